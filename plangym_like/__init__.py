@@ -1,0 +1,84 @@
+"""Plan over any Gymnasium environment: save, restore and step it from any state, in batches."""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from plangym_like.envs.atari import AtariEnv
+    from plangym_like.envs.classic_control import ClassicControlEnv
+    from plangym_like.envs.pickled import PickledEnv
+    from plangym_like.envs.toy_text import ToyTextEnv
+    from plangym_like.parallel.batch_env import BatchEnv
+    from plangym_like.parallel.external_process import ExternalProcess
+    from plangym_like.parallel.parallel_env import ParallelEnv
+    from plangym_like.plan_env import PlanEnv
+    from plangym_like.registry import make
+    from plangym_like.simulator import Simulator
+    from plangym_like.transitions import (
+        BatchInfo,
+        BatchStep,
+        BatchTransition,
+        ResetObservation,
+        ResetResult,
+        Rollout,
+        Step,
+        Transition,
+    )
+
+__version__ = "0.1.0"
+
+_PLACES = {
+    "AtariEnv": "envs.atari",
+    "ClassicControlEnv": "envs.classic_control",
+    "PickledEnv": "envs.pickled",
+    "ToyTextEnv": "envs.toy_text",
+    "BatchEnv": "parallel.batch_env",
+    "ExternalProcess": "parallel.external_process",
+    "ParallelEnv": "parallel.parallel_env",
+    "PlanEnv": "plan_env",
+    "make": "registry",
+    "Simulator": "simulator",
+    "BatchInfo": "transitions",
+    "BatchStep": "transitions",
+    "BatchTransition": "transitions",
+    "ResetObservation": "transitions",
+    "ResetResult": "transitions",
+    "Rollout": "transitions",
+    "Step": "transitions",
+    "Transition": "transitions",
+}
+
+__all__ = [
+    "AtariEnv",
+    "BatchEnv",
+    "BatchInfo",
+    "BatchStep",
+    "BatchTransition",
+    "ClassicControlEnv",
+    "ExternalProcess",
+    "ParallelEnv",
+    "PickledEnv",
+    "PlanEnv",
+    "ResetObservation",
+    "ResetResult",
+    "Rollout",
+    "Simulator",
+    "Step",
+    "ToyTextEnv",
+    "Transition",
+    "make",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _PLACES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(importlib.import_module(f"{__name__}.{_PLACES[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,0 +1,250 @@
+"""One batch of work: how it is checked, where it lies in memory, how it becomes a result."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, MutableMapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from gymnasium.spaces import Space
+from numpy.typing import NDArray
+
+from plangym_like import spaces
+from plangym_like.errors import BatchLengthError, InputError, StepCountError
+from plangym_like.states import Row, StateFormat
+from plangym_like.transitions import BatchInfo, BatchStep, BatchTransition, Rollout
+
+Leaf = tuple[tuple[int, ...], np.dtype[Any]]
+
+
+@dataclass(slots=True)
+class Inputs:
+    """What a batch is asked to do, checked and of one length.
+
+    ``actions`` ``(N, ...)`` or, in rollouts, ``(N, T, ...)`` (a list of objects where the space is no
+    array); ``states`` ``(N, state_nbytes)`` or one row for all; ``dt`` an int for all or ``(N,)
+    int64``; ``seeds`` ``None`` or ``(N,) uint64``.
+    """
+
+    count: int
+    horizon: int
+    actions: Any
+    states: Row
+    dt: int | NDArray[np.int64]
+    seeds: NDArray[np.uint64] | None
+
+
+@dataclass(slots=True)
+class Rows:
+    """A batch in memory: inputs, and the arrays that its steps fill.
+
+    ``horizon`` is 0 in ``step_batch``, else T, and then ``rewards``, flags and ``observations`` have a
+    second axis T. ``next_states`` and ``observations`` are ``None`` where nobody wants them.
+    ``columns`` are info keys that every row has, ``infos`` what else a row's info holds.
+    ``cursor[0]`` is the row being stepped.
+    """
+
+    inputs: Inputs
+    next_states: Row | None
+    observations: Any
+    rewards: NDArray[np.float64]
+    terminateds: NDArray[np.bool_]
+    truncateds: NDArray[np.bool_]
+    n_step: NDArray[np.int64]
+    columns: dict[str, NDArray[Any]]
+    infos: MutableMapping[int, Mapping[str, Any]] | None
+    cursor: NDArray[np.int64] = field(default_factory=lambda: np.zeros(1, np.int64))
+
+
+class Layout:
+    """What an environment's batches look like; the same on every side of a process border.
+
+    Attributes
+    ----------
+    observation_space, action_space : gymnasium.Space
+    format : StateFormat
+    columns : dict of str to (shape, dtype)
+        Info keys that every step of the family fills.
+    plain_infos : bool
+        Whether rows have info beyond the columns.
+    """
+
+    def __init__(
+        self,
+        observation_space: Space[Any],
+        action_space: Space[Any],
+        state_format: StateFormat,
+        columns: Mapping[str, Leaf],
+        *,
+        plain_infos: bool,
+    ) -> None:
+        self.observation_space = observation_space
+        self.action_space = action_space
+        self.format = state_format
+        self.columns = dict(columns)
+        self.plain_infos = plain_infos
+        self.obs_leaves = spaces.leaves(observation_space)
+        self.array_actions = spaces.is_leaf(action_space)
+
+    def check(
+        self, actions: Any, states: Any, dt: Any, seeds: Any, *, horizon: bool = False
+    ) -> Inputs:
+        """Return the inputs of a batch, every one of them checked; nothing has happened before.
+
+        Raises
+        ------
+        InputError, StateError
+            See `plangym_like.errors`; the message names the row.
+        """
+        batch = spaces.as_actions(self.action_space, actions, 2 if horizon else 1)
+        rows = self._check_states(states)
+        steps = check_dt(dt)
+        numbers = _check_seeds(seeds)
+        lengths = {"actions": len(batch), "states": len(rows)}
+        if not isinstance(steps, int):
+            lengths["dt"] = len(steps)
+        if numbers is not None:
+            lengths["seeds"] = len(numbers)
+        count = _common_length(lengths)
+        if len(batch) != count:
+            batch = batch * count if isinstance(batch, list) else _spread(batch, count)
+        if len(rows) != count and len(rows) != 1:
+            rows = rows[:count]
+        if not isinstance(steps, int) and len(steps) != count:
+            steps = int(steps[0]) if len(steps) else 1
+        if numbers is not None and len(numbers) != count:
+            numbers = _spread(numbers, count)
+        length = 0
+        if horizon:
+            length = len(batch[0]) if isinstance(batch, list) and batch else np.shape(batch)[1]
+            if count and length < 1:
+                raise BatchLengthError("a rollout needs actions of shape (N, T, ...), T at least 1")
+        return Inputs(count, length, batch, rows, steps, numbers)
+
+    def allocate(
+        self,
+        inputs: Inputs,
+        *,
+        states: bool = True,
+        observations: bool = True,
+    ) -> Rows:
+        """Return `inputs` with fresh arrays for the results."""
+        lead = (inputs.count, inputs.horizon) if inputs.horizon else (inputs.count,)
+        return Rows(
+            inputs,
+            np.empty((inputs.count, self.format.state_nbytes), np.uint8) if states else None,
+            spaces.empty(self.observation_space, lead) if observations else None,
+            np.empty(lead, np.float64),
+            np.empty(lead, bool),
+            np.empty(lead, bool),
+            np.empty(inputs.count, np.int64),
+            {
+                name: np.empty((inputs.count, *shape), dtype)
+                for name, (shape, dtype) in self.columns.items()
+                if not inputs.horizon
+            },
+            {} if self.plain_infos and not inputs.horizon else None,
+        )
+
+    def result(self, rows: Rows) -> BatchTransition | BatchStep | Rollout:
+        """Return what the user gets of finished `rows`."""
+        if rows.inputs.horizon:
+            assert rows.next_states is not None
+            return Rollout(
+                rows.next_states,
+                rows.observations,
+                rows.rewards,
+                rows.terminateds,
+                rows.truncateds,
+            )
+        infos = self._infos(rows)
+        if rows.next_states is None:
+            return BatchStep(
+                rows.observations, rows.rewards, rows.terminateds, rows.truncateds, infos
+            )
+        return BatchTransition(
+            rows.next_states,
+            rows.observations,
+            rows.rewards,
+            rows.terminateds,
+            rows.truncateds,
+            infos,
+        )
+
+    def _infos(self, rows: Rows) -> BatchInfo:
+        count, dt = rows.inputs.count, rows.inputs.dt
+        asked = np.broadcast_to(np.int64(dt), count) if isinstance(dt, int) else dt
+        columns = {**rows.columns, "n_step": rows.n_step, "dt": asked}
+        plain: Sequence[Mapping[str, Any]] | None = None
+        if rows.infos:
+            plain = [rows.infos.get(index, {}) for index in range(count)]
+        return BatchInfo(count, columns, plain)
+
+    def _check_states(self, states: Any) -> Row:
+        if not isinstance(states, np.ndarray) and not len(states):
+            return np.empty((0, self.format.state_nbytes), np.uint8)
+        if isinstance(states, np.ndarray) and states.shape == (0,):
+            return np.empty((0, self.format.state_nbytes), np.uint8)
+        return self.format.check(states)
+
+
+def dt_of(inputs: Inputs, index: int) -> int:
+    """Return how long row `index` holds its action."""
+    return inputs.dt if isinstance(inputs.dt, int) else int(inputs.dt[index])
+
+
+def _spread(array: NDArray[Any], count: int) -> NDArray[Any]:
+    return np.broadcast_to(array[0], (count, *array.shape[1:]))
+
+
+def _common_length(lengths: dict[str, int]) -> int:
+    several = {count for count in lengths.values() if count != 1}
+    if len(several) > 1:
+        told = ", ".join(f"{count} {name}" for name, count in lengths.items())
+        raise BatchLengthError(
+            f"a batch needs equal lengths, or one of a kind for all the others: got {told}"
+        )
+    return several.pop() if several else 1
+
+
+def check_dt(dt: Any) -> int | NDArray[np.int64]:
+    """Return `dt` as an int or ``(N,) int64``; `StepCountError` unless whole and at least 1."""
+    if type(dt) is int:
+        if dt >= 1:
+            return dt
+        raise StepCountError(f"dt is a whole number of at least 1, got {dt}")
+    steps = np.asarray(dt)
+    if steps.size == 0 and steps.ndim == 1:
+        return np.empty(0, np.int64)
+    if steps.dtype.kind not in "iu":
+        raise StepCountError(f"dt is a whole number of at least 1, got {dt!r}")
+    if steps.ndim > 1:
+        raise StepCountError(f"dt is one number or one for each row, got shape {steps.shape}")
+    if (steps < 1).any():
+        raise StepCountError(f"dt is a whole number of at least 1, got {int(steps.min())}")
+    return int(steps) if steps.ndim == 0 else steps.astype(np.int64)
+
+
+def _check_seeds(seeds: Any) -> NDArray[np.uint64] | None:
+    if seeds is None:
+        return None
+    numbers = np.atleast_1d(np.asarray(seeds))
+    if numbers.size == 0:
+        return np.empty(0, np.uint64)
+    if numbers.ndim != 1 or numbers.dtype.kind not in "iu" or bool((numbers < 0).any()):
+        raise InputError("seeds are whole numbers of at least 0, one for each row")
+    return numbers.astype(np.uint64)
+
+
+def split(count: int, parts: int) -> Iterator[tuple[int, int]]:
+    """Yield `parts` ranges that cover ``range(count)``, as equal as they can be.
+
+    >>> list(split(7, 3))
+    [(0, 3), (3, 5), (5, 7)]
+    """
+    start = 0
+    for part in range(parts):
+        stop = start + count // parts + (part < count % parts)
+        yield start, stop
+        start = stop

@@ -1,0 +1,1 @@
+"""One simulator family per file; nothing is imported here."""

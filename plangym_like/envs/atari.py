@@ -1,0 +1,468 @@
+"""Atari 2600 games on the Arcade Learning Environment (ALE).
+
+The emulator runs without stickiness of its own; ours is a layer whose memory (the previous action) and
+randomness are part of the state. A state row holds the emulator's serialised state, the previous action
+and, only where something draws from it, the random generator. With ``render_mode="rgb_array"`` it holds
+the screen too, because the screen cannot be recomputed from an emulator state.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from typing import Any
+
+import ale_py
+import gymnasium
+import numpy as np
+from ale_py import ALEState
+from ale_py.env import AtariEnv as AleEnv
+from gymnasium.wrappers import TimeLimit
+from numpy.typing import NDArray
+
+from plangym_like import random_state
+from plangym_like.batches import Rows, dt_of
+from plangym_like.envs.gymnasium_simulator import GymnasiumSimulator
+from plangym_like.errors import InputError
+from plangym_like.plan_env import PlanEnv
+from plangym_like.simulator import Outcome
+from plangym_like.states import HEADER_NBYTES, Row, padded
+
+_ALE_AT = 16  # before it: the emulator state's length and the previous action, int64 each
+_SLACK = 64
+# What ALE's own save and restore does not carry: the frame buffers, which these games draw only in part
+# (so a frame can show what another branch drew), and memory that a reset leaves behind. They are settled
+# before every restore, and their steps start from a restored state, so that nothing depends on what
+# ran before. All other games were found to need none of this.
+_UNSETTLED = frozenset(
+    "air_raid amidar koolaid qbert tetris tic_tac_toe_3d trondead video_checkers "
+    "yars_revenge".split()
+)
+
+
+class PlannableAle(AleEnv):
+    """ale-py's environment with the stickiness outside the emulator, where it can be saved."""
+
+    def __init__(
+        self, *, repeat_action_probability: float, episodic_life: bool, **kwargs: Any
+    ) -> None:
+        super().__init__(repeat_action_probability=0.0, **kwargs)
+        self.stickiness = repeat_action_probability
+        self.episodic_life = episodic_life
+        self._codes: list[int] = [action.value for action in self._action_set]
+        self.previous = 0
+        self.frames = 0
+        self.ran_a_frame = False
+        self.settled = False
+        self.picture: NDArray[np.uint8] | None = None
+        self._neutral: ALEState | None = None
+        if self._game in _UNSETTLED:
+            self._neutral = self._draw_neutral()
+
+    def _draw_neutral(self) -> ALEState:
+        """Return a state of this game that is the same in every process."""
+        self.ale.setInt("random_seed", 0)
+        self.load_game()
+        self.ale.reset_game()
+        self.ale.act(0)
+        neutral = self.ale.cloneState()
+        self.seed_game()
+        self.load_game()
+        return neutral
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Any, Any]:
+        self.ran_a_frame = False
+        self.picture = None
+        result = super().reset(seed=seed, options=options)
+        self.previous = 0
+        if self._neutral is not None:
+            self.settle()
+        return result
+
+    def settle(self) -> None:
+        """Continue as if the present state had been restored; the picture stays."""
+        self.picture = self.ale.getScreenRGB()
+        self.restore(self.ale.cloneState())
+
+    def restore(self, state: ALEState) -> None:
+        """Restore `state`; valid from the first moment on."""
+        if not self.ran_a_frame:
+            # An emulator just reset keeps some of that reset's memory until it has run.
+            for _ in range(1 if self._neutral is None else 4):
+                self.ale.act(0)
+            self.ran_a_frame = True
+        if self._neutral is not None:
+            self.ale.restoreState(self._neutral)
+            self.ale.act(0)
+            self.ale.act(0)
+        self.ale.restoreState(state)
+        self.settled = True
+
+    def hold(self, action: Any, dt: int) -> tuple[float, int]:
+        """Hold `action` for `dt` frameskips or until the game ends: summed reward, frames."""
+        if self.continuous:
+            chosen, strength = self._joystick(action)
+        else:
+            chosen, strength = self._codes[action], 1.0
+        if self._neutral is not None and not self.settled:
+            self.settle()
+        self.settled = False
+        act, over = self.ale.act, self.ale.game_over
+        skip = self._frameskip
+        reward, frames = 0.0, 0
+        self.picture = None
+        self.ran_a_frame = True
+        for _ in range(dt):
+            span = skip if isinstance(skip, int) else int(self.np_random.integers(*skip))
+            for _ in range(span):
+                if self.stickiness and self.np_random.random() < self.stickiness:
+                    reward += act(self.previous, strength)
+                else:
+                    self.previous = chosen
+                    reward += act(chosen, strength)
+                frames += 1
+                if over():
+                    self.frames = frames
+                    return reward, frames
+        self.frames = frames
+        return reward, frames
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, Any]:
+        lives = self.ale.lives()
+        reward, _ = self.hold(action, 1)
+        lost = self.episodic_life and self.ale.lives() < lives
+        return (
+            self._get_obs(),
+            reward,
+            self.ale.game_over(with_truncation=False) or lost,
+            self.ale.game_truncated(),
+            self._get_info(),
+        )
+
+    def _joystick(self, action: NDArray[np.float32]) -> tuple[int, float]:
+        radius, angle, fire = action
+        limit = self.continuous_action_threshold
+        x, y = radius * np.cos(angle), radius * np.sin(angle)
+        event = self.map_action_idx(
+            left_center_right=int(x > limit) - int(x < -limit),
+            down_center_up=int(y > limit) - int(y < -limit),
+            fire=fire > limit,
+        )
+        return event.value, radius
+
+
+class AtariSimulator(GymnasiumSimulator):
+    """One emulator.
+
+    Parameters
+    ----------
+    name : str
+        ``ALE/<Game>-v5``, or a v0 or v4 id.
+    frameskip : int or (int, int), optional
+        Emulator frames per action, applied once; a pair is drawn from anew for each action. ``None``
+        keeps what the id registers (4 in v5).
+    repeat_action_probability : float
+        Stickiness; 0 unless given (planning's convention), whatever the id registers.
+    episodic_life : bool
+        A lost life ends the episode.
+    obs_type : {"rgb", "grayscale", "ram", "coords"}, optional
+        ``"coords"`` means what the id registers.
+    env_kwargs
+        ale-py's own: ``mode``, ``difficulty``, ``full_action_space``, ``continuous``, ...
+    """
+
+    family = "ATAR"
+    checksum = True
+    obs_types = ("rgb", "grayscale", "ram", "coords")
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        repeat_action_probability: float = 0.0,
+        episodic_life: bool = False,
+        obs_type: str | None = None,
+        **kwargs: Any,
+    ) -> None:
+        if not 0.0 <= repeat_action_probability <= 1.0:
+            raise InputError(
+                f"repeat_action_probability lies in [0, 1], got {repeat_action_probability}"
+            )
+        self._layer = {
+            "repeat_action_probability": float(repeat_action_probability),
+            "episodic_life": bool(episodic_life),
+        }
+        self.base: PlannableAle
+        super().__init__(name, obs_type=None if obs_type == "coords" else obs_type, **kwargs)
+
+    def _set_frameskip(self, frameskip: int | tuple[int, int] | None) -> None:
+        assert isinstance(self.name, str)
+        registered = gymnasium.spec(self.name).kwargs.get("frameskip", 4)
+        chosen = registered if frameskip is None else frameskip
+        if isinstance(chosen, (tuple, list)) and len(chosen) == 2:
+            low, high = (int(bound) for bound in chosen)
+            good, chosen = 0 < low < high, (low, high)
+        else:
+            good = isinstance(chosen, (int, np.integer)) and chosen >= 1
+            chosen = int(chosen) if good else chosen
+        if not good:
+            raise InputError(
+                "frameskip is a whole number of at least 1, or a pair of them (low, high) with "
+                f"low < high, got {frameskip!r}"
+            )
+        self.frameskip = chosen
+
+    def make_env(self) -> gymnasium.Env[Any, Any]:
+        """Return the game, with the time limit that its id registers, if any."""
+        assert isinstance(self.name, str)
+        spec = gymnasium.spec(self.name)
+        kwargs = {
+            **spec.kwargs,
+            **({} if self.obs_type is None else {"obs_type": self.obs_type}),
+            **self.env_kwargs,
+            "frameskip": self.frameskip,
+            "render_mode": self.render_mode,
+            **self._layer,
+        }
+        env: gymnasium.Env[Any, Any] = PlannableAle(**kwargs)
+        env.unwrapped.spec = spec
+        if spec.max_episode_steps is not None:
+            env = TimeLimit(env, spec.max_episode_steps)
+        return env
+
+    def prepare(self) -> None:
+        """Reset the emulator once, to learn the size of its states."""
+        base = self.base
+        base.ale.reset_game()
+        self._bare = self.env is base and not base.sound_obs
+        self._random = (
+            base.stickiness > 0 or isinstance(self.frameskip, tuple) or self.env is not base
+        )
+        self._rgb, self._ram = base._obs_type == "rgb", base._obs_type == "ram"
+        if self.env is base:
+            self.plain_infos = False
+            number = ((), np.dtype(np.int64))
+            self.columns = {
+                "lives": number,
+                "episode_frame_number": number,
+                "frame_number": number,
+            }
+        height, width = base.ale.getScreenDims()
+        self._picture_shape = (height, width, 3)
+        self._ale_nbytes = len(base.ale.cloneState().serialize()) + _SLACK
+
+    # What is the state
+
+    def base_nbytes(self) -> int:
+        """Emulator, previous action, generator where used, screen where rendered."""
+        self._random_at = _ALE_AT + padded(self._ale_nbytes)
+        self._picture_at = self._random_at + random_state.GENERATOR_NBYTES * self._random
+        pictured = self.render_mode == "rgb_array"
+        self._end = self._picture_at + pictured * int(np.prod(self._picture_shape))
+        return self._end
+
+    def meaning(self) -> Mapping[str, Any]:
+        """Return what the states of this game and configuration depend on."""
+        base = self.base
+        rom = ale_py.roms.get_rom_path(base._game)
+        assert rom is not None
+        settings = {
+            key: value
+            for key, value in base._ezpickle_kwargs.items()
+            if key not in ("game", "obs_type", "render_mode", "frameskip")
+        }
+        return {
+            "game": base._game,
+            "rom": hashlib.md5(rom.read_bytes(), usedforsecurity=False).hexdigest(),
+            "ale-py": ale_py.__version__,
+            "settings": {**settings, **self._layer},
+            "frameskip": self.frameskip,
+            "pictures": self.render_mode == "rgb_array",
+            "wrappers": self.memory.meaning(),
+        }
+
+    def fields(self, payloads: Row) -> dict[str, NDArray[Any]]:
+        """Return RAM ``(N, 128)``, lives, frame numbers, previous action, wrappers' memory."""
+        base = self.base
+        saved, picture = base.ale.cloneState(), self.image()
+        columns: dict[str, list[Any]] = {
+            "ram": [],
+            "lives": [],
+            "frame_number": [],
+            "episode_frame_number": [],
+        }
+        for payload in payloads:
+            state = self._ale_state(payload)
+            base.restore(state)
+            columns["ram"].append(base.ale.getRAM())
+            columns["lives"].append(base.ale.lives())
+            columns["frame_number"].append(state.getFrameNumber())
+            columns["episode_frame_number"].append(state.getEpisodeFrameNumber())
+        base.restore(saved)
+        base.picture = picture
+        named = {name: np.array(values) for name, values in columns.items()}
+        named["previous_action"] = payloads[:, 8:16].copy().view(np.int64)[:, 0]
+        return {**named, **self.memory.fields(payloads[:, padded(self._end) :])}
+
+    # How is it read
+
+    def read_base(self, payload: Row) -> None:
+        """Serialise the emulator; 20 us on top of which everything else is small."""
+        base = self.base
+        text = base.ale.cloneState().serialize()
+        length = len(text)
+        words = payload[:_ALE_AT].view(np.int64)
+        words[0] = length
+        words[1] = base.previous
+        end = _ALE_AT + length
+        payload[_ALE_AT:end] = np.frombuffer(text, np.uint8)
+        payload[end : self._random_at] = 0
+        if self._random:
+            memory = random_state.save_generator(base.np_random)
+            payload[self._random_at : self._picture_at] = np.frombuffer(memory, np.uint8)
+        if self._end > self._picture_at:
+            picture = payload[self._picture_at : self._end].reshape(self._picture_shape)
+            if base.picture is not None:
+                picture[:] = base.picture
+            else:
+                base.ale.getScreenRGB(picture)
+
+    # How is it written
+
+    def write_base(self, payload: Row) -> None:
+        """Restore the emulator and the layer around it."""
+        base = self.base
+        base.restore(self._ale_state(payload))
+        base.previous = int(payload[8:16].view(np.int64)[0])
+        if self._random:
+            memory = payload[self._random_at : self._picture_at]
+            base._np_random = random_state.load_generator(memory, base._np_random)
+        if self._end > self._picture_at:
+            picture = payload[self._picture_at : self._end].reshape(self._picture_shape)
+            base.picture = picture.copy()
+        else:
+            base.picture = None
+            base.ran_a_frame = True
+            self._stale = True
+
+    def _ale_state(self, payload: Row) -> ALEState:
+        length = int(payload[:8].view(np.int64)[0])
+        return ALEState(payload[_ALE_AT : _ALE_AT + length].tobytes())
+
+    # How is it stepped
+
+    _stale = False
+
+    def reset(
+        self, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Any, dict[str, Any]]:
+        """Reset the game; the emulator runs at least 68 frames."""
+        self._stale = False
+        return super().reset(seed, options)
+
+    def step(self, action: Any, dt: int) -> Outcome:
+        """Step the bare game, or the chain of wrappers `dt` times."""
+        self._stale = False
+        base = self.base
+        if self.env is base:
+            lives = base.ale.lives()
+            reward, frames = base.hold(action, dt)
+            lost = base.episodic_life and base.ale.lives() < lives
+            over = base.ale.game_over(with_truncation=False)
+            truncated = base.ale.game_truncated()
+            return base._get_obs(), reward, over or lost, truncated, dict(base._get_info()), frames
+        total, ran = 0.0, 0
+        for _ in range(dt):
+            base.frames = 0
+            obs, reward, terminated, truncated, info = self.env.step(action)
+            total += float(reward)
+            ran += base.frames
+            if terminated or truncated:
+                break
+        return obs, total, bool(terminated), bool(truncated), info, ran
+
+    def step_rows(self, rows: Rows, start: int, stop: int) -> None:
+        """Step bare games row by row, the observation written where it will be read."""
+        if not self._bare:
+            return super().step_rows(rows, start, stop)
+        base, ale, inputs = self.base, self.base.ale, rows.inputs
+        shared = len(inputs.states) == 1
+        columns = rows.columns
+        lives_of, frames_of = columns["lives"], columns["frame_number"]
+        episode_frames_of = columns["episode_frame_number"]
+        pictures = columns.get("rgb")
+        observe = (
+            ale.getScreenRGB if self._rgb else ale.getRAM if self._ram else ale.getScreenGrayscale
+        )
+        for index in range(start, stop):
+            rows.cursor[0] = index
+            self.write_base(inputs.states[0 if shared else index, HEADER_NBYTES:])
+            if inputs.seeds is not None:
+                self.reseed(int(inputs.seeds[index]))
+            lives = ale.lives()
+            reward, frames = base.hold(inputs.actions[index], dt_of(inputs, index))
+            left = ale.lives()
+            rows.rewards[index] = reward
+            rows.terminateds[index] = ale.game_over(with_truncation=False) or (
+                base.episodic_life and left < lives
+            )
+            rows.truncateds[index] = ale.game_truncated()
+            rows.n_step[index] = frames
+            lives_of[index] = left
+            frames_of[index] = ale.getFrameNumber()
+            episode_frames_of[index] = ale.getEpisodeFrameNumber()
+            observe(rows.observations[index])
+            if pictures is not None:
+                ale.getScreenRGB(pictures[index])
+            if rows.next_states is not None:
+                self.read_base(rows.next_states[index, HEADER_NBYTES:])
+        return None
+
+    # What it looks like
+
+    def image(self) -> NDArray[np.uint8]:
+        """Return the screen ``(210, 160, 3)``.
+
+        Where a state was written whose row holds no screen (no ``render_mode="rgb_array"``), this is
+        the frame that the game shows next: one frame is run without touching the joystick, and taken
+        back.
+        """
+        base = self.base
+        if base.picture is None and self._stale:
+            saved = base.ale.cloneState()
+            base.ale.act(0)
+            base.picture = base.ale.getScreenRGB()
+            base.ale.restoreState(saved)
+        if base.picture is not None:
+            return base.picture.copy()
+        return base.ale.getScreenRGB()
+
+    def keep_picture(self) -> NDArray[np.uint8]:
+        """Return the screen, which no emulator state holds."""
+        return self.image()
+
+    def give_picture(self, picture: NDArray[np.uint8]) -> None:
+        """Show `picture` until a frame runs."""
+        self.base.picture = picture
+
+    def get_ram(self) -> NDArray[np.uint8]:
+        """Return the console's memory, ``(128,) uint8``."""
+        ram: NDArray[np.uint8] = self.base.ale.getRAM()
+        return ram
+
+
+class AtariEnv(PlanEnv):
+    """A game of the Arcade Learning Environment; see `AtariSimulator` for its options.
+
+    ``clone_seeds``, ``array_state`` and ``possible_to_win`` are taken for the sake of those who come
+    from plangym and mean nothing here: states are arrays and always hold what they must.
+    """
+
+    simulator_class = AtariSimulator
+
+    def __init__(self, name: str, *args: Any, **kwargs: Any) -> None:
+        for unused in ("clone_seeds", "array_state", "possible_to_win"):
+            kwargs.pop(unused, None)
+        super().__init__(name, *args, **kwargs)

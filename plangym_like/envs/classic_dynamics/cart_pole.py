@@ -1,0 +1,103 @@
+"""CartPole over columns."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from plangym_like.envs.classic_dynamics.columns import Columns, Floats
+from plangym_like.envs.classic_dynamics.dynamics import Dynamics
+
+
+class CartPole(Dynamics):
+    """Positions lie before velocities, so that each half of the integrator is one operation.
+
+    The expressions are taken apart into operations without temporaries: they are what a batch costs.
+    """
+
+    order = (0, 2, 1, 3)
+    constants = (
+        "gravity",
+        "masscart",
+        "masspole",
+        "total_mass",
+        "length",
+        "polemass_length",
+        "force_mag",
+        "tau",
+        "theta_threshold_radians",
+        "x_threshold",
+        "kinematics_integrator",
+        "_sutton_barto_reward",
+    )
+    num_actions = 2
+    hidden = "steps_beyond_terminated"
+    reach = (3.0, 4.0, 0.3, 4.0)
+
+    def __init__(self, env: Any) -> None:
+        super().__init__(env)
+        self._forces = np.array([-env.force_mag, env.force_mag], np.float64)
+        self._scratch = np.empty((6, 0))
+
+    def load(self, states: Floats, x: Floats) -> None:
+        x.reshape(2, 2, -1)[:] = states.reshape(len(states), 2, 2).transpose(2, 1, 0)
+
+    def advance(
+        self,
+        columns: Columns,
+        actions: NDArray[Any],
+        rewards: Floats,
+        terminated: NDArray[np.bool_],
+    ) -> None:
+        if self._scratch.shape[1] != len(actions):
+            self._scratch = np.empty((6, len(actions)))
+        c, scratch = self.values, self._scratch
+        accelerations, moved, cosine, other = scratch[:2], scratch[2:4], scratch[4], scratch[5]
+        temp, turning = accelerations
+        positions, velocities = columns.x[:2], columns.x[2:]
+        np.cos(positions[1], out=cosine)
+        np.sin(positions[1], out=turning)
+
+        np.square(velocities[1], out=temp)
+        temp *= c.polemass_length
+        temp *= turning
+        temp += self._forces.take(actions, out=other, mode="clip")
+        temp /= c.total_mass
+
+        turning *= c.gravity
+        turning -= np.multiply(cosine, temp, out=other)
+        np.square(cosine, out=other)
+        other *= c.masspole
+        other /= c.total_mass
+        np.subtract(4.0 / 3.0, other, out=other)
+        other *= c.length
+        turning /= other
+
+        np.multiply(turning, c.polemass_length, out=other)
+        other *= cosine
+        other /= c.total_mass
+        temp -= other
+
+        accelerations *= c.tau
+        if c.kinematics_integrator == "euler":
+            positions += np.multiply(velocities, c.tau, out=moved)
+            velocities += accelerations
+        else:
+            velocities += accelerations
+            positions += np.multiply(velocities, c.tau, out=moved)
+
+        np.absolute(positions, out=moved)
+        np.greater(moved[0], c.x_threshold, out=terminated)
+        terminated |= moved[1] > c.theta_threshold_radians
+        rewards.fill(0.0 if c._sutton_barto_reward else 1.0)
+        if np.count_nonzero(terminated):
+            (ended,) = terminated.nonzero()
+            steps = columns.hidden[ended]
+            # The step that ends the episode is rewarded like any other; those after it are not.
+            rewards[ended] = -1.0 if c._sutton_barto_reward else steps == self.no_hidden
+            columns.hidden[ended] = steps + 1
+
+    def observe(self, x: Floats, out: NDArray[np.float32]) -> None:
+        self.store(x, out)

@@ -1,0 +1,117 @@
+"""What the array form of one environment's step has to say."""
+
+from __future__ import annotations
+
+import abc
+from operator import attrgetter
+from types import SimpleNamespace
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from plangym_like.envs.classic_dynamics.columns import Columns, Floats
+
+class NotVectorisableError(Exception):
+    """Some row of the chunk has to be stepped by the environment itself."""
+
+
+class Dynamics(abc.ABC):
+    """The step of one environment, with the constants that it has now, over N rows.
+
+    Attributes
+    ----------
+    order : tuple of int
+        Row k of ``Columns.x`` is ``env.state[order[k]]``.
+    constants : tuple of str
+        Attributes of the environment that its step reads.
+    methods : tuple of str
+        Methods of the environment that its step calls.
+    num_actions : int
+        Actions of the discrete space; 0 stands for a ``float32`` box of shape ``(1,)``.
+    hidden : str
+        The attribute beside ``state`` that the future or the picture depends on; "" for none.
+    no_hidden : numpy.int32 or numpy.float32
+        What stands for ``None`` in ``Columns.hidden``, in its dtype.
+    takes_single, leaves_single : bool
+        Whether ``float32`` states are stepped here, and whether states are ``float32`` after a step.
+    reach : tuple of float
+        How far from zero the numbers of the state are tried out.
+    """
+
+    order: ClassVar[tuple[int, ...]]
+    constants: ClassVar[tuple[str, ...]]
+    methods: ClassVar[tuple[str, ...]] = ()
+    num_actions: ClassVar[int]
+    hidden: ClassVar[str] = ""
+    no_hidden: ClassVar[np.int32 | np.float32] = np.int32(-1)
+    takes_single: ClassVar[bool] = False
+    leaves_single: ClassVar[bool] = False
+    reach: ClassVar[tuple[float, ...]]
+
+    def __init__(self, env: Any) -> None:
+        values = attrgetter(*self.constants)(env)
+        self.values: Any = SimpleNamespace(**dict(zip(self.constants, values, strict=True)))
+
+    @classmethod
+    def signature(cls, env: Any) -> tuple[Any, ...] | None:
+        """Return what the step of `env` depends on besides its state; ``None`` if it is replaced."""
+        if not vars(env).keys().isdisjoint(("step", *cls.methods)):
+            return None
+        values: tuple[Any, ...] = attrgetter(*cls.constants)(env)
+        return values
+
+    @classmethod
+    def suits(cls, env: Any) -> bool:
+        """Tell whether this form covers `env` as it is configured now."""
+        signature, space = cls.signature(env), env.action_space
+        if signature is None or any(type(x) not in (int, float, bool, str) for x in signature):
+            return False
+        if cls.num_actions:
+            return bool(getattr(space, "n", 0) == cls.num_actions and space.start == 0)
+        return bool(space.shape == (1,) and space.dtype == np.float32)
+
+    @staticmethod
+    def refusal(env: Any, action: Any) -> str:
+        """Say why not even `env` itself can step from the state it is in; empty where it can."""
+        return ""
+
+    def load(self, states: Floats, x: Floats) -> None:
+        """Fill `x` ``(size, N)`` from `states` ``(N or 1, size)``."""
+        for row, column in enumerate(self.order):
+            x[row] = states[:, column]
+
+    def store(self, x: Floats, states: NDArray[Any]) -> None:
+        """Fill `states` ``(N, size)``, of any float dtype, from `x`: the inverse of `load`."""
+        for row, column in enumerate(self.order):
+            states[:, column] = x[row]
+
+    @abc.abstractmethod
+    def advance(
+        self,
+        columns: Columns,
+        actions: NDArray[Any],
+        rewards: Floats,
+        terminated: NDArray[np.bool_],
+    ) -> None:
+        """Step `columns` in place by `actions`; fill `rewards` and `terminated`, all of length N.
+
+        ``columns.single`` and ``columns.elapsed`` stay as they are.
+
+        Raises
+        ------
+        NotVectorisableError
+            A row needs the environment itself; `columns` is left in disorder.
+        """
+
+    @abc.abstractmethod
+    def observe(self, x: Floats, out: NDArray[np.float32]) -> None:
+        """Fill `out` ``(N, *obs_shape)`` with what is observed of `x`."""
+
+
+def cosine(angles: Floats) -> Floats:
+    """Return ``math.cos`` of each angle, which has no value at infinity."""
+    cosines: Floats = np.cos(angles)
+    if np.isnan(cosines).any():
+        raise NotVectorisableError
+    return cosines

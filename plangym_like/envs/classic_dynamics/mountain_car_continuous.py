@@ -1,0 +1,91 @@
+"""MountainCarContinuous over columns."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from plangym_like.envs.classic_dynamics.columns import Columns, Floats
+from plangym_like.envs.classic_dynamics.dynamics import Dynamics, NotVectorisableError, cosine
+from plangym_like.envs.classic_dynamics.mountain_car import MountainCar
+
+
+class MountainCarContinuous(Dynamics):
+    """In double precision for the first step after a reset, in single precision from then on."""
+
+    order = (0, 1)
+    constants = (
+        "min_action",
+        "max_action",
+        "min_position",
+        "max_position",
+        "max_speed",
+        "goal_position",
+        "goal_velocity",
+        "power",
+    )
+    num_actions = 0
+    takes_single = True
+    leaves_single = True
+    reach = (1.4, 0.08)
+    refusal = staticmethod(MountainCar.refusal)
+
+    @classmethod
+    def suits(cls, env: Any) -> bool:
+        """A bound that was hit is compared with the goal in double precision, all else in single."""
+        if not super().suits(env):
+            return False
+        pairs = [(place, env.goal_position) for place in (env.min_position, env.max_position)]
+        pairs += [(speed, env.goal_velocity) for speed in (-env.max_speed, 0.0, env.max_speed)]
+        return all((a >= b) == bool(np.float32(a) >= np.float32(b)) for a, b in pairs)
+
+    def advance(
+        self,
+        columns: Columns,
+        actions: NDArray[Any],
+        rewards: Floats,
+        terminated: NDArray[np.bool_],
+    ) -> None:
+        c, x, single = self.values, columns.x, columns.single
+        action = actions[:, 0]
+        if (action < c.min_action).any() or (action > c.max_action).any():
+            raise NotVectorisableError
+        push = action * c.power
+        if single is None or single.all():
+            self._drive(x, np.float32, push, terminated)
+        elif not single.any():
+            self._drive(x, np.float64, push, terminated)
+        else:
+            for rows, precision in ((single, np.float32), (~single, np.float64)):
+                part, ended = x[:, rows], terminated[rows]
+                self._drive(part, precision, push[rows], ended)
+                x[:, rows], terminated[rows] = part, ended
+        cost = np.float_power(action.astype(np.float64), 2.0) * 0.1
+        np.subtract(np.where(terminated, 100.0, 0.0), cost, out=rewards)
+
+    def _drive(
+        self,
+        x: Floats,
+        precision: type[np.floating[Any]],
+        push: NDArray[np.float32],
+        terminated: NDArray[np.bool_],
+    ) -> None:
+        c = self.values
+        position, velocity = x.astype(precision)
+        slope = 0.0025 * cosine((3 * position).astype(np.float64))
+        velocity += push - slope.astype(np.float32)
+        velocity[velocity > c.max_speed] = c.max_speed
+        velocity[velocity < -c.max_speed] = -c.max_speed
+        position += velocity
+        position[position > c.max_position] = c.max_position
+        position[position < c.min_position] = c.min_position
+        velocity[(position == c.min_position) & (velocity < 0)] = 0.0
+        np.greater_equal(position, c.goal_position, out=terminated)
+        terminated &= velocity >= c.goal_velocity
+        x[0] = position.astype(np.float32)
+        x[1] = velocity.astype(np.float32)
+
+    def observe(self, x: Floats, out: NDArray[np.float32]) -> None:
+        self.store(x, out)

@@ -1,0 +1,174 @@
+"""Which attributes of an environment are configuration, and what they are called.
+
+Functions, classes, modules, spaces, loggers, windows and the like stay as they are when a state is
+restored.
+"""
+
+from __future__ import annotations
+
+import enum
+import functools
+import hashlib
+import logging
+import pathlib
+import re
+import types
+from collections.abc import Mapping
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium.envs.registration import EnvSpec, WrapperSpec
+
+FUNCTIONS = (
+    types.FunctionType,
+    types.MethodType,
+    functools.partial,
+    functools._lru_cache_wrapper,
+)
+_FIXED = (
+    types.BuiltinFunctionType,
+    types.MethodWrapperType,
+    types.WrapperDescriptorType,
+    types.MethodDescriptorType,
+    types.ModuleType,
+    types.EllipsisType,
+    types.NotImplementedType,
+    type,
+    range,
+    slice,
+    re.Pattern,
+    pathlib.PurePath,
+    logging.Logger,
+    np.dtype,
+    np.ufunc,
+    type(np.mean),
+    gymnasium.Space,
+    EnvSpec,
+    WrapperSpec,
+)
+_RENDERERS = frozenset(
+    ["pygame", "glfw", "pyglet", "cv2", "matplotlib", "OpenGL", "tkinter", "_tkinter", "PIL"]
+)
+
+
+class _Ordinary:
+    pass
+
+
+def is_render_handle(value: Any) -> bool:
+    """Tell whether `value` is a window, surface, clock or the like, which only shows the state."""
+    kind = type(value)
+    return kind.__module__ != "builtins" and any(
+        link.__module__.partition(".")[0] in _RENDERERS for link in kind.__mro__
+    )
+
+
+def is_configuration(value: Any) -> bool:
+    """Tell whether `value` is of a kind that stays as it is while an environment steps."""
+    return isinstance(value, (*_FIXED, *FUNCTIONS, enum.Enum))
+
+
+def is_ordinary(value: Any) -> bool:
+    """Tell whether all that `value` remembers lies in its ``__dict__``.
+
+    True of instances of classes written in Python, without ``__slots__`` and without a way of their
+    own to be pickled.
+    """
+    kind = type(value)
+    return (
+        hasattr(value, "__dict__")
+        and kind.__basicsize__ == _Ordinary.__basicsize__
+        and not kind.__itemsize__
+        and own_pickling(kind) is None
+    )
+
+
+def own_pickling(kind: type) -> str | None:
+    """Return the first method by which `kind` decides how it is pickled, or ``None``."""
+    for name in ("__reduce__", "__reduce_ex__", "__getstate__", "__setstate__"):
+        if getattr(kind, name, None) is not getattr(object, name, None):
+            return name
+    return None
+
+
+def qualified_name(thing: Any) -> str:
+    """Return module and name of a class or function.
+
+    >>> qualified_name(dict)
+    'builtins.dict'
+    """
+    return f"{thing.__module__}.{thing.__qualname__}"
+
+
+def describe(value: Any) -> Any:
+    """Return `value` as JSON-able data that is the same in every process: no memory addresses.
+
+    >>> describe({"skip": 4, "kind": int})
+    {'skip': 4, 'kind': 'builtins.int'}
+    """
+    if value is None or type(value) in (bool, int, float, str):
+        return value
+    if isinstance(value, np.generic):
+        return [str(value.dtype), repr(value.item())]
+    if isinstance(value, np.ndarray):
+        content = value.tolist() if value.dtype == object else _digest(value.tobytes())
+        return [value.dtype.str, list(value.shape), describe(content)]
+    if isinstance(value, bytes | bytearray):
+        return _digest(bytes(value))
+    if isinstance(value, list | tuple):
+        return [describe(item) for item in value]
+    if isinstance(value, set | frozenset):
+        return sorted((describe(item) for item in value), key=repr)
+    if isinstance(value, Mapping):
+        return {str(key): describe(item) for key, item in value.items()}
+    return _describe_configuration(value)
+
+
+def _describe_configuration(value: Any) -> Any:
+    if isinstance(value, enum.Enum):
+        return f"{qualified_name(type(value))}.{value.name}"
+    if isinstance(value, functools.partial):
+        return [describe(value.func), describe(value.args), describe(value.keywords)]
+    if isinstance(value, types.FunctionType):
+        cells = [describe(value.__defaults__), *_cells(value)]
+        return [qualified_name(value), _code_digest(value.__code__), cells]
+    if isinstance(value, types.MethodType):
+        return [qualified_name(value.__func__), describe(value.__self__)]
+    if isinstance(value, gymnasium.Space | np.dtype | range | slice | re.Pattern):
+        return repr(value)
+    if isinstance(value, pathlib.PurePath):
+        return str(value)
+    if isinstance(value, type | types.BuiltinFunctionType | functools._lru_cache_wrapper):
+        return qualified_name(value)
+    if isinstance(value, types.ModuleType | np.ufunc | type(np.mean)):
+        return str(value.__name__)
+    return qualified_name(type(value))
+
+
+def _cells(function: types.FunctionType) -> list[Any]:
+    plain = (type(None), bool, int, float, str, bytes, np.ndarray, np.generic, tuple)
+    found = []
+    for cell in function.__closure__ or ():
+        try:
+            value = cell.cell_contents
+        except ValueError:
+            continue
+        found.append(describe(value) if isinstance(value, plain) else qualified_name(type(value)))
+    return found
+
+
+def _code_digest(code: types.CodeType) -> str:
+    lines = [repr(code.co_code), repr(code.co_names)]
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            lines.append(_code_digest(constant))
+        elif isinstance(constant, frozenset):
+            lines.append(repr(sorted(map(repr, constant))))
+        else:
+            lines.append(repr(constant))
+    return _digest("\n".join(lines).encode())
+
+
+def _digest(data: bytes) -> str:
+    return hashlib.blake2b(data, digest_size=8).hexdigest()

@@ -1,0 +1,238 @@
+"""A Gymnasium environment and its wrappers as a `Simulator`: what all such families share.
+
+A subclass says how the base of the wrapper chain is saved (`read_base`, `write_base`); the wrappers'
+own memory is saved behind it, so that a row holds the whole chain.
+"""
+
+from __future__ import annotations
+
+import abc
+import importlib.metadata
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium.wrappers import TimeLimit
+from numpy.typing import NDArray
+
+from plangym_like import random_state
+from plangym_like.batches import Leaf
+from plangym_like.envs.wrapper_memory import WrapperMemory
+from plangym_like.errors import InputError
+from plangym_like.simulator import Outcome, Simulator
+from plangym_like.states import Row, padded
+
+WrapperLike = Callable[..., Any] | tuple[Any, ...]
+_GREY = np.array([0.299, 0.587, 0.114])
+
+
+class GymnasiumSimulator(Simulator):
+    """A registered id, or a callable that makes an environment, with the user's wrappers around it.
+
+    Parameters
+    ----------
+    name : str or callable
+        A Gymnasium id, or a callable that returns a `gymnasium.Env`.
+    frameskip : int, optional
+        How many ``env.step`` calls one action lasts; 1 unless given.
+    render_mode : str, optional
+        As in Gymnasium; pictures need ``"rgb_array"``.
+    obs_type : {"coords", "rgb", "grayscale"}, optional
+        What is observed: ``"coords"`` (the default) is the environment's own observation,
+        ``"rgb"`` its picture ``(H, W, 3)``, ``"grayscale"`` the picture's luminance ``(H, W)``
+        after ITU-R BT.601.
+    wrappers : iterable
+        Wrapper classes or ``(class, kwargs)`` pairs, applied in order.
+    remove_time_limit : bool
+        Leave out the `TimeLimit` that the id registers.
+    env_kwargs
+        Passed to ``gymnasium.make``.
+    """
+
+    obs_types: tuple[str, ...] = ("coords", "rgb", "grayscale")
+
+    def __init__(
+        self,
+        name: str | Callable[..., gymnasium.Env[Any, Any]],
+        *,
+        frameskip: int | tuple[int, int] | None = None,
+        render_mode: str | None = None,
+        obs_type: str | None = None,
+        wrappers: Iterable[WrapperLike] | None = None,
+        remove_time_limit: bool = True,
+        **env_kwargs: Any,
+    ) -> None:
+        if obs_type is not None and obs_type not in self.obs_types:
+            raise InputError(f"obs_type is one of {self.obs_types} here, got {obs_type!r}")
+        self.name = name
+        self.render_mode = render_mode
+        self.obs_type = obs_type
+        self.env_kwargs = env_kwargs
+        self._pictures = obs_type in ("rgb", "grayscale") and "ram" not in self.obs_types
+        if self._pictures and render_mode is None:
+            self.render_mode = "rgb_array"
+        self._set_frameskip(frameskip)
+        env = self.make_env()
+        if remove_time_limit:
+            env = without_time_limit(env)
+        for item in wrappers or ():
+            env = _wrap(env, item)
+        self.env: gymnasium.Env[Any, Any] = env
+        self.base: Any = env.unwrapped
+        self.action_space = env.action_space
+        self.observation_space = env.observation_space
+        self.columns: dict[str, Leaf] = {}
+        self.prepare()
+        self.memory = WrapperMemory(env)
+        self._base_nbytes = padded(self.base_nbytes())
+        self.payload_nbytes = self._base_nbytes + padded(self.memory.nbytes)
+        if self._pictures:
+            shape = self.image().shape
+            self.observation_space = gymnasium.spaces.Box(
+                0, 255, shape if obs_type == "rgb" else shape[:2], np.uint8
+            )
+
+    def _set_frameskip(self, frameskip: int | tuple[int, int] | None) -> None:
+        if frameskip is None:
+            return
+        if not isinstance(frameskip, (int, np.integer)) or frameskip < 1:
+            raise InputError(f"frameskip is a whole number of at least 1, got {frameskip!r}")
+        self.frameskip = int(frameskip)
+
+    def make_env(self) -> gymnasium.Env[Any, Any]:
+        """Return the environment without the user's wrappers."""
+        if callable(self.name):
+            return self.name(**self.env_kwargs)
+        return gymnasium.make(
+            self.name,
+            render_mode=self.render_mode,
+            disable_env_checker=True,
+            **self.env_kwargs,
+        )
+
+    def prepare(self) -> None:
+        """Bring a new environment into a condition in which `write` works; default: one reset.
+
+        The reset's randomness is taken back, so that the user's first unseeded reset is random.
+        """
+        self.env.reset(seed=0)
+        forget_seed(self.env)
+
+    # What is the state
+
+    @abc.abstractmethod
+    def base_nbytes(self) -> int:
+        """Return how many bytes the base of the chain needs."""
+
+    def meaning(self) -> Mapping[str, Any]:
+        """Return id, arguments, wrappers and library version."""
+        name = self.name if isinstance(self.name, str) else getattr(self.name, "__qualname__", "?")
+        return {
+            "id": name,
+            "kwargs": {key: repr(value) for key, value in sorted(self.env_kwargs.items())},
+            "wrappers": self.memory.meaning(),
+            "gymnasium": importlib.metadata.version("gymnasium"),
+        }
+
+    # How is it read
+
+    @abc.abstractmethod
+    def read_base(self, payload: Row) -> None:
+        """Write the base's state into `payload` ``(base_nbytes,)``."""
+
+    def read(self, payload: Row) -> int | None:
+        """Read the base, then the wrappers."""
+        self.read_base(payload[: self._base_nbytes])
+        if self.memory.nbytes:
+            self.memory.read(payload[self._base_nbytes :])
+        return None
+
+    # How is it written
+
+    @abc.abstractmethod
+    def write_base(self, payload: Row) -> None:
+        """Make the state in `payload` ``(base_nbytes,)`` the base's current one."""
+
+    def write(self, payload: Row) -> None:
+        """Write the base, then the wrappers."""
+        self.write_base(payload[: self._base_nbytes])
+        if self.memory.nbytes:
+            self.memory.write(payload[self._base_nbytes :])
+
+    def reseed(self, seed: int) -> None:
+        """Give the base and every wrapper that draws numbers of its own a new generator."""
+        self.base._np_random = random_state.seeded_generator(seed)
+        self.memory.reseed(seed)
+
+    # How is it stepped
+
+    def reset(
+        self, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Any, dict[str, Any]]:
+        """Reset the whole chain."""
+        obs, info = self.env.reset(seed=seed, options=options)
+        return self.observe(obs), info
+
+    def step(self, action: Any, dt: int) -> Outcome:
+        """Call ``env.step`` until ``dt * frameskip`` frames ran or the episode ended."""
+        total, frames = 0.0, 0
+        assert isinstance(self.frameskip, int)
+        for _ in range(dt * self.frameskip):
+            obs, reward, terminated, truncated, info = self.env.step(action)
+            total += float(reward)
+            frames += 1
+            if terminated or truncated:
+                break
+        return self.observe(obs), total, bool(terminated), bool(truncated), info, frames
+
+    def observe(self, obs: Any) -> Any:
+        """Return what the user asked to observe: `obs` itself, or a picture."""
+        if not self._pictures:
+            return obs
+        picture = self.image()
+        return picture if self.obs_type == "rgb" else (picture @ _GREY).round().astype(np.uint8)
+
+    def image(self) -> NDArray[np.uint8]:
+        """Render the current state."""
+        if self.render_mode != "rgb_array":
+            raise InputError(
+                f"pictures need render_mode='rgb_array', but it is {self.render_mode!r}"
+            )
+        return np.asarray(self.env.render())
+
+
+def without_time_limit(env: gymnasium.Env[Any, Any]) -> gymnasium.Env[Any, Any]:
+    """Return the chain `env` without its `TimeLimit` wrappers."""
+    if isinstance(env, TimeLimit):
+        return without_time_limit(env.env)
+    if isinstance(env, gymnasium.Wrapper):
+        env.env = without_time_limit(env.env)
+    return env
+
+
+def forget_seed(env: gymnasium.Env[Any, Any]) -> None:
+    """Take every generator in the chain away, so that the next use draws a fresh one."""
+    link: Any = env
+    while True:
+        if isinstance(vars(link).get("_np_random"), np.random.Generator):
+            link._np_random = None
+            if "_np_random_seed" in vars(link):
+                link._np_random_seed = None
+        if not isinstance(link, gymnasium.Wrapper):
+            return
+        link = link.env
+
+
+def _wrap(env: gymnasium.Env[Any, Any], item: WrapperLike) -> gymnasium.Env[Any, Any]:
+    if not isinstance(item, tuple):
+        wrapped: gymnasium.Env[Any, Any] = item(env)
+        return wrapped
+    wrapper, arguments = item
+    if isinstance(arguments, Mapping):
+        wrapped = wrapper(env, **arguments)
+    elif isinstance(arguments, (list, tuple)):
+        wrapped = wrapper(env, *arguments)
+    else:
+        wrapped = wrapper(env, arguments)
+    return wrapped

@@ -1,0 +1,87 @@
+"""Plain data as deterministic bytes and back, without any code running from them.
+
+Plain are ``None``, ``bool``, ``int``, ``float``, ``complex``, ``str``, ``bytes``, ``bytearray``,
+numpy scalars and arrays (but none of objects), ``list``, ``tuple``, ``dict``, ``OrderedDict``,
+``Counter``, ``defaultdict`` of a builtin type, ``set``, ``frozenset``, ``deque``, and
+`numpy.random.Generator` on PCG64, and nests of them. A value is one tag byte and what the tag asks
+for, all of it little-endian:
+
+==================  ============================================================================
+tag                 what follows
+==================  ============================================================================
+``N T F``           nothing: ``None``, ``True``, ``False``
+``i f c``           an int64; a float64; two float64
+``I s b B u U``     a length, then a big int, str, bytes, bytearray, numpy str, numpy bytes
+``y``               dtype, then the bytes of a numpy scalar
+``a``               dtype, axes in the order of memory, shape, then the elements
+``v``               dtype, number of an earlier array, axes, byte offset, shape, strides
+``t l S Z``         a length, then the items (of sets: in the order of their bytes)
+``q``               ``maxlen`` or -1, a length, then the items
+``d o C D``         a length, then keys and values; ``D`` has its factory's number first
+``g``               the 40 bytes of `plangym_like.random_state`
+``r``               number of a mutable object that came before: the very same one
+==================  ============================================================================
+
+References keep shared what is shared, cycles and views of arrays included. A restored set may be
+walked in another order than the set that was saved: Python keeps that order nowhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from plangym_like.envs.plain_data_reader import PlainDataReader
+from plangym_like.envs.plain_data_writer import WRITERS, PlainDataWriter
+from plangym_like.errors import StateFormatError
+
+
+def encode(value: Any, known: Sequence[Any] = ()) -> bytes:
+    """Return the bytes of `value`.
+
+    Parameters
+    ----------
+    value
+        Plain data.
+    known : sequence
+        Objects that stand for themselves wherever they occur; `decode` needs as many of them, in
+        this order.
+
+    Raises
+    ------
+    SnapshotError
+        Some part of `value` is not plain data.
+
+    >>> decode(encode({"lives": 3, "frames": deque([1.5], maxlen=4)}))
+    {'lives': 3, 'frames': deque([1.5], maxlen=4)}
+    """
+    encoder = PlainDataWriter(known)
+    encoder.put(value)
+    return b"".join(encoder.parts)
+
+
+def decode(data: bytes, known: Sequence[Any] = ()) -> Any:
+    """Return the value whose bytes are `data`; nothing in it shares memory with `data`.
+
+    Raises
+    ------
+    StateFormatError
+        These are not the bytes of any value.
+    """
+    decoder = PlainDataReader(data, known)
+    try:
+        value = decoder.get()
+    except StateFormatError:
+        raise
+    except Exception as error:
+        raise StateFormatError(f"the bytes of plain data are damaged: {error}") from error
+    if decoder.place != len(data):
+        raise StateFormatError("the bytes of plain data are damaged: more than one value")
+    return value
+
+
+def is_plain_kind(value: Any) -> bool:
+    """Tell whether `value` is of a plain type, whatever it holds."""
+    return type(value) in WRITERS or isinstance(value, np.generic)

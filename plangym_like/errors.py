@@ -1,0 +1,169 @@
+"""Every exception that plangym_like raises of its own accord.
+
+::
+
+    PlangymError
+    +-- InputError (ValueError)            what a call was given cannot be used
+    |   +-- ActionError                    an action outside the action space, NaN included
+    |   +-- BatchLengthError               actions, states, dt and seeds that do not fit together
+    |   +-- StepCountError                 a dt that is not a whole number of at least 1
+    +-- StateError (ValueError)            a state row or a file of them
+    |   +-- StateFormatError               malformed: wrong size, damaged, truncated
+    |   +-- StateMismatchError             well formed, but of another environment or version
+    |   +-- StateCapacityError             a payload that is larger than the row
+    |   +-- UntrustedStateError            a pickled row from outside this session
+    +-- SnapshotError (TypeError)          an environment that cannot be saved exactly
+    +-- MissingExtraError (ImportError)    an optional dependency is not installed
+    +-- ClosedError (RuntimeError)         use after close
+    +-- WorkerError (RuntimeError)         a child process
+    |   +-- WorkerDiedError                it is gone
+    |   +-- WorkerStartError               it keeps dying before it is ready
+    |   +-- PoisonInputError               one row kills every worker that steps it
+    |   +-- StepTimeoutError (TimeoutError)  rows that outran ``step_timeout``
+    |   +-- RemoteError                    a remote exception whose own type cannot travel
+    +-- RemoteTraceback                    the child's traceback, as the ``__cause__`` of its exception
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+
+class PlangymError(Exception):
+    """The base of all errors in this package."""
+
+
+class InputError(PlangymError, ValueError):
+    """A call was given something that it cannot use; nothing was sent or changed."""
+
+
+class ActionError(InputError):
+    """An action lies outside the action space, or holds a NaN."""
+
+
+class BatchLengthError(InputError):
+    """Actions, states, ``dt`` and seeds of one batch do not have lengths that fit together."""
+
+
+class StepCountError(InputError):
+    """``dt`` is not a whole number of at least 1."""
+
+
+class StateError(PlangymError, ValueError):
+    """A state row, or a file of state rows, cannot be used."""
+
+
+class StateFormatError(StateError):
+    """A state row is malformed: its size, type, header or checksum is wrong."""
+
+
+class StateMismatchError(StateError):
+    """A well-formed state row belongs to another environment, version or configuration.
+
+    Attributes
+    ----------
+    expected, got : str
+        What the environment's own rows mean, and what the given row says of itself.
+    """
+
+    def __init__(self, message: str, expected: str = "", got: str = "") -> None:
+        super().__init__(message, expected, got)
+        self.expected = expected
+        self.got = got
+
+    def __str__(self) -> str:
+        return str(self.args[0])
+
+
+class StateCapacityError(StateError):
+    """A snapshot is larger than the fixed width of the environment's state rows."""
+
+
+class UntrustedStateError(StateError):
+    """A row that holds a pickle was not made in this session, and nobody vouched for it."""
+
+
+class SnapshotError(PlangymError, TypeError):
+    """An environment or wrapper cannot be saved and restored exactly, so it is refused."""
+
+
+class MissingExtraError(PlangymError, ImportError):
+    """An optional dependency is missing; the message holds the command that installs it."""
+
+
+class ClosedError(PlangymError, RuntimeError):
+    """The environment or process was used after it had been closed."""
+
+
+class WorkerError(PlangymError, RuntimeError):
+    """Something happened to a child process rather than to the code that it ran."""
+
+
+class WorkerDiedError(WorkerError):
+    """A child process is gone.
+
+    Attributes
+    ----------
+    pid, exitcode : int or None
+        The process, and its exit status (negative: the signal that ended it; ``None``: unknown).
+    """
+
+    def __init__(self, message: str, pid: int | None = None, exitcode: int | None = None) -> None:
+        super().__init__(message, pid, exitcode)
+        self.pid = pid
+        self.exitcode = exitcode
+
+    def __str__(self) -> str:
+        return str(self.args[0])
+
+
+class WorkerStartError(WorkerError):
+    """Child processes die again and again before they are ready."""
+
+
+class PoisonInputError(WorkerError):
+    """One row of a batch ended every fresh worker that stepped it on its own.
+
+    Attributes
+    ----------
+    index : int
+        The row.
+    exitcode : int or None
+        How the last worker ended (negative: the signal).
+    """
+
+    def __init__(self, message: str, index: int = -1, exitcode: int | None = None) -> None:
+        super().__init__(message, index, exitcode)
+        self.index = index
+        self.exitcode = exitcode
+
+    def __str__(self) -> str:
+        return str(self.args[0])
+
+
+class StepTimeoutError(WorkerError, TimeoutError):
+    """Rows took longer than ``step_timeout`` seconds, twice.
+
+    Attributes
+    ----------
+    indices : tuple of int
+        The rows.
+    """
+
+    def __init__(self, message: str, indices: Sequence[int] = ()) -> None:
+        super().__init__(message, tuple(indices))
+        self.indices = tuple(indices)
+
+    def __str__(self) -> str:
+        return str(self.args[0])
+
+
+class RemoteError(WorkerError):
+    """Stands in for a child's exception whose own type cannot cross the process border."""
+
+
+class RemoteTraceback(PlangymError):
+    """The text of a traceback in a child process; the ``__cause__`` of what was raised there."""
+
+    def __str__(self) -> str:
+        return "\n" + "".join(str(argument) for argument in self.args)

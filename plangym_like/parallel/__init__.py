@@ -1,0 +1,1 @@
+"""Processes, shared memory, and the environments that run on them."""

@@ -1,0 +1,162 @@
+"""One child process: whether it lives, how it ended, and how to end it."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import select
+import signal
+import threading
+import time
+from collections.abc import Callable
+from enum import Enum
+
+
+class Fate(Enum):
+    """What is known of a process that has no exit status to show."""
+
+    RUNNING = "running"
+    UNKNOWN = "unknown"
+
+
+Status = int | Fate
+
+
+def child_status(pid: int) -> Status:
+    """Return the exit status of a child of this very process, and leave it to be collected."""
+    try:
+        result = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except ChildProcessError:  # somebody else has collected it
+        return Fate.UNKNOWN
+    if result is None:
+        return Fate.RUNNING
+    return result.si_status if result.si_code == os.CLD_EXITED else -result.si_status
+
+
+def collect_child(pid: int) -> None:
+    """Let the system forget a child of this very process that has ended."""
+    with contextlib.suppress(ChildProcessError):
+        os.waitpid(pid, os.WNOHANG)
+
+
+def open_pidfd(pid: int) -> int | None:
+    """Return a descriptor that becomes readable when `pid` ends, or ``None`` if there is none."""
+    try:
+        return os.pidfd_open(pid)
+    except (AttributeError, OSError):
+        return None
+
+
+class ChildProcess:
+    """A process that this one owns, whoever its parent is.
+
+    Parameters
+    ----------
+    pid : int
+        The process.
+    pidfd : int or None
+        Its descriptor, owned by this object.
+    status_fn, collect_fn : callable
+        Given the pid, return the exit status or a `Fate` without blocking; and forget it. The
+        defaults are for a child of this process's own.
+    """
+
+    def __init__(
+        self,
+        pid: int,
+        pidfd: int | None,
+        status_fn: Callable[[int], Status] = child_status,
+        collect_fn: Callable[[int], None] = collect_child,
+    ) -> None:
+        self.pid = pid
+        self.pidfd = pidfd
+        self.exitcode: int | None = None
+        self.ended = False
+        self._status_fn = status_fn
+        self._collect_fn = collect_fn
+        self._lock = threading.RLock()
+
+    def poll(self) -> bool:
+        """Return whether the process has ended, and if so, note its `exitcode`.
+
+        The exit code is negative for a signal, and ``None`` where nobody knows it any more.
+        """
+        if self.ended:
+            return True
+        with self._lock:
+            if not self.ended and (self.pidfd is None or _readable(self.pidfd, 0.0)):
+                status = self._status_fn(self.pid)
+                if status is not Fate.RUNNING:
+                    # In an order that a signal handler may cut short anywhere.
+                    if isinstance(status, int):
+                        self.exitcode = status
+                    self._collect_fn(self.pid)
+                    self.ended = True
+        return self.ended
+
+    def wait(self, timeout: float) -> bool:
+        """Wait up to `timeout` seconds for the end, and return whether it has come."""
+        deadline = time.monotonic() + timeout
+        while not self.poll():
+            left = deadline - time.monotonic()
+            if left <= 0:
+                return False
+            # A zombie is readable a moment before its parent can collect it, hence the pauses.
+            if self.pidfd is None or _readable(self.pidfd, left):
+                time.sleep(min(left, 0.001))
+        return True
+
+    def kill(self) -> None:
+        """Send SIGKILL, unless it is too late."""
+        if self.ended:
+            return
+        with contextlib.suppress(ProcessLookupError):
+            if self.pidfd is not None:
+                signal.pidfd_send_signal(self.pidfd, signal.SIGKILL)
+            else:
+                os.kill(self.pid, signal.SIGKILL)
+
+    def end(self, timeout: float = 5.0) -> bool:
+        """Kill the process, collect it, and return whether it is gone."""
+        self.kill()
+        return self.wait(timeout)
+
+    def close(self) -> None:
+        """Close the descriptor; the process itself is left as it is."""
+        pidfd, self.pidfd = self.pidfd, None
+        if pidfd is not None:
+            os.close(pidfd)
+
+    def describe_end(self) -> str:
+        """Return how the process ended and what usually lies behind that, as a phrase."""
+        code = self.exitcode
+        if code is None:
+            return "how it ended is not known, because something else collected its exit status"
+        if code >= 0:
+            return (
+                f"it exited with status {code}: something in it called os._exit or exit(), or it "
+                "lost the connection"
+            )
+        try:
+            name = signal.Signals(-code).name
+        except ValueError:
+            name = "an unnamed signal"
+        return f"{name} ({-code}) ended it: {_CAUSES.get(-code, 'somebody sent it this signal')}"
+
+
+_CAUSES = {
+    int(signal.SIGKILL): "the kernel was out of memory and chose it, or somebody ran kill -9",
+    int(signal.SIGSEGV): "native code (a simulator or driver) used memory that is not its own",
+    int(signal.SIGBUS): "native code touched memory that is not there, or shared memory is full",
+    int(signal.SIGABRT): "native code (a simulator or driver) called abort",
+    int(signal.SIGFPE): "native code divided by zero",
+    int(signal.SIGILL): "native code was compiled for another processor",
+    int(signal.SIGTERM): "somebody asked it to end, often a job scheduler or a container's stop",
+}
+
+
+def _readable(descriptor: int, timeout: float) -> bool:
+    poller = select.poll()
+    poller.register(descriptor, select.POLLIN)
+    return bool(poller.poll(math.ceil(max(timeout, 0.0) * 1000)))

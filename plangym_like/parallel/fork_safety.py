@@ -1,0 +1,37 @@
+"""What happens to workers when the process that owns them forks.
+
+The copy must not talk on its parent's connections, nor keep the write ends of their alive pipes
+open: the workers would then outlive their owner. So it forgets them, at once and without a word.
+"""
+
+from __future__ import annotations
+
+import os
+import weakref
+from typing import Protocol
+
+
+class Forgetful(Protocol):
+    """Something that holds descriptors which a forked copy of its process must drop."""
+
+    def forget(self) -> None:
+        """Close the descriptors; runs in the child of a fork, where locks may be stuck."""
+
+
+_known: weakref.WeakSet[Forgetful] = weakref.WeakSet()
+_armed = False
+
+
+def forget_after_fork(thing: Forgetful) -> None:
+    """Have ``thing.forget()`` called in every process that this one forks from now on."""
+    global _armed
+    if not _armed:
+        _armed = True
+        os.register_at_fork(after_in_child=_forget_all)
+    _known.add(thing)
+
+
+def _forget_all() -> None:
+    for thing in list(_known):
+        thing.forget()
+    _known.clear()

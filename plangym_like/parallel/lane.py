@@ -1,0 +1,127 @@
+"""The child's side of a batch: run a range of rows where they lie in shared memory."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from plangym_like.errors import StateMismatchError
+from plangym_like.parallel.placement import Memory, Shape, place
+from plangym_like.parallel.shared_memory import attach
+from plangym_like.plan_env import PlanEnv
+
+# One line of the control block belongs to each lane: (number of lanes, 8) int64.
+CURSOR, LIMIT, DONE = 0, 1, 2
+CONTROL_WORDS = 8
+
+_FINE_SECONDS, _COARSE_SECONDS = 1e-4, 2e-3
+
+_blocks: dict[int, Memory] = {}
+_seconds_per_row = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """Rows `start` to `stop` of a batch, for one lane.
+
+    ``blocks`` names the block of each region; ``attached`` numbers the descriptors that came along,
+    ``dropped`` the blocks to forget. ``careful`` steps one row at a time. ``actions`` are the range's
+    actions where their space is no array.
+    """
+
+    lane: int
+    control: int
+    fingerprint: int
+    shape: Shape
+    start: int
+    stop: int
+    blocks: Mapping[str, int]
+    attached: Sequence[int]
+    dropped: Sequence[int]
+    careful: bool
+    actions: Sequence[Any] | None
+
+
+@dataclass(slots=True)
+class Report:
+    """What a lane has to say of its rows beyond what stands in shared memory."""
+
+    stop: int
+    seconds: float
+    infos: dict[int, Mapping[str, Any]] = field(default_factory=dict)
+    observations: dict[int, Any] = field(default_factory=dict)
+
+
+def run_job(env: PlanEnv, job: Job, fds: Sequence[int] = ()) -> Report:
+    """Step rows from ``job.start`` until the lane's limit, which the parent may lower meanwhile.
+
+    The lane writes which row it is in, and up to where it is done, so that its parent knows after any
+    death which rows are left and which of them was running.
+    """
+    global _seconds_per_row
+    for number, fd in zip(job.attached, fds, strict=True):
+        _blocks[number] = attach(fd)
+    for number in job.dropped:
+        _blocks.pop(number, None)
+    layout = env.layout
+    if layout.format.fingerprint != job.fingerprint:
+        raise StateMismatchError(
+            "the worker's environment is not the caller's: its constructor gave another one; "
+            f"the worker's states mean {layout.format.meaning}",
+            f"{job.fingerprint:016x}",
+            layout.format.meaning,
+        )
+    actions = None
+    if job.actions is not None:
+        actions = [None] * job.shape.count
+        actions[job.start : job.stop] = job.actions
+    regions = {region: _blocks[number] for region, number in job.blocks.items()}
+    rows = place(layout, job.shape, regions, actions)
+    control = control_line(_blocks[job.control], job.lane)
+    rows.cursor = control[CURSOR : CURSOR + 1]
+    begun = time.perf_counter()
+    at = job.start
+    while (limit := min(job.stop, int(control[LIMIT]))) > at:
+        stop = at + 1 if job.careful else at + portion(limit - at, _seconds_per_row)
+        started = time.perf_counter()
+        env.run_rows(rows, at, stop)
+        _seconds_per_row = (time.perf_counter() - started) / (stop - at)
+        control[DONE] = at = stop
+    report = Report(at, time.perf_counter() - begun)
+    if rows.infos:
+        report.infos = dict(rows.infos)
+    if isinstance(rows.observations, list):
+        span = max(1, job.shape.horizon)
+        own = range(job.start * span, at * span)
+        report.observations = {index: rows.observations[index] for index in own}
+    return report
+
+
+def portion(remaining: int, seconds_per_row: float) -> int:
+    """Return how many rows to step before looking up: fewer toward the end, so that lanes even out.
+
+    >>> portion(1000, 1e-4), portion(8, 1e-4), portion(1000, 0.0)
+    (20, 2, 1)
+    """
+    if seconds_per_row <= 0.0:
+        return 1
+    fine = max(1, int(_FINE_SECONDS / seconds_per_row))
+    coarse = max(1, int(_COARSE_SECONDS / seconds_per_row))
+    return min(remaining, max(fine, min(coarse, remaining // 4)))
+
+
+def control_line(control: Memory, lane: int) -> NDArray[np.int64]:
+    """Return the words of one lane, ``(CONTROL_WORDS,) int64``."""
+    nbytes = 8 * CONTROL_WORDS
+    return control[lane * nbytes : (lane + 1) * nbytes].view(np.int64)
+
+
+def greet(env: PlanEnv) -> bool:
+    """Answer as soon as the environment stands."""
+    env.setup()
+    return True

@@ -1,0 +1,309 @@
+"""The nursery: a process with everything imported, which forks workers on request.
+
+A worker that is forked from it is up within milliseconds, and inherits neither threads nor locks
+nor anything else of the user's process. There is one nursery a process, started when it is first
+needed; its own side of the work is in `nursery_process`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import pickle
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import weakref
+from collections.abc import Iterator, Sequence
+from itertools import count
+from typing import Any
+
+from plangym_like.errors import WorkerStartError
+from plangym_like.parallel.child_process import (
+    ChildProcess,
+    Fate,
+    Status,
+    open_pidfd,
+)
+from plangym_like.parallel.fork_safety import forget_after_fork
+from plangym_like.parallel.messages import (
+    descriptors_in,
+    receive_with_descriptors,
+    rights,
+)
+
+logger = logging.getLogger("plangym_like")
+
+# Seconds that the nursery may be silent for: it may be importing something large.
+_PATIENCE = 120.0
+
+ONE_THREAD = {
+    f"{library}_NUM_THREADS": "1" for library in ("OMP", "OPENBLAS", "MKL", "NUMEXPR")
+} | {"VECLIB_MAXIMUM_THREADS": "1"}
+
+_lock = threading.RLock()
+_current: Nursery | None = None
+_unfit: set[str] = set()
+
+
+class NurseryGoneError(Exception):
+    """The nursery has ended or does not answer."""
+
+
+class StartsThreadsError(Exception):
+    """A preloaded module started threads, so the nursery must not fork any more."""
+
+    def __init__(self, module: str) -> None:
+        super().__init__(module)
+        self.module = module
+
+
+class Nursery:
+    """The owner's end of a nursery."""
+
+    def __init__(self) -> None:
+        forget_after_fork(_fresh_start)
+        with contextlib.ExitStack() as ours, contextlib.ExitStack() as theirs:
+            here, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            ours.callback(here.close)
+            theirs.callback(there.close)
+            alive_read, alive_write = os.pipe()
+            ours.callback(os.close, alive_write)
+            theirs.callback(os.close, alive_read)
+            here.settimeout(_PATIENCE)
+            self.pid = start_python(
+                "plangym_like.parallel.nursery_process",
+                "run",
+                [there.fileno(), alive_read],
+                dict(os.environ) | ONE_THREAD,
+            )
+            ours.pop_all()
+        self._socket = here
+        self._alive_write = alive_write
+        self._owner = os.getpid()
+        self._numbers = count()
+        self._expected: set[int] = set()
+        self._answers: dict[int, tuple[Any, list[int]]] = {}
+        self._finalizer = weakref.finalize(
+            self, _end_nursery, self.pid, self._owner, here, alive_write
+        )
+        forget_after_fork(self)
+
+    def preload(self, modules: Sequence[str]) -> None:
+        """Ask for `modules` to be imported, without waiting until they are."""
+        with _lock:
+            self._send(next(self._numbers), "preload", tuple(modules), ())
+
+    def fork(self, descriptors: Sequence[int], modules: Sequence[str]) -> ChildProcess:
+        """Fork a worker on a data socket and an alive pipe, with `modules` imported first."""
+        pid, (pidfd,) = self._ask("fork", tuple(modules), descriptors)
+        return ChildProcess(pid, pidfd, self.status, lambda pid: None)
+
+    def status(self, pid: int) -> Status:
+        """Return the exit status of a worker; the nursery collects those that end by itself."""
+        try:
+            status: Status = self._ask("status", pid)[0]
+        except NurseryGoneError:
+            return Fate.UNKNOWN
+        return status
+
+    def close(self) -> None:
+        """End the nursery; its workers live on, but nobody knows their exit status any more."""
+        self._finalizer()
+
+    def forget(self) -> None:
+        """Drop the descriptors in a forked copy of the owner."""
+        if self._finalizer.detach():
+            self._socket.close()
+            os.close(self._alive_write)
+
+    def _send(self, number: int, verb: str, content: Any, descriptors: Sequence[int]) -> None:
+        packet = pickle.dumps((number, verb, content, [p for p in sys.path if type(p) is str]))
+        try:
+            if descriptors:
+                self._socket.sendmsg([packet], rights(descriptors))
+            else:
+                self._socket.send(packet)
+        except (BrokenPipeError, ConnectionResetError, TimeoutError) as error:
+            raise NurseryGoneError from error
+        except OSError as error:
+            if self._socket.fileno() < 0:
+                raise NurseryGoneError from error
+            raise
+
+    def _ask(self, verb: str, content: Any, descriptors: Sequence[int] = ()) -> tuple[Any, ...]:
+        """Send a request and return the answer and its descriptors.
+
+        A signal handler may cut in and ask something itself, or raise; so each side's answers are
+        told apart by number, and those that nobody expects any more are dropped.
+        """
+        with _lock:
+            number = next(self._numbers)
+            try:
+                self._expected.add(number)
+                self._send(number, verb, content, descriptors)
+                while number not in self._answers:
+                    self._receive()
+                answer, received = self._answers[number]
+            except BaseException:
+                for descriptor in self._answers.get(number, (None, []))[1]:
+                    os.close(descriptor)
+                raise
+            finally:
+                self._expected.discard(number)
+                self._answers.pop(number, None)
+        if isinstance(answer, StartsThreadsError | OSError):
+            raise answer
+        return answer, received
+
+    def _receive(self) -> None:
+        packets: list[Any] = []
+        try:
+            receive_with_descriptors(self._socket, 1 << 16, packets)
+            data, ancillary, _, _ = packets[0]
+            received = descriptors_in(ancillary)
+            number, answer = pickle.loads(data) if data else (None, None)
+            if number in self._expected:
+                self._answers[number] = answer, received
+                return
+        except OSError as error:  # a timeout or a reset
+            raise NurseryGoneError from error
+        for descriptor in received:
+            os.close(descriptor)
+        if not data:
+            raise NurseryGoneError
+
+
+def warm_up(preload: Sequence[str] = ()) -> None:
+    """Start the nursery, or have the one there is import more, without waiting for either."""
+    if can_fork_in_nursery():
+        with contextlib.suppress(NurseryGoneError):
+            _nursery().preload([name for name in preload if name not in _unfit])
+
+
+def fork_in_nursery(descriptors: Sequence[int], preload: Sequence[str] = ()) -> ChildProcess:
+    """Fork a worker from the nursery, which is replaced if it has gone.
+
+    Raises
+    ------
+    WorkerStartError
+        Two nurseries in a row ended or did not answer.
+    """
+    failure: BaseException | None = None
+    for _ in range(3 + len(preload)):
+        nursery = _nursery()
+        try:
+            return nursery.fork(descriptors, [name for name in preload if name not in _unfit])
+        except StartsThreadsError as error:
+            # Its workers still need this nursery to say how they ended, so it is kept for them.
+            _replace(nursery)
+            if not error.module:
+                raise
+            _unfit.add(error.module)
+            logger.warning(
+                "importing %s starts threads, so it is left out of what workers find preloaded",
+                error.module,
+            )
+        except NurseryGoneError as error:
+            _replace(nursery)
+            nursery.close()
+            if failure is not None:
+                failure = error
+                break
+            failure = error
+    raise WorkerStartError(
+        "the process that forks workers ended twice in a row, or did not answer; what it printed "
+        'may say why. Without it: start_method="spawn"'
+    ) from failure
+
+
+def can_fork_in_nursery() -> bool:
+    """Return whether this platform has what a nursery needs (Linux 5.3 or later)."""
+    if sys.platform != "linux":
+        return False
+    pidfd = open_pidfd(os.getpid())
+    if pidfd is None:
+        return False
+    os.close(pidfd)
+    return True
+
+
+def _nursery() -> Nursery:
+    global _current
+    with _lock:
+        if _current is None:
+            _current = Nursery()
+        return _current
+
+
+def _replace(nursery: Nursery) -> None:
+    global _current
+    with _lock:
+        if _current is nursery:
+            _current = None
+
+
+class _FreshStart:
+    """Clears the module's state in forked copies of the process."""
+
+    def forget(self) -> None:
+        global _current, _lock
+        _current, _lock = None, threading.RLock()
+
+
+_fresh_start = _FreshStart()
+
+
+def start_python(
+    module: str, function: str, descriptors: Sequence[int], environ: dict[str, str]
+) -> int:
+    """Start this Python anew, have it call a function with `descriptors`, and return its pid.
+
+    It has the interpreter flags and the import path of this process, but knows nothing of the
+    user's script; its standard input is empty, its outputs are this process's own.
+    """
+    if not sys.executable:
+        raise WorkerStartError(
+            "this Python does not know its own executable (sys.executable is empty), so it cannot "
+            'be started anew; start_method="fork" does without'
+        )
+    path = [entry for entry in sys.path if type(entry) is str]
+    code = (
+        f"import sys; sys.path[:] = {path!r}; from {module} import {function}; "
+        f"{function}({', '.join(map(str, descriptors))})"
+    )
+    flags = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
+    with _no_interrupt_meanwhile():
+        process = subprocess.Popen(
+            [sys.executable, *flags, "-c", code],
+            stdin=subprocess.DEVNULL,
+            pass_fds=descriptors,
+            env=environ,
+        )
+        # Collecting the exit status is our own business; this keeps the object out of it.
+        process.returncode = 0
+    return process.pid
+
+
+@contextlib.contextmanager
+def _no_interrupt_meanwhile() -> Iterator[None]:
+    """Block SIGINT, so that the new process is born with it blocked, until it ignores it."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _end_nursery(pid: int, owner: int, connection: socket.socket, alive_write: int) -> None:
+    if os.getpid() != owner:
+        return
+    connection.close()
+    os.close(alive_write)
+    process = ChildProcess(pid, open_pidfd(pid))
+    if not process.wait(1.0):
+        process.end()
+    process.close()

@@ -1,0 +1,164 @@
+"""The nursery's own side: import, then fork on request. It must stay single threaded."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import importlib
+import os
+import pickle
+import select
+import signal
+import socket
+import sys
+from collections.abc import Iterable
+from typing import Any, NoReturn
+
+from plangym_like.parallel import lifeline, worker
+from plangym_like.parallel.child_process import (
+    Fate,
+    Status,
+    child_status,
+    collect_child,
+    open_pidfd,
+)
+from plangym_like.parallel.messages import descriptors_in, receive_with_descriptors, rights
+from plangym_like.parallel.nursery import StartsThreadsError
+
+_PRELOADED = ("numpy", "numpy.random", "cloudpickle", "gymnasium", "plangym_like.states")
+
+
+def run(control_fd: int, alive_fd: int) -> NoReturn:
+    """Serve fork requests on the socket `control_fd` until the owner is gone."""
+    try:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_SETMASK, ())
+        lifeline.tie_to(alive_fd)
+        # With a standard descriptor missing, a worker's socket would take its number.
+        while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
+            os.set_inheritable(descriptor, True)
+        os.close(descriptor)
+        os.set_inheritable(control_fd, False)
+        NurseryProcess(socket.socket(fileno=control_fd), alive_fd).serve()
+    finally:
+        os._exit(0)
+
+
+class NurseryProcess:
+    """Takes the requests ``preload``, ``fork`` and ``status``, one packet each.
+
+    A request is ``(number, verb, content, sys.path)``, an answer ``(number, answer)``, where an
+    answer may be an exception to raise.
+    """
+
+    def __init__(self, control: socket.socket, alive_fd: int) -> None:
+        self._control = control
+        self._alive_fd = alive_fd
+        self._poller = select.poll()
+        self._poller.register(control, select.POLLIN)
+        self._children: dict[int, int] = {}
+        self._statuses: dict[int, int] = {}
+        self._threaded_by: str | None = None
+
+    def serve(self) -> None:
+        """Answer requests and collect children that end, until the control socket closes."""
+        self._import(_PRELOADED, default=True)
+        while True:
+            for descriptor, _ in self._poller.poll():
+                if descriptor == self._control.fileno():
+                    if not self._answer_one():
+                        return
+                else:
+                    self._collect_ended()
+
+    def _answer_one(self) -> bool:
+        packets: list[Any] = []
+        receive_with_descriptors(self._control, 1 << 20, packets)
+        data, ancillary, _, _ = packets[0]
+        if not data:
+            return False
+        received = descriptors_in(ancillary)
+        number, verb, content, sys.path[:] = pickle.loads(data)
+        answer: Any = None
+        pidfd: int | None = None
+        try:
+            if verb == "status":
+                answer = self._status(content)
+            else:
+                self._import(content)
+                if verb == "fork":
+                    answer, pidfd = self._fork(received)
+        except (OSError, StartsThreadsError) as error:
+            answer = error
+        finally:
+            for descriptor in received:
+                os.close(descriptor)
+        reply = pickle.dumps((number, answer))
+        ancillary = [] if pidfd is None else rights([pidfd])
+        self._control.sendmsg([reply], ancillary)
+        return True
+
+    def _import(self, modules: Iterable[str], *, default: bool = False) -> None:
+        for name in modules:
+            if name in sys.modules:
+                continue
+            # A worker that needs the module meets the error itself, and can report it.
+            with contextlib.suppress(Exception):
+                importlib.import_module(name)
+            if self._threaded_by is None and len(os.listdir("/proc/self/task")) > 1:
+                self._threaded_by = "" if default else name
+
+    def _fork(self, descriptors: list[int]) -> tuple[int, int]:
+        if self._threaded_by is not None:
+            raise StartsThreadsError(self._threaded_by)
+        # What is imported stays; frozen, it is not touched by the workers' collectors, and its
+        # memory remains shared with them.
+        gc.collect()
+        gc.freeze()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        pid = os.fork()
+        if pid == 0:
+            self._become_worker(descriptors)
+        pidfd = open_pidfd(pid)
+        assert pidfd is not None
+        self._children[pid] = pidfd
+        self._statuses.pop(pid, None)
+        self._poller.register(pidfd, select.POLLIN)
+        return pid, pidfd
+
+    def _become_worker(self, descriptors: list[int]) -> NoReturn:
+        try:
+            self._control.close()
+            os.close(self._alive_fd)
+            for pidfd in self._children.values():
+                os.close(pidfd)
+            data_fd, alive_fd, *outputs = descriptors
+            for target, output in enumerate(outputs, start=1):
+                os.dup2(output, target)
+                os.close(output)
+            worker.run(data_fd, alive_fd)
+        finally:
+            os._exit(1)
+
+    def _collect_ended(self) -> None:
+        for pid in list(self._children):
+            status = child_status(pid)
+            if status is Fate.RUNNING:
+                continue
+            collect_child(pid)
+            pidfd = self._children.pop(pid)
+            self._poller.unregister(pidfd)
+            os.close(pidfd)
+            if isinstance(status, int):
+                self._statuses[pid] = status
+        # They are kept after being told, too: who asked may not have got the answer.
+        while len(self._statuses) > 4096:
+            del self._statuses[next(iter(self._statuses))]
+
+    def _status(self, pid: int) -> Status:
+        self._collect_ended()
+        if pid in self._children:
+            return Fate.RUNNING
+        return self._statuses.get(pid, Fate.UNKNOWN)

@@ -1,0 +1,241 @@
+"""`ParallelEnv`: a `PlanEnv` whose batches run on many processes."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Self
+
+import numpy as np
+
+from plangym_like.errors import ClosedError, InputError
+from plangym_like.parallel.batch_env import BatchEnv
+from plangym_like.parallel.external_process import ExternalProcess
+from plangym_like.parallel.stats import Stats
+from plangym_like.plan_env import PlanEnv
+from plangym_like.states import Row
+
+
+class ParallelEnv:
+    """Everything that a `PlanEnv` is, with batches stepped on several lanes.
+
+    Single steps, resets and states are those of an environment in this process; it is also one of the
+    lanes, so `n_workers` lanes are this process and ``n_workers - 1`` children. A batch that is too
+    small or too cheap to be worth sending is stepped here.
+
+    Parameters
+    ----------
+    env_class : callable
+        ``env_class(name, **kwargs)`` returns a `PlanEnv`; `AtariEnv` and its like are such.
+    name : str or callable
+        What it is called with.
+    frameskip, autoreset, delay_setup
+        As in `PlanEnv`.
+    n_workers : int
+        Lanes, at least 1.
+    blocking : bool
+        Kept for those who come from plangym; lanes always run at once.
+    isolate : bool
+        Step batches in children only (`n_workers` of them), so that a row that crashes or hangs its
+        simulator cannot take this process with it.
+    step_timeout : float, optional
+        Seconds that one row may take; a worker that exceeds them is replaced and the row tried once
+        more, then `StepTimeoutError` is raised. Implies `isolate`.
+    start_method : {"forkserver", "spawn", "fork"}
+        How children are born.
+    kwargs
+        Passed to `env_class`.
+    """
+
+    def __init__(
+        self,
+        env_class: Callable[..., PlanEnv],
+        name: Any,
+        frameskip: Any = None,
+        autoreset: bool = True,
+        delay_setup: bool = False,
+        n_workers: int = 8,
+        blocking: bool = False,
+        *,
+        isolate: bool = False,
+        step_timeout: float | None = None,
+        start_method: str = "forkserver",
+        **kwargs: Any,
+    ) -> None:
+        if not isinstance(n_workers, (int, np.integer)) or n_workers < 1:
+            raise InputError(f"n_workers is a whole number of at least 1, got {n_workers!r}")
+        if step_timeout is not None and not step_timeout > 0:
+            raise InputError(f"step_timeout is a positive number of seconds, got {step_timeout!r}")
+        self._arguments: dict[str, Any] = {
+            "env_class": env_class,
+            "name": name,
+            "frameskip": frameskip,
+            "autoreset": autoreset,
+            "n_workers": int(n_workers),
+            "blocking": blocking,
+            "isolate": isolate,
+            "step_timeout": step_timeout,
+            "start_method": start_method,
+            **kwargs,
+        }
+        self.n_workers = int(n_workers)
+        self.blocking = blocking
+        self.isolate = isolate or step_timeout is not None
+        self._step_timeout = step_timeout
+        self._start_method = start_method
+        env_kwargs = {"frameskip": frameskip, "autoreset": autoreset, **kwargs}
+        self._construct = partial(env_class, name, **env_kwargs)
+        headless = None if kwargs.get("render_mode") == "human" else kwargs.get("render_mode")
+        if "render_mode" in kwargs:
+            env_kwargs["render_mode"] = headless
+        self._construct_worker = partial(env_class, name, **env_kwargs)
+        self._env: PlanEnv | None = None
+        self._batch_env: BatchEnv | None = None
+        self._closed = False
+        if not delay_setup:
+            self.setup()
+
+    def setup(self) -> None:
+        """Make the environment here and the processes, unless that has been done already."""
+        if self._closed:
+            raise ClosedError("this ParallelEnv has been closed")
+        if self._env is not None:
+            return
+        env = self._construct()
+        env.setup()
+        module = type(env).__module__
+        preload = (module,) if module.startswith("plangym_like.") else ()
+        children = self.n_workers if self.isolate else self.n_workers - 1
+        processes: list[ExternalProcess] = []
+        try:
+            for index in range(children):
+                processes.append(
+                    ExternalProcess(
+                        self._construct_worker,
+                        start_method=self._start_method,
+                        preload=preload,
+                        name=f"{env.name}[{index}]",
+                    )
+                )
+            self._batch_env = BatchEnv(
+                processes,
+                self.blocking,
+                caller=None if self.isolate else env,
+                layout=env.layout,
+                step_timeout=self._step_timeout,
+            )
+        except BaseException:
+            for process in processes:
+                process.close()
+            env.close()
+            raise
+        self._lock = threading.RLock()
+        self._env = env
+
+    def __getstate__(self) -> dict[str, Any]:
+        if self._env is not None:
+            raise TypeError(
+                "a ParallelEnv with live processes cannot be pickled: send its state rows, or make "
+                "it with delay_setup=True and pickle it before its first use"
+            )
+        return self.__dict__
+
+    def __repr__(self) -> str:
+        name = self._arguments["name"]
+        return f"ParallelEnv({name!r}, n_workers={self.n_workers})"
+
+    @property
+    def plan_env(self) -> PlanEnv:
+        """The environment in this process."""
+        self.setup()
+        assert self._env is not None
+        return self._env
+
+    @property
+    def batch_env(self) -> BatchEnv:
+        """The lanes."""
+        self.setup()
+        assert self._batch_env is not None
+        return self._batch_env
+
+    @property
+    def stats(self) -> Stats:
+        """What has happened on the lanes so far."""
+        return self.batch_env.stats
+
+    @property
+    def unwrapped(self) -> Self:
+        """This env itself."""
+        return self
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_") or self.__dict__.get("_closed", True):
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        return getattr(self.plan_env, name)
+
+    def step_batch(
+        self,
+        actions: Any,
+        states: Any = None,
+        dt: Any = 1,
+        return_state: bool | None = None,
+        *,
+        seeds: Any = None,
+        blocking: bool = True,
+    ) -> Any:
+        """Step N states on all lanes; see `PlanEnv.step_batch`."""
+        env = self.plan_env
+        wanted = return_state if return_state is not None else states is not None
+        given = env.get_state() if states is None else states
+        inputs = env.layout.check(actions, given, dt, seeds)
+        return self.batch_env.run(inputs, states=wanted, observations=True, blocking=blocking)
+
+    make_transitions = step_batch
+
+    def rollout_batch(
+        self,
+        actions: Any,
+        states: Any = None,
+        dt: Any = 1,
+        *,
+        seeds: Any = None,
+        return_observations: bool = False,
+        blocking: bool = True,
+    ) -> Any:
+        """Run T steps of N rows on all lanes; see `PlanEnv.rollout_batch`."""
+        env = self.plan_env
+        given = env.get_state() if states is None else states
+        inputs = env.layout.check(actions, given, dt, seeds, horizon=True)
+        return self.batch_env.run(
+            inputs, states=True, observations=return_observations, blocking=blocking
+        )
+
+    def sync_states(self, state: Row | None = None) -> None:
+        """Make `state` the current state; workers hold none, so this is `set_state`."""
+        if state is not None:
+            self.plan_env.set_state(state)
+
+    def clone(self, **changed: Any) -> ParallelEnv:
+        """Return another env built with the same arguments, but for `changed`."""
+        other = ParallelEnv(**{**self._arguments, **changed})
+        if self._env is not None and other._env is not None:
+            if self._env.layout.format == other._env.layout.format:
+                other._env.set_state(self._env.get_state())
+        return other
+
+    def close(self) -> None:
+        """Close processes and environment; results already returned stay valid."""
+        if self._batch_env is not None:
+            self._batch_env.close()
+            self._batch_env = None
+        if self._env is not None:
+            self._env.close()
+            self._env = None
+        self._closed = True
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()

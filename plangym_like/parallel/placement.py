@@ -1,0 +1,143 @@
+"""Where the arrays of a batch lie in shared memory: both sides of a process border compute the same.
+
+A batch has four regions, each a block of its own, because they live for different times: ``inputs`` until
+the batch is done, and ``states``, ``observations`` and ``outcomes`` until the caller drops them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from plangym_like import spaces
+from plangym_like.batches import Inputs, Layout, Leaf, Rows
+
+REGIONS = ("inputs", "states", "observations", "outcomes")
+_ALIGN = 64
+Memory = NDArray[np.uint8]
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """What a batch looks like: rows, horizon, and which arrays it has.
+
+    ``state_rows`` is the number of input states (1: shared by all rows), ``dt`` the common one or 0
+    where each row has its own.
+    """
+
+    count: int
+    horizon: int
+    state_rows: int
+    dt: int
+    seeded: bool
+    wants_states: bool
+    wants_observations: bool
+
+    @classmethod
+    def of(cls, inputs: Inputs, *, states: bool, observations: bool) -> Shape:
+        """Return the shape of a batch with these inputs."""
+        return cls(
+            inputs.count,
+            inputs.horizon,
+            len(inputs.states),
+            inputs.dt if isinstance(inputs.dt, int) else 0,
+            inputs.seeds is not None,
+            states,
+            observations,
+        )
+
+
+def region_nbytes(layout: Layout, shape: Shape) -> dict[str, int]:
+    """Return how many bytes each region of a batch needs; 0 where it has none."""
+    totals = {}
+    for region in REGIONS:
+        arrays = _arrays(layout, shape, region)
+        totals[region] = sum(_rounded(_nbytes(*array)) for array in arrays)
+    return totals
+
+
+def place(layout: Layout, shape: Shape, regions: dict[str, Memory], actions: Any = None) -> Rows:
+    """Return the batch that lies in `regions`.
+
+    `actions` are the actions themselves where their space is no array.
+    """
+    found = {
+        region: list(_carve(regions[region], _arrays(layout, shape, region)))
+        if region in regions
+        else []
+        for region in REGIONS
+    }
+    given = iter(found["inputs"])
+    states = next(given)
+    dt = shape.dt or next(given)
+    seeds = next(given) if shape.seeded else None
+    if layout.array_actions:
+        actions = next(given)
+    inputs = Inputs(shape.count, shape.horizon, actions, states, dt, seeds)
+    observations: Any = None
+    if shape.wants_observations:
+        if layout.obs_leaves is None:
+            observations = [None] * (shape.count * max(1, shape.horizon))
+        else:
+            observations = spaces.build(layout.observation_space, iter(found["observations"]))
+    rewards, terminateds, truncateds, n_step, *columns = found["outcomes"]
+    names = () if shape.horizon else layout.columns
+    return Rows(
+        inputs,
+        found["states"][0] if shape.wants_states else None,
+        observations,
+        rewards,
+        terminateds,
+        truncateds,
+        n_step,
+        dict(zip(names, columns, strict=True)),
+        {} if layout.plain_infos and not shape.horizon else None,
+    )
+
+
+def _arrays(layout: Layout, shape: Shape, region: str) -> list[Leaf]:
+    lead = (shape.count, shape.horizon) if shape.horizon else (shape.count,)
+    number = np.dtype(np.int64)
+    width = layout.format.state_nbytes
+    if region == "inputs":
+        arrays = [((shape.state_rows, width), np.dtype(np.uint8))]
+        if not shape.dt:
+            arrays.append(((shape.count,), number))
+        if shape.seeded:
+            arrays.append(((shape.count,), np.dtype(np.uint64)))
+        if layout.array_actions:
+            assert layout.action_space.shape is not None
+            dtype = np.dtype(layout.action_space.dtype)
+            arrays.append(((*lead, *layout.action_space.shape), dtype))
+        return arrays
+    if region == "states":
+        return [((shape.count, width), np.dtype(np.uint8))] if shape.wants_states else []
+    if region == "observations":
+        if not shape.wants_observations:
+            return []
+        return [((*lead, *inner), dtype) for inner, dtype in layout.obs_leaves or ()]
+    flag = np.dtype(bool)
+    arrays = [(lead, np.dtype(np.float64)), (lead, flag), (lead, flag), ((shape.count,), number)]
+    if not shape.horizon:
+        arrays += [((shape.count, *inner), dtype) for inner, dtype in layout.columns.values()]
+    return arrays
+
+
+def _carve(memory: Memory, arrays: list[Leaf]) -> Iterator[NDArray[Any]]:
+    start = 0
+    for shape, dtype in arrays:
+        nbytes = _nbytes(shape, dtype)
+        yield memory[start : start + nbytes].view(dtype).reshape(shape)
+        start += _rounded(nbytes)
+
+
+def _nbytes(shape: tuple[int, ...], dtype: np.dtype[Any]) -> int:
+    return int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
+
+
+def _rounded(nbytes: int) -> int:
+    return -(-nbytes // _ALIGN) * _ALIGN

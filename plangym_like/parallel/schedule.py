@@ -1,0 +1,320 @@
+"""How one batch is dealt out to lanes, and what happens when lanes fail.
+
+Every lane starts on a share of the rows. Whoever is done takes half of what the slowest still has, by
+lowering that lane's limit: no lock, so nothing that a killed worker could hold. When victim and thief race
+for a row, both step it, and because rows are pure they write the same bytes.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from plangym_like.batches import Rows, split
+from plangym_like.errors import (
+    PoisonInputError,
+    StepTimeoutError,
+    WorkerDiedError,
+    WorkerStartError,
+)
+from plangym_like.parallel.lane import portion
+from plangym_like.parallel.worker_lane import WorkerLane
+
+if TYPE_CHECKING:
+    from plangym_like.parallel.batch_env import BatchEnv
+
+_LOOK_SECONDS = 2e-3
+_WAIT_SECONDS = 0.5
+_DEATHS_ALONE = 3
+_FAILED_STARTS = 3
+
+
+class Schedule:
+    """One batch on its way.
+
+    Parameters
+    ----------
+    house : BatchEnv
+        Owns lanes and statistics.
+    rows : Rows
+        The batch, its results in shared memory and its inputs where the caller has them.
+    send : callable
+        ``send(lane, start, stop, careful)`` hands rows to a lane.
+    step_here : callable or None
+        ``step_here(start, stop)`` steps rows in this process; ``None``: never do that.
+    """
+
+    def __init__(
+        self,
+        house: BatchEnv,
+        rows: Rows,
+        send: Callable[[WorkerLane, int, int, bool], None],
+        step_here: Callable[[int, int], None] | None,
+    ) -> None:
+        self._house = house
+        self._rows = rows
+        self._send = send
+        self._step_here = step_here
+        self._lanes: Sequence[WorkerLane] = house.lanes
+        self._pending: deque[tuple[int, int]] = deque()
+        self._suspects: deque[int] = deque()
+        self._deaths: dict[int, int] = {}
+        self._timeouts: dict[int, int] = {}
+        self._own = (0, 0)
+        self._failure: tuple[int, BaseException] | None = None
+        self._careful = False
+
+    # Dealing out
+
+    def launch(self, *, here: bool) -> None:
+        """Give every lane that is ready its first share; `here` counts this process as one."""
+        count = self._rows.inputs.count
+        here = here and self._step_here is not None
+        lanes = [lane for lane in self._lanes if lane.ready and not lane.busy]
+        if not lanes and not here:
+            self._pending.append((0, count))
+            return
+        shares = list(split(count, len(lanes) + here))
+        for lane, (start, stop) in zip(lanes, shares, strict=False):
+            if stop > start:
+                self._hand(lane, start, stop)
+        if here:
+            self._own = shares[-1]
+
+    def _hand(self, lane: WorkerLane, start: int, stop: int, *, alone: bool = False) -> None:
+        lane.alone = alone
+        self._house.stats.rows_sent += stop - start
+        self._send(lane, start, stop, self._careful)
+
+    def finish(self) -> None:
+        """Bring the batch to its end.
+
+        Raises
+        ------
+        Exception
+            What the lowest row that failed raised; rows above it may not have been stepped.
+        """
+        while True:
+            self._step_own()
+            self._settle_lanes()
+            self._feed()
+            start, stop = self._own
+            if start < stop:
+                continue
+            if self._failure is not None and not self._below_failure():
+                break
+            if not self._pending and not self._suspects and not self._any_busy():
+                break
+            self._house.wait(self._nap())
+        if self._failure is not None:
+            raise self._failure[1]
+
+    def _step_own(self) -> None:
+        """Step rows here until it is time to look at the other lanes."""
+        until = time.perf_counter() + _LOOK_SECONDS
+        while self._own[0] < self._own[1]:
+            start, stop = self._own
+            middle = start + portion(stop - start, self._house.seconds_per_row)
+            begun = time.perf_counter()
+            assert self._step_here is not None
+            try:
+                self._step_here(start, middle)
+            except Exception as error:
+                self._fail(int(self._rows.cursor[0]), error)
+                return
+            now = time.perf_counter()
+            self._house.seconds_per_row = (now - begun) / (middle - start)
+            self._own = (middle, self._own[1])
+            if now > until or any(lane.busy and lane.left == 0 for lane in self._lanes):
+                return
+
+    def _feed(self) -> None:
+        """Give work to every lane that has none, this process included."""
+        for lane in self._lanes:
+            if lane.busy or not lane.ready:
+                continue
+            if self._suspects:
+                row = self._suspects.popleft()
+                self._hand(lane, row, row + 1, alone=True)
+            elif (found := self._next_range()) is not None:
+                self._hand(lane, *found)
+        if self._step_here is not None and self._own[0] >= self._own[1]:
+            self._own = self._next_range() or self._own
+
+    def _next_range(self) -> tuple[int, int] | None:
+        while self._pending:
+            start, stop = self._pending.popleft()
+            if self._failure is not None:
+                stop = min(stop, self._failure[0])
+            if start < stop:
+                lanes = 1 + sum(not lane.busy and lane.ready for lane in self._lanes)
+                middle = start + -(-(stop - start) // lanes)
+                if middle < stop:
+                    self._pending.appendleft((middle, stop))
+                return start, middle
+        return self._steal()
+
+    def _steal(self) -> tuple[int, int] | None:
+        """Take the upper half of what the slowest lane still has before it."""
+        victim = max(self._lanes, key=lambda lane: lane.left, default=None)
+        start, stop = self._own
+        if victim is None or stop - start > victim.left:
+            if stop - start < 2:
+                return None
+            middle = start + (stop - start + 1) // 2
+            self._own = (start, middle)
+        else:
+            left = victim.left
+            if left < 2 or victim.alone:
+                return None
+            stop = victim.stop
+            middle = stop - left // 2
+            victim.lower(middle)
+        self._house.stats.steals += 1
+        return middle, stop
+
+    # Hearing from lanes
+
+    def _settle_lanes(self) -> None:
+        for lane in self._lanes:
+            if lane.job is not None:
+                if lane.job.done():
+                    self._hear(lane)
+                elif self._house.step_timeout is not None:
+                    self._watch(lane)
+            elif lane.starting is not None and lane.starting.done():
+                self._start(lane)
+
+    def _start(self, lane: WorkerLane) -> None:
+        try:
+            assert lane.ready
+        except WorkerDiedError as error:
+            self._restart(lane, error)
+
+    def _hear(self, lane: WorkerLane) -> None:
+        stop = lane.stop
+        try:
+            report = lane.report()
+        except WorkerDiedError as error:
+            self._mourn(lane, stop, error)
+        except Exception as error:
+            self._fail(max(lane.cursor, 0), error)
+        else:
+            if self._rows.infos is not None:
+                self._rows.infos.update(report.infos)
+            for index, value in report.observations.items():
+                self._rows.observations[index] = value
+            if report.stop < stop:
+                self._pending.append((report.stop, stop))
+
+    def _mourn(self, lane: WorkerLane, stop: int, error: WorkerDiedError) -> None:
+        """Hand out a dead lane's unfinished rows again, the one that was running on its own."""
+        start, row = lane.done, lane.cursor
+        alone = lane.alone
+        self._house.stats.deaths += 1
+        self._restart(lane, error)
+        self._house.stats.rows_retried += max(0, stop - start)
+        self._careful = True
+        if not start <= row < stop:
+            if start < stop:
+                self._pending.append((start, stop))
+            return
+        if alone:
+            self._deaths[row] = self._deaths.get(row, 0) + 1
+            if self._deaths[row] >= _DEATHS_ALONE:
+                self._fail(row, _poisoned(row, error))
+                return
+        if start < row:
+            self._pending.append((start, row))
+        if row + 1 < stop:
+            self._pending.append((row + 1, stop))
+        self._suspects.append(row)
+
+    def _watch(self, lane: WorkerLane) -> None:
+        limit = self._house.step_timeout
+        assert limit is not None
+        if lane.idle_seconds() <= limit:
+            return
+        start, row, stop = lane.done, lane.cursor, lane.stop
+        self._house.stats.timeouts += 1
+        self._restart(lane, None)
+        self._timeouts[row] = self._timeouts.get(row, 0) + 1
+        if self._timeouts[row] > 1:
+            self._fail(
+                row,
+                StepTimeoutError(
+                    f"row {row} took longer than step_timeout={limit} seconds in two workers, "
+                    "which were killed and replaced; the environment hangs in this state, or needs "
+                    "a larger step_timeout",
+                    [row],
+                ),
+            )
+        else:
+            self._suspects.append(row)
+        if start < row:
+            self._pending.append((start, row))
+        if row + 1 < stop:
+            self._pending.append((row + 1, stop))
+
+    def _restart(self, lane: WorkerLane, error: WorkerDiedError | None) -> None:
+        if lane.starting is not None:
+            lane.failed_starts += 1
+            if lane.failed_starts >= _FAILED_STARTS:
+                raise WorkerStartError(
+                    f"worker {lane.index} died {lane.failed_starts} times in a row before its "
+                    f"environment stood: {error}"
+                ) from error
+        lane.restart()
+        self._house.watch(lane)
+        self._house.stats.restarts += 1
+
+    # Failing
+
+    def _fail(self, row: int, error: BaseException) -> None:
+        """Note the failure of `row`; rows above it need no stepping any more."""
+        if self._failure is None or row < self._failure[0]:
+            self._failure = (row, error)
+        last = self._failure[0]
+        self._suspects = deque(row for row in self._suspects if row < last)
+        start, stop = self._own
+        self._own = (start, min(stop, last)) if start < last and row != start else (0, 0)
+        for lane in self._lanes:
+            if lane.busy and lane.stop > last:
+                lane.lower(max(last, 0))
+
+    def _below_failure(self) -> bool:
+        """Return whether rows below the lowest failure are still on their way."""
+        assert self._failure is not None
+        row = self._failure[0]
+        return (
+            self._any_busy()
+            or any(start < row for start, _ in self._pending)
+            or bool(self._suspects)
+        )
+
+    def abandon(self) -> None:
+        """Tell every lane to stop; what they still answer is no longer awaited."""
+        for lane in self._lanes:
+            if lane.busy:
+                lane.lower(0)
+
+    def _any_busy(self) -> bool:
+        return any(lane.busy for lane in self._lanes)
+
+    def _nap(self) -> float:
+        limit = self._house.step_timeout
+        return _WAIT_SECONDS if limit is None else min(_WAIT_SECONDS, max(0.005, limit / 8))
+
+
+def _poisoned(row: int, error: WorkerDiedError) -> PoisonInputError:
+    poisoned = PoisonInputError(
+        f"row {row} killed {_DEATHS_ALONE} fresh workers that stepped nothing else "
+        f"(exit status {error.exitcode}); the pool is usable, leave that row out",
+        row,
+        error.exitcode,
+    )
+    poisoned.__cause__ = error
+    return poisoned
+

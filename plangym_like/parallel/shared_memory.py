@@ -1,0 +1,145 @@
+"""Shared memory without a name in any file system, lent out and taken back.
+
+A block is a memory file (``memfd``; where the platform lacks it, a temporary file that is unlinked at
+once). Other processes get it by its descriptor. Nothing can leak: the kernel frees a block with the last
+process that has it open. Its pages are reserved when it is made, so that a lack of memory is an error
+there and never a SIGBUS later.
+"""
+
+from __future__ import annotations
+
+import itertools
+import mmap
+import os
+import tempfile
+import weakref
+from collections import deque
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+_numbers = itertools.count(1)
+_PAGE = mmap.PAGESIZE
+
+
+class SharedBlock:
+    """One block: a number that names it, its descriptor and its bytes.
+
+    Parameters
+    ----------
+    nbytes : int
+        At least 1; rounded up to whole pages.
+
+    Raises
+    ------
+    MemoryError
+        The memory is not to be had.
+    """
+
+    def __init__(self, nbytes: int) -> None:
+        self.number = next(_numbers)
+        self.nbytes = -(-max(nbytes, 1) // _PAGE) * _PAGE
+        self.fd = _memory_file()
+        try:
+            os.posix_fallocate(self.fd, 0, self.nbytes)
+            self.memory = mmap.mmap(self.fd, self.nbytes)
+        except (OSError, ValueError) as error:
+            os.close(self.fd)
+            raise MemoryError(f"no {self.nbytes} bytes of shared memory: {error}") from error
+
+    def array(self) -> NDArray[np.uint8]:
+        """Return a new array over all the bytes; views of it keep it alive."""
+        return np.frombuffer(self.memory, np.uint8)
+
+    def close(self) -> None:
+        """Give the descriptor back; the bytes live as long as arrays over them do."""
+        if self.fd >= 0:
+            os.close(self.fd)
+            self.fd = -1
+
+
+def attach(fd: int) -> NDArray[np.uint8]:
+    """Return an array over the block behind `fd`, which is closed."""
+    try:
+        memory = mmap.mmap(fd, os.fstat(fd).st_size)
+    finally:
+        os.close(fd)
+    return np.frombuffer(memory, np.uint8)
+
+
+class BlockPool:
+    """Blocks for results: lent to whoever holds an array over them, used again afterwards.
+
+    Parameters
+    ----------
+    most_lent : int
+        How many blocks may be lent at once; descriptors are scarce.
+    most_idle : int
+        How many unused ones are kept.
+    """
+
+    def __init__(self, *, most_lent: int = 4, most_idle: int = 3) -> None:
+        self._most_lent = most_lent
+        self._most_idle = most_idle
+        self._idle: list[SharedBlock] = []
+        self._lent: dict[int, tuple[SharedBlock, weakref.ref[Any]]] = {}
+        self._returned: deque[int] = deque()
+        self.dropped: list[int] = []
+
+    def take(self, nbytes: int) -> SharedBlock:
+        """Return a block of at least `nbytes`, not much larger."""
+        self._collect()
+        fitting = [block for block in self._idle if nbytes <= block.nbytes <= 2 * nbytes + _PAGE]
+        if fitting:
+            block = min(fitting, key=lambda block: block.nbytes)
+            self._idle.remove(block)
+            return block
+        return SharedBlock(nbytes)
+
+    def may_lend(self) -> bool:
+        """Return whether one more block may be lent."""
+        self._collect()
+        return len(self._lent) < self._most_lent
+
+    def lend(self, block: SharedBlock) -> NDArray[np.uint8]:
+        """Return an array over `block`; once nothing refers to it any more, the block is idle."""
+        array = block.array()
+        number = block.number
+        # The callback may run anywhere, even inside this class: it only leaves a note.
+        reference = weakref.ref(array, lambda _: self._returned.append(number))
+        self._lent[number] = (block, reference)
+        return array
+
+    def give(self, block: SharedBlock) -> None:
+        """Take back a block that was not lent."""
+        self._idle.append(block)
+        while len(self._idle) > self._most_idle:
+            self._drop(self._idle.pop(0))
+
+    def close(self) -> None:
+        """Drop every block; arrays over lent ones stay valid."""
+        for block, _ in self._lent.values():
+            self._drop(block)
+        for block in self._idle:
+            self._drop(block)
+        self._lent.clear()
+        self._idle.clear()
+
+    def _drop(self, block: SharedBlock) -> None:
+        block.close()
+        self.dropped.append(block.number)
+
+    def _collect(self) -> None:
+        while self._returned:
+            lent = self._lent.pop(self._returned.popleft(), None)
+            if lent is not None:
+                self.give(lent[0])
+
+
+def _memory_file() -> int:
+    if hasattr(os, "memfd_create"):
+        return os.memfd_create("plangym_like", os.MFD_CLOEXEC)
+    fd, path = tempfile.mkstemp(prefix="plangym_like")
+    os.unlink(path)
+    return fd

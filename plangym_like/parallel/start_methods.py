@@ -1,0 +1,154 @@
+"""How a worker comes into being.
+
+``"forkserver"``  forked from the nursery: fast, and safe whatever the user's process is doing
+``"spawn"``       a fresh interpreter: nothing is inherited, everything is imported anew
+``"fork"``        forked from the user's own process. It has all that is in memory there, and all
+                  that can go wrong with that: locks held by other threads stay locked for ever,
+                  and simulators, GPU contexts and BLAS threads may hang or crash. For those who
+                  know that none of it applies.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import io
+import logging
+import os
+import signal
+import socket
+import sys
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from plangym_like.errors import WorkerStartError
+from plangym_like.parallel import nursery
+from plangym_like.parallel.child_process import ChildProcess, open_pidfd
+
+logger = logging.getLogger("plangym_like")
+
+_nursery_works: bool | None = None
+
+
+class Launched(NamedTuple):
+    """A new worker: the data socket and the alive pipe that lead to it, and the process."""
+
+    connection: socket.socket
+    alive_write: io.FileIO
+    process: ChildProcess
+
+
+def launch(start_method: str, preload: Sequence[str] = ()) -> Launched:
+    """Start a worker; it waits for its first request on the data socket.
+
+    Raises
+    ------
+    ValueError
+        There is no such start method.
+    WorkerStartError
+        The platform cannot do it, or the process could not be made.
+    """
+    if start_method not in START_METHODS:
+        raise ValueError(
+            f"start_method must be one of {', '.join(map(repr, START_METHODS))}, "
+            f"got {start_method!r}"
+        )
+    if sys.platform == "win32":
+        raise WorkerStartError("worker processes need unix sockets, which Windows lacks")
+    try:
+        return _launch(START_METHODS[start_method], preload)
+    except OSError as error:
+        raise WorkerStartError(
+            f"no worker could be started ({error}); a limit on processes, memory or open files "
+            "may have been reached: see `ulimit -a`"
+        ) from error
+
+
+def _launch(start: _Start, preload: Sequence[str]) -> Launched:
+    with contextlib.ExitStack() as ours, contextlib.ExitStack() as theirs:
+        here, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+        ours.callback(here.close)
+        theirs.callback(there.close)
+        alive_read, alive_write = (
+            io.FileIO(descriptor, mode)
+            for descriptor, mode in zip(os.pipe(), ("rb", "wb"), strict=True)
+        )
+        ours.callback(alive_write.close)
+        theirs.callback(alive_read.close)
+        process = start(there.fileno(), alive_read.fileno(), ours, preload)
+        ours.pop_all()
+    return Launched(here, alive_write, process)
+
+
+_Start = Callable[[int, int, contextlib.ExitStack, Sequence[str]], ChildProcess]
+
+
+def _start_in_nursery(
+    data_fd: int, alive_fd: int, ours: contextlib.ExitStack, preload: Sequence[str]
+) -> ChildProcess:
+    global _nursery_works
+    if _nursery_works is None:
+        _nursery_works = nursery.can_fork_in_nursery()
+    if _nursery_works:
+        try:
+            # The outputs go along because they may have been redirected since the nursery's birth.
+            outputs = [1, 2] if _is_open(1) and _is_open(2) else []
+            return nursery.fork_in_nursery([data_fd, alive_fd, *outputs], preload)
+        except nursery.StartsThreadsError:
+            _nursery_works = False
+            logger.warning(
+                "something that every Python process imports here starts threads, so workers "
+                'cannot be forked safely: each is spawned instead, as by start_method="spawn"'
+            )
+    return _start_anew(data_fd, alive_fd, ours, preload)
+
+
+def _start_anew(
+    data_fd: int, alive_fd: int, ours: contextlib.ExitStack, preload: Sequence[str]
+) -> ChildProcess:
+    pid = nursery.start_python(
+        "plangym_like.parallel.worker", "run", [data_fd, alive_fd], worker_environ()
+    )
+    return ChildProcess(pid, open_pidfd(pid))
+
+
+def _start_as_copy(
+    data_fd: int, alive_fd: int, ours: contextlib.ExitStack, preload: Sequence[str]
+) -> ChildProcess:
+    from plangym_like.parallel import worker
+
+    sys.stdout.flush()
+    sys.stderr.flush()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            ours.close()
+            atexit._clear()
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+            worker.run(data_fd, alive_fd)
+        finally:
+            os._exit(1)
+    return ChildProcess(pid, open_pidfd(pid))
+
+
+START_METHODS: dict[str, _Start] = {
+    "forkserver": _start_in_nursery,
+    "spawn": _start_anew,
+    "fork": _start_as_copy,
+}
+
+
+def worker_environ() -> dict[str, str]:
+    """Return the environment variables of a worker: this process's, and one thread a library.
+
+    Workers share the cores between them; where the user has set a number of threads, it stays.
+    """
+    return nursery.ONE_THREAD | dict(os.environ)
+
+
+def _is_open(descriptor: int) -> bool:
+    try:
+        os.fstat(descriptor)
+    except OSError:
+        return False
+    return True

@@ -1,0 +1,166 @@
+"""The child's side: hosts one object and answers one request after the other."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import os
+import signal
+import socket
+import sys
+import traceback
+from typing import Any, NoReturn
+
+from plangym_like.parallel import lifeline
+from plangym_like.parallel.messages import (
+    ACCESS,
+    CLOSE,
+    EXCEPTION,
+    RESULT,
+    BlockingReader,
+    Message,
+    dumps,
+    frame,
+    loads,
+)
+from plangym_like.parallel.remote_errors import pack_exception
+
+# Frames of `_answer` and what it calls here, which say nothing to the reader of a traceback.
+_OWN_FRAMES = 2
+
+
+def run(data_fd: int, alive_fd: int) -> NoReturn:
+    """Serve the owner on the socket `data_fd` until told to close or until it is gone."""
+    status = 1
+    try:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_SETMASK, ())
+        lifeline.tie_to(alive_fd)
+        os.set_inheritable(data_fd, False)
+        connection = socket.socket(fileno=data_fd)
+        connection.setblocking(True)
+        os.register_at_fork(after_in_child=lambda: _leave_to_parent(connection, alive_fd))
+        with contextlib.suppress(ConnectionError):
+            status = Worker(connection).serve()
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        with contextlib.suppress(BaseException):
+            sys.stdout.flush()
+            sys.stderr.flush()
+        os._exit(status)
+
+
+def _leave_to_parent(connection: socket.socket, alive_fd: int) -> None:
+    connection.close()
+    os.close(alive_fd)
+
+
+class Worker:
+    """The loop: read a request, do it, reply.
+
+    Request 0 constructs the hosted object. If that fails, the error is the only reply and the
+    worker ends.
+    """
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._connection = connection
+        self._reader = BlockingReader(connection)
+        self._hosted: Any = None
+
+    def serve(self) -> int:
+        """Answer until CLOSE or the end of the connection, and return the exit status."""
+        first = self._reader.read()
+        if first is None or first.kind == CLOSE:
+            return 0
+        if not self._construct(first):
+            return 1
+        while True:
+            message = self._reader.read()
+            if message is None or message.kind == CLOSE:
+                break
+            self._answer(message)
+            del message  # or its payload would stay in memory until the next request
+        self._say_goodbye()
+        return 0
+
+    def _construct(self, message: Message) -> bool:
+        try:
+            setup, constructor = loads(message.payload)
+            _settle_in(**setup)
+            self._hosted = loads(constructor)()
+        except BaseException as error:
+            self._send(EXCEPTION, message.request, pack_exception(error, skip_frames=1))
+            return False
+        self._send(RESULT, message.request, dumps(None))
+        return True
+
+    def _answer(self, message: Message) -> None:
+        kind = RESULT
+        try:
+            payload = dumps(self._do(message))
+        except BaseException as error:
+            kind = EXCEPTION
+            payload = pack_exception(error, skip_frames=_OWN_FRAMES)
+        self._send(kind, message.request, payload)
+
+    def _do(self, message: Message) -> Any:
+        descriptors = message.descriptors
+        try:
+            content = loads(message.payload)
+            message = message._replace(payload=memoryview(b""))
+            if message.kind == ACCESS:
+                value = getattr(self._hosted, content)
+                return (True, None) if callable(value) else (False, value)
+            target, arguments, options = content
+            if isinstance(target, str):
+                return getattr(self._hosted, target)(*arguments, **options)
+        except BaseException:
+            _close_all(descriptors)
+            raise
+        if descriptors:
+            return target(self._hosted, *arguments, fds=descriptors)
+        return target(self._hosted, *arguments)
+
+    def _send(self, kind: int, request: int, payload: bytes) -> None:
+        for data in frame(kind, request, payload):
+            self._connection.sendall(data)
+
+    def _say_goodbye(self) -> None:
+        with contextlib.suppress(BaseException):
+            close = getattr(self._hosted, "close", None)
+            if callable(close):
+                close()
+        with contextlib.suppress(BaseException):
+            self._hosted = None
+            atexit._run_exitfuncs()
+
+
+def _settle_in(
+    *, path: list[str], directory: str | None, environ: dict[str, str], session_key: bytes
+) -> None:
+    """Make this process see the world as its owner did when it asked for it."""
+    sys.path[:] = path
+    if directory is not None:
+        with contextlib.suppress(OSError):
+            os.chdir(directory)
+    if dict(os.environ) != environ:
+        os.environ.clear()
+        os.environ.update(environ)
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(AttributeError, ValueError):
+            stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]
+    # Forked from one nursery, all workers would draw the same numbers.
+    numpy_random = sys.modules.get("numpy.random")
+    if numpy_random is not None:
+        numpy_random.seed()
+    from plangym_like.states import adopt_session_key
+
+    adopt_session_key(session_key)
+
+
+def _close_all(descriptors: list[int]) -> None:
+    for descriptor in descriptors:
+        with contextlib.suppress(OSError):
+            os.close(descriptor)

@@ -1,0 +1,116 @@
+"""The parent's side of one worker: what it was given, how far it is, whether it lives."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from plangym_like.parallel.external_process import ExternalProcess
+from plangym_like.parallel.lane import CURSOR, DONE, LIMIT, Job, Report, control_line, greet, run_job
+from plangym_like.parallel.shared_memory import SharedBlock
+
+
+class WorkerLane:
+    """One `ExternalProcess` that hosts a `PlanEnv`, and the range of rows that it is stepping.
+
+    Attributes
+    ----------
+    stop : int
+        The end of its range; lowered when rows are taken from it.
+    alone : bool
+        Whether it was given a single row to find out if that row kills.
+    failed_starts : int
+        Deaths before it was ready, one after the other.
+    """
+
+    def __init__(self, process: ExternalProcess, index: int, control: SharedBlock) -> None:
+        self.process = process
+        self.index = index
+        self._control = control
+        self.line = control_line(control.array(), index)
+        self.stop = 0
+        self.alone = False
+        self.failed_starts = 0
+        self.job: Any = None
+        self.known: set[int] = set()
+        self.progress_at = 0.0
+        self._progress = (-1, -1)
+        self._greeting = process.apply(greet)
+
+    @property
+    def ready(self) -> bool:
+        """Whether the environment in the worker stands; raises what its constructor raised."""
+        if self._greeting is not None and self._greeting.done():
+            greeting, self._greeting = self._greeting, None
+            greeting()
+            self.failed_starts = 0
+        return self._greeting is None
+
+    @property
+    def starting(self) -> Any:
+        """The promise of readiness, or ``None`` once it was kept."""
+        return self._greeting
+
+    @property
+    def busy(self) -> bool:
+        """Whether it has rows in hand."""
+        return self.job is not None
+
+    @property
+    def done(self) -> int:
+        """Up to which row it is done."""
+        return int(self.line[DONE])
+
+    @property
+    def cursor(self) -> int:
+        """The row that it is in, or was in when it died; -1 before the first."""
+        return int(self.line[CURSOR])
+
+    @property
+    def left(self) -> int:
+        """How many rows it has not finished."""
+        return max(0, self.stop - self.done) if self.busy else 0
+
+    def send(self, make_job: Any, blocks: list[SharedBlock], start: int, stop: int) -> None:
+        """Hand it rows `start` to `stop`; `make_job` fills in what only the batch knows."""
+        self.stop = stop
+        self.line[CURSOR], self.line[LIMIT], self.line[DONE] = -1, stop, start
+        fresh = [block for block in (self._control, *blocks) if block.number not in self.known]
+        job: Job = make_job(
+            lane=self.index,
+            control=self._control.number,
+            start=start,
+            stop=stop,
+            attached=tuple(block.number for block in fresh),
+        )
+        self.known.difference_update(job.dropped)
+        self.known.update(job.attached)
+        self.progress_at = time.monotonic()
+        self._progress = (-1, start)
+        self.job = self.process.apply(run_job, job, fds=[block.fd for block in fresh])
+
+    def lower(self, stop: int) -> None:
+        """Take the rows from `stop` on away from it."""
+        self.stop = stop
+        self.line[LIMIT] = stop
+
+    def report(self) -> Report:
+        """Return what it says of its rows; raises what stepping them raised."""
+        promise, self.job = self.job, None
+        report: Report = promise()
+        return report
+
+    def idle_seconds(self) -> float:
+        """Return for how long it has not moved on in its rows; 0 before it began."""
+        now = time.monotonic()
+        progress = (self.cursor, self.done)
+        if progress != self._progress or progress[0] < 0:
+            self._progress, self.progress_at = progress, now
+        return now - self.progress_at
+
+    def restart(self) -> None:
+        """Replace a dead or hung process by a fresh one; its rows are forgotten."""
+        self.job = None
+        self.known.clear()
+        self.process.restart()
+        self._greeting = self.process.apply(greet)

@@ -1,0 +1,138 @@
+"""Which family plans over which environment, as data, and `make`."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+from collections.abc import Callable
+from typing import Any
+
+import gymnasium
+from gymnasium.envs.registration import EnvSpec
+
+from plangym_like.errors import InputError, MissingExtraError
+from plangym_like.plan_env import PlanEnv
+
+# Where an id's entry point lies -> the family's module and class.
+FAMILIES: dict[str, tuple[str, str]] = {
+    "ale_py.": ("plangym_like.envs.atari", "AtariEnv"),
+    "gymnasium.envs.classic_control.": ("plangym_like.envs.classic_control", "ClassicControlEnv"),
+    "gymnasium.envs.toy_text.": ("plangym_like.envs.toy_text", "ToyTextEnv"),
+}
+# What no family of its own claims is saved by the generic snapshot.
+GENERIC = ("plangym_like.envs.pickled", "PickledEnv")
+
+# Packages that register ids when they are imported -> the extra that installs them.
+_REGISTRARS = {"ale_py": "atari"}
+
+
+def find_spec(name: str) -> EnvSpec:
+    """Return the registered spec of `name`.
+
+    Raises
+    ------
+    gymnasium.error.NameNotFound, gymnasium.error.VersionNotFound, ...
+        What Gymnasium raises, with near matches named.
+    MissingExtraError
+        The id belongs to a package that is not installed.
+    """
+    if name not in gymnasium.registry:
+        for package, extra in _REGISTRARS.items():
+            try:
+                gymnasium.register_envs(importlib.import_module(package))
+            except ImportError as error:
+                if name.startswith("ALE/"):
+                    raise MissingExtraError(
+                        f"{name} needs {package}: pip install 'plangym_like[{extra}]'"
+                    ) from error
+    try:
+        return gymnasium.spec(name)
+    except gymnasium.error.Error as error:
+        near = difflib.get_close_matches(name, gymnasium.registry, n=3)
+        hint = f" Near matches: {', '.join(near)}." if near else ""
+        raise type(error)(f"{error}{hint}") from error
+
+
+def family_of(name: str | Callable[..., Any]) -> Callable[..., PlanEnv]:
+    """Return the `PlanEnv` class that plans over `name`."""
+    place = GENERIC
+    if isinstance(name, str):
+        entry_point = find_spec(name).entry_point
+        if isinstance(entry_point, str):
+            matches = (FAMILIES[prefix] for prefix in FAMILIES if entry_point.startswith(prefix))
+            place = next(matches, GENERIC)
+    elif not callable(name):
+        raise InputError(f"name is a Gymnasium id or a callable that returns an env, got {name!r}")
+    module, attribute = place
+    family: Callable[..., PlanEnv] = getattr(importlib.import_module(module), attribute)
+    return family
+
+
+def make(
+    name: str | Callable[..., gymnasium.Env[Any, Any]],
+    n_workers: int | None = None,
+    *,
+    frameskip: int | tuple[int, int] | None = None,
+    autoreset: bool = True,
+    delay_setup: bool = False,
+    isolate: bool = False,
+    step_timeout: float | None = None,
+    **env_kwargs: Any,
+) -> Any:
+    """Make an environment that can be saved, restored and stepped from any state.
+
+    Parameters
+    ----------
+    name : str or callable
+        A registered Gymnasium id, or a callable that returns a `gymnasium.Env`.
+    n_workers : int, optional
+        Lanes that step batches, this process being one of them (see `ParallelEnv`); ``None`` steps
+        everything here.
+    frameskip : int or (int, int), optional
+        Frames that one action lasts; ``None`` keeps what the id registers.
+    autoreset : bool
+        Whether `step` starts a new episode once one has ended; batches never do.
+    delay_setup : bool
+        Make simulators and processes on first use.
+    isolate : bool
+        Step nothing in this process, so that no simulator can crash or hang it.
+    step_timeout : float, optional
+        Seconds that one row may take; implies `isolate`.
+    env_kwargs
+        ``wrappers``, ``render_mode``, ``obs_type``, ``return_image``, ``remove_time_limit`` and
+        what the environment itself takes.
+
+    Raises
+    ------
+    gymnasium.error.Error
+        The name is not registered; near matches are named.
+    SnapshotError
+        The environment cannot be saved exactly.
+    MissingExtraError
+        It needs a package that is not installed; the message says how to install it.
+
+    >>> env = make("CartPole-v1")
+    >>> state, obs, info = env.reset(seed=0)
+    >>> states, obs, rewards, terminateds, truncateds, infos = env.step_batch([0, 1, 1], state)
+    >>> rewards
+    array([1., 1., 1.])
+    """
+    env_class = family_of(name)
+    kwargs = {
+        "frameskip": frameskip,
+        "autoreset": autoreset,
+        "delay_setup": delay_setup,
+        **env_kwargs,
+    }
+    if n_workers is None and not isolate and step_timeout is None:
+        return env_class(name, **kwargs)
+    from plangym_like.parallel.parallel_env import ParallelEnv
+
+    return ParallelEnv(
+        env_class,
+        name,
+        n_workers=1 if n_workers is None else n_workers,
+        isolate=isolate,
+        step_timeout=step_timeout,
+        **kwargs,
+    )

@@ -1,0 +1,201 @@
+"""What a family of simulators has to say so that it can be planned over.
+
+A family answers four questions, in this order: what is the state, how is it read, how is it written,
+how is a chunk of rows stepped. Everything else (headers, checks, batches, processes) is done for it.
+"""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+import gymnasium
+import numpy as np
+from gymnasium.spaces import Space
+from numpy.typing import NDArray
+
+from plangym_like import spaces
+from plangym_like.batches import Leaf, Rows, dt_of
+from plangym_like.errors import SnapshotError
+from plangym_like.states import HEADER_NBYTES, Row
+
+Outcome = tuple[Any, float, bool, bool, dict[str, Any], int]
+
+
+class Simulator(abc.ABC):
+    """One simulator whose whole state can be read, written and stepped from.
+
+    Attributes
+    ----------
+    family : str
+        Four ASCII letters that stand in the header of its state rows.
+    checksum : bool
+        Whether rows carry a checksum: for simulators that damaged bytes can crash.
+    variable : bool
+        Whether payloads vary in length (then `read` returns the bytes it used).
+    payload_nbytes : int
+        Bytes of payload in each row, fixed when the simulator is made.
+    columns : dict of str to (shape, dtype)
+        Info keys that every step fills, in the order in which `info` has them.
+    plain_infos : bool
+        Whether `info` may hold other keys than those.
+    exactness : str
+        ``"exact"`` (bit-identical to never having stopped) or ``"approximate"``, with
+        `exactness_note` saying why.
+    frameskip : int or tuple
+        How many frames one action lasts.
+    """
+
+    family: ClassVar[str]
+    checksum: ClassVar[bool] = False
+    variable: bool = False
+    payload_nbytes: int
+    columns: dict[str, Leaf]
+    plain_infos: bool = True
+    exactness: str = "exact"
+    exactness_note: str = ""
+    frameskip: int | tuple[int, int] = 1
+
+    env: gymnasium.Env[Any, Any]
+    observation_space: Space[Any]
+    action_space: Space[Any]
+
+    # What is the state
+
+    @abc.abstractmethod
+    def meaning(self) -> Mapping[str, Any]:
+        """Return everything that the meaning of a payload depends on, as JSON-able values."""
+
+    def fields(self, payloads: Row) -> dict[str, NDArray[Any]]:
+        """Return the named parts of `payloads` ``(N, payload_nbytes)``, each ``(N, ...)``."""
+        raise SnapshotError(f"the states of {type(self).__name__} have no named fields")
+
+    def compose(self, payload: Row, **physics: Any) -> None:
+        """Fill `payload`, a copy of the current state's, from what the physics is made of."""
+        raise SnapshotError(f"{type(self).__name__} cannot build a state from physical quantities")
+
+    # How is it read
+
+    @abc.abstractmethod
+    def read(self, payload: Row) -> int | None:
+        """Write the current state into `payload`; return the bytes used where that varies."""
+
+    # How is it written
+
+    @abc.abstractmethod
+    def write(self, payload: Row) -> None:
+        """Make the state in `payload` the current one; valid on a new simulator too."""
+
+    @abc.abstractmethod
+    def reseed(self, seed: int) -> None:
+        """Replace every random generator that the future depends on by one made of `seed`."""
+
+    # How is it stepped
+
+    @abc.abstractmethod
+    def reset(
+        self, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Any, dict[str, Any]]:
+        """Start an episode and return its first observation and info."""
+
+    @abc.abstractmethod
+    def step(self, action: Any, dt: int) -> Outcome:
+        """Hold `action` for ``dt * frameskip`` frames, or until the episode ends.
+
+        Returns observation, summed reward, terminated, truncated, info, and the frames that ran.
+        """
+
+    def step_rows(self, rows: Rows, start: int, stop: int) -> None:
+        """Step rows `start` to `stop` of a batch, each from its own state.
+
+        Families that can step many rows at once override this.
+        """
+        inputs = rows.inputs
+        shared = len(inputs.states) == 1
+        seeds = inputs.seeds
+        for index in range(start, stop):
+            rows.cursor[0] = index
+            self.write(inputs.states[0 if shared else index, HEADER_NBYTES:])
+            if seeds is not None:
+                self.reseed(int(seeds[index]))
+            obs, reward, terminated, truncated, info, n_step = self.step(
+                inputs.actions[index], dt_of(inputs, index)
+            )
+            rows.rewards[index] = reward
+            rows.terminateds[index] = terminated
+            rows.truncateds[index] = truncated
+            rows.n_step[index] = n_step
+            spaces.put(self.observation_space, rows.observations, index, obs)
+            for name, column in rows.columns.items():
+                column[index] = info.pop(name)
+            if rows.infos is not None and info:
+                rows.infos[index] = info
+            if rows.next_states is not None:
+                self.save(rows.next_states[index])
+
+    def rollout_rows(self, rows: Rows, start: int, stop: int) -> None:
+        """Step rows `start` to `stop` through all their T actions, without coming back."""
+        inputs = rows.inputs
+        shared = len(inputs.states) == 1
+        seeds = inputs.seeds
+        for index in range(start, stop):
+            rows.cursor[0] = index
+            self.write(inputs.states[0 if shared else index, HEADER_NBYTES:])
+            if seeds is not None:
+                self.reseed(int(seeds[index]))
+            actions, dt = inputs.actions[index], dt_of(inputs, index)
+            ended = False
+            frames = 0
+            obs: Any = None
+            terminated = truncated = False
+            for time in range(inputs.horizon):
+                reward = 0.0
+                if not ended:
+                    obs, reward, terminated, truncated, _, n_step = self.step(actions[time], dt)
+                    frames += n_step
+                    ended = terminated or truncated
+                rows.rewards[index, time] = reward
+                rows.terminateds[index, time] = terminated
+                rows.truncateds[index, time] = truncated
+                if rows.observations is not None:
+                    place = (index, time)
+                    spaces.put(self.observation_space, rows.observations, place, obs)
+            rows.n_step[index] = frames
+            if rows.next_states is not None:
+                self.save(rows.next_states[index])
+
+    def save(self, row: Row) -> None:
+        """Read the current state into a stamped `row` ``(state_nbytes,)``."""
+        used = self.read(row[HEADER_NBYTES:])
+        if used is not None:
+            row[16:24].view(np.uint64)[0] = used
+            row[HEADER_NBYTES + used :] = 0
+
+    # What it looks like
+
+    @abc.abstractmethod
+    def image(self) -> NDArray[np.uint8]:
+        """Return a picture of the current state, ``(height, width, 3) uint8``."""
+
+    def keep_picture(self) -> Any:
+        """Return what `give_picture` needs after other states were written, ``None`` for nothing.
+
+        Only for simulators whose picture is not a function of the state.
+        """
+        return None
+
+    def give_picture(self, picture: Any) -> None:
+        """Take back what `keep_picture` returned for the state just written."""
+
+    def wrapper_names(self) -> Sequence[str]:
+        """Return the names of the wrappers around the simulator, outermost first."""
+        names, env = [], self.env
+        while isinstance(env, gymnasium.Wrapper):
+            names.append(type(env).__name__)
+            env = env.env
+        return names
+
+    def close(self) -> None:
+        """Release what the simulator holds; may be called again."""
+        self.env.close()

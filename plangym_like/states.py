@@ -1,0 +1,254 @@
+"""State rows: layout, header, fingerprint and checksum.
+
+A row is ``state_nbytes`` contiguous bytes: a header of 32 and a payload that the family fills.
+
+========  =========  ==========================================================================
+bytes     type       meaning
+========  =========  ==========================================================================
+0 to 3    char[4]    ``PLS1``: a state row of format 1
+4 to 7    char[4]    the family, for example ``ATAR``
+8 to 15   uint64     fingerprint of what the payload means
+16 to 23  uint64     bytes of payload in use (the rest of the row is zero)
+24 to 31  uint64     checksum of the payload; 0 in families that need none
+========  =========  ==========================================================================
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from plangym_like.errors import StateCapacityError, StateFormatError, StateMismatchError
+
+Row = NDArray[np.uint8]
+
+HEADER_NBYTES = 32
+_MAGIC = b"PLS1"
+_known_meanings: dict[int, str] = {}
+_session_key: bytes | None = None
+
+
+def session_key() -> bytes:
+    """Return the 32 secret bytes that seal this session's pickled rows."""
+    global _session_key
+    if _session_key is None:
+        _session_key = os.urandom(32)
+    return _session_key
+
+
+def adopt_session_key(key: bytes) -> None:
+    """Take over the key of the session that this process works for."""
+    global _session_key
+    _session_key = bytes(key)
+
+
+def padded(nbytes: int) -> int:
+    """Return `nbytes` rounded up to whole 64-bit words."""
+    return (nbytes + 7) // 8 * 8
+
+
+class StateFormat:
+    """What the rows of one environment look like, and whether a given row is one of them.
+
+    Parameters
+    ----------
+    family : str
+        Four ASCII letters.
+    meaning : mapping
+        Everything that the payload's meaning depends on (ids, digests, versions, dynamics);
+        hashed into the fingerprint, so two environments share rows exactly when it is equal.
+    payload_nbytes : int
+        Bytes reserved for the payload.
+    checksum : bool
+        Whether rows carry a checksum of their payload.
+    variable : bool
+        Whether payloads may be shorter than `payload_nbytes`.
+    """
+
+    def __init__(
+        self,
+        family: str,
+        meaning: Mapping[str, Any],
+        payload_nbytes: int,
+        *,
+        checksum: bool = False,
+        variable: bool = False,
+    ) -> None:
+        self.family = family
+        self.meaning = json.dumps(meaning, sort_keys=True, default=str)
+        self.payload_nbytes = padded(payload_nbytes)
+        self.checksum = checksum
+        self.variable = variable
+        self.state_nbytes = HEADER_NBYTES + self.payload_nbytes
+        text = f"{family} {self.state_nbytes} {self.meaning}".encode()
+        self.fingerprint = int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "little")
+        _known_meanings[self.fingerprint] = self.meaning
+        header = np.zeros(4, np.uint64)
+        header.view(np.uint8)[:8] = np.frombuffer(_MAGIC + family.encode("ascii"), np.uint8)
+        header[1] = self.fingerprint
+        header[2] = self.payload_nbytes
+        self.header = header
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, StateFormat) and bool(
+            self.fingerprint == other.fingerprint and self.family == other.family
+        )
+
+    def __hash__(self) -> int:
+        return self.fingerprint
+
+    def new(self, count: int) -> Row:
+        """Return `count` zeroed rows with headers, ``(count, state_nbytes)``."""
+        rows = np.zeros((count, self.state_nbytes), np.uint8)
+        self.stamp(rows)
+        return rows
+
+    def stamp(self, rows: Row) -> None:
+        """Write the header on `rows` ``(N, state_nbytes)``, payloads counted as full."""
+        rows[:, :HEADER_NBYTES].view(np.uint64)[:] = self.header
+
+    def seal(self, rows: Row) -> None:
+        """Write the checksums of `rows` ``(N, state_nbytes)``, where this family carries them."""
+        if self.checksum:
+            rows[:, 24:HEADER_NBYTES].view(np.uint64)[:, 0] = _checksums(rows)
+
+    def put_length(self, row: Row, nbytes: int) -> None:
+        """Note that `row` ``(state_nbytes,)`` holds `nbytes` of payload, and zero what is behind.
+
+        Raises
+        ------
+        StateCapacityError
+            The payload does not fit.
+        """
+        if nbytes > self.payload_nbytes:
+            raise StateCapacityError(
+                f"a snapshot of {nbytes} bytes does not fit the {self.payload_nbytes} reserved in "
+                f"each row; make the environment with state_capacity={padded(2 * nbytes)}"
+            )
+        row[16:24].view(np.uint64)[0] = nbytes
+        row[HEADER_NBYTES + nbytes :] = 0
+
+    def check(self, states: Any) -> Row:
+        """Return `states` as rows ``(N, state_nbytes)`` after checking all of them at once.
+
+        Takes one row, a 2-D array, or a sequence of rows.
+
+        Raises
+        ------
+        StateFormatError
+            Wrong type or size, a header that is no state's, or a checksum that does not match.
+        StateMismatchError
+            Rows of another environment, version or configuration.
+        """
+        rows = self._as_rows(states)
+        words = rows[:, :HEADER_NBYTES].view(np.uint64)
+        wanted = 2 if self.variable else 3
+        if not (words[:, :wanted] == self.header[:wanted]).all():
+            self._explain(rows, words)
+        if self.variable and (words[:, 2] > self.payload_nbytes).any():
+            raise self._damaged(int(np.argmax(words[:, 2] > self.payload_nbytes)), "its length")
+        if self.checksum:
+            wrong = words[:, 3] != _checksums(rows)
+            if wrong.any():
+                raise self._damaged(int(np.argmax(wrong)), "its checksum")
+        elif words[:, 3].any():
+            raise self._damaged(int(np.argmax(words[:, 3] != 0)), "its header")
+        return rows
+
+    def _as_rows(self, states: Any) -> Row:
+        if not isinstance(states, np.ndarray) or states.dtype == object:
+            try:
+                states = np.stack([np.asarray(row) for row in states])
+            except (TypeError, ValueError) as error:
+                raise StateFormatError(
+                    "states must be uint8 rows of one width, every one of them present; "
+                    f"got {_kinds(states)}"
+                ) from error
+        if states.dtype != np.uint8:
+            raise StateFormatError(f"state rows are uint8 arrays, got dtype {states.dtype}")
+        if states.ndim == 1:
+            states = states[None]
+        if states.ndim != 2 or states.shape[1] != self.state_nbytes:
+            if states.ndim == 2 and states.shape[0] and states.shape[1] >= HEADER_NBYTES:
+                head = np.ascontiguousarray(states[:, :HEADER_NBYTES])
+                self._explain(states, head.view(np.uint64), only_mismatch=True)
+            raise StateFormatError(
+                f"a state row of this environment has {self.state_nbytes} bytes, "
+                f"got an array of shape {states.shape}"
+            )
+        if states.strides[1] != 1 or states.strides[0] % 8 or states.ctypes.data % 8:
+            states = np.array(states, order="C")
+        return states
+
+    def _explain(
+        self, rows: Row, words: NDArray[np.uint64], *, only_mismatch: bool = False
+    ) -> None:
+        magic = np.frombuffer(_MAGIC, np.uint8)
+        bad = (rows[:, :4] != magic).any(axis=1)
+        if bad.any():
+            if only_mismatch:
+                return
+            raise self._damaged(int(np.argmax(bad)), "its header")
+        other = (words[:, :2] != self.header[:2]).any(axis=1)
+        if other.any():
+            index = int(np.argmax(other))
+            family = rows[index, 4:8].tobytes().decode("ascii", "replace")
+            fingerprint = int(words[index, 1])
+            known = _known_meanings.get(fingerprint, f"fingerprint {fingerprint:016x}")
+            got, expected = f"{family} {known}", f"{self.family} {self.meaning}"
+            raise StateMismatchError(
+                f"state row {index} is of another environment, version or configuration: "
+                f"expected {expected}, got {got}",
+                expected,
+                got,
+            )
+        if not only_mismatch:
+            raise self._damaged(int(np.argmax(words[:, 2] != self.header[2])), "its length")
+
+    @staticmethod
+    def _damaged(index: int, what: str) -> StateFormatError:
+        return StateFormatError(
+            f"state row {index} is damaged: {what} is not that of a row made by this library"
+        )
+
+
+@lru_cache(maxsize=32)
+def _weights(count: int) -> NDArray[np.uint64]:
+    drawn = np.random.Generator(np.random.PCG64(20)).integers(0, 2**63, count, dtype=np.uint64)
+    return drawn * np.uint64(2) + np.uint64(1)
+
+
+def _checksums(rows: Row) -> NDArray[np.uint64]:
+    """Multilinear hash of length and payload modulo 2**64, ``(N,)``.
+
+    The weights are odd, so a change confined to one 64-bit word always changes the sum.
+    """
+    head = rows[:, 16:24].view(np.uint64)[:, 0]
+    words = rows[:, HEADER_NBYTES:].view(np.uint64)
+    weights = _weights(words.shape[1] + 1)
+    if words.shape[0] == 1:
+        sums = np.dot(words[0], weights[1:]).reshape(1)
+    else:
+        sums = words @ weights[1:]
+    hashed: NDArray[np.uint64] = sums + head * weights[0] + np.uint64(1)
+    return hashed
+
+
+def _kinds(states: Any) -> str:
+    if states is None:
+        return "None"
+    try:
+        rows = list(states)
+    except TypeError:
+        return type(states).__name__
+    missing = [index for index, row in enumerate(rows) if row is None]
+    if missing:
+        return f"None in place of row {missing[0]}"
+    return f"{len(rows)} rows of shapes {sorted({np.shape(row) for row in rows})[:4]}"

@@ -1,0 +1,177 @@
+"""What ``reset``, ``step``, ``step_batch`` and ``rollout_batch`` return."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+class ResetResult(NamedTuple):
+    """``reset()``: the first state row, observation and info of an episode."""
+
+    state: NDArray[np.uint8]
+    obs: Any
+    info: dict[str, Any]
+
+
+class ResetObservation(NamedTuple):
+    """``reset(return_state=False)``."""
+
+    obs: Any
+    info: dict[str, Any]
+
+
+class Transition(NamedTuple):
+    """``step`` with the state that it led to; reward and flags are Python scalars."""
+
+    state: NDArray[np.uint8]
+    obs: Any
+    reward: float
+    terminated: bool
+    truncated: bool
+    info: dict[str, Any]
+
+
+class Step(NamedTuple):
+    """``step`` without a state."""
+
+    obs: Any
+    reward: float
+    terminated: bool
+    truncated: bool
+    info: dict[str, Any]
+
+
+class BatchTransition(NamedTuple):
+    """``step_batch`` with states.
+
+    ``states`` is ``(N, state_nbytes) uint8``, ``obs`` ``(N, *obs_shape)`` in the space's dtype (or the
+    nest of such arrays), ``rewards`` ``(N,) float64``, ``terminateds`` and ``truncateds``
+    ``(N,) bool``, ``infos`` a `BatchInfo` of N rows.
+    """
+
+    states: NDArray[np.uint8]
+    obs: Any
+    rewards: NDArray[np.float64]
+    terminateds: NDArray[np.bool_]
+    truncateds: NDArray[np.bool_]
+    infos: BatchInfo
+
+
+class BatchStep(NamedTuple):
+    """``step_batch`` without states; the fields are those of `BatchTransition`."""
+
+    obs: Any
+    rewards: NDArray[np.float64]
+    terminateds: NDArray[np.bool_]
+    truncateds: NDArray[np.bool_]
+    infos: BatchInfo
+
+
+class Rollout(NamedTuple):
+    """``rollout_batch``: T steps of N rows.
+
+    ``states`` ``(N, state_nbytes)`` are the final ones, ``observations`` ``(N, T, *obs_shape)`` or
+    ``None``, ``rewards`` ``(N, T)``, ``terminateds`` and ``truncateds`` ``(N, T) bool``. Once a row
+    has ended it stays where it ended: its flags stay as they are, its rewards are 0.
+    """
+
+    states: NDArray[np.uint8]
+    observations: Any
+    rewards: NDArray[np.float64]
+    terminateds: NDArray[np.bool_]
+    truncateds: NDArray[np.bool_]
+
+
+class BatchInfo(Sequence[dict[str, Any]]):
+    """The infos of a batch, by row or by key; nothing is built until it is read.
+
+    ``infos[3]`` is row 3's dict. ``infos["lives"]`` is the column: an array where every row has the
+    key in one dtype and shape, else an object array with ``None`` where a row lacks it.
+    ``infos.mask("lives")`` tells which rows have it.
+
+    >>> infos = BatchInfo(2, {"n_step": np.array([4, 3])}, [{}, {"won": True}])
+    >>> infos[1]
+    {'won': True, 'n_step': 3}
+    >>> infos["n_step"]
+    array([4, 3])
+    >>> infos["won"], infos.mask("won")
+    (array([None, True], dtype=object), array([False,  True]))
+    """
+
+    __slots__ = ("_columns", "_count", "_rows")
+
+    def __init__(
+        self,
+        count: int,
+        columns: Mapping[str, NDArray[Any]],
+        rows: Sequence[Mapping[str, Any]] | None = None,
+    ) -> None:
+        self._count = count
+        self._columns = columns
+        self._rows = rows
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __getitem__(self, key: Any) -> Any:
+        if isinstance(key, str):
+            return self.column(key)
+        if isinstance(key, slice):
+            return [self[index] for index in range(*key.indices(self._count))]
+        index = int(key)
+        if not -self._count <= index < self._count:
+            raise IndexError(f"row {index} of a batch of {self._count}")
+        row = dict(self._rows[index]) if self._rows is not None else {}
+        for name, column in self._columns.items():
+            value = column[index]
+            row[name] = value.item() if np.ndim(value) == 0 else value
+        return row
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        return (self[index] for index in range(self._count))
+
+    def __repr__(self) -> str:
+        return f"BatchInfo({self._count} rows, keys {sorted(self.keys())})"
+
+    def keys(self) -> set[str]:
+        """Return every key that some row has."""
+        found = set(self._columns)
+        for row in self._rows or ():
+            found.update(row)
+        return found
+
+    def column(self, key: str) -> NDArray[Any]:
+        """Return the values of `key` over all rows.
+
+        Raises
+        ------
+        KeyError
+            No row has it.
+        """
+        if key in self._columns:
+            return self._columns[key]
+        mask = self.mask(key)
+        if not mask.any():
+            raise KeyError(key)
+        assert self._rows is not None
+        values = [row.get(key) for row in self._rows]
+        if mask.all():
+            arrays = [np.asarray(value) for value in values]
+            kinds = {(array.dtype, array.shape) for array in arrays}
+            if len(kinds) == 1 and arrays[0].dtype != object:
+                return np.stack(arrays)
+        column = np.empty(self._count, object)
+        column[:] = values
+        return column
+
+    def mask(self, key: str) -> NDArray[np.bool_]:
+        """Return which rows have `key`, ``(N,) bool``."""
+        if key in self._columns:
+            return np.ones(self._count, bool)
+        if self._rows is None:
+            return np.zeros(self._count, bool)
+        return np.array([key in row for row in self._rows], bool)
