@@ -22,8 +22,8 @@ Leaf = tuple[tuple[int, ...], np.dtype[Any]]
 class Inputs:
     """What a batch is asked to do, checked and of one length.
 
-    ``actions`` ``(N, ...)`` or, in rollouts, ``(N, T, ...)`` (a list of objects where the space is no
-    array); ``states`` ``(N, state_nbytes)`` or one row for all; ``dt`` an int for all or ``(N,)
+    ``actions`` ``(N, ...)`` or, in rollouts, ``(N, T, ...)`` (a list of objects where the space is
+    no array); ``states`` ``(N, state_nbytes)`` or one row for all; ``dt`` an int for all or ``(N,)
     int64``; ``seeds`` ``None`` or ``(N,) uint64``.
     """
 
@@ -39,9 +39,9 @@ class Inputs:
 class Rows:
     """A batch in memory: inputs, and the arrays that its steps fill.
 
-    ``horizon`` is 0 in ``step_batch``, else T, and then ``rewards``, flags and ``observations`` have a
-    second axis T. ``next_states`` and ``observations`` are ``None`` where nobody wants them.
-    ``columns`` are info keys that every row has, ``infos`` what else a row's info holds.
+    ``horizon`` is 0 in ``step_batch``, else T, and then ``rewards``, flags and ``observations``
+    have a second axis T. ``next_states`` and ``observations`` are ``None`` where nobody wants
+    them. ``columns`` are info keys that every row has, ``infos`` what else a row's info holds.
     ``cursor[0]`` is the row being stepped.
     """
 

@@ -21,7 +21,7 @@
     |   +-- PoisonInputError               one row kills every worker that steps it
     |   +-- StepTimeoutError (TimeoutError)  rows that outran ``step_timeout``
     |   +-- RemoteError                    a remote exception whose own type cannot travel
-    +-- RemoteTraceback                    the child's traceback, as the ``__cause__`` of its exception
+    +-- RemoteTraceback                    a child's traceback, the ``__cause__`` of what it raised
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The memory of a NumPy random generator as 40 plain bytes.
 
-Gymnasium's ``np_random`` is a :class:`numpy.random.Generator` on a PCG64 bit generator. Its whole memory
-is a 128-bit position, a 128-bit increment, and half of a 64-bit draw that may be left over from a 32-bit
-one. See :class:`numpy.random.PCG64`.
+Gymnasium's ``np_random`` is a :class:`numpy.random.Generator` on a PCG64 bit generator. Its whole
+memory is a 128-bit position, a 128-bit increment, and half of a 64-bit draw that may be left over
+from a 32-bit one. See :class:`numpy.random.PCG64`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """What a family of simulators has to say so that it can be planned over.
 
-A family answers four questions, in this order: what is the state, how is it read, how is it written,
-how is a chunk of rows stepped. Everything else (headers, checks, batches, processes) is done for it.
+A family answers four questions, in this order: what is the state, how is it read, how is it
+written, how is a chunk of rows stepped. Everything else (headers, checks, batches, processes) is
+done for it.
 """
 
 from __future__ import annotations
@@ -128,7 +129,7 @@ class Simulator(abc.ABC):
             rows.n_step[index] = n_step
             spaces.put(self.observation_space, rows.observations, index, obs)
             for name, column in rows.columns.items():
-                column[index] = info.pop(name)
+                column[index] = self.image() if name == "rgb" else info.pop(name)
             if rows.infos is not None and info:
                 rows.infos[index] = info
             if rows.next_states is not None:

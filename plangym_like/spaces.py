@@ -1,9 +1,9 @@
 """Gymnasium spaces as nests of arrays: how a batch of observations or actions lies in memory.
 
 ``Box``, ``Discrete``, ``MultiDiscrete`` and ``MultiBinary`` are leaves: N of them are one array
-``(N, *shape)``. ``Dict`` and ``Tuple`` are nests of leaves, batched as Gymnasium batches them: the same
-nest of arrays. Anything else (``Text``, ``Graph``, ``Sequence``, ``OneOf``) is not of one size, so N of
-them are a list of N Python objects.
+``(N, *shape)``. ``Dict`` and ``Tuple`` are nests of leaves, batched as Gymnasium batches them: the
+same nest of arrays. Anything else (``Text``, ``Graph``, ``Sequence``, ``OneOf``) is not of one
+size, so N of them are a list of N Python objects.
 """
 
 from __future__ import annotations

@@ -8,7 +8,8 @@
     rows       count * state_nbytes bytes
     32 bytes   BLAKE2b-256 of everything before
 
-Nothing in a file is ever executed, and nothing is allocated that the file's own size does not bear out.
+Nothing in a file is ever executed, and nothing is allocated that the file's own size does not bear
+out.
 """
 
 from __future__ import annotations
@@ -46,7 +47,8 @@ def save(path: str | os.PathLike[str], state_format: StateFormat, rows: Row) -> 
     partial = target.with_name(f"{target.name}.{os.getpid()}.partial")
     try:
         with open(partial, "wb") as file:
-            parts = (_MAGIC, struct.pack("<Q", len(header)), header, np.ascontiguousarray(rows))
+            body = np.ascontiguousarray(rows).data
+            parts = (_MAGIC, struct.pack("<Q", len(header)), header, body)
             for part in parts:
                 digest.update(part)
                 file.write(part)
@@ -88,9 +90,10 @@ def load(path: str | os.PathLike[str], state_format: StateFormat) -> Row:
             got,
         )
     count = header["count"]
-    if not isinstance(count, int) or count < 0 or count * state_format.state_nbytes != body - length:
+    nbytes = body - length
+    if not isinstance(count, int) or count < 0 or count * state_format.state_nbytes != nbytes:
         raise StateFormatError(f"{path} is damaged: it does not hold the rows that it announces")
-    rows = np.frombuffer(content, np.uint8, body - length, start + length)
+    rows = np.frombuffer(content, np.uint8, nbytes, start + length)
     return state_format.check(rows.reshape(count, state_format.state_nbytes).copy())
 
 

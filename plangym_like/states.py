@@ -183,9 +183,10 @@ class StateFormat:
                 f"a state row of this environment has {self.state_nbytes} bytes, "
                 f"got an array of shape {states.shape}"
             )
-        if states.strides[1] != 1 or states.strides[0] % 8 or states.ctypes.data % 8:
+        if not states.flags.c_contiguous or states.ctypes.data % 8:
             states = np.array(states, order="C")
-        return states
+        rows: Row = states
+        return rows
 
     def _explain(
         self, rows: Row, words: NDArray[np.uint64], *, only_mismatch: bool = False

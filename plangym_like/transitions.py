@@ -48,8 +48,8 @@ class Step(NamedTuple):
 class BatchTransition(NamedTuple):
     """``step_batch`` with states.
 
-    ``states`` is ``(N, state_nbytes) uint8``, ``obs`` ``(N, *obs_shape)`` in the space's dtype (or the
-    nest of such arrays), ``rewards`` ``(N,) float64``, ``terminateds`` and ``truncateds``
+    ``states`` is ``(N, state_nbytes) uint8``, ``obs`` ``(N, *obs_shape)`` in the space's dtype (or
+    the nest of such arrays), ``rewards`` ``(N,) float64``, ``terminateds`` and ``truncateds``
     ``(N,) bool``, ``infos`` a `BatchInfo` of N rows.
     """
 

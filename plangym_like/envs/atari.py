@@ -1,14 +1,16 @@
 """Atari 2600 games on the Arcade Learning Environment (ALE).
 
-The emulator runs without stickiness of its own; ours is a layer whose memory (the previous action) and
-randomness are part of the state. A state row holds the emulator's serialised state, the previous action
-and, only where something draws from it, the random generator. With ``render_mode="rgb_array"`` it holds
-the screen too, because the screen cannot be recomputed from an emulator state.
+The emulator runs without stickiness of its own; ours is a layer whose memory (the previous action)
+and randomness are part of the state. A state row holds the emulator's serialised state, the
+previous action and, only where something draws from it, the random generator. With
+``render_mode="rgb_array"`` it holds the screen too, because the screen cannot be recomputed from
+an emulator state.
 """
 
 from __future__ import annotations
 
 import hashlib
+import struct
 from collections.abc import Mapping
 from typing import Any
 
@@ -16,141 +18,22 @@ import ale_py
 import gymnasium
 import numpy as np
 from ale_py import ALEState
-from ale_py.env import AtariEnv as AleEnv
 from gymnasium.wrappers import TimeLimit
 from numpy.typing import NDArray
 
 from plangym_like import random_state
 from plangym_like.batches import Rows, dt_of
+from plangym_like.envs.ale_game import PlannableAle
 from plangym_like.envs.gymnasium_simulator import GymnasiumSimulator
 from plangym_like.errors import InputError
 from plangym_like.plan_env import PlanEnv
 from plangym_like.simulator import Outcome
 from plangym_like.states import HEADER_NBYTES, Row, padded
 
-_ALE_AT = 16  # before it: the emulator state's length and the previous action, int64 each
+_HEAD = struct.Struct("<qq")  # the emulator state's length, the previous action
+_ALE_AT = _HEAD.size
+_COUNTS = ("lives", "episode_frame_number", "frame_number")
 _SLACK = 64
-# What ALE's own save and restore does not carry: the frame buffers, which these games draw only in part
-# (so a frame can show what another branch drew), and memory that a reset leaves behind. They are settled
-# before every restore, and their steps start from a restored state, so that nothing depends on what
-# ran before. All other games were found to need none of this.
-_UNSETTLED = frozenset(
-    "air_raid amidar koolaid qbert tetris tic_tac_toe_3d trondead video_checkers "
-    "yars_revenge".split()
-)
-
-
-class PlannableAle(AleEnv):
-    """ale-py's environment with the stickiness outside the emulator, where it can be saved."""
-
-    def __init__(
-        self, *, repeat_action_probability: float, episodic_life: bool, **kwargs: Any
-    ) -> None:
-        super().__init__(repeat_action_probability=0.0, **kwargs)
-        self.stickiness = repeat_action_probability
-        self.episodic_life = episodic_life
-        self._codes: list[int] = [action.value for action in self._action_set]
-        self.previous = 0
-        self.frames = 0
-        self.ran_a_frame = False
-        self.settled = False
-        self.picture: NDArray[np.uint8] | None = None
-        self._neutral: ALEState | None = None
-        if self._game in _UNSETTLED:
-            self._neutral = self._draw_neutral()
-
-    def _draw_neutral(self) -> ALEState:
-        """Return a state of this game that is the same in every process."""
-        self.ale.setInt("random_seed", 0)
-        self.load_game()
-        self.ale.reset_game()
-        self.ale.act(0)
-        neutral = self.ale.cloneState()
-        self.seed_game()
-        self.load_game()
-        return neutral
-
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[Any, Any]:
-        self.ran_a_frame = False
-        self.picture = None
-        result = super().reset(seed=seed, options=options)
-        self.previous = 0
-        if self._neutral is not None:
-            self.settle()
-        return result
-
-    def settle(self) -> None:
-        """Continue as if the present state had been restored; the picture stays."""
-        self.picture = self.ale.getScreenRGB()
-        self.restore(self.ale.cloneState())
-
-    def restore(self, state: ALEState) -> None:
-        """Restore `state`; valid from the first moment on."""
-        if not self.ran_a_frame:
-            # An emulator just reset keeps some of that reset's memory until it has run.
-            for _ in range(1 if self._neutral is None else 4):
-                self.ale.act(0)
-            self.ran_a_frame = True
-        if self._neutral is not None:
-            self.ale.restoreState(self._neutral)
-            self.ale.act(0)
-            self.ale.act(0)
-        self.ale.restoreState(state)
-        self.settled = True
-
-    def hold(self, action: Any, dt: int) -> tuple[float, int]:
-        """Hold `action` for `dt` frameskips or until the game ends: summed reward, frames."""
-        if self.continuous:
-            chosen, strength = self._joystick(action)
-        else:
-            chosen, strength = self._codes[action], 1.0
-        if self._neutral is not None and not self.settled:
-            self.settle()
-        self.settled = False
-        act, over = self.ale.act, self.ale.game_over
-        skip = self._frameskip
-        reward, frames = 0.0, 0
-        self.picture = None
-        self.ran_a_frame = True
-        for _ in range(dt):
-            span = skip if isinstance(skip, int) else int(self.np_random.integers(*skip))
-            for _ in range(span):
-                if self.stickiness and self.np_random.random() < self.stickiness:
-                    reward += act(self.previous, strength)
-                else:
-                    self.previous = chosen
-                    reward += act(chosen, strength)
-                frames += 1
-                if over():
-                    self.frames = frames
-                    return reward, frames
-        self.frames = frames
-        return reward, frames
-
-    def step(self, action: Any) -> tuple[Any, float, bool, bool, Any]:
-        lives = self.ale.lives()
-        reward, _ = self.hold(action, 1)
-        lost = self.episodic_life and self.ale.lives() < lives
-        return (
-            self._get_obs(),
-            reward,
-            self.ale.game_over(with_truncation=False) or lost,
-            self.ale.game_truncated(),
-            self._get_info(),
-        )
-
-    def _joystick(self, action: NDArray[np.float32]) -> tuple[int, float]:
-        radius, angle, fire = action
-        limit = self.continuous_action_threshold
-        x, y = radius * np.cos(angle), radius * np.sin(angle)
-        event = self.map_action_idx(
-            left_center_right=int(x > limit) - int(x < -limit),
-            down_center_up=int(y > limit) - int(y < -limit),
-            fire=fire > limit,
-        )
-        return event.value, radius
 
 
 class AtariSimulator(GymnasiumSimulator):
@@ -161,8 +44,8 @@ class AtariSimulator(GymnasiumSimulator):
     name : str
         ``ALE/<Game>-v5``, or a v0 or v4 id.
     frameskip : int or (int, int), optional
-        Emulator frames per action, applied once; a pair is drawn from anew for each action. ``None``
-        keeps what the id registers (4 in v5).
+        Emulator frames per action, applied once; a pair is drawn from anew for each action.
+        ``None`` keeps what the id registers (4 in v5).
     repeat_action_probability : float
         Stickiness; 0 unless given (planning's convention), whatever the id registers.
     episodic_life : bool
@@ -200,19 +83,18 @@ class AtariSimulator(GymnasiumSimulator):
     def _set_frameskip(self, frameskip: int | tuple[int, int] | None) -> None:
         assert isinstance(self.name, str)
         registered = gymnasium.spec(self.name).kwargs.get("frameskip", 4)
-        chosen = registered if frameskip is None else frameskip
-        if isinstance(chosen, (tuple, list)) and len(chosen) == 2:
-            low, high = (int(bound) for bound in chosen)
-            good, chosen = 0 < low < high, (low, high)
+        chosen: Any = registered if frameskip is None else frameskip
+        bounds = np.asarray(chosen)
+        whole = bounds.dtype.kind in "iu"
+        if whole and bounds.shape == () and bounds >= 1:
+            self.frameskip = int(chosen)
+        elif whole and bounds.shape == (2,) and 0 < bounds[0] < bounds[1]:
+            self.frameskip = (int(bounds[0]), int(bounds[1]))
         else:
-            good = isinstance(chosen, (int, np.integer)) and chosen >= 1
-            chosen = int(chosen) if good else chosen
-        if not good:
             raise InputError(
                 "frameskip is a whole number of at least 1, or a pair of them (low, high) with "
                 f"low < high, got {frameskip!r}"
             )
-        self.frameskip = chosen
 
     def make_env(self) -> gymnasium.Env[Any, Any]:
         """Return the game, with the time limit that its id registers, if any."""
@@ -243,12 +125,7 @@ class AtariSimulator(GymnasiumSimulator):
         self._rgb, self._ram = base._obs_type == "rgb", base._obs_type == "ram"
         if self.env is base:
             self.plain_infos = False
-            number = ((), np.dtype(np.int64))
-            self.columns = {
-                "lives": number,
-                "episode_frame_number": number,
-                "frame_number": number,
-            }
+            self.columns = dict.fromkeys(_COUNTS, ((), np.dtype(np.int64)))
         height, width = base.ale.getScreenDims()
         self._picture_shape = (height, width, 3)
         self._ale_nbytes = len(base.ale.cloneState().serialize()) + _SLACK
@@ -313,9 +190,7 @@ class AtariSimulator(GymnasiumSimulator):
         base = self.base
         text = base.ale.cloneState().serialize()
         length = len(text)
-        words = payload[:_ALE_AT].view(np.int64)
-        words[0] = length
-        words[1] = base.previous
+        _HEAD.pack_into(payload.data, 0, length, base.previous)
         end = _ALE_AT + length
         payload[_ALE_AT:end] = np.frombuffer(text, np.uint8)
         payload[end : self._random_at] = 0
@@ -335,7 +210,7 @@ class AtariSimulator(GymnasiumSimulator):
         """Restore the emulator and the layer around it."""
         base = self.base
         base.restore(self._ale_state(payload))
-        base.previous = int(payload[8:16].view(np.int64)[0])
+        base.previous = _HEAD.unpack_from(payload.data)[1]
         if self._random:
             memory = payload[self._random_at : self._picture_at]
             base._np_random = random_state.load_generator(memory, base._np_random)
@@ -348,7 +223,7 @@ class AtariSimulator(GymnasiumSimulator):
             self._stale = True
 
     def _ale_state(self, payload: Row) -> ALEState:
-        length = int(payload[:8].view(np.int64)[0])
+        length = _HEAD.unpack_from(payload.data)[0]
         return ALEState(payload[_ALE_AT : _ALE_AT + length].tobytes())
 
     # How is it stepped
@@ -376,8 +251,8 @@ class AtariSimulator(GymnasiumSimulator):
         total, ran = 0.0, 0
         for _ in range(dt):
             base.frames = 0
-            obs, reward, terminated, truncated, info = self.env.step(action)
-            total += float(reward)
+            obs, gain, terminated, truncated, info = self.env.step(action)
+            total += float(gain)
             ran += base.frames
             if terminated or truncated:
                 break
@@ -385,39 +260,68 @@ class AtariSimulator(GymnasiumSimulator):
 
     def step_rows(self, rows: Rows, start: int, stop: int) -> None:
         """Step bare games row by row, the observation written where it will be read."""
-        if not self._bare:
+        if not self._bare or rows.inputs.seeds is not None:
             return super().step_rows(rows, start, stop)
         base, ale, inputs = self.base, self.base.ale, rows.inputs
-        shared = len(inputs.states) == 1
-        columns = rows.columns
-        lives_of, frames_of = columns["lives"], columns["frame_number"]
-        episode_frames_of = columns["episode_frame_number"]
-        pictures = columns.get("rgb")
+        plain = not self._random and self._end == self._picture_at
+        memory, width = _flat(inputs.states), inputs.states.shape[1]
+        if len(inputs.states) == 1:
+            width = 0
+        fresh, out_width = None, 0
+        if rows.next_states is not None:
+            fresh, out_width = _flat(rows.next_states), rows.next_states.shape[1]
         observe = (
             ale.getScreenRGB if self._rgb else ale.getRAM if self._ram else ale.getScreenGrayscale
         )
+        observations, pictures = rows.observations, rows.columns.get("rgb")
+        outcomes = []
         for index in range(start, stop):
             rows.cursor[0] = index
-            self.write_base(inputs.states[0 if shared else index, HEADER_NBYTES:])
-            if inputs.seeds is not None:
-                self.reseed(int(inputs.seeds[index]))
+            if plain:
+                at = index * width + HEADER_NBYTES
+                length, base.previous = _HEAD.unpack_from(memory, at)
+                at += _ALE_AT
+                base.restore(ALEState(bytes(memory[at : at + length])))
+            else:
+                self.write_base(inputs.states[index if width else 0, HEADER_NBYTES:])
             lives = ale.lives()
             reward, frames = base.hold(inputs.actions[index], dt_of(inputs, index))
             left = ale.lives()
-            rows.rewards[index] = reward
-            rows.terminateds[index] = ale.game_over(with_truncation=False) or (
-                base.episodic_life and left < lives
+            over = ale.game_over(with_truncation=False) or (base.episodic_life and left < lives)
+            outcomes.append(
+                (
+                    reward,
+                    over,
+                    ale.game_truncated(),
+                    frames,
+                    left,
+                    ale.getEpisodeFrameNumber(),
+                    ale.getFrameNumber(),
+                )
             )
-            rows.truncateds[index] = ale.game_truncated()
-            rows.n_step[index] = frames
-            lives_of[index] = left
-            frames_of[index] = ale.getFrameNumber()
-            episode_frames_of[index] = ale.getEpisodeFrameNumber()
-            observe(rows.observations[index])
+            observe(observations[index])
             if pictures is not None:
                 ale.getScreenRGB(pictures[index])
-            if rows.next_states is not None:
+            if fresh is not None and plain:
+                text = ale.cloneState().serialize()
+                at, end = index * out_width + HEADER_NBYTES, (index + 1) * out_width
+                _HEAD.pack_into(fresh, at, len(text), base.previous)
+                at += _ALE_AT
+                fresh[at : at + len(text)] = text
+                at += len(text)
+                fresh[at:end] = bytes(end - at)
+            elif rows.next_states is not None:
                 self.read_base(rows.next_states[index, HEADER_NBYTES:])
+        columns = (
+            rows.rewards,
+            rows.terminateds,
+            rows.truncateds,
+            rows.n_step,
+            *(rows.columns[name] for name in _COUNTS),
+        )
+        for column, values in zip(columns, zip(*outcomes, strict=True), strict=True):
+            column[start:stop] = values
+        self._stale = True
         return None
 
     # What it looks like
@@ -425,9 +329,9 @@ class AtariSimulator(GymnasiumSimulator):
     def image(self) -> NDArray[np.uint8]:
         """Return the screen ``(210, 160, 3)``.
 
-        Where a state was written whose row holds no screen (no ``render_mode="rgb_array"``), this is
-        the frame that the game shows next: one frame is run without touching the joystick, and taken
-        back.
+        Where a state was written whose row holds no screen (no ``render_mode="rgb_array"``), this
+        is the frame that the game shows next: one frame is run without touching the joystick, and
+        taken back.
         """
         base = self.base
         if base.picture is None and self._stale:
@@ -453,11 +357,15 @@ class AtariSimulator(GymnasiumSimulator):
         return ram
 
 
+def _flat(rows: Row) -> memoryview:
+    return rows.reshape(-1).data
+
+
 class AtariEnv(PlanEnv):
     """A game of the Arcade Learning Environment; see `AtariSimulator` for its options.
 
-    ``clone_seeds``, ``array_state`` and ``possible_to_win`` are taken for the sake of those who come
-    from plangym and mean nothing here: states are arrays and always hold what they must.
+    ``clone_seeds``, ``array_state`` and ``possible_to_win`` are taken for the sake of those who
+    come from plangym and mean nothing here: states are arrays and always hold what they must.
     """
 
     simulator_class = AtariSimulator

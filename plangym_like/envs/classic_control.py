@@ -17,8 +17,8 @@ from __future__ import annotations
 
 import struct
 import warnings
-from collections.abc import Mapping
-from operator import attrgetter, is_
+from collections.abc import Iterator, Mapping
+from operator import is_
 from typing import Any
 
 import gymnasium
@@ -26,26 +26,15 @@ import numpy as np
 from gymnasium.wrappers import OrderEnforcing, PassiveEnvChecker, TimeLimit
 from numpy.typing import NDArray
 
-from plangym_like.batches import Inputs, Rows
-from plangym_like.envs.classic_dynamics import (
-    FORMS,
-    Columns,
-    Dynamics,
-    NotVectorisableError,
-    Survivors,
-    agrees,
-)
+from plangym_like.batches import Rows
+from plangym_like.envs.classic_dynamics import FORMS, BlockStepper, NotVectorisableError, agrees
+from plangym_like.envs.classic_dynamics.dynamics import Dynamics
 from plangym_like.envs.gymnasium_simulator import GymnasiumSimulator
 from plangym_like.errors import InputError, SnapshotError, StateFormatError
 from plangym_like.plan_env import PlanEnv
-from plangym_like.random_state import (
-    GENERATOR_NBYTES,
-    load_generator,
-    save_generator,
-    seeded_generator,
-)
+from plangym_like.random_state import GENERATOR_NBYTES, load_generator, save_generator
 from plangym_like.simulator import Outcome
-from plangym_like.states import HEADER_NBYTES, Row
+from plangym_like.states import Row
 
 # Rows that are stepped at once: few enough for their columns to stay in the nearest cache.
 _BLOCK = 2048
@@ -56,17 +45,15 @@ _STEPPED_AGAIN = r".*You are calling 'step\(\)' even though"
 class ClassicControlSimulator(GymnasiumSimulator):
     """One of the five environments, or a subclass of one.
 
-    `fields` and `make_state` know ``x``, the physical state ``(size,) float64``, and, where there is
-    such a thing, ``steps_beyond_terminated``, ``last_u`` and ``elapsed_steps``.
+    States are made of ``x``, the physical state ``(size,) float64``, and, where a time limit is
+    kept, ``elapsed_steps``.
     """
 
     family = "CLAS"
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        self._form: type[Dynamics]
-        self._dynamics: Dynamics | None = None
         self._signature: tuple[Any, ...] = ()
-        self._x = np.empty((0, 0))
+        self._stepper: BlockStepper | None = None
         super().__init__(*args, **kwargs)
         self._note_inexactness()
         self._vectorisable = self._is_plain()
@@ -80,10 +67,10 @@ class ClassicControlSimulator(GymnasiumSimulator):
                 f"{type(self.base).__name__} is none of the classic control environments: "
                 f"{', '.join(sorted(cls.__name__ for cls in FORMS))}"
             )
-        form = self._form = FORMS[known[0]]
         self._known = known[0]
-        self._size = size = len(form.order)
-        hidden = form.no_hidden.dtype.char
+        self._form: type[Dynamics] = FORMS[self._known]
+        self._size = size = len(self._form.order)
+        hidden = self._form.no_hidden.dtype.char
         self._layout = struct.Struct(f"={size}d{hidden}i{GENERATOR_NBYTES}s")
         super().prepare()
 
@@ -124,7 +111,7 @@ class ClassicControlSimulator(GymnasiumSimulator):
         }
 
     def fields(self, payloads: Row) -> dict[str, NDArray[Any]]:
-        """Return ``x`` ``(N, size)`` and what else a row holds, each ``(N,)``; -1 or NaN for None."""
+        """Return ``x`` ``(N, size)`` and what is beside it, ``(N,)``, -1 or NaN for ``None``."""
         fields: dict[str, NDArray[Any]] = {"x": payloads[:, : 8 * self._size].view(np.float64)}
         if self._form.hidden:
             kind = self._form.no_hidden.dtype
@@ -165,7 +152,7 @@ class ClassicControlSimulator(GymnasiumSimulator):
                 raise InputError(f"elapsed_steps is a whole number of at least 0, got {steps!r}")
         if x is not None:
             memory = payload[self._layout.size - GENERATOR_NBYTES : self._layout.size].tobytes()
-            self._layout.pack_into(payload, 0, *x, self._form.no_hidden, 0, memory)
+            self._layout.pack_into(payload.data, 0, *x, self._form.no_hidden, 0, memory)
         if steps is not None:
             payload[self._base_nbytes :][:8].view(np.int64)[0] = steps
 
@@ -186,7 +173,7 @@ class ClassicControlSimulator(GymnasiumSimulator):
             )
         hidden = getattr(base, form.hidden) if form.hidden else None
         self._layout.pack_into(
-            payload,
+            payload.data,
             0,
             *state.tolist(),
             form.no_hidden if hidden is None else hidden,
@@ -199,12 +186,10 @@ class ClassicControlSimulator(GymnasiumSimulator):
     def write_base(self, payload: Row) -> None:
         """Unpack what `read_base` packed; nothing of the old state stays."""
         base, form = self.base, self._form
-        *x, hidden, single, memory = self._layout.unpack_from(payload)
+        *x, hidden, single, memory = self._layout.unpack_from(payload.data)
         base.state = np.array(x, np.float32 if single else np.float64)
         if form.hidden:
-            value = form.no_hidden.dtype.type(hidden)
-            absent = value == form.no_hidden or value != value
-            setattr(base, form.hidden, None if absent else value if hidden.__class__ is float else hidden)
+            setattr(base, form.hidden, form.as_hidden(hidden))
         base._np_random = load_generator(memory, base._np_random)
 
     # How is it stepped
@@ -231,150 +216,72 @@ class ClassicControlSimulator(GymnasiumSimulator):
                 return super().step(action, dt)
 
     def step_rows(self, rows: Rows, start: int, stop: int) -> None:
-        """Step whole chunks where that is possible, else row by row."""
-        self._by_blocks(rows, start, stop, self._step_block, super().step_rows)
-
-    def rollout_rows(self, rows: Rows, start: int, stop: int) -> None:
-        """Step whole chunks through all their T actions where that is possible."""
-        self._by_blocks(rows, start, stop, self._rollout_block, super().rollout_rows)
-
-    def _by_blocks(
-        self,
-        rows: Rows,
-        start: int,
-        stop: int,
-        step_block: Callable[[Dynamics, Rows, int, int], None],
-        step_singly: Callable[[Rows, int, int], None],
-    ) -> None:
-        form = self._current_form()
-        if form is None or rows.columns:
-            return step_singly(rows, start, stop)
+        """Step whole blocks of rows where that is possible, else row by row."""
+        stepper = self._block_stepper(rows)
+        if stepper is None:
+            super().step_rows(rows, start, stop)
+            return
         with np.errstate(all="ignore"):
-            for first in range(start, stop, _BLOCK):
-                last = min(first + _BLOCK, stop)
+            for first, last in _blocks(start, stop):
                 rows.cursor[0] = first
                 try:
-                    step_block(form, rows, first, last)
+                    stepper.step(rows, first, last)
                 except NotVectorisableError:
-                    step_singly(rows, first, last)
+                    super().step_rows(rows, first, last)
 
-    def _current_form(self) -> Dynamics | None:
-        """Return the array form of the environment as it is now, or ``None`` if there is none."""
-        if not self._vectorisable:
+    def rollout_rows(self, rows: Rows, start: int, stop: int) -> None:
+        """Step whole blocks of rows through all their T actions where that is possible."""
+        stepper = self._block_stepper(rows)
+        if stepper is None:
+            super().rollout_rows(rows, start, stop)
+            return
+        with np.errstate(all="ignore"):
+            for first, last in _blocks(start, stop):
+                rows.cursor[0] = first
+                try:
+                    stepper.rollout(rows, first, last)
+                except NotVectorisableError:
+                    super().rollout_rows(rows, first, last)
+
+    def _block_stepper(self, rows: Rows) -> BlockStepper | None:
+        """Return what steps the environment as it is configured now, if anything does."""
+        if not self._vectorisable or rows.columns:
             return None
         signature = self._form.signature(self.base)
         if signature is None:
             return None
         old = self._signature
         if len(signature) != len(old) or not all(map(is_, signature, old)):
-            self._signature, self._dynamics = signature, None
-            if self._form.suits(self.base):
-                form = self._form(self.base)
-                if agrees(form, self.base):
-                    self._dynamics = form
-        return self._dynamics
+            self._signature = signature
+            self._stepper = self._find_stepper()
+        return self._stepper
 
-    def _step_block(self, form: Dynamics, rows: Rows, first: int, last: int) -> None:
-        block = slice(first, last)
-        columns = self._load(form, rows, block)
-        self._hold(
-            form,
-            columns,
-            rows.inputs.actions[block],
-            self._frames(rows.inputs, block),
-            rows.rewards[block],
-            rows.terminateds[block],
-            rows.truncateds[block],
-            rows.n_step[block],
-        )
-        if rows.observations is not None:
-            form.observe(columns.x, rows.observations[block])
-        self._store(form, columns, rows, block)
-
-    def _rollout_block(self, form: Dynamics, rows: Rows, first: int, last: int) -> None:
-        block, count = slice(first, last), last - first
-        columns = self._load(form, rows, block)
-        frames = self._frames(rows.inputs, block)
-        going = Survivors(columns)
-        terminated, truncated = np.zeros(count, bool), np.zeros(count, bool)
-        n_step = np.zeros(count, np.int64)
-        for time in range(rows.inputs.horizon):
-            rewards = np.zeros(count)
-            if len(going):
-                at, length = going.rows, len(going)
-                results = (
-                    np.empty(length),
-                    np.empty(length, bool),
-                    np.empty(length, bool),
-                    np.empty(length, np.int64),
-                )
-                self._hold(
-                    form,
-                    going.part,
-                    np.ascontiguousarray(rows.inputs.actions[block, time][at]),
-                    frames if isinstance(frames, int) else frames[at],
-                    *results,
-                )
-                rewards[at], terminated[at], truncated[at] = results[:3]
-                n_step[at] += results[3]
-                going.keep(~(results[1] | results[2]))
-            rows.rewards[block, time] = rewards
-            rows.terminateds[block, time] = terminated
-            rows.truncateds[block, time] = truncated
-            if rows.observations is not None:
-                going.write_back()
-                form.observe(columns.x, rows.observations[block, time])
-        going.write_back()
-        rows.n_step[block] = n_step
-        self._store(form, columns, rows, block)
-
-    def _hold(
-        self,
-        form: Dynamics,
-        columns: Columns,
-        actions: NDArray[Any],
-        frames: int | NDArray[np.int64],
-        rewards: NDArray[np.float64],
-        terminated: NDArray[np.bool_],
-        truncated: NDArray[np.bool_],
-        n_step: NDArray[np.int64],
-    ) -> None:
-        """Step each row for its `frames`, or until it ends; fill the results, all ``(N,)``."""
-        if isinstance(frames, int) and frames == 1:
-            form.advance(columns, actions, rewards, terminated)
-            self._count(columns, truncated)
-            n_step.fill(1)
-            return
-        for array in (rewards, terminated, truncated, n_step):
-            array.fill(0)
-        going = Survivors(columns)
-        frame = 0
-        while len(going):
-            at, part = going.rows, going.part
-            reward, ended, late = np.empty(len(going)), *np.empty((2, len(going)), bool)
-            form.advance(part, actions[at], reward, ended)
-            self._count(part, late)
-            if part.single is not None:
-                part.single.fill(form.leaves_single)
-            rewards[at] += reward
-            terminated[at], truncated[at] = ended, late
-            n_step[at] += 1
-            frame += 1
-            wanted = frames if isinstance(frames, int) else frames[at]
-            going.keep(~(ended | late) & (wanted > frame))
-        going.write_back()
-
-    def _count(self, columns: Columns, truncated: NDArray[np.bool_]) -> None:
-        """Count a step for the time limit, where one is kept."""
-        if columns.elapsed is None:
-            truncated.fill(False)
-            return
-        limit: Any = self.memory.time_limit
-        columns.elapsed += 1
-        np.greater_equal(columns.elapsed, limit._max_episode_steps, out=truncated)
-
-    def _frames(self, inputs: Inputs, block: slice) -> int | NDArray[np.int64]:
+    def _find_stepper(self) -> BlockStepper | None:
+        if not self._form.suits(self.base):
+            return None
+        form = self._form(self.base)
+        if not agrees(form, self.base):
+            return None
         assert isinstance(self.frameskip, int)
-        if isinstance(inputs.dt, int):
-            return inputs.dt * self.frameskip
-        return inputs.dt[block] * self.frameskip
+        return BlockStepper(form, self._base_nbytes, self.memory.time_limit, self.frameskip)
+
+
+class ClassicControlEnv(PlanEnv):
+    """A classic control environment whose whole state can be read, set and stepped from."""
+
+    simulator_class = ClassicControlSimulator
+
+
+def _blocks(start: int, stop: int) -> Iterator[tuple[int, int]]:
+    for first in range(start, stop, _BLOCK):
+        yield first, min(first + _BLOCK, stop)
+
+
+def _finite(numbers: Any, size: int) -> list[float]:
+    try:
+        x = np.asarray(numbers, np.float64)
+    except (TypeError, ValueError) as error:
+        raise InputError(f"x is {size} numbers, got {numbers!r}") from error
+    if x.shape != (size,) or not np.isfinite(x).all():
+        raise InputError(f"x is {size} finite numbers, got {numbers!r}")
+    return list(x.tolist())

@@ -1,7 +1,7 @@
 """A Gymnasium environment and its wrappers as a `Simulator`: what all such families share.
 
-A subclass says how the base of the wrapper chain is saved (`read_base`, `write_base`); the wrappers'
-own memory is saved behind it, so that a row holds the whole chain.
+A subclass says how the base of the wrapper chain is saved (`read_base`, `write_base`); the
+wrappers' own memory is saved behind it, so that a row holds the whole chain.
 """
 
 from __future__ import annotations

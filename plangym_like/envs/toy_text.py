@@ -8,306 +8,23 @@ another one.
 
 from __future__ import annotations
 
-import abc
-import hashlib
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any
 
-import gymnasium
 import numpy as np
-from gymnasium.envs.toy_text.blackjack import BlackjackEnv, sum_hand, usable_ace
-from gymnasium.envs.toy_text.cliffwalking import CliffWalkingEnv
-from gymnasium.envs.toy_text.frozen_lake import FrozenLakeEnv
-from gymnasium.envs.toy_text.taxi import TaxiEnv
 from gymnasium.wrappers import OrderEnforcing, PassiveEnvChecker, TimeLimit
 from numpy.typing import NDArray
 
 from plangym_like import random_state
 from plangym_like.envs.configuration import qualified_name
 from plangym_like.envs.gymnasium_simulator import GymnasiumSimulator
-from plangym_like.errors import InputError, SnapshotError, StateFormatError
+from plangym_like.envs.toy_text_games import GAMES
+from plangym_like.envs.wrapper_memory import chain
+from plangym_like.errors import SnapshotError
 from plangym_like.plan_env import PlanEnv
 from plangym_like.states import Row, padded
 
-_NOTHING = -1
-_RANDOM = ("random", "u1", (random_state.GENERATOR_NBYTES,))
 _SILENT = (OrderEnforcing, PassiveEnvChecker, TimeLimit)
-
-
-class _Game(abc.ABC):
-    """How one of the games lies in memory: ``layout`` is the dtype of a payload."""
-
-    env_class: ClassVar[type[gymnasium.Env[Any, Any]]]
-    layout: np.dtype[Any]
-    columns: ClassVar[dict[str, tuple[tuple[int, ...], Any]]] = {}
-
-    def __init__(self, env: Any) -> None:
-        self.env = env
-
-    def meaning(self) -> Any:
-        """Return what the game is played by."""
-        table = repr((self.env.P, self.env.initial_state_distrib.tolist()))
-        return hashlib.blake2b(table.encode(), digest_size=16).hexdigest()
-
-    @abc.abstractmethod
-    def read(self, fields: np.void) -> None:
-        """Write the state of `env` into `fields`, but for its generator."""
-
-    @abc.abstractmethod
-    def write(self, fields: np.void) -> None:
-        """Make `fields` the state of `env`, but for its generator."""
-
-    @abc.abstractmethod
-    def named(self, fields: NDArray[Any]) -> dict[str, NDArray[Any]]:
-        """Return the named parts of N `fields`."""
-
-    @abc.abstractmethod
-    def compose(self, fields: np.void, **physics: Any) -> None:
-        """Change in `fields` what `physics` names."""
-
-
-class _Grid(_Game):
-    """A walk over numbered places by a table of probabilities."""
-
-    layout = np.dtype([_RANDOM, ("s", "<i8"), ("lastaction", "<i8")])
-    columns: ClassVar = {"prob": ((), np.float64)}
-
-    def read(self, fields: np.void) -> None:
-        env = self.env
-        fields["s"] = env.s
-        fields["lastaction"] = _NOTHING if env.lastaction is None else env.lastaction
-
-    def write(self, fields: np.void) -> None:
-        env, action = self.env, int(fields["lastaction"])
-        env.s = self.place(fields["s"])
-        env.lastaction = None if action == _NOTHING else action
-
-    def place(self, number: Any) -> int:
-        """Return `number` if there is such a place."""
-        if int(number) not in self.env.P:
-            raise StateFormatError(
-                f"a state row is damaged: {type(self.env).__name__} has no place {int(number)}"
-            )
-        return int(number)
-
-    def shape(self) -> tuple[int, int]:
-        """Return rows and columns of the grid."""
-        return self.env.desc.shape if hasattr(self.env, "desc") else self.env.shape  # type: ignore[no-any-return]
-
-    def named(self, fields: NDArray[Any]) -> dict[str, NDArray[Any]]:
-        row, column = np.divmod(fields["s"], self.shape()[1])
-        return {
-            "s": fields["s"].copy(),
-            "lastaction": fields["lastaction"].copy(),
-            "row": row,
-            "column": column,
-        }
-
-    def compose(self, fields: np.void, **physics: Any) -> None:
-        row, column = divmod(int(fields["s"]), self.shape()[1])
-        _only(physics, "s", "row", "column", "lastaction")
-        row, column = _whole(physics, "row", row), _whole(physics, "column", column)
-        if not (0 <= row < self.shape()[0] and 0 <= column < self.shape()[1]):
-            raise InputError(f"there is no place ({row}, {column}) on a board of {self.shape()}")
-        fields["s"] = _choice(physics, "s", row * self.shape()[1] + column, len(self.env.P))
-        action = physics.get("lastaction", fields["lastaction"])
-        fields["lastaction"] = _NOTHING if action is None else action
-
-
-class _CliffWalking(_Grid):
-    env_class = CliffWalkingEnv
-
-
-class _FrozenLake(_Grid):
-    """A lake whose map is in the row, where it was drawn at random."""
-
-    env_class = FrozenLakeEnv
-
-    def __init__(self, env: Any) -> None:
-        super().__init__(env)
-        arguments = {} if env.spec is None else env.spec.kwargs
-        self._arguments = {key: arguments[key] for key in arguments if key in _LAKE_ARGUMENTS}
-        self.drawn = bool(arguments) and arguments.get("desc") is None is arguments.get("map_name")
-        self._lakes: dict[bytes, Any] = {env.desc.tobytes(): env}
-        if self.drawn:
-            letters = ("desc", "u1", (env.desc.size,))
-            self.layout = np.dtype([*_Grid.layout.descr[:1], *_Grid.layout.descr[1:], letters])
-
-    def meaning(self) -> Any:
-        if not self.drawn:
-            return super().meaning()
-        return {key: repr(value) for key, value in sorted(self._arguments.items())}
-
-    def read(self, fields: np.void) -> None:
-        super().read(fields)
-        if self.drawn:
-            fields["desc"] = self.env.desc.view(np.uint8).ravel()
-
-    def write(self, fields: np.void) -> None:
-        if self.drawn:
-            letters = fields["desc"].tobytes()
-            if letters != self.env.desc.tobytes():
-                self._move_to(letters)
-        super().write(fields)
-
-    def _move_to(self, letters: bytes) -> None:
-        lake = self._lakes.get(letters)
-        if lake is None:
-            if not set(letters) <= set(b"SFHG") or b"S" not in letters:
-                raise StateFormatError("a state row is damaged: its map is no frozen lake")
-            size = self.env.desc.shape[1]
-            text = letters.decode("ascii")
-            rows = [text[start : start + size] for start in range(0, len(text), size)]
-            lake = FrozenLakeEnv(desc=rows, **self._arguments)
-            self._lakes[letters] = lake
-        env = self.env
-        env.desc, env.P, env.initial_state_distrib = lake.desc, lake.P, lake.initial_state_distrib
-
-    def named(self, fields: NDArray[Any]) -> dict[str, NDArray[Any]]:
-        found = super().named(fields)
-        if self.drawn:
-            found["desc"] = fields["desc"].copy().view("S1").reshape(-1, *self.shape())
-        return found
-
-
-_LAKE_ARGUMENTS = ("is_slippery", "success_rate", "reward_schedule")
-
-
-class _Taxi(_Game):
-    env_class = TaxiEnv
-    layout = np.dtype(
-        [_RANDOM, ("s", "<i8"), ("lastaction", "<i8"), ("taxi_orientation", "<i8"), ("fickle_step", "<i8")]
-    )
-    columns: ClassVar = {"prob": ((), np.float64), "action_mask": ((6,), np.int8)}
-
-    def meaning(self) -> Any:
-        env = self.env
-        return [super().meaning(), bool(env.fickle_passenger), repr(env.fickle_probability)]
-
-    def read(self, fields: np.void) -> None:
-        env = self.env
-        fields["s"] = env.s
-        fields["lastaction"] = _NOTHING if env.lastaction is None else env.lastaction
-        fields["taxi_orientation"] = env.taxi_orientation
-        fields["fickle_step"] = env.fickle_step
-
-    def write(self, fields: np.void) -> None:
-        env, action = self.env, int(fields["lastaction"])
-        if not (0 <= fields["s"] < 500 and 0 <= fields["taxi_orientation"] < 4):
-            raise StateFormatError("a state row is damaged: Taxi has no such place or direction")
-        env.s = int(fields["s"])
-        env.lastaction = None if action == _NOTHING else action
-        env.taxi_orientation = int(fields["taxi_orientation"])
-        env.fickle_step = bool(fields["fickle_step"])
-
-    def named(self, fields: NDArray[Any]) -> dict[str, NDArray[Any]]:
-        number = fields["s"]
-        return {
-            "s": number.copy(),
-            "taxi_row": number // 100,
-            "taxi_column": number // 20 % 5,
-            "passenger": number // 4 % 5,
-            "destination": number % 4,
-            "lastaction": fields["lastaction"].copy(),
-            "taxi_orientation": fields["taxi_orientation"].copy(),
-            "fickle_step": fields["fickle_step"] != 0,
-        }
-
-    def compose(self, fields: np.void, **physics: Any) -> None:
-        parts = ("taxi_row", "taxi_column", "passenger", "destination")
-        _only(physics, "s", *parts, "fickle_step")
-        number = _choice(physics, "s", int(fields["s"]), 500)
-        places = [number // 100, number // 20 % 5, number // 4 % 5, number % 4]
-        values = [
-            _choice(physics, name, place, count)
-            for name, place, count in zip(parts, places, (5, 5, 5, 4), strict=True)
-        ]
-        fields["s"] = self.env.encode(*values)
-        fields["fickle_step"] = bool(physics.get("fickle_step", fields["fickle_step"]))
-
-
-class _Blackjack(_Game):
-    """Two hands: the cards in their order, and past `_PLAYER` or `_DEALER` of them their sum.
-
-    A player is bust with 22 cards at the latest, the dealer stands with 17; only a game that is
-    played on after its end has more, and what it then depends on is the sum.
-    """
-
-    env_class = BlackjackEnv
-    _PLAYER, _DEALER = 32, 24
-    _SUITS = ("", "C", "D", "H", "S")
-    _VALUES = ("", "A", "2", "3", "4", "5", "6", "7", "8", "9", "10", "J", "Q", "K")
-    layout = np.dtype(
-        [
-            _RANDOM,
-            ("player", "u1", (_PLAYER,)),
-            ("dealer", "u1", (_DEALER,)),
-            ("more", "<i8", (2,)),
-            ("suit", "u1"),
-            ("value", "u1"),
-        ]
-    )
-
-    def meaning(self) -> Any:
-        return [bool(self.env.natural), bool(self.env.sab)]
-
-    def read(self, fields: np.void) -> None:
-        env = self.env
-        for index, (name, room) in enumerate((("player", self._PLAYER), ("dealer", self._DEALER))):
-            hand = getattr(env, name)
-            cards = fields[name]
-            cards[: len(hand)] = hand[:room]
-            cards[len(hand) :] = 0
-            fields["more"][index] = sum(hand[room:])
-        fields["suit"] = self._SUITS.index(env.dealer_top_card_suit)
-        fields["value"] = self._VALUES.index(env.dealer_top_card_value_str)
-
-    def write(self, fields: np.void) -> None:
-        env = self.env
-        hands = []
-        for index, name in enumerate(("player", "dealer")):
-            hand = fields[name].tolist()
-            hand = hand[: hand.index(0)] if 0 in hand else hand
-            more = int(fields["more"][index])
-            if not hand or more < 0 or max(hand) > 10:
-                raise StateFormatError(f"a state row is damaged: no such hand of the {name}")
-            hands.append(hand + [more] * (more > 0))
-        if fields["suit"] >= len(self._SUITS) or fields["value"] >= len(self._VALUES):
-            raise StateFormatError("a state row is damaged: no such card")
-        env.player, env.dealer = hands
-        env.dealer_top_card_suit = self._SUITS[fields["suit"]]
-        env.dealer_top_card_value_str = self._VALUES[fields["value"]]
-
-    def named(self, fields: NDArray[Any]) -> dict[str, NDArray[Any]]:
-        more = fields["more"]
-        found = {}
-        for index, name in enumerate(("player", "dealer")):
-            hands = [[*cards[cards > 0].tolist(), int(rest)] for cards, rest in zip(fields[name], more[:, index], strict=True)]
-            found[name] = fields[name].copy()
-            found[f"{name}_sum"] = np.array([sum_hand(hand) for hand in hands], np.int64)
-            if name == "player":
-                found["usable_ace"] = np.array([usable_ace(hand) for hand in hands], np.int64)
-        return found
-
-    def compose(self, fields: np.void, **physics: Any) -> None:
-        _only(physics, "player", "dealer")
-        for index, (name, room) in enumerate((("player", self._PLAYER), ("dealer", self._DEALER))):
-            if name not in physics:
-                continue
-            hand = np.asarray(physics[name])
-            wrong = hand.dtype.kind not in "iu" or hand.ndim != 1 or not 2 <= len(hand) <= room
-            if wrong or hand.min() < 1 or hand.max() > 10:
-                raise InputError(f"a hand is 2 to {room} cards from 1 (ace) to 10, got {hand}")
-            fields[name][:] = 0
-            fields[name][: len(hand)] = hand
-            fields["more"][index] = 0
-            if name == "dealer":
-                fields["value"] = hand[0]
-
-
-_GAMES: dict[type, type[_Game]] = {
-    game.env_class: game for game in (_CliffWalking, _FrozenLake, _Taxi, _Blackjack)
-}
 
 
 class ToyTextSimulator(GymnasiumSimulator):
@@ -324,26 +41,19 @@ class ToyTextSimulator(GymnasiumSimulator):
     def prepare(self) -> None:
         """Find out which game it is, and reset it once."""
         kind = type(self.base)
-        if kind not in _GAMES:
+        if kind not in GAMES:
             raise SnapshotError(
                 f"{qualified_name(kind)} is none of Gymnasium's toy text environments; plan over it "
                 "with plangym_like.PickledEnv"
             )
-        self._game = _GAMES[kind](self.base)
-        if all(type(wrapper) in _SILENT for wrapper in self._links()):
+        self._game = GAMES[kind](self.base)
+        if all(type(wrapper) in _SILENT for wrapper in chain(self.env)):
             self.plain_infos = False
             self.columns = {
                 name: (shape, np.dtype(dtype))
                 for name, (shape, dtype) in self._game.columns.items()
             }
         super().prepare()
-
-    def _links(self) -> list[gymnasium.Env[Any, Any]]:
-        links, env = [], self.env
-        while isinstance(env, gymnasium.Wrapper):
-            links.append(env)
-            env = env.env
-        return links
 
     # What is the state
 
@@ -369,7 +79,7 @@ class ToyTextSimulator(GymnasiumSimulator):
         return {**self._game.named(fields), **self.memory.fields(payloads[:, behind:])}
 
     def compose(self, payload: Row, **physics: Any) -> None:
-        """Set ``s`` or its parts (see `fields`) on the boards, ``player`` and ``dealer`` in Blackjack.
+        """Set ``s`` or its parts (see `fields`); in Blackjack ``player`` and ``dealer``.
 
         Raises
         ------
@@ -411,23 +121,3 @@ class ToyTextEnv(PlanEnv):
     """
 
     simulator_class = ToyTextSimulator
-
-
-def _only(physics: Mapping[str, Any], *names: str) -> None:
-    unknown = sorted(set(physics) - set(names))
-    if unknown:
-        raise InputError(f"no part of this state is called {unknown[0]!r}: it has {', '.join(names)}")
-
-
-def _whole(physics: Mapping[str, Any], name: str, default: int) -> int:
-    value = physics.get(name, default)
-    if isinstance(value, bool) or not isinstance(value, (int, np.integer)):
-        raise InputError(f"{name} is a whole number, got {value!r}")
-    return int(value)
-
-
-def _choice(physics: Mapping[str, Any], name: str, default: int, count: int) -> int:
-    value = _whole(physics, name, default)
-    if not 0 <= value < count:
-        raise InputError(f"{name} is a whole number from 0 to {count - 1}, got {value}")
-    return value

@@ -24,7 +24,8 @@ from plangym_like.parallel.worker_lane import WorkerLane
 from plangym_like.plan_env import PlanEnv
 from plangym_like.states import Row
 
-# A batch that this process steps faster than this many times the way to a worker and back stays here.
+# A batch that this process steps faster than this many times the way to a worker and back stays
+# here.
 _WORTH_ROUND_TRIPS = 3.0
 _ROUND_TRIP_SECONDS = 2e-4
 
@@ -208,8 +209,8 @@ class BatchEnv:
     def reset(self, indices: Sequence[int] | None = None, return_states: bool = True) -> Any:
         """Reset environments; returns ``(states, obs, infos)``, or ``(obs, infos)``.
 
-        ``states`` is ``(K, state_nbytes)``, ``obs`` a batch of K observations, ``infos`` a list of K
-        dicts, for the K environments that `indices` names (all of them if left out).
+        ``states`` is ``(K, state_nbytes)``, ``obs`` a batch of K observations, ``infos`` a list of
+        K dicts, for the K environments that `indices` names (all of them if left out).
         """
         with self._lock:
             self._ensure_open()

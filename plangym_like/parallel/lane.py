@@ -29,9 +29,9 @@ _seconds_per_row = 0.0
 class Job:
     """Rows `start` to `stop` of a batch, for one lane.
 
-    ``blocks`` names the block of each region; ``attached`` numbers the descriptors that came along,
-    ``dropped`` the blocks to forget. ``careful`` steps one row at a time. ``actions`` are the range's
-    actions where their space is no array.
+    ``blocks`` names the block of each region; ``attached`` numbers the descriptors that came
+    along, ``dropped`` the blocks to forget. ``careful`` steps one row at a time. ``actions`` are
+    the range's actions where their space is no array.
     """
 
     lane: int
@@ -60,8 +60,8 @@ class Report:
 def run_job(env: PlanEnv, job: Job, fds: Sequence[int] = ()) -> Report:
     """Step rows from ``job.start`` until the lane's limit, which the parent may lower meanwhile.
 
-    The lane writes which row it is in, and up to where it is done, so that its parent knows after any
-    death which rows are left and which of them was running.
+    The lane writes which row it is in, and up to where it is done, so that its parent knows after
+    any death which rows are left and which of them was running.
     """
     global _seconds_per_row
     for number, fd in zip(job.attached, fds, strict=True):

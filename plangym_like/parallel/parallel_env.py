@@ -20,9 +20,9 @@ from plangym_like.states import Row
 class ParallelEnv:
     """Everything that a `PlanEnv` is, with batches stepped on several lanes.
 
-    Single steps, resets and states are those of an environment in this process; it is also one of the
-    lanes, so `n_workers` lanes are this process and ``n_workers - 1`` children. A batch that is too
-    small or too cheap to be worth sending is stepped here.
+    Single steps, resets and states are those of an environment in this process; it is also one of
+    the lanes, so `n_workers` lanes are this process and ``n_workers - 1`` children. A batch that
+    is too small or too cheap to be worth sending is stepped here.
 
     Parameters
     ----------

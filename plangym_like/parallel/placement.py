@@ -1,7 +1,8 @@
-"""Where the arrays of a batch lie in shared memory: both sides of a process border compute the same.
+"""Where the arrays of a batch lie in shared memory, the same on both sides of a border.
 
-A batch has four regions, each a block of its own, because they live for different times: ``inputs`` until
-the batch is done, and ``states``, ``observations`` and ``outcomes`` until the caller drops them.
+A batch has four regions, each a block of its own, because they live for different times:
+``inputs`` until the batch is done, and ``states``, ``observations`` and ``outcomes`` until the
+caller drops them.
 """
 
 from __future__ import annotations
@@ -104,7 +105,7 @@ def _arrays(layout: Layout, shape: Shape, region: str) -> list[Leaf]:
     number = np.dtype(np.int64)
     width = layout.format.state_nbytes
     if region == "inputs":
-        arrays = [((shape.state_rows, width), np.dtype(np.uint8))]
+        arrays: list[Leaf] = [((shape.state_rows, width), np.dtype(np.uint8))]
         if not shape.dt:
             arrays.append(((shape.count,), number))
         if shape.seeded:
@@ -121,10 +122,14 @@ def _arrays(layout: Layout, shape: Shape, region: str) -> list[Leaf]:
             return []
         return [((*lead, *inner), dtype) for inner, dtype in layout.obs_leaves or ()]
     flag = np.dtype(bool)
-    arrays = [(lead, np.dtype(np.float64)), (lead, flag), (lead, flag), ((shape.count,), number)]
-    if not shape.horizon:
-        arrays += [((shape.count, *inner), dtype) for inner, dtype in layout.columns.values()]
-    return arrays
+    columns = {} if shape.horizon else layout.columns
+    return [
+        (lead, np.dtype(np.float64)),
+        (lead, flag),
+        (lead, flag),
+        ((shape.count,), number),
+        *(((shape.count, *inner), dtype) for inner, dtype in columns.values()),
+    ]
 
 
 def _carve(memory: Memory, arrays: list[Leaf]) -> Iterator[NDArray[Any]]:

@@ -1,8 +1,8 @@
 """How one batch is dealt out to lanes, and what happens when lanes fail.
 
-Every lane starts on a share of the rows. Whoever is done takes half of what the slowest still has, by
-lowering that lane's limit: no lock, so nothing that a killed worker could hold. When victim and thief race
-for a row, both step it, and because rows are pure they write the same bytes.
+Every lane starts on a share of the rows. Whoever is done takes half of what the slowest still has,
+by lowering that lane's limit: no lock, so nothing that a killed worker could hold. When victim and
+thief race for a row, both step it, and because rows are pure they write the same bytes.
 """
 
 from __future__ import annotations
@@ -317,4 +317,3 @@ def _poisoned(row: int, error: WorkerDiedError) -> PoisonInputError:
     )
     poisoned.__cause__ = error
     return poisoned
-

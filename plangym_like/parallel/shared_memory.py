@@ -1,9 +1,9 @@
 """Shared memory without a name in any file system, lent out and taken back.
 
-A block is a memory file (``memfd``; where the platform lacks it, a temporary file that is unlinked at
-once). Other processes get it by its descriptor. Nothing can leak: the kernel frees a block with the last
-process that has it open. Its pages are reserved when it is made, so that a lack of memory is an error
-there and never a SIGBUS later.
+A block is a memory file (``memfd``; where the platform lacks it, a temporary file that is unlinked
+at once). Other processes get it by its descriptor. Nothing can leak: the kernel frees a block with
+the last process that has it open. Its pages are reserved when it is made, so that a lack of memory
+is an error there and never a SIGBUS later.
 """
 
 from __future__ import annotations

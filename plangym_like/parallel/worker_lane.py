@@ -6,7 +6,16 @@ import time
 from typing import Any
 
 from plangym_like.parallel.external_process import ExternalProcess
-from plangym_like.parallel.lane import CURSOR, DONE, LIMIT, Job, Report, control_line, greet, run_job
+from plangym_like.parallel.lane import (
+    CURSOR,
+    DONE,
+    LIMIT,
+    Job,
+    Report,
+    control_line,
+    greet,
+    run_job,
+)
 from plangym_like.parallel.shared_memory import SharedBlock
 
 
@@ -35,7 +44,7 @@ class WorkerLane:
         self.known: set[int] = set()
         self.progress_at = 0.0
         self._progress = (-1, -1)
-        self._greeting = process.apply(greet)
+        self._greeting: Any = process.apply(greet)
 
     @property
     def ready(self) -> bool:

@@ -1,11 +1,11 @@
-"""Gymnasium's classic control over columns of numbers: N rows step at once, each as it would alone.
+"""Gymnasium's classic control over columns of numbers: N rows at once, each as if alone.
 
-Every result is bit-identical to that of the environment's own ``step``, so every expression keeps that
-step's operands, order and dtypes; the formulas are those of ``gymnasium/envs/classic_control``. Three
-things follow from how NumPy treats single numbers and arrays:
+Every result is bit-identical to that of the environment's own ``step``, so every expression keeps
+that step's operands, order and dtypes; the formulas are those of
+``gymnasium/envs/classic_control``. Three things follow from how NumPy treats numbers and arrays:
 
-- ``x**2`` of a single number is libm's ``pow``, of an array it is ``x * x``, and now and then the two
-  differ in the last bit; ``np.float_power`` is ``pow`` for arrays too.
+- ``x**2`` of a single number is libm's ``pow``, of an array it is ``x * x``, and now and then
+  the two differ in the last bit; ``np.float_power`` is ``pow`` for arrays too.
 - A ``float32`` with a Python ``float`` stays ``float32``, in arithmetic and in comparisons.
 - Constants are read from the living environment, since that is where people edit them.
 """
@@ -24,8 +24,8 @@ from gymnasium.envs.classic_control import (
 
 from plangym_like.envs.classic_dynamics.acrobot import Acrobot
 from plangym_like.envs.classic_dynamics.agreement import agrees
+from plangym_like.envs.classic_dynamics.block_stepper import BlockStepper
 from plangym_like.envs.classic_dynamics.cart_pole import CartPole
-from plangym_like.envs.classic_dynamics.columns import Columns, Survivors
 from plangym_like.envs.classic_dynamics.dynamics import Dynamics, NotVectorisableError
 from plangym_like.envs.classic_dynamics.mountain_car import MountainCar
 from plangym_like.envs.classic_dynamics.mountain_car_continuous import MountainCarContinuous
@@ -39,4 +39,4 @@ FORMS: dict[type[Any], type[Dynamics]] = {
     PendulumEnv: Pendulum,
 }
 
-__all__ = ["FORMS", "Columns", "Dynamics", "NotVectorisableError", "Survivors", "agrees"]
+__all__ = ["FORMS", "BlockStepper", "Dynamics", "NotVectorisableError", "agrees"]

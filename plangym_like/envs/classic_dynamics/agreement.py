@@ -1,8 +1,7 @@
 """Whether an array form and an environment agree to the last bit, on this machine.
 
-The forms rest on what NumPy and libm do for single numbers and for arrays, and both are free to do
-otherwise on another processor or in another version. So nothing is taken for granted: a form is tried out
-before it is used.
+The forms rest on what NumPy and libm do for single numbers and for arrays, and both are free to
+do otherwise on another processor or in another version. So a form is tried out before it is used.
 """
 
 from __future__ import annotations

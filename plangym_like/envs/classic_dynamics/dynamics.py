@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from plangym_like.envs.classic_dynamics.columns import Columns, Floats
 
+
 class NotVectorisableError(Exception):
     """Some row of the chunk has to be stepped by the environment itself."""
 
@@ -34,7 +35,7 @@ class Dynamics(abc.ABC):
     no_hidden : numpy.int32 or numpy.float32
         What stands for ``None`` in ``Columns.hidden``, in its dtype.
     takes_single, leaves_single : bool
-        Whether ``float32`` states are stepped here, and whether states are ``float32`` after a step.
+        Whether ``float32`` states are stepped here, and whether a step leads to them.
     reach : tuple of float
         How far from zero the numbers of the state are tried out.
     """
@@ -55,7 +56,7 @@ class Dynamics(abc.ABC):
 
     @classmethod
     def signature(cls, env: Any) -> tuple[Any, ...] | None:
-        """Return what the step of `env` depends on besides its state; ``None`` if it is replaced."""
+        """Return what a step depends on besides the state; ``None`` where it is replaced."""
         if not vars(env).keys().isdisjoint(("step", *cls.methods)):
             return None
         values: tuple[Any, ...] = attrgetter(*cls.constants)(env)
@@ -70,6 +71,11 @@ class Dynamics(abc.ABC):
         if cls.num_actions:
             return bool(getattr(space, "n", 0) == cls.num_actions and space.start == 0)
         return bool(space.shape == (1,) and space.dtype == np.float32)
+
+    @staticmethod
+    def as_hidden(number: Any) -> Any:
+        """Return the value of the attribute `hidden` that the saved `number` stands for."""
+        return None if number == -1 else number
 
     @staticmethod
     def refusal(env: Any, action: Any) -> str:

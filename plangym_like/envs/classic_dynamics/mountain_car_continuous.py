@@ -34,7 +34,7 @@ class MountainCarContinuous(Dynamics):
 
     @classmethod
     def suits(cls, env: Any) -> bool:
-        """A bound that was hit is compared with the goal in double precision, all else in single."""
+        """Bounds, once hit, are compared with the goal in double precision, all else in single."""
         if not super().suits(env):
             return False
         pairs = [(place, env.goal_position) for place in (env.min_position, env.max_position)]

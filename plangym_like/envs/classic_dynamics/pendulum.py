@@ -21,6 +21,10 @@ class Pendulum(Dynamics):
     no_hidden = np.float32(np.nan)
     reach = (12.0, 9.0)
 
+    @staticmethod
+    def as_hidden(number: Any) -> Any:
+        return None if np.isnan(number) else np.float32(number)
+
     def advance(
         self,
         columns: Columns,

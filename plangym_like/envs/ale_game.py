@@ -1,0 +1,141 @@
+"""ale-py's environment, made fit for planning: nothing that the future depends on stays hidden."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from ale_py import ALEState
+from ale_py.env import AtariEnv as AleEnv
+from numpy.typing import NDArray
+
+# What ALE's own save and restore does not carry: the frame buffers, which these games draw only in
+# part (so a frame can show what another branch drew), and memory that a reset leaves behind. They
+# are settled before every restore, and their steps start from a restored state, so that nothing
+# depends on what ran before. All other games were found to need none of this.
+_UNSETTLED = frozenset(
+    {
+        "air_raid",
+        "amidar",
+        "koolaid",
+        "qbert",
+        "tetris",
+        "tic_tac_toe_3d",
+        "trondead",
+        "video_checkers",
+        "yars_revenge",
+    }
+)
+
+
+class PlannableAle(AleEnv):
+    """ale-py's environment with the stickiness outside the emulator, where it can be saved."""
+
+    def __init__(
+        self, *, repeat_action_probability: float, episodic_life: bool, **kwargs: Any
+    ) -> None:
+        super().__init__(repeat_action_probability=0.0, **kwargs)
+        self.stickiness = repeat_action_probability
+        self.episodic_life = episodic_life
+        self._codes: list[int] = [action.value for action in self._action_set]
+        self.previous = 0
+        self.frames = 0
+        self.ran_a_frame = False
+        self.settled = False
+        self.picture: NDArray[np.uint8] | None = None
+        self._neutral: ALEState | None = None
+        if self._game in _UNSETTLED:
+            self._neutral = self._draw_neutral()
+
+    def _draw_neutral(self) -> ALEState:
+        """Return a state of this game that is the same in every process."""
+        self.ale.setInt("random_seed", 0)
+        self.load_game()
+        self.ale.reset_game()
+        self.ale.act(0)
+        neutral = self.ale.cloneState()
+        self.seed_game()
+        self.load_game()
+        return neutral
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Any, Any]:
+        self.ran_a_frame = False
+        self.picture = None
+        result = super().reset(seed=seed, options=options)
+        self.previous = 0
+        if self._neutral is not None:
+            self.settle()
+        return result
+
+    def settle(self) -> None:
+        """Continue as if the present state had been restored; the picture stays."""
+        self.picture = self.ale.getScreenRGB()
+        self.restore(self.ale.cloneState())
+
+    def restore(self, state: ALEState) -> None:
+        """Restore `state`; valid from the first moment on."""
+        if not self.ran_a_frame:
+            # An emulator just reset keeps some of that reset's memory until it has run.
+            for _ in range(1 if self._neutral is None else 4):
+                self.ale.act(0)
+            self.ran_a_frame = True
+        if self._neutral is not None:
+            self.ale.restoreState(self._neutral)
+            self.ale.act(0)
+            self.ale.act(0)
+        self.ale.restoreState(state)
+        self.settled = True
+
+    def hold(self, action: Any, dt: int) -> tuple[float, int]:
+        """Hold `action` for `dt` frameskips or until the game ends: summed reward, frames."""
+        if self.continuous:
+            chosen, strength = self._joystick(action)
+        else:
+            chosen, strength = self._codes[action], 1.0
+        if self._neutral is not None and not self.settled:
+            self.settle()
+        self.settled = False
+        act, over = self.ale.act, self.ale.game_over
+        skip = self._frameskip
+        reward, frames = 0.0, 0
+        self.picture = None
+        self.ran_a_frame = True
+        for _ in range(dt):
+            span = skip if isinstance(skip, int) else int(self.np_random.integers(*skip))
+            for _ in range(span):
+                if self.stickiness and self.np_random.random() < self.stickiness:
+                    reward += act(self.previous, strength)
+                else:
+                    self.previous = chosen
+                    reward += act(chosen, strength)
+                frames += 1
+                if over():
+                    self.frames = frames
+                    return reward, frames
+        self.frames = frames
+        return reward, frames
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, Any]:
+        lives = self.ale.lives()
+        reward, _ = self.hold(action, 1)
+        lost = self.episodic_life and self.ale.lives() < lives
+        return (
+            self._get_obs(),
+            reward,
+            self.ale.game_over(with_truncation=False) or lost,
+            self.ale.game_truncated(),
+            self._get_info(),
+        )
+
+    def _joystick(self, action: NDArray[np.float32]) -> tuple[int, float]:
+        radius, angle, fire = action
+        limit = self.continuous_action_threshold
+        x, y = radius * np.cos(angle), radius * np.sin(angle)
+        event = self.map_action_idx(
+            left_center_right=int(x > limit) - int(x < -limit),
+            down_center_up=int(y > limit) - int(y < -limit),
+            fire=fire > limit,
+        )
+        return event.value, radius

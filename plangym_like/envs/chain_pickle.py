@@ -1,0 +1,288 @@
+"""An environment and its wrappers as one pickle, without what only shows the state.
+
+Pickled in one go are the attributes of the base and of each wrapper, so that what they share stays
+shared. Spaces, specs, functions and modules stand for themselves: the pickle names the place where
+they were found when the environment was made, and another process finds its own there. Windows and
+locks are left out. Classes of ``__main__`` are found through the environment's own classes, since a
+worker process has another ``__main__``.
+"""
+
+from __future__ import annotations
+
+import enum
+import io
+import pickle
+import types
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import gymnasium
+from gymnasium.utils import EzPickle
+
+from plangym_like.envs.configuration import (
+    is_configuration,
+    is_plain_class,
+    is_render_handle,
+    own_pickling,
+    qualified_name,
+)
+from plangym_like.envs.hidden_memory import hidden_memory
+from plangym_like.envs.known_wrappers import impossible, memory_of
+from plangym_like.envs.memory_holder import CONSTANT, MemoryHolder, kind_of
+from plangym_like.envs.wrapper_memory import chain
+from plangym_like.errors import SnapshotError, StateFormatError
+
+_MAX_DEPTH = 30
+_WAY_OUT = (
+    "write a Simulator for the environment (plangym_like.Simulator), or name the attributes that are "
+    "its memory in its class: state_attributes = ('name', ...)"
+)
+
+
+class ChainPickle:
+    """Turns what a chain of environments remembers into bytes and back.
+
+    Parameters
+    ----------
+    env : gymnasium.Env
+        The chain, reset at least once.
+
+    Raises
+    ------
+    SnapshotError
+        A class decides for itself how it is pickled, or an attribute cannot be; the message says
+        which and what to do.
+    """
+
+    def __init__(self, env: gymnasium.Env[Any, Any]) -> None:
+        links: list[Any] = [*chain(env), env.unwrapped]
+        _check_class(links[-1])
+        self._things: dict[str, Any] = {}
+        self._classes: dict[tuple[str, str], type] = {}
+        self.holders: list[MemoryHolder] = []
+        for number, link in enumerate(links):
+            self._things[f"link {number}"] = link
+            reason = impossible(link)
+            if reason is not None:
+                name = qualified_name(type(link))
+                raise SnapshotError(f"wrapper {name} cannot be saved: {reason}")
+        self._ids = {id(thing): place for place, thing in self._things.items()}
+        self._seen: set[int] = set(self._ids)
+        for number, link in enumerate(links):
+            self._add(link, base=number == len(links) - 1)
+        self._ids = {id(thing): place for place, thing in self._things.items()}
+        self.dumps()
+
+    def dumps(self) -> bytes:
+        """Return the memory of the chain.
+
+        Raises
+        ------
+        SnapshotError
+            Something has become unpicklable.
+        """
+        memories = [holder.read() for holder in self.holders]
+        try:
+            return self._dumps(memories)
+        except SnapshotError:
+            raise
+        except Exception as error:
+            raise self._culprit(memories, error) from error
+
+    def loads(self, data: bytes | memoryview) -> list[Any]:
+        """Return the memories in `data`, which must come from `dumps`: this runs code.
+
+        Raises
+        ------
+        StateFormatError
+            The bytes are damaged, or of another chain.
+        """
+        try:
+            memories: list[Any] = _Unpickler(io.BytesIO(data), self).load()
+            fits = list(map(MemoryHolder.fits, self.holders, memories))
+        except Exception as error:
+            raise StateFormatError(f"the pickle in a state row is damaged: {error}") from error
+        if len(memories) != len(self.holders) or not all(fits):
+            raise StateFormatError("the pickle in a state row is of another environment")
+        return memories
+
+    def restore(self, memories: list[Any]) -> None:
+        """Make `memories`, which `loads` returned, the chain's own."""
+        for holder, memory in zip(self.holders, memories, strict=True):
+            holder.write(memory)
+
+    def place_of(self, thing: Any) -> str | None:
+        """Return the place of `thing` if it stands for itself."""
+        return self._ids.get(id(thing))
+
+    def thing_at(self, place: str) -> Any:
+        """Return what stands for itself at `place`."""
+        return self._things[place]
+
+    def class_named(self, module: str, name: str) -> type:
+        """Return a class that no import finds, by way of the environment's own classes."""
+        if (module, name) not in self._classes:
+            for kind in list(self._classes.values()):
+                for value in _named_by(kind):
+                    self._classes.setdefault((value.__module__, value.__qualname__), value)
+        return self._classes[module, name]
+
+    def _dumps(self, value: Any) -> bytes:
+        stream = io.BytesIO()
+        _Pickler(stream, self).dump(value)
+        return stream.getvalue()
+
+    def _add(self, link: Any, *, base: bool) -> None:
+        kind = type(link)
+        names = memory_of(link)
+        holder = MemoryHolder(kind.__name__, kind, lambda: link, names, constant=_constant(base))
+        if names != ():
+            self.holders.append(holder)
+        for inner in kind.__mro__:
+            self._classes.setdefault((inner.__module__, inner.__qualname__), inner)
+        if getattr(kind, "state_attributes", None) is None:
+            for name, value in vars(link).items():
+                if name not in holder.constant and not is_render_handle(value):
+                    self._gather(f"{kind.__name__}.{name}", value, 0)
+        for name in holder.constant & set(vars(link)):
+            if vars(link)[name] is not None:
+                self._things.setdefault(f"{kind.__name__}.{name}", vars(link)[name])
+
+    def _gather(self, place: str, value: Any, depth: int) -> None:
+        """Find what stands for itself in `value`."""
+        if depth > _MAX_DEPTH or isinstance(value, bool | int | float | str | bytes | None):
+            return
+        if id(value) in self._seen:
+            return
+        self._seen.add(id(value))
+        if isinstance(value, dict):
+            for key, item in value.items():
+                self._gather(f"{place}[{key!r}]", item, depth + 1)
+        elif isinstance(value, list | tuple | deque):
+            for index, item in enumerate(value):
+                self._gather(f"{place}[{index}]", item, depth + 1)
+        elif isinstance(value, types.MethodType):
+            self._gather(f"{place}.__self__", value.__self__, depth + 1)
+        elif isinstance(value, enum.Enum | type):
+            kind = value if isinstance(value, type) else type(value)
+            self._classes.setdefault((kind.__module__, kind.__qualname__), kind)
+        elif is_configuration(value):
+            self._check_function(place, value)
+            self._things[place] = value
+        elif hasattr(value, "__dict__"):
+            kind = type(value)
+            self._classes.setdefault((kind.__module__, kind.__qualname__), kind)
+            for name, item in vars(value).items():
+                self._gather(f"{place}.{name}", item, depth + 1)
+
+    def _check_function(self, place: str, value: Any) -> None:
+        reason, objects = hidden_memory(value)
+        held = [thing for thing in objects if id(thing) not in self._ids]
+        if reason is None and held:
+            reason = f"holds {kind_of(held[0])}, which may remember something"
+        if reason is not None:
+            raise SnapshotError(
+                f"{place} cannot be saved: the function {reason}, out of reach of a pickle; keep it "
+                "in an attribute of the environment or wrapper itself"
+            )
+
+    def _culprit(self, memories: list[Any], error: Exception) -> SnapshotError:
+        for holder, memory in zip(self.holders, memories, strict=True):
+            for name, value in holder.items(memory):
+                try:
+                    self._dumps(value)
+                except Exception as reason:
+                    return SnapshotError(
+                        f"{holder.place}.{name}, {kind_of(value)}, cannot be pickled: {reason}; {_WAY_OUT}"
+                    )
+        return SnapshotError(f"the environment cannot be pickled: {error}; {_WAY_OUT}")
+
+
+class _Pickler(pickle.Pickler):
+    def __init__(self, stream: io.BytesIO, owner: ChainPickle) -> None:
+        super().__init__(stream, protocol=5)
+        self._owner = owner
+
+    def reducer_override(self, thing: Any) -> Any:
+        place = self._owner.place_of(thing)
+        if place is not None:
+            return _thing_at, (place,)
+        if isinstance(thing, type):
+            if thing.__module__ == "__main__" or "<locals>" in thing.__qualname__:
+                return _class_named, (thing.__module__, thing.__qualname__)
+            return NotImplemented
+        if isinstance(thing, EzPickle):
+            raise SnapshotError(
+                f"{kind_of(thing)} is an EzPickle: it would come back as it was made, not as it is; "
+                f"{_WAY_OUT}"
+            )
+        if is_render_handle(thing):
+            return _nothing, ()
+        return NotImplemented
+
+
+class _Unpickler(pickle.Unpickler):
+    def __init__(self, stream: io.BytesIO, owner: ChainPickle) -> None:
+        super().__init__(stream)
+        self._owner = owner
+
+    def find_class(self, module: str, name: str) -> Any:
+        if module == __name__:
+            own: dict[str, Callable[..., Any]] = {
+                _thing_at.__name__: self._owner.thing_at,
+                _class_named.__name__: self._owner.class_named,
+                _nothing.__name__: _nothing,
+            }
+            return own[name]
+        return super().find_class(module, name)
+
+
+# Pickles name these functions; the unpickler puts the chain's own in their place.
+def _thing_at(place: str) -> Any:
+    raise KeyError(place)
+
+
+def _class_named(module: str, name: str) -> Any:
+    raise KeyError(name)
+
+
+def _nothing() -> None:
+    return None
+
+
+def _constant(base: bool) -> frozenset[str]:
+    # An environment may well keep the game itself in an attribute called env.
+    return CONSTANT - {"env"} if base else CONSTANT
+
+
+def _named_by(kind: type) -> Iterator[type]:
+    for attribute in vars(kind).values():
+        function = getattr(attribute, "__func__", attribute)
+        function = getattr(function, "fget", function)
+        for value in getattr(function, "__globals__", {}).values():
+            if isinstance(value, type):
+                yield value
+        for cell in getattr(function, "__closure__", None) or ():
+            if isinstance(cell.cell_contents, type):
+                yield cell.cell_contents
+
+
+def _check_class(base: Any) -> None:
+    kind = type(base)
+    name = qualified_name(kind)
+    if isinstance(base, EzPickle):
+        raise SnapshotError(
+            f"{name} is an EzPickle: it wraps a simulator that is not written in Python, and would "
+            f"come back from a pickle unstepped; {_WAY_OUT}"
+        )
+    method = own_pickling(kind)
+    if method is not None:
+        raise SnapshotError(
+            f"{name} has its own {method}, so a pickle of it need not be its state; {_WAY_OUT}"
+        )
+    if not is_plain_class(kind):
+        raise SnapshotError(
+            f"{name} keeps state outside its __dict__ (__slots__, or a class that is not written in "
+            f"Python); {_WAY_OUT}"
+        )

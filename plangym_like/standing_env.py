@@ -1,0 +1,366 @@
+"""`StandingEnv`: a simulator that stands in a current state and is stepped from it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, ClassVar, Self
+
+import gymnasium
+import numpy as np
+from gymnasium.spaces import Space
+from numpy.typing import NDArray
+
+from plangym_like.batches import Layout, check_dt
+from plangym_like.errors import ClosedError, InputError
+from plangym_like.simulator import Outcome, Simulator
+from plangym_like.spaces import as_actions, take
+from plangym_like.states import HEADER_NBYTES, Row, StateFormat
+from plangym_like.transitions import ResetObservation, ResetResult, Step, Transition
+
+
+class StandingEnv:
+    """What `PlanEnv` is before batches: see there for the parameters.
+
+    While a batch uses the simulator for other rows, the current state is set aside as a row
+    (`park`), and written back when it is needed again.
+    """
+
+    simulator_class: ClassVar[Callable[..., Simulator]]
+    SINGLETON: ClassVar[bool] = False
+    STATE_IS_ARRAY: ClassVar[bool] = True
+
+    def __init__(
+        self,
+        name: str | Callable[..., gymnasium.Env[Any, Any]],
+        frameskip: int | tuple[int, int] | None = None,
+        autoreset: bool = True,
+        delay_setup: bool = False,
+        *,
+        return_image: bool = False,
+        **simulator_kwargs: Any,
+    ) -> None:
+        if return_image and simulator_kwargs.get("render_mode") != "rgb_array":
+            raise InputError("return_image=True needs render_mode='rgb_array'")
+        self._name = name
+        self._kwargs: dict[str, Any] = {
+            "frameskip": frameskip,
+            "autoreset": autoreset,
+            "return_image": return_image,
+            **simulator_kwargs,
+        }
+        self.autoreset = autoreset
+        self.return_image = return_image
+        self._sim: Simulator | None = None
+        self._closed = False
+        if not delay_setup:
+            self.setup()
+
+    def setup(self) -> None:
+        """Make the simulator, unless that has been done already."""
+        if self._closed:
+            raise ClosedError(f"{self!r} has been closed")
+        if self._sim is not None:
+            return
+        kwargs = {
+            key: value
+            for key, value in self._kwargs.items()
+            if key not in ("autoreset", "return_image")
+        }
+        sim = type(self).simulator_class(self._name, **kwargs)
+        columns = dict(sim.columns)
+        if self.return_image:
+            columns["rgb"] = (sim.image().shape, np.dtype(np.uint8))
+        state_format = StateFormat(
+            sim.family,
+            sim.meaning(),
+            sim.payload_nbytes,
+            checksum=sim.checksum,
+            variable=sim.variable,
+        )
+        self._layout = Layout(
+            sim.observation_space,
+            sim.action_space,
+            state_format,
+            columns,
+            plain_infos=sim.plain_infos,
+        )
+        self._lock = threading.RLock()
+        self._started = False
+        self._parked: Row | None = None
+        self._picture: Any = None
+        self._sim = sim
+
+    def __getstate__(self) -> dict[str, Any]:
+        if self._sim is not None:
+            raise TypeError(
+                f"{self!r} holds a live simulator and cannot be pickled: send its state rows, or "
+                "make it with delay_setup=True and pickle it before its first use"
+            )
+        return self.__dict__
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.name!r})"
+
+    # What it is
+
+    @property
+    def name(self) -> str:
+        """The id, or the name of the callable that makes the environment."""
+        return self._name if isinstance(self._name, str) else getattr(self._name, "__name__", "?")
+
+    @property
+    def simulator(self) -> Simulator:
+        """The simulator, standing in the env's current state."""
+        self._wake()
+        assert self._sim is not None
+        return self._sim
+
+    @property
+    def gym_env(self) -> gymnasium.Env[Any, Any]:
+        """The wrapped Gymnasium environment, standing in the env's current state."""
+        return self.simulator.env
+
+    @property
+    def layout(self) -> Layout:
+        """What this environment's batches look like."""
+        self.setup()
+        return self._layout
+
+    @property
+    def observation_space(self) -> Space[Any]:
+        """The space of single observations."""
+        return self.layout.observation_space
+
+    @property
+    def action_space(self) -> Space[Any]:
+        """The space of single actions."""
+        return self.layout.action_space
+
+    @property
+    def obs_shape(self) -> tuple[int, ...] | None:
+        """The shape of one observation."""
+        return self.observation_space.shape
+
+    @property
+    def action_shape(self) -> tuple[int, ...] | None:
+        """The shape of one action."""
+        return self.action_space.shape
+
+    @property
+    def img_shape(self) -> tuple[int, ...]:
+        """The shape of `get_image`'s pictures."""
+        return self.get_image().shape
+
+    @property
+    def state_nbytes(self) -> int:
+        """Bytes in one state row."""
+        return self.layout.format.state_nbytes
+
+    @property
+    def frameskip(self) -> int | tuple[int, int]:
+        """Frames that one action lasts; a pair is the range that it is drawn from."""
+        self.setup()
+        assert self._sim is not None
+        return self._sim.frameskip
+
+    @property
+    def exactness(self) -> str:
+        """``"exact"``: bit-identical to never having stopped; else ``"approximate"``."""
+        self.setup()
+        assert self._sim is not None
+        return self._sim.exactness
+
+    @property
+    def exactness_note(self) -> str:
+        """Why `exactness` is what it is."""
+        self.setup()
+        assert self._sim is not None
+        return self._sim.exactness_note
+
+    @property
+    def unwrapped(self) -> Self:
+        """This env itself: wrappers live inside it."""
+        return self
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_") or self.__dict__.get("_closed", True):
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        sim = self.simulator
+        if hasattr(sim, name):
+            return getattr(sim, name)
+        return sim.env.get_wrapper_attr(name)
+
+    # The current state
+
+    def reset(
+        self,
+        *,
+        seed: int | None = None,
+        options: dict[str, Any] | None = None,
+        return_state: bool = True,
+    ) -> ResetResult | ResetObservation:
+        """Start an episode.
+
+        Returns
+        -------
+        ResetResult
+            ``(state, obs, info)``, or ``(obs, info)`` with ``return_state=False``.
+        """
+        with self._using() as sim:
+            self._parked, self._picture = None, None
+            obs, info = sim.reset(seed, options)
+            self._started = True
+            if self.return_image:
+                info = {**info, "rgb": sim.image()}
+            if not return_state:
+                return ResetObservation(obs, info)
+            return ResetResult(self._read(sim), obs, info)
+
+    def get_state(self) -> Row:
+        """Return the current state as a fresh row ``(state_nbytes,) uint8``."""
+        with self._using(start=True) as sim:
+            return self._read(sim) if self._parked is None else self._parked.copy()
+
+    def set_state(self, state: Row) -> None:
+        """Make `state` the current state.
+
+        Raises
+        ------
+        StateError
+            The row is malformed or of another environment; the current state stays.
+        """
+        with self._using() as sim:
+            rows = self._layout.format.check(state)
+            if len(rows) != 1:
+                raise InputError(f"set_state takes one state row, got {len(rows)}")
+            sim.write(rows[0, HEADER_NBYTES:])
+            self._parked, self._picture = None, None
+            self._started = True
+
+    def step(
+        self,
+        action: Any,
+        state: Row | None = None,
+        dt: int = 1,
+        return_state: bool | None = None,
+    ) -> Transition | Step:
+        """Hold `action` for ``dt * frameskip`` frames, or until the episode ends.
+
+        Parameters
+        ----------
+        action : element of the action space
+        state : row, optional
+            The state to step from; the env is left in what comes of it.
+        dt : int
+            At least 1.
+        return_state : bool, optional
+            ``None`` returns the state exactly where one was given.
+
+        Returns
+        -------
+        Transition
+            ``(state, obs, reward, terminated, truncated, info)``; without the state, a `Step`.
+        """
+        with self._using(start=state is None) as sim:
+            batch = as_actions(self.action_space, action)
+            if len(batch) != 1:
+                raise InputError(f"step takes one action, got {len(batch)}")
+            steps = check_dt(dt)
+            if not isinstance(steps, int):
+                raise InputError("step takes one dt")
+            if state is not None:
+                self.set_state(state)
+            self._wake()
+            outcome = sim.step(take(batch, 0), steps)
+            return self._deliver(
+                sim, outcome, steps, return_state if return_state is not None else state is not None
+            )
+
+    def _deliver(
+        self, sim: Simulator, outcome: Outcome, dt: int, return_state: bool
+    ) -> Transition | Step:
+        obs, reward, terminated, truncated, info, frames = outcome
+        info = {**info, "n_step": frames, "dt": dt}
+        if self.return_image:
+            info["rgb"] = sim.image()
+        state = self._read(sim) if return_state else None
+        if self.autoreset and (terminated or truncated):
+            sim.reset()
+        if state is None:
+            return Step(obs, reward, terminated, truncated, info)
+        return Transition(state, obs, reward, terminated, truncated, info)
+
+    def sample_action(self) -> Any:
+        """Return a random action."""
+        return self.action_space.sample()
+
+    def get_image(self) -> NDArray[np.uint8]:
+        """Return the picture of the current state, ``(height, width, 3) uint8``."""
+        with self._using(start=True) as sim:
+            self._wake()
+            return sim.image()
+
+    def park(self) -> None:
+        """Set the current state aside, so that the simulator may be used for other rows."""
+        with self._using():
+            self._park()
+
+    # Life and death
+
+    def clone(self, **changed: Any) -> Self:
+        """Return another env built with the same arguments, but for `changed`.
+
+        It stands in this env's state, unless the change gives states another meaning.
+        """
+        kwargs = {**self._kwargs, **changed}
+        other = type(self)(kwargs.pop("name", self._name), **kwargs)
+        if self._sim is not None and self._started and other._sim is not None:
+            if other._layout.format == self._layout.format:
+                other.set_state(self.get_state())
+        return other
+
+    def close(self) -> None:
+        """Release the simulator; may be called again."""
+        if self._sim is not None:
+            self._sim.close()
+            self._sim = None
+        self._closed = True
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @contextmanager
+    def _using(self, *, start: bool = False) -> Iterator[Simulator]:
+        self.setup()
+        with self._lock:
+            if start and not self._started:
+                self.reset(return_state=False)
+            assert self._sim is not None
+            yield self._sim
+
+    def _read(self, sim: Simulator) -> Row:
+        rows = self._layout.format.new(1)
+        sim.save(rows[0])
+        self._layout.format.seal(rows)
+        row: Row = rows[0]
+        return row
+
+    def _park(self) -> None:
+        if self._parked is None and self._started:
+            assert self._sim is not None
+            self._parked = self._read(self._sim)
+            self._picture = self._sim.keep_picture()
+
+    def _wake(self) -> None:
+        self.setup()
+        if self._parked is not None:
+            assert self._sim is not None
+            self._sim.write(self._parked[HEADER_NBYTES:])
+            if self._picture is not None:
+                self._sim.give_picture(self._picture)
+            self._parked, self._picture = None, None
