@@ -116,7 +116,6 @@ class PlanEnv(StandingEnv):
         return result if blocking else lambda timeout=None: result
 
     def _run(self, rows: Rows) -> BatchTransition | BatchStep | Rollout:
-        self._park()
         self.run_rows(rows, 0, rows.inputs.count)
         return self._layout.result(rows)
 
@@ -125,6 +124,7 @@ class PlanEnv(StandingEnv):
         self.setup()
         sim, layout = self._sim, self._layout
         assert sim is not None
+        self._park()
         if stop <= start:
             return
         fresh = None if rows.next_states is None else rows.next_states[start:stop]

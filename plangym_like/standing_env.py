@@ -24,7 +24,7 @@ class StandingEnv:
     """What `PlanEnv` is before batches: see there for the parameters.
 
     While a batch uses the simulator for other rows, the current state is set aside as a row
-    (`park`), and written back when it is needed again.
+    (`_park`), and written back when it is needed again.
     """
 
     simulator_class: ClassVar[Callable[..., Simulator]]
@@ -301,11 +301,6 @@ class StandingEnv:
         with self._using(start=True) as sim:
             self._wake()
             return sim.image()
-
-    def park(self) -> None:
-        """Set the current state aside, so that the simulator may be used for other rows."""
-        with self._using():
-            self._park()
 
     # Life and death
 

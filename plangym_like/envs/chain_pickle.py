@@ -1,10 +1,10 @@
 """An environment and its wrappers as one pickle, without what only shows the state.
 
-Pickled in one go are the attributes of the base and of each wrapper, so that what they share stays
-shared. Spaces, specs, functions and modules stand for themselves: the pickle names the place where
-they were found when the environment was made, and another process finds its own there. Windows and
-locks are left out. Classes of ``__main__`` are found through the environment's own classes, since a
-worker process has another ``__main__``.
+Pickled in one go are the attributes of the base and of each wrapper, so that what they share
+stays shared. Spaces, specs, functions and modules stand for themselves: the pickle names the
+place where they were found when the environment was made, and another process finds its own
+there. Windows and locks are left out. Classes of ``__main__`` are found through the environment's
+own classes, since a worker process has another ``__main__``.
 """
 
 from __future__ import annotations
@@ -22,21 +22,27 @@ from gymnasium.utils import EzPickle
 
 from plangym_like.envs.configuration import (
     is_configuration,
-    is_plain_class,
-    is_render_handle,
+    is_handle,
+    is_ordinary,
     own_pickling,
     qualified_name,
 )
 from plangym_like.envs.hidden_memory import hidden_memory
 from plangym_like.envs.known_wrappers import impossible, memory_of
-from plangym_like.envs.memory_holder import CONSTANT, MemoryHolder, kind_of
-from plangym_like.envs.wrapper_memory import chain
+from plangym_like.envs.memory_holder import (
+    CONSTANT,
+    MemoryHolder,
+    kind_of,
+    restart_generators,
+)
+from plangym_like.envs.wrapper_memory import chain, describe_wrappers
 from plangym_like.errors import SnapshotError, StateFormatError
 
 _MAX_DEPTH = 30
+_VALUES = (type(None), bool, int, float, str, bytes)
 _WAY_OUT = (
-    "write a Simulator for the environment (plangym_like.Simulator), or name the attributes that are "
-    "its memory in its class: state_attributes = ('name', ...)"
+    "write a Simulator for the environment (plangym_like.Simulator), or name the attributes that "
+    "are its memory in its class: state_attributes = ('name', ...)"
 )
 
 
@@ -48,6 +54,11 @@ class ChainPickle:
     env : gymnasium.Env
         The chain, reset at least once.
 
+    Attributes
+    ----------
+    nbytes : int
+        0: what the wrappers remember has no bytes of its own beside the base's.
+
     Raises
     ------
     SnapshotError
@@ -55,7 +66,11 @@ class ChainPickle:
         which and what to do.
     """
 
+    nbytes = 0
+
     def __init__(self, env: gymnasium.Env[Any, Any]) -> None:
+        self._base: Any = env.unwrapped
+        self._meaning = describe_wrappers(env)
         links: list[Any] = [*chain(env), env.unwrapped]
         _check_class(links[-1])
         self._things: dict[str, Any] = {}
@@ -73,6 +88,14 @@ class ChainPickle:
             self._add(link, base=number == len(links) - 1)
         self._ids = {id(thing): place for place, thing in self._things.items()}
         self.dumps()
+
+    def meaning(self) -> list[Any]:
+        """Return classes and arguments of the wrappers, as JSON-able values."""
+        return self._meaning
+
+    def reseed(self, seed: int) -> None:
+        """Restart every generator in an attribute, but for the base's ``np_random``."""
+        restart_generators(self.holders, vars(self._base).get("_np_random"), seed)
 
     def dumps(self) -> bytes:
         """Return the memory of the chain.
@@ -143,7 +166,7 @@ class ChainPickle:
             self._classes.setdefault((inner.__module__, inner.__qualname__), inner)
         if getattr(kind, "state_attributes", None) is None:
             for name, value in vars(link).items():
-                if name not in holder.constant and not is_render_handle(value):
+                if name not in holder.constant and not is_handle(value):
                     self._gather(f"{kind.__name__}.{name}", value, 0)
         for name in holder.constant & set(vars(link)):
             if vars(link)[name] is not None:
@@ -151,7 +174,7 @@ class ChainPickle:
 
     def _gather(self, place: str, value: Any, depth: int) -> None:
         """Find what stands for itself in `value`."""
-        if depth > _MAX_DEPTH or isinstance(value, bool | int | float | str | bytes | None):
+        if depth > _MAX_DEPTH or isinstance(value, _VALUES):
             return
         if id(value) in self._seen:
             return
@@ -183,8 +206,8 @@ class ChainPickle:
             reason = f"holds {kind_of(held[0])}, which may remember something"
         if reason is not None:
             raise SnapshotError(
-                f"{place} cannot be saved: the function {reason}, out of reach of a pickle; keep it "
-                "in an attribute of the environment or wrapper itself"
+                f"{place} cannot be saved: the function {reason}, out of reach of a pickle; keep "
+                "it in an attribute of the environment or wrapper itself"
             )
 
     def _culprit(self, memories: list[Any], error: Exception) -> SnapshotError:
@@ -193,9 +216,8 @@ class ChainPickle:
                 try:
                     self._dumps(value)
                 except Exception as reason:
-                    return SnapshotError(
-                        f"{holder.place}.{name}, {kind_of(value)}, cannot be pickled: {reason}; {_WAY_OUT}"
-                    )
+                    place = f"{holder.place}.{name}, {kind_of(value)},"
+                    return SnapshotError(f"{place} cannot be pickled: {reason}; {_WAY_OUT}")
         return SnapshotError(f"the environment cannot be pickled: {error}; {_WAY_OUT}")
 
 
@@ -214,10 +236,10 @@ class _Pickler(pickle.Pickler):
             return NotImplemented
         if isinstance(thing, EzPickle):
             raise SnapshotError(
-                f"{kind_of(thing)} is an EzPickle: it would come back as it was made, not as it is; "
-                f"{_WAY_OUT}"
+                f"{kind_of(thing)} is an EzPickle: it would come back as it was made, not as it "
+                f"is; {_WAY_OUT}"
             )
-        if is_render_handle(thing):
+        if is_handle(thing):
             return _nothing, ()
         return NotImplemented
 
@@ -281,8 +303,8 @@ def _check_class(base: Any) -> None:
         raise SnapshotError(
             f"{name} has its own {method}, so a pickle of it need not be its state; {_WAY_OUT}"
         )
-    if not is_plain_class(kind):
+    if not is_ordinary(kind):
         raise SnapshotError(
-            f"{name} keeps state outside its __dict__ (__slots__, or a class that is not written in "
-            f"Python); {_WAY_OUT}"
+            f"{name} keeps state outside its __dict__ (__slots__, or a class that is not written "
+            f"in Python); {_WAY_OUT}"
         )

@@ -12,6 +12,7 @@ import hashlib
 import logging
 import pathlib
 import re
+import threading
 import types
 from collections.abc import Mapping
 from typing import Any
@@ -52,14 +53,26 @@ _RENDERERS = frozenset(
 )
 
 
+_LOCKS = (type(threading.Lock()), type(threading.RLock()))
+
+
 class _Ordinary:
     pass
 
 
-def is_render_handle(value: Any) -> bool:
-    """Tell whether `value` is a window, surface, clock or the like, which only shows the state."""
+def is_handle(value: Any) -> bool:
+    """Tell whether `value` is a window, picture, clock or lock (or holds nothing else).
+
+    It only shows the state or guards it, and is left as it is.
+    """
     kind = type(value)
-    return kind.__module__ != "builtins" and any(
+    if kind in (list, tuple):
+        return bool(value) and is_handle(value[0]) and all(map(is_handle, value))
+    if kind is dict:
+        return bool(value) and all(map(is_handle, value.values()))
+    if kind.__module__ == "builtins":
+        return False
+    return kind in _LOCKS or any(
         link.__module__.partition(".")[0] in _RENDERERS for link in kind.__mro__
     )
 
@@ -69,18 +82,15 @@ def is_configuration(value: Any) -> bool:
     return isinstance(value, (*_FIXED, *FUNCTIONS, enum.Enum))
 
 
-def is_ordinary(value: Any) -> bool:
-    """Tell whether all that `value` remembers lies in its ``__dict__``.
+def is_ordinary(kind: type) -> bool:
+    """Tell whether all that instances of `kind` remember lies in their ``__dict__``.
 
-    True of instances of classes written in Python, without ``__slots__`` and without a way of their
-    own to be pickled.
+    True of classes written in Python, without ``__slots__``.
     """
-    kind = type(value)
-    return (
-        hasattr(value, "__dict__")
+    return bool(
+        kind.__dictoffset__
         and kind.__basicsize__ == _Ordinary.__basicsize__
         and not kind.__itemsize__
-        and own_pickling(kind) is None
     )
 
 

@@ -46,6 +46,8 @@ class GymnasiumSimulator(Simulator):
         Wrapper classes or ``(class, kwargs)`` pairs, applied in order.
     remove_time_limit : bool
         Leave out the `TimeLimit` that the id registers.
+    state_capacity : int, optional
+        Bytes reserved in each row for what the wrappers remember, where that has no fixed size.
     env_kwargs
         Passed to ``gymnasium.make``.
     """
@@ -61,6 +63,7 @@ class GymnasiumSimulator(Simulator):
         obs_type: str | None = None,
         wrappers: Iterable[WrapperLike] | None = None,
         remove_time_limit: bool = True,
+        state_capacity: int | None = None,
         **env_kwargs: Any,
     ) -> None:
         if obs_type is not None and obs_type not in self.obs_types:
@@ -69,6 +72,7 @@ class GymnasiumSimulator(Simulator):
         self.render_mode = render_mode
         self.obs_type = obs_type
         self.env_kwargs = env_kwargs
+        self.state_capacity = state_capacity
         self._pictures = obs_type in ("rgb", "grayscale") and "ram" not in self.obs_types
         if self._pictures and render_mode is None:
             self.render_mode = "rgb_array"
@@ -84,7 +88,7 @@ class GymnasiumSimulator(Simulator):
         self.observation_space = env.observation_space
         self.columns: dict[str, Leaf] = {}
         self.prepare()
-        self.memory = WrapperMemory(env)
+        self.memory = self.remember(env)
         self._base_nbytes = padded(self.base_nbytes())
         self.payload_nbytes = self._base_nbytes + padded(self.memory.nbytes)
         if self._pictures:
@@ -118,6 +122,10 @@ class GymnasiumSimulator(Simulator):
         """
         self.env.reset(seed=0)
         forget_seed(self.env)
+
+    def remember(self, env: gymnasium.Env[Any, Any]) -> Any:
+        """Return what saves the memory of the wrappers around the base of `env`."""
+        return WrapperMemory(env, self.state_capacity)
 
     # What is the state
 

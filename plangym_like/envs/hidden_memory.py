@@ -1,9 +1,10 @@
 """Whether a function remembers anything between its calls, as far as its code and closure tell.
 
 A wrapper may hold a function (``TransformReward(env, func)``). Restoring a state leaves functions
-alone, so one that remembers must be refused. Seen are: assignments to closure and global variables;
-containers of the closure, the defaults, a partial's arguments and the globals that the code changes
-by a method or a subscript; random generators. Not seen is what happens under another name or in a call.
+alone, so one that remembers must be refused. Seen are: assignments to closure and global
+variables; containers of the closure, the defaults, a partial's arguments and the globals that the
+code changes by a method or a subscript; random generators. Not seen is what happens under another
+name or in a call.
 """
 
 from __future__ import annotations
@@ -61,7 +62,8 @@ def _why(function: Any, objects: list[Any], seen: set[int]) -> str | None:
         return _why_partial(function, objects, seen)
     if not isinstance(function, types.FunctionType):
         return _why(function.__wrapped__, objects, seen)
-    assigned, changed = set(), set()
+    assigned: set[str] = set()
+    changed: set[str] = set()
     for code in _codes(function.__code__):
         instructions = [x for x in dis.get_instructions(code) if x.opname != "CACHE"]
         for instruction in instructions:

@@ -43,7 +43,7 @@ _CHANGING: dict[str, tuple[str, ...]] = {
         *("return_rms.mean", "return_rms.var", "return_rms.count"),
     ),
 }
-_UNCHANGING = ("transform_action.", "transform_observation.", "transform_reward.")
+_UNCHANGING: tuple[str, ...] = ("transform_action.", "transform_observation.", "transform_reward.")
 _UNCHANGING += ("array_conversion.", "jax_to_numpy.", "jax_to_torch.", "numpy_to_torch.")
 _IMPOSSIBLE = {
     f"{_OWN}rendering.RecordVideo": "it writes files; make a video of get_image() instead",

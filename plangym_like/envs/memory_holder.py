@@ -7,7 +7,9 @@ from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import Any
 
-from plangym_like.envs.configuration import is_render_handle, qualified_name
+import numpy as np
+
+from plangym_like.envs.configuration import is_handle, qualified_name
 from plangym_like.errors import SnapshotError
 
 # Attributes of an environment that no step changes.
@@ -38,6 +40,8 @@ class MemoryHolder:
         Attributes that are configuration, with their values.
     opened : set of str
         Attributes whose objects have holders of their own.
+    constant : set of str
+        Attributes that never are memory.
     """
 
     place: str
@@ -46,6 +50,7 @@ class MemoryHolder:
     names: tuple[str, ...] | None
     fixed: dict[str, Any] = field(default_factory=dict)
     opened: set[str] = field(default_factory=set)
+    constant: frozenset[str] = CONSTANT
     _get: Callable[[Any], Any] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -82,7 +87,7 @@ class MemoryHolder:
             if name not in memory and self._is_memory(name, attributes):
                 del attributes[name]
         for name, value in memory.items():
-            if not is_render_handle(attributes.get(name)):
+            if not is_handle(attributes.get(name)):
                 attributes[name] = value
 
     def fits(self, memory: Any) -> bool:
@@ -93,7 +98,7 @@ class MemoryHolder:
             type(name) is str
             and name not in self.fixed
             and name not in self.opened
-            and name not in CONSTANT
+            and name not in self.constant
             for name in memory
         )
 
@@ -103,10 +108,10 @@ class MemoryHolder:
 
     def _is_memory(self, name: str, attributes: dict[str, Any]) -> bool:
         return not (
-            name in CONSTANT
+            name in self.constant
             or name in self.fixed
             or name in self.opened
-            or is_render_handle(attributes[name])
+            or is_handle(attributes[name])
         )
 
     def _thing(self) -> Any:
@@ -120,6 +125,17 @@ class MemoryHolder:
                 f"environment was made and is {kind_of(thing)} now; keep one object, or plain data"
             )
         return thing
+
+
+def restart_generators(holders: list[MemoryHolder], own: Any, seed: int) -> None:
+    """Restart the random generators in attributes of `holders` from `seed`, all but `own`."""
+    number = 0
+    for holder in holders:
+        for _, value in holder.items(holder.read()):
+            if isinstance(value, np.random.Generator) and value is not own:
+                bits: Any = value.bit_generator
+                bits.state = type(bits)(np.random.SeedSequence([int(seed), number])).state
+                number += 1
 
 
 def kind_of(value: Any) -> str:

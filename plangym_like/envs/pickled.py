@@ -1,20 +1,19 @@
 """Any environment written in Python, saved as a pickle of its attributes.
 
-What is the state: all attributes of the environment and its wrappers but spaces, specs and windows (see
-`plangym_like.envs.chain_pickle`). Whether that is all is tried out when the environment is made: it is
-saved, stepped, restored and stepped again, and refused if it does not do the same.
+What is the state: all attributes of the environment and its wrappers but spaces, specs and
+windows (see `plangym_like.envs.chain_pickle`). Whether that is all is tried out when the
+environment is made: it is saved, stepped, restored and stepped again, and refused if it does not
+do the same.
 
-A row holds a length, a tag and the pickle. Unpickling runs code, so the tag, keyed for this session
-and its workers, is checked first. Rows of one and the same state may differ in a few bytes: a pickle
-knows whether two equal strings are one object.
+A row holds a length, a tag and the pickle. Unpickling runs code, so the tag, keyed for this
+session and its workers, is checked first. Two rows of one and the same state may differ in a few
+bytes: a pickle knows whether two equal strings are one object.
 """
 
 from __future__ import annotations
 
-import copy
 import hashlib
 import hmac
-import pickle
 import struct
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -23,25 +22,17 @@ import gymnasium
 import numpy as np
 from numpy.typing import NDArray
 
-from plangym_like import random_state
-from plangym_like.envs import plain_data
 from plangym_like.envs.chain_pickle import ChainPickle
 from plangym_like.envs.configuration import describe, qualified_name
-from plangym_like.envs.gymnasium_simulator import GymnasiumSimulator, forget_seed
-from plangym_like.envs.wrapper_memory import WrapperMemory, describe_wrappers
-from plangym_like.errors import (
-    SnapshotError,
-    StateCapacityError,
-    StateFormatError,
-    UntrustedStateError,
-)
+from plangym_like.envs.gymnasium_simulator import GymnasiumSimulator
+from plangym_like.envs.repetition import try_out
+from plangym_like.errors import StateCapacityError, StateFormatError, UntrustedStateError
 from plangym_like.plan_env import PlanEnv
 from plangym_like.states import Row, padded, session_key
 
-_TAG_NBYTES = 16
 _LENGTH = struct.Struct("<Q")
+_TAG_NBYTES = 16
 _START = _LENGTH.size + _TAG_NBYTES
-_PROBE_STEPS = 12
 _SLACK = 1024
 
 
@@ -80,33 +71,35 @@ class PickledSimulator(GymnasiumSimulator):
         allow_pickle: bool = False,
         **simulator_kwargs: Any,
     ) -> None:
-        self._capacity = state_capacity
         self._allow_pickle = allow_pickle
-        super().__init__(name, **simulator_kwargs)
+        super().__init__(name, state_capacity=state_capacity, **simulator_kwargs)
 
     # What is the state
 
-    def remember(self, env: gymnasium.Env[Any, Any]) -> WrapperMemory | None:
-        """Return nothing: the wrappers are in the pickle of the base."""
+    def remember(self, env: gymnasium.Env[Any, Any]) -> ChainPickle:
+        """Return what saves wrappers and base, in one."""
         self._pickle = ChainPickle(env)
-        return None
+        return self._pickle
 
     def base_nbytes(self) -> int:
         """Try the environment out, and return the bytes to reserve."""
-        needed = _START + self._try_out()
-        if self._capacity is None:
+        longest, note = try_out(self.env, self._pickle)
+        if note:
+            self.exactness, self.exactness_note = "approximate", note
+        needed = _START + longest
+        if self.state_capacity is None:
+            # A power of two, so that a pickle that is a little longer elsewhere gives the same.
             return 1 << (2 * needed + _SLACK - 1).bit_length()
-        if needed > self._capacity:
-            raise self._too_small(needed)
-        return self._capacity
+        if needed > self.state_capacity:
+            raise _too_small(needed, self.state_capacity)
+        return self.state_capacity
 
     def meaning(self) -> Mapping[str, Any]:
         """Return id or callable, class, arguments, wrappers and version."""
         return {
             **super().meaning(),
             "class": qualified_name(type(self.base)),
-            "callable": describe(self.name),
-            "wrappers": describe_wrappers(self.env),
+            "callable": None if isinstance(self.name, str) else describe(self.name),
         }
 
     def fields(self, payloads: Row) -> dict[str, NDArray[Any]]:
@@ -129,7 +122,7 @@ class PickledSimulator(GymnasiumSimulator):
         data = self._pickle.dumps()
         used = _START + len(data)
         if used > len(payload):
-            raise self._too_small(used)
+            raise _too_small(used, len(payload))
         payload[:_START] = np.frombuffer(_LENGTH.pack(len(data)) + _tag(data), np.uint8)
         payload[_START:used] = np.frombuffer(data, np.uint8)
         return used
@@ -156,20 +149,6 @@ class PickledSimulator(GymnasiumSimulator):
         """Do what `write` does: base and wrappers are one."""
         self.write(payload)
 
-    def reseed(self, seed: int) -> None:
-        """Give the base and every wrapper that draws numbers of its own a new generator."""
-        own = vars(self.base).get("_np_random")
-        self.base._np_random = random_state.seeded_generator(seed)
-        number = 0
-        for holder in self._pickle.holders:
-            for _, value in holder.items(holder.read()):
-                if not isinstance(value, np.random.Generator) or value is self.base._np_random:
-                    continue
-                number += 1
-                fresh = np.random.PCG64(np.random.SeedSequence([int(seed), number]))
-                ...
-        del own
-
     def _unsealed(self, payload: Row) -> bytes:
         (length,) = _LENGTH.unpack(payload[: _LENGTH.size].tobytes())
         if length > len(payload) - _START:
@@ -178,7 +157,31 @@ class PickledSimulator(GymnasiumSimulator):
         tag = payload[_LENGTH.size : _START].tobytes()
         if not self._allow_pickle and not hmac.compare_digest(tag, _tag(data)):
             raise UntrustedStateError(
-                "a state row holds a pickle that was not made in this session; unpickling it could run "
-                "any code. If you trust its source, make the environment with allow_pickle=True"
+                "a state row holds a pickle that was not made in this session; unpickling it could "
+                "run any code. If you trust its source, make the environment with allow_pickle=True"
             )
         return data
+
+
+class PickledEnv(PlanEnv):
+    """Plan over a Gymnasium environment that is written in Python.
+
+    >>> from gymnasium.envs.classic_control import PendulumEnv
+    >>> env = PickledEnv(PendulumEnv)
+    >>> state, obs, info = env.reset(seed=0)
+    >>> env.step_batch([[0.5], [-0.5]], state).rewards.round(3)
+    array([-0.762, -0.762])
+    """
+
+    simulator_class = PickledSimulator
+
+
+def _tag(data: bytes) -> bytes:
+    return hashlib.blake2b(data, key=session_key(), digest_size=_TAG_NBYTES).digest()
+
+
+def _too_small(needed: int, reserved: int) -> StateCapacityError:
+    return StateCapacityError(
+        f"a snapshot takes {needed} bytes, but {reserved} are reserved in each row; make the "
+        f"environment with state_capacity={padded(2 * needed)}"
+    )

@@ -54,6 +54,7 @@ def encode(value: Any, known: Sequence[Any] = ()) -> bytes:
     SnapshotError
         Some part of `value` is not plain data.
 
+    >>> from collections import deque
     >>> decode(encode({"lives": 3, "frames": deque([1.5], maxlen=4)}))
     {'lives': 3, 'frames': deque([1.5], maxlen=4)}
     """

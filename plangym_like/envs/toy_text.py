@@ -1,9 +1,9 @@
 """Gymnasium's toy text: FrozenLake, CliffWalking, Taxi and Blackjack, in rows of about 100 bytes.
 
-What is the state: the few attributes that ``step`` changes, and the generator. The tables that the
-games are played by (maps, probabilities, rewards) never change and are part of the rows' fingerprint;
-only a lake that was drawn at random when it was made travels in its rows, since every process draws
-another one.
+What is the state: the few attributes that ``step`` changes, and the generator. The tables that
+the games are played by (maps, probabilities, rewards) never change and are part of the rows'
+fingerprint; only a lake that was drawn at random when it was made travels in its rows, since
+every process draws another one.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ class ToyTextSimulator(GymnasiumSimulator):
         kind = type(self.base)
         if kind not in GAMES:
             raise SnapshotError(
-                f"{qualified_name(kind)} is none of Gymnasium's toy text environments; plan over it "
-                "with plangym_like.PickledEnv"
+                f"{qualified_name(kind)} is none of Gymnasium's toy text environments; plan over "
+                "it with plangym_like.PickledEnv"
             )
         self._game = GAMES[kind](self.base)
         if all(type(wrapper) in _SILENT for wrapper in chain(self.env)):

@@ -20,6 +20,8 @@ from plangym_like.errors import InputError, StateFormatError
 
 _NOTHING = -1
 _RANDOM = ("random", "u1", (random_state.GENERATOR_NBYTES,))
+_sum_hand: Any = sum_hand
+_usable_ace: Any = usable_ace
 _LAKE_ARGUMENTS = ("is_slippery", "success_rate", "reward_schedule")
 
 
@@ -279,9 +281,9 @@ class Blackjack(ToyTextGame):
             pairs = zip(fields[name], more[:, index], strict=True)
             hands = [[*cards[cards > 0].tolist(), int(rest)] for cards, rest in pairs]
             found[name] = fields[name].copy()
-            found[f"{name}_sum"] = np.array([sum_hand(hand) for hand in hands], np.int64)
+            found[f"{name}_sum"] = np.array([_sum_hand(hand) for hand in hands], np.int64)
             if name == "player":
-                found["usable_ace"] = np.array([usable_ace(hand) for hand in hands], np.int64)
+                found["usable_ace"] = np.array([_usable_ace(hand) for hand in hands], np.int64)
         return found
 
     def compose(self, fields: np.void, **physics: Any) -> None:

@@ -1,17 +1,17 @@
 """The memory of the wrappers around an environment, as a fixed number of bytes.
 
-What counts as memory: of Gymnasium's own wrappers the attributes that their source changes while it
-steps; of a wrapper whose class has ``state_attributes = ("name", ...)`` those; of any other wrapper
-every attribute that is not configuration. An attribute that is an object of an ordinary Python class
-is looked into: its attributes are memory then.
+What counts as memory: of Gymnasium's own wrappers the attributes that their source changes while
+it steps; of a wrapper whose class has ``state_attributes = ("name", ...)`` those; of any other
+wrapper every attribute that is not configuration. An attribute that is an object of an ordinary
+Python class is looked into: its attributes are memory then.
 
-`NormalizeObservation` and `NormalizeReward` have their running statistics in the state, so a branch
-changes none but its own; with ``update_running_mean`` false the statistics stay what they are.
-`RecordEpisodeStatistics` is saved without its clock: ``info["episode"]["t"]`` and ``time_queue`` belong
-to this process, the only values that differ from run to run.
+`NormalizeObservation` and `NormalizeReward` have their running statistics in the state, so a
+branch changes none but its own; with ``update_running_mean`` false the statistics stay what they
+are. `RecordEpisodeStatistics` is saved without its clock: ``info["episode"]["t"]`` and
+``time_queue`` belong to this process, the only values that differ from run to run.
 
-Not seen is what a wrapper keeps in its class, its module or a C library, and an array of its own that
-is at the same time the environment's: such a wrapper has to keep a copy.
+Not seen is what a wrapper keeps in its class, its module or a C library, and an array of its own
+that is at the same time the environment's: such a wrapper has to keep a copy.
 """
 
 from __future__ import annotations
@@ -32,13 +32,19 @@ from plangym_like.envs import plain_data
 from plangym_like.envs.configuration import (
     describe,
     is_configuration,
+    is_handle,
     is_ordinary,
-    is_render_handle,
+    own_pickling,
     qualified_name,
 )
 from plangym_like.envs.hidden_memory import hidden_memory
 from plangym_like.envs.known_wrappers import TRANSPARENT, impossible, memory_of
-from plangym_like.envs.memory_holder import CONSTANT, MemoryHolder, kind_of
+from plangym_like.envs.memory_holder import (
+    CONSTANT,
+    MemoryHolder,
+    kind_of,
+    restart_generators,
+)
 from plangym_like.errors import SnapshotError, StateCapacityError, StateFormatError
 from plangym_like.states import Row, padded
 
@@ -83,11 +89,7 @@ class WrapperMemory:
         for wrapper in self._wrappers:
             self._add_wrapper(wrapper)
         self._holders = [holder for holder in self._holders if holder.names != ()]
-        self._meaning = [
-            [qualified_name(type(wrapper)), _arguments(wrapper)]
-            for wrapper in self._wrappers
-            if type(wrapper) not in TRANSPARENT
-        ]
+        self._meaning = describe_wrappers(env)
         self.time_limit: Any = None
         self.nbytes: int = 0
         if len(self._holders) == 1 and self._holders[0].kind is TimeLimit:
@@ -100,10 +102,7 @@ class WrapperMemory:
                 raise self._too_small(used)
 
     def meaning(self) -> list[Any]:
-        """Return classes and arguments of the wrappers, outermost first, as JSON-able values.
-
-        Wrappers that only check how an environment is called are left out.
-        """
+        """Return classes and arguments of the wrappers, outermost first, as JSON-able values."""
         return self._meaning
 
     def read(self, payload: Row) -> None:
@@ -153,14 +152,7 @@ class WrapperMemory:
         """Restart every random generator that a wrapper keeps for itself from `seed`."""
         if self.time_limit is not None or not self.nbytes:
             return
-        own = vars(self._base).get("_np_random")
-        number = 0
-        for holder in self._holders:
-            for _, value in holder.items(holder.read()):
-                if isinstance(value, np.random.Generator) and value is not own:
-                    sequence = np.random.SeedSequence([int(seed), number])
-                    value.bit_generator.state = np.random.PCG64(sequence).state
-                    number += 1
+        restart_generators(self._holders, vars(self._base).get("_np_random"), seed)
 
     def fields(self, payloads: Row) -> dict[str, NDArray[Any]]:
         """Return the parts of `payloads` ``(N, nbytes)`` that are numbers, each ``(N, ...)``.
@@ -203,12 +195,12 @@ class WrapperMemory:
         if id(thing) in self._seen:
             return
         self._seen.add(id(thing))
-        if not is_ordinary(thing):
+        if not is_ordinary(type(thing)) or own_pickling(type(thing)):
             raise unsaveable(place, thing)
         holder = MemoryHolder(place, type(thing), locate, None)
         self._holders.append(holder)
         for name, value in vars(thing).items():
-            if name in CONSTANT or is_render_handle(value):
+            if name in CONSTANT or is_handle(value):
                 continue
             inner = f"{place}.{name}"
             if isinstance(value, enum.Enum) or plain_data.is_plain_kind(value):
@@ -337,6 +329,18 @@ class WrapperMemory:
         )
 
 
+def describe_wrappers(env: gymnasium.Env[Any, Any]) -> list[Any]:
+    """Return classes and arguments of the wrappers around `env`, outermost first.
+
+    Wrappers that only check how an environment is called are left out.
+    """
+    return [
+        [qualified_name(type(wrapper)), _arguments(wrapper)]
+        for wrapper in chain(env)
+        if type(wrapper) not in TRANSPARENT
+    ]
+
+
 def chain(env: gymnasium.Env[Any, Any]) -> Iterator[gymnasium.Wrapper[Any, Any, Any, Any]]:
     """Yield the wrappers around `env`, outermost first.
 
@@ -350,8 +354,8 @@ def chain(env: gymnasium.Env[Any, Any]) -> Iterator[gymnasium.Wrapper[Any, Any, 
         env = env.env
     if not isinstance(env, gymnasium.Env):
         raise SnapshotError(
-            f"{kind_of(env)} is not a gymnasium.Env; what steps several environments, in threads or "
-            "in processes, cannot be saved: give the single environment"
+            f"{kind_of(env)} is not a gymnasium.Env; what steps several environments, in threads "
+            "or in processes, cannot be saved: give the single environment"
         )
 
 

@@ -5,29 +5,25 @@ from __future__ import annotations
 import select
 import threading
 import time
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Sequence
 from typing import Any, Self
 
 import numpy as np
 
 from plangym_like import spaces
-from plangym_like.batches import Inputs, Layout, Rows
+from plangym_like.batches import Inputs, Layout
 from plangym_like.errors import ClosedError, InputError
+from plangym_like.parallel.batch_memory import BatchMemory
+from plangym_like.parallel.costs import Costs
 from plangym_like.parallel.external_process import ExternalProcess
-from plangym_like.parallel.lane import CONTROL_WORDS, Job
-from plangym_like.parallel.placement import REGIONS, Memory, Shape, place, region_nbytes
-from plangym_like.parallel.schedule import Schedule
+from plangym_like.parallel.flight import Flight
+from plangym_like.parallel.lane import CONTROL_WORDS
+from plangym_like.parallel.placement import REGIONS
 from plangym_like.parallel.shared_memory import BlockPool, SharedBlock
 from plangym_like.parallel.stats import Stats
 from plangym_like.parallel.worker_lane import WorkerLane
 from plangym_like.plan_env import PlanEnv
 from plangym_like.states import Row
-
-# A batch that this process steps faster than this many times the way to a worker and back stays
-# here.
-_WORTH_ROUND_TRIPS = 3.0
-_ROUND_TRIP_SECONDS = 2e-4
 
 
 class BatchEnv:
@@ -65,6 +61,7 @@ class BatchEnv:
         self.step_timeout = step_timeout
         self.stats = Stats()
         self.seconds_per_row = 0.0
+        self._costs = Costs()
         self._caller = caller
         if not self._envs and caller is None:
             raise InputError("a BatchEnv needs at least one ExternalProcess")
@@ -78,9 +75,9 @@ class BatchEnv:
         self._watched: dict[int, set[int]] = {}
         for lane in self.lanes:
             self.watch(lane)
-        self._lock = threading.RLock()
-        self._flight: _Flight | None = None
-        self._leftover: list[Any] = []
+        self.lock = threading.RLock()
+        self._flight: Flight | None = None
+        self._leftover: list[BatchMemory] = []
         self._state: Row | None = None
         self._closed = False
 
@@ -123,8 +120,8 @@ class BatchEnv:
 
     def run(self, inputs: Inputs, *, states: bool, observations: bool, blocking: bool) -> Any:
         """Step checked inputs; return their result, or a promise of it."""
-        with self._lock:
-            self._ensure_open()
+        with self.lock:
+            self.ensure_open()
             if self._flight is not None:
                 self._flight.land()
             self.stats.batches += 1
@@ -133,30 +130,39 @@ class BatchEnv:
                 result = self._run_here(inputs, states, observations)
                 return result if blocking else lambda timeout=None: result
             self._settle()
-            flight = _Flight(self, inputs, states, observations, here=blocking)
+            begun = time.perf_counter()
+            flight = Flight(
+                self,
+                self._pools,
+                self._caller,
+                inputs,
+                states=states,
+                observations=observations,
+                here=blocking,
+            )
             self._flight = flight
-            return flight.land() if blocking else flight.land
+            if not blocking:
+                return flight.land
+            result = flight.land()
+            seconds = time.perf_counter() - begun
+            self._costs.note(inputs.count, _steps(inputs), seconds=seconds, sent=True)
+            return result
 
     def _stays_here(self, inputs: Inputs) -> bool:
         if self._caller is None:
             return inputs.count == 0
         if inputs.count < 2 or not self.lanes:
             return True
-        worth = _WORTH_ROUND_TRIPS * _ROUND_TRIP_SECONDS
-        return self.seconds_per_row * _weight(inputs) <= worth
+        return not self._costs.send(inputs.count, _steps(inputs))
 
     def _run_here(self, inputs: Inputs, states: bool, observations: bool) -> Any:
         rows = self.layout.allocate(inputs, states=states, observations=observations)
         if self._caller is not None and inputs.count:
-            self._caller.park()
             begun = time.perf_counter()
             self._caller.run_rows(rows, 0, inputs.count)
-            self.note_speed(time.perf_counter() - begun, _weight(inputs))
+            seconds = time.perf_counter() - begun
+            self._costs.note(inputs.count, _steps(inputs), seconds=seconds, sent=False)
         return self.layout.result(rows)
-
-    def note_speed(self, seconds: float, weight: float) -> None:
-        """Remember what a row held for one ``dt`` costs in this process."""
-        self.seconds_per_row = seconds / weight
 
     def wait(self, seconds: float) -> None:
         """Sleep until a worker says something or dies, or `seconds` have passed."""
@@ -192,7 +198,19 @@ class BatchEnv:
                 lane.restart()
                 self.watch(lane)
                 self.stats.restarts += 1
-        self._leftover.clear()
+        while self._leftover:
+            self._leftover.pop().release()
+
+    def landed(self, flight: Flight) -> None:
+        """Note that `flight` is over."""
+        if self._flight is flight:
+            self._flight = None
+        for pool in self._pools.values():
+            pool.forget(lambda number: any(number in lane.known for lane in self.lanes))
+
+    def leave(self, memory: BatchMemory) -> None:
+        """Keep the memory of an abandoned batch until no lane writes to it any more."""
+        self._leftover.append(memory)
 
     # The environments' own state
 
@@ -212,8 +230,8 @@ class BatchEnv:
         ``states`` is ``(K, state_nbytes)``, ``obs`` a batch of K observations, ``infos`` a list of
         K dicts, for the K environments that `indices` names (all of them if left out).
         """
-        with self._lock:
-            self._ensure_open()
+        with self.lock:
+            self.ensure_open()
             chosen = range(len(self._envs)) if indices is None else indices
             promises = [
                 self._envs[index].reset(blocking=False, return_states=True) for index in chosen
@@ -237,6 +255,8 @@ class BatchEnv:
         self._flight = None
         for process in self._envs:
             process.close()
+        while self._leftover:
+            self._leftover.pop().release()
         for pool in self._pools.values():
             pool.close()
         self._control.close()
@@ -247,138 +267,16 @@ class BatchEnv:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _ensure_open(self) -> None:
+    def ensure_open(self) -> None:
+        """Raise `ClosedError` after `close`."""
         if self._closed:
             raise ClosedError("this BatchEnv has been closed")
 
 
-class _Flight:
-    """One batch in shared memory, from launch to landing."""
-
-    def __init__(
-        self, house: BatchEnv, inputs: Inputs, states: bool, observations: bool, *, here: bool
-    ) -> None:
-        self._house = house
-        self._inputs = inputs
-        self._result: Any = None
-        self._error: BaseException | None = None
-        self._landed = False
-        layout, pools = house.layout, house._pools
-        self._shape = Shape.of(inputs, states=states, observations=observations)
-        sizes = region_nbytes(layout, self._shape)
-        self._blocks: dict[str, SharedBlock] = {}
-        self._memory: dict[str, Memory] = {}
-        self._private: set[str] = set()
-        for region, nbytes in sizes.items():
-            if nbytes:
-                pool = pools[region]
-                block = pool.take(nbytes)
-                self._blocks[region] = block
-                if region != "inputs" and pool.may_lend():
-                    self._memory[region] = pool.lend(block)
-                else:
-                    self._private.add(region)
-                    self._memory[region] = block.array()
-        actions = inputs.actions if isinstance(inputs.actions, list) else None
-        self._rows = place(layout, self._shape, self._memory, actions)
-        self._sent_inputs = self._rows.inputs
-        self._rows.inputs = inputs
-        self._copy_common()
-        caller = house._caller
-        step_here: Callable[[int, int], None] | None = None
-        if caller is not None:
-            caller.park()
-            step_here = partial(caller.run_rows, self._rows)
-        self._schedule = Schedule(house, self._rows, self._send, step_here)
-        self._schedule.launch(here=here)
-
-    def _copy_common(self) -> None:
-        sent, given = self._sent_inputs, self._inputs
-        if not isinstance(given.actions, list):
-            sent.actions[:] = given.actions
-        if not isinstance(given.dt, int):
-            assert not isinstance(sent.dt, int)
-            sent.dt[:] = given.dt
-        if given.seeds is not None:
-            assert sent.seeds is not None
-            sent.seeds[:] = given.seeds
-        if len(given.states) == 1:
-            sent.states[:] = given.states
-
-    def _send(self, lane: WorkerLane, start: int, stop: int, careful: bool) -> None:
-        given = self._inputs
-        if len(given.states) > 1:
-            self._sent_inputs.states[start:stop] = given.states[start:stop]
-        actions = given.actions[start:stop] if isinstance(given.actions, list) else None
-        dropped = [number for pool in self._house._pools.values() for number in pool.dropped]
-        blocks = {region: block.number for region, block in self._blocks.items()}
-        make_job = partial(
-            Job,
-            fingerprint=self._house.layout.format.fingerprint,
-            shape=self._shape,
-            blocks=blocks,
-            dropped=tuple(number for number in dropped if number in lane.known),
-            careful=careful,
-            actions=actions,
-        )
-        lane.send(make_job, list(self._blocks.values()), start, stop)
-
-    def land(self, timeout: float | None = None) -> Any:
-        """Return the result; raises what the batch raised."""
-        del timeout
-        with self._house._lock:
-            if not self._landed:
-                self._house._ensure_open()
-                self._finish()
-            if self._error is not None:
-                raise self._error
-            return self._result
-
-    def _finish(self) -> None:
-        house = self._house
-        try:
-            self._schedule.finish()
-        except Exception as error:
-            self._error = error
-        except BaseException:
-            self._schedule.abandon()
-            house._leftover.append(self)
-            house._flight = None
-            self._landed = True
-            self._error = ClosedError("this batch was interrupted")
-            raise
-        self._landed = True
-        house._flight = None
-        if self._error is not None:
-            self._schedule.abandon()
-            house._leftover.append((self._blocks, self._memory))
-        else:
-            self._result = house.layout.result(self._own_rows())
-        settled = not any(lane.busy for lane in house.lanes)
-        for region in self._private:
-            if settled:
-                house._pools[region].give(self._blocks[region])
-        self._memory.clear()
-
-    def _own_rows(self) -> Rows:
-        """Return the rows with everything that could not be lent copied to ordinary memory."""
-        if not self._private - {"inputs"}:
-            return self._rows
-        copies = {
-            region: memory.copy() if region in self._private and region != "inputs" else memory
-            for region, memory in self._memory.items()
-        }
-        rows = place(self._house.layout, self._shape, copies)
-        rows.inputs, rows.infos = self._inputs, self._rows.infos
-        if isinstance(self._rows.observations, list):
-            rows.observations = self._rows.observations
-        return rows
-
-
-def _weight(inputs: Inputs) -> float:
-    """Return how many single steps a batch amounts to."""
-    steps = float(inputs.dt) if isinstance(inputs.dt, int) else float(inputs.dt.mean())
-    return inputs.count * steps * max(1, inputs.horizon)
+def _steps(inputs: Inputs) -> int:
+    """Return how many single steps a row of a batch amounts to."""
+    held = inputs.dt if isinstance(inputs.dt, int) else -(-int(inputs.dt.sum()) // inputs.count)
+    return held * max(1, inputs.horizon)
 
 
 def _common_layout(envs: Sequence[ExternalProcess]) -> Layout:

@@ -90,7 +90,8 @@ def run_job(env: PlanEnv, job: Job, fds: Sequence[int] = ()) -> Report:
         stop = at + 1 if job.careful else at + portion(limit - at, _seconds_per_row)
         started = time.perf_counter()
         env.run_rows(rows, at, stop)
-        _seconds_per_row = (time.perf_counter() - started) / (stop - at)
+        taken = (time.perf_counter() - started) / (stop - at)
+        _seconds_per_row = faded_minimum(_seconds_per_row, taken)
         control[DONE] = at = stop
     report = Report(at, time.perf_counter() - begun)
     if rows.infos:
@@ -113,6 +114,11 @@ def portion(remaining: int, seconds_per_row: float) -> int:
     fine = max(1, int(_FINE_SECONDS / seconds_per_row))
     coarse = max(1, int(_COARSE_SECONDS / seconds_per_row))
     return min(remaining, max(fine, min(coarse, remaining // 4)))
+
+
+def faded_minimum(best: float, measured: float) -> float:
+    """Return the best of all measurements, older ones counting for less; 0 is none."""
+    return min(measured, best * 1.05) if best else measured
 
 
 def control_line(control: Memory, lane: int) -> NDArray[np.int64]:

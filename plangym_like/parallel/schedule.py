@@ -19,7 +19,7 @@ from plangym_like.errors import (
     WorkerDiedError,
     WorkerStartError,
 )
-from plangym_like.parallel.lane import portion
+from plangym_like.parallel.lane import faded_minimum, portion
 from plangym_like.parallel.worker_lane import WorkerLane
 
 if TYPE_CHECKING:
@@ -125,7 +125,9 @@ class Schedule:
                 self._fail(int(self._rows.cursor[0]), error)
                 return
             now = time.perf_counter()
-            self._house.seconds_per_row = (now - begun) / (middle - start)
+            self._house.seconds_per_row = faded_minimum(
+                self._house.seconds_per_row, (now - begun) / (middle - start)
+            )
             self._own = (middle, self._own[1])
             if now > until or any(lane.busy and lane.left == 0 for lane in self._lanes):
                 return

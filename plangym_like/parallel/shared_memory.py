@@ -14,6 +14,7 @@ import os
 import tempfile
 import weakref
 from collections import deque
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -116,6 +117,11 @@ class BlockPool:
         self._idle.append(block)
         while len(self._idle) > self._most_idle:
             self._drop(self._idle.pop(0))
+
+    def forget(self, known: Callable[[int], bool]) -> None:
+        """Keep the numbers of dropped blocks only where somebody still knows them."""
+        if self.dropped:
+            self.dropped = [number for number in self.dropped if known(number)]
 
     def close(self) -> None:
         """Drop every block; arrays over lent ones stay valid."""

@@ -1,0 +1,148 @@
+"""`Flight`: one batch on its way through the lanes of a `BatchEnv`, from launch to landing."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from plangym_like.batches import Inputs, Rows
+from plangym_like.errors import ClosedError
+from plangym_like.parallel.batch_memory import BatchMemory
+from plangym_like.parallel.lane import Job
+from plangym_like.parallel.placement import Shape, place, region_nbytes
+from plangym_like.parallel.schedule import Schedule
+from plangym_like.parallel.shared_memory import BlockPool
+from plangym_like.parallel.worker_lane import WorkerLane
+from plangym_like.plan_env import PlanEnv
+
+if TYPE_CHECKING:
+    from plangym_like.parallel.batch_env import BatchEnv
+
+
+class Flight:
+    """A batch in shared memory.
+
+    Parameters
+    ----------
+    house : BatchEnv
+        Whose lanes step it.
+    pools : dict of str to BlockPool
+        Where its memory comes from.
+    caller : PlanEnv or None
+        Steps rows in this process.
+    inputs : Inputs
+        Checked.
+    states, observations : bool
+        Whether they are wanted back.
+    here : bool
+        Whether this process starts on a share at once, instead of helping when it lands.
+    """
+
+    def __init__(
+        self,
+        house: BatchEnv,
+        pools: dict[str, BlockPool],
+        caller: PlanEnv | None,
+        inputs: Inputs,
+        *,
+        states: bool,
+        observations: bool,
+        here: bool,
+    ) -> None:
+        self._house = house
+        self._pools = pools
+        self._inputs = inputs
+        self._result: Any = None
+        self._error: BaseException | None = None
+        self._landed = False
+        self._shape = Shape.of(inputs, states=states, observations=observations)
+        self._memory = BatchMemory(pools, region_nbytes(house.layout, self._shape))
+        actions = inputs.actions if isinstance(inputs.actions, list) else None
+        self._rows = place(house.layout, self._shape, self._memory.arrays, actions)
+        self._sent = self._rows.inputs
+        self._rows.inputs = inputs
+        step_here = None if caller is None else partial(caller.run_rows, self._rows)
+        self._schedule = Schedule(house, self._rows, self._send, step_here)
+        try:
+            self._copy_inputs()
+            self._schedule.launch(here=here)
+        except BaseException:
+            self._abandon()
+            raise
+
+    def _copy_inputs(self) -> None:
+        """Copy what every lane reads; rows' own states follow with the rows."""
+        sent, given = self._sent, self._inputs
+        if not isinstance(given.actions, list):
+            sent.actions[:] = given.actions
+        if not isinstance(given.dt, int):
+            assert not isinstance(sent.dt, int)
+            sent.dt[:] = given.dt
+        if given.seeds is not None:
+            assert sent.seeds is not None
+            sent.seeds[:] = given.seeds
+        if len(given.states) == 1:
+            sent.states[:] = given.states
+
+    def _send(self, lane: WorkerLane, start: int, stop: int, careful: bool) -> None:
+        given = self._inputs
+        if len(given.states) > 1:
+            self._sent.states[start:stop] = given.states[start:stop]
+        actions = given.actions[start:stop] if isinstance(given.actions, list) else None
+        blocks = self._memory.blocks
+        dropped = (number for pool in self._pools.values() for number in pool.dropped)
+        make_job = partial(
+            Job,
+            fingerprint=self._house.layout.format.fingerprint,
+            shape=self._shape,
+            blocks={region: block.number for region, block in blocks.items()},
+            dropped=tuple(number for number in dropped if number in lane.known),
+            careful=careful,
+            actions=actions,
+        )
+        lane.send(make_job, list(blocks.values()), start, stop)
+
+    def land(self, timeout: float | None = None) -> Any:
+        """Return the result; raises what stepping the rows raised. May be called again."""
+        del timeout
+        with self._house.lock:
+            if not self._landed:
+                self._house.ensure_open()
+                self._finish()
+            if self._error is not None:
+                raise self._error
+            return self._result
+
+    def _finish(self) -> None:
+        try:
+            self._schedule.finish()
+        except Exception as error:
+            self._error = error
+            self._abandon()
+        except BaseException:
+            self._error = ClosedError("this batch was interrupted")
+            self._abandon()
+            raise
+        else:
+            self._result = self._house.layout.result(self._own_rows())
+            self._memory.release()
+        finally:
+            self._landed = True
+            self._house.landed(self)
+            # The caller alone decides how long memory is lent: no other reference stays.
+            del self._rows, self._sent, self._schedule, self._memory
+
+    def _abandon(self) -> None:
+        """Stop the lanes; the memory waits until they have stopped."""
+        self._schedule.abandon()
+        self._house.leave(self._memory)
+
+    def _own_rows(self) -> Rows:
+        """Return the rows with everything that is not lent copied to ordinary memory."""
+        if not self._memory.private - {"inputs"}:
+            return self._rows
+        rows = place(self._house.layout, self._shape, self._memory.results())
+        rows.inputs, rows.infos = self._inputs, self._rows.infos
+        if isinstance(self._rows.observations, list):
+            rows.observations = self._rows.observations
+        return rows
