@@ -68,7 +68,7 @@ def load_generator(
     generator.bit_generator.state = {
         "bit_generator": "PCG64",
         "state": {"state": low | high << 64, "inc": inc_low | inc_high << 64},
-        "has_uint32": has_uint32,
+        "has_uint32": int(has_uint32 > 0),
         "uinteger": uinteger,
     }
     return generator

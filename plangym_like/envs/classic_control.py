@@ -77,7 +77,9 @@ class ClassicControlSimulator(GymnasiumSimulator):
     def _note_inexactness(self) -> None:
         if type(self.base) is self._known:
             return
-        own = vars(self.base).keys() - vars(self._known()).keys() - {"last_u", "spec", "surf"}
+        plain = self._known()
+        plain.reset(seed=0)
+        own = vars(self.base).keys() - vars(plain).keys() - {"spec"}
         if own:
             self.exactness = "approximate"
             self.exactness_note = (
@@ -187,7 +189,10 @@ class ClassicControlSimulator(GymnasiumSimulator):
         """Unpack what `read_base` packed; nothing of the old state stays."""
         base, form = self.base, self._form
         *x, hidden, single, memory = self._layout.unpack_from(payload.data)
-        base.state = np.array(x, np.float32 if single else np.float64)
+        base.state = np.array(x)
+        if single:
+            with np.errstate(over="ignore"):
+                base.state = base.state.astype(np.float32)
         if form.hidden:
             setattr(base, form.hidden, form.as_hidden(hidden))
         base._np_random = load_generator(memory, base._np_random)
@@ -202,13 +207,13 @@ class ClassicControlSimulator(GymnasiumSimulator):
         StateFormatError
             The state's numbers are beyond what the environment can compute with.
         """
-        reason = self._form.refusal(self.base, action)
-        if reason:
-            raise StateFormatError(
-                f"{self._known.__name__} cannot be stepped from the state {self.base.state}: "
-                f"{reason}; the row is damaged, or was made of numbers that are far out of bounds"
-            )
         with np.errstate(all="ignore"):
+            reason = self._form.refusal(self.base, action)
+            if reason:
+                raise StateFormatError(
+                    f"{self._known.__name__} cannot be stepped from the state {self.base.state}: "
+                    f"{reason}; the row is damaged, or made of numbers that are far out of bounds"
+                )
             if getattr(self.base, "steps_beyond_terminated", None) != 0:
                 return super().step(action, dt)
             with warnings.catch_warnings():

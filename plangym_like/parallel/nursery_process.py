@@ -40,7 +40,8 @@ def run(control_fd: int, alive_fd: int) -> NoReturn:
             os.set_inheritable(descriptor, True)
         os.close(descriptor)
         os.set_inheritable(control_fd, False)
-        NurseryProcess(socket.socket(fileno=control_fd), alive_fd).serve()
+        control = socket.socket(fileno=control_fd)
+        NurseryProcess(control, alive_fd).serve()
     finally:
         os._exit(0)
 

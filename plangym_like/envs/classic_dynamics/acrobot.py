@@ -72,6 +72,8 @@ class Acrobot(Dynamics):
         terminated: NDArray[np.bool_],
     ) -> None:
         c, x = self.values, columns.x
+        if columns.single is not None and columns.single.any():
+            x[:, columns.single] = x[:, columns.single].astype(np.float32)
         torque = self._torques.take(actions)
         half = c.dt / 2.0
         first = self._slope(x, torque)
