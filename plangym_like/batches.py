@@ -149,11 +149,15 @@ class Layout:
 
     def result(self, rows: Rows) -> BatchTransition | BatchStep | Rollout:
         """Return what the user gets of finished `rows`."""
-        if rows.inputs.horizon:
+        if horizon := rows.inputs.horizon:
             assert rows.next_states is not None
+            observations = rows.observations
+            if isinstance(observations, list):
+                starts = range(0, len(observations), horizon)
+                observations = [observations[start : start + horizon] for start in starts]
             return Rollout(
                 rows.next_states,
-                rows.observations,
+                observations,
                 rows.rewards,
                 rows.terminateds,
                 rows.truncateds,
@@ -174,8 +178,7 @@ class Layout:
 
     def _infos(self, rows: Rows) -> BatchInfo:
         count, dt = rows.inputs.count, rows.inputs.dt
-        asked = np.broadcast_to(np.int64(dt), count) if isinstance(dt, int) else dt
-        columns = {**rows.columns, "n_step": rows.n_step, "dt": asked}
+        columns = {**rows.columns, "n_step": rows.n_step, "dt": dt}
         plain: Sequence[Mapping[str, Any]] | None = None
         if rows.infos:
             plain = [rows.infos.get(index, {}) for index in range(count)]

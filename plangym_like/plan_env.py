@@ -128,7 +128,7 @@ class PlanEnv(StandingEnv):
         if stop <= start:
             return
         fresh = None if rows.next_states is None else rows.next_states[start:stop]
-        if fresh is not None:
+        if fresh is not None and not sim.copies_headers:
             layout.format.stamp(fresh)
         try:
             if rows.inputs.horizon:

@@ -41,6 +41,8 @@ class Simulator(abc.ABC):
         Info keys that every step fills, in the order in which `info` has them.
     plain_infos : bool
         Whether `info` may hold other keys than those.
+    copies_headers : bool
+        Whether `step_rows` and `rollout_rows` themselves fill the headers of `next_states`.
     exactness : str
         ``"exact"`` (bit-identical to never having stopped) or ``"approximate"``, with
         `exactness_note` saying why.
@@ -54,6 +56,7 @@ class Simulator(abc.ABC):
     payload_nbytes: int
     columns: dict[str, Leaf]
     plain_infos: bool = True
+    copies_headers: ClassVar[bool] = False
     exactness: str = "exact"
     exactness_note: str = ""
     frameskip: int | tuple[int, int] = 1
@@ -159,7 +162,9 @@ class Simulator(abc.ABC):
                 rows.rewards[index, time] = reward
                 rows.terminateds[index, time] = terminated
                 rows.truncateds[index, time] = truncated
-                if rows.observations is not None:
+                if isinstance(rows.observations, list):
+                    rows.observations[index * inputs.horizon + time] = obs
+                elif rows.observations is not None:
                     place = (index, time)
                     spaces.put(self.observation_space, rows.observations, place, obs)
             rows.n_step[index] = frames

@@ -107,7 +107,7 @@ class BatchInfo(Sequence[dict[str, Any]]):
     def __init__(
         self,
         count: int,
-        columns: Mapping[str, NDArray[Any]],
+        columns: Mapping[str, NDArray[Any] | int],
         rows: Sequence[Mapping[str, Any]] | None = None,
     ) -> None:
         self._count = count
@@ -127,8 +127,8 @@ class BatchInfo(Sequence[dict[str, Any]]):
             raise IndexError(f"row {index} of a batch of {self._count}")
         row = dict(self._rows[index]) if self._rows is not None else {}
         for name, column in self._columns.items():
-            value = column[index]
-            row[name] = value.item() if np.ndim(value) == 0 else value
+            value = column if isinstance(column, int) else column[index]
+            row[name] = value if isinstance(value, int) or value.ndim else value.item()
         return row
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
@@ -153,7 +153,8 @@ class BatchInfo(Sequence[dict[str, Any]]):
             No row has it.
         """
         if key in self._columns:
-            return self._columns[key]
+            column = self._columns[key]
+            return np.full(self._count, column) if isinstance(column, int) else column
         mask = self.mask(key)
         if not mask.any():
             raise KeyError(key)
@@ -164,9 +165,9 @@ class BatchInfo(Sequence[dict[str, Any]]):
             kinds = {(array.dtype, array.shape) for array in arrays}
             if len(kinds) == 1 and arrays[0].dtype != object:
                 return np.stack(arrays)
-        column = np.empty(self._count, object)
-        column[:] = values
-        return column
+        objects = np.empty(self._count, object)
+        objects[:] = values
+        return objects
 
     def mask(self, key: str) -> NDArray[np.bool_]:
         """Return which rows have `key`, ``(N,) bool``."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from ale_py import ALEState
+from ale_py import ALEInterface, ALEState, LoggerMode
 from ale_py.env import AtariEnv as AleEnv
 from numpy.typing import NDArray
 
@@ -34,6 +34,8 @@ class PlannableAle(AleEnv):
     def __init__(
         self, *, repeat_action_probability: float, episodic_life: bool, **kwargs: Any
     ) -> None:
+        # ale-py sets this too, but only after it has printed its banner.
+        ALEInterface.setLoggerMode(LoggerMode.Error)
         super().__init__(repeat_action_probability=0.0, **kwargs)
         self.stickiness = repeat_action_probability
         self.episodic_life = episodic_life

@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import gymnasium
+import numpy as np
 from gymnasium.utils import EzPickle
 
 from plangym_like.envs.configuration import (
@@ -230,6 +231,9 @@ class _Pickler(pickle.Pickler):
         place = self._owner.place_of(thing)
         if place is not None:
             return _thing_at, (place,)
+        if isinstance(thing, np.dtype) and thing.isbuiltin == 1:
+            # NumPy's own way makes a new object each time, and so another pickle the next time.
+            return np.dtype, (thing.str,)
         if isinstance(thing, type):
             if thing.__module__ == "__main__" or "<locals>" in thing.__qualname__:
                 return _class_named, (thing.__module__, thing.__qualname__)

@@ -34,10 +34,12 @@ from plangym_like.errors import InputError, SnapshotError, StateFormatError
 from plangym_like.plan_env import PlanEnv
 from plangym_like.random_state import GENERATOR_NBYTES, load_generator, save_generator
 from plangym_like.simulator import Outcome
-from plangym_like.states import Row
+from plangym_like.states import HEADER_NBYTES, Row
 
-# Rows that are stepped at once: few enough for their columns to stay in the nearest cache.
-_BLOCK = 2048
+# Rows that are stepped at once: few enough for their columns to stay in a core's own cache.
+_BLOCK = 8192
+# A row on its own is stepped sooner by the environment itself.
+_WORTHWHILE = 2
 _TRANSPARENT = (OrderEnforcing, PassiveEnvChecker, TimeLimit)
 _STEPPED_AGAIN = r".*You are calling 'step\(\)' even though"
 
@@ -50,6 +52,7 @@ class ClassicControlSimulator(GymnasiumSimulator):
     """
 
     family = "CLAS"
+    copies_headers = True
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         self._signature: tuple[Any, ...] = ()
@@ -71,7 +74,7 @@ class ClassicControlSimulator(GymnasiumSimulator):
         self._form: type[Dynamics] = FORMS[self._known]
         self._size = size = len(self._form.order)
         hidden = self._form.no_hidden.dtype.char
-        self._layout = struct.Struct(f"={size}d{hidden}i{GENERATOR_NBYTES}s")
+        self._packing = struct.Struct(f"={size}d{hidden}i{GENERATOR_NBYTES}s")
         super().prepare()
 
     def _note_inexactness(self) -> None:
@@ -101,7 +104,7 @@ class ClassicControlSimulator(GymnasiumSimulator):
 
     def base_nbytes(self) -> int:
         """Return the bytes of state, hidden attribute, precision and generator."""
-        return self._layout.size
+        return self._packing.size
 
     def meaning(self) -> Mapping[str, Any]:
         """Add the class and the constants of the dynamics."""
@@ -153,8 +156,8 @@ class ClassicControlSimulator(GymnasiumSimulator):
             if not whole or not 0 <= steps < 2**63:
                 raise InputError(f"elapsed_steps is a whole number of at least 0, got {steps!r}")
         if x is not None:
-            memory = payload[self._layout.size - GENERATOR_NBYTES : self._layout.size].tobytes()
-            self._layout.pack_into(payload.data, 0, *x, self._form.no_hidden, 0, memory)
+            memory = payload[self._packing.size - GENERATOR_NBYTES : self._packing.size].tobytes()
+            self._packing.pack_into(payload.data, 0, *x, self._form.no_hidden, 0, memory)
         if steps is not None:
             payload[self._base_nbytes :][:8].view(np.int64)[0] = steps
 
@@ -174,7 +177,7 @@ class ClassicControlSimulator(GymnasiumSimulator):
                 f"precision, but somebody has set it to {base.state!r}"
             )
         hidden = getattr(base, form.hidden) if form.hidden else None
-        self._layout.pack_into(
+        self._packing.pack_into(
             payload.data,
             0,
             *state.tolist(),
@@ -188,7 +191,7 @@ class ClassicControlSimulator(GymnasiumSimulator):
     def write_base(self, payload: Row) -> None:
         """Unpack what `read_base` packed; nothing of the old state stays."""
         base, form = self.base, self._form
-        *x, hidden, single, memory = self._layout.unpack_from(payload.data)
+        *x, hidden, single, memory = self._packing.unpack_from(payload.data)
         base.state = np.array(x)
         if single:
             with np.errstate(over="ignore"):
@@ -222,31 +225,35 @@ class ClassicControlSimulator(GymnasiumSimulator):
 
     def step_rows(self, rows: Rows, start: int, stop: int) -> None:
         """Step whole blocks of rows where that is possible, else row by row."""
-        stepper = self._block_stepper(rows)
-        if stepper is None:
-            super().step_rows(rows, start, stop)
-            return
-        with np.errstate(all="ignore"):
-            for first, last in _blocks(start, stop):
-                rows.cursor[0] = first
-                try:
-                    stepper.step(rows, first, last)
-                except NotVectorisableError:
-                    super().step_rows(rows, first, last)
+        self._step_blocks(rows, start, stop)
 
     def rollout_rows(self, rows: Rows, start: int, stop: int) -> None:
         """Step whole blocks of rows through all their T actions where that is possible."""
+        self._step_blocks(rows, start, stop)
+
+    def _step_blocks(self, rows: Rows, start: int, stop: int) -> None:
         stepper = self._block_stepper(rows)
-        if stepper is None:
-            super().rollout_rows(rows, start, stop)
+        if stepper is None or stop - start < _WORTHWHILE:
+            self._step_singly(rows, start, stop)
             return
+        step = stepper.rollout if rows.inputs.horizon else stepper.step
         with np.errstate(all="ignore"):
             for first, last in _blocks(start, stop):
                 rows.cursor[0] = first
                 try:
-                    stepper.rollout(rows, first, last)
+                    step(rows, first, last)
                 except NotVectorisableError:
-                    super().rollout_rows(rows, first, last)
+                    self._step_singly(rows, first, last)
+
+    def _step_singly(self, rows: Rows, start: int, stop: int) -> None:
+        if rows.next_states is not None:
+            states = rows.inputs.states
+            heads = states if len(states) == 1 else states[start:stop]
+            rows.next_states[start:stop, :HEADER_NBYTES] = heads[:, :HEADER_NBYTES]
+        if rows.inputs.horizon:
+            super().rollout_rows(rows, start, stop)
+        else:
+            super().step_rows(rows, start, stop)
 
     def _block_stepper(self, rows: Rows) -> BlockStepper | None:
         """Return what steps the environment as it is configured now, if anything does."""

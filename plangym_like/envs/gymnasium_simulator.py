@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from plangym_like import random_state
 from plangym_like.batches import Leaf
+from plangym_like.envs.fresh_memory import fresh_memory
 from plangym_like.envs.wrapper_memory import WrapperMemory
 from plangym_like.errors import InputError
 from plangym_like.simulator import Outcome, Simulator
@@ -87,6 +88,7 @@ class GymnasiumSimulator(Simulator):
         self.action_space = env.action_space
         self.observation_space = env.observation_space
         self.columns: dict[str, Leaf] = {}
+        fresh = fresh_memory(env)
         self.prepare()
         self.memory = self.remember(env)
         self._base_nbytes = padded(self.base_nbytes())
@@ -96,6 +98,7 @@ class GymnasiumSimulator(Simulator):
             self.observation_space = gymnasium.spaces.Box(
                 0, 255, shape if obs_type == "rgb" else shape[:2], np.uint8
             )
+        fresh()
 
     def _set_frameskip(self, frameskip: int | tuple[int, int] | None) -> None:
         if frameskip is None:

@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 
 from plangym_like.envs.chain_pickle import ChainPickle
 from plangym_like.envs.configuration import describe, qualified_name
+from plangym_like.envs.fresh_memory import fresh_memory
 from plangym_like.envs.gymnasium_simulator import GymnasiumSimulator
 from plangym_like.envs.repetition import try_out
 from plangym_like.errors import StateCapacityError, StateFormatError, UntrustedStateError
@@ -73,6 +74,11 @@ class PickledSimulator(GymnasiumSimulator):
     ) -> None:
         self._allow_pickle = allow_pickle
         super().__init__(name, state_capacity=state_capacity, **simulator_kwargs)
+
+    def prepare(self) -> None:
+        """Reset the environment once, and note how it was before."""
+        self._fresh: Callable[[], None] | None = fresh_memory(self.env, base=True)
+        super().prepare()
 
     # What is the state
 
@@ -144,10 +150,22 @@ class PickledSimulator(GymnasiumSimulator):
             It is damaged; nothing has changed then.
         """
         self._pickle.restore(self._pickle.loads(self._unsealed(payload)))
+        self._fresh = None
 
     def write_base(self, payload: Row) -> None:
         """Do what `write` does: base and wrappers are one."""
         self.write(payload)
+
+    # How is it stepped
+
+    def reset(
+        self, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Any, dict[str, Any]]:
+        """Reset the whole chain; the first time it is as if it never had been reset before."""
+        if self._fresh is not None:
+            self._fresh()
+            self._fresh = None
+        return super().reset(seed, options)
 
     def _unsealed(self, payload: Row) -> bytes:
         (length,) = _LENGTH.unpack(payload[: _LENGTH.size].tobytes())

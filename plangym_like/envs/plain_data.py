@@ -15,6 +15,7 @@ tag                 what follows
 ``y``               dtype, then the bytes of a numpy scalar
 ``a``               dtype, axes in the order of memory, shape, then the elements
 ``v``               dtype, number of an earlier array, axes, byte offset, shape, strides
+``V``               an array, then the ``v`` of a view of it
 ``t l S Z``         a length, then the items (of sets: in the order of their bytes)
 ``q``               ``maxlen`` or -1, a length, then the items
 ``d o C D``         a length, then keys and values; ``D`` has its factory's number first
@@ -34,7 +35,7 @@ from typing import Any
 import numpy as np
 
 from plangym_like.envs.plain_data_reader import PlainDataReader
-from plangym_like.envs.plain_data_writer import WRITERS, PlainDataWriter
+from plangym_like.envs.plain_data_writer import WRITERS, OverlapError, PlainDataWriter
 from plangym_like.errors import StateFormatError
 
 
@@ -58,9 +59,16 @@ def encode(value: Any, known: Sequence[Any] = ()) -> bytes:
     >>> decode(encode({"lives": 3, "frames": deque([1.5], maxlen=4)}))
     {'lives': 3, 'frames': deque([1.5], maxlen=4)}
     """
-    encoder = PlainDataWriter(known)
-    encoder.put(value)
-    return b"".join(encoder.parts)
+    whole: set[int] = set()
+    while True:
+        writer = PlainDataWriter(known, whole)
+        try:
+            writer.put(value)
+        except OverlapError as overlap:
+            # Two views of one array, neither within the other: write that array and both as views.
+            whole.add(overlap.args[0])
+        else:
+            return b"".join(writer.parts)
 
 
 def decode(data: bytes, known: Sequence[Any] = ()) -> Any:
@@ -71,14 +79,14 @@ def decode(data: bytes, known: Sequence[Any] = ()) -> Any:
     StateFormatError
         These are not the bytes of any value.
     """
-    decoder = PlainDataReader(data, known)
+    reader = PlainDataReader(data, known)
     try:
-        value = decoder.get()
+        value = reader.get()
     except StateFormatError:
         raise
     except Exception as error:
         raise StateFormatError(f"the bytes of plain data are damaged: {error}") from error
-    if decoder.place != len(data):
+    if reader.place != len(data):
         raise StateFormatError("the bytes of plain data are damaged: more than one value")
     return value
 

@@ -139,6 +139,13 @@ def _get_view(decoder: PlainDataReader) -> Any:
     return decoder.remember(np.ndarray(shape, dtype, owner, offset, strides))
 
 
+def _get_array_and_view(decoder: PlainDataReader) -> Any:
+    decoder.get()
+    if decoder.take(1) != b"v":
+        decoder.damaged("an array without a view")
+    return _get_view(decoder)
+
+
 def _get_tuple(decoder: PlainDataReader) -> tuple[Any, ...]:
     return tuple([decoder.get() for _ in range(decoder.count())])
 
@@ -219,6 +226,7 @@ _READERS: dict[bytes, Callable[[PlainDataReader], Any]] = {
     b"y": _get_scalar,
     b"a": _get_array,
     b"v": _get_view,
+    b"V": _get_array_and_view,
     b"l": _get_list,
     b"t": _get_tuple,
     b"q": _get_deque,

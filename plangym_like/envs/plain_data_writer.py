@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections import Counter, OrderedDict, defaultdict, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -25,10 +25,18 @@ _FLOAT = struct.Struct("<d")
 _COMPLEX = struct.Struct("<dd")
 
 
-class PlainDataWriter:
-    """Collects the bytes of a value in `parts`; `known` objects stand for themselves."""
+class OverlapError(Exception):
+    """Two views of the array with the id ``args[0]`` overlap, and neither holds the other."""
 
-    def __init__(self, known: Sequence[Any]) -> None:
+
+class PlainDataWriter:
+    """Collects the bytes of a value in `parts`.
+
+    `known` objects stand for themselves. Of arrays whose id is in `whole`, views are written as such.
+    """
+
+    def __init__(self, known: Sequence[Any], whole: Collection[int]) -> None:
+        self.whole = whole
         self.parts: list[bytes] = []
         self.depth = 0
         self.numbers = {id(thing): number for number, thing in enumerate(known)}
@@ -94,6 +102,12 @@ def _put_array(encoder: PlainDataWriter, value: NDArray[Any]) -> None:
     root = value
     while isinstance(root.base, np.ndarray):
         root = root.base
+    if id(root) in encoder.whole and value is not root:
+        if id(root) not in encoder.numbers:
+            encoder.parts.append(b"V")
+            encoder.put(root)
+        _put_view(encoder, value, root, encoder.numbers[id(root)])
+        return
     relatives = encoder.arrays.setdefault(id(root), [])
     for relative, number in relatives:
         if np.may_share_memory(value, relative):
@@ -116,9 +130,12 @@ def _put_view(
     start, stop = np.lib.array_utils.byte_bounds(value)
     first, last = np.lib.array_utils.byte_bounds(owner)
     if not (owner.flags.c_contiguous and first <= start and stop <= last):
-        raise SnapshotError(
-            "two arrays overlap in memory without one holding the other; keep copies of them"
-        )
+        root = owner
+        while isinstance(root.base, np.ndarray):
+            root = root.base
+        if id(root) in encoder.whole:
+            raise SnapshotError("two arrays share memory in a way that cannot be kept; copy one")
+        raise OverlapError(id(root))
     encoder.remember(value)
     offset = value.__array_interface__["data"][0] - first
     numbers = (number, value.ndim, offset, *value.shape, *value.strides)

@@ -63,7 +63,7 @@ class WrapperMemory:
         The chain, reset at least once, so that its wrappers hold what they hold in an episode.
     capacity : int, optional
         Bytes reserved for the memory; by default what is used now, with queues counted as full,
-        and twice that where a wrapper is not Gymnasium's.
+        and twice that and more where a wrapper is not Gymnasium's.
 
     Attributes
     ----------
@@ -304,8 +304,8 @@ class WrapperMemory:
     # How many there are
 
     def _needed(self, used: int) -> int:
-        foreign = any(memory_of(wrapper) is None for wrapper in self._wrappers)
-        needed = (2 if foreign else 1) * used + _SLACK
+        foreign = sum(holder.names is None for holder in self._holders)
+        needed = (2 if foreign else 1) * used + (1 + 4 * foreign) * _SLACK
         for holder in self._holders:
             thing = holder.locate()
             for _, value in holder.items(holder.read()):

@@ -6,7 +6,8 @@ import socket
 from collections import deque
 from collections.abc import Callable, Sequence
 
-from plangym_like.parallel.messages import HEADER, SEND_FLAGS, frame, hold, rights
+from plangym_like.parallel.interrupts import hold
+from plangym_like.parallel.messages import HEADER, SEND_FLAGS, frame, rights
 
 _CHUNK_NBYTES = 1 << 16
 _LARGE_CHUNK_NBYTES = 1 << 20
@@ -40,8 +41,8 @@ class Channel:
     afterwards: bytes go from the kernel into `_chunks`, and from `_outbox` to the kernel, in single
     uninterruptible operations, and what is still to do is worked out from these two alone.
 
-    Not thread safe: one lock around `post`, `flush` and `retract`, another around `receive`. Of
-    the two, only `receive` may be called by a signal handler that has interrupted it.
+    Not thread safe, nor to be entered by a signal handler that has interrupted it: one lock around
+    `post`, `flush` and `retract`, another around `receive`.
     """
 
     def __init__(self, connection: socket.socket) -> None:
@@ -92,7 +93,7 @@ class Channel:
         ----------
         deliver : callable
             Takes kind, request id and payload. May be called twice for a message if a signal
-            handler cuts in.
+            handler raises in between.
         everything : bool
             Go on until the kernel has nothing left, rather than until it probably has nothing left.
         """
@@ -104,8 +105,6 @@ class Channel:
                 return True
             except ConnectionError:
                 return False
-            if not self._chunks:  # a signal handler has been here meanwhile, and got further
-                return True
             nbytes = len(self._chunks[-1])
             if not nbytes:
                 return False
@@ -123,8 +122,7 @@ class Channel:
                 if sum(map(len, chunks)) < needed:
                     return
                 chunks[:] = [b"".join(chunks)]
-        first = chunks[0]
-        data = memoryview(first)
+        data = memoryview(chunks[0])
         start = 0
         while len(data) - start >= HEADER.size:
             kind, request, _, nbytes = HEADER.unpack_from(data, start)
@@ -133,8 +131,8 @@ class Channel:
                 break
             deliver(kind, request, data[body : body + nbytes])
             start = body + nbytes
-        if start and chunks and chunks[0] is first:
-            chunks[:1] = [bytes(data[start:])] if start < len(data) else []
+        if start:
+            chunks[:] = [bytes(data[start:])] if start < len(data) else []
 
     def close(self) -> None:
         """Close the socket; what is queued is dropped."""

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
-import io
 import logging
 import math
-import os
 import select
 import threading
 import time
@@ -15,10 +12,11 @@ from collections.abc import Callable, Sequence
 from itertools import count
 
 from plangym_like.errors import ClosedError, WorkerDiedError
-from plangym_like.parallel.channel import Channel, outgoing
-from plangym_like.parallel.child_process import ChildProcess
+from plangym_like.parallel.channel import outgoing
 from plangym_like.parallel.fork_safety import forget_after_fork
-from plangym_like.parallel.messages import CLOSE, EXCEPTION, hold
+from plangym_like.parallel.interrupts import hold
+from plangym_like.parallel.line import Line
+from plangym_like.parallel.messages import CLOSE, EXCEPTION
 from plangym_like.parallel.promise import Promise
 from plangym_like.parallel.remote_errors import unpack_exception
 from plangym_like.parallel.start_methods import Launched
@@ -27,9 +25,9 @@ logger = logging.getLogger("plangym_like")
 
 MakeError = Callable[[], BaseException]
 
-# The longest that a waiting thread sleeps without looking whether the thread that reads for all
-# has been cut short by a signal handler. It is told in every other case.
-_FOLLOWER_SECONDS = 0.05
+# The longest that a waiting thread sleeps without looking at its promise again. It is woken in all
+# cases but one: a signal handler that uses the same worker may take in the reply just before.
+_LOOK_AGAIN_SECONDS = 0.05
 
 
 class Connection:
@@ -51,9 +49,9 @@ class Connection:
 
     def __init__(self, launched: Launched, name: str) -> None:
         self.name = name
-        self.process = launched.process
-        self._channel = Channel(launched.connection)
-        self._alive_write = launched.alive_write
+        self._line = Line(launched)
+        self._channel = self._line.channel
+        self.process = self._line.process
         self._numbers = count()
         self._pending: dict[int, weakref.ref[Promise]] = {}
         self._make_locks()
@@ -62,17 +60,8 @@ class Connection:
         self._parting: MakeError | None = None
         self._end: MakeError | None = None
         self._killed = False
-        self._flushing = False
-        self._descriptor = launched.connection.fileno()
-        self._finalizer = weakref.finalize(
-            self,
-            _release,
-            os.getpid(),
-            self.process,
-            self._channel,
-            self._alive_write,
-            self._pending,
-        )
+        self._flushing = self._receives = False
+        self._finalizer = weakref.finalize(self, self._line.release, self._pending)
         forget_after_fork(self)
 
     def _make_locks(self) -> None:
@@ -87,9 +76,12 @@ class Connection:
         """What makes the error that tells how the connection ended, or ``None`` while it is up."""
         return self._end
 
+    def _has_ended(self) -> bool:
+        return self._end is not None
+
     def fileno(self) -> int:
         """Return the data socket's descriptor, or -1 when the connection has ended."""
-        return -1 if self._end is not None else self._descriptor
+        return -1 if self._end is not None else self._line.descriptor
 
     def request(
         self, kind: int, payload: bytes, descriptors: Sequence[int] = (), *, patient: bool = False
@@ -104,10 +96,7 @@ class Connection:
         with self._sending:
             if self._end is None:
                 if self._flushing:
-                    raise RuntimeError(
-                        f"a signal handler used worker {self.name!r} while it was interrupting "
-                        "another use of it; set a flag in the handler instead"
-                    )
+                    raise self._reentered()
                 parts = outgoing(kind, number, payload, descriptors)
                 try:
                     self._pending[number] = weakref.ref(promise)
@@ -126,21 +115,22 @@ class Connection:
             self._flushing = True
             while self._end is None and not self._channel.flush() and not patient:
                 # The worker may be unable to read because nobody takes its replies.
-                self._poll(select.POLLIN | select.POLLOUT, None)
+                self._line.poll(select.POLLIN | select.POLLOUT, _LOOK_AGAIN_SECONDS)
                 self.drain()
         except ConnectionError:
             # The worker has ended. Who waits for a reply finds out, and more exactly.
             pass
+        except OSError:
+            if not self._has_ended():  # else a signal handler has closed it
+                raise
         finally:
             self._flushing = False
 
-    def _poll(self, mask: int, timeout: float | None) -> dict[int, int]:
-        poller = select.poll()
-        poller.register(self._descriptor, mask)
-        pidfd = self.process.pidfd
-        if pidfd is not None:
-            poller.register(pidfd, select.POLLIN)
-        return dict(poller.poll(None if timeout is None else math.ceil(max(timeout, 0.0) * 1000)))
+    def _reentered(self) -> RuntimeError:
+        return RuntimeError(
+            f"a signal handler used worker {self.name!r} just while it was interrupting another "
+            "use of it; set a flag in the handler instead"
+        )
 
     def wait(self, promise: Promise, timeout: float | None) -> None:
         """Return when `promise` is settled.
@@ -150,33 +140,36 @@ class Connection:
         TimeoutError
             It was not within `timeout` seconds.
         """
-        deadline = None if timeout is None else time.monotonic() + timeout
-        left = timeout
+        deadline = math.inf if timeout is None else time.monotonic() + timeout
         while not promise.settled:
             if self._end is not None:
                 promise.settle(self._end)
                 return
+            left = deadline - time.monotonic()
             self._listen(left, promise)
-            if deadline is not None:
-                left = deadline - time.monotonic()
-                if left <= 0 and not promise.done():
-                    raise TimeoutError(
-                        f"worker {self.name!r} (pid {self.process.pid}) has not answered request "
-                        f"{promise.request} within {timeout} s; it is still at it, and the promise "
-                        "stays good"
-                    )
+            if left <= 0 and not promise.settled:
+                raise TimeoutError(
+                    f"worker {self.name!r} (pid {self.process.pid}) has not answered request "
+                    f"{promise.request} within {timeout} s; it is still at it, and the promise "
+                    "stays good"
+                )
 
     def drain(self) -> None:
         """Take in every reply that is there, and the worker's end if it has come; never blocks."""
         self._listen(0.0)
 
-    def _listen(self, timeout: float | None, promise: Promise | None = None) -> None:
-        """Read for all threads, or wait until another thread that does has something for us."""
+    def _listen(self, timeout: float, promise: Promise | None = None) -> None:
+        """Read for all threads, or wait a while for the one that does."""
+        timeout = min(timeout, _LOOK_AGAIN_SECONDS)
         leads: list[bool] = []
         try:
             hold(leads, self._receiving.acquire, False)
             if leads[0]:
-                if self._end is None and not (promise is not None and promise.settled):
+                if promise is None:
+                    useful = not self._receives
+                else:
+                    useful = not promise.settled
+                if useful and self._end is None:
                     self._take_in(timeout)
             elif promise is not None:
                 self._follow(timeout, promise)
@@ -187,30 +180,39 @@ class Connection:
             with self._changed:
                 self._changed.notify_all()
 
-    def _follow(self, timeout: float | None, promise: Promise) -> None:
-        seconds = _FOLLOWER_SECONDS if timeout is None else min(timeout, _FOLLOWER_SECONDS)
+    def _follow(self, timeout: float, promise: Promise) -> None:
         with self._changed:
             self._num_followers += 1
             try:
                 # Looked at again, now that whoever stops leading will say so.
                 if self._receiving.acquire(blocking=False):
                     self._receiving.release()
-                elif not promise.settled and seconds > 0:
-                    self._changed.wait(seconds)
+                elif not promise.settled and timeout > 0:
+                    self._changed.wait(timeout)
             finally:
                 self._num_followers -= 1
 
-    def _take_in(self, timeout: float | None) -> None:
+    def _take_in(self, timeout: float) -> None:
         """Wait for replies or the worker's end and see to them; with `_receiving` held."""
         mask = select.POLLIN | select.POLLOUT if self._channel.unsent else select.POLLIN
-        events = self._poll(mask, timeout)
-        if not events or self._end is not None:
+        events = self._line.poll(mask, timeout)
+        if not events or self._has_ended():
             return
-        if events.get(self._descriptor, 0) & select.POLLOUT:
+        if events.get(self._line.descriptor, 0) & select.POLLOUT:
             self._flush_aside()
         # What it said before it ended counts.
         ended = self.process.pidfd in events
-        more = self._channel.receive(self._deliver, everything=ended)
+        if self._receives:
+            raise self._reentered()
+        try:
+            self._receives = True
+            more = self._channel.receive(self._deliver, everything=ended)
+        except OSError:
+            if self._has_ended():  # a signal handler has closed it
+                return
+            raise
+        finally:
+            self._receives = False
         if ended or not more or self._stillborn is not None:
             self._bury()
 
@@ -243,6 +245,8 @@ class Connection:
         by_itself = self.process.wait(0.5)
         if not by_itself:
             self.process.end()
+        if self._end is not None:  # a signal handler was quicker
+            return
         if self._parting is not None:
             self._finish(self._parting)
         elif stillborn is not None:
@@ -279,9 +283,7 @@ class Connection:
 
     def _close_descriptors(self) -> None:
         self._pending.clear()
-        self._channel.close()
-        self._alive_write.close()
-        self.process.close()
+        self._line.close()
         self._finalizer.detach()
 
     def kill(self, reason: MakeError | None = None) -> None:
@@ -302,8 +304,7 @@ class Connection:
                 return
             self._parting = reason
             try:
-                if timeout > 0:
-                    self._ask_to_close()
+                if timeout > 0 and self._ask_to_close():
                     self._see_off(timeout)
                 self.process.kill()
                 self._see_off(5.0)
@@ -312,23 +313,28 @@ class Connection:
                     self.process.end(1.0)
                     self._finish(reason)
 
-    def _ask_to_close(self) -> None:
-        # Another thread may be stuck in sending to a worker that is stuck as well.
-        if self._sending.acquire(timeout=0.1):
-            try:
-                if not self._flushing:
-                    self._channel.post(outgoing(CLOSE, next(self._numbers), b""))
-                    self._flush(patient=True)
-            finally:
-                self._sending.release()
+    def _ask_to_close(self) -> bool:
+        # Another thread may be stuck in sending, or a signal handler may have interrupted that.
+        if not self._sending.acquire(timeout=0.1):
+            return False
+        try:
+            if self._flushing:
+                return False
+            self._channel.post(outgoing(CLOSE, next(self._numbers), b""))
+            self._flush(patient=True)
+            return True
+        finally:
+            self._sending.release()
 
     def _see_off(self, timeout: float) -> None:
         deadline = time.monotonic() + timeout
         while self._end is None and (left := deadline - time.monotonic()) > 0:
-            if self._receiving.acquire(timeout=min(left, _FOLLOWER_SECONDS)):
+            if self._receiving.acquire(timeout=min(left, _LOOK_AGAIN_SECONDS)):
                 try:
+                    if self._receives:  # a signal handler closes what it has interrupted
+                        return
                     if self._end is None:
-                        self._take_in(left)
+                        self._take_in(min(left, _LOOK_AGAIN_SECONDS))
                 finally:
                     self._receiving.release()
 
@@ -347,29 +353,3 @@ class Connection:
             if promise is not None:
                 promise.settle(self._end)
         self._close_descriptors()
-
-
-def _strike_off(pending: dict[int, weakref.ref[Promise]], request: int) -> None:
-    pending.pop(request, None)
-
-
-def _release(
-    owner: int,
-    process: ChildProcess,
-    channel: Channel,
-    alive_write: io.FileIO,
-    pending: dict[int, weakref.ref[Promise]],
-) -> None:
-    """End a worker whose connection was dropped: politely if it is idle, else by force."""
-    if os.getpid() != owner:
-        return
-    with contextlib.suppress(OSError):
-        channel.receive(lambda _kind, request, _payload: _strike_off(pending, request))
-        if not pending:
-            channel.post(outgoing(CLOSE, 0, b""))
-            if channel.flush():
-                process.wait(1.0)
-    process.end()
-    channel.close()
-    alive_write.close()
-    process.close()

@@ -13,9 +13,10 @@ from typing import Any, Self
 
 from plangym_like.errors import ClosedError, WorkerDiedError
 from plangym_like.parallel.connection import Connection
+from plangym_like.parallel.interrupts import interrupts_deferred
 from plangym_like.parallel.messages import ACCESS, CALL, dumps, dumps_by_value
 from plangym_like.parallel.promise import Promise
-from plangym_like.parallel.start_methods import launch, worker_environ
+from plangym_like.parallel.start_methods import get_ready, launch, worker_environ
 
 _serial_numbers = count()
 
@@ -88,7 +89,9 @@ class ExternalProcess:
             "session_key": session_key(),
         }
         payload = dumps((setup, self._constructor))
-        connection = Connection(launch(self._start_method, self._preload), self._name)
+        get_ready(self._start_method, self._preload)
+        with interrupts_deferred():
+            connection = Connection(launch(self._start_method, self._preload), self._name)
         return connection, connection.request(CALL, payload, patient=True)
 
     def wait_ready(self, timeout: float | None = None) -> None:

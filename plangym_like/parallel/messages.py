@@ -23,8 +23,10 @@ import pickle
 import socket
 import struct
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
+
+from plangym_like.parallel.interrupts import hold
 
 ACCESS, CALL, RESULT, EXCEPTION, CLOSE = range(1, 6)
 
@@ -46,23 +48,6 @@ class Message(NamedTuple):
     request: int
     payload: memoryview
     descriptors: list[int]
-
-
-def hold(results: list[Any], function: Callable[..., Any], *arguments: Any) -> None:
-    """Append ``function(*arguments)`` to `results`, with no room for a signal handler in between.
-
-    Python runs signal handlers between bytecodes. ``data = sock.recv(n)`` can therefore lose what
-    it received to a ``KeyboardInterrupt`` before the name is bound; here the result of a function
-    written in C is stored without a bytecode being run.
-
-    Examples
-    --------
-    >>> results = []
-    >>> hold(results, max, 3, 5)
-    >>> results
-    [5]
-    """
-    results.extend(map(function, *[(argument,) for argument in arguments]))
 
 
 def dumps(value: Any) -> bytes:

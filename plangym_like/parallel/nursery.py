@@ -29,6 +29,7 @@ from plangym_like.parallel.child_process import (
     open_pidfd,
 )
 from plangym_like.parallel.fork_safety import forget_after_fork
+from plangym_like.parallel.interrupts import interrupts_deferred
 from plangym_like.parallel.messages import (
     descriptors_in,
     receive_with_descriptors,
@@ -86,6 +87,7 @@ class Nursery:
         self._owner = os.getpid()
         self._numbers = count()
         self._expected: set[int] = set()
+        self._loaded: frozenset[str] | None = None
         self._answers: dict[int, tuple[Any, list[int]]] = {}
         self._finalizer = weakref.finalize(
             self, _end_nursery, self.pid, self._owner, here, alive_write
@@ -97,9 +99,15 @@ class Nursery:
         with _lock:
             self._send(next(self._numbers), "preload", tuple(modules), ())
 
-    def fork(self, descriptors: Sequence[int], modules: Sequence[str]) -> ChildProcess:
-        """Fork a worker on a data socket and an alive pipe, with `modules` imported first."""
-        pid, (pidfd,) = self._ask("fork", tuple(modules), descriptors)
+    def get_ready(self, modules: Sequence[str]) -> None:
+        """Wait until `modules` are imported, as far as that is possible."""
+        if self._loaded is None or not self._loaded.issuperset(modules):
+            self._ask("preload", tuple(modules))
+            self._loaded = (self._loaded or frozenset()).union(modules)
+
+    def fork(self, descriptors: Sequence[int]) -> ChildProcess:
+        """Fork a worker on a data socket and an alive pipe, and where given on two outputs."""
+        pid, (pidfd,) = self._ask("fork", None, descriptors)
         return ChildProcess(pid, pidfd, self.status, lambda pid: None)
 
     def status(self, pid: int) -> Status:
@@ -184,24 +192,25 @@ def warm_up(preload: Sequence[str] = ()) -> None:
             _nursery().preload([name for name in preload if name not in _unfit])
 
 
-def fork_in_nursery(descriptors: Sequence[int], preload: Sequence[str] = ()) -> ChildProcess:
-    """Fork a worker from the nursery, which is replaced if it has gone.
+def get_ready(preload: Sequence[str] = ()) -> bool:
+    """Wait until there is a nursery with `preload` imported, and return whether it can fork.
 
     Raises
     ------
     WorkerStartError
         Two nurseries in a row ended or did not answer.
     """
-    failure: BaseException | None = None
-    for _ in range(3 + len(preload)):
+    failure: NurseryGoneError | None = None
+    while True:
         nursery = _nursery()
         try:
-            return nursery.fork(descriptors, [name for name in preload if name not in _unfit])
+            nursery.get_ready([name for name in preload if name not in _unfit])
+            return True
         except StartsThreadsError as error:
             # Its workers still need this nursery to say how they ended, so it is kept for them.
             _replace(nursery)
             if not error.module:
-                raise
+                return False
             _unfit.add(error.module)
             logger.warning(
                 "importing %s starts threads, so it is left out of what workers find preloaded",
@@ -211,13 +220,34 @@ def fork_in_nursery(descriptors: Sequence[int], preload: Sequence[str] = ()) -> 
             _replace(nursery)
             nursery.close()
             if failure is not None:
-                failure = error
-                break
+                raise WorkerStartError(
+                    "the process that forks workers ended twice in a row, or did not answer; what "
+                    'it printed may say why. Without it: start_method="spawn"'
+                ) from error
             failure = error
-    raise WorkerStartError(
-        "the process that forks workers ended twice in a row, or did not answer; what it printed "
-        'may say why. Without it: start_method="spawn"'
-    ) from failure
+
+
+def fork_in_nursery(descriptors: Sequence[int], preload: Sequence[str] = ()) -> ChildProcess:
+    """Fork a worker from the nursery, which is replaced if it has gone; after `get_ready`.
+
+    Raises
+    ------
+    WorkerStartError
+        Two nurseries in a row ended or did not answer.
+    """
+    nursery = _nursery()
+    try:
+        return nursery.fork(descriptors)
+    except NurseryGoneError:
+        _replace(nursery)
+        nursery.close()
+    get_ready(preload)
+    try:
+        return _nursery().fork(descriptors)
+    except NurseryGoneError as error:
+        raise WorkerStartError(
+            "the process that forks workers ended while it forked one"
+        ) from error
 
 
 def can_fork_in_nursery() -> bool:
@@ -235,7 +265,8 @@ def _nursery() -> Nursery:
     global _current
     with _lock:
         if _current is None:
-            _current = Nursery()
+            with interrupts_deferred():
+                _current = Nursery()
         return _current
 
 
@@ -301,9 +332,10 @@ def _no_interrupt_meanwhile() -> Iterator[None]:
 def _end_nursery(pid: int, owner: int, connection: socket.socket, alive_write: int) -> None:
     if os.getpid() != owner:
         return
-    connection.close()
-    os.close(alive_write)
-    process = ChildProcess(pid, open_pidfd(pid))
-    if not process.wait(1.0):
-        process.end()
-    process.close()
+    with interrupts_deferred():
+        connection.close()
+        os.close(alive_write)
+        process = ChildProcess(pid, open_pidfd(pid))
+        if not process.wait(1.0):
+            process.end()
+        process.close()

@@ -86,10 +86,12 @@ class NurseryProcess:
         try:
             if verb == "status":
                 answer = self._status(content)
-            else:
+            elif verb == "preload":
                 self._import(content)
-                if verb == "fork":
-                    answer, pidfd = self._fork(received)
+                self._check_threads()
+            else:
+                self._check_threads()
+                answer, pidfd = self._fork(received)
         except (OSError, StartsThreadsError) as error:
             answer = error
         finally:
@@ -110,9 +112,11 @@ class NurseryProcess:
             if self._threaded_by is None and len(os.listdir("/proc/self/task")) > 1:
                 self._threaded_by = "" if default else name
 
-    def _fork(self, descriptors: list[int]) -> tuple[int, int]:
+    def _check_threads(self) -> None:
         if self._threaded_by is not None:
             raise StartsThreadsError(self._threaded_by)
+
+    def _fork(self, descriptors: list[int]) -> tuple[int, int]:
         # What is imported stays; frozen, it is not touched by the workers' collectors, and its
         # memory remains shared with them.
         gc.collect()

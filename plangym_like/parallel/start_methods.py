@@ -38,16 +38,17 @@ class Launched(NamedTuple):
     process: ChildProcess
 
 
-def launch(start_method: str, preload: Sequence[str] = ()) -> Launched:
-    """Start a worker; it waits for its first request on the data socket.
+def get_ready(start_method: str, preload: Sequence[str] = ()) -> None:
+    """Do the part of `launch` that takes long, and that may be interrupted.
 
     Raises
     ------
     ValueError
         There is no such start method.
     WorkerStartError
-        The platform cannot do it, or the process could not be made.
+        The platform cannot do it, or the nursery could not be started.
     """
+    global _nursery_works
     if start_method not in START_METHODS:
         raise ValueError(
             f"start_method must be one of {', '.join(map(repr, START_METHODS))}, "
@@ -55,13 +56,37 @@ def launch(start_method: str, preload: Sequence[str] = ()) -> Launched:
         )
     if sys.platform == "win32":
         raise WorkerStartError("worker processes need unix sockets, which Windows lacks")
+    if start_method == "forkserver" and _nursery_works is not False:
+        try:
+            _nursery_works = nursery.can_fork_in_nursery() and nursery.get_ready(preload)
+        except OSError as error:
+            raise _no_start(error) from error
+        if not _nursery_works and sys.platform == "linux":
+            logger.warning(
+                "something that every Python process imports here starts threads, so workers "
+                'cannot be forked safely: each is spawned instead, as by start_method="spawn"'
+            )
+
+
+def launch(start_method: str, preload: Sequence[str] = ()) -> Launched:
+    """Start a worker; it waits for its first request on the data socket.
+
+    Raises
+    ------
+    WorkerStartError
+        The process could not be made.
+    """
     try:
         return _launch(START_METHODS[start_method], preload)
     except OSError as error:
-        raise WorkerStartError(
-            f"no worker could be started ({error}); a limit on processes, memory or open files "
-            "may have been reached: see `ulimit -a`"
-        ) from error
+        raise _no_start(error) from error
+
+
+def _no_start(error: OSError) -> WorkerStartError:
+    return WorkerStartError(
+        f"no worker could be started ({error}); a limit on processes, memory or open files may "
+        "have been reached: see `ulimit -a`"
+    )
 
 
 def _launch(start: _Start, preload: Sequence[str]) -> Launched:
@@ -86,21 +111,11 @@ _Start = Callable[[int, int, contextlib.ExitStack, Sequence[str]], ChildProcess]
 def _start_in_nursery(
     data_fd: int, alive_fd: int, ours: contextlib.ExitStack, preload: Sequence[str]
 ) -> ChildProcess:
-    global _nursery_works
-    if _nursery_works is None:
-        _nursery_works = nursery.can_fork_in_nursery()
-    if _nursery_works:
-        try:
-            # The outputs go along because they may have been redirected since the nursery's birth.
-            outputs = [1, 2] if _is_open(1) and _is_open(2) else []
-            return nursery.fork_in_nursery([data_fd, alive_fd, *outputs], preload)
-        except nursery.StartsThreadsError:
-            _nursery_works = False
-            logger.warning(
-                "something that every Python process imports here starts threads, so workers "
-                'cannot be forked safely: each is spawned instead, as by start_method="spawn"'
-            )
-    return _start_anew(data_fd, alive_fd, ours, preload)
+    if not _nursery_works:
+        return _start_anew(data_fd, alive_fd, ours, preload)
+    # The outputs go along because they may have been redirected since the nursery's birth.
+    outputs = [1, 2] if _is_open(1) and _is_open(2) else []
+    return nursery.fork_in_nursery([data_fd, alive_fd, *outputs], preload)
 
 
 def _start_anew(

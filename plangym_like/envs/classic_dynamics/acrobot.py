@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from gymnasium.envs.classic_control.acrobot import rk4
 from numpy.typing import NDArray
 
 from plangym_like.envs.classic_dynamics.columns import Columns, Floats
@@ -56,10 +57,9 @@ class Acrobot(Dynamics):
         state = np.asarray(env.state, np.float64)
         if (np.abs(state) <= (4.0, 4.0, env.MAX_VEL_1, env.MAX_VEL_2)).all():
             return ""
-        from gymnasium.envs.classic_control.acrobot import rk4
-
         start = np.append(state, env.AVAIL_TORQUE[action])
-        first, second = rk4(env._dsdt, start, [0, env.dt])[:2]
+        integrate: Any = rk4
+        first, second = integrate(env._dsdt, start, [0, env.dt])[:2]
         if not max(abs(first), abs(second)) > _FAR:
             return ""
         return f"its angles would become {first:.3g} and {second:.3g} radians in one step"

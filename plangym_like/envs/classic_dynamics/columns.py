@@ -38,9 +38,9 @@ class Columns:
         """Write `part`, what became of ``take(rows)``, back."""
         self.x[:, rows] = part.x
         self.hidden[rows] = part.hidden
-        if self.single is not None:
+        if self.single is not None and part.single is not None:
             self.single[rows] = part.single
-        if self.elapsed is not None:
+        if self.elapsed is not None and part.elapsed is not None:
             self.elapsed[rows] = part.elapsed
 
 

@@ -1,0 +1,55 @@
+"""What a chain of wrappers remembers before its first reset, to be given back after trying it out.
+
+Making a simulator resets the environment once. Wrappers that remember across episodes (running
+statistics, counters) would tell: the user's first episode has to be the first that they see.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import gymnasium
+
+from plangym_like.envs.configuration import is_configuration, is_handle
+from plangym_like.envs.known_wrappers import TRANSPARENT
+from plangym_like.envs.memory_holder import CONSTANT
+
+
+def fresh_memory(env: gymnasium.Env[Any, Any], *, base: bool = False) -> Callable[[], None]:
+    """Return a function that gives the wrappers of `env` the attributes that they have now.
+
+    With `base`, the environment inside them as well. Attributes that cannot be copied stay as they are.
+    """
+    links: list[Any] = []
+    link: Any = env
+    while isinstance(link, gymnasium.Wrapper):
+        links.append(link)
+        link = link.env
+    # Links that point to each other must go on doing so.
+    memo: dict[int, Any] = {id(thing): thing for thing in (*links, link)}
+    if base:
+        links.append(link)
+    kept = []
+    for thing in links:
+        if type(thing) in TRANSPARENT:
+            continue
+        attributes = {}
+        for name, value in vars(thing).items():
+            if (thing is not link and name in CONSTANT) or is_configuration(value):
+                continue
+            try:
+                attributes[name] = value if is_handle(value) else copy.deepcopy(value, memo)
+            except Exception:
+                continue
+        kept.append((thing, attributes, set(vars(thing))))
+
+    def give_back() -> None:
+        for thing, attributes, names in kept:
+            for name in set(vars(thing)) - names:
+                if not is_handle(vars(thing)[name]):
+                    del vars(thing)[name]
+            vars(thing).update(attributes)
+
+    return give_back
