@@ -124,22 +124,23 @@ class PlanEnv(StandingEnv):
         self.setup()
         sim, layout = self._sim, self._layout
         assert sim is not None
-        self._park()
-        if stop <= start:
-            return
-        fresh = None if rows.next_states is None else rows.next_states[start:stop]
-        if fresh is not None and not sim.copies_headers:
-            layout.format.stamp(fresh)
-        try:
-            if rows.inputs.horizon:
-                sim.rollout_rows(rows, start, stop)
-            else:
-                sim.step_rows(rows, start, stop)
-        except Exception as error:
-            error.add_note(f"(in row {int(rows.cursor[0])} of a batch of {rows.inputs.count})")
-            raise
-        if fresh is not None:
-            layout.format.seal(fresh)
+        with self._lock:
+            self._park()
+            if stop <= start:
+                return
+            fresh = None if rows.next_states is None else rows.next_states[start:stop]
+            if fresh is not None and not sim.copies_headers:
+                layout.format.stamp(fresh)
+            try:
+                if rows.inputs.horizon:
+                    sim.rollout_rows(rows, start, stop)
+                else:
+                    sim.step_rows(rows, start, stop)
+            except Exception as error:
+                error.add_note(f"(in row {int(rows.cursor[0])} of a batch of {rows.inputs.count})")
+                raise
+            if fresh is not None:
+                layout.format.seal(fresh)
 
     # States as data
 

@@ -46,6 +46,8 @@ class PlannableAle(AleEnv):
         self.settled = False
         self.picture: NDArray[np.uint8] | None = None
         self._neutral: ALEState | None = None
+        # While it thinks, this game fills the second buffer in part only, even in settling frames.
+        self._settling_frames = 4 if self._game == "tic_tac_toe_3d" else 2
         if self._game in _UNSETTLED:
             self._neutral = self._draw_neutral()
 
@@ -85,8 +87,8 @@ class PlannableAle(AleEnv):
             self.ran_a_frame = True
         if self._neutral is not None:
             self.ale.restoreState(self._neutral)
-            self.ale.act(0)
-            self.ale.act(0)
+            for _ in range(self._settling_frames):
+                self.ale.act(0)
         self.ale.restoreState(state)
         self.settled = True
 

@@ -129,6 +129,8 @@ class AtariSimulator(GymnasiumSimulator):
         height, width = base.ale.getScreenDims()
         self._picture_shape = (height, width, 3)
         self._ale_nbytes = len(base.ale.cloneState().serialize()) + _SLACK
+        if self.env is not base:
+            super().prepare()
 
     # What is the state
 
@@ -337,8 +339,9 @@ class AtariSimulator(GymnasiumSimulator):
         if base.picture is None and self._stale:
             saved = base.ale.cloneState()
             base.ale.act(0)
-            base.picture = base.ale.getScreenRGB()
-            base.ale.restoreState(saved)
+            picture = base.ale.getScreenRGB()
+            base.restore(saved)
+            base.picture = picture
         if base.picture is not None:
             return base.picture.copy()
         return base.ale.getScreenRGB()

@@ -12,6 +12,7 @@ from __future__ import annotations
 import enum
 import io
 import pickle
+import threading
 import types
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -22,6 +23,7 @@ import numpy as np
 from gymnasium.utils import EzPickle
 
 from plangym_like.envs.configuration import (
+    LOCKS,
     is_configuration,
     is_handle,
     is_ordinary,
@@ -29,14 +31,13 @@ from plangym_like.envs.configuration import (
     qualified_name,
 )
 from plangym_like.envs.hidden_memory import hidden_memory
-from plangym_like.envs.known_wrappers import impossible, memory_of
+from plangym_like.envs.known_wrappers import chain, describe_wrappers, impossible, memory_of
 from plangym_like.envs.memory_holder import (
     CONSTANT,
     MemoryHolder,
     kind_of,
     restart_generators,
 )
-from plangym_like.envs.wrapper_memory import chain, describe_wrappers
 from plangym_like.errors import SnapshotError, StateFormatError
 
 _MAX_DEPTH = 30
@@ -109,8 +110,6 @@ class ChainPickle:
         memories = [holder.read() for holder in self.holders]
         try:
             return self._dumps(memories)
-        except SnapshotError:
-            raise
         except Exception as error:
             raise self._culprit(memories, error) from error
 
@@ -239,10 +238,11 @@ class _Pickler(pickle.Pickler):
                 return _class_named, (thing.__module__, thing.__qualname__)
             return NotImplemented
         if isinstance(thing, EzPickle):
-            raise SnapshotError(
-                f"{kind_of(thing)} is an EzPickle: it would come back as it was made, not as it "
-                f"is; {_WAY_OUT}"
-            )
+            raise TypeError(f"{kind_of(thing)} is an EzPickle and would come back as it was made")
+        if isinstance(thing, threading.Thread):
+            raise TypeError("what a thread does is no part of a state")
+        if type(thing) in LOCKS:
+            return LOCKS[type(thing)], ()
         if is_handle(thing):
             return _nothing, ()
         return NotImplemented

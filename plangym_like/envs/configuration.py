@@ -14,7 +14,7 @@ import pathlib
 import re
 import threading
 import types
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import gymnasium
@@ -53,7 +53,10 @@ _RENDERERS = frozenset(
 )
 
 
-_LOCKS = (type(threading.Lock()), type(threading.RLock()))
+# Types of locks, and what makes one.
+LOCKS: dict[type, Callable[[], Any]] = {
+    type(make()): make for make in (threading.Lock, threading.RLock)
+}
 
 
 class _Ordinary:
@@ -72,7 +75,7 @@ def is_handle(value: Any) -> bool:
         return bool(value) and all(map(is_handle, value.values()))
     if kind.__module__ == "builtins":
         return False
-    return kind in _LOCKS or any(
+    return kind in LOCKS or any(
         link.__module__.partition(".")[0] in _RENDERERS for link in kind.__mro__
     )
 

@@ -20,7 +20,8 @@ from plangym_like.envs.memory_holder import CONSTANT
 def fresh_memory(env: gymnasium.Env[Any, Any], *, base: bool = False) -> Callable[[], None]:
     """Return a function that gives the wrappers of `env` the attributes that they have now.
 
-    With `base`, the environment inside them as well. Attributes that cannot be copied stay as they are.
+    With `base`, the environment inside them as well. Attributes that cannot be copied stay as they
+    are.
     """
     links: list[Any] = []
     link: Any = env

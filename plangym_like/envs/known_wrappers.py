@@ -1,13 +1,18 @@
-"""What Gymnasium's own wrappers remember, and which of them cannot be saved."""
+"""The wrappers around an environment: which there are, and what is known of Gymnasium's own."""
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Iterator
 from operator import attrgetter
 from typing import Any
 
+import gymnasium
 from gymnasium.wrappers import OrderEnforcing, PassiveEnvChecker
 
-from plangym_like.envs.configuration import qualified_name
+from plangym_like.envs.configuration import describe, qualified_name
+from plangym_like.envs.memory_holder import CONSTANT, kind_of
+from plangym_like.errors import SnapshotError
 
 # They only check how an environment is called.
 TRANSPARENT = (OrderEnforcing, PassiveEnvChecker)
@@ -52,6 +57,36 @@ _IMPOSSIBLE = {
 }
 
 
+def chain(env: gymnasium.Env[Any, Any]) -> Iterator[gymnasium.Wrapper[Any, Any, Any, Any]]:
+    """Yield the wrappers around `env`, outermost first.
+
+    Raises
+    ------
+    SnapshotError
+        What they wrap is no single environment.
+    """
+    while isinstance(env, gymnasium.Wrapper):
+        yield env
+        env = env.env
+    if not isinstance(env, gymnasium.Env):
+        raise SnapshotError(
+            f"{kind_of(env)} is not a gymnasium.Env; what steps several environments, in threads "
+            "or in processes, cannot be saved: give the single environment"
+        )
+
+
+def describe_wrappers(env: gymnasium.Env[Any, Any]) -> list[Any]:
+    """Return classes and arguments of the wrappers around `env`, outermost first.
+
+    Wrappers that only check how an environment is called are left out.
+    """
+    return [
+        [qualified_name(type(wrapper)), _arguments(wrapper)]
+        for wrapper in chain(env)
+        if type(wrapper) not in TRANSPARENT
+    ]
+
+
 def memory_of(wrapper: Any) -> tuple[str, ...] | None:
     """Return which attributes `wrapper` remembers with, or ``None`` where that is not known.
 
@@ -80,3 +115,17 @@ def impossible(wrapper: Any) -> str | None:
     """Return why a wrapper of this class cannot be saved, or ``None``."""
     kinds = (qualified_name(kind) for kind in type(wrapper).__mro__)
     return next((_IMPOSSIBLE[kind] for kind in kinds if kind in _IMPOSSIBLE), None)
+
+
+def _arguments(wrapper: Any) -> Any:
+    """Return what a wrapper was made with: recorded by Gymnasium, or found under the same names."""
+    recorded = getattr(wrapper, "_saved_kwargs", None)
+    if recorded is not None:
+        return describe(recorded)
+    attributes = vars(wrapper)
+    found = {}
+    for name in inspect.signature(type(wrapper).__init__).parameters:
+        for key in (name, f"_{name}"):
+            if key in attributes and key not in CONSTANT:
+                found[name] = describe(attributes[key])
+    return found

@@ -32,7 +32,8 @@ class OverlapError(Exception):
 class PlainDataWriter:
     """Collects the bytes of a value in `parts`.
 
-    `known` objects stand for themselves. Of arrays whose id is in `whole`, views are written as such.
+    `known` objects stand for themselves. Views of an array whose id is in `whole` are written as
+    such.
     """
 
     def __init__(self, known: Sequence[Any], whole: Collection[int]) -> None:

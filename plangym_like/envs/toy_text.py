@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 from plangym_like import random_state
 from plangym_like.envs.configuration import qualified_name
 from plangym_like.envs.gymnasium_simulator import GymnasiumSimulator
+from plangym_like.envs.known_wrappers import chain
 from plangym_like.envs.toy_text_games import GAMES
-from plangym_like.envs.wrapper_memory import chain
 from plangym_like.errors import SnapshotError
 from plangym_like.plan_env import PlanEnv
 from plangym_like.states import Row, padded

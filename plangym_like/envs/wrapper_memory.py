@@ -17,9 +17,8 @@ that is at the same time the environment's: such a wrapper has to keep a copy.
 from __future__ import annotations
 
 import enum
-import inspect
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import gymnasium
@@ -38,7 +37,7 @@ from plangym_like.envs.configuration import (
     qualified_name,
 )
 from plangym_like.envs.hidden_memory import hidden_memory
-from plangym_like.envs.known_wrappers import TRANSPARENT, impossible, memory_of
+from plangym_like.envs.known_wrappers import chain, describe_wrappers, impossible, memory_of
 from plangym_like.envs.memory_holder import (
     CONSTANT,
     MemoryHolder,
@@ -304,11 +303,12 @@ class WrapperMemory:
     # How many there are
 
     def _needed(self, used: int) -> int:
-        foreign = sum(holder.names is None for holder in self._holders)
-        needed = (2 if foreign else 1) * used + (1 + 4 * foreign) * _SLACK
+        needed = _NUMBER.itemsize + _SLACK
         for holder in self._holders:
-            thing = holder.locate()
-            for _, value in holder.items(holder.read()):
+            thing, memory = holder.locate(), holder.read()
+            if holder.names is None:
+                needed += 2 * self._length(memory) + 4 * _SLACK
+            for name, value in holder.items(memory):
                 if type(value) is deque:
                     length, room = value.maxlen, 16
                     if length is None:
@@ -316,7 +316,10 @@ class WrapperMemory:
                     needed += length * max([room, *map(self._length, value)])
                 elif value is None:
                     needed += _nbytes_of_one(thing) if holder.names is None else _SLACK
-        return needed
+                elif holder.names is not None:
+                    # Statistics begin in the observations' type and may go on in float64.
+                    needed += self._length(np.float64(value) if "." in name else value)
+        return max(needed, used)
 
     def _length(self, value: Any) -> int:
         return len(plain_data.encode(value, self._externals()))
@@ -326,36 +329,6 @@ class WrapperMemory:
         return StateCapacityError(
             f"the memory of the wrappers ({wrappers}) takes {used} bytes, but {self.nbytes} are "
             f"reserved; make the environment with state_capacity={padded(2 * used)}"
-        )
-
-
-def describe_wrappers(env: gymnasium.Env[Any, Any]) -> list[Any]:
-    """Return classes and arguments of the wrappers around `env`, outermost first.
-
-    Wrappers that only check how an environment is called are left out.
-    """
-    return [
-        [qualified_name(type(wrapper)), _arguments(wrapper)]
-        for wrapper in chain(env)
-        if type(wrapper) not in TRANSPARENT
-    ]
-
-
-def chain(env: gymnasium.Env[Any, Any]) -> Iterator[gymnasium.Wrapper[Any, Any, Any, Any]]:
-    """Yield the wrappers around `env`, outermost first.
-
-    Raises
-    ------
-    SnapshotError
-        What they wrap is no single environment.
-    """
-    while isinstance(env, gymnasium.Wrapper):
-        yield env
-        env = env.env
-    if not isinstance(env, gymnasium.Env):
-        raise SnapshotError(
-            f"{kind_of(env)} is not a gymnasium.Env; what steps several environments, in threads "
-            "or in processes, cannot be saved: give the single environment"
         )
 
 
@@ -376,20 +349,6 @@ def _nbytes_of_one(wrapper: Any) -> int:
         parts = [] if space is None else spaces.leaves(space) or []
         lengths.append(sum(int(np.prod(shape)) * kind.itemsize + 64 for shape, kind in parts))
     return max(lengths)
-
-
-def _arguments(wrapper: Any) -> Any:
-    """Return what a wrapper was made with: recorded by Gymnasium, or found under the same names."""
-    recorded = getattr(wrapper, "_saved_kwargs", None)
-    if recorded is not None:
-        return describe(recorded)
-    attributes = vars(wrapper)
-    found = {}
-    for name in inspect.signature(type(wrapper).__init__).parameters:
-        for key in (name, f"_{name}"):
-            if key in attributes and key not in CONSTANT:
-                found[name] = describe(attributes[key])
-    return found
 
 
 def _constant(value: Any) -> Callable[[], Any]:

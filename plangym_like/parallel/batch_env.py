@@ -8,11 +8,9 @@ import time
 from collections.abc import Sequence
 from typing import Any, Self
 
-import numpy as np
-
 from plangym_like import spaces
 from plangym_like.batches import Inputs, Layout
-from plangym_like.errors import ClosedError, InputError
+from plangym_like.errors import ClosedError, InputError, WorkerDiedError, WorkerStartError
 from plangym_like.parallel.batch_memory import BatchMemory
 from plangym_like.parallel.costs import Costs
 from plangym_like.parallel.external_process import ExternalProcess
@@ -24,6 +22,16 @@ from plangym_like.parallel.stats import Stats
 from plangym_like.parallel.worker_lane import WorkerLane
 from plangym_like.plan_env import PlanEnv
 from plangym_like.states import Row
+
+_CLOSE_SECONDS = 3.0
+_FAILED_STARTS = 3
+_SHARED = {
+    "observation_space": "observation space",
+    "action_space": "action space",
+    "format": "meaning of states",
+    "columns": "set of info columns",
+    "plain_infos": "presence of other infos",
+}
 
 
 class BatchEnv:
@@ -72,9 +80,7 @@ class BatchEnv:
             WorkerLane(process, index, self._control) for index, process in enumerate(self._envs)
         ]
         self._poller = select.poll()
-        self._watched: dict[int, set[int]] = {}
-        for lane in self.lanes:
-            self.watch(lane)
+        self._watched: set[int] = set()
         self.lock = threading.RLock()
         self._flight: Flight | None = None
         self._leftover: list[BatchMemory] = []
@@ -123,7 +129,7 @@ class BatchEnv:
         with self.lock:
             self.ensure_open()
             if self._flight is not None:
-                self._flight.land()
+                self._flight.settle()
             self.stats.batches += 1
             self.stats.rows += inputs.count
             if self._stays_here(inputs):
@@ -166,38 +172,65 @@ class BatchEnv:
 
     def wait(self, seconds: float) -> None:
         """Sleep until a worker says something or dies, or `seconds` have passed."""
+        watched: set[int] = set()
+        for lane in self.lanes:
+            watched.update((lane.process.fileno(), lane.process.sentinel or -1))
+        watched.discard(-1)
+        if watched != self._watched:
+            self._poller = select.poll()
+            for fd in watched:
+                self._poller.register(fd, select.POLLIN)
+            self._watched = watched
         self._poller.poll(seconds * 1000)
         for lane in self.lanes:
             lane.process.drain()
 
-    def watch(self, lane: WorkerLane) -> None:
-        """Listen to the lane's present process instead of its former one."""
-        for fd in self._watched.pop(lane.index, ()):
-            self._poller.unregister(fd)
-        fds = {lane.process.fileno()}
-        if lane.process.sentinel is not None:
-            fds.add(lane.process.sentinel)
-        for fd in fds:
-            self._poller.register(fd, select.POLLIN)
-        self._watched[lane.index] = fds
+    def restart(self, lane: WorkerLane) -> None:
+        """Give the lane a fresh process."""
+        lane.restart()
+        self.stats.restarts += 1
+
+    def arrive(self, lane: WorkerLane) -> None:
+        """Take note if the lane's environment stands by now.
+
+        Raises
+        ------
+        WorkerStartError
+            Its process has died several times in a row before that.
+        Exception
+            What the environment's constructor raised.
+        """
+        try:
+            lane.arrive()
+        except WorkerDiedError as error:
+            lane.failed_starts += 1
+            self.stats.deaths += 1
+            self.restart(lane)
+            if lane.failed_starts >= _FAILED_STARTS:
+                lane.failed_starts = 0
+                raise WorkerStartError(
+                    f"worker {lane.index} died {_FAILED_STARTS} times in a row before its "
+                    f"environment stood, the last time because: {error}"
+                ) from error
 
     def _settle(self) -> None:
-        """Let lanes that were abandoned in a batch come to rest."""
-        while any(lane.busy for lane in self.lanes):
+        """Let lanes that were abandoned in a batch come to rest, and see to those that died."""
+        while any(lane.busy and not lane.lost for lane in self.lanes):
             for lane in self.lanes:
                 if lane.busy and lane.job.done():
                     lane.job = None
                 elif lane.busy and self.step_timeout is not None:
                     if lane.idle_seconds() > self.step_timeout:
-                        lane.restart()
-                        self.watch(lane)
-            if any(lane.busy for lane in self.lanes):
+                        self.restart(lane)
+            if any(lane.busy and not lane.lost for lane in self.lanes):
                 self.wait(0.05)
         for lane in self.lanes:
-            if not lane.process.is_alive() and lane.starting is None:
-                lane.restart()
-                self.watch(lane)
-                self.stats.restarts += 1
+            self.arrive(lane)
+            if not lane.process.is_alive():
+                self.stats.deaths += 1
+                self.restart(lane)
+            elif lane.lost:
+                self.restart(lane)
         while self._leftover:
             self._leftover.pop().release()
 
@@ -228,33 +261,43 @@ class BatchEnv:
         """Reset environments; returns ``(states, obs, infos)``, or ``(obs, infos)``.
 
         ``states`` is ``(K, state_nbytes)``, ``obs`` a batch of K observations, ``infos`` a list of
-        K dicts, for the K environments that `indices` names (all of them if left out).
+        K dicts, for the K environments that `indices` names (all of them if left out). Batches
+        without states branch from the first of them afterwards.
         """
         with self.lock:
             self.ensure_open()
-            chosen = range(len(self._envs)) if indices is None else indices
-            promises = [
-                self._envs[index].reset(blocking=False, return_states=True) for index in chosen
-            ]
+            chosen = self._envs if indices is None else [self._envs[index] for index in indices]
+            promises = [env.reset(blocking=False, return_states=True) for env in chosen]
             results = [promise() for promise in promises]
             obs = spaces.empty(self.observation_space, (len(results),))
             for index, result in enumerate(results):
                 spaces.put(self.observation_space, obs, index, result.obs)
             infos = [result.info for result in results]
-            if not return_states:
-                return obs, infos
-            return np.stack([result.state for result in results]), obs, infos
+            states = self.layout.format.new(len(results))
+            for row, result in zip(states, results, strict=True):
+                row[:] = result.state
+            if results:
+                self._state = states[0].copy()
+            return (states, obs, infos) if return_states else (obs, infos)
 
     # The end
 
     def close(self) -> None:
-        """Close all workers; results already returned stay valid. May be called again."""
+        """Close all workers; results already returned stay valid. May be called again.
+
+        Takes 3 seconds at most: workers that are still in a row by then are killed.
+        """
         if self._closed:
             return
         self._closed = True
         self._flight = None
-        for process in self._envs:
-            process.close()
+        until = time.monotonic() + _CLOSE_SECONDS
+        for lane in self.lanes:
+            if lane.busy:
+                lane.lower(0)
+        # Those that can say goodbye do so, before others have used up the time.
+        for lane in sorted(self.lanes, key=lambda lane: lane.busy or not lane.ready):
+            lane.process.close(max(0.0, until - time.monotonic()))
         while self._leftover:
             self._leftover.pop().release()
         for pool in self._pools.values():
@@ -283,11 +326,13 @@ def _common_layout(envs: Sequence[ExternalProcess]) -> Layout:
     layouts: list[Layout] = [env.layout for env in envs]
     first = layouts[0]
     for index, layout in enumerate(layouts[1:], 1):
-        for what in ("observation_space", "action_space", "format"):
-            one, other = getattr(first, what), getattr(layout, what)
+        for name, what in _SHARED.items():
+            one, other = getattr(first, name), getattr(layout, name)
             if one != other:
+                if name == "format":
+                    one, other = one.meaning, other.meaning
                 raise ValueError(
-                    f"all environments of a BatchEnv have the same {what}, but env 0 has {one} "
-                    f"and env {index} has {other}"
+                    f"the environments of a BatchEnv are all alike, but the {what} of env 0 is "
+                    f"{one} and that of env {index} is {other}"
                 )
     return first

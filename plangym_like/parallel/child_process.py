@@ -7,6 +7,7 @@ import math
 import os
 import select
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -26,6 +27,9 @@ Status = int | Fate
 def child_status(pid: int) -> Status:
     """Return the exit status of a child of this very process, and leave it to be collected."""
     try:
+        if not hasattr(os, "waitid"):  # then it has to be collected at once
+            found, status = os.waitpid(pid, os.WNOHANG)
+            return os.waitstatus_to_exitcode(status) if found else Fate.RUNNING
         result = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
     except ChildProcessError:  # somebody else has collected it
         return Fate.UNKNOWN
@@ -46,6 +50,23 @@ def open_pidfd(pid: int) -> int | None:
         return os.pidfd_open(pid)
     except (AttributeError, OSError):
         return None
+
+
+def fill_standard_descriptors() -> None:
+    """Open the null device in place of a standard descriptor (0, 1, 2) that is closed.
+
+    Otherwise a socket of ours would take its number, and be written to as if it were an output.
+    """
+    while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
+        os.set_inheritable(descriptor, True)
+    os.close(descriptor)
+
+
+def flush_outputs() -> None:
+    """Write out what was printed, so that a copy of this process does not print it once more."""
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(AttributeError, OSError, ValueError):
+            stream.flush()
 
 
 class ChildProcess:
@@ -142,17 +163,17 @@ class ChildProcess:
             name = signal.Signals(-code).name
         except ValueError:
             name = "an unnamed signal"
-        return f"{name} ({-code}) ended it: {_CAUSES.get(-code, 'somebody sent it this signal')}"
+        return f"{name} ({-code}) ended it: {_CAUSES.get(name, 'somebody sent it this signal')}"
 
 
 _CAUSES = {
-    int(signal.SIGKILL): "the kernel was out of memory and chose it, or somebody ran kill -9",
-    int(signal.SIGSEGV): "native code (a simulator or driver) used memory that is not its own",
-    int(signal.SIGBUS): "native code touched memory that is not there, or shared memory is full",
-    int(signal.SIGABRT): "native code (a simulator or driver) called abort",
-    int(signal.SIGFPE): "native code divided by zero",
-    int(signal.SIGILL): "native code was compiled for another processor",
-    int(signal.SIGTERM): "somebody asked it to end, often a job scheduler or a container's stop",
+    "SIGKILL": "the kernel was out of memory and chose it, or somebody ran kill -9",
+    "SIGSEGV": "native code (a simulator or driver) used memory that is not its own",
+    "SIGBUS": "native code touched memory that is not there, or shared memory is full",
+    "SIGABRT": "native code (a simulator or driver) called abort",
+    "SIGFPE": "native code divided by zero",
+    "SIGILL": "native code was compiled for another processor",
+    "SIGTERM": "somebody asked it to end, often a job scheduler or a container's stop",
 }
 
 

@@ -9,7 +9,7 @@ from plangym_like.batches import Inputs, Rows
 from plangym_like.errors import ClosedError
 from plangym_like.parallel.batch_memory import BatchMemory
 from plangym_like.parallel.lane import Job
-from plangym_like.parallel.placement import Shape, place, region_nbytes
+from plangym_like.parallel.placement import Shape, place, region_nbytes, signature
 from plangym_like.parallel.schedule import Schedule
 from plangym_like.parallel.shared_memory import BlockPool
 from plangym_like.parallel.worker_lane import WorkerLane
@@ -93,7 +93,7 @@ class Flight:
         dropped = (number for pool in self._pools.values() for number in pool.dropped)
         make_job = partial(
             Job,
-            fingerprint=self._house.layout.format.fingerprint,
+            signature=signature(self._house.layout),
             shape=self._shape,
             blocks={region: block.number for region, block in blocks.items()},
             dropped=tuple(number for number in dropped if number in lane.known),
@@ -105,13 +105,17 @@ class Flight:
     def land(self, timeout: float | None = None) -> Any:
         """Return the result; raises what stepping the rows raised. May be called again."""
         del timeout
+        self.settle()
+        if self._error is not None:
+            raise self._error
+        return self._result
+
+    def settle(self) -> None:
+        """See the batch to its end, and keep what came of it for who asks."""
         with self._house.lock:
             if not self._landed:
                 self._house.ensure_open()
                 self._finish()
-            if self._error is not None:
-                raise self._error
-            return self._result
 
     def _finish(self) -> None:
         try:

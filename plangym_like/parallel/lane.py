@@ -11,12 +11,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from plangym_like.errors import StateMismatchError
-from plangym_like.parallel.placement import Memory, Shape, place
+from plangym_like.parallel.placement import Memory, Shape, place, signature
 from plangym_like.parallel.shared_memory import attach
 from plangym_like.plan_env import PlanEnv
 
 # One line of the control block belongs to each lane: (number of lanes, 8) int64.
-CURSOR, LIMIT, DONE = 0, 1, 2
+CURSOR, LIMIT, DONE, REACH = 0, 1, 2, 3
 CONTROL_WORDS = 8
 
 _FINE_SECONDS, _COARSE_SECONDS = 1e-4, 2e-3
@@ -36,7 +36,7 @@ class Job:
 
     lane: int
     control: int
-    fingerprint: int
+    signature: int
     shape: Shape
     start: int
     stop: int
@@ -60,8 +60,8 @@ class Report:
 def run_job(env: PlanEnv, job: Job, fds: Sequence[int] = ()) -> Report:
     """Step rows from ``job.start`` until the lane's limit, which the parent may lower meanwhile.
 
-    The lane writes which row it is in, and up to where it is done, so that its parent knows after
-    any death which rows are left and which of them was running.
+    The lane writes which row it is in, up to where it is done, and up to where it may have written
+    anything, so that its parent knows after any death which rows are left and which was running.
     """
     global _seconds_per_row
     for number, fd in zip(job.attached, fds, strict=True):
@@ -69,11 +69,12 @@ def run_job(env: PlanEnv, job: Job, fds: Sequence[int] = ()) -> Report:
     for number in job.dropped:
         _blocks.pop(number, None)
     layout = env.layout
-    if layout.format.fingerprint != job.fingerprint:
+    if signature(layout) != job.signature:
         raise StateMismatchError(
-            "the worker's environment is not the caller's: its constructor gave another one; "
-            f"the worker's states mean {layout.format.meaning}",
-            f"{job.fingerprint:016x}",
+            "the worker's environment is not the caller's: its constructor gave another one, "
+            f"whose states mean {layout.format.meaning} and whose observations are in "
+            f"{layout.observation_space}",
+            f"{job.signature:016x}",
             layout.format.meaning,
         )
     actions = None
@@ -88,6 +89,7 @@ def run_job(env: PlanEnv, job: Job, fds: Sequence[int] = ()) -> Report:
     at = job.start
     while (limit := min(job.stop, int(control[LIMIT]))) > at:
         stop = at + 1 if job.careful else at + portion(limit - at, _seconds_per_row)
+        control[REACH] = stop
         started = time.perf_counter()
         env.run_rows(rows, at, stop)
         taken = (time.perf_counter() - started) / (stop - at)

@@ -37,7 +37,7 @@ MAX_DESCRIPTORS = 250
 SEND_FLAGS = getattr(socket, "MSG_NOSIGNAL", 0)
 
 _RECEIVE_FLAGS = getattr(socket, "MSG_CMSG_CLOEXEC", 0)
-_ANCILLARY_NBYTES = socket.CMSG_SPACE(MAX_DESCRIPTORS * array.array("i").itemsize)
+_ANCILLARY_NBYTES = 64 + MAX_DESCRIPTORS * array.array("i").itemsize
 _JOIN_NBYTES = 1 << 16
 
 

@@ -38,8 +38,9 @@ from plangym_like.parallel.messages import (
 
 logger = logging.getLogger("plangym_like")
 
-# Seconds that the nursery may be silent for: it may be importing something large.
-_PATIENCE = 120.0
+# Seconds that the nursery may be silent for while it imports, and otherwise.
+_IMPORT_PATIENCE = 120.0
+_PATIENCE = 20.0
 
 ONE_THREAD = {
     f"{library}_NUM_THREADS": "1" for library in ("OMP", "OPENBLAS", "MKL", "NUMEXPR")
@@ -74,7 +75,6 @@ class Nursery:
             alive_read, alive_write = os.pipe()
             ours.callback(os.close, alive_write)
             theirs.callback(os.close, alive_read)
-            here.settimeout(_PATIENCE)
             self.pid = start_python(
                 "plangym_like.parallel.nursery_process",
                 "run",
@@ -114,7 +114,7 @@ class Nursery:
         """Return the exit status of a worker; the nursery collects those that end by itself."""
         try:
             status: Status = self._ask("status", pid)[0]
-        except NurseryGoneError:
+        except (NurseryGoneError, OSError):
             return Fate.UNKNOWN
         return status
 
@@ -131,6 +131,7 @@ class Nursery:
     def _send(self, number: int, verb: str, content: Any, descriptors: Sequence[int]) -> None:
         packet = pickle.dumps((number, verb, content, [p for p in sys.path if type(p) is str]))
         try:
+            self._socket.settimeout(_IMPORT_PATIENCE if verb == "preload" else _PATIENCE)
             if descriptors:
                 self._socket.sendmsg([packet], rights(descriptors))
             else:

@@ -20,6 +20,8 @@ from plangym_like.parallel.child_process import (
     Status,
     child_status,
     collect_child,
+    fill_standard_descriptors,
+    flush_outputs,
     open_pidfd,
 )
 from plangym_like.parallel.messages import descriptors_in, receive_with_descriptors, rights
@@ -35,10 +37,7 @@ def run(control_fd: int, alive_fd: int) -> NoReturn:
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_SETMASK, ())
         lifeline.tie_to(alive_fd)
-        # With a standard descriptor missing, a worker's socket would take its number.
-        while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
-            os.set_inheritable(descriptor, True)
-        os.close(descriptor)
+        fill_standard_descriptors()
         os.set_inheritable(control_fd, False)
         control = socket.socket(fileno=control_fd)
         NurseryProcess(control, alive_fd).serve()
@@ -121,8 +120,7 @@ class NurseryProcess:
         # memory remains shared with them.
         gc.collect()
         gc.freeze()
-        sys.stdout.flush()
-        sys.stderr.flush()
+        flush_outputs()
         pid = os.fork()
         if pid == 0:
             self._become_worker(descriptors)

@@ -10,6 +10,7 @@ from typing import Any, Self
 import numpy as np
 
 from plangym_like.errors import ClosedError, InputError
+from plangym_like.parallel import nursery
 from plangym_like.parallel.batch_env import BatchEnv
 from plangym_like.parallel.external_process import ExternalProcess
 from plangym_like.parallel.stats import Stats
@@ -102,10 +103,13 @@ class ParallelEnv:
             raise ClosedError("this ParallelEnv has been closed")
         if self._env is not None:
             return
+        module = getattr(self._arguments["env_class"], "__module__", "")
+        preload = (module,) if module.startswith("plangym_like.") else ()
+        if self._start_method == "forkserver":
+            # It starts while the environment here is made.
+            nursery.warm_up(preload=preload)
         env = self._construct()
         env.setup()
-        module = type(env).__module__
-        preload = (module,) if module.startswith("plangym_like.") else ()
         children = self.n_workers if self.isolate else self.n_workers - 1
         processes: list[ExternalProcess] = []
         try:
@@ -171,6 +175,8 @@ class ParallelEnv:
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_") or self.__dict__.get("_closed", True):
+            if self.__dict__.get("_closed") and hasattr(PlanEnv, name):
+                raise ClosedError("this ParallelEnv has been closed")
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
         return getattr(self.plan_env, name)
 

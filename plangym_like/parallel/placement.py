@@ -7,8 +7,10 @@ caller drops them.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -50,6 +52,17 @@ class Shape:
             states,
             observations,
         )
+
+
+@lru_cache(maxsize=8)
+def signature(layout: Layout) -> int:
+    """Return a number that is equal on two sides where their batches lie and mean the same."""
+    actions = spaces.leaves(layout.action_space)
+    arrays = [*(layout.obs_leaves or ()), *layout.columns.values(), *(actions or ())]
+    told = [(shape, dtype.str) for shape, dtype in arrays]
+    parts = layout.format.fingerprint, list(layout.columns), layout.plain_infos, told
+    digest = hashlib.blake2b(repr(parts).encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "little")
 
 
 def region_nbytes(layout: Layout, shape: Shape) -> dict[str, int]:

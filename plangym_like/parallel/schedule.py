@@ -13,12 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from plangym_like.batches import Rows, split
-from plangym_like.errors import (
-    PoisonInputError,
-    StepTimeoutError,
-    WorkerDiedError,
-    WorkerStartError,
-)
+from plangym_like.errors import PoisonInputError, StepTimeoutError, WorkerDiedError
 from plangym_like.parallel.lane import faded_minimum, portion
 from plangym_like.parallel.worker_lane import WorkerLane
 
@@ -28,7 +23,6 @@ if TYPE_CHECKING:
 _LOOK_SECONDS = 2e-3
 _WAIT_SECONDS = 0.5
 _DEATHS_ALONE = 3
-_FAILED_STARTS = 3
 
 
 class Schedule:
@@ -186,21 +180,18 @@ class Schedule:
                     self._hear(lane)
                 elif self._house.step_timeout is not None:
                     self._watch(lane)
-            elif lane.starting is not None and lane.starting.done():
-                self._start(lane)
-
-    def _start(self, lane: WorkerLane) -> None:
-        try:
-            assert lane.ready
-        except WorkerDiedError as error:
-            self._restart(lane, error)
+            elif not lane.ready:
+                self._house.arrive(lane)
+            elif lane.process.fileno() < 0:
+                self._house.stats.deaths += 1
+                self._house.restart(lane)
 
     def _hear(self, lane: WorkerLane) -> None:
         stop = lane.stop
         try:
             report = lane.report()
         except WorkerDiedError as error:
-            self._mourn(lane, stop, error)
+            self._mourn(lane, error)
         except Exception as error:
             self._fail(max(lane.cursor, 0), error)
         else:
@@ -211,37 +202,45 @@ class Schedule:
             if report.stop < stop:
                 self._pending.append((report.stop, stop))
 
-    def _mourn(self, lane: WorkerLane, stop: int, error: WorkerDiedError) -> None:
+    def _mourn(self, lane: WorkerLane, error: WorkerDiedError) -> None:
         """Hand out a dead lane's unfinished rows again, the one that was running on its own."""
-        start, row = lane.done, lane.cursor
+        start, row, stop = self._take_back(lane)
         alone = lane.alone
         self._house.stats.deaths += 1
-        self._restart(lane, error)
-        self._house.stats.rows_retried += max(0, stop - start)
+        self._house.restart(lane)
         self._careful = True
         if not start <= row < stop:
-            if start < stop:
-                self._pending.append((start, stop))
-            return
-        if alone:
+            row = stop
+        elif not alone:
+            self._suspects.append(row)
+        else:
             self._deaths[row] = self._deaths.get(row, 0) + 1
-            if self._deaths[row] >= _DEATHS_ALONE:
+            if self._deaths[row] < _DEATHS_ALONE:
+                self._suspects.append(row)
+            else:
                 self._fail(row, _poisoned(row, error))
-                return
-        if start < row:
-            self._pending.append((start, row))
-        if row + 1 < stop:
-            self._pending.append((row + 1, stop))
-        self._suspects.append(row)
+        self._retry(start, row, stop)
+
+    def _take_back(self, lane: WorkerLane) -> tuple[int, int, int]:
+        """Return a lost lane's rows: the first to do again, the one it was in, and the end."""
+        # What a lane reports at its end is lost, even of rows that are done in shared memory.
+        reports = self._rows.infos is not None or isinstance(self._rows.observations, list)
+        return lane.start if reports else lane.done, lane.cursor, lane.reach
+
+    def _retry(self, start: int, row: int, stop: int) -> None:
+        """Hand out again all rows from `start` to `stop` but `row`."""
+        ranges = [(start, row), (row + 1, stop)]
+        self._pending += [(first, last) for first, last in ranges if first < last]
+        self._house.stats.rows_retried += max(0, stop - start)
 
     def _watch(self, lane: WorkerLane) -> None:
         limit = self._house.step_timeout
         assert limit is not None
         if lane.idle_seconds() <= limit:
             return
-        start, row, stop = lane.done, lane.cursor, lane.stop
+        start, row, stop = self._take_back(lane)
         self._house.stats.timeouts += 1
-        self._restart(lane, None)
+        self._house.restart(lane)
         self._timeouts[row] = self._timeouts.get(row, 0) + 1
         if self._timeouts[row] > 1:
             self._fail(
@@ -255,22 +254,7 @@ class Schedule:
             )
         else:
             self._suspects.append(row)
-        if start < row:
-            self._pending.append((start, row))
-        if row + 1 < stop:
-            self._pending.append((row + 1, stop))
-
-    def _restart(self, lane: WorkerLane, error: WorkerDiedError | None) -> None:
-        if lane.starting is not None:
-            lane.failed_starts += 1
-            if lane.failed_starts >= _FAILED_STARTS:
-                raise WorkerStartError(
-                    f"worker {lane.index} died {lane.failed_starts} times in a row before its "
-                    f"environment stood: {error}"
-                ) from error
-        lane.restart()
-        self._house.watch(lane)
-        self._house.stats.restarts += 1
+        self._retry(start, row, stop)
 
     # Failing
 

@@ -42,11 +42,13 @@ class SharedBlock:
         self.number = next(_numbers)
         self.nbytes = -(-max(nbytes, 1) // _PAGE) * _PAGE
         self.fd = _memory_file()
+        self._finalizer = weakref.finalize(self, os.close, self.fd)
+        self._finalizer.atexit = False
         try:
             os.posix_fallocate(self.fd, 0, self.nbytes)
             self.memory = mmap.mmap(self.fd, self.nbytes)
         except (OSError, ValueError) as error:
-            os.close(self.fd)
+            self.close()
             raise MemoryError(f"no {self.nbytes} bytes of shared memory: {error}") from error
 
     def array(self) -> NDArray[np.uint8]:
@@ -55,9 +57,8 @@ class SharedBlock:
 
     def close(self) -> None:
         """Give the descriptor back; the bytes live as long as arrays over them do."""
-        if self.fd >= 0:
-            os.close(self.fd)
-            self.fd = -1
+        self._finalizer()
+        self.fd = -1
 
 
 def attach(fd: int) -> NDArray[np.uint8]:

@@ -23,7 +23,12 @@ from typing import NamedTuple
 
 from plangym_like.errors import WorkerStartError
 from plangym_like.parallel import nursery
-from plangym_like.parallel.child_process import ChildProcess, open_pidfd
+from plangym_like.parallel.child_process import (
+    ChildProcess,
+    fill_standard_descriptors,
+    flush_outputs,
+    open_pidfd,
+)
 
 logger = logging.getLogger("plangym_like")
 
@@ -90,6 +95,7 @@ def _no_start(error: OSError) -> WorkerStartError:
 
 
 def _launch(start: _Start, preload: Sequence[str]) -> Launched:
+    fill_standard_descriptors()
     with contextlib.ExitStack() as ours, contextlib.ExitStack() as theirs:
         here, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         ours.callback(here.close)
@@ -132,8 +138,7 @@ def _start_as_copy(
 ) -> ChildProcess:
     from plangym_like.parallel import worker
 
-    sys.stdout.flush()
-    sys.stderr.flush()
+    flush_outputs()
     pid = os.fork()
     if pid == 0:
         try:

@@ -12,6 +12,7 @@ import traceback
 from typing import Any, NoReturn
 
 from plangym_like.parallel import lifeline
+from plangym_like.parallel.child_process import flush_outputs
 from plangym_like.parallel.messages import (
     ACCESS,
     CLOSE,
@@ -47,8 +48,7 @@ def run(data_fd: int, alive_fd: int) -> NoReturn:
         traceback.print_exc()
     finally:
         with contextlib.suppress(BaseException):
-            sys.stdout.flush()
-            sys.stderr.flush()
+            flush_outputs()
         os._exit(status)
 
 

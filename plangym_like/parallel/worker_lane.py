@@ -5,11 +5,13 @@ from __future__ import annotations
 import time
 from typing import Any
 
+from plangym_like.errors import WorkerDiedError
 from plangym_like.parallel.external_process import ExternalProcess
 from plangym_like.parallel.lane import (
     CURSOR,
     DONE,
     LIMIT,
+    REACH,
     Job,
     Report,
     control_line,
@@ -24,12 +26,14 @@ class WorkerLane:
 
     Attributes
     ----------
-    stop : int
-        The end of its range; lowered when rows are taken from it.
+    start, stop : int
+        Its range; `stop` is lowered when rows are taken from it.
     alone : bool
         Whether it was given a single row to find out if that row kills.
     failed_starts : int
         Deaths before it was ready, one after the other.
+    lost : bool
+        Whether nobody knows what it is doing, because sending rows to it was interrupted.
     """
 
     def __init__(self, process: ExternalProcess, index: int, control: SharedBlock) -> None:
@@ -37,8 +41,8 @@ class WorkerLane:
         self.index = index
         self._control = control
         self.line = control_line(control.array(), index)
-        self.stop = 0
-        self.alone = False
+        self.start = self.stop = 0
+        self.alone = self.lost = False
         self.failed_starts = 0
         self.job: Any = None
         self.known: set[int] = set()
@@ -48,17 +52,24 @@ class WorkerLane:
 
     @property
     def ready(self) -> bool:
-        """Whether the environment in the worker stands; raises what its constructor raised."""
-        if self._greeting is not None and self._greeting.done():
-            greeting, self._greeting = self._greeting, None
-            greeting()
-            self.failed_starts = 0
+        """Whether the environment in the worker is known to stand."""
         return self._greeting is None
 
-    @property
-    def starting(self) -> Any:
-        """The promise of readiness, or ``None`` once it was kept."""
-        return self._greeting
+    def arrive(self) -> None:
+        """Take note if the environment stands by now; raises what its constructor raised.
+
+        A `WorkerDiedError` may be due to chance, so the lane is not ready after one.
+        """
+        greeting = self._greeting
+        if greeting is not None and greeting.done():
+            try:
+                greeting()
+            except WorkerDiedError:
+                raise
+            except BaseException:
+                self._greeting = None
+                raise
+            self._greeting, self.failed_starts = None, 0
 
     @property
     def busy(self) -> bool:
@@ -76,14 +87,20 @@ class WorkerLane:
         return int(self.line[CURSOR])
 
     @property
+    def reach(self) -> int:
+        """Up to which row it may have written anything, rows taken from it meanwhile included."""
+        return max(self.stop, int(self.line[REACH]))
+
+    @property
     def left(self) -> int:
         """How many rows it has not finished."""
         return max(0, self.stop - self.done) if self.busy else 0
 
     def send(self, make_job: Any, blocks: list[SharedBlock], start: int, stop: int) -> None:
         """Hand it rows `start` to `stop`; `make_job` fills in what only the batch knows."""
-        self.stop = stop
-        self.line[CURSOR], self.line[LIMIT], self.line[DONE] = -1, stop, start
+        self.start, self.stop = start, stop
+        line = self.line
+        line[CURSOR], line[LIMIT], line[DONE], line[REACH] = -1, stop, start, start
         fresh = [block for block in (self._control, *blocks) if block.number not in self.known]
         job: Job = make_job(
             lane=self.index,
@@ -92,11 +109,15 @@ class WorkerLane:
             stop=stop,
             attached=tuple(block.number for block in fresh),
         )
-        self.known.difference_update(job.dropped)
-        self.known.update(job.attached)
         self.progress_at = time.monotonic()
         self._progress = (-1, start)
-        self.job = self.process.apply(run_job, job, fds=[block.fd for block in fresh])
+        try:
+            self.job = self.process.apply(run_job, job, fds=[block.fd for block in fresh])
+            self.known.difference_update(job.dropped)
+            self.known.update(job.attached)
+        except BaseException:
+            self.lost = True
+            raise
 
     def lower(self, stop: int) -> None:
         """Take the rows from `stop` on away from it."""
@@ -123,3 +144,4 @@ class WorkerLane:
         self.known.clear()
         self.process.restart()
         self._greeting = self.process.apply(greet)
+        self.lost = False

@@ -1,0 +1,246 @@
+"""The state rows of classic control: what they hold, what they are made of, how they end."""
+
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+from classic_rows import (
+    IDS,
+    assert_same,
+    make,
+    random_actions,
+    random_rows,
+)
+from gymnasium.envs.classic_control import CartPoleEnv
+
+from plangym_like.envs.classic_control import ClassicControlSimulator
+from plangym_like.errors import InputError, StateFormatError, StateMismatchError
+from plangym_like.random_state import seeded_generator
+from plangym_like.states import HEADER_NBYTES
+
+# States
+
+
+@pytest.mark.parametrize("name", IDS)
+@pytest.mark.parametrize("limited", [False, True])
+def test_a_row_goes_through_a_new_simulator_unchanged(name: str, limited: bool) -> None:
+    env = make(name, remove_time_limit=not limited)
+    rows = random_rows(env, np.random.default_rng(11), 60)
+    new = ClassicControlSimulator(name, remove_time_limit=not limited)
+    for row in rows:
+        copy = np.zeros_like(row)
+        new.write(row[HEADER_NBYTES:])
+        new.read(copy[HEADER_NBYTES:])
+        assert copy[HEADER_NBYTES:].tobytes() == row[HEADER_NBYTES:].tobytes()
+
+
+def test_rows_are_small() -> None:
+    widths = [make(name).state_nbytes for name in IDS]
+    assert widths == [112, 96, 96, 96, 112]
+    assert make(remove_time_limit=False).state_nbytes == 120
+
+
+@pytest.mark.parametrize("name", IDS)
+def test_set_state_leads_to_the_same_picture(name: str) -> None:
+    pytest.importorskip("pygame")
+    env = make(name, render_mode="rgb_array")
+    rng = np.random.default_rng(12)
+    state = env.get_state()
+    for _ in range(5):
+        env.step(random_actions(env, rng))
+    later, picture = env.get_state(), env.get_image()
+    other = make(name, render_mode="rgb_array")
+    other.set_state(later)
+    assert (other.get_image() == picture).all()
+    env.set_state(state)
+    assert (env.get_image() != picture).any()
+
+
+def test_the_random_generator_is_part_of_the_state() -> None:
+    env = make()
+    state = env.get_state()
+    first = env.reset().obs
+    env.set_state(state)
+    assert env.reset().obs.tobytes() == first.tobytes()
+    assert env.reset().obs.tobytes() != first.tobytes()
+
+
+@pytest.mark.parametrize("name", IDS)
+def test_seeds_replace_the_generator_and_nothing_else(name: str) -> None:
+    env = make(name)
+    rng = np.random.default_rng(13)
+    states, actions = random_rows(env, rng, 20), random_actions(env, rng, 20)
+    seeds = rng.integers(0, 2**63, 20, dtype=np.uint64)
+    plain = env.step_batch(actions, states)
+    seeded = env.step_batch(actions, states, seeds=seeds)
+    again = env.step_batch(actions[::-1], states[::-1], seeds=seeds[::-1])
+    assert (again.states[::-1] == seeded.states).all()
+    assert (plain.obs == seeded.obs).all() and (plain.rewards == seeded.rewards).all()
+    end = HEADER_NBYTES + env.simulator._packing.size
+    differing = np.flatnonzero((plain.states != seeded.states).any(axis=0))
+    assert end - 40 <= differing.min() and differing.max() < end
+    for state, seed in zip(seeded.states, seeds, strict=True):
+        env.set_state(state)
+        assert env.simulator.base.np_random.random() == seeded_generator(int(seed)).random()
+
+
+def test_named_fields() -> None:
+    env = make(remove_time_limit=False, autoreset=False)
+    start = env.get_state()
+    states = [start]
+    for _ in range(30):
+        states.append(env.step(1, return_state=True).state)
+    view = env.view_state(np.stack(states))
+    assert sorted(view) == ["elapsed_steps", "steps_beyond_terminated", "x"]
+    assert view["x"].shape == (31, 4) and view["x"].dtype == np.float64
+    assert view["elapsed_steps"].tolist() == list(range(31))
+    assert view["x"][-1].tolist() == env.simulator.base.state.tolist()
+    beyond = view["steps_beyond_terminated"].tolist()
+    first = beyond.index(0)
+    assert beyond == [-1] * first + list(range(31 - first))
+    pendulum = make("Pendulum-v1")
+    assert np.isnan(pendulum.view_state(pendulum.get_state())["last_u"])
+    state = pendulum.step([1.25], return_state=True).state
+    assert pendulum.view_state(state)["last_u"] == 1.25
+    with pytest.raises(ValueError):
+        view["x"][0] = 0
+
+
+@pytest.mark.parametrize("name", IDS)
+def test_a_state_made_of_numbers(name: str) -> None:
+    env = make(name, remove_time_limit=False)
+    before = env.get_state()
+    x = np.linspace(-0.3, 0.4, env.simulator._size)
+    state = env.make_state(x=x, elapsed_steps=17)
+    view = env.view_state(state)
+    assert view["x"].tolist() == x.tolist() and view["elapsed_steps"] == 17
+    assert env.get_state().tobytes() == before.tobytes()
+    hand: Any = gymnasium.make(name).unwrapped
+    hand.reset()
+    hand.state = x.copy()
+    action = env.sample_action()
+    obs, reward, *_ = hand.step(action)
+    result = env.step_batch([action] * 2, state)
+    assert result.obs[0].tobytes() == obs.tobytes() and result.rewards[0] == reward
+    assert env.view_state(result.states)["elapsed_steps"].tolist() == [18, 18]
+
+
+def test_a_state_made_of_numbers_has_not_ended() -> None:
+    env = make(autoreset=False)
+    while not env.step(1).terminated:
+        pass
+    env.step(1)
+    assert env.view_state(env.get_state())["steps_beyond_terminated"] == 1
+    state = env.make_state(x=[2.39, 3.0, 0.0, 0.0])
+    assert env.step_batch([1, 1], state).rewards.tolist() == [1.0, 1.0]
+
+
+@pytest.mark.parametrize(
+    "physics",
+    [
+        {"x": [0.0, 0.0]},
+        {"x": [0.0, 0.0, 0.0, np.nan]},
+        {"x": [0.0, 0.0, np.inf, 0.0]},
+        {"x": "abcd"},
+        {"x": None},
+        {"y": 1},
+        {"elapsed_steps": -1},
+        {"elapsed_steps": 1.5},
+        {"elapsed_steps": True},
+    ],
+)
+def test_no_state_is_made_of_nonsense(physics: dict[str, Any]) -> None:
+    env = make(remove_time_limit=False)
+    with pytest.raises(InputError, match="|".join(physics)):
+        env.make_state(**physics)
+
+
+def test_no_time_limit_no_counter() -> None:
+    with pytest.raises(InputError, match="elapsed_steps"):
+        make().make_state(elapsed_steps=3)
+
+
+def test_the_time_limit_counts_held_frames() -> None:
+    env = make("Pendulum-v1", remove_time_limit=False)
+    states = np.stack([env.make_state(elapsed_steps=steps) for steps in (0, 195, 198, 199, 300)])
+    result = env.step_batch([0.5], states, 3)
+    assert result.truncateds.tolist() == [False, False, True, True, True]
+    assert result.infos["n_step"].tolist() == [3, 3, 2, 1, 1]
+    assert env.view_state(result.states)["elapsed_steps"].tolist() == [3, 198, 200, 200, 301]
+
+
+def test_rows_belong_to_a_configuration() -> None:
+    state = make().get_state()
+    for other in (make(sutton_barto_reward=True), make("Acrobot-v1")):
+        with pytest.raises(StateMismatchError):
+            other.set_state(state)
+    first, second = make(lambda: CartPoleEnv()), make(lambda: heavier(CartPoleEnv()))
+    with pytest.raises(StateMismatchError):
+        second.set_state(first.get_state())
+
+
+def heavier(env: CartPoleEnv) -> CartPoleEnv:
+    env.gravity = 12.0
+    return env
+
+
+# Ended and damaged states
+
+
+def test_an_ended_cart_pole_can_be_stepped_on() -> None:
+    env = make(autoreset=False)
+    while not env.step(1).terminated:
+        pass
+    ended = env.get_state()
+    rewards = [env.step(1).reward for _ in range(3)]
+    assert rewards == [0.0, 0.0, 0.0]
+    assert env.step_batch([0, 1], ended).rewards.tolist() == [0.0, 0.0]
+    assert_same(env, [0, 1, 1], ended, [1, 2, 3])
+    rollout = env.rollout_batch(np.ones((2, 4), int), ended)
+    assert rollout.rewards.tolist() == [[0.0] * 4] * 2 and rollout.terminateds.all()
+
+
+@pytest.mark.parametrize("name", IDS)
+def test_a_flipped_byte_is_another_state_or_an_error(name: str) -> None:
+    env = make(name)
+    rng = np.random.default_rng(14)
+    states = random_rows(env, rng, 400)
+    at = rng.integers(HEADER_NBYTES, env.state_nbytes, 400)
+    states[np.arange(400), at] ^= rng.integers(1, 256, 400).astype(np.uint8)
+    refused = 0
+    for state, action in zip(states, random_actions(env, rng, 400), strict=True):
+        try:
+            single = env.step(action, state)
+        except StateFormatError:
+            refused += 1
+            with pytest.raises(StateFormatError):
+                env.step_batch([action] * 2, state)
+        else:
+            result = env.step_batch([action] * 2, state)
+            numbers = np.array([single.reward, *single.obs], np.float64)
+            batched = np.array([result.rewards[0], *result.obs[0]], np.float64)
+            assert np.array_equal(numbers, batched, equal_nan=True)
+    assert refused < 40
+
+
+@pytest.mark.parametrize(
+    ("name", "x"),
+    [
+        ("MountainCar-v0", [np.inf, 0.0]),
+        ("MountainCarContinuous-v0", [-1e308, 0.0]),
+        ("Acrobot-v1", [1e9, 0.0, 0.0, 0.0]),
+        ("Acrobot-v1", [0.1, 0.2, 3000.0, -1000.0]),
+    ],
+)
+def test_numbers_that_nothing_can_be_computed_with(name: str, x: list[float]) -> None:
+    env = make(name)
+    good = env.get_state()
+    bad = good.copy()
+    bad[HEADER_NBYTES:][: 8 * len(x)].view(np.float64)[:] = x
+    action = env.sample_action()
+    with pytest.raises(StateFormatError, match="cannot be stepped from the state"):
+        env.step(action, bad)
+    with pytest.raises(StateFormatError, match="cannot be stepped from the state") as caught:
+        env.step_batch([action] * 3, np.stack([good, bad, good]))
+    assert "row 1" in "".join(caught.value.__notes__)

@@ -1,0 +1,337 @@
+"""Blocks of rows against Gymnasium's own step, to the last bit, and where there are none."""
+
+import pickle
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+from classic_rows import (
+    CONFIGURATIONS,
+    IDS,
+    TOLD,
+    assert_same,
+    by_blocks,
+    edited,
+    falls_back,
+    make,
+    outcome,
+    random_actions,
+    random_conditions,
+    random_rows,
+    rows_of,
+    singly,
+)
+from gymnasium.envs.classic_control import CartPoleEnv
+from gymnasium.wrappers import TransformReward
+
+from plangym_like.envs import classic_control
+from plangym_like.envs.classic_control import ClassicControlEnv
+from plangym_like.envs.classic_dynamics.agreement import agrees, elementary_functions_agree
+from plangym_like.envs.classic_dynamics.cart_pole import CartPole
+from plangym_like.errors import SnapshotError
+from plangym_like.states import HEADER_NBYTES
+
+# Bit-identical to Gymnasium
+
+
+@pytest.mark.parametrize(("name", "kwargs", "edits"), CONFIGURATIONS, ids=TOLD)
+def test_blocks_equal_gymnasium_driven_by_hand(
+    name: str, kwargs: dict[str, Any], edits: dict[str, Any]
+) -> None:
+    rng = np.random.default_rng(len(name))
+    env = make(name, **kwargs)
+    edited(env.simulator.base, edits)
+    hand: Any = edited(gymnasium.make(name, **kwargs).unwrapped, edits)
+    count = 1200 if name == "Acrobot-v1" else 3000
+    conditions = random_conditions(env, rng, count)
+    actions = random_actions(env, rng, count)
+    layout, simulator = env.layout, env.simulator
+    rows = layout.allocate(layout.check(actions, rows_of(env, conditions), 1, None))
+    by_blocks(simulator, rows, 0, count)
+    assert rows.next_states is not None
+    assert (
+        rows.next_states[:, :HEADER_NBYTES].tobytes()
+        == layout.format.new(count)[:, :HEADER_NBYTES].tobytes()
+    )
+    hidden_name = simulator._form.hidden
+    for row, (state, hidden) in enumerate(conditions):
+        hand.state = state
+        if hidden_name:
+            setattr(hand, hidden_name, hidden)
+        if hidden_name == "steps_beyond_terminated" and hidden == 0:
+            with np.errstate(all="ignore"), pytest.MonkeyPatch.context() as patch:
+                patch.setattr(gymnasium.logger, "min_level", gymnasium.logger.ERROR)
+                obs, reward, terminated, truncated, _ = hand.step(actions[row])
+        else:
+            obs, reward, terminated, truncated, _ = hand.step(actions[row])
+        told = f"row {row}: {state!r} {hidden} {actions[row]}"
+        assert obs.tobytes() == rows.observations[row].tobytes(), told
+        assert obs.dtype == rows.observations.dtype
+        assert float(reward).hex() == (rows.rewards[row] + 0.0).hex() or reward == 0, told
+        assert (terminated, truncated) == (rows.terminateds[row], rows.truncateds[row]), told
+        simulator.write(rows.next_states[row, HEADER_NBYTES:])
+        reached, expected = simulator.base.state, np.asarray(hand.state)
+        assert reached.dtype == expected.dtype, told
+        assert reached.tobytes() == expected.tobytes(), told
+        if hidden_name:
+            left = getattr(simulator.base, hidden_name)
+            assert left == getattr(hand, hidden_name), told
+            assert type(left) is type(getattr(hand, hidden_name))
+
+
+@pytest.mark.parametrize("name", IDS)
+@pytest.mark.parametrize("frameskip", [None, 3])
+@pytest.mark.parametrize("limited", [False, True])
+def test_blocks_equal_the_loop(name: str, frameskip: int | None, limited: bool) -> None:
+    rng = np.random.default_rng(7)
+    env = make(name, frameskip=frameskip, remove_time_limit=not limited)
+    count = 15 if name == "Acrobot-v1" else 60
+    states = random_rows(env, rng, count)
+    actions = random_actions(env, rng, count)
+    dts = rng.integers(1, 9, count)
+    for dt in (1, 5, dts, np.ones(count, np.int64)):
+        assert_same(env, actions, states, dt)
+        assert_same(env, actions, states, dt, wanted=False)
+        assert_same(env, actions, states[0], dt, rng.integers(0, 2**40, count))
+        assert_same(env, actions, states[0], dt, wanted=False)
+        assert_same(env, actions[0], states, dt)
+    assert_same(env, actions, states[::-1])
+    plans = random_actions(env, rng, count, 12)
+    for dt in (1, 2, dts):
+        assert_same(env, plans, states, dt, horizon=True)
+        assert_same(env, plans, states[0], dt, rng.integers(0, 99, count), horizon=True)
+
+
+@pytest.mark.parametrize("name", IDS)
+def test_a_part_of_a_batch_is_stepped_and_no_more(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(classic_control, "_BLOCK", 16)
+    rng = np.random.default_rng(8)
+    env = make(name)
+    states, actions = random_rows(env, rng, 50), random_actions(env, rng, 50)
+    layout = env.layout
+    rows = layout.allocate(layout.check(actions, states, 2, None))
+    assert rows.next_states is not None
+    rows.next_states[:] = 7
+    rows.rewards[:] = 7
+    env.simulator.step_rows(rows, 5, 42)
+    whole = env.step_batch(actions, states, 2)
+    assert (rows.next_states[5:42] == whole.states[5:42]).all()
+    assert (rows.rewards[5:42] == whole.rewards[5:42]).all()
+    assert (rows.next_states[:5] == 7).all() and (rows.next_states[42:] == 7).all()
+    assert (rows.rewards[:5] == 7).all() and (rows.rewards[42:] == 7).all()
+
+
+@pytest.mark.parametrize("name", IDS)
+@pytest.mark.parametrize("limited", [False, True])
+def test_a_seeded_episode_equals_gymnasium(name: str, limited: bool) -> None:
+    theirs = gymnasium.make(name) if limited else gymnasium.make(name, max_episode_steps=-1)
+    ours = ClassicControlEnv(name, remove_time_limit=not limited, autoreset=False)
+    batched = ClassicControlEnv(name, remove_time_limit=not limited)
+    rng = np.random.default_rng(9)
+    for seed in (3, None):
+        obs, info = theirs.reset(seed=seed)
+        state, our_obs, our_info = ours.reset(seed=seed)
+        assert our_obs.tobytes() == obs.tobytes() and our_info == info
+        ended = False
+        for _ in range(1000 if limited else 60):
+            action = random_actions(theirs, rng)
+            obs, reward, terminated, truncated, _ = theirs.step(action)
+            results = ours.step(action), batched.step_batch([action] * 2, state)
+            for index, result in enumerate(results):
+                told = [result[-5], result[-4], result[-3], result[-2]]
+                if index:
+                    told = [array[0] for array in told]
+                assert told[0].tobytes() == obs.tobytes() and told[0].dtype == obs.dtype
+                assert told[1:] == [reward, terminated, truncated]
+            state = results[1].states[0]
+            assert state.tobytes() == ours.get_state().tobytes()
+            ended = terminated or truncated
+            if ended:
+                break
+        assert ended or not limited
+    theirs.close()
+
+
+def test_the_formulas_rest_on_what_numpy_does_here() -> None:
+    assert elementary_functions_agree()
+    rng = np.random.default_rng(10)
+    numbers = rng.normal(0, 5, 100_000)
+    assert np.float_power(numbers, 2.0).tolist() == [x**2 for x in numbers]
+    # What the squares are not: if this ever fails, the forms could be simpler.
+    assert (numbers * numbers).tolist() != [x**2 for x in numbers]
+
+
+# Where there is no array form
+
+
+def test_noise_is_drawn_row_by_row() -> None:
+    env = make("Acrobot-v1")
+    assert not falls_back(env)
+    env.simulator.base.torque_noise_max = 0.5
+    assert falls_back(env)
+    states = np.repeat(env.get_state()[None], 6, axis=0)
+    first = env.step_batch([1], states, seeds=[1, 2, 3, 1, 2, 3])
+    assert (first.states[:3] == first.states[3:]).all()
+    assert len({row.tobytes() for row in first.obs}) == 3
+    same = env.step_batch([1], states)
+    assert len({row.tobytes() for row in same.states}) == 1
+    env.simulator.base.torque_noise_max = 0.0
+    assert not falls_back(env)
+
+
+def test_what_is_edited_later_counts() -> None:
+    env = make()
+    states, actions = np.repeat(env.get_state()[None], 3, axis=0), [0, 1, 0]
+    before = env.step_batch(actions, states)
+    env.simulator.base.gravity = 20.0
+    after = env.step_batch(actions, states)
+    assert (before.obs != after.obs).any()
+    assert_same(env, actions, states)
+    acrobot = make("Acrobot-v1")
+    start = acrobot.get_state()
+    acrobot.step_batch([0], start)
+    acrobot.simulator.base.AVAIL_TORQUE = [-1.0, 0.0, 1.0]
+    acrobot.step_batch([0], start)
+    acrobot.simulator.base.AVAIL_TORQUE[0] = -3.0
+    assert_same(acrobot, [0, 1, 2], start)
+
+
+def test_constants_of_another_type_are_left_to_gymnasium() -> None:
+    env = make("Pendulum-v1")
+    states, actions = env.get_state(), np.float32([[0.3], [1.7]])
+    env.step_batch(actions, states)
+    env.simulator.base.g = np.float32(10.0)
+    assert falls_back(env)
+    hand: Any = gymnasium.make("Pendulum-v1").unwrapped
+    hand.reset()
+    hand.g = np.float32(10.0)
+    hand.state = env.view_state(states)["x"].copy()
+    obs, reward, *_ = hand.step(actions[0])
+    result = env.step_batch(actions, states)
+    assert (result.obs[0].tobytes(), result.rewards[0]) == (obs.tobytes(), float(reward))
+
+
+def test_a_replaced_method_is_called() -> None:
+    env = make()
+    base = env.simulator.base
+    original = base.step
+
+    def doubled(action: Any) -> Any:
+        obs, reward, *rest = original(action)
+        return obs, 2 * reward, *rest
+
+    base.step = doubled
+    assert falls_back(env)
+    assert env.step_batch([0, 1], env.get_state()).rewards.tolist() == [2.0, 2.0]
+
+
+def test_a_disagreement_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    states = np.repeat(make().get_state()[None], 4, axis=0)
+    expected = make().step_batch([0, 1, 1, 0], states)
+    advance = CartPole.advance
+
+    def slightly_off(self: Any, columns: Any, *args: Any) -> None:
+        advance(self, columns, *args)
+        columns.x[3] = np.nextafter(columns.x[3], 9.0)
+
+    monkeypatch.setattr(CartPole, "advance", slightly_off)
+    env = make()
+    assert not agrees(CartPole(env.simulator.base), env.simulator.base)
+    assert falls_back(env)
+    result = env.step_batch([0, 1, 1, 0], states)
+    assert result.states.tobytes() == expected.states.tobytes()
+
+
+@pytest.mark.parametrize("name", IDS)
+def test_single_precision_set_by_hand_is_kept(name: str) -> None:
+    env = make(name, autoreset=False)
+    hand: Any = gymnasium.make(name).unwrapped
+    hand.reset()
+    state = np.linspace(-0.31, 0.17, env.simulator._size, dtype=np.float32)
+    env.simulator.base.state, hand.state = state, state.copy()
+    row = env.get_state()
+    rng = np.random.default_rng(15)
+    for _ in range(5):
+        action = random_actions(env, rng)
+        obs, reward, *_ = hand.step(action)
+        result = env.step_batch([action] * 2, row)
+        assert result.obs[0].tobytes() == obs.tobytes() and result.rewards[0] == float(reward)
+        row = result.states[0]
+        assert_same_as_single(env, [action] * 3, row)
+
+
+def assert_same_as_single(env: ClassicControlEnv, actions: Any, row: Any) -> None:
+    batched = outcome(env, lambda sim, *rest: sim.step_rows(*rest), actions, row, 2)
+    assert batched == outcome(env, singly, actions, row, 2)
+
+
+def test_wrappers_of_the_user_are_stepped_through() -> None:
+    wrappers = [(TransformReward, {"func": lambda reward: reward + 4})]
+    env = make(wrappers=wrappers)
+    assert falls_back(env)
+    assert env.step_batch([0, 1], env.get_state()).rewards.tolist() == [5.0, 5.0]
+
+
+@pytest.mark.parametrize("obs_type", ["rgb", "grayscale"])
+def test_pictures_are_observed_row_by_row(obs_type: str) -> None:
+    pytest.importorskip("pygame")
+    env = make(obs_type=obs_type)
+    states = np.stack([env.make_state(x=[x, 0.0, 0.1, 0.0]) for x in (-1.0, 0.0, 1.0)])
+    result = env.step_batch([0, 1, 1], states)
+    assert result.obs.shape == (3, *env.observation_space.shape)
+    assert len({picture.tobytes() for picture in result.obs}) == 3
+    plain = make().step_batch([0, 1, 1], np.stack([make().get_state()] * 3))
+    assert plain.rewards.tolist() == result.rewards.tolist()
+
+
+class Windy(CartPoleEnv):
+    def __init__(self) -> None:
+        super().__init__()
+        self.wind = 0.0
+
+    def step(self, action: Any) -> Any:
+        self.wind += 0.1
+        self.state[1] += self.wind
+        return super().step(action)
+
+
+class Slippery(CartPoleEnv):
+    def step(self, action: Any) -> Any:
+        self.state = self.state * 0.5
+        return super().step(action)
+
+
+def test_subclasses_step_themselves_and_say_what_they_lack() -> None:
+    slippery = make(Slippery)
+    assert slippery.exactness == "exact" and falls_back(slippery)
+    state = slippery.make_state(x=[1.0, 0.0, 0.0, 0.0])
+    result = slippery.step_batch([0, 1], state)
+    assert slippery.view_state(result.states)["x"][:, 0].tolist() == [0.5, 0.5]
+    windy = make(Windy)
+    assert windy.exactness == "approximate" and "wind" in windy.exactness_note
+    assert make().exactness == "exact"
+
+
+def test_what_is_no_classic_control_is_refused() -> None:
+    with pytest.raises(SnapshotError, match="none of the classic control environments"):
+        ClassicControlEnv("FrozenLake-v1")
+
+
+def test_a_state_that_is_no_state_is_refused() -> None:
+    env = make()
+    env.simulator.base.state = np.zeros(3)
+    with pytest.raises(SnapshotError, match="4 numbers"):
+        env.get_state()
+
+
+def test_an_env_that_was_pickled_steps_alike() -> None:
+    env = pickle.loads(pickle.dumps(ClassicControlEnv("Pendulum-v1", g=9.81, delay_setup=True)))
+    other = make("Pendulum-v1", g=9.81)
+    states = random_rows(other, np.random.default_rng(16), 30)
+    actions = random_actions(other, np.random.default_rng(17), 30)
+    first, second = env.step_batch(actions, states), other.step_batch(actions, states)
+    assert first.states.tobytes() == second.states.tobytes()
+    assert first.obs.tobytes() == second.obs.tobytes()

@@ -1,0 +1,263 @@
+"""The nursery: what it preloads, what it survives, whom it serves."""
+
+from __future__ import annotations
+
+import logging
+import multiprocessing
+import os
+import signal
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from residents import Resident, run_script, wait_until_gone
+
+from plangym_like.errors import WorkerDiedError, WorkerStartError
+from plangym_like.parallel import nursery, start_methods
+from plangym_like.parallel.external_process import ExternalProcess
+
+
+@pytest.fixture
+def fresh_nursery() -> Iterator[None]:
+    """Start from no nursery, and leave none of this test's behind."""
+    before, nursery._current = nursery._current, None
+    yield
+    if nursery._current is not None:
+        nursery._current.close()
+    nursery._current = before
+
+
+def test_workers_find_the_usual_modules_and_those_asked_for() -> None:
+    with ExternalProcess(Resident, preload=["colorsys", "no_such_module"]) as process:
+        loaded = process.modules()
+    assert {"numpy", "gymnasium", "cloudpickle", "colorsys"} <= set(loaded)
+    assert "no_such_module" not in loaded
+    with ExternalProcess(Resident) as process:
+        assert "colorsys" in process.modules()
+
+
+def test_workers_never_import_the_owners_script() -> None:
+    with ExternalProcess(Resident) as process:
+        assert (
+            process.apply(
+                lambda hosted: __import__("sys").modules["__main__"].__dict__.get("__file__")
+            )(10)
+            is None
+        )
+        assert "pytest" not in process.modules()
+
+
+def test_it_is_single_threaded_and_serves_many_threads() -> None:
+    def work(index: int) -> int:
+        with ExternalProcess(Resident) as process:
+            return int(process.echo(index))
+
+    with ThreadPoolExecutor(8) as pool:
+        assert list(pool.map(work, range(24))) == list(range(24))
+    current = nursery._current
+    assert current is not None
+    assert psutil.Process(current.pid).num_threads() == 1
+    assert not psutil.Process(current.pid).children()
+
+
+@pytest.mark.usefixtures("fresh_nursery")
+def test_a_dead_one_is_replaced_and_its_workers_live_on() -> None:
+    with ExternalProcess(Resident) as old:
+        assert old.echo(1) == 1
+        first = nursery._current
+        assert first is not None
+        os.kill(first.pid, signal.SIGKILL)
+        assert wait_until_gone(first.pid, 5)
+        with ExternalProcess(Resident) as new:
+            assert new.echo(2) == 2
+        assert nursery._current is not first
+        assert old.echo(3) == 3
+        os.kill(old.pid, signal.SIGKILL)
+        with pytest.raises(WorkerDiedError, match="not known") as caught:
+            old.echo(4)
+        assert caught.value.exitcode is None
+        assert not old.is_alive()
+    assert not psutil.pid_exists(first.pid)
+
+
+@pytest.mark.usefixtures("fresh_nursery")
+def test_one_that_cannot_start_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.executable", "/bin/false")
+    with pytest.raises(WorkerStartError, match="twice in a row"):
+        ExternalProcess(Resident)
+    monkeypatch.setattr("sys.executable", "")
+    with pytest.raises(WorkerStartError, match=r"sys\.executable"):
+        ExternalProcess(Resident)
+
+
+@pytest.mark.usefixtures("fresh_nursery")
+def test_a_module_that_starts_threads_is_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "starts_a_thread.py").write_text(
+        "import threading\nthreading.Thread(target=threading.Event().wait, daemon=True).start()\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setattr(nursery, "_unfit", set())
+    with ExternalProcess(Resident) as before:
+        before.wait_ready(20)
+        with ExternalProcess(Resident, preload=["starts_a_thread", "colorsys"]) as process:
+            loaded = process.modules()
+        assert "starts_a_thread" not in loaded
+        assert "colorsys" in loaded
+        assert "starts_a_thread starts threads" in caplog.text
+        # The nursery that was given up still knows how its workers end.
+        os.kill(before.pid, signal.SIGKILL)
+        with pytest.raises(WorkerDiedError) as caught:
+            before.echo(1)
+        assert caught.value.exitcode == -9
+
+
+@pytest.mark.usefixtures("fresh_nursery")
+def test_where_forking_is_unsafe_workers_are_spawned(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def unsafe(*_: Any) -> None:
+        raise nursery.StartsThreadsError("")
+
+    monkeypatch.setattr(start_methods, "_nursery_works", None)
+    monkeypatch.setattr(nursery.Nursery, "get_ready", unsafe)
+    for _ in range(2):
+        with ExternalProcess(Resident) as process:
+            assert psutil.Process(process.call("pid")(20)).ppid() == os.getpid()
+    assert [record.levelno for record in caplog.records] == [logging.WARNING]
+
+
+@pytest.mark.usefixtures("fresh_nursery")
+def test_warm_up_does_not_wait() -> None:
+    nursery.warm_up(["colorsys"])
+    assert nursery._current is not None
+    with ExternalProcess(Resident) as process:
+        assert "colorsys" in process.modules()
+
+
+@pytest.mark.usefixtures("fresh_nursery")
+def test_an_owner_that_ignores_its_children_learns_how_they_ended() -> None:
+    before = signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    try:
+        with (
+            ExternalProcess(Resident) as process,
+            pytest.raises(WorkerDiedError, match="status 4"),
+        ):
+            process.end(4)
+    finally:
+        signal.signal(signal.SIGCHLD, before)
+
+
+def _work_in_a_pool(value: int) -> int:
+    with ExternalProcess(lambda: Resident(str(value))) as process:
+        assert multiprocessing.current_process().daemon
+        return int(process.label) + process.echo(value)
+
+
+@pytest.mark.parametrize("context", ["spawn", "fork"])
+def test_daemonic_pool_workers_may_have_workers(context: str) -> None:
+    with multiprocessing.get_context(context).Pool(2) as pool:
+        assert pool.map(_work_in_a_pool, range(4)) == [0, 2, 4, 6]
+
+
+BUSY = """
+import sys, threading
+from plangym_like.parallel.external_process import ExternalProcess
+
+sys.setswitchinterval(0.0005)
+over = threading.Event()
+def spin():
+    while not over.is_set():
+        sum(range(1000))
+
+threads = [threading.Thread(target=spin) for _ in range(8)]
+for thread in threads:
+    thread.start()
+with ExternalProcess(lambda: {"a": 1}) as process:
+    print(process.get("a"))
+over.set()
+"""
+
+UNGUARDED = """
+from plangym_like.parallel.external_process import ExternalProcess
+print("script")
+class Env:
+    def add(self, k):
+        return k + 1
+with ExternalProcess(lambda: Env(), start_method={method!r}) as process:
+    print(process.add(1))
+"""
+
+POOL_IN_SCRIPT = """
+import multiprocessing
+from plangym_like.parallel.external_process import ExternalProcess
+
+class Mine:
+    def name(self):
+        return type(self).__name__
+
+def work(_):
+    with ExternalProcess(Mine) as process:
+        return process.name()
+
+if __name__ == "__main__":
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        print(pool.map(work, [1]))
+"""
+
+
+WITHOUT_OUTPUTS = """
+import os, sys
+result = os.dup(1)
+for descriptor in range(3):
+    os.close(descriptor)
+sys.stdin = sys.stdout = sys.stderr = None
+from plangym_like.parallel.external_process import ExternalProcess
+for method in ("forkserver", "spawn", "fork"):
+    with ExternalProcess(lambda: [1, 2], start_method=method) as process:
+        process.apply(lambda numbers: print("into the void"))()
+        os.write(result, b"%d" % process.index(2))
+"""
+
+
+def test_an_owner_without_standard_descriptors() -> None:
+    result = run_script(WITHOUT_OUTPUTS)
+    assert (result.stdout, result.returncode) == ("111", 0)
+
+
+def test_an_owner_with_busy_threads() -> None:
+    result = run_script(BUSY)
+    assert (result.stdout, result.stderr) == ("1\n", "")
+
+
+@pytest.mark.parametrize("method", ["forkserver", "spawn"])
+@pytest.mark.parametrize("place", ["file", "stdin"])
+def test_unguarded_scripts(method: str, place: str, tmp_path: Path) -> None:
+    path = tmp_path / "script.py" if place == "file" else None
+    result = run_script(UNGUARDED.format(method=method), path=path)
+    assert (result.stdout, result.stderr) == ("script\n2\n", "")
+
+
+def test_a_script_whose_pool_workers_host_its_own_classes(tmp_path: Path) -> None:
+    result = run_script(POOL_IN_SCRIPT, path=tmp_path / "script.py")
+    assert (result.stdout, result.stderr) == ("['Mine']\n", "")
+
+
+def test_ctrl_c_reaches_the_owner_alone() -> None:
+    with (
+        ExternalProcess(Resident) as process,
+        ExternalProcess(Resident, start_method="spawn") as spawned,
+    ):
+        for each in (process, spawned):
+            os.kill(each.call("pid")(20), signal.SIGINT)
+            assert each.echo(1) == 1
+    current = nursery._current
+    assert current is not None
+    os.kill(current.pid, signal.SIGINT)
+    with ExternalProcess(Resident) as process:
+        assert process.echo(2) == 2
+    assert nursery._current is current
