@@ -237,17 +237,20 @@ def _weights(count: int) -> NDArray[np.uint64]:
 
 
 def _checksums(rows: Row) -> NDArray[np.uint64]:
-    """Multilinear hash of length and payload modulo 2**64, ``(N,)``.
+    """Multilinear hash of length and folded payload modulo 2**64, ``(N,)``.
 
-    The weights are odd, so a change confined to one 64-bit word always changes the sum.
+    The weights are odd and folding can be undone, so a change confined to one 64-bit word always
+    changes the sum. Without folding, flips of two words' highest bits would cancel out.
     """
     head = rows[:, 16:24].view(np.uint64)[:, 0]
     words = rows[:, HEADER_NBYTES:].view(np.uint64)
     weights = _weights(words.shape[1] + 1)
-    if words.shape[0] == 1:
-        sums = np.dot(words[0], weights[1:]).reshape(1)
+    folded = words >> np.uint64(32)
+    np.bitwise_xor(folded, words, out=folded)
+    if len(folded) == 1:
+        sums = np.dot(folded[0], weights[1:]).reshape(1)
     else:
-        sums = words @ weights[1:]
+        sums = np.einsum("ij,j->i", folded, weights[1:])
     hashed: NDArray[np.uint64] = sums + head * weights[0] + np.uint64(1)
     return hashed
 

@@ -5,71 +5,84 @@ from __future__ import annotations
 # Waking a process through a socket and hearing from it costs some 100 to 200 us. What is done
 # here in a small multiple of that is never worth sending.
 _CHEAP_SECONDS = 4e-4
+# A batch of unknown cost is tried here first, unless it would take as long as this.
+_LONG_SECONDS = 2e-2
 # One measurement may be spoilt by another program, but only to the worse. So the best one counts,
 # and fades slowly, so that it can become worse where batches really do.
 _FADE = 1.02
-# The way not taken is tried again after so many batches, unless it is out of the question.
+# What each way is tried at first; batches that are sent also pay for memory then.
+_TRIES_HERE, _TRIES_SENT = 3, 8
+# The slower way is tried again after so many batches, times how much slower it was.
 _RETRY = 64
-# The first batches that are sent also pay for memory and for lanes that get to know their speed.
-_FIRST_TRIES = 8
-_HOPELESS = 1.6
+
+_Size = tuple[int, int]
 
 
 class Costs:
     """Remembers seconds by the size of batches and by the way that they went.
 
-    Sizes are the powers of two that contain them.
+    Sizes are the powers of two that contain the number of rows and of steps in each.
 
     >>> costs = Costs()
     >>> costs.send(256, 1)
     False
-    >>> costs.note(256, 1, seconds=0.03, sent=False)
-    >>> costs.send(256, 1)
-    True
+    >>> for _ in range(3):
+    ...     costs.note(256, 1, seconds=0.03, sent=False)
+    >>> costs.send(256, 1), costs.send(2, 1)
+    (True, False)
     """
 
     def __init__(self) -> None:
-        self._best: dict[tuple[int, int, bool], float] = {}
-        self._tries: dict[tuple[int, int], int] = {}
-        self._since: dict[tuple[int, int], int] = {}
+        self._here: dict[_Size, float] = {}
+        self._sent: dict[_Size, float] = {}
+        self._tries: dict[tuple[_Size, bool], int] = {}
+        self._since: dict[_Size, int] = {}
 
     def send(self, count: int, steps: int) -> bool:
         """Return whether to send a batch of `count` rows of `steps` steps each."""
         size = (count.bit_length(), steps.bit_length())
-        here = self._best.get((*size, False))
-        if here is None:
-            return self._guess(size) > 50 * _CHEAP_SECONDS
+        known = self._here.get(size)
+        if known is not None and known < _CHEAP_SECONDS:
+            return False
+        here = self._bound(size)
         if here < _CHEAP_SECONDS:
             return False
-        if self._tries.get(size, 0) < _FIRST_TRIES:
+        tries = self._tries.get((size, False), 0)
+        if tries < _TRIES_HERE and self._guess(size) < _LONG_SECONDS:
+            return False
+        if self._tries.get((size, True), 0) < _TRIES_SENT:
             return True
-        there = self._best[(*size, True)]
-        better, worse = min(here, there), max(here, there)
+        sent = self._sent[size]
+        faster_sent = sent < here
         self._since[size] = self._since.get(size, 0) + 1
-        if self._since[size] >= _RETRY and worse < _HOPELESS * better:
+        if self._since[size] >= _RETRY * max(here, sent) / min(here, sent):
             self._since[size] = 0
-            return not there < here
-        return there < here
+            return not faster_sent
+        return faster_sent
 
     def note(self, count: int, steps: int, *, seconds: float, sent: bool) -> None:
         """Remember what a batch took."""
         size = (count.bit_length(), steps.bit_length())
-        key = (*size, sent)
-        if sent:
-            self._tries[size] = self._tries.get(size, 0) + 1
-        best = self._best.get(key)
-        self._best[key] = seconds if best is None else min(seconds, best * _FADE)
+        self._tries[size, sent] = self._tries.get((size, sent), 0) + 1
+        best = self._sent if sent else self._here
+        known = best.get(size)
+        best[size] = seconds if known is None else min(seconds, known * _FADE)
 
-    def _guess(self, size: tuple[int, int]) -> float:
-        """Return what a batch of a size never tried here would take, from the nearest size."""
-        known = [
-            (abs(rows - size[0]) + abs(steps - size[1]), rows, steps, seconds)
-            for (rows, steps, sent), seconds in self._best.items()
-            if not sent
-        ]
-        if not known:
-            return 0.0
-        _, rows, steps, seconds = min(known)
-        doublings = float(size[0] - rows + size[1] - steps)
-        guess: float = seconds * 2.0**doublings
-        return guess
+    def _guess(self, size: _Size) -> float:
+        """Return what a batch takes here if rows cost the same in every batch."""
+        each = (
+            seconds * 2.0 ** (size[0] - rows + size[1] - steps)
+            for (rows, steps), seconds in self._here.items()
+        )
+        return min(each, default=0.0)
+
+    def _bound(self, size: _Size) -> float:
+        """Return what a batch takes here at most, by all that is known of other sizes.
+
+        Fewer rows take no longer than more, and twice as many no longer than twice as long.
+        """
+        bound = float("inf") if self._here else 0.0
+        for (rows, steps), seconds in self._here.items():
+            doublings = max(0, size[0] - rows) + max(0, size[1] - steps)
+            bound = min(bound, seconds * float(1 << doublings))
+        return bound

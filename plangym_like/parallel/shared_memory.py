@@ -70,6 +70,13 @@ def attach(fd: int) -> NDArray[np.uint8]:
     return np.frombuffer(memory, np.uint8)
 
 
+class _Loan(weakref.ref[NDArray[np.uint8]]):
+    """A weak reference to the array through which a block is lent."""
+
+    __slots__ = ("block",)
+    block: SharedBlock
+
+
 class BlockPool:
     """Blocks for results: lent to whoever holds an array over them, used again afterwards.
 
@@ -85,8 +92,8 @@ class BlockPool:
         self._most_lent = most_lent
         self._most_idle = most_idle
         self._idle: list[SharedBlock] = []
-        self._lent: dict[int, tuple[SharedBlock, weakref.ref[Any]]] = {}
-        self._returned: deque[int] = deque()
+        self._lent: dict[int, _Loan] = {}
+        self._returned: deque[weakref.ref[Any]] = deque()
         self.dropped: list[int] = []
 
     def take(self, nbytes: int) -> SharedBlock:
@@ -107,10 +114,11 @@ class BlockPool:
     def lend(self, block: SharedBlock) -> NDArray[np.uint8]:
         """Return an array over `block`; once nothing refers to it any more, the block is idle."""
         array = block.array()
-        number = block.number
-        # The callback may run anywhere, even inside this class: it only leaves a note.
-        reference = weakref.ref(array, lambda _: self._returned.append(number))
-        self._lent[number] = (block, reference)
+        # The callback may run anywhere, even inside this class: it only leaves a note. It is no
+        # Python function, because a Ctrl-C that is noticed in such a one is lost, and so the note.
+        loan = _Loan(array, self._returned.append)
+        loan.block = block
+        self._lent[block.number] = loan
         return array
 
     def give(self, block: SharedBlock) -> None:
@@ -126,8 +134,8 @@ class BlockPool:
 
     def close(self) -> None:
         """Drop every block; arrays over lent ones stay valid."""
-        for block, _ in self._lent.values():
-            self._drop(block)
+        for loan in self._lent.values():
+            self._drop(loan.block)
         for block in self._idle:
             self._drop(block)
         self._lent.clear()
@@ -139,9 +147,9 @@ class BlockPool:
 
     def _collect(self) -> None:
         while self._returned:
-            lent = self._lent.pop(self._returned.popleft(), None)
-            if lent is not None:
-                self.give(lent[0])
+            loan = self._returned.popleft()
+            if isinstance(loan, _Loan) and self._lent.pop(loan.block.number, None) is not None:
+                self.give(loan.block)
 
 
 def _memory_file() -> int:

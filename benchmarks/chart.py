@@ -1,0 +1,104 @@
+"""The bar chart of the docs, drawn from the very object that the JSON file holds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+GROUPS = {
+    "ours": ("plangym_like", "#1668b8"),
+    "states": ("steps from given states too", "#d9822b"),
+    "raw": ("bare simulator loops", "#4a4f57"),
+    "forward": ("can only step forward", "#b9c0ca"),
+}
+GAMES = {
+    "cartpole": ("CartPole", "#1668b8", "o"),
+    "mspacman_ram": ("MsPacman RAM", "#d9822b", "s"),
+    "mspacman_rgb": ("MsPacman RGB", "#4a4f57", "^"),
+}
+
+
+def draw(results: Mapping[str, Any], path: Path) -> None:
+    """Write the chart of ``results`` as a PNG: a panel a job, and one of all batch sizes."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+    from matplotlib.patches import Rectangle
+
+    plt.rcParams.update({"font.size": 9, "axes.spines.top": False, "axes.spines.right": False})
+    figure, axes = plt.subplots(2, 2, figsize=(12, 8.4), layout="constrained")
+    panels = list(axes.flat)
+    for panel, task in zip(panels, results["throughput"], strict=False):
+        _bars(panel, task)
+    for panel in panels[len(results["throughput"]) : 3]:
+        panel.set_axis_off()
+    if "never_slower" in results:
+        _batch_sizes(panels[3], results["never_slower"]["ours"])
+    else:
+        panels[3].set_axis_off()
+    handles = [Rectangle((0, 0), 1, 1, color=color) for _, color in GROUPS.values()]
+    labels = [label for label, _ in GROUPS.values()]
+    figure.legend(handles, labels, loc="outside lower center", ncols=len(labels), frameon=False)
+    machine = results["machine"]
+    where = f"{machine['cores']} cores ({machine['cpu']})"
+    figure.suptitle(f"Transitions per second on {where}, one interleaved run")
+    figure.savefig(path, dpi=130, metadata={"Software": None})
+    plt.close(figure)
+
+
+def best_rows(rows: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Return the fastest row of each contender that was opened in several ways, fastest first."""
+    found: dict[str, Mapping[str, Any]] = {}
+    for row in rows:
+        if row["rate"] is None:
+            continue
+        # Serial and parallel of ours, one loop and many, are shown each; of a rival, its best.
+        name = row["key"] if row["group"] in ("ours", "raw") else row["key"].partition("_")[0]
+        if name not in found or row["rate"] > found[name]["rate"]:
+            found[name] = row
+    return sorted(found.values(), key=lambda row: row["rate"], reverse=True)
+
+
+def _bars(axes: Any, task: Mapping[str, Any]) -> None:
+    rows = best_rows(task["rows"])
+    axes.set_title(task["title"], loc="left", fontsize=10)
+    if not rows:
+        axes.set_axis_off()
+        return
+    rates = [row["rate"] for row in rows]
+    positions = range(len(rows))
+    axes.barh(positions, rates, color=[GROUPS[row["group"]][1] for row in rows], height=0.7)
+    axes.set_yticks(positions, [row["label"] for row in rows])
+    axes.invert_yaxis()
+    axes.tick_params(left=False)
+    for position, rate in zip(positions, rates, strict=True):
+        axes.annotate(
+            f"{rate:,}", (rate, position), xytext=(4, 0), textcoords="offset points", va="center"
+        )
+    axes.set_xlabel("transitions/s")
+    if max(rates) > 100 * min(rates):
+        axes.set_xscale("log")
+        axes.set_xlim(min(rates) / 3, max(rates) * 8)
+        axes.set_xlabel("transitions/s, logarithmic")
+    else:
+        axes.set_xlim(0, max(rates) * 1.18)
+        axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
+
+
+def _batch_sizes(axes: Any, games: Mapping[str, Mapping[Any, float] | None]) -> None:
+    axes.set_title("plangym_like: parallel divided by serial", loc="left", fontsize=10)
+    axes.axhline(1.0, color="#8a9099", linewidth=1)
+    ticks: list[int] = []
+    for game, ratios in games.items():
+        if ratios:
+            label, color, marker = GAMES[game]
+            ticks = [int(size) for size in ratios]
+            axes.plot(ticks, list(ratios.values()), color=color, marker=marker, label=label)
+    axes.set_xscale("log", base=2)
+    axes.set_xticks(ticks, [str(size) for size in ticks])
+    axes.set_ylim(bottom=0)
+    axes.set_xlabel("rows in a batch")
+    if ticks:
+        axes.legend(frameon=False)

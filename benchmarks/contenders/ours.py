@@ -1,0 +1,67 @@
+"""plangym_like itself."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from contenders import walks
+from contenders.contract import Job, Work, summarise
+
+PACKAGES = ("plangym_like", "gymnasium", "ale-py", "numpy")
+
+
+def open_job(job: Job, *, n_workers: int | None) -> Work:
+    """Open our environment, its frameskip 1 on Atari as everybody's."""
+    import numpy as np
+
+    env = make(job, n_workers=n_workers)
+    states, num_actions = _roots(env, job)
+    actions = walks.batch_actions(num_actions, job.count)
+    slices: dict[int, tuple[Any, Any]] = {job.count: (actions, states)}
+
+    def step(count: int) -> int:
+        if count not in slices:
+            slices[count] = np.array(actions[:count]), np.array(states[:count])
+        some_actions, some_states = slices[count]
+        env.step_batch(some_actions, states=some_states)
+        return count
+
+    _, observations, rewards, _, _, _ = env.step_batch(actions, states=states)
+    return Work(step=step, close=env.close, evidence=summarise(observations, rewards))
+
+
+def make(job: Job, *, n_workers: int | None) -> Any:
+    """Make the environment."""
+    import plangym_like
+
+    options: dict[str, Any] = {"frameskip": 1, "obs_type": job.obs_type} if job.atari else {}
+    return plangym_like.make(job.env_id, n_workers=n_workers, **options)
+
+
+def first_batch(env: Any, job: Job) -> None:
+    """Do the first batch of a fresh environment."""
+    state, _, _ = env.reset(seed=walks.SEED)
+    env.step_batch([0] * job.count, states=state)
+
+
+def _roots(env: Any, job: Job) -> tuple[Any, int]:
+    import numpy as np
+
+    num_actions = int(env.action_space.n)
+    roots = []
+    if job.atari:
+        env.reset(seed=walks.SEED)
+        for frame, action in enumerate(
+            walks.walk_actions(num_actions, walks.atari_walk_length(job.count)).tolist()
+        ):
+            if walks.is_sampled(frame):
+                roots.append(env.get_state())
+            env.step(action)
+    else:
+        steps = walks.walk_actions(num_actions, walks.CART_POLE_STEPS).tolist()
+        for seed in range(job.count):
+            env.reset(seed=seed)
+            for action in steps:
+                env.step(action)
+            roots.append(env.get_state())
+    return np.stack(roots), num_actions

@@ -1,0 +1,65 @@
+"""plangym: the library that steps from given states too."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from contenders import walks
+from contenders.contract import Job, Work, summarise
+
+PACKAGES = ("plangym", "gymnasium", "ale-py", "numpy")
+
+
+def open_job(job: Job, *, n_workers: int | None) -> Work:
+    """Open plangym's environment, with its own defaults except one frame a transition."""
+    env = make(job, n_workers=n_workers)
+    states, num_actions = _roots(env, job)
+    actions = walks.batch_actions(num_actions, job.count).tolist()
+    slices: dict[int, tuple[Any, Any]] = {job.count: (actions, states)}
+
+    def step(count: int) -> int:
+        if count not in slices:
+            slices[count] = actions[:count], states[:count]
+        some_actions, some_states = slices[count]
+        env.step_batch(actions=some_actions, states=some_states)
+        return count
+
+    _, observations, rewards, _, _, _ = env.step_batch(actions=actions, states=states)
+    return Work(step=step, close=env.close, evidence=summarise(observations, rewards))
+
+
+def make(job: Job, *, n_workers: int | None) -> Any:
+    """Make the environment; ``frameskip=1``, since plangym applies a frameskip twice on Atari."""
+    import plangym
+
+    options = {"obs_type": job.obs_type} if job.atari else {}
+    return plangym.make(job.env_id, n_workers=n_workers, frameskip=1, **options)
+
+
+def first_batch(env: Any, job: Job) -> None:
+    """Do the first batch of a fresh environment."""
+    state, _, _ = env.reset()
+    env.step_batch(actions=[0] * job.count, states=[state] * job.count)
+
+
+def _roots(env: Any, job: Job) -> tuple[list[Any], int]:
+    import numpy as np
+
+    if not job.atari:
+        from contenders.raw import classic_states
+
+        states, num_actions = classic_states(job)
+        env.reset()
+        return [np.array(state) for state in states], num_actions
+    # Its reset takes no seed, so that is given to the Gymnasium environment inside.
+    env.reset()
+    env.gym_env.reset(seed=walks.SEED)
+    num_actions = int(env.action_space.n)
+    roots = []
+    for frame, action in enumerate(
+        walks.walk_actions(num_actions, walks.atari_walk_length(job.count)).tolist()
+    ):
+        if walks.is_sampled(frame):
+            roots.append(env.get_state())
+        env.step(action)
+    return roots, num_actions

@@ -1,0 +1,33 @@
+"""The states that a batch starts from: moments of one random game, the same for everybody."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+SEED = 0
+# The first frames of an Atari game are a title tune in which nothing moves.
+FIRST_ATARI_FRAME = 200
+ATARI_STRIDE = 4
+# Falls are rare within so few steps, so hardly a row starts at the end of its episode.
+CART_POLE_STEPS = 8
+
+
+def walk_actions(num_actions: int, length: int) -> NDArray[np.int64]:
+    """Return the actions of the game that the states are taken from, ``(length,)``."""
+    return np.random.default_rng(SEED).integers(0, num_actions, length)
+
+
+def batch_actions(num_actions: int, count: int) -> NDArray[np.int64]:
+    """Return one action for each row of a batch, ``(count,)``."""
+    return np.random.default_rng(SEED + 1).integers(0, num_actions, count)
+
+
+def atari_walk_length(count: int) -> int:
+    """Return how many frames have to be played for ``count`` states."""
+    return FIRST_ATARI_FRAME + ATARI_STRIDE * count
+
+
+def is_sampled(frame: int) -> bool:
+    """Say whether the state before frame ``frame`` is one of those that a batch starts from."""
+    return frame >= FIRST_ATARI_FRAME and (frame - FIRST_ATARI_FRAME) % ATARI_STRIDE == 0
