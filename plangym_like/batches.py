@@ -115,11 +115,7 @@ class Layout:
             steps = int(steps[0]) if len(steps) else 1
         if numbers is not None and len(numbers) != count:
             numbers = _spread(numbers, count)
-        length = 0
-        if horizon:
-            length = len(batch[0]) if isinstance(batch, list) and batch else np.shape(batch)[1]
-            if count and length < 1:
-                raise BatchLengthError("a rollout needs actions of shape (N, T, ...), T at least 1")
+        length = _horizon(batch, count) if horizon else 0
         return Inputs(count, length, batch, rows, steps, numbers)
 
     def allocate(
@@ -185,9 +181,8 @@ class Layout:
         return BatchInfo(count, columns, plain)
 
     def _check_states(self, states: Any) -> Row:
-        if not isinstance(states, np.ndarray) and not len(states):
-            return np.empty((0, self.format.state_nbytes), np.uint8)
-        if isinstance(states, np.ndarray) and states.shape == (0,):
+        empty_list = isinstance(states, (list, tuple)) and not states
+        if empty_list or (isinstance(states, np.ndarray) and states.shape == (0,)):
             return np.empty((0, self.format.state_nbytes), np.uint8)
         return self.format.check(states)
 
@@ -199,6 +194,20 @@ def dt_of(inputs: Inputs, index: int) -> int:
 
 def _spread(array: NDArray[Any], count: int) -> NDArray[Any]:
     return np.broadcast_to(array[0], (count, *array.shape[1:]))
+
+
+def _horizon(batch: Any, count: int) -> int:
+    if isinstance(batch, list):
+        lengths = {len(row) for row in batch}
+        if len(lengths) > 1:
+            told = f"{min(lengths)} and of {max(lengths)}"
+            raise BatchLengthError(f"all rows of a rollout are equally long: got some of {told}")
+        length = max(lengths, default=0)
+    else:
+        length = batch.shape[1]
+    if count and length < 1:
+        raise BatchLengthError("a rollout needs actions of shape (N, T, ...), T at least 1")
+    return max(length, 1)
 
 
 def _common_length(lengths: dict[str, int]) -> int:
@@ -214,29 +223,37 @@ def _common_length(lengths: dict[str, int]) -> int:
 def check_dt(dt: Any) -> int | NDArray[np.int64]:
     """Return `dt` as an int or ``(N,) int64``; `StepCountError` unless whole and at least 1."""
     if type(dt) is int:
-        if dt >= 1:
+        if 1 <= dt < 2**63:
             return dt
         raise StepCountError(f"dt is a whole number of at least 1, got {dt}")
-    steps = np.asarray(dt)
+    try:
+        steps = np.asarray(dt)
+    except ValueError as error:
+        raise StepCountError(f"dt is one number or one for each row, got {dt!r}") from error
     if steps.size == 0 and steps.ndim == 1:
         return np.empty(0, np.int64)
     if steps.dtype.kind not in "iu":
         raise StepCountError(f"dt is a whole number of at least 1, got {dt!r}")
     if steps.ndim > 1:
         raise StepCountError(f"dt is one number or one for each row, got shape {steps.shape}")
+    steps = steps.astype(np.int64)
     if (steps < 1).any():
-        raise StepCountError(f"dt is a whole number of at least 1, got {int(steps.min())}")
-    return int(steps) if steps.ndim == 0 else steps.astype(np.int64)
+        raise StepCountError(f"dt is a whole number of at least 1, got {dt!r}")
+    return int(steps) if steps.ndim == 0 else steps
 
 
 def _check_seeds(seeds: Any) -> NDArray[np.uint64] | None:
     if seeds is None:
         return None
-    numbers = np.atleast_1d(np.asarray(seeds))
+    refusal = "seeds are whole numbers of at least 0, one for each row"
+    try:
+        numbers = np.atleast_1d(np.asarray(seeds))
+    except ValueError as error:
+        raise InputError(refusal) from error
     if numbers.size == 0:
         return np.empty(0, np.uint64)
     if numbers.ndim != 1 or numbers.dtype.kind not in "iu" or bool((numbers < 0).any()):
-        raise InputError("seeds are whole numbers of at least 0, one for each row")
+        raise InputError(refusal)
     return numbers.astype(np.uint64)
 
 

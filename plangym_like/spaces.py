@@ -121,7 +121,8 @@ def _leaf_actions(space: spaces.Space[Any], actions: Any, lead: int) -> NDArray[
     except ValueError as error:
         raise ActionError(f"actions of unequal shapes; the space is {space}") from error
     if batch.size == 0 and batch.shape[:1] == (0,):
-        return np.empty((0,) * lead + shape, dtype)
+        horizon = () if lead == 1 else (batch.shape[1] if batch.ndim > 1 else 0,)
+        return np.empty((0, *horizon, *shape), dtype)
     if batch.ndim == len(shape) and lead == 1:
         batch = batch[None]
     if batch.ndim != len(shape) + lead or batch.shape[lead:] != shape:
@@ -143,7 +144,9 @@ def _leaf_actions(space: spaces.Space[Any], actions: Any, lead: int) -> NDArray[
         good = (batch == 0) | (batch == 1)
     else:
         assert isinstance(space, spaces.Box)
-        batch = batch.astype(dtype, copy=False)
+        if not whole and batch.dtype != dtype:
+            with np.errstate(over="ignore"):
+                batch = batch.astype(dtype)
         good = (batch >= space.low) & (batch <= space.high)
     if not good.all():
         wrong = np.argwhere(~good)[0]
@@ -171,6 +174,8 @@ def _object_actions(space: spaces.Space[Any], actions: Any, lead: int) -> list[A
     else:
         raise ActionError(f"expected a list of actions of {space}, got {type(actions).__name__}")
     for index, row in enumerate(rows):
+        if lead > 1 and not isinstance(row, (list, tuple, np.ndarray)):
+            raise ActionError(f"row {index} is no sequence of actions of {space}, but {row!r}")
         steps: Sequence[Any] = row if lead > 1 else (row,)
         for step in steps:
             if not space.contains(step):

@@ -175,12 +175,15 @@ class StateFormat:
     def _as_rows(self, states: Any) -> Row:
         if not isinstance(states, np.ndarray) or states.dtype == object:
             try:
-                states = np.stack([np.asarray(row) for row in states])
+                stacked = np.stack([np.asarray(row) for row in states])
+                if stacked.dtype == object:
+                    raise TypeError("not all rows are arrays")
             except (TypeError, ValueError) as error:
                 raise StateFormatError(
                     "states must be uint8 rows of one width, every one of them present; "
                     f"got {_kinds(states)}"
                 ) from error
+            states = stacked
         if states.dtype != np.uint8:
             raise StateFormatError(f"state rows are uint8 arrays, got dtype {states.dtype}")
         if states.ndim == 1:

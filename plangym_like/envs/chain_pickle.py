@@ -9,6 +9,7 @@ own classes, since a worker process has another ``__main__``.
 
 from __future__ import annotations
 
+import contextlib
 import enum
 import io
 import pickle
@@ -74,7 +75,8 @@ class ChainPickle:
         self._base: Any = env.unwrapped
         self._meaning = describe_wrappers(env)
         links: list[Any] = [*chain(env), env.unwrapped]
-        _check_class(links[-1])
+        if getattr(type(links[-1]), "state_attributes", None) is None:
+            _check_class(links[-1])
         self._things: dict[str, Any] = {}
         self._classes: dict[tuple[str, str], type] = {}
         self.holders: list[MemoryHolder] = []
@@ -124,6 +126,8 @@ class ChainPickle:
         try:
             memories: list[Any] = _Unpickler(io.BytesIO(data), self).load()
             fits = list(map(MemoryHolder.fits, self.holders, memories))
+        except SnapshotError:
+            raise
         except Exception as error:
             raise StateFormatError(f"the pickle in a state row is damaged: {error}") from error
         if len(memories) != len(self.holders) or not all(fits):
@@ -143,13 +147,28 @@ class ChainPickle:
         """Return what stands for itself at `place`."""
         return self._things[place]
 
+    def has_class(self, kind: type) -> bool:
+        """Tell whether `kind` was found in the environment when it was made."""
+        return self._classes.get((kind.__module__, kind.__qualname__)) is kind
+
     def class_named(self, module: str, name: str) -> type:
-        """Return a class that no import finds, by way of the environment's own classes."""
-        if (module, name) not in self._classes:
-            for kind in list(self._classes.values()):
-                for value in _named_by(kind):
-                    self._classes.setdefault((value.__module__, value.__qualname__), value)
-        return self._classes[module, name]
+        """Return a class, by way of the environment's own classes.
+
+        Raises
+        ------
+        SnapshotError
+            Neither they nor what their methods use have that name.
+        """
+        if (module, name) in self._classes:
+            return self._classes[module, name]
+        for kind in self._classes.values():
+            for value in _named_by(kind):
+                if (value.__module__, value.__qualname__) == (module, name):
+                    return value
+        raise SnapshotError(
+            f"a state row holds an object of class {module}.{name}, which this process cannot "
+            "find; put the class into a module that every process can import"
+        )
 
     def _dumps(self, value: Any) -> bytes:
         stream = io.BytesIO()
@@ -234,7 +253,8 @@ class _Pickler(pickle.Pickler):
             # NumPy's own way makes a new object each time, and so another pickle the next time.
             return np.dtype, (thing.str,)
         if isinstance(thing, type):
-            if thing.__module__ == "__main__" or "<locals>" in thing.__qualname__:
+            nowhere = thing.__module__ == "__main__" or "<locals>" in thing.__qualname__
+            if nowhere or self._owner.has_class(thing):
                 return _class_named, (thing.__module__, thing.__qualname__)
             return NotImplemented
         if isinstance(thing, EzPickle):
@@ -261,7 +281,10 @@ class _Unpickler(pickle.Unpickler):
                 _nothing.__name__: _nothing,
             }
             return own[name]
-        return super().find_class(module, name)
+        try:
+            return super().find_class(module, name)
+        except (ImportError, AttributeError):
+            return self._owner.class_named(module, name)
 
 
 # Pickles name these functions; the unpickler puts the chain's own in their place.
@@ -290,8 +313,9 @@ def _named_by(kind: type) -> Iterator[type]:
             if isinstance(value, type):
                 yield value
         for cell in getattr(function, "__closure__", None) or ():
-            if isinstance(cell.cell_contents, type):
-                yield cell.cell_contents
+            with contextlib.suppress(ValueError):
+                if isinstance(cell.cell_contents, type):
+                    yield cell.cell_contents
 
 
 def _check_class(base: Any) -> None:

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from plangym_like import random_state
 from plangym_like.batches import Leaf
+from plangym_like.envs.configuration import describe
 from plangym_like.envs.fresh_memory import fresh_memory
 from plangym_like.envs.wrapper_memory import WrapperMemory
 from plangym_like.errors import InputError
@@ -88,7 +89,7 @@ class GymnasiumSimulator(Simulator):
         self.action_space = env.action_space
         self.observation_space = env.observation_space
         self.columns: dict[str, Leaf] = {}
-        fresh = fresh_memory(env)
+        self._fresh: Callable[[], None] | None = fresh_memory(env)
         self.prepare()
         self.memory = self.remember(env)
         self._base_nbytes = padded(self.base_nbytes())
@@ -98,7 +99,6 @@ class GymnasiumSimulator(Simulator):
             self.observation_space = gymnasium.spaces.Box(
                 0, 255, shape if obs_type == "rgb" else shape[:2], np.uint8
             )
-        fresh()
 
     def _set_frameskip(self, frameskip: int | tuple[int, int] | None) -> None:
         if frameskip is None:
@@ -141,7 +141,7 @@ class GymnasiumSimulator(Simulator):
         name = self.name if isinstance(self.name, str) else getattr(self.name, "__qualname__", "?")
         return {
             "id": name,
-            "kwargs": {key: repr(value) for key, value in sorted(self.env_kwargs.items())},
+            "kwargs": {key: describe(value) for key, value in sorted(self.env_kwargs.items())},
             "wrappers": self.memory.meaning(),
             "gymnasium": importlib.metadata.version("gymnasium"),
         }
@@ -167,6 +167,7 @@ class GymnasiumSimulator(Simulator):
 
     def write(self, payload: Row) -> None:
         """Write the base, then the wrappers."""
+        self._fresh = None
         self.write_base(payload[: self._base_nbytes])
         if self.memory.nbytes:
             self.memory.write(payload[self._base_nbytes :])
@@ -181,7 +182,10 @@ class GymnasiumSimulator(Simulator):
     def reset(
         self, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Any, dict[str, Any]]:
-        """Reset the whole chain."""
+        """Reset the whole chain; the first time as if it never had been reset before."""
+        if self._fresh is not None:
+            self._fresh()
+            self._fresh = None
         obs, info = self.env.reset(seed=seed, options=options)
         return self.observe(obs), info
 

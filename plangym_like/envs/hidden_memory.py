@@ -33,7 +33,7 @@ _CHANGING_METHODS = frozenset(
 )
 # Operation -> how many values lie above the changed object on the interpreter's stack.
 _CHANGING_OPERATIONS = {"STORE_SUBSCR": 1, "DELETE_SUBSCR": 1, "STORE_SLICE": 2, "DELETE_SLICE": 2}
-_LOADS = frozenset({"LOAD_DEREF", "LOAD_CLASSDEREF", "LOAD_GLOBAL", "LOAD_NAME", "LOAD_FAST"})
+_LOADS = ("LOAD_DEREF", "LOAD_GLOBAL", "LOAD_NAME", "LOAD_FAST")
 _NUMPY_GLOBAL = frozenset(vars(np.random)) & frozenset(dir(np.random.RandomState))
 
 
@@ -134,7 +134,7 @@ def _changed_names(instructions: list[dis.Instruction]) -> Iterator[str]:
     for index, instruction in enumerate(instructions):
         if instruction.opname in ("LOAD_METHOD", "LOAD_ATTR"):
             before = instructions[index - 1]
-            if instruction.argval in _CHANGING_METHODS and before.opname in _LOADS:
+            if instruction.argval in _CHANGING_METHODS and before.opname.startswith(_LOADS):
                 yield before.argval
         above = _CHANGING_OPERATIONS.get(instruction.opname)
         if above is None:
@@ -143,7 +143,7 @@ def _changed_names(instructions: list[dis.Instruction]) -> Iterator[str]:
         for before in reversed(instructions[:index]):
             depth += dis.stack_effect(before.opcode, before.arg, jump=False)
             if depth == above + 1:
-                if before.opname in _LOADS:
+                if before.opname.startswith(_LOADS):
                     yield before.argval
                 break
 

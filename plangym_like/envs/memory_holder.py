@@ -62,7 +62,10 @@ class MemoryHolder:
         """Return the memory: a tuple after `names`, else a dict in the order of its keys."""
         thing = self._thing()
         if self.names is not None:
-            return self._get(thing)
+            try:
+                return self._get(thing)
+            except AttributeError as error:
+                raise SnapshotError(f"{self.place} cannot be saved: {error}") from error
         attributes = vars(thing)
         for name, value in self.fixed.items():
             if attributes.get(name) is not value:
@@ -81,7 +84,7 @@ class MemoryHolder:
         if self.names is not None:
             for name, value in zip(self.names, memory, strict=True):
                 owner, _, last = name.rpartition(".")
-                vars(attrgetter(owner)(thing) if owner else thing)[last] = value
+                setattr(attrgetter(owner)(thing) if owner else thing, last, value)
             return
         for name in list(attributes):
             if name not in memory and self._is_memory(name, attributes):

@@ -77,7 +77,7 @@ class PickledSimulator(GymnasiumSimulator):
 
     def prepare(self) -> None:
         """Reset the environment once, and note how it was before."""
-        self._fresh: Callable[[], None] | None = fresh_memory(self.env, base=True)
+        self._fresh = fresh_memory(self.env, base=True)
         super().prepare()
 
     # What is the state
@@ -155,17 +155,6 @@ class PickledSimulator(GymnasiumSimulator):
     def write_base(self, payload: Row) -> None:
         """Do what `write` does: base and wrappers are one."""
         self.write(payload)
-
-    # How is it stepped
-
-    def reset(
-        self, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[Any, dict[str, Any]]:
-        """Reset the whole chain; the first time it is as if it never had been reset before."""
-        if self._fresh is not None:
-            self._fresh()
-            self._fresh = None
-        return super().reset(seed, options)
 
     def _unsealed(self, payload: Row) -> bytes:
         (length,) = _LENGTH.unpack(payload[: _LENGTH.size].tobytes())

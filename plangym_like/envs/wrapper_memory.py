@@ -317,8 +317,10 @@ class WrapperMemory:
                 elif value is None:
                     needed += _nbytes_of_one(thing) if holder.names is None else _SLACK
                 elif holder.names is not None:
-                    # Statistics begin in the observations' type and may go on in float64.
-                    needed += self._length(np.float64(value) if "." in name else value)
+                    if "." in name and isinstance(value, np.ndarray | np.floating):
+                        # Statistics begin in the observations' type and may go on in float64.
+                        value = np.asarray(value, np.float64)
+                    needed += self._length(value)
         return max(needed, used)
 
     def _length(self, value: Any) -> int:

@@ -108,11 +108,17 @@ class Channel:
             nbytes = len(self._chunks[-1])
             if not nbytes:
                 return False
-            self._deliver_complete(deliver)
+            self.pass_on(deliver)
             if nbytes < wanted and not everything:
                 return True
 
-    def _deliver_complete(self, deliver: Deliver) -> None:
+    @property
+    def unread(self) -> bool:
+        """Whether bytes were taken in that have not been passed on yet."""
+        return bool(self._chunks)
+
+    def pass_on(self, deliver: Deliver) -> bool:
+        """Pass on all complete messages taken in so far, and return whether there were any."""
         chunks = self._chunks
         if len(chunks) > 1:
             if len(chunks[0]) < HEADER.size:
@@ -120,7 +126,7 @@ class Channel:
             else:
                 needed = HEADER.size + HEADER.unpack_from(chunks[0])[3]
                 if sum(map(len, chunks)) < needed:
-                    return
+                    return False
                 chunks[:] = [b"".join(chunks)]
         data = memoryview(chunks[0])
         start = 0
@@ -133,6 +139,7 @@ class Channel:
             start = body + nbytes
         if start:
             chunks[:] = [bytes(data[start:])] if start < len(data) else []
+        return start > 0
 
     def close(self) -> None:
         """Close the socket; what is queued is dropped."""

@@ -194,6 +194,8 @@ class Connection:
 
     def _take_in(self, timeout: float) -> None:
         """Wait for replies or the worker's end and see to them; with `_receiving` held."""
+        if self._channel.unread and not self._receives and self._pass_on():
+            return
         mask = select.POLLIN | select.POLLOUT if self._channel.unsent else select.POLLIN
         events = self._line.poll(mask, timeout)
         if not events or self._has_ended():
@@ -215,6 +217,14 @@ class Connection:
             self._receives = False
         if ended or not more or self._stillborn is not None:
             self._bury()
+
+    def _pass_on(self) -> bool:
+        """Deliver what was taken in before an interrupt came, and return whether there was any."""
+        try:
+            self._receives = True
+            return self._channel.pass_on(self._deliver)
+        finally:
+            self._receives = False
 
     def _flush_aside(self) -> None:
         """Send on what was left, unless somebody is at it already."""

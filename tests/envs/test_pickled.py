@@ -442,7 +442,7 @@ def test_an_info_that_is_not_the_same_again_makes_it_approximate() -> None:
     assert "seconds" in env.exactness_note
 
 
-class Declared(Dungeon):
+class Declared(Wrapped):
     state_attributes = ("cells", "here", "monster", "time", "log", "_np_random", "episodes")
 
     def __init__(self) -> None:

@@ -334,3 +334,18 @@ def test_seeds_make_chance_nodes(game: str) -> None:
     assert (one.states == other.states[::-1]).all()
     assert len(np.unique(one.states, axis=0)) > 1
     assert copy.copy(type(env)) is ToyTextEnv
+
+
+@pytest.mark.parametrize("game", ["lake at random", "taxi in the rain"])
+def test_workers_play_the_same_game(game: str) -> None:
+    name, arguments = GAMES[game]
+    results = []
+    env = plangym_like.make(name, **arguments)
+    state = env.reset(seed=0).state
+    actions = np.arange(100) % env.action_space.n
+    for options in ({}, {"n_workers": 2, "isolate": True}):
+        with plangym_like.make(name, **arguments, **options) as lanes:
+            first = lanes.step_batch(actions, state, seeds=np.arange(100))
+            then = lanes.step_batch(actions, first.states)
+            results.append((then.states.tobytes(), then.rewards.tolist(), then.obs.tolist()))
+    assert results[0] == results[1]

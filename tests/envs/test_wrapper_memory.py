@@ -106,6 +106,13 @@ class Tracking(gym.Wrapper):
         return obs, self.tracker.total, terminated, truncated, info
 
 
+class Late(Tracking):
+    """Makes its helper in the first reset."""
+
+    def __init__(self, env: gym.Env) -> None:
+        gym.Wrapper.__init__(self, env)
+
+
 class Mode(enum.Enum):
     CALM = 0
     WILD = 1
@@ -186,6 +193,7 @@ CHAINS: dict[str, tuple[str, list[Any]]] = {
     "counting": ("Pendulum-v1", [(Counting, {"scale": 2.0})]),
     "blender": ("CartPole-v1", [Blender]),
     "tracking": ("CartPole-v1", [Tracking]),
+    "late": ("CartPole-v1", [Late]),
     "moody": ("CartPole-v1", [Moody]),
     "the user's around Gymnasium's": (
         "CartPole-v1",
@@ -198,8 +206,8 @@ CHAINS: dict[str, tuple[str, list[Any]]] = {
 def test_a_restored_chain_goes_on_as_if_nothing_had_happened(chain: str) -> None:
     name, made = CHAINS[chain]
     sim = PlainSimulator(name, wrappers=made)
-    for seed in range(4):
-        assert_goes_on(sim, seed=seed)
+    for seed in range(6):
+        assert_goes_on(sim, seed=seed, ends=seed % 2 == 0)
     sim.close()
 
 
@@ -293,8 +301,25 @@ def test_statistics_of_episodes_are_kept_and_the_clock_is_not() -> None:
         info = env.step(0)[4]
     assert (info["episode"]["l"], info["episode"]["r"]) == (6, 6.0)
     assert list(env.return_queue) == [6.0]
+    assert list(env.length_queue) == [6]
+    assert env.episode_count == 1
     memory.write(payload)
     assert list(env.return_queue) == []
+    assert list(env.length_queue) == []
+    assert env.episode_count == 0
+
+
+def test_a_row_saved_at_the_end_of_an_episode_still_resets_in_the_next_step() -> None:
+    sim = PlainSimulator("CartPole-v1", wrappers=[wrappers.Autoreset])
+    sim.reset(seed=0)
+    while not sim.step(1, 1)[2]:
+        pass
+    row = saved(sim)
+    begun = content(sim.step(1, 1))
+    for _ in range(3):
+        sim.step(1, 1)
+    restore(sim, row)
+    assert content(sim.step(1, 1)) == begun
 
 
 def test_full_statistics_fit_into_the_row() -> None:
@@ -310,19 +335,27 @@ def test_full_statistics_fit_into_the_row() -> None:
     assert len(env.return_queue) == 100
 
 
-def test_frozen_statistics_stay_frozen() -> None:
-    env = wrappers.NormalizeObservation(gym.make("Pendulum-v1"))
+@pytest.mark.parametrize("kind", [wrappers.NormalizeObservation, wrappers.NormalizeReward])
+def test_frozen_statistics_stay_frozen(kind: Any) -> None:
+    env = kind(gym.make("Pendulum-v1"))
     env.reset(seed=0)
     env.update_running_mean = False
     memory = WrapperMemory(env)
     payload = np.zeros(memory.nbytes, np.uint8)
     memory.read(payload)
     env.update_running_mean = True
-    for _ in range(5):
-        env.step(env.action_space.sample())
+    env.step(env.action_space.sample())
     memory.write(payload)
     assert env.update_running_mean is False
-    assert env.obs_rms.count == 1.0001
+    again = np.zeros_like(payload)
+    for _ in range(5):
+        env.step(env.action_space.sample())
+    memory.read(again)
+    names = [name for name in memory.fields(again[None]) if "_rms." in name]
+    assert len(names) == 3
+    for name in names:
+        before, after = (memory.fields(row[None])[name] for row in (payload, again))
+        assert (before == after).all()
 
 
 def test_nothing_shares_memory_with_the_row() -> None:
@@ -629,6 +662,16 @@ def test_a_class_may_say_itself_what_its_memory_is() -> None:
     assert env.count == 0
 
 
+def test_a_declared_attribute_has_to_exist() -> None:
+    class Misspelled(Holding):
+        state_attributes = ("thing", "thong")
+
+    env = Misspelled(gym.make("CartPole-v1"), 3)
+    env.reset()
+    with pytest.raises(SnapshotError, match="Misspelled.*thong"):
+        WrapperMemory(env)
+
+
 def test_a_helper_that_changes_its_class_is_refused() -> None:
     env = Tracking(gym.make("CartPole-v1"))
     env.reset()
@@ -707,7 +750,16 @@ def test_the_usual_preprocessing_goes_on(terminal_on_life_loss: bool) -> None:
     ]
     env = plangym_like.make("ALE/Breakout-v5", frameskip=1, wrappers=made)
     for seed in range(2):
-        assert_goes_on(env.simulator, seed=seed, steps=40)
+        assert_goes_on(env.simulator, seed=seed, steps=40, ends=seed % 2 == 0)
+    state = env.step(1, env.reset(seed=0).state).state
+    preprocessing = env.gym_env.env
+    frames = [frame.copy() for frame in preprocessing.obs_buffer]
+    preprocessing.game_over = True
+    env.step(2, env.step(2, state).state)
+    env.set_state(state)
+    # An episode that ends between two observations shows what is left in these.
+    assert content(preprocessing.obs_buffer) == content(frames)
+    assert preprocessing.game_over is False
     env.close()
 
 
@@ -728,3 +780,24 @@ def test_lives_are_counted_against_the_restored_state() -> None:
     # A branch with five lives was stepped before: that is no life lost in the rows with four.
     batch = env.step_batch([0, 0, action, 0], [lost, full, before, lost])
     assert batch.terminateds.tolist() == [False, False, True, False]
+
+
+def test_workers_have_the_same_wrappers() -> None:
+    made = [
+        (wrappers.FrameStackObservation, {"stack_size": 3}),
+        (wrappers.TransformReward, {"func": lambda reward: reward * 2}),
+        wrappers.NormalizeObservation,
+        (wrappers.TimeLimit, {"max_episode_steps": 3}),
+    ]
+    results = []
+    state = None
+    for options in ({}, {"n_workers": 2, "isolate": True}):
+        with plangym_like.make("CartPole-v1", wrappers=made, **options) as env:
+            state = env.reset(seed=0).state if state is None else state
+            rows = np.repeat(state[None], 60, axis=0)
+            for step in range(3):
+                batch = env.step_batch((np.arange(60) >> step) % 2, rows)
+                rows = batch.states
+            results.append((rows.tobytes(), batch.obs.tobytes(), batch.truncateds.tolist()))
+    assert results[0] == results[1]
+    assert all(results[0][2])

@@ -1,0 +1,66 @@
+# Every target prepares what it needs: a fresh machine with make and Python >= 3.11 is enough.
+PYTHON ?= python3
+BIN := .venv/bin
+BENCH_BIN := .venv-bench/bin
+PIP_INSTALL := pip install --quiet --disable-pip-version-check --editable
+
+DEMO_ENV ?= ALE/MsPacman-v5
+DEMO_SECONDS ?= 60
+DEMO_DIR ?= demo
+
+.PHONY: help demo test lint docs bench clean
+.DELETE_ON_ERROR:
+# Two targets at once would install into one environment at once.
+.NOTPARALLEL:
+
+help:
+	@echo "make demo   search $(DEMO_ENV) for about $(DEMO_SECONDS) seconds and show what was found"
+	@echo "make test   lint, type-check, build the docs, run every test and documented example"
+	@echo "make lint   ruff and mypy --strict alone"
+	@echo "make docs   build the documentation into docs/_build/html"
+	@echo "make bench  measure this package beside its rivals and redraw the published figures"
+	@echo "make clean  remove whatever the other targets made"
+
+demo: .venv/.demo
+	$(BIN)/python examples/fmc.py $(DEMO_ENV) --seconds $(DEMO_SECONDS) --out $(DEMO_DIR)
+	$(BIN)/python examples/replay.py $(DEMO_DIR)/actions.json
+
+test: lint docs
+	$(BIN)/python -m pytest --quiet
+
+lint: .venv/.test
+	$(BIN)/ruff check .
+	$(BIN)/mypy --strict plangym_like
+
+docs: .venv/.test
+	$(BIN)/python -m sphinx -W --keep-going -q -b html docs docs/_build/html
+	@echo "docs/_build/html/index.html"
+
+bench: .venv-bench/.bench
+	$(BENCH_BIN)/python benchmarks/bench.py
+	$(BENCH_BIN)/python docs/copy_table.py
+
+clean:
+	rm -rf .venv .venv-bench demo build docs/_build *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# A stamp per target in the virtual environment: installing again waits for a change of the metadata.
+.venv/.demo: EXTRAS := atari,classic-control,viz
+.venv/.test: EXTRAS := dev,docs,atari,classic-control,viz
+.venv-bench/.bench: EXTRAS := bench,atari,classic-control,viz
+
+.venv/.%: setup.cfg pyproject.toml .venv/.created
+	@echo "installing plangym_like[$(EXTRAS)] into .venv"
+	@$(BIN)/python -m $(PIP_INSTALL) '.[$(EXTRAS)]'
+	@touch $@
+
+.venv-bench/.%: setup.cfg pyproject.toml .venv-bench/.created
+	@echo "installing plangym_like[$(EXTRAS)] into .venv-bench"
+	@$(BENCH_BIN)/python -m $(PIP_INSTALL) '.[$(EXTRAS)]'
+	@touch $@
+
+.venv/.created .venv-bench/.created:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo "plangym_like needs Python >= 3.11; name one: make PYTHON=/path/to/python3.11 ..." >&2; exit 1; }
+	$(PYTHON) -m venv --clear $(@D)
+	@touch $@

@@ -1,0 +1,66 @@
+"""Pictures of a search: its score against simulated frames, and the game that it found."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+import numpy as np
+from PIL import Image
+
+import plangym_like
+
+matplotlib.use("Agg")
+import matplotlib.pyplot as plt  # noqa: E402
+
+_HEIGHT = 210  # of a film, in pixels
+_PICTURES = 450  # in a film, at most
+
+
+def draw_scores(path: Path, found: dict[str, Any], curve: list[tuple[int, float]]) -> None:
+    """Draw the best score so far against simulated frames, and the random player's mean."""
+    frames, scores = np.array(curve).T
+    figure, axes = plt.subplots(figsize=(7, 3.6), dpi=110)
+    axes.step(frames, scores, where="post", color="#1565c0", label="best game so far")
+    axes.axhline(found["random_mean"], color="#c62828", linestyle="--", label="random player")
+    axes.set_xlabel("simulated frames")
+    axes.set_ylabel("score")
+    axes.set_title(f"Fractal Monte Carlo on {found['id']}, seed {found['seed']}")
+    axes.xaxis.set_major_formatter(matplotlib.ticker.EngFormatter())
+    axes.grid(alpha=0.3)
+    axes.legend(loc="best", frameon=False)
+    figure.tight_layout()
+    figure.savefig(path)
+    plt.close(figure)
+
+
+def film(path: Path, found: dict[str, Any]) -> None:
+    """Play the moves of `found` once more and film them, leaving pictures out of long games."""
+    kwargs = {key: value for key, value in found["kwargs"].items() if key != "obs_type"}
+    env = plangym_like.make(
+        found["id"], render_mode="rgb_array", autoreset=False, remove_time_limit=False, **kwargs
+    )
+    env.reset(seed=found["seed"])
+    steps = [action for action, dt in found["actions"] for _ in range(dt)]
+    every = max(2, -(-len(steps) // _PICTURES))
+    pictures = [_small(env.get_image())]
+    for index, action in enumerate(steps, start=1):
+        step = env.step(np.asarray(action, env.action_space.dtype))
+        if index % every == 0 or index == len(steps):
+            pictures.append(_small(env.get_image()))
+        if step.terminated or step.truncated:
+            break
+    env.close()
+    # One palette for all pictures, so that what does not move costs nothing.
+    palette = Image.fromarray(np.hstack([np.asarray(p) for p in pictures[:: len(pictures) // 8 + 1]]))
+    palette = palette.quantize(64, dither=Image.Dither.NONE)
+    first, *others = [p.quantize(palette=palette, dither=Image.Dither.NONE) for p in pictures]
+    first.save(path, save_all=True, append_images=others, duration=50, loop=0, optimize=True)
+
+
+def _small(picture: np.ndarray) -> Image.Image:
+    image = Image.fromarray(picture)
+    if image.height <= _HEIGHT:
+        return image
+    return image.resize((image.width * _HEIGHT // image.height, _HEIGHT), Image.Resampling.BILINEAR)

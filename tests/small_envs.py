@@ -1,0 +1,143 @@
+"""Small environments and wrappers that the tests plan over; workers import them from here."""
+
+import importlib.util
+import sys
+import types
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+from gymnasium.wrappers import AtariPreprocessing
+
+
+class Nested(gymnasium.Env):
+    """Nests in and out, chance, and an info key that only some steps have."""
+
+    observation_space = spaces.Dict(
+        place=spaces.Box(-9, 9, (2,), np.float32),
+        cargo=spaces.Tuple((spaces.Discrete(50), spaces.MultiBinary(3))),
+    )
+    action_space = spaces.Dict(move=spaces.Box(-1, 1, (2,), np.float32), pick=spaces.Discrete(3))
+
+    def __init__(self) -> None:
+        self.place = np.zeros(2, np.float32)
+        self.cargo = 0
+
+    def _observe(self) -> Any:
+        bits = np.array([self.cargo >> bit & 1 for bit in range(3)], np.int8)
+        return {"place": self.place.copy(), "cargo": (self.cargo, bits)}
+
+    def reset(self, *, seed: Any = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        self.place = self.np_random.uniform(-1, 1, 2).astype(np.float32)
+        self.cargo = 0
+        return self._observe(), {}
+
+    def step(self, action: Any) -> Any:
+        drift = self.np_random.normal(0, 0.1, 2).astype(np.float32)
+        self.place = np.clip(self.place + action["move"] + drift, -9, 9).astype(np.float32)
+        self.cargo = min(self.cargo + int(action["pick"]), 49)
+        info = {"picked": int(action["pick"])} if action["pick"] else {}
+        ended = bool(np.abs(self.place).max() > 4)
+        return self._observe(), float(self.place.sum()), ended, self.cargo >= 49, info
+
+
+class Teller(gymnasium.Env):
+    """Observes text, which is no array."""
+
+    observation_space = spaces.Text(40)
+    action_space = spaces.Discrete(3)
+
+    def __init__(self) -> None:
+        self.told = ""
+
+    def reset(self, *, seed: Any = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        self.told = ""
+        return self.told, {}
+
+    def step(self, action: Any) -> Any:
+        self.told = (self.told + "abc"[action])[-40:]
+        return self.told, float(action), self.told.endswith("cc"), False, {}
+
+
+class Fuse(gymnasium.Env):
+    """Raises when it is told to, and says where it stood."""
+
+    observation_space = spaces.Box(-1e9, 1e9, (), np.float64)
+    action_space = spaces.Discrete(4)
+
+    def __init__(self) -> None:
+        self.load = 0
+
+    def reset(self, *, seed: Any = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        self.load = 0
+        return np.array(0.0), {}
+
+    def step(self, action: Any) -> Any:
+        if action == 3:
+            raise ArithmeticError(f"the fuse blew at a load of {self.load}")
+        self.load += int(action)
+        return np.array(float(self.load)), 1.0, False, False, {}
+
+
+class Levers(gymnasium.Env):
+    """Actions that are integers without being `Discrete`."""
+
+    observation_space = spaces.Box(0, 255, (2,), np.uint8)
+    action_space = spaces.Box(0, 200, (2,), np.uint8)
+
+    def __init__(self) -> None:
+        self.levers = np.zeros(2, np.uint8)
+
+    def reset(self, *, seed: Any = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        self.levers = np.zeros(2, np.uint8)
+        return self.levers.copy(), {}
+
+    def step(self, action: Any) -> Any:
+        self.levers = action.copy()
+        return self.levers.copy(), float(action.sum()), False, False, {}
+
+
+class Scaled(gymnasium.Wrapper):
+    """Counts steps and scales rewards: a wrapper with arguments and with memory."""
+
+    def __init__(self, env: gymnasium.Env, scale: float = 2.0) -> None:
+        super().__init__(env)
+        self.scale = scale
+        self.steps = 0
+
+    def reset(self, **kwargs: Any) -> Any:
+        self.steps = 0
+        return self.env.reset(**kwargs)
+
+    def step(self, action: Any) -> Any:
+        obs, reward, terminated, truncated, info = self.env.step(action)
+        self.steps += 1
+        return obs, self.scale * float(reward), terminated, truncated, {**info, "steps": self.steps}
+
+
+def preprocessed(env: gymnasium.Env, **kwargs: Any) -> gymnasium.Env:
+    """Wrap in Gymnasium's `AtariPreprocessing`; where OpenCV is missing, every nth pixel stands in.
+
+    What is tested is the wrapper's memory, which has nothing to do with how it resizes.
+    """
+    if importlib.util.find_spec("cv2") is None:
+        sys.modules.setdefault("cv2", _pixel_picker())
+    return AtariPreprocessing(env, **kwargs)
+
+
+def _pixel_picker() -> types.ModuleType:
+    def resize(picture: Any, size: tuple[int, int], interpolation: int) -> Any:
+        rows = np.linspace(0, picture.shape[0] - 1, size[1]).astype(int)
+        columns = np.linspace(0, picture.shape[1] - 1, size[0]).astype(int)
+        return picture[rows][:, columns]
+
+    module = types.ModuleType("cv2")
+    module.__spec__ = importlib.util.spec_from_loader("cv2", None)
+    module.resize = resize
+    module.INTER_AREA = 3
+    return module

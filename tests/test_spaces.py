@@ -1,0 +1,301 @@
+"""Spaces as nests of arrays, and actions that are in them or not."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from comparing import assert_same
+from gymnasium import spaces
+from gymnasium.vector.utils import batch_space, concatenate, create_empty_array
+from hypothesis import given
+from hypothesis import strategies as st
+
+from plangym_like.errors import ActionError, InputError
+from plangym_like.spaces import (
+    as_actions,
+    build,
+    empty,
+    flatten,
+    is_leaf,
+    leaves,
+    put,
+    take,
+)
+
+BOX = spaces.Box(-1, 1, (2,), np.float32)
+NEST = spaces.Dict(
+    b=spaces.Tuple((spaces.Discrete(4, start=-2), BOX)),
+    a=spaces.Dict(x=spaces.MultiBinary(3), y=spaces.MultiDiscrete([2, 3])),
+)
+SPACES: list[spaces.Space[Any]] = [
+    spaces.Discrete(5),
+    spaces.Discrete(3, start=-1),
+    spaces.Discrete(3, start=10, dtype=np.int32),
+    BOX,
+    spaces.Box(-np.inf, np.inf, (), np.float64),
+    spaces.Box(0, 255, (4, 5, 3), np.uint8),
+    spaces.Box(-5, 5, (2, 2), np.int16),
+    spaces.MultiBinary((2, 3)),
+    spaces.MultiDiscrete([3, 4, 5]),
+    spaces.MultiDiscrete([[2, 3], [4, 5]], start=[[0, 1], [-2, 3]]),
+    NEST,
+]
+LEAVES = [space for space in SPACES if is_leaf(space)]
+
+
+def samples(space: spaces.Space[Any], count: int, seed: int = 3) -> list[Any]:
+    space.seed(seed)
+    return [space.sample() for _ in range(count)]
+
+
+# Nests
+
+
+@pytest.mark.parametrize("space", SPACES, ids=str)
+def test_batches_are_laid_out_as_gymnasium_does(space):
+    elements = samples(space, 6)
+    batch = empty(space, (6,))
+    for index, element in enumerate(elements):
+        put(space, batch, index, element)
+    expected = concatenate(space, elements, create_empty_array(space, 6))
+    assert_same(batch, _plain(expected))
+    for index, element in enumerate(elements):
+        for leaf, given_leaf in zip(
+            flatten(space, take(batch, index)), flatten(space, element), strict=True
+        ):
+            assert np.array_equal(leaf, given_leaf)
+    if not isinstance(space, spaces.MultiBinary):
+        assert batch_space(space, 6).contains(batch)
+
+
+def _plain(nest: Any) -> Any:
+    if isinstance(nest, dict):
+        return {key: _plain(value) for key, value in nest.items()}
+    return tuple(map(_plain, nest)) if isinstance(nest, tuple) else nest
+
+
+@pytest.mark.parametrize("space", SPACES, ids=str)
+def test_leaves_say_what_flatten_gives(space):
+    found = leaves(space)
+    assert found is not None
+    flat = flatten(space, samples(space, 1)[0])
+    assert [shape for shape, _ in found] == [np.shape(leaf) for leaf in flat]
+    assert [dtype for _, dtype in found] == [np.asarray(leaf).dtype for leaf in flat]
+
+
+@pytest.mark.parametrize("space", SPACES, ids=str)
+def test_build_undoes_flatten(space):
+    element = samples(space, 1)[0]
+    assert_same(build(space, iter(flatten(space, element))), _plain(element))
+
+
+def test_batches_with_two_leading_axes():
+    batch = empty(NEST, (2, 3))
+    element = samples(NEST, 1)[0]
+    put(NEST, batch, (1, 2), element)
+    assert batch["b"][1].shape == (2, 3, 2)
+    assert_same(
+        [np.asarray(leaf) for leaf in flatten(NEST, take(batch, (1, 2)))],
+        [np.asarray(leaf) for leaf in flatten(NEST, element)],
+    )
+
+
+@pytest.mark.parametrize(
+    "space",
+    [
+        spaces.Text(5),
+        spaces.Sequence(BOX),
+        spaces.Graph(BOX, None),
+        spaces.OneOf((BOX, spaces.Discrete(2))),
+        spaces.Dict(a=BOX, b=spaces.Text(5)),
+        spaces.Tuple((spaces.Text(5),)),
+    ],
+    ids=str,
+)
+def test_what_has_no_fixed_size_has_no_leaves_and_is_a_list(space):
+    assert leaves(space) is None
+    batch = empty(space, (2,))
+    assert batch == [None, None]
+    element = samples(space, 1)[0]
+    put(space, batch, 1, element)
+    assert take(batch, 1) is element
+
+
+# Actions that are in the space
+
+
+@pytest.mark.parametrize("space", LEAVES, ids=str)
+@pytest.mark.parametrize("lead", [1, 2])
+def test_batches_of_actions_are_taken_as_lists_and_arrays(space, lead):
+    elements = samples(space, 6)
+    array = np.stack([np.asarray(element) for element in elements])
+    given_actions = array if lead == 1 else array.reshape(2, 3, *array.shape[1:])
+    for actions in (given_actions, list(given_actions), given_actions.tolist()):
+        batch = as_actions(space, actions, lead)
+        assert_same(batch, np.ascontiguousarray(given_actions, space.dtype))
+
+
+@pytest.mark.parametrize("space", SPACES, ids=str)
+def test_one_action_is_a_batch_of_one(space):
+    for element in samples(space, 4):
+        batch = as_actions(space, element)
+        assert len(batch) == 1
+        for leaf, expected in zip(
+            flatten(space, batch[0]), flatten(space, element), strict=True
+        ):
+            assert np.array_equal(leaf, expected)
+
+
+def test_nested_actions_are_taken_as_lists_and_as_nests_of_arrays():
+    elements = samples(NEST, 5)
+    nest = empty(NEST, (5,))
+    for index, element in enumerate(elements):
+        put(NEST, nest, index, element)
+    for batch in (as_actions(NEST, elements), as_actions(NEST, nest)):
+        assert len(batch) == 5
+        for action, element in zip(batch, elements, strict=True):
+            assert NEST.contains(action)
+            assert_same(
+                [np.asarray(leaf) for leaf in flatten(NEST, action)],
+                [np.asarray(leaf) for leaf in flatten(NEST, element)],
+            )
+
+
+@pytest.mark.parametrize("space", SPACES, ids=str)
+def test_no_actions_are_an_empty_batch(space):
+    batch = as_actions(space, [])
+    assert len(batch) == 0
+    if is_leaf(space):
+        assert batch.shape == (0, *space.shape) and batch.dtype == space.dtype
+
+
+@pytest.mark.parametrize("space", LEAVES, ids=str)
+def test_no_rollouts_keep_their_horizon(space):
+    batch = as_actions(space, np.empty((0, 7, *space.shape), space.dtype), 2)
+    assert batch.shape == (0, 7, *space.shape) and batch.dtype == space.dtype
+
+
+@pytest.mark.parametrize("space", LEAVES, ids=str)
+def test_the_given_array_is_never_changed(space):
+    array = np.stack([np.asarray(element) for element in samples(space, 4)])
+    array.flags.writeable = False
+    before = array.copy()
+    as_actions(space, array)
+    assert_same(array, before)
+
+
+def test_bounds_belong_to_the_space():
+    assert as_actions(BOX, [[-1, 1]]).tolist() == [[-1, 1]]
+    assert as_actions(spaces.Discrete(3, start=-1), [-1, 1]).tolist() == [-1, 1]
+    assert as_actions(spaces.Box(0, 200, (1,), np.uint8), [[200]]).tolist() == [[200]]
+
+
+# Actions that are not
+
+
+@pytest.mark.parametrize(
+    ("space", "action"),
+    [
+        (spaces.Discrete(5), 5),
+        (spaces.Discrete(5), -1),
+        (spaces.Discrete(5), 2**40),
+        (spaces.Discrete(5), 2**70),
+        (spaces.Discrete(5), 1.0),
+        (spaces.Discrete(5), 1.5),
+        (spaces.Discrete(5), float("nan")),
+        (spaces.Discrete(5), "1"),
+        (spaces.Discrete(5), None),
+        (spaces.Discrete(5), 1j),
+        (spaces.Discrete(5), {"a": 1}),
+        (spaces.Discrete(3, start=2), 1),
+        (spaces.Discrete(3, start=2), 5),
+        (BOX, [0, 1.001]),
+        (BOX, [0, float("nan")]),
+        (BOX, [0, float("inf")]),
+        (BOX, [-float("inf"), 0]),
+        (BOX, [0, 1e300]),
+        (BOX, [0, "a"]),
+        (BOX, [0, None]),
+        (BOX, [0]),
+        (BOX, [0, 0, 0]),
+        (BOX, [[0], [0, 0]]),
+        (BOX, 0.5),
+        (BOX, [[[[0.0, 0.0]]]]),
+        (spaces.Box(0, 200, (1,), np.uint8), [201]),
+        (spaces.Box(0, 200, (1,), np.uint8), [256]),
+        (spaces.Box(0, 200, (1,), np.uint8), [-1]),
+        (spaces.Box(0, 200, (1,), np.uint8), [2**40]),
+        (spaces.Box(0, 200, (1,), np.uint8), [1.0]),
+        (spaces.Box(-5, 5, (1,), np.int16), [65536]),
+        (spaces.MultiBinary(2), [0, 2]),
+        (spaces.MultiBinary(2), [0, -1]),
+        (spaces.MultiBinary(2), [0, 256]),
+        (spaces.MultiDiscrete([2, 3]), [0, 3]),
+        (spaces.MultiDiscrete([2, 3]), [-1, 0]),
+        (spaces.MultiDiscrete([2, 3]), [0, 2**40]),
+        (spaces.MultiDiscrete([2, 3]), [0.0, 1.0]),
+        (spaces.MultiDiscrete([2, 3], start=[1, 1]), [0, 1]),
+        (NEST, {"a": 1}),
+        (NEST, 3),
+        (NEST, None),
+        (NEST, "ab"),
+        (NEST, ()),
+        (spaces.Text(3), "abcd"),
+        (spaces.Text(3), 5),
+    ],
+    ids=str,
+)
+def test_what_is_not_in_the_space_is_refused(space, action):
+    with pytest.raises(ActionError) as caught:
+        as_actions(space, action)
+    assert isinstance(caught.value, InputError) and isinstance(caught.value, ValueError)
+    with pytest.raises(ActionError):
+        as_actions(space, [action])
+    good = samples(space, 1)[0]
+    with pytest.raises(ActionError):
+        as_actions(space, [good, action])
+    with pytest.raises(ActionError):
+        as_actions(space, [[good, good], [good, action]], 2)
+
+
+def test_truth_values_are_no_numbers():
+    for actions in (True, [True, False], np.array([True])):
+        with pytest.raises(ActionError, match="dtype bool"):
+            as_actions(spaces.Discrete(5), actions)
+
+
+def test_the_message_names_the_first_bad_row():
+    with pytest.raises(ActionError, match=r"action 9 \(row 2\) is not in .*Discrete\(5\)"):
+        as_actions(spaces.Discrete(5), [0, 1, 9, 7])
+    with pytest.raises(ActionError, match=r"\(row \(1, 2\)\)"):
+        as_actions(spaces.Discrete(5), [[0, 1, 2], [3, 4, 5]], 2)
+    with pytest.raises(ActionError, match=r"row 1\b"):
+        as_actions(NEST, [samples(NEST, 1)[0], {"a": 3}])
+
+
+def test_a_batch_is_no_rollout():
+    with pytest.raises(ActionError, match="'N', 'T'"):
+        as_actions(spaces.Discrete(5), [0, 1, 2], 2)
+    with pytest.raises(ActionError):
+        as_actions(spaces.Discrete(5), [[0, 1], [2, 3]], 1)
+
+
+@pytest.mark.parametrize("space", LEAVES, ids=str)
+@given(data=st.data())
+def test_actions_are_taken_exactly_where_gymnasium_would(space, data):
+    rng = np.random.default_rng(data.draw(st.integers(0, 2**32)))
+    array = np.asarray(space.sample()).copy()
+    if data.draw(st.booleans()):
+        place = tuple(int(rng.integers(n)) for n in array.shape)
+        wild = [-1, 0, 1, 2, 3, 5, 12, 127, -128]
+        if array.dtype.kind == "f":
+            wild += [np.nan, np.inf, -np.inf, 0.5, 1.25]
+        value = data.draw(st.sampled_from(wild))
+        if array.dtype.kind == "u":
+            value = abs(int(value))
+        array[place] = value
+    if space.contains(array[()] if isinstance(space, spaces.Discrete) else array):
+        assert_same(as_actions(space, array[None]), np.ascontiguousarray(array[None]))
+    else:
+        with pytest.raises(ActionError):
+            as_actions(space, array[None])

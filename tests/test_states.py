@@ -1,0 +1,524 @@
+"""State rows and files of them: what is accepted, what is refused, and in which words."""
+
+import hashlib
+import json
+import struct
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from comparing import assert_same, reached
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import plangym_like
+from plangym_like import state_files
+from plangym_like.errors import (
+    PlangymError,
+    StateCapacityError,
+    StateError,
+    StateFormatError,
+    StateMismatchError,
+)
+from plangym_like.states import HEADER_NBYTES, StateFormat, padded
+
+MEANING = {"id": "Game-v1", "version": "1.0"}
+PLAIN = StateFormat("TEST", MEANING, 50)
+SUMMED = StateFormat("SUMM", MEANING, 200, checksum=True)
+VARIABLE = StateFormat("VARY", MEANING, 64, checksum=True, variable=True)
+FORMATS = [PLAIN, SUMMED, VARIABLE]
+NAMES = [state_format.family for state_format in FORMATS]
+
+
+def rows_of(state_format: StateFormat, count: int = 5, seed: int = 0) -> np.ndarray:
+    rng = np.random.default_rng(seed)
+    rows = state_format.new(count)
+    rows[:, HEADER_NBYTES:] = rng.integers(0, 256, (count, state_format.payload_nbytes))
+    if state_format.variable:
+        for row in rows:
+            state_format.put_length(row, int(rng.integers(0, state_format.payload_nbytes + 1)))
+    state_format.seal(rows)
+    return rows
+
+
+# Layout
+
+
+def test_the_header_is_what_the_documentation_says():
+    row = rows_of(SUMMED, 1)[0]
+    assert row.dtype == np.uint8 and row.flags.c_contiguous
+    assert row[:4].tobytes() == b"PLS1"
+    assert row[4:8].tobytes() == b"SUMM"
+    fingerprint, length, checksum = row[8:32].view("<u8").tolist()
+    assert fingerprint == SUMMED.fingerprint
+    assert length == SUMMED.payload_nbytes == 200
+    assert checksum != 0
+    assert len(row) == SUMMED.state_nbytes == HEADER_NBYTES + 200
+
+
+def test_rows_are_whole_words_wide():
+    assert [padded(n) for n in (0, 1, 8, 9)] == [0, 8, 8, 16]
+    assert PLAIN.payload_nbytes == 56
+    assert PLAIN.state_nbytes % 8 == 0
+    assert (rows_of(PLAIN)[:, 24:32] == 0).all()
+
+
+def test_equal_meanings_have_equal_fingerprints_whatever_the_order():
+    again = StateFormat("TEST", dict(reversed(MEANING.items())), 50)
+    assert again == PLAIN and hash(again) == hash(PLAIN)
+    assert again.fingerprint == PLAIN.fingerprint
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        StateFormat("TEST", {**MEANING, "version": "1.1"}, 50),
+        StateFormat("TSET", MEANING, 50),
+        StateFormat("TEST", MEANING, 58),
+        StateFormat("TEST", {**MEANING, "more": None}, 50),
+    ],
+)
+def test_any_change_of_meaning_changes_the_fingerprint(other):
+    assert other != PLAIN
+    assert other.fingerprint != PLAIN.fingerprint
+
+
+def test_shorter_payloads_carry_their_length_and_zeros():
+    row = VARIABLE.new(1)[0]
+    row[HEADER_NBYTES:] = 7
+    VARIABLE.put_length(row, 10)
+    assert row[16:24].view("<u8")[0] == 10
+    assert (row[HEADER_NBYTES : HEADER_NBYTES + 10] == 7).all()
+    assert (row[HEADER_NBYTES + 10 :] == 0).all()
+
+
+def test_a_payload_that_does_not_fit_names_the_option():
+    row = VARIABLE.new(1)[0]
+    with pytest.raises(StateCapacityError, match=r"65 bytes .* state_capacity=136"):
+        VARIABLE.put_length(row, 65)
+
+
+# Rows that are accepted
+
+
+@pytest.mark.parametrize("state_format", FORMATS, ids=NAMES)
+def test_rows_are_taken_in_every_shape_of_many(state_format):
+    rows = rows_of(state_format)
+    for given_rows in (rows, list(rows), tuple(rows), rows[::-1][::-1]):
+        assert_same(state_format.check(given_rows), rows)
+    for one in (rows[2], rows[2:3], [rows[2]]):
+        assert_same(state_format.check(one), rows[2:3])
+    assert_same(state_format.check(rows[::2]), rows[::2].copy())
+    assert_same(state_format.check(np.asfortranarray(rows)), rows)
+    assert_same(state_format.check(rows[:0]), rows[:0])
+    objects = np.empty(5, object)
+    objects[:] = list(rows)
+    assert_same(state_format.check(objects), rows)
+
+
+@pytest.mark.parametrize("state_format", FORMATS, ids=NAMES)
+def test_rows_are_taken_at_any_address(state_format):
+    rows = rows_of(state_format)
+    for shift in range(1, 8):
+        memory = np.zeros(rows.size + 8, np.uint8)
+        view = memory[shift : shift + rows.size].reshape(rows.shape)
+        view[:] = rows
+        assert_same(state_format.check(view), rows)
+
+
+@pytest.mark.parametrize("state_format", FORMATS, ids=NAMES)
+def test_read_only_rows_are_taken_and_stay_as_they_are(state_format):
+    rows = rows_of(state_format)
+    rows.flags.writeable = False
+    assert_same(np.array(state_format.check(rows)), rows)
+
+
+# Rows that are refused
+
+
+@pytest.mark.parametrize("state_format", FORMATS, ids=NAMES)
+@pytest.mark.parametrize(
+    ("wrong", "told"),
+    [
+        (lambda rows: None, "None"),
+        (lambda rows: 3, "int"),
+        (lambda rows: "states", "dtype <U1"),
+        (lambda rows: [rows[0], None], "None in place of row 1"),
+        (lambda rows: [None, None], "None in place of row 0"),
+        (lambda rows: [rows[0], rows[1][:-8]], "of shapes"),
+        (lambda rows: [], "rows"),
+        (lambda rows: rows.astype(np.int64), "int64"),
+        (lambda rows: rows.astype(np.float32), "float32"),
+        (lambda rows: rows.astype(bool), "bool"),
+        (lambda rows: rows.view(np.int8), "int8"),
+        (lambda rows: rows.tolist(), "int64"),
+        (lambda rows: rows[:, :-1], "bytes"),
+        (lambda rows: rows[:, :31], "bytes"),
+        (lambda rows: rows[0, :0], "bytes"),
+        (lambda rows: np.repeat(rows, 2, axis=1), "bytes"),
+        (lambda rows: rows[None], "shape"),
+        (lambda rows: rows.ravel(), "bytes"),
+        (lambda rows: np.array(None), "ndarray"),
+        (lambda rows: np.zeros_like(rows), "row 0 is damaged: its header"),
+    ],
+)
+def test_what_is_no_state_is_malformed(state_format, wrong, told):
+    with pytest.raises(StateFormatError, match=told):
+        state_format.check(wrong(rows_of(state_format)))
+
+
+def test_rows_of_another_meaning_say_expected_and_got():
+    other = StateFormat("TEST", {**MEANING, "version": "0.9"}, 50)
+    rows = np.concatenate([rows_of(PLAIN, 3), rows_of(other, 1)])
+    with pytest.raises(StateMismatchError, match="state row 3 is of another") as caught:
+        PLAIN.check(rows)
+    assert caught.value.expected == f"TEST {PLAIN.meaning}"
+    assert caught.value.got == f"TEST {other.meaning}"
+    assert '"0.9"' in str(caught.value) and '"1.0"' in str(caught.value)
+    assert isinstance(caught.value, StateError) and isinstance(caught.value, ValueError)
+
+
+def test_rows_of_an_unknown_meaning_show_their_fingerprint():
+    rows = rows_of(PLAIN)
+    rows[1, 8:16] = 0xAB
+    with pytest.raises(StateMismatchError, match="row 1 .*fingerprint abababababababab"):
+        PLAIN.check(rows)
+
+
+def test_a_row_of_another_width_says_whose_it_is():
+    with pytest.raises(StateMismatchError) as caught:
+        PLAIN.check(rows_of(SUMMED))
+    assert caught.value.got.startswith("SUMM")
+
+
+def test_rows_of_another_format_version_are_refused():
+    rows = rows_of(PLAIN)
+    rows[2, 3] = ord("2")
+    with pytest.raises(StateFormatError, match="state row 2 is damaged: its header"):
+        PLAIN.check(rows)
+
+
+def test_a_family_that_is_no_text_is_still_told():
+    rows = rows_of(PLAIN)
+    rows[0, 4:8] = 0xFF
+    with pytest.raises(StateMismatchError, match="row 0"):
+        PLAIN.check(rows)
+
+
+@pytest.mark.parametrize("state_format", FORMATS, ids=NAMES)
+def test_a_flip_of_any_bit_of_the_header_is_noticed(state_format):
+    rows = rows_of(state_format)
+    for bit in range(8 * HEADER_NBYTES):
+        damaged = rows.copy()
+        damaged[3, bit // 8] ^= 1 << bit % 8
+        with pytest.raises(StateError, match="row 3"):
+            state_format.check(damaged)
+
+
+@pytest.mark.parametrize("state_format", [SUMMED, VARIABLE], ids=NAMES[1:])
+def test_a_flip_of_any_bit_of_a_summed_payload_is_noticed(state_format):
+    rows = rows_of(state_format)
+    for bit in range(8 * state_format.payload_nbytes):
+        damaged = rows.copy()
+        damaged[4, HEADER_NBYTES + bit // 8] ^= 1 << bit % 8
+        with pytest.raises(StateFormatError, match="state row 4 is damaged: its checksum"):
+            state_format.check(damaged)
+        with pytest.raises(StateFormatError, match="row 0"):
+            state_format.check(damaged[4])
+
+
+def test_flips_of_the_same_bit_in_two_words_do_not_cancel_out():
+    rows = rows_of(SUMMED)
+    payload = rows[0, HEADER_NBYTES:]
+    for bit in range(64):
+        for other in range(1, SUMMED.payload_nbytes // 8):
+            for word in (0, other):
+                payload[8 * word + bit // 8] ^= 1 << bit % 8
+            with pytest.raises(StateFormatError, match="checksum"):
+                SUMMED.check(rows)
+            for word in (0, other):
+                payload[8 * word + bit // 8] ^= 1 << bit % 8
+    SUMMED.check(rows)
+
+
+@given(
+    st.lists(
+        st.tuples(st.integers(0, SUMMED.payload_nbytes - 1), st.integers(1, 255)),
+        min_size=1,
+        max_size=6,
+        unique_by=lambda change: change[0],
+    )
+)
+def test_a_damaged_payload_is_noticed(changes):
+    rows = rows_of(SUMMED)
+    for place, change in changes:
+        rows[1, HEADER_NBYTES + place] ^= change
+    with pytest.raises(StateFormatError, match="state row 1 is damaged: its checksum"):
+        SUMMED.check(rows)
+
+
+@given(st.integers(0, 199), st.integers(0, 199), st.integers(1, 100))
+def test_moved_pieces_are_noticed(source, target, length):
+    rows = rows_of(SUMMED)
+    payload = rows[0, HEADER_NBYTES:]
+    piece = payload[source : source + length].copy()[: 200 - target]
+    before = payload.copy()
+    payload[target : target + len(piece)] = piece
+    if (before == payload).all():
+        SUMMED.check(rows)
+    else:
+        with pytest.raises(StateFormatError, match="checksum"):
+            SUMMED.check(rows)
+
+
+def test_rows_swapped_payloads_are_noticed():
+    rows = rows_of(SUMMED)
+    rows[[0, 1], HEADER_NBYTES:] = rows[[1, 0], HEADER_NBYTES:]
+    with pytest.raises(StateFormatError, match="row 0"):
+        SUMMED.check(rows)
+
+
+@pytest.mark.parametrize("length", [65, 2**32, 2**63, 2**64 - 1])
+def test_a_length_beyond_the_row_is_damage(length):
+    rows = rows_of(VARIABLE)
+    rows[2, 16:24].view(np.uint64)[0] = length
+    VARIABLE.seal(rows)
+    with pytest.raises(StateFormatError, match="state row 2 is damaged: its length"):
+        VARIABLE.check(rows)
+
+
+def test_checksums_do_not_depend_on_how_many_rows_there_are():
+    rows = rows_of(SUMMED, 40)
+    alone = rows.copy()
+    alone[:, 24:32] = 0
+    for index in range(40):
+        SUMMED.seal(alone[index : index + 1])
+    assert_same(alone, rows)
+
+
+# Files
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "states.pls"
+    state_files.save(path, SUMMED, rows_of(SUMMED))
+    return path
+
+
+def resealed(content: bytes) -> bytes:
+    return content + hashlib.blake2b(content, digest_size=32).digest()
+
+
+def made_of(header: bytes, body: bytes, length: int | None = None) -> bytes:
+    size = len(header) if length is None else length
+    return resealed(b"PLSFILE1" + struct.pack("<Q", size) + header + body)
+
+
+def header_of(**changed: Any) -> dict[str, Any]:
+    return {
+        "family": SUMMED.family,
+        "meaning": SUMMED.meaning,
+        "fingerprint": f"{SUMMED.fingerprint:016x}",
+        "state_nbytes": SUMMED.state_nbytes,
+        "count": 5,
+        **changed,
+    }
+
+
+@pytest.mark.parametrize("state_format", FORMATS, ids=NAMES)
+@pytest.mark.parametrize("count", [0, 1, 5])
+def test_files_give_back_what_was_saved(tmp_path, state_format, count):
+    rows = rows_of(state_format, count)
+    state_files.save(tmp_path / "f", state_format, rows)
+    loaded = state_files.load(str(tmp_path / "f"), state_format)
+    assert_same(loaded, rows)
+    assert loaded.flags.writeable and loaded.flags.owndata
+    assert [path.name for path in tmp_path.iterdir()] == ["f"]
+
+
+def test_saving_again_replaces_the_file(file):
+    rows = rows_of(SUMMED, 2, seed=9)
+    state_files.save(file, SUMMED, rows)
+    assert_same(state_files.load(file, SUMMED), rows)
+
+
+def test_a_failed_save_leaves_the_old_file_and_nothing_else(file):
+    before = file.read_bytes()
+    with pytest.raises(AttributeError):
+        state_files.save(file, None, rows_of(SUMMED))  # type: ignore[arg-type]
+    with pytest.raises(FileNotFoundError):
+        state_files.save(file.parent / "no" / "such", SUMMED, rows_of(SUMMED))
+    assert file.read_bytes() == before
+    assert list(file.parent.iterdir()) == [file]
+
+
+def test_the_hand_made_file_is_like_a_real_one(file):
+    body = rows_of(SUMMED).tobytes()
+    file.write_bytes(made_of(json.dumps(header_of()).encode(), body))
+    assert_same(state_files.load(file, SUMMED), rows_of(SUMMED))
+
+
+def test_files_cut_short_anywhere_are_refused(file):
+    content = file.read_bytes()
+    for length in range(0, len(content), 7):
+        file.write_bytes(content[:length])
+        with pytest.raises(StateFormatError, match="states.pls"):
+            state_files.load(file, SUMMED)
+
+
+@settings(max_examples=200)
+@given(st.data())
+def test_files_with_a_flipped_bit_are_refused(tmp_path_factory, data):
+    path = tmp_path_factory.mktemp("flipped") / "f"
+    state_files.save(path, SUMMED, rows_of(SUMMED))
+    content = bytearray(path.read_bytes())
+    bit = data.draw(st.integers(0, 8 * len(content) - 1))
+    content[bit // 8] ^= 1 << bit % 8
+    path.write_bytes(content)
+    with pytest.raises(StateFormatError):
+        state_files.load(path, SUMMED)
+
+
+def test_files_with_something_behind_are_refused(file):
+    file.write_bytes(file.read_bytes() + b"\0")
+    with pytest.raises(StateFormatError, match="digest"):
+        state_files.load(file, SUMMED)
+
+
+@pytest.mark.parametrize("content", [b"", b"PLSFILE1", b"PK\3\4" * 40, bytes(1000)])
+def test_other_files_are_no_files_of_states(file, content):
+    file.write_bytes(content)
+    with pytest.raises(StateFormatError, match="not a file of state rows"):
+        state_files.load(file, SUMMED)
+
+
+def test_files_of_another_game_say_expected_and_got(file):
+    other = StateFormat("SUMM", {**MEANING, "id": "Other-v1"}, 200, checksum=True)
+    with pytest.raises(StateMismatchError, match="Other-v1") as caught:
+        state_files.load(file, other)
+    assert "Game-v1" in caught.value.got and "Other-v1" in caught.value.expected
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        b"",
+        b"{",
+        b"\xff\xfe",
+        b"[]",
+        b"null",
+        b"[" * 50_000,
+        b'{"count":' * 50_000,
+        b"9" * 5000,
+        json.dumps(header_of(count=-1)).encode(),
+        json.dumps(header_of(count=4)).encode(),
+        json.dumps(header_of(count=6)).encode(),
+        json.dumps(header_of(count=2**62)).encode(),
+        json.dumps(header_of(count=10**30)).encode(),
+        json.dumps(header_of(count=5.0)).encode(),
+        json.dumps(header_of(count="5")).encode(),
+        json.dumps(header_of(count=None)).encode(),
+        json.dumps(header_of(count=[5])).encode(),
+        json.dumps({"count": 5}).encode(),
+    ],
+    ids=lambda header: header[-40:].decode("latin-1"),
+)
+def test_well_sealed_files_with_a_foul_header_are_damaged(file, header):
+    file.write_bytes(made_of(header, rows_of(SUMMED).tobytes()))
+    with pytest.raises(StateFormatError, match="damaged"):
+        state_files.load(file, SUMMED)
+
+
+@pytest.mark.parametrize("length", [0, 2**20 + 1, 2**32, 2**63, 2**64 - 1])
+def test_well_sealed_files_with_a_foul_length_are_damaged(file, length):
+    header = json.dumps(header_of()).encode()
+    file.write_bytes(made_of(header, rows_of(SUMMED).tobytes(), length))
+    with pytest.raises(StateFormatError, match="damaged"):
+        state_files.load(file, SUMMED)
+
+
+def test_a_long_header_bomb_is_refused_before_it_is_parsed(file):
+    header = b'{"a":' + b" " * (2**20) + b"1}"
+    file.write_bytes(made_of(header, b""))
+    with pytest.raises(StateFormatError, match="header would not fit"):
+        state_files.load(file, SUMMED)
+
+
+def test_well_sealed_files_with_damaged_rows_are_damaged(file):
+    rows = rows_of(SUMMED)
+    rows[3, 90] ^= 1
+    file.write_bytes(made_of(json.dumps(header_of()).encode(), rows.tobytes()))
+    with pytest.raises(StateFormatError, match="row 3"):
+        state_files.load(file, SUMMED)
+
+
+@given(st.binary(max_size=300))
+def test_no_file_does_anything_but_raise(tmp_path_factory, noise):
+    path = tmp_path_factory.mktemp("noise") / "f"
+    for content in (noise, b"PLSFILE1" + noise, resealed(b"PLSFILE1" + noise), made_of(noise, b"")):
+        path.write_bytes(content)
+        with pytest.raises(PlangymError):
+            state_files.load(path, SUMMED)
+
+
+# Real environments
+
+
+def test_states_of_another_configuration_are_of_another_environment():
+    made = [
+        plangym_like.make("ALE/Pong-v5"),
+        plangym_like.make("ALE/Pong-v5", frameskip=2),
+        plangym_like.make("ALE/Pong-v5", repeat_action_probability=0.25),
+        plangym_like.make("ALE/Pong-v5", difficulty=1),
+        plangym_like.make("ALE/Pong-v5", episodic_life=True),
+        plangym_like.make("ALE/Breakout-v5"),
+        plangym_like.make("CartPole-v1"),
+        plangym_like.make("CartPole-v1", remove_time_limit=False),
+    ]
+    states = [env.reset(seed=0).state for env in made]
+    for index, env in enumerate(made):
+        for other, state in enumerate(states):
+            if index == other:
+                env.set_state(state)
+                continue
+            with pytest.raises(StateMismatchError):
+                env.set_state(state)
+            with pytest.raises(StateMismatchError):
+                env.step_batch([0], state)
+        env.close()
+
+
+def test_what_is_observed_is_no_part_of_a_state():
+    rgb, ram = (plangym_like.make("ALE/Pong-v5", obs_type=kind) for kind in ("rgb", "ram"))
+    states = reached(rgb, 3)
+    from_ram = ram.step_batch([2, 3, 4], states)
+    from_rgb = rgb.step_batch([2, 3, 4], states)
+    assert_same(from_ram.states, from_rgb.states)
+    assert from_ram.obs.shape == (3, 128) and from_rgb.obs.shape == (3, 210, 160, 3)
+
+
+def test_damaged_states_never_reach_the_emulator():
+    env = plangym_like.make("ALE/Breakout-v5", obs_type="ram")
+    states = reached(env, 4)
+    before = env.get_state()
+    for place in range(HEADER_NBYTES, env.state_nbytes, 97):
+        damaged = states.copy()
+        damaged[2, place : place + 4] += 1
+        with pytest.raises(StateFormatError, match="row 2"):
+            env.step_batch([0, 1, 2, 3], damaged)
+        with pytest.raises(StateFormatError):
+            env.set_state(damaged[2])
+    assert_same(env.get_state(), before)
+
+
+def test_states_travel_through_numpy_and_bytes(tmp_path):
+    env = plangym_like.make("ALE/Breakout-v5", obs_type="ram")
+    states = reached(env, 4)
+    np.save(tmp_path / "states.npy", states)
+    expected = env.step_batch([1, 2, 3, 0], states)
+    assert_same(env.step_batch([1, 2, 3, 0], np.load(tmp_path / "states.npy")), expected)
+    rows = [np.frombuffer(row.tobytes(), np.uint8) for row in states]
+    assert_same(env.step_batch([1, 2, 3, 0], rows), expected)
+    assert len({row.tobytes() for row in states}) == 4
