@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 import signal
+import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,12 +14,11 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
+from plangym_like.batches import Rows
+from plangym_like.parallel.batch_env import BatchEnv
 from plangym_like.plan_env import PlanEnv
 from plangym_like.simulator import Outcome, Simulator
 from plangym_like.states import Row
-from plangym_like.transitions import BatchInfo
-
-Trap = Callable[[int], None]
 
 
 class CounterSimulator(Simulator):
@@ -29,8 +29,8 @@ class CounterSimulator(Simulator):
     label : str
         Part of what its states mean.
     trap : callable, optional
-        Called with the action before each step, in processes other than the one that made it.
-    spaces_of : int
+        Called with the action before each step.
+    num_actions : int
         The number of actions.
     """
 
@@ -41,7 +41,7 @@ class CounterSimulator(Simulator):
         self,
         label: str = "counter",
         *,
-        trap: Trap | None = None,
+        trap: Callable[[int], None] | None = None,
         num_actions: int = 4096,
         frameskip: int | None = None,
     ) -> None:
@@ -100,7 +100,7 @@ class CounterEnv(PlanEnv):
     simulator_class = CounterSimulator
 
 
-class OnceThen:
+class Trap:
     """A trap that does something at some actions, each time they come or only the first time.
 
     Parameters
@@ -116,14 +116,17 @@ class OnceThen:
     def __init__(
         self, harm: Callable[[int], None], actions: Sequence[int], folder: Path | None = None
     ) -> None:
-        self._harm, self._actions, self._folder = harm, frozenset(actions), folder
+        self.harm, self._actions, self._folder = harm, frozenset(actions), folder
         self._owner = os.getpid()
 
     def __call__(self, action: int) -> None:
-        if action in self._actions and os.getpid() != self._owner and self._first(action):
-            self._harm(action)
+        if action in self._actions and self.goes_off(action):
+            self.harm(action)
 
-    def _first(self, action: int) -> bool:
+    def goes_off(self, action: int) -> bool:
+        """Return whether harm is due, which makes it the last time where it is done once."""
+        if os.getpid() == self._owner:
+            return False
         if self._folder is None:
             return True
         try:
@@ -153,33 +156,78 @@ def refuse(action: int) -> None:
     raise ArithmeticError(f"action {action} is refused")
 
 
-class Block:
-    """Harm: say in a named pipe who is in here, then stay, in C and holding the GIL."""
-
-    def __init__(self, fifo: Path) -> None:
-        self._fifo = str(fifo)
-
-    def __call__(self, action: int) -> None:
-        descriptor = os.open(self._fifo, os.O_WRONLY)
-        os.write(descriptor, f"{os.getpid():010d}".encode())
-        os.close(descriptor)
-        ctypes.PyDLL(None).sleep(600)
+def get_stuck(action: int) -> None:
+    """Stay here, in C and holding the GIL."""
+    ctypes.PyDLL(None).sleep(600)
 
 
-class Reports:
-    """The other end of `Block`'s pipe: waits for workers to come into their rows."""
+class Meeting:
+    """Harm, or none: a worker says that it is here, and waits until the test lets it go on."""
 
     def __init__(self, folder: Path) -> None:
-        self.path = folder / "reports"
-        os.mkfifo(self.path)
-        self._descriptor = os.open(self.path, os.O_RDWR)
+        self._paths = [str(folder / name) for name in ("reports", "permits")]
+        for path in self._paths:
+            os.mkfifo(path)
+        # Opened for both, so that neither side waits for the other in opening.
+        self._reports, self._permits = (os.open(path, os.O_RDWR) for path in self._paths)
+        self._owner = os.getpid()
 
-    def next_pid(self) -> int:
-        """Wait until a worker is stuck in a row, and return its pid."""
-        return int(os.read(self._descriptor, 10))
+    def __getstate__(self) -> dict[str, Any]:
+        return {"_paths": self._paths, "_owner": self._owner}
+
+    def __call__(self, action: int) -> None:
+        self.report()
+        with open(self._paths[1], "rb", buffering=0) as permits:
+            permits.read(1)
+
+    def report(self) -> None:
+        """Say who is here, and when."""
+        with open(self._paths[0], "wb", buffering=0) as reports:
+            reports.write(f"{os.getpid():010d} {time.monotonic():029.9f}".encode())
+
+    def next_report(self) -> tuple[int, float]:
+        """Wait until a worker is here, and return its pid and when it came."""
+        words = os.read(self._reports, 40).split()
+        return int(words[0]), float(words[1])
+
+    def let_go(self, number: int = 1) -> None:
+        """Let so many workers go on."""
+        os.write(self._permits, bytes(number))
 
     def close(self) -> None:
-        os.close(self._descriptor)
+        """Close the pipes; whoever waits goes on."""
+        os.close(self._reports)
+        os.close(self._permits)
+
+
+class PressCtrlC(Meeting):
+    """Interrupts the test's own process, then waits to be let go."""
+
+    def __call__(self, action: int) -> None:
+        self.report()
+        os.kill(self._owner, signal.SIGINT)
+        with open(self._paths[1], "rb", buffering=0) as permits:
+            permits.read(1)
+
+
+class Scribbler(CounterSimulator):
+    """One that, in a worker, spoils its whole chunk of rows once before it dies."""
+
+    def step_rows(self, rows: Rows, start: int, stop: int) -> None:
+        """Meet, spoil and die in the first chunk that starts with row 0 and holds more."""
+        trap = self._trap
+        if isinstance(trap, Trap) and start == 0 and stop > 1 and trap.goes_off(0):
+            rows.cursor[0] = 0
+            trap.harm(0)
+            rows.rewards[start:stop] = np.nan
+            kill_itself(0)
+        super().step_rows(rows, start, stop)
+
+
+class ScribblingEnv(PlanEnv):
+    """Plans over a `Scribbler`."""
+
+    simulator_class = Scribbler
 
 
 class Diary(gymnasium.Env[Any, Any]):
@@ -250,21 +298,21 @@ class Parcel(Letter):
         return {"label": "abcdefghij"[: self.day % 10 + 1], "contents": contents}
 
 
-def batch_bytes(result: Any) -> list[Any]:
-    """Return all that a batch's result holds, in a form that ``==`` compares bit by bit."""
-    if result is None or isinstance(result, (str, int, float, bool)):
-        return [result]
-    if isinstance(result, np.ndarray):
-        if result.dtype == object:
-            return [batch_bytes(item) for item in result]
-        return [result.dtype.str, result.shape, result.tobytes()]
-    if isinstance(result, np.generic):
-        return [result.dtype.str, result.tobytes()]
-    if isinstance(result, BatchInfo):
-        keys = sorted(result.keys())
-        return [(key, batch_bytes(result[key]), batch_bytes(result.mask(key))) for key in keys] + [
-            batch_bytes(dict(sorted(row.items()))) for row in result
-        ]
-    if isinstance(result, Mapping):
-        return [(key, batch_bytes(value)) for key, value in result.items()]
-    return [batch_bytes(item) for item in result]
+class AlwaysSend:
+    """Stands in for a `BatchEnv`'s costs: every batch of two rows and more goes to the lanes."""
+
+    def send(self, count: int, steps: int) -> bool:
+        return True
+
+    def note(self, count: int, steps: int, *, seconds: float, sent: bool) -> None:
+        pass
+
+
+def sending(env: Any) -> Any:
+    """Return a `ParallelEnv` or `BatchEnv`, its lanes ready and given a share of every batch."""
+    batch_env = env if isinstance(env, BatchEnv) else env.batch_env
+    batch_env._costs = AlwaysSend()
+    for lane in batch_env.lanes:
+        lane.process.call("setup")(60)
+        lane.arrive()
+    return env

@@ -1,0 +1,134 @@
+"""The actor's side of a cluster: one process that hosts a `ParallelEnv` on its node."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, fields
+from typing import Any
+
+from plangym_like.parallel.messages import dumps, dumps_by_value, loads
+from plangym_like.parallel.parallel_env import ParallelEnv
+from plangym_like.parallel.placement import signature
+from plangym_like.parallel.ray_chunk import Harvest, Order
+from plangym_like.parallel.remote_errors import pack_exception
+from plangym_like.states import Row, adopt_session_key, session_key
+
+# What `RayHost` may do at the same time: step one chunk, send the results of another, close.
+CONCURRENCY = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Greeting:
+    """What an actor says of itself once its environment stands, or the error instead."""
+
+    pid: int
+    signature: int = 0
+    meaning: str = ""
+    error: bytes | None = None
+
+
+class RayHost:
+    """Steps chunks of batches in processes of this node.
+
+    Rows never run in this process itself, so none of them can take the connection to the cluster
+    with it. Everything happens in one thread of its own, because some simulators belong to the
+    thread that made them; meanwhile results of the chunk before are on their way.
+
+    Parameters
+    ----------
+    recipe : bytes
+        What `write_recipe` wrote.
+    """
+
+    def __init__(self, recipe: bytes) -> None:
+        self._recipe = recipe
+        self._stepper = ThreadPoolExecutor(1, "plangym_like")
+        self._env: ParallelEnv | None = None
+        self._told: dict[str, int] = {}
+
+    def greet(self) -> Greeting:
+        """Make the environment and its processes."""
+        return self._stepper.submit(self._greet).result()
+
+    def run(self, order: Order, states: Row) -> Harvest:
+        """Step a chunk; what stepping it raises is part of the harvest."""
+        return self._stepper.submit(self._run, order, states).result()
+
+    def close(self) -> None:
+        """Close the environment, once what is being stepped is done."""
+        self._stepper.submit(self._close).result()
+
+    def _greet(self) -> Greeting:
+        try:
+            settings, packed = loads(self._recipe)
+            _settle_in(**settings)
+            construct, options = loads(packed)
+            self._env = ParallelEnv(construct, isolate=True, **options)
+            for process in self._env.batch_env:
+                process.wait_ready()
+            layout = self._env.plan_env.layout
+            return Greeting(os.getpid(), signature(layout), layout.format.meaning)
+        except Exception as error:
+            return Greeting(os.getpid(), error=pack_exception(error, skip_frames=1))
+
+    def _run(self, order: Order, states: Row) -> Harvest:
+        env = self._env
+        assert env is not None
+        begun = time.perf_counter()
+        harvest = Harvest(0.0, {})
+        try:
+            result = env.batch_env.run(
+                order.inputs(states),
+                states=order.wants_states,
+                observations=order.wants_observations,
+                blocking=True,
+            )
+            harvest.take(env.plan_env.layout, order, result)
+        except Exception as error:
+            harvest.error = pack_exception(error, skip_frames=1)
+        harvest.seconds = time.perf_counter() - begun
+        harvest.counts = self._news(env)
+        return harvest
+
+    def _news(self, env: ParallelEnv) -> dict[str, int]:
+        """Return by how much the counters have grown since the last time."""
+        counts = {item.name: getattr(env.stats, item.name) for item in fields(env.stats)}
+        news = {name: count - self._told.get(name, 0) for name, count in counts.items()}
+        self._told = counts
+        return {name: count for name, count in news.items() if count and name not in _COUNTED_THERE}
+
+    def _close(self) -> None:
+        if self._env is not None:
+            self._env.close()
+
+
+# The side that deals out rows counts these itself.
+_COUNTED_THERE = {"batches", "rows", "rows_sent"}
+
+
+def write_recipe(construct: Callable[..., Any], options: dict[str, Any]) -> bytes:
+    """Return what a `RayHost` needs to make the environment ``construct(**options)`` on its node.
+
+    The environment's own pickles are trusted there as they are here, and modules that this process
+    would find are found, as far as their folders exist on that machine.
+    """
+    settings = {
+        "path": [entry for entry in sys.path if type(entry) is str and entry],
+        "session_key": session_key(),
+        "threads": os.environ.get("OMP_NUM_THREADS"),
+    }
+    return dumps((settings, dumps_by_value((construct, options))))
+
+
+def _settle_in(*, path: list[str], session_key: bytes, threads: str | None) -> None:
+    sys.path += [entry for entry in path if entry not in sys.path and os.path.exists(entry)]
+    # Ray allows each actor as many threads as it has cores; here each lane has one core.
+    if threads is None:
+        os.environ.pop("OMP_NUM_THREADS", None)
+    else:
+        os.environ["OMP_NUM_THREADS"] = threads
+    adopt_session_key(session_key)

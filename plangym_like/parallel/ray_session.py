@@ -1,0 +1,131 @@
+"""Which Ray this process works with: joined where one is named, started where none runs."""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from typing import Any
+
+from plangym_like.errors import InputError, MissingExtraError
+
+# What Ray would say, send or warn about on its own; who has set one of them keeps it.
+_QUIET = {
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_enable_metrics_collection": "0",
+}
+_MOST_STORE_NBYTES = 2 << 30
+
+_lock = threading.RLock()
+_current: RaySession | None = None
+
+
+def load() -> Any:
+    """Return the module `ray`.
+
+    Raises
+    ------
+    MissingExtraError
+        It is not installed.
+    """
+    for name, value in _QUIET.items():
+        os.environ.setdefault(name, value)
+    try:
+        import ray
+    except ImportError as error:
+        raise MissingExtraError(
+            "batches on a cluster need Ray: pip install 'plangym_like[ray]'"
+        ) from error
+    return ray
+
+
+class RaySession:
+    """A connection to Ray that the environments of this process share.
+
+    Whoever connected ends it: a connection that was made here is closed, and a local Ray that was
+    started here stopped, with the last environment that uses it. A cluster runs on, and so does a
+    connection that the user's program made with ``ray.init``.
+
+    Attributes
+    ----------
+    started : bool
+        Whether it is a local Ray that was started here.
+    """
+
+    def __init__(self, address: str | None, object_store_memory: int | None) -> None:
+        ray = load()
+        self.started = False
+        self._connected = not ray.is_initialized()
+        self._users = 0
+        if not self._connected:
+            _check_same(ray, address)
+            return
+        address = address or os.environ.get("RAY_ADDRESS") or "local"
+        options: dict[str, Any] = {"address": address}
+        if address == "local":
+            self.started = True
+            options["include_dashboard"] = False
+            options["object_store_memory"] = object_store_memory or _store_nbytes()
+        ray.init(log_to_driver=False, logging_level=logging.ERROR, **options)
+
+    def enter(self) -> None:
+        """Count one more user."""
+        self._users += 1
+
+    def leave(self) -> None:
+        """Count one user less, and end what was begun here with the last one."""
+        global _current
+        with _lock:
+            self._users -= 1
+            if self._users > 0 or self is not _current:
+                return
+            _current = None
+            ray = load()
+            if self._connected and ray.is_initialized():
+                ray.shutdown()
+
+
+def join(address: str | None, object_store_memory: int | None = None) -> RaySession:
+    """Return the session with Ray, made now if there is none; its user calls `leave` once.
+
+    Parameters
+    ----------
+    address : str, optional
+        The cluster to join; left out, the one that ``RAY_ADDRESS`` names; without both, a local
+        Ray is started. A program that is connected already stays with what it is connected to.
+    object_store_memory : int, optional
+        Bytes of object store of a Ray that is started here.
+
+    Raises
+    ------
+    InputError
+        The program is connected to another cluster.
+    """
+    global _current
+    with _lock:
+        ray = load()
+        if _current is None or not ray.is_initialized():
+            _current = RaySession(address, object_store_memory)
+        elif address is not None:
+            _check_same(ray, address)
+        _current.enter()
+        return _current
+
+
+def _check_same(ray: Any, address: str | None) -> None:
+    here = ray.get_runtime_context().gcs_address
+    if address is not None and ":" in address and address != here:
+        raise InputError(
+            f"this program is connected to the Ray at {here} already, so it cannot join {address}: "
+            "call ray.shutdown() first, or leave address out"
+        )
+
+
+def _store_nbytes() -> int:
+    """Return how large an object store to start: what is in flight is small and short-lived."""
+    try:
+        memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (ValueError, OSError):
+        return 1 << 28
+    return max(1 << 27, min(_MOST_STORE_NBYTES, memory // 8))

@@ -1,0 +1,203 @@
+"""The generic snapshot refuses what it cannot save, with the reason."""
+
+import itertools
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from continuation import (
+    assert_goes_on,
+    saved,
+)
+from dungeon import Cell, Dungeon
+from gymnasium import wrappers
+from gymnasium.utils import EzPickle
+
+from plangym_like.envs.pickled import PickledEnv, PickledSimulator
+from plangym_like.errors import (
+    SnapshotError,
+)
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*already returned terminated")
+
+
+# What is refused
+
+
+class Wrapped(Dungeon, EzPickle):
+    def __init__(self) -> None:
+        Dungeon.__init__(self)
+        EzPickle.__init__(self)
+
+
+class Reduced(Dungeon):
+    def __reduce__(self) -> Any:
+        return Reduced, ()
+
+
+class Stated(Dungeon):
+    def __getstate__(self) -> Any:
+        return {}
+
+
+class Slotted(Dungeon):
+    __slots__ = ("secret",)
+
+
+class Filed(Dungeon):
+    def __init__(self) -> None:
+        super().__init__()
+        self.file = Path(__file__).open()  # noqa: SIM115
+
+    def close(self) -> None:
+        self.file.close()
+
+
+class Threaded(Dungeon):
+    def __init__(self) -> None:
+        super().__init__()
+        self.workers = [threading.Thread()]
+
+
+class Nested(Dungeon):
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = {"robot": Wrapped()}
+
+
+class Remembering(Dungeon):
+    def __init__(self) -> None:
+        super().__init__()
+        log: list[Any] = []
+        self.score = lambda cell: float(log.append(cell) is None)
+
+
+class Entangled(Dungeon):
+    def __init__(self) -> None:
+        super().__init__()
+        cell = Cell("bonus")
+        self.score = lambda _: float(cell.visits)
+
+
+class ClassCounter(Dungeon):
+    total = 0
+
+    def step(self, action: Any) -> Any:
+        type(self).total += 1
+        obs, reward, *rest = super().step(action)
+        return obs, reward + ClassCounter.total, *rest
+
+
+_moved = {"steps": 0}
+
+
+class ModuleCounter(Dungeon):
+    def step(self, action: Any) -> Any:
+        _moved["steps"] += 1
+        result = super().step(action)
+        result[0][2] = _moved["steps"] % 7
+        return result
+
+
+class SpaceDrawing(Dungeon):
+    def step(self, action: Any) -> Any:
+        return super().step(self.action_space.sample())
+
+
+class GlobalDrawing(Dungeon):
+    def step(self, action: Any) -> Any:
+        obs, _, *rest = super().step(action)
+        return obs, np.random.random(), *rest
+
+
+class Ending(Dungeon):
+    ends = itertools.cycle([False, False, False, True])
+
+    def step(self, action: Any) -> Any:
+        obs, reward, terminated, _, info = super().step(action)
+        return obs, reward, terminated, next(self.ends), info
+
+
+REFUSED = {
+    Wrapped: "Wrapped is an EzPickle.*come back from a pickle unstepped.*write a Simulator",
+    Reduced: "Reduced has its own __reduce__",
+    Stated: "Stated has its own __getstate__",
+    Slotted: "Slotted keeps state outside its __dict__",
+    Filed: r"Filed\.file, an object of class _io\.TextIOWrapper, cannot be pickled",
+    Threaded: r"Threaded\.workers, .*cannot be pickled: what a thread does.*state_attributes",
+    Nested: r"Nested\.inner, .*Wrapped is an EzPickle",
+    Remembering: r"Remembering\.score cannot be saved: the function changes 'log', a list",
+    Entangled: r"Entangled\.score cannot be saved: the function holds an object of class .*Cell",
+    ClassCounter: r"ClassCounter does not repeat itself.*the reward of step 1 was",
+    ModuleCounter: r"ModuleCounter does not repeat itself.*the observation of step 1 was",
+    SpaceDrawing: r"SpaceDrawing does not repeat itself.*draw from self.np_random",
+    GlobalDrawing: r"GlobalDrawing does not repeat itself.*the reward of step",
+    Ending: "Ending does not repeat itself",
+}
+
+
+@pytest.mark.filterwarnings("ignore::ResourceWarning")
+@pytest.mark.parametrize("kind", REFUSED, ids=lambda kind: kind.__name__)
+def test_what_cannot_be_saved_is_refused_with_the_reason(kind: Any) -> None:
+    with pytest.raises(SnapshotError, match=f"(?s){REFUSED[kind]}"):
+        PickledSimulator(kind)
+
+
+def test_a_window_around_it_is_refused() -> None:
+    with pytest.raises(SnapshotError, match="RenderCollection cannot be saved"):
+        PickledSimulator(
+            lambda: wrappers.RenderCollection(Dungeon(render_mode="rgb_array")),
+        )
+
+
+def test_an_attribute_that_becomes_unpicklable_is_named() -> None:
+    sim = PickledSimulator(Dungeon)
+    sim.reset(seed=0)
+    sim.base.words = {"a": 1, "b": (word for word in "ab")}
+    with pytest.raises(SnapshotError, match=r"Dungeon\.words.*cannot be pickled"):
+        saved(sim)
+
+
+class Timed(Dungeon):
+    def step(self, action: Any) -> Any:
+        *rest, info = super().step(action)
+        return *rest, {**info, "seconds": time.perf_counter()}
+
+
+def test_an_info_that_is_not_the_same_again_makes_it_approximate() -> None:
+    env = PickledEnv(Timed)
+    assert env.exactness == "approximate"
+    assert "seconds" in env.exactness_note
+
+
+class Declared(Wrapped):
+    state_attributes = ("cells", "here", "monster", "time", "log", "_np_random", "episodes")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.connection = threading.Thread()
+
+
+def test_a_class_may_say_itself_what_its_memory_is() -> None:
+    sim = PickledSimulator(Declared)
+    for seed in range(3):
+        assert_goes_on(sim, seed=seed, compare_rows=False)
+
+
+class Picky(Dungeon):
+    def step(self, action: Any) -> Any:
+        if action == 0 and self.time % 2:
+            raise ValueError("not now")
+        return super().step(action)
+
+
+def test_an_environment_may_refuse_an_action() -> None:
+    env = PickledEnv(Picky)
+    state = env.reset(seed=0).state
+    state = env.step(1, state).state
+    with pytest.raises(ValueError, match="not now"):
+        env.step(0, state)
+    assert env.step(1, state).obs[2] == 2
