@@ -22,7 +22,6 @@ GROUND = {
     "states",
     "state_files",
     "spaces",
-    "buffers",
     "batches",
     "simulator",
     "random_state",
@@ -32,7 +31,8 @@ ENV = {"standing_env", "plan_env"}
 BELOW = {
     "standing_env": set(),
     "plan_env": {"standing_env"},
-    "envs": ENV,
+    "snapshots": set(),
+    "envs": ENV | {"snapshots"},
     "parallel": ENV,
     "registry": ENV | {"envs", "parallel"},
     "testing": ENV | {"envs", "parallel", "registry"},

@@ -18,9 +18,9 @@ from numpy.typing import NDArray
 
 from plangym_like import random_state
 from plangym_like.batches import Leaf
-from plangym_like.envs.configuration import describe
-from plangym_like.envs.fresh_memory import fresh_memory
-from plangym_like.envs.wrapper_memory import WrapperMemory
+from plangym_like.snapshots.configuration import describe
+from plangym_like.snapshots.fresh_memory import fresh_memory
+from plangym_like.snapshots.wrapper_memory import WrapperMemory
 from plangym_like.errors import InputError
 from plangym_like.simulator import Outcome, Simulator
 from plangym_like.states import Row, padded

@@ -1,7 +1,7 @@
 """Any environment written in Python, saved as a pickle of its attributes.
 
 What is the state: all attributes of the environment and its wrappers but spaces, specs and
-windows (see `plangym_like.envs.chain_pickle`). Whether that is all is tried out when the
+windows (see `plangym_like.snapshots.chain_pickle`). Whether that is all is tried out when the
 environment is made: it is saved, stepped, restored and stepped again, and refused if it does not
 do the same.
 
@@ -22,11 +22,11 @@ import gymnasium
 import numpy as np
 from numpy.typing import NDArray
 
-from plangym_like.envs.chain_pickle import ChainPickle
-from plangym_like.envs.configuration import describe, qualified_name
-from plangym_like.envs.fresh_memory import fresh_memory
+from plangym_like.snapshots.chain_pickle import ChainPickle
+from plangym_like.snapshots.configuration import describe, qualified_name
+from plangym_like.snapshots.fresh_memory import fresh_memory
 from plangym_like.envs.gymnasium_simulator import GymnasiumSimulator
-from plangym_like.envs.repetition import try_out
+from plangym_like.snapshots.repetition import try_out
 from plangym_like.errors import StateCapacityError, StateFormatError, UntrustedStateError
 from plangym_like.plan_env import PlanEnv
 from plangym_like.states import Row, padded, session_key

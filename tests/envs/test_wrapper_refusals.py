@@ -15,7 +15,7 @@ from continuation import (
 from gymnasium import wrappers
 from remembering_wrappers import Counting, Tracker, Tracking
 
-from plangym_like.envs.wrapper_memory import WrapperMemory
+from plangym_like.snapshots.wrapper_memory import WrapperMemory
 from plangym_like.errors import SnapshotError
 
 # Ended episodes are played on, which has to be as deterministic as any other step.

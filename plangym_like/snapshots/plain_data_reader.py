@@ -1,4 +1,4 @@
-"""The reading half of `plangym_like.envs.plain_data`, which describes the format.
+"""The reading half of `plangym_like.snapshots.plain_data`, which describes the format.
 
 Nothing that is read says how much memory to take: every length is measured against the bytes that
 are left.
@@ -16,7 +16,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from plangym_like import random_state
-from plangym_like.envs.plain_data_writer import FACTORIES, MAX_DEPTH
+from plangym_like.snapshots.plain_data_writer import FACTORIES, MAX_DEPTH
 from plangym_like.errors import StateFormatError
 
 _MAX_AXES = 32

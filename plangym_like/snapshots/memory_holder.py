@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from plangym_like.envs.configuration import is_handle, qualified_name
+from plangym_like.snapshots.configuration import is_handle, qualified_name
 from plangym_like.errors import SnapshotError
 
 # Attributes of an environment that no step changes.

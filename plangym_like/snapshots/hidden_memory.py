@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from plangym_like.envs.configuration import FUNCTIONS, is_configuration
+from plangym_like.snapshots.configuration import FUNCTIONS, is_configuration
 
 _CONTAINERS = (list, dict, set, bytearray, deque, np.ndarray)
 _GENERATORS = (np.random.Generator, np.random.RandomState, random.Random, types.GeneratorType)

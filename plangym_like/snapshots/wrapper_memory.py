@@ -27,8 +27,8 @@ from gymnasium.wrappers import TimeLimit
 from numpy.typing import NDArray
 
 from plangym_like import spaces
-from plangym_like.envs import plain_data
-from plangym_like.envs.configuration import (
+from plangym_like.snapshots import plain_data
+from plangym_like.snapshots.configuration import (
     describe,
     is_configuration,
     is_handle,
@@ -36,9 +36,9 @@ from plangym_like.envs.configuration import (
     own_pickling,
     qualified_name,
 )
-from plangym_like.envs.hidden_memory import hidden_memory
-from plangym_like.envs.known_wrappers import chain, describe_wrappers, impossible, memory_of
-from plangym_like.envs.memory_holder import (
+from plangym_like.snapshots.hidden_memory import hidden_memory
+from plangym_like.snapshots.known_wrappers import chain, describe_wrappers, impossible, memory_of
+from plangym_like.snapshots.memory_holder import (
     CONSTANT,
     MemoryHolder,
     kind_of,

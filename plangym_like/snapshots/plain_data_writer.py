@@ -1,4 +1,4 @@
-"""The writing half of `plangym_like.envs.plain_data`, which describes the format."""
+"""The writing half of `plangym_like.snapshots.plain_data`, which describes the format."""
 
 from __future__ import annotations
 

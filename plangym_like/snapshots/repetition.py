@@ -9,9 +9,9 @@ from typing import Any
 import gymnasium
 
 from plangym_like import random_state
-from plangym_like.envs import plain_data
-from plangym_like.envs.chain_pickle import ChainPickle
-from plangym_like.envs.configuration import qualified_name
+from plangym_like.snapshots import plain_data
+from plangym_like.snapshots.chain_pickle import ChainPickle
+from plangym_like.snapshots.configuration import qualified_name
 from plangym_like.errors import SnapshotError
 
 _STEPS = 12

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from plangym_like.envs.plain_data import decode, encode
+from plangym_like.snapshots.plain_data import decode, encode
 from plangym_like.errors import SnapshotError, StateFormatError
 
 _ARRAYS = arrays.arrays(

@@ -23,7 +23,7 @@ import gymnasium
 import numpy as np
 from gymnasium.utils import EzPickle
 
-from plangym_like.envs.configuration import (
+from plangym_like.snapshots.configuration import (
     LOCKS,
     is_configuration,
     is_handle,
@@ -31,9 +31,9 @@ from plangym_like.envs.configuration import (
     own_pickling,
     qualified_name,
 )
-from plangym_like.envs.hidden_memory import hidden_memory
-from plangym_like.envs.known_wrappers import chain, describe_wrappers, impossible, memory_of
-from plangym_like.envs.memory_holder import (
+from plangym_like.snapshots.hidden_memory import hidden_memory
+from plangym_like.snapshots.known_wrappers import chain, describe_wrappers, impossible, memory_of
+from plangym_like.snapshots.memory_holder import (
     CONSTANT,
     MemoryHolder,
     kind_of,

@@ -34,8 +34,8 @@ from typing import Any
 
 import numpy as np
 
-from plangym_like.envs.plain_data_reader import PlainDataReader
-from plangym_like.envs.plain_data_writer import WRITERS, OverlapError, PlainDataWriter
+from plangym_like.snapshots.plain_data_reader import PlainDataReader
+from plangym_like.snapshots.plain_data_writer import WRITERS, OverlapError, PlainDataWriter
 from plangym_like.errors import StateFormatError
 
 

@@ -12,9 +12,9 @@ from typing import Any
 
 import gymnasium
 
-from plangym_like.envs.configuration import is_configuration, is_handle
-from plangym_like.envs.known_wrappers import TRANSPARENT
-from plangym_like.envs.memory_holder import CONSTANT
+from plangym_like.snapshots.configuration import is_configuration, is_handle
+from plangym_like.snapshots.known_wrappers import TRANSPARENT
+from plangym_like.snapshots.memory_holder import CONSTANT
 
 
 def fresh_memory(env: gymnasium.Env[Any, Any], *, base: bool = False) -> Callable[[], None]:

@@ -10,8 +10,8 @@ from typing import Any
 import gymnasium
 from gymnasium.wrappers import OrderEnforcing, PassiveEnvChecker
 
-from plangym_like.envs.configuration import describe, qualified_name
-from plangym_like.envs.memory_holder import CONSTANT, kind_of
+from plangym_like.snapshots.configuration import describe, qualified_name
+from plangym_like.snapshots.memory_holder import CONSTANT, kind_of
 from plangym_like.errors import SnapshotError
 
 # They only check how an environment is called.
