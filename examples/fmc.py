@@ -100,8 +100,8 @@ class Swarm:
         self.actions.seed(args.seed)
         self.lineage = Lineage()
         self.transitions = self.simulated = 0
-        # The best game that was played to its end: score, frames, node.
-        self.finished: tuple[float, int, int] | None = None
+        # The best of the games that came to an end: score, frames, node.
+        self.ended: tuple[float, int, int] | None = None
         self.start()
 
     def start(self) -> None:
@@ -127,7 +127,9 @@ class Swarm:
     def move(self) -> None:
         """Step every walker, then let them copy each other."""
         if self.moves % CAMP_EVERY == 0:
-            self.camps.append((self.states, self.obs, self.scores, self.frames, self.nodes))
+            self.camps.append(
+                (self.states, self.obs, self.scores, self.frames, self.nodes, self.lives)
+            )
         self.moves += 1
         actions, dt = self.actions.sample(), self.rng.integers(1, self.args.hold + 1, self.size)
         step = self.env.step_batch(actions, self.states, dt=dt)
@@ -139,12 +141,12 @@ class Swarm:
         self.simulated += int(step.infos["n_step"].sum())
 
         over = step.terminateds | step.truncateds
-        self._remember_finished(over)
         dead = over.copy()
         if step.infos.mask("lives").all():
             # A lost life is a death, as long as somebody still has it.
             dead |= step.infos["lives"] < self.lives
             self.lives = max(self.lives, step.infos["lives"].max())
+        self._remember_ended(over if not dead.all() else dead)
         if not dead.all():
             self._copy_each_other(dead)
         elif step.truncateds.any():
@@ -177,13 +179,13 @@ class Swarm:
         for _ in range(min(2**self.setbacks, len(self.camps))):
             camp = self.camps.pop()
         self.setbacks += 1
-        self.states, self.obs, self.scores, self.frames, self.nodes = camp
+        self.states, self.obs, self.scores, self.frames, self.nodes, self.lives = camp
         self.moves = 0
 
-    def _remember_finished(self, over: np.ndarray) -> None:
-        for walker in np.flatnonzero(over):
-            if self.finished is None or self.scores[walker] > self.finished[0]:
-                self.finished = self._game_of(walker)
+    def _remember_ended(self, ended: np.ndarray) -> None:
+        for walker in np.flatnonzero(ended):
+            if self.ended is None or self.scores[walker] > self.ended[0]:
+                self.ended = self._game_of(walker)
 
     def _game_of(self, walker: Any) -> tuple[float, int, int]:
         return float(self.scores[walker]), int(self.frames[walker]), int(self.nodes[walker])
@@ -195,9 +197,9 @@ class Swarm:
         and has lasted longer too: else, with rewards below 0, it would be best not to play.
         """
         leader = self._game_of(self.scores.argmax())
-        if self.finished is None:
+        if self.ended is None:
             return leader
-        return leader if leader > self.finished and leader[1] > self.finished[1] else self.finished
+        return leader if leader > self.ended and leader[1] > self.ended[1] else self.ended
 
 
 def random_scores(env: Any, episodes: int, seed: int) -> np.ndarray:

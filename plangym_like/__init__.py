@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from plangym_like.parallel.batch_env import BatchEnv
     from plangym_like.parallel.external_process import ExternalProcess
     from plangym_like.parallel.parallel_env import ParallelEnv
+    from plangym_like.parallel.ray_env import RayEnv
     from plangym_like.plan_env import PlanEnv
     from plangym_like.registry import make
     from plangym_like.simulator import Simulator
@@ -38,6 +39,7 @@ _PLACES = {
     "ExternalProcess": "parallel.external_process",
     "ParallelEnv": "parallel.parallel_env",
     "PlanEnv": "plan_env",
+    "RayEnv": "parallel.ray_env",
     "make": "registry",
     "Simulator": "simulator",
     "BatchInfo": "transitions",
@@ -61,6 +63,7 @@ __all__ = [
     "ParallelEnv",
     "PickledEnv",
     "PlanEnv",
+    "RayEnv",
     "ResetObservation",
     "ResetResult",
     "Rollout",

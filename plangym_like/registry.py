@@ -71,6 +71,7 @@ def family_of(name: str | Callable[..., Any]) -> Callable[..., PlanEnv]:
 def make(
     name: str | Callable[..., gymnasium.Env[Any, Any]],
     n_workers: int | None = None,
+    ray: bool = False,
     *,
     frameskip: int | tuple[int, int] | None = None,
     autoreset: bool = True,
@@ -88,6 +89,9 @@ def make(
     n_workers : int, optional
         Lanes that step batches, this process being one of them (see `ParallelEnv`); ``None`` steps
         everything here.
+    ray : bool
+        Step batches on a Ray cluster, on `n_workers` cores of it or on all of them; `RayEnv` tells
+        which further arguments it takes.
     frameskip : int or (int, int), optional
         Frames that one action lasts; ``None`` keeps what the id registers.
     autoreset : bool
@@ -124,6 +128,17 @@ def make(
         "delay_setup": delay_setup,
         **env_kwargs,
     }
+    if ray:
+        from plangym_like.parallel.ray_env import RayEnv
+
+        return RayEnv(
+            env_class,
+            name,
+            n_workers=n_workers,
+            isolate=isolate,
+            step_timeout=step_timeout,
+            **kwargs,
+        )
     if n_workers is None and not isolate and step_timeout is None:
         return env_class(name, **kwargs)
     from plangym_like.parallel.parallel_env import ParallelEnv

@@ -52,11 +52,12 @@ class PlannableAle(AleEnv):
             self._neutral = self._draw_neutral()
 
     def _draw_neutral(self) -> ALEState:
-        """Return a state of this game that is the same in every process."""
+        """Return a state in the middle of play that is the same in every process."""
         self.ale.setInt("random_seed", 0)
         self.load_game()
         self.ale.reset_game()
-        self.ale.act(0)
+        for _ in range(64):
+            self.ale.act(0)
         neutral = self.ale.cloneState()
         self.seed_game()
         self.load_game()

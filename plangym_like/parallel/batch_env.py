@@ -85,7 +85,7 @@ class BatchEnv:
         self._flight: Flight | None = None
         self._leftover: list[BatchMemory] = []
         self._state: Row | None = None
-        self._closed = False
+        self._closed = self._start_over = False
 
     def __len__(self) -> int:
         return len(self._envs)
@@ -203,6 +203,7 @@ class BatchEnv:
         try:
             lane.arrive()
         except WorkerDiedError as error:
+            # It may be due to chance.
             lane.failed_starts += 1
             self.stats.deaths += 1
             self.restart(lane)
@@ -212,6 +213,10 @@ class BatchEnv:
                     f"worker {lane.index} died {_FAILED_STARTS} times in a row before its "
                     f"environment stood, the last time because: {error}"
                 ) from error
+        except Exception:
+            # The others have the same constructor; what they say of it later is no news.
+            self._start_over = True
+            raise
 
     def _settle(self) -> None:
         """Let lanes that were abandoned in a batch come to rest, and see to those that died."""
@@ -224,12 +229,13 @@ class BatchEnv:
                         self.restart(lane)
             if any(lane.busy and not lane.lost for lane in self.lanes):
                 self.wait(0.05)
+        start_over, self._start_over = self._start_over, False
         for lane in self.lanes:
+            if lane.lost or (start_over and not lane.ready):
+                self.restart(lane)
             self.arrive(lane)
             if not lane.process.is_alive():
                 self.stats.deaths += 1
-                self.restart(lane)
-            elif lane.lost:
                 self.restart(lane)
         while self._leftover:
             self._leftover.pop().release()

@@ -75,14 +75,13 @@ def region_nbytes(layout: Layout, shape: Shape) -> dict[str, int]:
 
 
 def place(layout: Layout, shape: Shape, regions: dict[str, Memory], actions: Any = None) -> Rows:
-    """Return the batch that lies in `regions`.
+    """Return the batch that lies in `regions`; those of no bytes may be left out.
 
     `actions` are the actions themselves where their space is no array.
     """
+    nothing = np.empty(0, np.uint8)
     found = {
-        region: list(_carve(regions[region], _arrays(layout, shape, region)))
-        if region in regions
-        else []
+        region: list(_carve(regions.get(region, nothing), _arrays(layout, shape, region)))
         for region in REGIONS
     }
     given = iter(found["inputs"])

@@ -40,6 +40,11 @@ class Chunk:
     def __len__(self) -> int:
         return self.stop - self.start
 
+    @property
+    def range(self) -> tuple[int, int]:
+        """Its first row, and the one behind its last."""
+        return self.start, self.stop
+
 
 @dataclass(slots=True)
 class Order:

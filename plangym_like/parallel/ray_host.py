@@ -68,8 +68,9 @@ class RayHost:
             _settle_in(**settings)
             construct, options = loads(packed)
             self._env = ParallelEnv(construct, isolate=True, **options)
-            for process in self._env.batch_env:
-                process.wait_ready()
+            workers = self._env.batch_env
+            for index in range(len(workers)):
+                workers[index].wait_ready()
             layout = self._env.plan_env.layout
             return Greeting(os.getpid(), signature(layout), layout.format.meaning)
         except Exception as error:

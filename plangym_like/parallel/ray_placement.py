@@ -44,9 +44,10 @@ def share(
 
     >>> share({"a": 4, "b": 2}, 4)
     [Place(node='a', lanes=3, bundle=-1), Place(node='b', lanes=1, bundle=-1)]
-    >>> share({"a": 4, "b": 2}, 5, cores_per_actor=2, spread=False)
-    [Place(node='a', lanes=2, bundle=-1), Place(node='a', lanes=2, bundle=-1), Place(node='b', lanes=1, bundle=-1)]
-    """  # noqa: E501
+    >>> filled = share({"a": 4, "b": 2}, 5, cores_per_actor=2, spread=False)
+    >>> [(place.node, place.lanes) for place in filled]
+    [('a', 2), ('a', 2), ('b', 1)]
+    """
     total = sum(max(0, free) for free in cores.values())
     wanted = total if wanted is None else min(wanted, total)
     dealt = _dealt_evenly(cores, wanted) if spread else _dealt_in_turn(cores, wanted)
@@ -56,7 +57,9 @@ def share(
         if cores_per_actor is None:
             sizes = [lanes // actors + (index < lanes % actors) for index in range(actors)]
         else:
-            sizes = [min(cores_per_actor, lanes - start) for start in range(0, lanes, cores_per_actor)]
+            sizes = [
+                min(cores_per_actor, lanes - start) for start in range(0, lanes, cores_per_actor)
+            ]
         places += [Place(node, size) for size in sizes]
     return places
 

@@ -32,7 +32,7 @@ def load() -> Any:
     for name, value in _QUIET.items():
         os.environ.setdefault(name, value)
     try:
-        import ray
+        import ray  # type: ignore[import-not-found,unused-ignore]
     except ImportError as error:
         raise MissingExtraError(
             "batches on a cluster need Ray: pip install 'plangym_like[ray]'"

@@ -8,7 +8,7 @@ thief race for a row, both step it, and because rows are pure they write the sam
 from __future__ import annotations
 
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 
 _LOOK_SECONDS = 2e-3
 _WAIT_SECONDS = 0.5
-_DEATHS_ALONE = 3
+_MOST_DEATHS = 4
+_DEATHS_ALONE = 2
 
 
 class Schedule:
@@ -54,7 +55,8 @@ class Schedule:
         self._lanes: Sequence[WorkerLane] = house.lanes
         self._pending: deque[tuple[int, int]] = deque()
         self._suspects: deque[int] = deque()
-        self._deaths: dict[int, int] = {}
+        self._deaths: Counter[int] = Counter()
+        self._deaths_alone: Counter[int] = Counter()
         self._timeouts: dict[int, int] = {}
         self._own = (0, 0)
         self._failure: tuple[int, BaseException] | None = None
@@ -209,17 +211,22 @@ class Schedule:
         self._house.stats.deaths += 1
         self._house.restart(lane)
         self._careful = True
-        if not start <= row < stop:
-            row = stop
-        elif not alone:
-            self._suspects.append(row)
-        else:
-            self._deaths[row] = self._deaths.get(row, 0) + 1
-            if self._deaths[row] < _DEATHS_ALONE:
-                self._suspects.append(row)
+        if start <= row < stop:
+            self._deaths[row] += 1
+            self._deaths_alone[row] += alone
+            if self._deaths[row] < _MOST_DEATHS or self._deaths_alone[row] < _DEATHS_ALONE:
+                self._suspect(row)
             else:
-                self._fail(row, _poisoned(row, error))
+                self._fail(row, self._poisoned(row, error))
+        else:
+            row = stop
         self._retry(start, row, stop)
+
+    def _suspect(self, row: int) -> None:
+        """Have `row` stepped on its own, unless it is already about to be."""
+        alone = (lane.start for lane in self._lanes if lane.busy and lane.alone)
+        if row not in self._suspects and row not in alone:
+            self._suspects.append(row)
 
     def _take_back(self, lane: WorkerLane) -> tuple[int, int, int]:
         """Return a lost lane's rows: the first to do again, the one it was in, and the end."""
@@ -253,7 +260,7 @@ class Schedule:
                 ),
             )
         else:
-            self._suspects.append(row)
+            self._suspect(row)
         self._retry(start, row, stop)
 
     # Failing
@@ -294,12 +301,13 @@ class Schedule:
         return _WAIT_SECONDS if limit is None else min(_WAIT_SECONDS, max(0.005, limit / 8))
 
 
-def _poisoned(row: int, error: WorkerDiedError) -> PoisonInputError:
-    poisoned = PoisonInputError(
-        f"row {row} killed {_DEATHS_ALONE} fresh workers that stepped nothing else "
-        f"(exit status {error.exitcode}); the pool is usable, leave that row out",
-        row,
-        error.exitcode,
-    )
-    poisoned.__cause__ = error
-    return poisoned
+    def _poisoned(self, row: int, error: WorkerDiedError) -> PoisonInputError:
+        poisoned = PoisonInputError(
+            f"row {row} killed {self._deaths[row]} workers, {self._deaths_alone[row]} of which "
+            f"were fresh and stepped nothing else (exit status {error.exitcode}); the pool is "
+            "usable, leave that row out",
+            row,
+            error.exitcode,
+        )
+        poisoned.__cause__ = error
+        return poisoned

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from plangym_like.errors import WorkerDiedError
 from plangym_like.parallel.external_process import ExternalProcess
 from plangym_like.parallel.lane import (
     CURSOR,
@@ -56,19 +55,9 @@ class WorkerLane:
         return self._greeting is None
 
     def arrive(self) -> None:
-        """Take note if the environment stands by now; raises what its constructor raised.
-
-        A `WorkerDiedError` may be due to chance, so the lane is not ready after one.
-        """
-        greeting = self._greeting
-        if greeting is not None and greeting.done():
-            try:
-                greeting()
-            except WorkerDiedError:
-                raise
-            except BaseException:
-                self._greeting = None
-                raise
+        """Take note if the environment stands by now; raises what its constructor raised."""
+        if self._greeting is not None and self._greeting.done():
+            self._greeting()
             self._greeting, self.failed_starts = None, 0
 
     @property

@@ -18,6 +18,8 @@ from plangym_like.states import HEADER_NBYTES, Row
 class BlockStepper:
     """Steps blocks of rows of one configuration.
 
+    Two lanes may step the same rows at once, so nothing is read from where results are written.
+
     Parameters
     ----------
     form : Dynamics
@@ -44,6 +46,7 @@ class BlockStepper:
         self._generator_at = 8 * (begin + size) + 8
         self._elapsed_at = (HEADER_NBYTES + base_nbytes) // 8
         self._x = np.empty((size, 0))
+        self._outcomes = _empty_outcomes(0)
 
     def step(self, rows: Rows, first: int, last: int) -> None:
         """Step rows `first` to `last`; what they were asked and what comes of it are in `rows`.
@@ -55,15 +58,11 @@ class BlockStepper:
         """
         block = slice(first, last)
         columns = self._load(rows, block)
-        self._hold(
-            columns,
-            rows.inputs.actions[block],
-            self._frames(rows.inputs, block),
-            rows.rewards[block],
-            rows.terminateds[block],
-            rows.truncateds[block],
-            rows.n_step[block],
-        )
+        outcomes = self._outcomes
+        actions, frames = rows.inputs.actions[block], self._frames(rows.inputs, block)
+        self._hold(columns, actions, frames, *outcomes)
+        rows.rewards[block], rows.terminateds[block] = outcomes[:2]
+        rows.truncateds[block], rows.n_step[block] = outcomes[2:]
         if rows.observations is not None:
             self._form.observe(columns.x, rows.observations[block])
         self._store(columns, rows, block)
@@ -153,46 +152,55 @@ class BlockStepper:
         return inputs.dt[block] * self._frameskip
 
     def _load(self, rows: Rows, block: slice) -> Columns:
-        """Bring the states of `block` into columns.
-
-        Rows are copied whole to where the next states will be, and all but ``x`` is changed in
-        place there. Where nobody wants next states, the columns are copies.
-        """
-        inputs, form, count = rows.inputs, self._form, block.stop - block.start
-        source: Row = inputs.states if len(inputs.states) == 1 else inputs.states[block]
-        if rows.next_states is not None:
-            fresh = rows.next_states[block]
-            fresh[:] = source
-            source = fresh
-            if inputs.seeds is not None:
-                self._reseed(fresh, inputs.seeds[block])
+        """Copy the states of `block` into columns."""
+        form, count = self._form, block.stop - block.start
+        source = _source(rows, block)
         if self._x.shape[1] != count:
             self._x = np.empty((len(form.order), count))
+            self._outcomes = _empty_outcomes(count)
         form.load(source.view(np.float64)[:, self._places], self._x)
         flags = source.view(np.int32)[:, self._hidden_at + 1]
         hidden = source.view(form.no_hidden.dtype)[:, self._hidden_at]
         single = elapsed = None
         if form.takes_single:
-            single = np.array(np.broadcast_to(flags != 0, count))
+            single = _copies(flags != 0, count)
         elif np.count_nonzero(flags):
             raise NotVectorisableError
         if self._time_limit is not None:
-            elapsed = source.view(np.int64)[:, self._elapsed_at]
-        if rows.next_states is None:
-            hidden = np.array(np.broadcast_to(hidden, count))
-            elapsed = None if elapsed is None else np.array(np.broadcast_to(elapsed, count))
-        return Columns(self._x, hidden, single, elapsed)
+            elapsed = _copies(source.view(np.int64)[:, self._elapsed_at], count)
+        return Columns(self._x, _copies(hidden, count), single, elapsed)
 
     def _store(self, columns: Columns, rows: Rows, block: slice) -> None:
+        """Write the next states: what `columns` hold, and all else as it was."""
         if rows.next_states is None:
             return
         fresh = rows.next_states[block]
+        fresh[:] = _source(rows, block)
+        if rows.inputs.seeds is not None:
+            self._reseed(fresh, rows.inputs.seeds[block])
         self._form.store(columns.x, fresh.view(np.float64)[:, self._places])
+        fresh.view(columns.hidden.dtype)[:, self._hidden_at] = columns.hidden
         if columns.single is not None:
             fresh.view(np.int32)[:, self._hidden_at + 1] = columns.single
+        if columns.elapsed is not None:
+            fresh.view(np.int64)[:, self._elapsed_at] = columns.elapsed
 
     def _reseed(self, fresh: Row, seeds: NDArray[np.uint64]) -> None:
         begin = self._generator_at
         for row, seed in zip(fresh, seeds.tolist(), strict=True):
             memory = save_generator(seeded_generator(seed))
             row[begin : begin + GENERATOR_NBYTES] = np.frombuffer(memory, np.uint8)
+
+
+def _source(rows: Rows, block: slice) -> Row:
+    states = rows.inputs.states
+    return states if len(states) == 1 else states[block]
+
+
+def _copies(column: NDArray[Any], count: int) -> NDArray[Any]:
+    return column.copy() if len(column) == count else column.repeat(count)
+
+
+def _empty_outcomes(count: int) -> tuple[NDArray[Any], ...]:
+    """Return room for rewards, both flags, and frames, each ``(count,)``."""
+    return np.empty(count), np.empty(count, bool), np.empty(count, bool), np.empty(count, np.int64)

@@ -1,0 +1,125 @@
+"""One batch on its way through a cluster, from launch to landing."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from plangym_like.batches import Rows
+from plangym_like.errors import ClosedError
+from plangym_like.parallel.ray_chunk import Chunk, distinct, order_nbytes, order_of
+from plangym_like.parallel.ray_lane import RayLane
+from plangym_like.parallel.ray_schedule import RaySchedule
+from plangym_like.parallel.ray_session import load
+
+if TYPE_CHECKING:
+    from plangym_like.parallel.ray_pool import RayPool
+
+# What is smaller travels with each chunk; a larger thing that chunks share is put where every node
+# fetches it once.
+_PUT_NBYTES = 1 << 16
+_FEW = 4
+
+
+class RayFlight:
+    """A batch in this process's memory, of which chunks go out and come back.
+
+    Parameters
+    ----------
+    pool : RayPool
+        Whose actors step it.
+    rows : Rows
+        The batch.
+    start : int
+        The first row that is still to be stepped.
+    here : bool
+        Whether it is to be landed at once.
+    """
+
+    def __init__(self, pool: RayPool, rows: Rows, start: int, *, here: bool) -> None:
+        self._pool = pool
+        self._rows = rows
+        self._result: Any = None
+        self._error: BaseException | None = None
+        self._landed = False
+        self._shared: Any = None
+        self._which: NDArray[Any] | None = None
+        self._find_shared()
+        step_here = None if pool.caller is None else partial(pool.caller.run_rows, rows)
+        self._schedule = RaySchedule(pool.fleet, pool.layout, rows, start, self._send, step_here)
+        self._schedule.launch(here=here)
+
+    def _find_shared(self) -> None:
+        """Put states that chunks all over the batch start from where every node fetches them once.
+
+        States that only neighbouring rows share are sent once with their chunk instead.
+        """
+        states, count = self._rows.inputs.states, self._rows.inputs.count
+        if len(states) > 1:
+            found = distinct(self._pool.layout.format, states)
+            if found is None or len(found[0]) * _FEW > count:
+                return
+            first, which = found
+            if len(np.unique(which[: max(1, count // _FEW)])) * 2 <= len(first):
+                return
+            states, self._which = states[first], which
+        self._shared = states
+        self._pool.stats.bytes_sent += states.nbytes
+        if states.nbytes >= _PUT_NBYTES:
+            self._shared = load().put(states)
+
+    def _send(self, lane: RayLane, chunk: Chunk) -> None:
+        inputs, pool = self._rows.inputs, self._pool
+        start, stop = chunk.start, chunk.stop
+        which, states = self._which, self._shared
+        if which is not None:
+            which = which[start:stop]
+        elif states is None:
+            states = inputs.states[start:stop]
+            if (found := distinct(pool.layout.format, states)) is not None:
+                states, which = states[found[0]], found[1]
+            pool.stats.bytes_sent += states.nbytes
+        order = order_of(
+            inputs,
+            which,
+            start,
+            stop,
+            states=self._rows.next_states is not None,
+            obs=self._rows.observations is not None,
+        )
+        pool.stats.bytes_sent += order_nbytes(order)
+        pool.stats.chunks += 1
+        pool.stats.rows_sent += stop - start
+        lane.send(self._schedule, chunk, order, states)
+
+    def land(self, timeout: float | None = None) -> Any:
+        """Return the result; raises what stepping the rows raised. May be called again."""
+        del timeout
+        self.settle()
+        if self._error is not None:
+            raise self._error
+        return self._result
+
+    def settle(self) -> None:
+        """See the batch to its end, and keep what came of it for who asks."""
+        with self._pool.lock:
+            if not self._landed:
+                self._pool.ensure_open()
+                self._finish()
+
+    def _finish(self) -> None:
+        try:
+            self._schedule.finish()
+            self._result = self._pool.layout.result(self._rows)
+        except Exception as error:
+            self._error = error
+        except BaseException:
+            self._error = ClosedError("this batch was interrupted")
+            raise
+        finally:
+            self._landed = True
+            self._pool.landed(self)
+            del self._rows, self._schedule, self._shared, self._which
