@@ -60,7 +60,7 @@ class StandingEnv:
     def setup(self) -> None:
         """Make the simulator, unless that has been done already."""
         if self._closed:
-            raise ClosedError(f"{self!r} has been closed")
+            raise closed(self._name)
         if self._sim is not None:
             return
         kwargs = {
@@ -108,7 +108,7 @@ class StandingEnv:
     @property
     def name(self) -> str:
         """The id, or the name of the callable that makes the environment."""
-        return self._name if isinstance(self._name, str) else getattr(self._name, "__name__", "?")
+        return name_of(self._name)
 
     @property
     def simulator(self) -> Simulator:
@@ -359,3 +359,13 @@ class StandingEnv:
             if self._picture is not None:
                 self._sim.give_picture(self._picture)
             self._parked, self._picture = None, None
+
+
+def name_of(name: Any) -> str:
+    """Return an id as it is, and what a callable is called."""
+    return name if isinstance(name, str) else getattr(name, "__name__", "?")
+
+
+def closed(name: Any) -> ClosedError:
+    """Return the error that says that the environment `name` was used after its end."""
+    return ClosedError(f"the environment {name_of(name)} has been closed: make another one")

@@ -35,8 +35,9 @@ def sending(env: Any) -> Any:
     """Return `env`, its lanes ready, all its batches of two rows and more sent to them."""
     if isinstance(env, plangym_like.ParallelEnv):
         env.batch_env._costs = _AlwaysSend()
-        for process in env.batch_env:
-            process.call("setup")()
+        for lane in env.batch_env.lanes:
+            lane.process.call("setup")()
+            lane.arrive()
     return env
 
 

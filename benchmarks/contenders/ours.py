@@ -10,11 +10,11 @@ from contenders.contract import Job, Work, summarise
 PACKAGES = ("plangym_like", "gymnasium", "ale-py", "numpy")
 
 
-def open_job(job: Job, *, n_workers: int | None) -> Work:
+def open_job(job: Job, *, n_workers: int | None, **where: Any) -> Work:
     """Open our environment, its frameskip 1 on Atari as everybody's."""
     import numpy as np
 
-    env = make(job, n_workers=n_workers)
+    env = make(job, n_workers=n_workers, **where)
     states, num_actions = _roots(env, job)
     actions = walks.batch_actions(num_actions, job.count)
     slices: dict[int, tuple[Any, Any]] = {job.count: (actions, states)}
@@ -30,12 +30,15 @@ def open_job(job: Job, *, n_workers: int | None) -> Work:
     return Work(step=step, close=env.close, evidence=summarise(observations, rewards))
 
 
-def make(job: Job, *, n_workers: int | None) -> Any:
-    """Make the environment."""
+def make(job: Job, *, n_workers: int | None, **where: Any) -> Any:
+    """Make the environment; `where` may name a cluster."""
     import plangym_like
 
     options: dict[str, Any] = {"frameskip": 1, "obs_type": job.obs_type} if job.atari else {}
-    return plangym_like.make(job.env_id, n_workers=n_workers, **options)
+    env = plangym_like.make(job.env_id, n_workers=n_workers, **options, **where)
+    if where.get("ray"):
+        env.wait_ready(60)
+    return env
 
 
 def first_batch(env: Any, job: Job) -> None:

@@ -10,9 +10,9 @@ from contenders.contract import Job, Work, summarise
 PACKAGES = ("plangym", "gymnasium", "ale-py", "numpy")
 
 
-def open_job(job: Job, *, n_workers: int | None) -> Work:
+def open_job(job: Job, *, n_workers: int | None, **where: Any) -> Work:
     """Open plangym's environment, with its own defaults except one frame a transition."""
-    env = make(job, n_workers=n_workers)
+    env = make(job, n_workers=n_workers, **where)
     states, num_actions = _roots(env, job)
     actions = walks.batch_actions(num_actions, job.count).tolist()
     slices: dict[int, tuple[Any, Any]] = {job.count: (actions, states)}
@@ -28,12 +28,12 @@ def open_job(job: Job, *, n_workers: int | None) -> Work:
     return Work(step=step, close=env.close, evidence=summarise(observations, rewards))
 
 
-def make(job: Job, *, n_workers: int | None) -> Any:
+def make(job: Job, *, n_workers: int | None, **where: Any) -> Any:
     """Make the environment; ``frameskip=1``, since plangym applies a frameskip twice on Atari."""
     import plangym
 
     options = {"obs_type": job.obs_type} if job.atari else {}
-    return plangym.make(job.env_id, n_workers=n_workers, frameskip=1, **options)
+    return plangym.make(job.env_id, n_workers=n_workers, frameskip=1, **options, **where)
 
 
 def first_batch(env: Any, job: Job) -> None:

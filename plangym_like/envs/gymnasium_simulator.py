@@ -103,7 +103,8 @@ class GymnasiumSimulator(Simulator):
     def _set_frameskip(self, frameskip: int | tuple[int, int] | None) -> None:
         if frameskip is None:
             return
-        if not isinstance(frameskip, (int, np.integer)) or frameskip < 1:
+        whole = isinstance(frameskip, (int, np.integer)) and not isinstance(frameskip, bool)
+        if not whole or frameskip < 1:
             raise InputError(f"frameskip is a whole number of at least 1, got {frameskip!r}")
         self.frameskip = int(frameskip)
 

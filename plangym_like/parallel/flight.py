@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -51,7 +53,10 @@ class Flight:
     ) -> None:
         self._house = house
         self._pools = pools
+        if not here and isinstance(inputs.actions, list):
+            inputs = replace(inputs, actions=copy.deepcopy(inputs.actions))
         self._inputs = inputs
+        self._here = here
         self._result: Any = None
         self._error: BaseException | None = None
         self._landed = False
@@ -60,7 +65,8 @@ class Flight:
         actions = inputs.actions if isinstance(inputs.actions, list) else None
         self._rows = place(house.layout, self._shape, self._memory.arrays, actions)
         self._sent = self._rows.inputs
-        self._rows.inputs = inputs
+        # Once the caller goes on, its arrays are its own again.
+        self._rows.inputs = inputs if here else self._sent
         step_here = None if caller is None else partial(caller.run_rows, self._rows)
         self._schedule = Schedule(house, self._rows, self._send, step_here)
         try:
@@ -71,7 +77,7 @@ class Flight:
             raise
 
     def _copy_inputs(self) -> None:
-        """Copy what every lane reads; rows' own states follow with the rows."""
+        """Copy what every lane reads; rows' own states may follow with the rows."""
         sent, given = self._sent, self._inputs
         if not isinstance(given.actions, list):
             sent.actions[:] = given.actions
@@ -81,12 +87,12 @@ class Flight:
         if given.seeds is not None:
             assert sent.seeds is not None
             sent.seeds[:] = given.seeds
-        if len(given.states) == 1:
+        if len(given.states) == 1 or not self._here:
             sent.states[:] = given.states
 
     def _send(self, lane: WorkerLane, start: int, stop: int, careful: bool) -> None:
         given = self._inputs
-        if len(given.states) > 1:
+        if len(given.states) > 1 and self._here:
             self._sent.states[start:stop] = given.states[start:stop]
         actions = given.actions[start:stop] if isinstance(given.actions, list) else None
         blocks = self._memory.blocks
@@ -128,6 +134,7 @@ class Flight:
             self._abandon()
             raise
         else:
+            self._rows.inputs = self._inputs
             self._result = self._house.layout.result(self._own_rows())
             self._memory.release()
         finally:

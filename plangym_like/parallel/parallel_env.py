@@ -9,12 +9,13 @@ from typing import Any, Self
 
 import numpy as np
 
-from plangym_like.errors import ClosedError, InputError
+from plangym_like.errors import InputError
 from plangym_like.parallel import nursery
 from plangym_like.parallel.batch_env import BatchEnv
 from plangym_like.parallel.external_process import ExternalProcess
 from plangym_like.parallel.stats import Stats
 from plangym_like.plan_env import PlanEnv
+from plangym_like.standing_env import closed
 from plangym_like.states import Row
 
 
@@ -64,7 +65,8 @@ class ParallelEnv:
         start_method: str = "forkserver",
         **kwargs: Any,
     ) -> None:
-        if not isinstance(n_workers, (int, np.integer)) or n_workers < 1:
+        whole = isinstance(n_workers, (int, np.integer)) and not isinstance(n_workers, bool)
+        if not whole or n_workers < 1:
             raise InputError(f"n_workers is a whole number of at least 1, got {n_workers!r}")
         if step_timeout is not None and not step_timeout > 0:
             raise InputError(f"step_timeout is a positive number of seconds, got {step_timeout!r}")
@@ -100,7 +102,7 @@ class ParallelEnv:
     def setup(self) -> None:
         """Make the environment here and the processes, unless that has been done already."""
         if self._closed:
-            raise ClosedError("this ParallelEnv has been closed")
+            raise closed(self._arguments["name"])
         if self._env is not None:
             return
         module = getattr(self._arguments["env_class"], "__module__", "")
@@ -176,7 +178,7 @@ class ParallelEnv:
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_") or self.__dict__.get("_closed", True):
             if self.__dict__.get("_closed") and hasattr(PlanEnv, name):
-                raise ClosedError("this ParallelEnv has been closed")
+                raise closed(self._arguments["name"])
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
         return getattr(self.plan_env, name)
 

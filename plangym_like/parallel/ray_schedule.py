@@ -210,7 +210,6 @@ class RaySchedule:
             harvest: Harvest = ray.get(ref)
         except ray.exceptions.ObjectLostError as error:
             # The actor lives, but what it had to say was lost on the way.
-            self._fleet.stats.rows_retried += len(chunk)
             logger.warning("rows %d to %d were lost on their way: %s", *chunk.range, error)
             self._take_back([(owner, chunk)])
         except ray.exceptions.RayTaskError as error:
@@ -245,6 +244,7 @@ class RaySchedule:
             suspect = False
 
     def _again(self, chunk: Chunk, suspect: bool) -> None:
+        self._fleet.stats.rows_retried += len(chunk)
         if not suspect:
             self._pending.append(chunk)
         elif len(chunk) > 1:

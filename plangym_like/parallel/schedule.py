@@ -300,7 +300,6 @@ class Schedule:
         limit = self._house.step_timeout
         return _WAIT_SECONDS if limit is None else min(_WAIT_SECONDS, max(0.005, limit / 8))
 
-
     def _poisoned(self, row: int, error: WorkerDiedError) -> PoisonInputError:
         poisoned = PoisonInputError(
             f"row {row} killed {self._deaths[row]} workers, {self._deaths_alone[row]} of which "
