@@ -27,10 +27,10 @@ from typing import Any
 
 import gymnasium
 import numpy as np
+from show import draw_scores, film
 from tqdm import tqdm
 
 import plangym_like
-from show import draw_scores, film
 
 CAMP_EVERY = 8  # moves of the swarm from one camp to the next
 CAMPS = 128  # camps that are kept

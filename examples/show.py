@@ -12,7 +12,7 @@ from PIL import Image
 import plangym_like
 
 matplotlib.use("Agg")
-import matplotlib.pyplot as plt  # noqa: E402
+import matplotlib.pyplot as plt
 
 _HEIGHT = 210  # of a film, in pixels
 _PICTURES = 450  # in a film, at most

@@ -185,7 +185,9 @@ def test_step_counts_are_copied():
     assert [dt_of(inputs, index) for index in range(3)] == [1, 2, 3]
 
 
-@pytest.mark.parametrize("seeds", [np.array([0, 2**64 - 1], np.uint64), np.array([3, 4], np.int8), (5, 6)])
+@pytest.mark.parametrize(
+    "seeds", [np.array([0, 2**64 - 1], np.uint64), np.array([3, 4], np.int8), (5, 6)]
+)
 def test_seeds_are_whole_numbers(seeds):
     inputs = LAYOUT.check(0, rows(2), 1, seeds)
     assert inputs.seeds is not None and inputs.seeds.dtype == np.uint64

@@ -77,7 +77,7 @@ def test_a_changed_row_leaves_the_batch_alone():
     INFOS[0]["lives"] = 99
     INFOS[0]["new"] = 1
     assert INFOS[0]["lives"] == 3
-    assert "new" not in INFOS.keys()  # noqa: SIM118: a BatchInfo holds rows, not keys
+    assert "new" not in INFOS.keys()  # noqa: SIM118 - a BatchInfo holds rows, not keys
 
 
 def test_columns_that_are_there_are_given_as_they_are():

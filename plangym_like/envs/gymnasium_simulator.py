@@ -18,11 +18,11 @@ from numpy.typing import NDArray
 
 from plangym_like import random_state
 from plangym_like.batches import Leaf
+from plangym_like.errors import InputError
+from plangym_like.simulator import Outcome, Simulator
 from plangym_like.snapshots.configuration import describe
 from plangym_like.snapshots.fresh_memory import fresh_memory
 from plangym_like.snapshots.wrapper_memory import WrapperMemory
-from plangym_like.errors import InputError
-from plangym_like.simulator import Outcome, Simulator
 from plangym_like.states import Row, padded
 
 WrapperLike = Callable[..., Any] | tuple[Any, ...]
@@ -104,7 +104,7 @@ class GymnasiumSimulator(Simulator):
         if frameskip is None:
             return
         whole = isinstance(frameskip, (int, np.integer)) and not isinstance(frameskip, bool)
-        if not whole or frameskip < 1:
+        if isinstance(frameskip, tuple) or not whole or frameskip < 1:
             raise InputError(f"frameskip is a whole number of at least 1, got {frameskip!r}")
         self.frameskip = int(frameskip)
 

@@ -22,13 +22,13 @@ import gymnasium
 import numpy as np
 from numpy.typing import NDArray
 
+from plangym_like.envs.gymnasium_simulator import GymnasiumSimulator
+from plangym_like.errors import StateCapacityError, StateFormatError, UntrustedStateError
+from plangym_like.plan_env import PlanEnv
 from plangym_like.snapshots.chain_pickle import ChainPickle
 from plangym_like.snapshots.configuration import describe, qualified_name
 from plangym_like.snapshots.fresh_memory import fresh_memory
-from plangym_like.envs.gymnasium_simulator import GymnasiumSimulator
 from plangym_like.snapshots.repetition import try_out
-from plangym_like.errors import StateCapacityError, StateFormatError, UntrustedStateError
-from plangym_like.plan_env import PlanEnv
 from plangym_like.states import Row, padded, session_key
 
 _LENGTH = struct.Struct("<Q")

@@ -16,12 +16,12 @@ from gymnasium.wrappers import OrderEnforcing, PassiveEnvChecker, TimeLimit
 from numpy.typing import NDArray
 
 from plangym_like import random_state
-from plangym_like.snapshots.configuration import qualified_name
 from plangym_like.envs.gymnasium_simulator import GymnasiumSimulator
-from plangym_like.snapshots.known_wrappers import chain
 from plangym_like.envs.toy_text_games import GAMES
 from plangym_like.errors import SnapshotError
 from plangym_like.plan_env import PlanEnv
+from plangym_like.snapshots.configuration import qualified_name
+from plangym_like.snapshots.known_wrappers import chain
 from plangym_like.states import Row, padded
 
 _SILENT = (OrderEnforcing, PassiveEnvChecker, TimeLimit)

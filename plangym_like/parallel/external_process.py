@@ -42,6 +42,10 @@ class ExternalProcess:
         Modules that ``"forkserver"`` imports once, for this worker and all later ones.
     name : str, optional
         What errors and logs call the worker.
+    linger : float
+        Seconds for which the worker looks out for the next request before it sleeps. Waking a
+        sleeping process costs the caller more than the worker: the kernel likes to put it where
+        the caller runs.
 
     Examples
     --------
@@ -59,6 +63,7 @@ class ExternalProcess:
         start_method: str = "forkserver",
         preload: Sequence[str] = (),
         name: str | None = None,
+        linger: float = 0.0,
     ) -> None:
         if not callable(constructor):
             raise TypeError(
@@ -70,6 +75,7 @@ class ExternalProcess:
         self._constructor = dumps_by_value(constructor)
         self._start_method = start_method
         self._preload = tuple(preload)
+        self._linger = linger
         self._spaces: dict[str, Any] = {}
         self._closed = False
         self._restarting = threading.RLock()
@@ -87,6 +93,7 @@ class ExternalProcess:
             "directory": directory,
             "environ": worker_environ(),
             "session_key": session_key(),
+            "linger": self._linger,
         }
         payload = dumps((setup, self._constructor))
         get_ready(self._start_method, self._preload)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable
 from functools import partial
@@ -17,6 +18,9 @@ from plangym_like.parallel.stats import Stats
 from plangym_like.plan_env import PlanEnv
 from plangym_like.standing_env import closed
 from plangym_like.states import Row
+
+# A search comes back with its next batch sooner than this, as a rule.
+_LINGER_SECONDS = 2e-3
 
 
 class ParallelEnv:
@@ -113,6 +117,8 @@ class ParallelEnv:
         env = self._construct()
         env.setup()
         children = self.n_workers if self.isolate else self.n_workers - 1
+        lanes = children if self.isolate else children + 1
+        linger = _LINGER_SECONDS if lanes <= len(os.sched_getaffinity(0)) else 0.0
         processes: list[ExternalProcess] = []
         try:
             for index in range(children):
@@ -122,6 +128,7 @@ class ParallelEnv:
                         start_method=self._start_method,
                         preload=preload,
                         name=f"{env.name}[{index}]",
+                        linger=linger,
                     )
                 )
             self._batch_env = BatchEnv(

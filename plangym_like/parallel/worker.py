@@ -5,9 +5,11 @@ from __future__ import annotations
 import atexit
 import contextlib
 import os
+import select
 import signal
 import socket
 import sys
+import time
 import traceback
 from typing import Any, NoReturn
 
@@ -68,6 +70,7 @@ class Worker:
         self._connection = connection
         self._reader = BlockingReader(connection)
         self._hosted: Any = None
+        self._linger = 0.0
 
     def serve(self) -> int:
         """Answer until CLOSE or the end of the connection, and return the exit status."""
@@ -82,12 +85,23 @@ class Worker:
                 break
             self._answer(message)
             del message  # or its payload would stay in memory until the next request
+            if self._linger:
+                self._look_out()
         self._say_goodbye()
         return 0
+
+    def _look_out(self) -> None:
+        """Stay awake for a while, so that the next request finds this worker on a core."""
+        poller = select.poll()
+        poller.register(self._connection, select.POLLIN)
+        until = time.perf_counter() + self._linger
+        while not poller.poll(0) and time.perf_counter() < until:
+            os.sched_yield()
 
     def _construct(self, message: Message) -> bool:
         try:
             setup, constructor = loads(message.payload)
+            self._linger = setup.pop("linger")
             _settle_in(**setup)
             self._hosted = loads(constructor)()
         except BaseException as error:

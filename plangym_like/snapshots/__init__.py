@@ -1,1 +1,1 @@
-"""How the memory of wrappers and of environments written in Python becomes bytes, and comes back."""
+"""The memory of wrappers and of environments written in Python, as bytes and back."""

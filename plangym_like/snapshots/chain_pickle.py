@@ -23,6 +23,7 @@ import gymnasium
 import numpy as np
 from gymnasium.utils import EzPickle
 
+from plangym_like.errors import SnapshotError, StateFormatError
 from plangym_like.snapshots.configuration import (
     LOCKS,
     is_configuration,
@@ -39,7 +40,6 @@ from plangym_like.snapshots.memory_holder import (
     kind_of,
     restart_generators,
 )
-from plangym_like.errors import SnapshotError, StateFormatError
 
 _MAX_DEPTH = 30
 _VALUES = (type(None), bool, int, float, str, bytes)

@@ -10,9 +10,9 @@ from typing import Any
 import gymnasium
 from gymnasium.wrappers import OrderEnforcing, PassiveEnvChecker
 
+from plangym_like.errors import SnapshotError
 from plangym_like.snapshots.configuration import describe, qualified_name
 from plangym_like.snapshots.memory_holder import CONSTANT, kind_of
-from plangym_like.errors import SnapshotError
 
 # They only check how an environment is called.
 TRANSPARENT = (OrderEnforcing, PassiveEnvChecker)

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from plangym_like.snapshots.configuration import is_handle, qualified_name
 from plangym_like.errors import SnapshotError
+from plangym_like.snapshots.configuration import is_handle, qualified_name
 
 # Attributes of an environment that no step changes.
 CONSTANT = frozenset(

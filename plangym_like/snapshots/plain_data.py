@@ -34,9 +34,9 @@ from typing import Any
 
 import numpy as np
 
+from plangym_like.errors import StateFormatError
 from plangym_like.snapshots.plain_data_reader import PlainDataReader
 from plangym_like.snapshots.plain_data_writer import WRITERS, OverlapError, PlainDataWriter
-from plangym_like.errors import StateFormatError
 
 
 def encode(value: Any, known: Sequence[Any] = ()) -> bytes:

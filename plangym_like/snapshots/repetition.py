@@ -9,10 +9,10 @@ from typing import Any
 import gymnasium
 
 from plangym_like import random_state
+from plangym_like.errors import SnapshotError
 from plangym_like.snapshots import plain_data
 from plangym_like.snapshots.chain_pickle import ChainPickle
 from plangym_like.snapshots.configuration import qualified_name
-from plangym_like.errors import SnapshotError
 
 _STEPS = 12
 _PARTS = ("observation", "reward", "terminated", "truncated", "info")

@@ -27,6 +27,7 @@ from gymnasium.wrappers import TimeLimit
 from numpy.typing import NDArray
 
 from plangym_like import spaces
+from plangym_like.errors import SnapshotError, StateCapacityError, StateFormatError
 from plangym_like.snapshots import plain_data
 from plangym_like.snapshots.configuration import (
     describe,
@@ -44,7 +45,6 @@ from plangym_like.snapshots.memory_holder import (
     kind_of,
     restart_generators,
 )
-from plangym_like.errors import SnapshotError, StateCapacityError, StateFormatError
 from plangym_like.states import Row, padded
 
 _NUMBER = np.dtype("<i8")

@@ -9,10 +9,10 @@ from typing import Any
 import gymnasium
 import numpy as np
 
-from plangym_like.snapshots import plain_data
 from plangym_like.envs.gymnasium_simulator import GymnasiumSimulator
-from plangym_like.snapshots.memory_holder import CONSTANT
 from plangym_like.simulator import Simulator
+from plangym_like.snapshots import plain_data
+from plangym_like.snapshots.memory_holder import CONSTANT
 from plangym_like.states import StateFormat
 
 

@@ -19,9 +19,9 @@ from remembering_wrappers import CHAINS, Blender, Counting, Moody
 
 import plangym_like
 from plangym_like.envs.gymnasium_simulator import without_time_limit
-from plangym_like.snapshots.wrapper_memory import WrapperMemory
 from plangym_like.errors import StateCapacityError, StateFormatError
 from plangym_like.random_state import seeded_generator
+from plangym_like.snapshots.wrapper_memory import WrapperMemory
 
 # Ended episodes are played on, which has to be as deterministic as any other step.
 pytestmark = pytest.mark.filterwarnings("ignore:.*already returned terminated")

@@ -15,8 +15,8 @@ from continuation import (
 from gymnasium import wrappers
 from remembering_wrappers import Counting, Tracker, Tracking
 
-from plangym_like.snapshots.wrapper_memory import WrapperMemory
 from plangym_like.errors import SnapshotError
+from plangym_like.snapshots.wrapper_memory import WrapperMemory
 
 # Ended episodes are played on, which has to be as deterministic as any other step.
 pytestmark = pytest.mark.filterwarnings("ignore:.*already returned terminated")

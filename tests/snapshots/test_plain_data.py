@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from plangym_like.snapshots.plain_data import decode, encode
 from plangym_like.errors import SnapshotError, StateFormatError
+from plangym_like.snapshots.plain_data import decode, encode
 
 _ARRAYS = arrays.arrays(
     dtype=st.one_of(
