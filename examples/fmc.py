@@ -243,7 +243,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("env", nargs="?", default="ALE/MsPacman-v5", help="a Gymnasium id")
     parser.add_argument("--seconds", type=float, default=60.0, help="how long to search")
-    parser.add_argument("--walkers", type=int, default=48)
+    parser.add_argument("--walkers", type=int, default=max(32, 4 * (os.cpu_count() or 1)))
     parser.add_argument("--hold", type=int, default=8, help="longest hold of one action, in steps")
     parser.add_argument("--alpha", type=float, default=1.0, help="weight of the score")
     parser.add_argument("--beta", type=float, default=1.0, help="weight of the distance")

@@ -6,6 +6,7 @@ import select
 import threading
 import time
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, Self
 
 from plangym_like import spaces
@@ -148,8 +149,11 @@ class BatchEnv:
             )
             self._flight = flight
             if not blocking:
-                return flight.land
-            result = flight.land()
+                return partial(_land, self, flight)
+            try:
+                result = flight.land()
+            finally:
+                del flight  # an error's traceback holds this frame
             seconds = time.perf_counter() - begun
             self._costs.note(inputs.count, _steps(inputs), seconds=seconds, sent=True)
             return result
@@ -249,7 +253,10 @@ class BatchEnv:
 
     def leave(self, memory: BatchMemory) -> None:
         """Keep the memory of an abandoned batch until no lane writes to it any more."""
-        self._leftover.append(memory)
+        if any(lane.busy or lane.lost for lane in self.lanes):
+            self._leftover.append(memory)
+        else:
+            memory.release()
 
     # The environments' own state
 
@@ -320,6 +327,14 @@ class BatchEnv:
         """Raise `ClosedError` after `close`."""
         if self._closed:
             raise ClosedError("this BatchEnv has been closed")
+
+
+def _land(house: BatchEnv, flight: Flight, timeout: float | None = None) -> Any:
+    """Land a flight whose house lives at least until then."""
+    try:
+        return flight.land(timeout)
+    finally:
+        del flight
 
 
 def _steps(inputs: Inputs) -> int:

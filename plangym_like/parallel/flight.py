@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import weakref
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -27,7 +28,7 @@ class Flight:
     Parameters
     ----------
     house : BatchEnv
-        Whose lanes step it.
+        Whose lanes step it; held weakly, as it holds its flight.
     pools : dict of str to BlockPool
         Where its memory comes from.
     caller : PlanEnv or None
@@ -51,7 +52,7 @@ class Flight:
         observations: bool,
         here: bool,
     ) -> None:
-        self._house = house
+        self._house: BatchEnv = weakref.proxy(house)
         self._pools = pools
         if not here and isinstance(inputs.actions, list):
             inputs = replace(inputs, actions=copy.deepcopy(inputs.actions))
@@ -68,7 +69,8 @@ class Flight:
         # Once the caller goes on, its arrays are its own again.
         self._rows.inputs = inputs if here else self._sent
         step_here = None if caller is None else partial(caller.run_rows, self._rows)
-        self._schedule = Schedule(house, self._rows, self._send, step_here)
+        send = partial(Flight._send, weakref.proxy(self))
+        self._schedule = Schedule(self._house, self._rows, send, step_here)
         try:
             self._copy_inputs()
             self._schedule.launch(here=here)
@@ -112,9 +114,13 @@ class Flight:
         """Return the result; raises what stepping the rows raised. May be called again."""
         del timeout
         self.settle()
-        if self._error is not None:
+        if self._error is None:
+            return self._result
+        try:
             raise self._error
-        return self._result
+        finally:
+            # Its traceback holds this frame, which must not hold what holds the error.
+            del self
 
     def settle(self) -> None:
         """See the batch to its end, and keep what came of it for who asks."""
@@ -125,7 +131,13 @@ class Flight:
 
     def _finish(self) -> None:
         try:
-            self._schedule.finish()
+            self._error = self._schedule.finish()
+            if self._error is None:
+                self._rows.inputs = self._inputs
+                self._result = self._house.layout.result(self._own_rows())
+                self._memory.release()
+            else:
+                self._abandon()
         except Exception as error:
             self._error = error
             self._abandon()
@@ -133,10 +145,6 @@ class Flight:
             self._error = ClosedError("this batch was interrupted")
             self._abandon()
             raise
-        else:
-            self._rows.inputs = self._inputs
-            self._result = self._house.layout.result(self._own_rows())
-            self._memory.release()
         finally:
             self._landed = True
             self._house.landed(self)

@@ -84,13 +84,11 @@ class Schedule:
         self._house.stats.rows_sent += stop - start
         self._send(lane, start, stop, self._careful)
 
-    def finish(self) -> None:
+    def finish(self) -> BaseException | None:
         """Bring the batch to its end.
 
-        Raises
-        ------
-        Exception
-            What the lowest row that failed raised; rows above it may not have been stepped.
+        Returns what the lowest row that failed raised, ``None`` if none did; rows above it may not
+        have been stepped.
         """
         while True:
             self._step_own()
@@ -104,8 +102,7 @@ class Schedule:
             if not self._pending and not self._suspects and not self._any_busy():
                 break
             self._house.wait(self._nap())
-        if self._failure is not None:
-            raise self._failure[1]
+        return None if self._failure is None else self._failure[1]
 
     def _step_own(self) -> None:
         """Step rows here until it is time to look at the other lanes."""
@@ -193,9 +190,9 @@ class Schedule:
         try:
             report = lane.report()
         except WorkerDiedError as error:
-            self._mourn(lane, error)
+            self._mourn(lane, error.with_traceback(None))
         except Exception as error:
-            self._fail(max(lane.cursor, 0), error)
+            self._fail(max(lane.cursor, 0), error.with_traceback(None))
         else:
             if self._rows.infos is not None:
                 self._rows.infos.update(report.infos)

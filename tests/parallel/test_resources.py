@@ -245,6 +245,42 @@ def test_an_env_that_is_dropped_takes_its_processes_along() -> None:
     assert (descriptors(), mapped_blocks()) == before
 
 
+def test_errors_keep_nothing_alive() -> None:
+    with ParallelEnv(CounterEnv, "toy", n_workers=2, isolate=True):
+        pass
+    gc.collect()
+    before = descriptors(), mapped_blocks()
+    gc.disable()
+    try:
+        env = ParallelEnv(CounterEnv, "toy", n_workers=2, isolate=True, trap=refuse)
+        sending(env)
+        state, pids = env.reset(seed=1).state, [process.pid for process in env.batch_env]
+        errors = []
+        for blocking in (True, False):
+            try:
+                result = env.step_batch(np.arange(50), state, blocking=blocking)
+                result()
+            except ArithmeticError as error:
+                errors.append(error)
+        assert len(errors) == 2
+        errors.clear()
+        del env, result
+        assert all(wait_until_gone(pid, 0) for pid in pids)
+    finally:
+        gc.enable()
+    assert (descriptors(), mapped_blocks()) == before
+
+
+def test_kept_errors_pin_no_results() -> None:
+    with ParallelEnv(CounterEnv, "toy", n_workers=2, isolate=True, trap=refuse) as env:
+        state, errors = env.reset(seed=1).state, []
+        for _ in range(30):
+            with pytest.raises(ArithmeticError) as caught:
+                env.step_batch(np.arange(50), state)
+            errors.append(caught.value)
+            assert all(pool.may_lend() and not pool._lent for pool in env.batch_env._pools.values())
+
+
 def test_a_constructor_that_fails_here_leaves_no_process() -> None:
     def construct(name: str, **kwargs: Any) -> CounterEnv:
         raise LookupError("not here")
