@@ -101,7 +101,8 @@ def as_actions(space: spaces.Space[Any], actions: Any, lead: int = 1) -> Any:
     actions : array or sequence
         Either a batch (`lead` leading axes) or a single action, which becomes a batch of one.
     lead : int
-        Leading axes of a batch: 1 ``(N, ...)``, or 2 ``(N, T, ...)`` for rollouts.
+        Leading axes of a batch: 1 ``(N, ...)``, 2 ``(N, T, ...)`` for rollouts, or 0 for a single
+        action, which stays one.
 
     Raises
     ------
@@ -120,7 +121,7 @@ def _leaf_actions(space: spaces.Space[Any], actions: Any, lead: int) -> NDArray[
         batch = np.asarray(actions)
     except ValueError as error:
         raise ActionError(f"actions of unequal shapes; the space is {space}") from error
-    if batch.size == 0 and batch.shape[:1] == (0,):
+    if lead and batch.size == 0 and batch.shape[:1] == (0,):
         horizon = () if lead == 1 else (batch.shape[1] if batch.ndim > 1 else 0,)
         return np.empty((0, *horizon, *shape), dtype)
     if batch.ndim == len(shape) and lead == 1:
@@ -151,14 +152,19 @@ def _leaf_actions(space: spaces.Space[Any], actions: Any, lead: int) -> NDArray[
     if not good.all():
         wrong = np.argwhere(~good)[0]
         row = tuple(int(x) for x in wrong[:lead])
+        place = f" (row {row if lead > 1 else row[0]})" if lead else ""
         raise ActionError(
-            f"action {batch[row].tolist()} (row {row if lead > 1 else row[0]}) "
-            f"is not in the action space {space}"
+            f"action {batch[row].tolist()}{place} is not in the action space {space}"
         )
-    return np.ascontiguousarray(batch, dtype)
+    checked: NDArray[Any] = np.asarray(batch, dtype, order="C")[()]
+    return checked
 
 
-def _object_actions(space: spaces.Space[Any], actions: Any, lead: int) -> list[Any]:
+def _object_actions(space: spaces.Space[Any], actions: Any, lead: int) -> Any:
+    if lead == 0:
+        if not space.contains(actions):
+            raise ActionError(f"action {actions!r} is not in the action space {space}")
+        return actions
     if isinstance(actions, np.ndarray):
         rows: list[Any] = list(actions)
     elif isinstance(actions, list):

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from plangym_like.batches import Layout, check_dt
 from plangym_like.errors import ClosedError, InputError
 from plangym_like.simulator import Outcome, Simulator
-from plangym_like.spaces import as_actions, take
+from plangym_like.spaces import as_actions
 from plangym_like.states import HEADER_NBYTES, Row, StateFormat
 from plangym_like.transitions import ResetObservation, ResetResult, Step, Transition
 
@@ -264,16 +264,14 @@ class StandingEnv:
             ``(state, obs, reward, terminated, truncated, info)``; without the state, a `Step`.
         """
         with self._using(start=state is None) as sim:
-            batch = as_actions(self.action_space, action)
-            if len(batch) != 1:
-                raise InputError(f"step takes one action, got {len(batch)}")
+            chosen = as_actions(self.action_space, action, 0)
             steps = check_dt(dt)
             if not isinstance(steps, int):
                 raise InputError("step takes one dt")
             if state is not None:
                 self.set_state(state)
             self._wake()
-            outcome = sim.step(take(batch, 0), steps)
+            outcome = sim.step(chosen, steps)
             return self._deliver(
                 sim, outcome, steps, return_state if return_state is not None else state is not None
             )

@@ -69,8 +69,8 @@ def rows_in(env: Any, order: Any, states: Any, actions: Any, **more: Any) -> Any
 
 
 def sampler(env: Any, seed: int) -> Any:
-    """Return a copy of the action space that draws from `seed`."""
-    space = copy.deepcopy(env.action_space)
+    """Return a copy of the space of actions that raise nothing; it draws from `seed`."""
+    space = copy.deepcopy(getattr(env, "harmless", env.action_space))
     space.seed(seed)
     return space
 

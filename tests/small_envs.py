@@ -67,6 +67,7 @@ class Fuse(gymnasium.Env):
 
     observation_space = spaces.Box(-1e9, 1e9, (), np.float64)
     action_space = spaces.Discrete(4)
+    harmless = spaces.Discrete(3)
 
     def __init__(self) -> None:
         self.load = 0

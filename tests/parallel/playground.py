@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import select
 import signal
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -187,6 +188,8 @@ class Meeting:
 
     def next_report(self) -> tuple[int, float]:
         """Wait until a worker is here, and return its pid and when it came."""
+        if not select.select([self._reports], [], [], 30)[0]:
+            raise TimeoutError("no worker has come")
         words = os.read(self._reports, 40).split()
         return int(words[0]), float(words[1])
 

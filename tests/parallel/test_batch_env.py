@@ -136,6 +136,7 @@ def test_without_any_state_the_first_environments_own_counts() -> None:
 
 
 def test_reset(batch_env: BatchEnv, serial: CounterEnv) -> None:
+    batch_env.sync_states(serial.step(3, return_state=True).state)
     states, obs, infos = batch_env.reset()
     assert states.shape == (3, batch_env.layout.format.state_nbytes)
     assert (obs.shape, obs.dtype) == ((3, 4, 2), np.uint8)

@@ -245,27 +245,41 @@ def test_a_death_between_batches(serial: CounterEnv, lanes: Any) -> None:
     assert (env.stats.deaths, env.stats.restarts) == (2, 2)
 
 
-def test_an_idle_lane_that_dies_during_a_batch_is_replaced(
-    serial: CounterEnv, lanes: Any, meeting: Meeting, aside: Any
+def test_an_idle_lane_that_dies_during_a_batch_is_replaced_at_once(
+    serial: CounterEnv, meeting: Meeting, tmp_path: Path, aside: Any
 ) -> None:
-    env = lanes(Trap(meeting, [0]), n_workers=2)
-    idle = env.batch_env[1].pid
+    (tmp_path / "births").mkdir()
+    births, owner = Meeting(tmp_path / "births"), os.getpid()
+    trap = Trap(meeting, [0])
 
-    def kill_the_idle_one() -> None:
-        meeting.next_report()
-        os.kill(idle, signal.SIGKILL)
-        assert wait_until_gone(idle, 10)
-        meeting.let_go()
+    def construct(name: str, **kwargs: Any) -> CounterEnv:
+        if os.getpid() != owner:
+            births.report()
+        return CounterEnv(name, trap=trap, **kwargs)
 
-    thread = aside(kill_the_idle_one)
-    env.step_batch([0, 1], serial.get_state())
-    thread.join(20)
-    assert_same(
-        env.step_batch(ACTIONS[1:], serial.get_state()),
-        serial.step_batch(ACTIONS[1:], serial.get_state()),
-    )
-    assert env.batch_env[1].pid != idle
-    assert env.stats.deaths == 1
+    with ParallelEnv(construct, "toy", n_workers=2, isolate=True) as env:
+        sending(env)
+        born = {births.next_report()[0] for _ in range(2)}
+        idle = env.batch_env[1].pid
+
+        def kill_the_idle_one() -> None:
+            try:
+                stuck, _ = meeting.next_report()
+                assert born == {stuck, idle}
+                os.kill(idle, signal.SIGKILL)
+                born.add(births.next_report()[0])
+            finally:
+                meeting.let_go()
+
+        thread = aside(kill_the_idle_one)
+        env.step_batch([0, 1], serial.get_state())
+        thread.join(20)
+        assert len(born) == 3
+        assert env.batch_env[1].pid in born - {idle}
+        ours = env.step_batch(ACTIONS[1:], serial.get_state())
+        assert_same(ours, serial.step_batch(ACTIONS[1:], serial.get_state()))
+        assert env.stats.deaths == env.stats.restarts == 1
+    births.close()
 
 
 def test_rows_that_a_lane_spoilt_after_they_were_taken_from_it_are_done_again(
@@ -527,6 +541,7 @@ def test_workers_that_die_again_and_again_before_they_are_ready(serial: CounterE
     with ParallelEnv(construct, "toy", n_workers=1, isolate=True) as env:
         with pytest.raises(WorkerStartError, match=r"died 3 times in a row.*status 9"):
             env.step_batch(ACTIONS, serial.get_state())
+        assert env.stats.deaths == 3
         with pytest.raises(WorkerStartError, match="died 3 times in a row"):
             env.step_batch(ACTIONS, serial.get_state())
 
