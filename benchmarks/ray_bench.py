@@ -208,9 +208,11 @@ def markdown(results: dict[str, Any]) -> str:
     """Return the page's tables, made of the very object that the JSON file holds."""
     about = results["machine"]
     lines = [
-        f"Measured on {about['cores']} cores ({about['cpu']}), load {about['load_at_start']} at "
-        "the start; slices interleaved, medians of "
-        f"{results['settings']['rounds']} rounds. MsPacman RAM, 1 frame a transition, 256 states.",
+        (
+            f"Measured on {about['cores']} cores ({about['cpu']}), load {about['load_at_start']} "
+            f"at the start; slices interleaved, medians of {results['settings']['rounds']} rounds. "
+            "MsPacman RAM, 1 frame a transition, 256 states."
+        ),
         "",
         "| contender | transitions/s | RayEnv divided by it |",
         "| --- | --- | --- |",
@@ -242,8 +244,10 @@ def markdown(results: dict[str, Any]) -> str:
     )
     lines += [
         "",
-        "| frames a row | bytes sent | received | nodes that one driver keeps busy | limited by "
-        f"| drivers for {NODES:,} nodes |",
+        (
+            "| frames a row | bytes sent | received | nodes that one driver keeps busy | limited "
+            f"by | drivers for {NODES:,} nodes |"
+        ),
         "| --- | --- | --- | --- | --- | --- |",
     ]
     for row in results["projection"]:

@@ -9,7 +9,8 @@ Then, again and again:
 1. every walker holds a random action for a random while: one `step_batch`;
 2. every walker gets a virtual reward, ``score^alpha * distance^beta``: its score, and how far its
    observation is from that of a random companion, each made comparable by `relativize`;
-3. every walker looks at another random companion and, the more that one's virtual reward exceeds its
+3. every walker looks at another random companion and, the more that one's virtual reward exceeds
+its
    own, the likelier it becomes a copy of it. Dead walkers always do.
 
 So the swarm grows where score is high and walkers are few. Copying a walker is copying a state row.
@@ -193,8 +194,8 @@ class Swarm:
     def best(self) -> tuple[float, int, int]:
         """Return the best game so far: score, frames, node.
 
-        A game that goes on counts where none has ended, or where it is better than the best of those
-        and has lasted longer too: else, with rewards below 0, it would be best not to play.
+        A game that goes on counts where none has ended, or where it is better than the best of
+        those and has lasted longer too: else, with rewards below 0, it would be best not to play.
         """
         leader = self._game_of(self.scores.argmax())
         if self.ended is None:
@@ -203,7 +204,7 @@ class Swarm:
 
 
 def random_scores(env: Any, episodes: int, seed: int) -> np.ndarray:
-    """Return the scores ``(episodes,)`` of a player that moves at random, all games side by side."""
+    """Return the scores ``(episodes,)`` of a player that moves at random, games side by side."""
     states = np.stack([env.reset(seed=seed + 1 + index).state for index in range(episodes)])
     actions = gymnasium.vector.utils.batch_space(env.action_space, episodes)
     actions.seed(seed)

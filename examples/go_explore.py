@@ -2,10 +2,10 @@
 
     python examples/go_explore.py ALE/MontezumaRevenge-v5 --seconds 60
 
-A place is a *cell*: the screen, shrunk to a few grey pixels of a few shades, so that what looks alike
-is one cell. The archive holds, for each cell, the state row of the best visit. Going back is no journey
-then: the row is simply stepped from. Cells that were chosen seldom are chosen more often. (A. Ecoffet et
-al., "First return, then explore", Nature 590, 2021.)
+A place is a *cell*: the screen, shrunk to a few grey pixels of a few shades, so that what looks
+alike is one cell. The archive holds, for each cell, the state row of the best visit. Going back is
+no journey then: the row is simply stepped from. Cells that were chosen seldom are chosen more
+often. (A. Ecoffet et al., "First return, then explore", Nature 590, 2021.)
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=25, help="actions from a cell on")
     parser.add_argument("--batch", type=int, default=64, help="cells explored side by side")
     parser.add_argument("--hold", type=int, default=6, help="longest hold of one action, in steps")
-    parser.add_argument("--grid", type=int, nargs=3, default=(11, 8, 8), help="rows, columns, shades")
+    parser.add_argument("--grid", type=int, nargs=3, default=(11, 8, 8), help="rows columns shades")
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
     rng = np.random.default_rng(args.seed)

@@ -3,8 +3,8 @@
     python examples/mppi.py Pendulum-v1 --steps 200
 
 At every step: disturb the present plan N times, roll all N plans out from the present state in one
-`rollout_batch`, and make the new plan their mean, each weighted by ``exp(return / temperature)``. Play
-its first action, shift it by one, go on. (G. Williams et al., "Information theoretic MPC for
+`rollout_batch`, and make the new plan their mean, each weighted by ``exp(return / temperature)``.
+Play its first action, shift it by one, go on. (G. Williams et al., "Information theoretic MPC for
 model-based reinforcement learning", ICRA 2017.)
 """
 
@@ -23,7 +23,7 @@ parser.add_argument("--steps", type=int, default=200, help="length of the game")
 parser.add_argument("--plans", type=int, default=256, help="N")
 parser.add_argument("--horizon", type=int, default=25, help="T, actions in a plan")
 parser.add_argument("--noise", type=float, default=0.5, help="as a part of half the action range")
-parser.add_argument("--temperature", type=float, default=0.1, help="as a part of the returns' spread")
+parser.add_argument("--temperature", type=float, default=0.1, help="part of the returns' spread")
 parser.add_argument("--seconds", type=float, default=60.0, help="stop playing after so long")
 parser.add_argument("--seed", type=int, default=0)
 args = parser.parse_args()

@@ -53,7 +53,8 @@ def film(path: Path, found: dict[str, Any]) -> None:
             break
     env.close()
     # One palette for all pictures, so that what does not move costs nothing.
-    palette = Image.fromarray(np.hstack([np.asarray(p) for p in pictures[:: len(pictures) // 8 + 1]]))
+    some = pictures[:: len(pictures) // 8 + 1]
+    palette = Image.fromarray(np.hstack([np.asarray(picture) for picture in some]))
     palette = palette.quantize(64, dither=Image.Dither.NONE)
     first, *others = [p.quantize(palette=palette, dither=Image.Dither.NONE) for p in pictures]
     first.save(path, save_all=True, append_images=others, duration=50, loop=0, optimize=True)

@@ -3,11 +3,12 @@
     python examples/uct.py CartPole-v1 --steps 200
     python examples/uct.py ALE/MsPacman-v5 --hold 4 --rounds 2 --depth 10
 
-A node of the tree holds a state row. One round of the search walks down the tree many times, always to
-the child with the best ``value + explore * sqrt(log(visits of node) / visits of child)``. Counting the
-visit on the way down, before its value is known, keeps the walks of one round apart. Then one
-`step_batch` tries every action in every leaf that was found, and one `rollout_batch` plays on from
-there at random. (L. Kocsis and C. Szepesvari, "Bandit based Monte-Carlo planning", ECML 2006.)
+A node of the tree holds a state row. One round of the search walks down the tree many times,
+always to the child with the best ``value + explore * sqrt(log(visits of node) / visits of
+child)``. Counting the visit on the way down, before its value is known, keeps the walks of one
+round apart. Then one `step_batch` tries every action in every leaf that was found, and one
+`rollout_batch` plays on from there at random. (L. Kocsis and C. Szepesvari, "Bandit based
+Monte-Carlo planning", ECML 2006.)
 """
 
 from __future__ import annotations
@@ -113,7 +114,7 @@ def main() -> None:
         score, played = 0.0, 0
         end = time.perf_counter() + args.seconds
         with trange(args.steps, desc="UCT") as bar:
-            for played in bar:
+            for played in bar:  # noqa: B007 - the random player plays as long
                 action = search(env, tree, rng, args)
                 tree.root = tree.root.children[action]  # with all that is known below it
                 score += tree.root.reward

@@ -16,6 +16,7 @@ from plangym_like.parallel.batch_memory import BatchMemory
 from plangym_like.parallel.costs import Costs
 from plangym_like.parallel.external_process import ExternalProcess
 from plangym_like.parallel.flight import Flight
+from plangym_like.parallel.fork_safety import forget_after_fork
 from plangym_like.parallel.lane import CONTROL_WORDS
 from plangym_like.parallel.placement import REGIONS
 from plangym_like.parallel.shared_memory import BlockPool, SharedBlock
@@ -87,6 +88,8 @@ class BatchEnv:
         self._leftover: list[BatchMemory] = []
         self._state: Row | None = None
         self._closed = self._start_over = False
+        self._closed_because = "this BatchEnv has been closed"
+        forget_after_fork(self)
 
     def __len__(self) -> int:
         return len(self._envs)
@@ -326,7 +329,16 @@ class BatchEnv:
     def ensure_open(self) -> None:
         """Raise `ClosedError` after `close`."""
         if self._closed:
-            raise ClosedError("this BatchEnv has been closed")
+            raise ClosedError(self._closed_because)
+
+    def forget(self) -> None:
+        """Close in a forked copy of the process: its memory is shared with the original's."""
+        self.lock = threading.RLock()
+        self._closed = True
+        self._closed_because = (
+            "this BatchEnv belongs to the process that this one was forked from; make or clone "
+            "another one here"
+        )
 
 
 def _land(house: BatchEnv, flight: Flight, timeout: float | None = None) -> Any:

@@ -18,17 +18,40 @@ class Forgetful(Protocol):
         """Close the descriptors; runs in the child of a fork, where locks may be stuck."""
 
 
+class Careful(Protocol):
+    """Something that its process must treat with more care once there is a copy of it."""
+
+    def take_care(self) -> None:
+        """Do so; runs in the process that has forked."""
+
+
+_careful: weakref.WeakSet[Careful] = weakref.WeakSet()
 _known: weakref.WeakSet[Forgetful] = weakref.WeakSet()
 _armed = False
 
 
 def forget_after_fork(thing: Forgetful) -> None:
     """Have ``thing.forget()`` called in every process that this one forks from now on."""
+    _arm()
+    _known.add(thing)
+
+
+def take_care_after_fork(thing: Careful) -> None:
+    """Have ``thing.take_care()`` called in this process whenever it has forked."""
+    _arm()
+    _careful.add(thing)
+
+
+def _arm() -> None:
     global _armed
     if not _armed:
         _armed = True
-        os.register_at_fork(after_in_child=_forget_all)
-    _known.add(thing)
+        os.register_at_fork(after_in_child=_forget_all, after_in_parent=_take_care_of_all)
+
+
+def _take_care_of_all() -> None:
+    for thing in list(_careful):
+        thing.take_care()
 
 
 def _forget_all() -> None:

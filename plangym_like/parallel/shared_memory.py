@@ -20,6 +20,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from plangym_like.parallel.fork_safety import take_care_after_fork
+
 _numbers = itertools.count(1)
 _PAGE = mmap.PAGESIZE
 
@@ -87,8 +89,9 @@ def attach(fd: int) -> NDArray[np.uint8]:
 class _Loan(weakref.ref[NDArray[np.uint8]]):
     """A weak reference to the array through which a block is lent."""
 
-    __slots__ = ("block",)
+    __slots__ = ("block", "copied")
     block: SharedBlock
+    copied: bool
 
 
 class BlockPool:
@@ -109,6 +112,7 @@ class BlockPool:
         self._lent: dict[int, _Loan] = {}
         self._returned: deque[weakref.ref[Any]] = deque()
         self.dropped: list[int] = []
+        take_care_after_fork(self)
 
     def take(self, nbytes: int) -> SharedBlock:
         """Return a block of at least `nbytes`, not much larger."""
@@ -131,7 +135,7 @@ class BlockPool:
         # The callback may run anywhere, even inside this class: it only leaves a note. It is no
         # Python function, because a Ctrl-C that is noticed in such a one is lost, and so the note.
         loan = _Loan(array, self._returned.append)
-        loan.block = block
+        loan.block, loan.copied = block, False
         self._lent[block.number] = loan
         return array
 
@@ -145,6 +149,11 @@ class BlockPool:
         """Keep the numbers of dropped blocks only where somebody still knows them."""
         if self.dropped:
             self.dropped = [number for number in self.dropped if known(number)]
+
+    def take_care(self) -> None:
+        """Never use again what is lent now: a forked copy of this process may hold it as well."""
+        for loan in self._lent.values():
+            loan.copied = True
 
     def close(self) -> None:
         """Drop every block; arrays over lent ones stay valid."""
@@ -163,7 +172,10 @@ class BlockPool:
         while self._returned:
             loan = self._returned.popleft()
             if isinstance(loan, _Loan) and self._lent.pop(loan.block.number, None) is not None:
-                self.give(loan.block)
+                if loan.copied:
+                    self._drop(loan.block)
+                else:
+                    self.give(loan.block)
 
 
 def _memory_file() -> int:

@@ -45,6 +45,7 @@ class WorkerLane:
         self.failed_starts = 0
         self.job: Any = None
         self.known: set[int] = set()
+        self._pid = process.pid
         self.progress_at = 0.0
         self._progress = (-1, -1)
         self._greeting: Any = process.apply(greet)
@@ -87,6 +88,9 @@ class WorkerLane:
 
     def send(self, make_job: Any, blocks: list[SharedBlock], start: int, stop: int) -> None:
         """Hand it rows `start` to `stop`; `make_job` fills in what only the batch knows."""
+        if self.process.pid != self._pid:  # somebody else has restarted it
+            self._pid = self.process.pid
+            self.known.clear()
         self.start, self.stop = start, stop
         line = self.line
         line[CURSOR], line[LIMIT], line[DONE], line[REACH] = -1, stop, start, start

@@ -43,7 +43,8 @@ def cluster() -> Iterator[Any]:
     """Two nodes of one core each, this process connected to the first."""
     from ray.cluster_utils import Cluster
 
-    # Ray takes 15 seconds to notice that a machine is gone; this many milliseconds times three here.
+    # Ray takes 15 seconds to notice that a machine is gone; this many milliseconds times three
+    # here.
     noticing = {"health_check_initial_delay_ms": 0, "health_check_period_ms": 300}
     head = {
         "num_cpus": 1,
