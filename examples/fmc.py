@@ -200,7 +200,8 @@ class Swarm:
         leader = self._game_of(self.scores.argmax())
         if self.ended is None:
             return leader
-        return leader if leader > self.ended and leader[1] > self.ended[1] else self.ended
+        better, longer = leader[0] > self.ended[0], leader[1] > self.ended[1]
+        return leader if better and longer else self.ended
 
 
 def random_scores(env: Any, episodes: int, seed: int) -> np.ndarray:

@@ -45,10 +45,11 @@ def replay_in_gymnasium(found: dict[str, Any]) -> float:
     env.reset(seed=found["seed"])
     score, over = 0.0, False
     for action, dt in found["actions"]:
+        if not isinstance(action, int):
+            action = np.asarray(action, env.action_space.dtype)
         reward = 0.0
         for _ in range(dt):
             if not over:
-                action = np.asarray(action, env.action_space.dtype)
                 _, gained, terminated, truncated, _ = env.step(action)
                 reward += float(gained)
                 over = terminated or truncated

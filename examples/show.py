@@ -15,7 +15,7 @@ matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 
 _HEIGHT = 210  # of a film, in pixels
-_PICTURES = 450  # in a film, at most
+_PICTURES = 1000  # in a film, at most
 
 
 def draw_scores(path: Path, found: dict[str, Any], curve: list[tuple[int, float]]) -> None:
@@ -57,7 +57,7 @@ def film(path: Path, found: dict[str, Any]) -> None:
     palette = Image.fromarray(np.hstack([np.asarray(picture) for picture in some]))
     palette = palette.quantize(64, dither=Image.Dither.NONE)
     first, *others = [p.quantize(palette=palette, dither=Image.Dither.NONE) for p in pictures]
-    first.save(path, save_all=True, append_images=others, duration=50, loop=0, optimize=True)
+    first.save(path, save_all=True, append_images=others, duration=40, loop=0, optimize=True)
 
 
 def _small(picture: np.ndarray) -> Image.Image:

@@ -50,8 +50,9 @@ class Tree:
             path.append(
                 max(
                     path[-1].children,
-                    key=lambda child: child.total / child.visits
-                    + scale * math.sqrt(log / child.visits),
+                    key=lambda child: (
+                        child.total / child.visits + scale * math.sqrt(log / child.visits)
+                    ),
                 )
             )
         for node in path:

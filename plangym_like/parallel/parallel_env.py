@@ -109,8 +109,10 @@ class ParallelEnv:
             raise closed(self._arguments["name"])
         if self._env is not None:
             return
-        module = getattr(self._arguments["env_class"], "__module__", "")
-        preload = (module,) if module.startswith("plangym_like.") else ()
+        preload = ["plangym_like.parallel.lane"]
+        module = getattr(self._arguments["env_class"], "__module__", None)
+        if module is not None and module.startswith("plangym_like."):
+            preload.append(module)
         if self._start_method == "forkserver":
             # It starts while the environment here is made.
             nursery.warm_up(preload=preload)

@@ -152,7 +152,7 @@ class BlockPool:
 
     def take_care(self) -> None:
         """Never use again what is lent now: a forked copy of this process may hold it as well."""
-        for loan in self._lent.values():
+        for loan in list(self._lent.values()):
             loan.copied = True
 
     def close(self) -> None:

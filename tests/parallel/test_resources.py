@@ -15,10 +15,12 @@ from typing import Any
 import numpy as np
 import psutil
 import pytest
+from comparing import content
 from playground import CounterEnv, refuse, sending
 from residents import descriptors, run_script, script_environ, wait_until_gone, workers
 
 import plangym_like as pl
+from plangym_like.errors import ClosedError
 from plangym_like.parallel.parallel_env import ParallelEnv
 
 MEGABYTE = 1 << 20
@@ -289,6 +291,56 @@ def test_a_constructor_that_fails_here_leaves_no_process() -> None:
     with pytest.raises(LookupError, match="not here"):
         ParallelEnv(construct, "toy", n_workers=2)
     assert len(workers()) == before
+
+
+def test_a_forked_copy_of_the_program_keeps_its_results() -> None:
+    with CounterEnv("toy") as one, ParallelEnv(CounterEnv, "toy", n_workers=2, isolate=True) as env:
+        state = one.reset(seed=1).state
+        actions = np.arange(500)
+        expected = content(one.step_batch(actions, state))
+        result: Any = env.step_batch(actions, state)
+        read, write = os.pipe()
+        pid = os.fork()
+        if pid == 0:
+            status = 1
+            try:
+                os.read(read, 1)
+                status = _look_in_copy(env, actions, state, result, expected)
+            finally:
+                os._exit(status)
+        del result
+        for index in range(20):
+            env.step_batch(actions + index, state)
+        os.write(write, b"x")
+        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+        assert content(env.step_batch(actions, state)) == expected
+        os.close(read)
+        os.close(write)
+
+
+def _look_in_copy(env: ParallelEnv, actions: Any, state: Any, result: Any, expected: bytes) -> int:
+    if content(result) != expected:
+        return 2
+    try:
+        env.step_batch(actions, state)
+    except ClosedError as error:
+        if "forked" not in str(error):
+            return 4
+    else:
+        return 3
+    with env.clone() as other:
+        if content(other.step_batch(actions, state)) != expected:
+            return 5
+    env.close()
+    return 0
+
+
+def test_a_worker_that_was_restarted_by_hand_is_told_everything_anew() -> None:
+    with ParallelEnv(CounterEnv, "toy", n_workers=2, isolate=True) as env:
+        state = env.reset(seed=1).state
+        expected = content(env.step_batch(np.arange(90), state))
+        env.batch_env[0].restart()
+        assert content(env.step_batch(np.arange(90), state)) == expected
 
 
 CTRL_C = """

@@ -7,6 +7,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -30,11 +31,13 @@ from playground import (
 from residents import wait_until_gone
 
 from plangym_like.errors import (
+    ClosedError,
     PoisonInputError,
     RemoteTraceback,
     StepTimeoutError,
     WorkerStartError,
 )
+from plangym_like.parallel import batch_env
 from plangym_like.parallel.parallel_env import ParallelEnv
 
 ACTIONS = np.arange(200)
@@ -385,15 +388,30 @@ def test_rows_that_are_merely_many_are_no_timeout(serial: CounterEnv, lanes: Any
     assert env.stats.timeouts == 0
 
 
-def test_closing_while_a_worker_hangs_takes_a_bounded_time(
-    serial: CounterEnv, lanes: Any, tmp_path: Path, meeting: Meeting
+@pytest.mark.parametrize("isolate", [True, False])
+def test_closing_during_a_batch_of_another_thread(
+    serial: CounterEnv, lanes: Any, meeting: Meeting, isolate: bool, monkeypatch: Any
 ) -> None:
+    monkeypatch.setattr(batch_env, "_CLOSE_SECONDS", 0.2)
+    env = lanes(Trap(meeting, [0]), isolate=isolate)
+    with ThreadPoolExecutor(1) as pool:
+        batch = pool.submit(env.step_batch, ACTIONS, serial.get_state())
+        meeting.next_report()
+        env.close()
+        with pytest.raises(ClosedError, match="closed"):
+            batch.result(10)
+
+
+def test_closing_while_a_worker_hangs_takes_a_bounded_time(
+    serial: CounterEnv, lanes: Any, meeting: Meeting, monkeypatch: Any
+) -> None:
+    monkeypatch.setattr(batch_env, "_CLOSE_SECONDS", 0.7)
     env = lanes(Trap(lambda action: (meeting.report(), get_stuck(action)), [0, 1]), n_workers=2)
     promise = env.step_batch([0, 1], serial.get_state(), blocking=False)
     pids = [meeting.next_report()[0] for _ in range(2)]
     begun = time.monotonic()
     env.close()
-    assert time.monotonic() - begun < 4.5
+    assert 0.5 < time.monotonic() - begun < 1.3
     assert all(wait_until_gone(pid, 0) for pid in pids)
     with pytest.raises(RuntimeError, match="closed"):
         promise()

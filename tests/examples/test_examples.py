@@ -1,0 +1,109 @@
+"""The examples are run as their readers run them: as scripts, from a directory of their own."""
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+# Seconds in which each is searched.
+GAMES = {"ALE/MsPacman-v5": "5", "CartPole-v1": "3", "Pendulum-v1": "3"}
+
+
+def _run(directory: Path, script: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, str(EXAMPLES / script), *arguments]
+    return subprocess.run(command, cwd=directory, capture_output=True, text=True, timeout=110)
+
+
+def _printed(directory: Path, script: str, *arguments: str) -> str:
+    outcome = _run(directory, script, *arguments)
+    assert outcome.returncode == 0, outcome.stderr
+    return outcome.stdout
+
+
+def _number(pattern: str, text: str) -> float:
+    found = re.search(pattern + r"\s*(-?[\d,]+(?:\.\d+)?)", text)
+    assert found, text
+    return float(found[1].replace(",", ""))
+
+
+@pytest.fixture(scope="module", params=GAMES)
+def game(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory):
+    """Return the directory where `fmc.py` has just run, and what it printed."""
+    directory = tmp_path_factory.mktemp("demo")
+    arguments = (
+        request.param,
+        "--seconds",
+        GAMES[request.param],
+        "--episodes",
+        "2",
+        "--workers",
+        "2",
+    )
+    return directory, _printed(directory, "fmc.py", *arguments)
+
+
+def test_the_search_writes_what_it_says(game: tuple[Path, str]) -> None:
+    directory, printed = game
+    for name in re.findall(r"^wrote (.+)$", printed, re.MULTILINE):
+        assert (directory / name).stat().st_size > 0
+    assert {path.name for path in (directory / "demo").iterdir()} == {
+        "actions.json",
+        "score.png",
+        "game.gif",
+    }
+    found = json.loads((directory / "demo" / "actions.json").read_text())
+    assert _number("score of the search:", printed) == pytest.approx(found["score"], rel=1e-4)
+    assert _number("random player:", printed) == pytest.approx(found["random_mean"], rel=1e-4)
+    with Image.open(directory / "demo" / "game.gif") as film:
+        assert film.n_frames > 1
+    assert (directory / "demo" / "game.gif").stat().st_size < 3_000_000
+    with Image.open(directory / "demo" / "score.png") as chart:
+        assert chart.width > 100
+
+
+def test_the_search_beats_chance(game: tuple[Path, str]) -> None:
+    directory, _ = game
+    found = json.loads((directory / "demo" / "actions.json").read_text())
+    # Ms. Pac-Man waits for the music to end first, and a busy machine gets little further.
+    assert found["score"] > (0 if found["id"].startswith("ALE/") else found["random_mean"])
+
+
+@pytest.mark.parametrize("player", [(), ("--gymnasium",)], ids=["ours", "gymnasium"])
+def test_a_replay_arrives_at_the_score(game: tuple[Path, str], player: tuple[str, ...]) -> None:
+    directory, _ = game
+    found = json.loads((directory / "demo" / "actions.json").read_text())
+    printed = _printed(directory, "replay.py", *player)
+    assert repr(found["score"]) in printed and "the same" in printed
+
+
+def test_a_replay_that_differs_says_so(game: tuple[Path, str]) -> None:
+    directory, _ = game
+    found = json.loads((directory / "demo" / "actions.json").read_text())
+    wrong = directory / "wrong.json"
+    wrong.write_text(json.dumps({**found, "score": found["score"] + 1}))
+    outcome = _run(directory, "replay.py", str(wrong))
+    assert outcome.returncode == 1 and "DIFFERENT" in outcome.stdout
+
+
+def test_uct_keeps_the_pole_up(tmp_path: Path) -> None:
+    printed = _printed(tmp_path, "uct.py", "--steps", "80", "--seconds", "20")
+    assert _number("score of UCT:", printed) == 80
+    assert _number("random player:", printed) < 60
+
+
+def test_mppi_swings_the_pendulum_up(tmp_path: Path) -> None:
+    printed = _printed(tmp_path, "mppi.py", "--seconds", "60")
+    assert _number("return of MPPI:", printed) > -400
+    assert _number("random player:", printed) < -700
+    assert _number("the last reward", printed) > -0.1
+
+
+def test_go_explore_finds_places(tmp_path: Path) -> None:
+    printed = _printed(tmp_path, "go_explore.py", "ALE/MsPacman-v5", "--seconds", "4")
+    assert _number("cells:", printed) > 50
+    assert _number("best score:", printed) > 0
