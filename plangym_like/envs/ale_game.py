@@ -50,6 +50,9 @@ class PlannableAle(AleEnv):
         self._settling_frames = 4 if self._game == "tic_tac_toe_3d" else 2
         if self._game in _UNSETTLED:
             self._neutral = self._draw_neutral()
+        # The frameskip where nothing is drawn, settled or converted on the way; else 0.
+        simple = not (self.continuous or self.stickiness or self._neutral is not None)
+        self._plain = self._frameskip if simple and isinstance(self._frameskip, int) else 0
 
     def _draw_neutral(self) -> ALEState:
         """Return a state in the middle of play that is the same in every process."""
@@ -95,6 +98,8 @@ class PlannableAle(AleEnv):
 
     def hold(self, action: Any, dt: int) -> tuple[float, int]:
         """Hold `action` for `dt` frameskips or until the game ends: summed reward, frames."""
+        if self._plain:
+            return self._hold_plainly(self._codes[action], dt * self._plain)
         if self.continuous:
             chosen, strength = self._joystick(action)
         else:
@@ -119,6 +124,20 @@ class PlannableAle(AleEnv):
                 if over():
                     self.frames = frames
                     return reward, frames
+        self.frames = frames
+        return reward, frames
+
+    def _hold_plainly(self, code: int, frames: int) -> tuple[float, int]:
+        self.picture = None
+        self.ran_a_frame = True
+        self.previous = code
+        act, over = self.ale.act, self.ale.game_over
+        reward = 0.0
+        for ran in range(1, frames + 1):
+            reward += act(code)
+            if over():
+                frames = ran
+                break
         self.frames = frames
         return reward, frames
 
