@@ -321,7 +321,7 @@ def test_the_lowest_row_that_raises_is_told_everywhere(fuses, blown):
     lowest = min(blown)
     for env in fuses.envs.values():
         env.set_state(fuses.states[1])
-        with pytest.raises(ArithmeticError, match=f"at a load of {lowest}$") as caught:
+        with pytest.raises(ArithmeticError, match=rf"at a load of {lowest}\b") as caught:
             env.step_batch(actions, np.stack(states))
         assert [note for note in caught.value.__notes__ if f"row {lowest} " in note]
         assert_same(env.get_state(), fuses.states[1])

@@ -5,8 +5,9 @@ from __future__ import annotations
 # Waking a process through a socket and hearing from it costs some 100 to 200 us. What is done
 # here in a small multiple of that is never worth sending.
 _CHEAP_SECONDS = 4e-4
-# A batch of unknown cost is tried here first, unless it would take as long as this.
-_LONG_SECONDS = 2e-2
+# A batch of unknown cost is tried here first, unless it would seem to take as long as this. What
+# seems so may be far off: a first batch also pays for what is done only once.
+_LONG_SECONDS = 2.0
 # One measurement may be spoilt by another program, but only to the worse. So the best one counts,
 # and fades slowly, so that it can become worse where batches really do.
 _FADE = 1.02
