@@ -153,9 +153,7 @@ def _leaf_actions(space: spaces.Space[Any], actions: Any, lead: int) -> NDArray[
         wrong = np.argwhere(~good)[0]
         row = tuple(int(x) for x in wrong[:lead])
         place = f" (row {row if lead > 1 else row[0]})" if lead else ""
-        raise ActionError(
-            f"action {batch[row].tolist()}{place} is not in the action space {space}"
-        )
+        raise ActionError(f"action {batch[row].tolist()}{place} is not in the action space {space}")
     checked: NDArray[Any] = np.asarray(batch, dtype, order="C")[()]
     return checked
 

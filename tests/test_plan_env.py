@@ -467,9 +467,7 @@ def test_promises_keep_their_word(env):
     promise = env.step_batch(actions, states, blocking=False)
     assert_same(promise(), expected)
     assert_same(promise(), expected)
-    promises = [
-        env.step_batch(actions[::way], states[::way], blocking=False) for way in (1, -1, 1)
-    ]
+    promises = [env.step_batch(actions[::way], states[::way], blocking=False) for way in (1, -1, 1)]
     env.step(actions[0], states[0])
     for promise, way in zip(promises, (1, -1, 1), strict=True):
         result = promise()
@@ -761,9 +759,7 @@ def test_a_clone_stands_in_the_same_state_and_goes_its_own_way(env):
     assert_same(other.get_state(), here)
     other.step(actions[1])
     assert_same(env.get_state(), here)
-    assert_same(
-        env.step(actions[2], here, return_state=True), other.step(actions[2], here)
-    )
+    assert_same(env.step(actions[2], here, return_state=True), other.step(actions[2], here))
     if isinstance(env, plangym_like.ParallelEnv):
         assert (other.n_workers, other.isolate) == (env.n_workers, env.isolate)
     other.close()

@@ -140,9 +140,7 @@ def test_one_action_is_a_batch_of_one(space):
     for element in samples(space, 4):
         batch = as_actions(space, element)
         assert len(batch) == 1
-        for leaf, expected in zip(
-            flatten(space, batch[0]), flatten(space, element), strict=True
-        ):
+        for leaf, expected in zip(flatten(space, batch[0]), flatten(space, element), strict=True):
             assert np.array_equal(leaf, expected)
 
 

@@ -122,9 +122,9 @@ class PlannableAle(AleEnv):
                     reward += act(chosen, strength)
                 frames += 1
                 if over():
-                    self.frames = frames
+                    self.frames += frames
                     return reward, frames
-        self.frames = frames
+        self.frames += frames
         return reward, frames
 
     def _hold_plainly(self, code: int, frames: int) -> tuple[float, int]:
@@ -138,7 +138,7 @@ class PlannableAle(AleEnv):
             if over():
                 frames = ran
                 break
-        self.frames = frames
+        self.frames += frames
         return reward, frames
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, Any]:

@@ -25,7 +25,7 @@ from plangym_like import random_state
 from plangym_like.batches import Rows, dt_of
 from plangym_like.envs.ale_game import PlannableAle
 from plangym_like.envs.gymnasium_simulator import GymnasiumSimulator
-from plangym_like.errors import InputError
+from plangym_like.errors import InputError, StateCapacityError
 from plangym_like.plan_env import PlanEnv
 from plangym_like.simulator import Outcome
 from plangym_like.states import HEADER_NBYTES, Row, padded
@@ -129,6 +129,12 @@ class AtariSimulator(GymnasiumSimulator):
         height, width = base.ale.getScreenDims()
         self._picture_shape = (height, width, 3)
         self._ale_nbytes = len(base.ale.cloneState().serialize()) + _SLACK
+        if base.sound_obs:
+            self.exactness = "approximate"
+            self.exactness_note = (
+                "what is heard depends on the phase of the tone generators, which no emulator "
+                "state holds; all else is exact"
+            )
         if self.env is not base:
             super().prepare()
 
@@ -192,6 +198,8 @@ class AtariSimulator(GymnasiumSimulator):
         base = self.base
         text = base.ale.cloneState().serialize()
         length = len(text)
+        if length > self._ale_nbytes:
+            raise _outgrown(length, self._ale_nbytes)
         _HEAD.pack_into(payload.data, 0, length, base.previous)
         end = _ALE_AT + length
         payload[_ALE_AT:end] = np.frombuffer(text, np.uint8)
@@ -306,6 +314,8 @@ class AtariSimulator(GymnasiumSimulator):
                 ale.getScreenRGB(pictures[index])
             if fresh is not None and plain:
                 text = ale.cloneState().serialize()
+                if len(text) > self._ale_nbytes:
+                    raise _outgrown(len(text), self._ale_nbytes)
                 at, end = index * out_width + HEADER_NBYTES, (index + 1) * out_width
                 _HEAD.pack_into(fresh, at, len(text), base.previous)
                 at += _ALE_AT
@@ -358,6 +368,13 @@ class AtariSimulator(GymnasiumSimulator):
         """Return the console's memory, ``(128,) uint8``."""
         ram: NDArray[np.uint8] = self.base.ale.getRAM()
         return ram
+
+
+def _outgrown(nbytes: int, reserved: int) -> StateCapacityError:
+    return StateCapacityError(
+        f"the emulator's state has grown to {nbytes} bytes, but {reserved} are reserved in each "
+        "row: it was longer than usual when saved, or the emulator was changed from outside"
+    )
 
 
 def _flat(rows: Row) -> memoryview:

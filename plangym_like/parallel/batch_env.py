@@ -88,6 +88,7 @@ class BatchEnv:
         self._leftover: list[BatchMemory] = []
         self._state: Row | None = None
         self._closed = self._start_over = False
+        self._failed_starts = 0
         self._closed_because = "this BatchEnv has been closed"
         forget_after_fork(self)
 
@@ -128,8 +129,19 @@ class BatchEnv:
         inputs = self.layout.check(actions, given, dt, seeds)
         return self.run(inputs, states=wanted, observations=True, blocking=blocking)
 
-    def run(self, inputs: Inputs, *, states: bool, observations: bool, blocking: bool) -> Any:
-        """Step checked inputs; return their result, or a promise of it."""
+    def run(
+        self,
+        inputs: Inputs,
+        *,
+        states: bool,
+        observations: bool,
+        blocking: bool,
+        pools: dict[str, BlockPool] | None = None,
+    ) -> Any:
+        """Step checked inputs; return their result, or a promise of it.
+
+        `pools`: where its memory comes from, if not from this object's own.
+        """
         with self.lock:
             self.ensure_open()
             if self._flight is not None:
@@ -143,7 +155,7 @@ class BatchEnv:
             begun = time.perf_counter()
             flight = Flight(
                 self,
-                self._pools,
+                self._pools if pools is None else pools,
                 self._caller,
                 inputs,
                 states=states,
@@ -203,22 +215,23 @@ class BatchEnv:
         Raises
         ------
         WorkerStartError
-            Its process has died several times in a row before that.
+            Processes die again and again before that, and none comes up in between.
         Exception
             What the environment's constructor raised.
         """
         try:
-            lane.arrive()
+            if lane.arrive():
+                self._failed_starts = 0
         except WorkerDiedError as error:
             # It may be due to chance.
-            lane.failed_starts += 1
+            self._failed_starts += 1
             self.stats.deaths += 1
             self.restart(lane)
-            if lane.failed_starts >= _FAILED_STARTS:
-                lane.failed_starts = 0
+            if self._failed_starts >= _FAILED_STARTS * len(self.lanes):
+                failed, self._failed_starts = self._failed_starts, 0
                 raise WorkerStartError(
-                    f"worker {lane.index} died {_FAILED_STARTS} times in a row before its "
-                    f"environment stood, the last time because: {error}"
+                    f"workers died {failed} times in a row before their environments stood, the "
+                    f"last time because: {error}"
                 ) from error
         except Exception:
             # The others have the same constructor; what they say of it later is no news.

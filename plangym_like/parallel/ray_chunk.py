@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from plangym_like import spaces
 from plangym_like.batches import Inputs, Layout, Rows
 from plangym_like.errors import PoisonInputError, StepTimeoutError
+from plangym_like.parallel.ray_near import NearOrder
 from plangym_like.states import HEADER_NBYTES, Row, StateFormat
 
 # Below this, a state that rows share is not worth looking for.
@@ -51,7 +52,7 @@ class Order:
     """What an actor is told of a chunk, besides the states.
 
     ``which[i]`` is the state that row i starts from, ``None`` where row i has state i or all rows
-    have the only one.
+    have the only one. With ``near``, all arrays lie in memory that both sides share.
     """
 
     count: int
@@ -62,6 +63,7 @@ class Order:
     seeds: NDArray[np.uint64] | None
     wants_states: bool
     wants_observations: bool
+    near: NearOrder | None = None
 
     def inputs(self, states: Row) -> Inputs:
         """Return what a batch needs, given the states that were sent."""
@@ -107,6 +109,20 @@ class Harvest:
                 for index, row in enumerate(infos):
                     if plain := {key: row[key] for key in row if key not in told}:
                         self.infos[index] = plain
+
+    def take_infos(self, layout: Layout, order: Order, result: Any) -> None:
+        """Take over of the `result` of a batch only what does not lie in shared memory."""
+        self.take(layout, order, result)
+        self.states, self.outcomes, self.columns = None, (), {}
+        if layout.obs_leaves is not None:
+            self.observations = None
+
+    def take_rows(self, layout: Layout, rows: Rows) -> None:
+        """Take over the arrays of `rows`, which lie in shared memory."""
+        self.states, self.columns = rows.next_states, rows.columns
+        self.outcomes = [rows.rewards, rows.terminateds, rows.truncateds, rows.n_step]
+        if layout.obs_leaves is not None and rows.observations is not None:
+            self.observations = spaces.flatten(layout.observation_space, rows.observations)
 
     def put(self, layout: Layout, rows: Rows, start: int) -> int:
         """Write everything where it belongs in `rows`, and return how many bytes that was."""

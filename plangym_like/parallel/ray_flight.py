@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +11,7 @@ from numpy.typing import NDArray
 
 from plangym_like.batches import Rows
 from plangym_like.errors import ClosedError
-from plangym_like.parallel.ray_chunk import Chunk, distinct, order_nbytes, order_of
+from plangym_like.parallel.ray_chunk import Chunk, Order, distinct, order_nbytes, order_of
 from plangym_like.parallel.ray_lane import RayLane
 from plangym_like.parallel.ray_schedule import RaySchedule
 from plangym_like.parallel.ray_session import load
@@ -41,22 +42,28 @@ class RayFlight:
 
     def __init__(self, pool: RayPool, rows: Rows, start: int, *, here: bool) -> None:
         self._pool = pool
+        if not here:
+            # Once the caller goes on, its arrays are its own again.
+            rows.inputs = copy.deepcopy(rows.inputs)
         self._rows = rows
         self._result: Any = None
         self._error: BaseException | None = None
         self._landed = False
         self._shared: Any = None
         self._which: NDArray[Any] | None = None
-        self._find_shared()
+        self._looked = False
         step_here = None if pool.caller is None else partial(pool.caller.run_rows, rows)
         self._schedule = RaySchedule(pool.fleet, pool.layout, rows, start, self._send, step_here)
         self._schedule.launch(here=here)
 
-    def _find_shared(self) -> None:
+    def _share(self) -> None:
         """Put states that chunks all over the batch start from where every node fetches them once.
 
         States that only neighbouring rows share are sent once with their chunk instead.
         """
+        if self._looked:
+            return
+        self._looked = True
         states, count = self._rows.inputs.states, self._rows.inputs.count
         if len(states) > 1:
             found = distinct(self._pool.layout.format, states)
@@ -72,8 +79,21 @@ class RayFlight:
             self._shared = load().put(states)
 
     def _send(self, lane: RayLane, chunk: Chunk) -> None:
+        pool = self._pool
+        pool.stats.chunks += 1
+        pool.stats.rows_sent += len(chunk)
+        if lane.near:
+            states = self._rows.inputs.states
+            own = states if len(states) == 1 else states[chunk.start : chunk.stop]
+            order = self._order(chunk, None)
+            lane.send_near(self._schedule, chunk, pool.layout, order, own)
+        else:
+            self._send_far(lane, chunk)
+
+    def _send_far(self, lane: RayLane, chunk: Chunk) -> None:
         inputs, pool = self._rows.inputs, self._pool
         start, stop = chunk.start, chunk.stop
+        self._share()
         which, states = self._which, self._shared
         if which is not None:
             which = which[start:stop]
@@ -82,18 +102,19 @@ class RayFlight:
             if (found := distinct(pool.layout.format, states)) is not None:
                 states, which = states[found[0]], found[1]
             pool.stats.bytes_sent += states.nbytes
-        order = order_of(
-            inputs,
-            which,
-            start,
-            stop,
-            states=self._rows.next_states is not None,
-            obs=self._rows.observations is not None,
-        )
+        order = self._order(chunk, which)
         pool.stats.bytes_sent += order_nbytes(order)
-        pool.stats.chunks += 1
-        pool.stats.rows_sent += stop - start
         lane.send(self._schedule, chunk, order, states)
+
+    def _order(self, chunk: Chunk, which: NDArray[Any] | None) -> Order:
+        rows = self._rows
+        return order_of(
+            rows.inputs,
+            which,
+            *chunk.range,
+            states=rows.next_states is not None,
+            obs=rows.observations is not None,
+        )
 
     def land(self, timeout: float | None = None) -> Any:
         """Return the result; raises what stepping the rows raised. May be called again."""

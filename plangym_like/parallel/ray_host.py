@@ -12,8 +12,9 @@ from typing import Any
 
 from plangym_like.parallel.messages import dumps, dumps_by_value, loads
 from plangym_like.parallel.parallel_env import ParallelEnv
-from plangym_like.parallel.placement import signature
+from plangym_like.parallel.placement import place, signature
 from plangym_like.parallel.ray_chunk import Harvest, Order
+from plangym_like.parallel.ray_near import GivenPools, NearOrder, Proof
 from plangym_like.parallel.remote_errors import pack_exception
 from plangym_like.states import Row, adopt_session_key, session_key
 
@@ -28,6 +29,7 @@ class Greeting:
     pid: int
     signature: int = 0
     meaning: str = ""
+    near: bool = False
     error: bytes | None = None
 
 
@@ -49,12 +51,13 @@ class RayHost:
         self._stepper = ThreadPoolExecutor(1, "plangym_like")
         self._env: ParallelEnv | None = None
         self._told: dict[str, int] = {}
+        self._given = GivenPools()
 
-    def greet(self) -> Greeting:
+    def greet(self, proof: Proof) -> Greeting:
         """Make the environment and its processes."""
-        return self._stepper.submit(self._greet).result()
+        return self._stepper.submit(self._greet, proof).result()
 
-    def run(self, order: Order, states: Row) -> Harvest:
+    def run(self, order: Order, states: Row | None) -> Harvest:
         """Step a chunk; what stepping it raises is part of the harvest."""
         return self._stepper.submit(self._run, order, states).result()
 
@@ -62,7 +65,7 @@ class RayHost:
         """Close the environment, once what is being stepped is done."""
         self._stepper.submit(self._close).result()
 
-    def _greet(self) -> Greeting:
+    def _greet(self, proof: Proof) -> Greeting:
         try:
             settings, packed = loads(self._recipe)
             _settle_in(**settings)
@@ -72,28 +75,47 @@ class RayHost:
             for index in range(len(workers)):
                 workers[index].wait_ready()
             layout = self._env.plan_env.layout
-            return Greeting(os.getpid(), signature(layout), layout.format.meaning)
+            return Greeting(os.getpid(), signature(layout), layout.format.meaning, proof.holds())
         except Exception as error:
             return Greeting(os.getpid(), error=pack_exception(error, skip_frames=1))
 
-    def _run(self, order: Order, states: Row) -> Harvest:
+    def _run(self, order: Order, states: Row | None) -> Harvest:
         env = self._env
         assert env is not None
         begun = time.perf_counter()
         harvest = Harvest(0.0, {})
         try:
-            result = env.batch_env.run(
-                order.inputs(states),
-                states=order.wants_states,
-                observations=order.wants_observations,
-                blocking=True,
-            )
-            harvest.take(env.plan_env.layout, order, result)
+            if order.near is not None:
+                self._run_near(env, order, order.near, harvest)
+            else:
+                assert states is not None
+                result = env.batch_env.run(
+                    order.inputs(states),
+                    states=order.wants_states,
+                    observations=order.wants_observations,
+                    blocking=True,
+                )
+                harvest.take(env.plan_env.layout, order, result)
         except Exception as error:
             harvest.error = pack_exception(error, skip_frames=1)
         harvest.seconds = time.perf_counter() - begun
         harvest.counts = self._news(env)
         return harvest
+
+    def _run_near(self, env: ParallelEnv, order: Order, near: NearOrder, harvest: Harvest) -> None:
+        """Step a chunk where it lies in memory that its sender and the workers here share."""
+        layout, workers = env.plan_env.layout, env.batch_env
+        arrays = self._given.offer(near)
+        result = workers.run(
+            place(layout, near.shape, arrays, order.actions).inputs,
+            states=order.wants_states,
+            observations=order.wants_observations,
+            blocking=True,
+            pools=self._given,
+        )
+        harvest.take_infos(layout, order, result)
+        for pool in self._given.values():
+            pool.forget(lambda number: any(number in lane.known for lane in workers.lanes))
 
     def _news(self, env: ParallelEnv) -> dict[str, int]:
         """Return by how much the counters have grown since the last time."""

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import time
+from itertools import count
 from typing import Any
 
-from plangym_like.parallel.ray_chunk import Chunk, Order
+from plangym_like.batches import Layout
+from plangym_like.parallel.ray_chunk import Chunk, Harvest, Order
 from plangym_like.parallel.ray_host import CONCURRENCY, RayHost
+from plangym_like.parallel.ray_near import NearMemory, Proof
 from plangym_like.parallel.ray_placement import Place
 from plangym_like.parallel.ray_session import load
+from plangym_like.states import Row
 
 # Chunks that an actor has at once: one that it steps, one that is there when that is done.
 DEPTH = 2
 # A second measurement counts this much of the speed that chunks are cut by.
 _FRESH = 0.4
+_numbers = count()
 
 
 class RayLane:
@@ -27,6 +32,8 @@ class RayLane:
         What it hosts.
     options : dict
         What ``ray.remote(...).options`` takes.
+    proof : Proof
+        By which it finds out whether it is on this machine.
 
     Attributes
     ----------
@@ -34,18 +41,23 @@ class RayLane:
         What it has been sent and has not answered, in order; the owner is the batch.
     pid : int
         Of its own process, on its machine; 0 until it stands.
+    near : bool
+        Whether it shares memory with this process.
     seconds_per_row : float
         Of all its processes together; 0 before the first measurement.
     """
 
-    def __init__(self, place: Place, recipe: bytes, options: dict[str, Any]) -> None:
+    def __init__(self, place: Place, recipe: bytes, options: dict[str, Any], proof: Proof) -> None:
         ray = load()
         self.place = place
         self.tasks: dict[Any, tuple[Any, Chunk]] = {}
         self.seconds_per_row = 0.0
         self.pid = 0
+        self.near = False
+        self._resting: list[NearMemory] = []
+        self._given: dict[Any, NearMemory] = {}
         self._actor = ray.remote(RayHost).options(**options).remote(recipe)
-        self.greeting: Any = self._actor.greet.remote()
+        self.greeting: Any = self._actor.greet.remote(proof)
 
     @property
     def ready(self) -> bool:
@@ -69,6 +81,37 @@ class RayLane:
         self.tasks[ref] = owner, chunk
         chunk.copies += 1
 
+    def send_near(
+        self, owner: Any, chunk: Chunk, layout: Layout, order: Order, states: Row
+    ) -> None:
+        """Have `chunk` stepped where it lies in shared memory."""
+        memory = self._resting.pop() if self._resting else NearMemory(next(_numbers))
+        inputs = order.inputs(states)
+        order.near = memory.put(
+            layout, inputs, states=order.wants_states, observations=order.wants_observations
+        )
+        order.which = order.seeds = None
+        order.dt = 1
+        if not isinstance(order.actions, list):
+            order.actions = None
+        self.send(owner, chunk, order, None)
+        self._given[next(reversed(self.tasks))] = memory
+
+    def fetch(self, ref: Any, harvest: Harvest, layout: Layout) -> None:
+        """Add to a harvest what lies in shared memory; it must be read before the next is sent."""
+        memory = self._given.pop(ref, None)
+        if memory is not None:
+            if harvest.error is None:
+                harvest.take_rows(layout, memory.rows)
+            self._resting.append(memory)
+
+    def forget(self) -> None:
+        """Give all shared memory back, of an actor that is gone."""
+        for memory in (*self._resting, *self._given.values()):
+            memory.close()
+        self._resting.clear()
+        self._given.clear()
+
     def note(self, rows: int, seconds: float) -> None:
         """Remember that `rows` took `seconds`."""
         measured = seconds / max(1, rows)
@@ -81,6 +124,7 @@ class RayLane:
 
     def kill(self) -> None:
         """End the actor, and with it all its processes."""
+        self.forget()
         load().kill(self._actor, no_restart=True)
 
 

@@ -220,11 +220,12 @@ class RaySchedule:
             tasks = [(owner, chunk), *self._fleet.lose(lane, error)]
             self._take_back(tasks, suspect=self._fleet.is_alive(lane.place.node))
         else:
+            lane.fetch(ref, harvest, self._layout)
             self._fleet.note(lane, chunk, harvest)
             if owner is self and not chunk.done:
-                self._store(chunk, harvest)
+                self._store(chunk, harvest, near=lane.near)
 
-    def _store(self, chunk: Chunk, harvest: Harvest) -> None:
+    def _store(self, chunk: Chunk, harvest: Harvest, *, near: bool) -> None:
         chunk.done = True
         self._open.discard(chunk)
         if harvest.error is not None:
@@ -232,7 +233,8 @@ class RaySchedule:
             self._fail(chunk.start, moved(error, chunk.start, self._rows.inputs.count))
             return
         nbytes = harvest.put(self._layout, self._rows, chunk.start)
-        self._fleet.stats.bytes_received += nbytes
+        if not near:
+            self._fleet.stats.bytes_received += nbytes
 
     def _take_back(self, tasks: list[tuple[Any, Chunk]], *, suspect: bool = False) -> None:
         """Deal chunks out again; the first is what their actor was in when it died, if it did."""

@@ -22,7 +22,8 @@ class RayStats(Stats):
     actors_lost, nodes_lost, nodes_joined : int
         How many went and came while the environment was in use.
     bytes_sent, bytes_received : int
-        Arrays of chunks on their way to actors, and of results on their way back. What all actors
+        Arrays of chunks on their way to actors, and of results on their way back, as far as they
+        went through Ray: actors on this machine share memory with this process. What all actors
         share of one batch counts once.
     """
 

@@ -15,7 +15,7 @@ import tempfile
 import weakref
 from collections import deque
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -53,6 +53,16 @@ class SharedBlock:
         except (OSError, ValueError) as error:
             self.close()
             raise MemoryError(f"no {self.nbytes} bytes of shared memory: {error}") from error
+
+    @classmethod
+    def adopt(cls, fd: int) -> Self:
+        """Return the block behind `fd`, which it then owns, under a number of this process's."""
+        block = cls.__new__(cls)
+        block.number, block.nbytes, block.fd = next(_numbers), os.fstat(fd).st_size, fd
+        block._finalizer = weakref.finalize(block, os.close, fd)
+        block._finalizer.atexit = False
+        block.memory = mmap.mmap(fd, block.nbytes)
+        return block
 
     def array(self) -> NDArray[np.uint8]:
         """Return a new array over all the bytes; views of it keep it alive."""

@@ -29,8 +29,6 @@ class WorkerLane:
         Its range; `stop` is lowered when rows are taken from it.
     alone : bool
         Whether it was given a single row to find out if that row kills.
-    failed_starts : int
-        Deaths before it was ready, one after the other.
     lost : bool
         Whether nobody knows what it is doing, because sending rows to it was interrupted.
     """
@@ -42,7 +40,6 @@ class WorkerLane:
         self.line = control_line(control.array(), index)
         self.start = self.stop = 0
         self.alone = self.lost = False
-        self.failed_starts = 0
         self.job: Any = None
         self.known: set[int] = set()
         self._pid = process.pid
@@ -55,11 +52,13 @@ class WorkerLane:
         """Whether the environment in the worker is known to stand."""
         return self._greeting is None
 
-    def arrive(self) -> None:
-        """Take note if the environment stands by now; raises what its constructor raised."""
-        if self._greeting is not None and self._greeting.done():
-            self._greeting()
-            self._greeting, self.failed_starts = None, 0
+    def arrive(self) -> bool:
+        """Return whether the environment stands just now; raises what its constructor raised."""
+        if self._greeting is None or not self._greeting.done():
+            return False
+        self._greeting()
+        self._greeting = None
+        return True
 
     @property
     def busy(self) -> bool:

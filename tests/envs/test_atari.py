@@ -8,8 +8,12 @@ import ale_py
 import gymnasium
 import numpy as np
 import pytest
+from comparing import assert_same, content, reached, row
+from gymnasium.wrappers import FrameStackObservation
+from small_envs import preprocessed
 
 import plangym_like
+from plangym_like.errors import SnapshotError, StateCapacityError
 
 gymnasium.register_envs(ale_py)
 
@@ -36,18 +40,18 @@ def assert_an_episode_equals_gymnasiums(name: str, steps: int, **kwargs: Any) ->
         other = gymnasium.make(name, **chance, **kwargs)
         _, obs, info = env.reset(seed=7)
         expected, expected_info = other.reset(seed=7)
-        np.testing.assert_array_equal(obs, expected, strict=True)
+        assert_same(obs, expected)
         assert info == expected_info
         other.action_space.seed(3)
         for _ in range(steps):
             action = other.action_space.sample()
             step, expected_step = env.step(action), other.step(action)
-            np.testing.assert_array_equal(step.obs, expected_step[0], strict=True)
+            assert_same(step.obs, expected_step[0])
             assert step[1:4] == expected_step[1:4]
             info = {key: value for key, value in step.info.items() if key not in ("n_step", "dt")}
             assert info == expected_step[4]
             if step.terminated or step.truncated:
-                break
+                other.reset()
         other.close()
 
 
@@ -59,6 +63,10 @@ def assert_an_episode_equals_gymnasiums(name: str, steps: int, **kwargs: Any) ->
         ("ALE/MsPacman-v5", {"obs_type": "ram", "frameskip": 1, "full_action_space": True}),
         ("ALE/SpaceInvaders-v5", {"obs_type": "grayscale", "mode": 3, "difficulty": 1}),
         ("ALE/Breakout-v5", {"continuous": True}),
+        ("ALE/Breakout-v5", {"sound_obs": True, "obs_type": "ram"}),
+        ("ALE/Pong-v5", {"frameskip": (2, 5), "obs_type": "ram"}),
+        ("ALE/Freeway-v5", {"mode": 2, "frameskip": 1, "obs_type": "ram"}),
+        ("ALE/Boxing-v5", {"max_num_frames_per_episode": 300, "obs_type": "ram"}),
         ("Breakout-v0", {}),
         ("Breakout-v4", {"frameskip": (2, 5)}),
         ("BreakoutNoFrameskip-v4", {}),
@@ -160,3 +168,271 @@ def test_the_picture_is_that_of_the_restored_state():
         for step in seen[::-7]:
             env.set_state(step.state)
             np.testing.assert_array_equal(env.get_image(), step.obs)
+
+
+@pytest.mark.parametrize("game", ["Qbert", "TicTacToe3D", "YarsRevenge", "Breakout"])
+@pytest.mark.parametrize("frameskip", [1, 3])
+def test_what_is_stepped_next_depends_on_no_other_row(game, frameskip):
+    """Frame buffers are no part of the emulator's states; some games show what stood in them."""
+    with plangym_like.make(
+        f"ALE/{game}-v5", frameskip=frameskip, obs_type="grayscale", autoreset=False
+    ) as env:
+        rng = np.random.default_rng(0)
+        states = reached(env, 60, seed=3, every=6, repeat=0.5)
+        actions = rng.integers(env.action_space.n, size=60)
+        expected = env.step_batch(actions, states)
+        for _ in range(3):
+            order = rng.permutation(60)
+            result = env.step_batch(actions[order], states[order])
+            for place, index in enumerate(order):
+                assert_same(row(result, place), row(expected, index), f"row {index}")
+
+
+@pytest.mark.parametrize("game", ["YarsRevenge", "TicTacToe3D", "Breakout"])
+def test_a_look_at_a_restored_state_changes_nothing(game):
+    with plangym_like.make(f"ALE/{game}-v5", frameskip=1, autoreset=False) as env:
+        states = reached(env, 40, seed=3, every=9, repeat=0.5)
+        expected = [env.step(1, state) for state in states]
+        for index in np.random.default_rng(0).permutation(40):
+            env.set_state(states[index])
+            env.get_image()
+            env.view_state(states[:2])
+            assert_same(env.step(1, return_state=True), expected[index], f"state {index}")
+
+
+@pytest.mark.parametrize(
+    "kwargs",
+    [
+        {"obs_type": "rgb"},
+        {"obs_type": "grayscale", "episodic_life": True},
+        {"obs_type": "ram", "render_mode": "rgb_array", "return_image": True},
+        {"obs_type": "ram", "frameskip": 1, "max_num_frames_per_episode": 98},
+    ],
+    ids=str,
+)
+def test_quick_and_thorough_batches_agree(kwargs):
+    """Batches with seeds go the long way, row by row through the wrapper chain's own step."""
+    with plangym_like.make("ALE/Breakout-v5", autoreset=False, **kwargs) as env:
+        states = reached(env, 30, seed=2, every=5, repeat=0.5)
+        actions = np.random.default_rng(0).integers(env.action_space.n, size=30)
+        dt = np.arange(30) % 4 + 1
+        quick = env.step_batch(actions, states, dt=dt)
+        thorough = env.step_batch(actions, states, dt=dt, seeds=np.arange(30))
+        assert_same(tuple(quick), tuple(thorough))
+        for index in range(0, 30, 7):
+            single = env.step(actions[index], states[index], dt=int(dt[index]))
+            got = row(quick, index)
+            assert_same((*got[:2], *(x.item() for x in got[2:5])), tuple(single)[:5])
+            assert content(got[5]) == content(single.info)
+        if "max_num_frames_per_episode" in kwargs:
+            assert quick.truncateds.any() and not quick.truncateds.all()
+        if "episodic_life" in kwargs:
+            later = env.rollout_batch(actions[None, :].repeat(30, axis=0), states)
+            assert later.terminateds[:, -1].any()
+
+
+def test_sound_is_heard_but_not_exactly():
+    with plangym_like.make("ALE/MsPacman-v5", obs_type="ram", sound_obs=True) as env:
+        assert env.exactness == "approximate" and "tone generators" in env.exactness_note
+        states = reached(env, 10)
+        batch = env.step_batch(np.arange(10) % 9, states)
+        assert batch.obs["sound"].shape == (10, 512)
+        again = env.step_batch(np.arange(10) % 9, states)
+        assert_same(again.obs["image"], batch.obs["image"])
+        assert_same(again.states, batch.states)
+    with plangym_like.make("ALE/MsPacman-v5") as env:
+        assert env.exactness == "exact"
+
+
+def test_a_truncated_game_stays_truncated():
+    kwargs = {"obs_type": "ram", "max_num_frames_per_episode": 100, "autoreset": False}
+    with plangym_like.make("ALE/Breakout-v5", **kwargs) as env:
+        state = env.reset(seed=0).state
+        while not (step := env.step(0, state)).truncated:
+            state = step.state
+        assert step.info["episode_frame_number"] == 100 and not step.terminated
+        after = env.step_batch([0, 1, 2], step.state, dt=[1, 2, 3])
+        assert after.truncateds.all() and (after.rewards == 0).all()
+        assert_same(env.step_batch([0, 1, 2], step.state, dt=[1, 2, 3]), after)
+        before = env.step_batch([0, 0], np.stack([step.state, state]))
+        assert before.infos["n_step"].tolist() == [1, step.info["n_step"]]
+
+
+def test_ended_games_can_be_stepped():
+    with plangym_like.make("ALE/Breakout-v5", obs_type="ram", autoreset=False) as env:
+        state = env.reset(seed=0).state
+        rng = np.random.default_rng(0)
+        while not (step := env.step(rng.integers(2), state, dt=8)).terminated:
+            state = step.state
+        ended = env.step_batch(np.arange(4), step.state)
+        assert ended.terminateds.all() and (ended.rewards == 0).all()
+        assert_same(env.step_batch(np.arange(4)[::-1], step.state).states[::-1], ended.states)
+        assert env.step_batch(1, state, dt=8).terminateds[0]
+
+
+# Stickiness
+
+
+def test_complete_stickiness_ignores_every_action():
+    with (
+        plangym_like.make("ALE/Breakout-v5", repeat_action_probability=1.0, obs_type="ram") as env,
+        plangym_like.make("ALE/Breakout-v5", obs_type="ram") as plain,
+    ):
+        env.reset(seed=0)
+        plain.reset(seed=0)
+        for action in [1, 2, 3, 1, 1, 2, 3, 3]:
+            assert_same(env.step(action).obs, plain.step(0).obs)
+
+
+def test_stickiness_repeats_as_often_as_it_says():
+    kwargs = {"obs_type": "ram", "frameskip": 1}
+    with plangym_like.make("ALE/Breakout-v5", repeat_action_probability=0.3, **kwargs) as env:
+        state = env.reset(seed=0).state
+        for action in [1, *[2] * 20]:
+            state = env.step(action, state).state
+        batch = env.step_batch(3, state, seeds=np.arange(3000))
+        assert set(env.view_state(batch.states)["previous_action"].tolist()) == {3, 4}
+        repeated = (env.view_state(batch.states)["previous_action"] == 3).mean()
+        assert abs(repeated - 0.3) < 0.03
+        # Nothing is drawn from one row for another: a row alone does the same.
+        for seed in (0, 17, 2999):
+            alone = env.step_batch(3, state, seeds=[seed])
+            assert_same(row(alone, 0), row(batch, seed))
+
+
+def test_the_registered_stickiness_is_not_the_default():
+    with plangym_like.make("ALE/Breakout-v5", obs_type="ram") as env:
+        batch = env.step_batch(3, env.reset(seed=0).state, dt=9, seeds=np.arange(30))
+        assert (batch.obs == batch.obs[0]).all()
+
+
+@pytest.mark.parametrize("probability", [-0.1, 1.1, float("nan")])
+def test_stickiness_is_a_probability(probability):
+    with pytest.raises(ValueError, match="repeat_action_probability"):
+        plangym_like.make("ALE/Breakout-v5", repeat_action_probability=probability)
+
+
+@pytest.mark.parametrize("frameskip", [(3, 3), (0, 2), (4, 2), (1, 2, 3), (1.0, 2.0), 2.5, "4"])
+def test_frameskips_that_are_none(frameskip):
+    with pytest.raises(ValueError, match="frameskip"):
+        plangym_like.make("ALE/Breakout-v5", frameskip=frameskip)
+
+
+def test_a_drawn_frameskip_lies_in_its_range():
+    with plangym_like.make("ALE/Breakout-v5", frameskip=(2, 5), obs_type="ram") as env:
+        assert env.frameskip == (2, 5)
+        state = env.reset(seed=0).state
+        batch = env.step_batch(0, state, seeds=np.arange(100))
+        assert set(batch.infos["n_step"].tolist()) == {2, 3, 4}
+        assert_same(env.step_batch(0, state).states, env.step_batch(0, state).states)
+
+
+# Wrappers
+
+
+def wrapped(name: str, **kwargs: Any) -> Any:
+    return plangym_like.make(
+        name,
+        frameskip=1,
+        wrappers=[
+            (preprocessed, {"noop_max": 10, "terminal_on_life_loss": True}),
+            (FrameStackObservation, {"stack_size": 4}),
+        ],
+        **kwargs,
+    )
+
+
+@pytest.mark.parametrize("name", ["ALE/Breakout-v5", "ALE/Qbert-v5"])
+def test_a_preprocessed_and_stacked_episode_continues(name):
+    with wrapped(name, autoreset=False) as env, wrapped(name, n_workers=2) as other:
+        assert env.observation_space.shape == (4, 84, 84)
+        states = reached(env, 40, seed=1)
+        actions = np.random.default_rng(0).integers(env.action_space.n, size=40)
+        walked = []
+        state = env.reset(seed=4).state
+        for action in actions:
+            walked.append((state, env.step(action, return_state=True)))
+            state = walked[-1][1].state
+        for index in np.random.default_rng(1).permutation(40):
+            before, expected = walked[index]
+            assert_same(env.step(actions[index], before), expected, f"step {index}")
+        expected = env.step_batch(actions, states)
+        assert_same(tuple(other.step_batch(actions, states)), tuple(expected))
+
+
+def test_a_preprocessed_and_stacked_episode_is_gymnasiums():
+    reference = gymnasium.make("ALE/Breakout-v5", frameskip=1, repeat_action_probability=0.0)
+    reference = preprocessed(reference, noop_max=10, terminal_on_life_loss=True)
+    reference = FrameStackObservation(reference, 4)
+    with wrapped("ALE/Breakout-v5") as env:
+        assert_same(env.reset(seed=3).obs, reference.reset(seed=3)[0])
+        reference.action_space.seed(0)
+        for _ in range(120):
+            action = reference.action_space.sample()
+            obs, reward, terminated, truncated, info = reference.step(action)
+            step = env.step(action)
+            assert_same(step[:4], (obs, float(reward), terminated, truncated))
+            assert {**info, "n_step": step.info["n_step"], "dt": 1} == step.info
+            if terminated or truncated:
+                reference.reset()
+    reference.close()
+
+
+def test_frames_are_counted_through_wrappers_that_skip():
+    with wrapped("ALE/Breakout-v5") as env:
+        state = env.reset(seed=0).state
+        batch = env.step_batch([0, 1, 2], state, dt=[1, 2, 3])
+        assert batch.infos["n_step"].tolist() == [4, 8, 12]
+        before = env.view_state(state)["episode_frame_number"]
+        after = env.view_state(batch.states)["episode_frame_number"]
+        assert (after - before).tolist() == [4, 8, 12]
+
+
+# States
+
+
+def test_fields_of_a_state():
+    with plangym_like.make("ALE/Breakout-v5", obs_type="ram") as env:
+        env.reset(seed=0)
+        steps = [env.step(action, return_state=True) for action in (1, 2, 3)]
+        fields = env.view_state(np.stack([step.state for step in steps]))
+        assert_same(np.array(fields["ram"]), np.stack([step.obs for step in steps]))
+        for name in ("lives", "frame_number", "episode_frame_number"):
+            assert fields[name].tolist() == [step.info[name] for step in steps]
+        assert fields["previous_action"].tolist() == [1, 3, 4]
+        with pytest.raises(SnapshotError):
+            env.make_state(ram=np.zeros(128, np.uint8))
+
+
+def test_a_state_that_has_outgrown_its_row_is_an_error(monkeypatch):
+    with plangym_like.make("ALE/Breakout-v5", obs_type="ram") as env:
+        state = env.reset(seed=0).state
+        room = env.state_nbytes - 32 - 16
+        text = b"x" * (room + 1)
+
+        class Grown:
+            def serialize(self) -> bytes:
+                return text
+
+        real = env.simulator.base.ale
+        monkeypatch.setattr(env.simulator.base, "ale", _Interface(real, Grown()))
+        for use in (
+            lambda: env.step_batch([0, 0], state),
+            lambda: env.step_batch([0, 0], state, seeds=[1, 2]),
+            lambda: env.step(0, return_state=True),
+        ):
+            with pytest.raises(StateCapacityError, match="reserved in each row"):
+                use()
+
+
+class _Interface:
+    """An emulator whose states have become longer."""
+
+    def __init__(self, ale: Any, state: Any) -> None:
+        self._ale, self._state = ale, state
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._ale, name)
+
+    def cloneState(self) -> Any:
+        return self._state

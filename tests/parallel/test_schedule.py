@@ -556,12 +556,14 @@ def test_workers_that_die_again_and_again_before_they_are_ready(serial: CounterE
             os._exit(9)
         return CounterEnv(name, **kwargs)
 
-    with ParallelEnv(construct, "toy", n_workers=1, isolate=True) as env:
-        with pytest.raises(WorkerStartError, match=r"died 3 times in a row.*status 9"):
-            env.step_batch(ACTIONS, serial.get_state())
-        assert env.stats.deaths == 3
-        with pytest.raises(WorkerStartError, match="died 3 times in a row"):
-            env.step_batch(ACTIONS, serial.get_state())
+    for n_workers, deaths in ((1, 3), (2, 6)):
+        with ParallelEnv(construct, "toy", n_workers=n_workers, isolate=True) as env:
+            told = rf"died {deaths} times in a row before.*status 9"
+            with pytest.raises(WorkerStartError, match=told):
+                env.step_batch(ACTIONS, serial.get_state())
+            assert env.stats.deaths == deaths
+            with pytest.raises(WorkerStartError, match=told):
+                env.step_batch(ACTIONS, serial.get_state())
 
 
 def test_a_worker_that_dies_once_before_it_is_ready(serial: CounterEnv, tmp_path: Path) -> None:
