@@ -20,6 +20,7 @@
     |   +-- WorkerStartError               it keeps dying before it is ready
     |   +-- PoisonInputError               one row kills every worker that steps it
     |   +-- StepTimeoutError (TimeoutError)  rows that outran ``step_timeout``
+    |   +-- WorkerTimeoutError (TimeoutError)  it makes no progress
     |   +-- RemoteError                    a remote exception whose own type cannot travel
     +-- RemoteTraceback                    a child's traceback, the ``__cause__`` of what it raised
 """
@@ -156,6 +157,10 @@ class StepTimeoutError(WorkerError, TimeoutError):
 
     def __str__(self) -> str:
         return str(self.args[0])
+
+
+class WorkerTimeoutError(WorkerError, TimeoutError):
+    """A child process that has something to do has made no progress for too long."""
 
 
 class RemoteError(WorkerError):

@@ -36,7 +36,7 @@ BELOW = {
     "parallel": ENV,
     "registry": ENV | {"envs", "parallel"},
     "testing": ENV | {"envs", "parallel", "registry"},
-    "batchers": ENV | {"parallel"},
+    "batchers": ENV | {"envs", "parallel"},
     "cli": ENV | {"envs", "parallel", "registry", "testing", "batchers"},
 }
 DOORS = {"__init__", "__main__"}

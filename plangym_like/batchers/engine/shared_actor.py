@@ -1,0 +1,166 @@
+"""The weights of an actor where every worker can see them, and the copies that follow."""
+
+from __future__ import annotations
+
+import copy
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from plangym_like.batchers.engine.nests import Leaf
+from plangym_like.batchers.engine.shared_nest import SharedNest
+
+# Where in the header: odd while the weights are being written; how often they have changed.
+_TICKET, _VERSION = 0, 1
+
+
+class SharedActor:
+    """The owner's side: publishes the weights of a module that it trains.
+
+    Parameters and buffers are published, wherever they live, and each part's ``training`` flag.
+    Other attributes (an exploration rate, say) are not: make a buffer of what shall travel.
+
+    Parameters
+    ----------
+    actor : torch.nn.Module
+        It is only read.
+
+    Attributes
+    ----------
+    version : int
+        How often what was published differed from what was there before; 0 at first.
+    """
+
+    def __init__(self, actor: torch.nn.Module) -> None:
+        self._actor = actor
+        self._shared = SharedNest(_layout(actor))
+        self.version = -1
+        self.publish()
+
+    @property
+    def layout(self) -> Any:
+        """The layout of the shared memory, for `plangym_like.batchers.engine.crew`."""
+        return self._shared.layout
+
+    @property
+    def fd(self) -> int:
+        """The descriptor of the shared memory."""
+        return self._shared.fd
+
+    @property
+    def tensors(self) -> Any:
+        """The shared memory, for an `ActorCopy`."""
+        return self._shared.tensors
+
+    def copy(self) -> torch.nn.Module:
+        """Return a copy of the actor on the CPU, to be sent to workers."""
+        return copy.deepcopy(self._actor).cpu()
+
+    @torch.no_grad()
+    def publish(self) -> int:
+        """Make the weights that the actor has now visible, and return their version.
+
+        Raises
+        ------
+        RuntimeError
+            Shapes or names have changed since the beginning.
+        """
+        header, shared = self._shared.tensors["header"], self._shared.tensors["weights"]
+        weights = list(_weights(self._actor))
+        if [weight.shape for weight in weights] != [leaf.shape for leaf in shared]:
+            raise RuntimeError(
+                "the actor's parameters and buffers are no longer those it began with"
+            )
+        flags = _training_flags(self._actor)
+        fresh = [weight.detach().to("cpu") for weight in weights]
+        same = torch.equal(flags, self._shared.tensors["training"]) and all(
+            _equal(new, old) for new, old in zip(fresh, shared, strict=True)
+        )
+        ticket = int(header[_TICKET])
+        if not same or self.version < 0 or ticket % 2:
+            # Odd already if an interrupt came in the middle of the last time.
+            header[_TICKET] = ticket | 1
+            for new, old in zip(fresh, shared, strict=True):
+                old.copy_(new)
+            self._shared.tensors["training"].copy_(flags)
+            self.version += 1
+            header[_VERSION] = self.version
+            header[_TICKET] = (ticket | 1) + 1
+        return self.version
+
+    def close(self) -> None:
+        """Give the descriptor back."""
+        self._shared.close()
+
+
+class ActorCopy:
+    """A worker's side: an actor that takes over the published weights when they have changed.
+
+    Parameters
+    ----------
+    actor : torch.nn.Module
+        A copy on the CPU, this object's to write to.
+    memory : nest of torch.Tensor
+        The `SharedActor`'s.
+
+    Attributes
+    ----------
+    actor : torch.nn.Module
+    version : int
+        Of the weights that it has; -1 before the first `refresh`.
+    """
+
+    def __init__(self, actor: torch.nn.Module, memory: Any) -> None:
+        self.actor = actor
+        self.version = -1
+        self._memory = memory
+        self._header = memory["header"].numpy()
+
+    @torch.no_grad()
+    def refresh(self) -> int:
+        """Take over the published weights if they are not those it has; return their version."""
+        header = self._header
+        while True:
+            ticket = int(header[_TICKET])
+            if ticket % 2 == 0:
+                version = int(header[_VERSION])
+                if version == self.version:
+                    return version
+                for own, shared in zip(_weights(self.actor), self._memory["weights"], strict=True):
+                    own.copy_(shared)
+                flags = self._memory["training"].tolist()
+                if int(header[_TICKET]) == ticket:
+                    for module, training in zip(self.actor.modules(), flags, strict=True):
+                        module.training = bool(training)
+                    self.version = version
+                    return version
+            # The owner is writing just now, or wrote meanwhile.
+            time.sleep(0.0005)
+
+
+def _layout(actor: torch.nn.Module) -> Any:
+    return {
+        "header": Leaf((2,), torch.int64),
+        "training": Leaf((sum(1 for _ in actor.modules()),), torch.bool),
+        "weights": [Leaf(tuple(weight.shape), weight.dtype) for weight in _weights(actor)],
+    }
+
+
+def _weights(actor: torch.nn.Module) -> Iterator[torch.Tensor]:
+    yield from actor.parameters()
+    yield from actor.buffers()
+
+
+def _training_flags(actor: torch.nn.Module) -> torch.Tensor:
+    return torch.tensor([module.training for module in actor.modules()], dtype=torch.bool)
+
+
+def _equal(new: torch.Tensor, old: torch.Tensor) -> bool:
+    """Return whether the two are the same bytes (a NaN equals itself)."""
+    if new.dtype != old.dtype:
+        return False
+    return torch.equal(new, old) or torch.equal(
+        new.contiguous().view(-1).view(torch.uint8), old.view(-1).view(torch.uint8)
+    )

@@ -1,0 +1,180 @@
+"""Workers for a batcher: who hosts what, and every way in which it can go wrong."""
+
+import os
+import signal
+import time
+from collections.abc import Callable
+from typing import Any
+
+import psutil
+import pytest
+import torch
+
+from plangym_like.batchers.engine.crew import Crew
+from plangym_like.batchers.engine.nests import Leaf
+from plangym_like.batchers.engine.residents import Workplace
+from plangym_like.batchers.engine.shared_nest import SharedNest
+from plangym_like.errors import (
+    ClosedError,
+    InputError,
+    RemoteTraceback,
+    WorkerDiedError,
+    WorkerTimeoutError,
+)
+
+
+class Resident:
+    def __init__(self, place: Workplace) -> None:
+        self.place = place
+
+    def where(self) -> tuple[int, int, int]:
+        return self.place.group, os.getpid(), torch.get_num_threads()
+
+    def write(self, value: int) -> None:
+        self.place.memory["board"][self.place.group] = value
+
+    def fail(self) -> None:
+        raise ZeroDivisionError("no rows")
+
+    def hang(self) -> None:
+        while True:
+            time.sleep(0.01)
+
+    def work(self, seconds: float) -> str:
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            self.place.beat()
+            time.sleep(0.01)
+        return "done"
+
+
+WORKERS = pytest.mark.parametrize("num_workers", [0, 1, 2])
+
+
+@WORKERS
+def test_every_group_is_hosted_somewhere(num_workers: int) -> None:
+    with Crew(Resident, 4, num_workers=num_workers) as crew:
+        places = [crew.run(group, "where") for group in range(4)]
+    assert [group for group, _, _ in places] == [0, 1, 2, 3]
+    assert len({pid for _, pid, _ in places}) == max(num_workers, 1)
+    assert ({pid for _, pid, _ in places} == {os.getpid()}) == (num_workers == 0)
+    assert {threads for _, _, threads in places} == {1}
+
+
+@WORKERS
+def test_memory_is_shared_with_all(num_workers: int) -> None:
+    board = SharedNest(Leaf((), torch.int64), (3,))
+    with Crew(Resident, 3, num_workers=num_workers) as crew:
+        crew.share("board", board)
+        for group in range(3):
+            crew.submit(group, "write", group + 7)
+        done = [crew.wait() for _ in range(3)]
+        assert sorted(job.group for job in done if job) == [0, 1, 2]
+        assert crew.wait() is None
+        assert crew.num_pending == 0
+    assert board.tensors.tolist() == [7, 8, 9]
+
+
+@WORKERS
+def test_jobs_of_a_group_keep_their_order(num_workers: int) -> None:
+    board = SharedNest(Leaf((), torch.int64), (2,))
+    with Crew(Resident, 2, num_workers=num_workers) as crew:
+        crew.share("board", board)
+        crew.submit(1, "write", 1)
+        crew.submit(0, "write", 2)
+        assert crew.run(1, "where")[0] == 1
+        assert board.tensors[1] == 1
+        assert [crew.wait().args for _ in range(2)] == [(1,), (2,)]  # type: ignore[union-attr]
+
+
+@WORKERS
+def test_an_error_keeps_its_type_and_says_where(num_workers: int) -> None:
+    with Crew(Resident, 2, num_workers=num_workers, name="tester") as crew:
+        pids = crew.pids
+        crew.submit(1, "fail")
+        with pytest.raises(ZeroDivisionError, match="no rows") as caught:
+            while crew.wait():
+                pass
+        (note,) = caught.value.__notes__
+        assert "group 1" in note
+        if num_workers:
+            assert isinstance(caught.value.__cause__, RemoteTraceback)
+            assert "in fail" in str(caught.value.__cause__)
+            assert f"tester-{1 % num_workers} (pid {pids[1 % num_workers]})" in note
+        with pytest.raises(ClosedError, match="no rows"):
+            crew.wait()
+    assert not any(map(psutil.pid_exists, pids))
+
+
+@WORKERS
+def test_a_resident_that_cannot_be_made(num_workers: int) -> None:
+    def make(place: Workplace) -> Any:
+        if place.group == 1:
+            raise LookupError("no game of that name")
+        return Resident(place)
+
+    with Crew(make, 2, num_workers=num_workers) as crew:
+        pids = crew.pids
+        crew.submit(0, "where")
+        crew.submit(1, "where")
+        with pytest.raises(LookupError, match="no game"):
+            while crew.wait():
+                pass
+    assert not any(map(psutil.pid_exists, pids))
+
+
+def _kill(crew: Crew) -> None:
+    os.kill(crew.pids[1], signal.SIGKILL)
+
+
+def _nothing(crew: Crew) -> None:
+    pass
+
+
+@pytest.mark.parametrize(
+    ("happens", "error"), [(_kill, WorkerDiedError), (_nothing, WorkerTimeoutError)]
+)
+def test_a_worker_that_dies_or_hangs(
+    happens: Callable[[Crew], None], error: type[Exception]
+) -> None:
+    with Crew(Resident, 2, num_workers=2, timeout=0.5) as crew:
+        pids = crew.pids
+        crew.run(0, "where"), crew.run(1, "where")
+        crew.submit(0, "work", 60.0)
+        crew.submit(1, "hang")
+        happens(crew)
+        start = time.monotonic()
+        with pytest.raises(error, match="collector-1") as caught:
+            crew.wait()
+        assert time.monotonic() - start < 8
+        assert f"pid {pids[1]}" in caught.value.__notes__[0]
+    assert not any(map(psutil.pid_exists, pids))
+
+
+def test_slow_is_not_hung() -> None:
+    with Crew(Resident, 1, num_workers=1, timeout=0.4) as crew:
+        assert crew.run(0, "work", 1.2) == "done"
+        job = crew.submit(0, "work", 0.8)
+        assert crew.wait(0.05) is None
+        assert crew.wait() is job
+
+
+@pytest.mark.parametrize("method", ["hang", "work"])
+def test_closing_is_quick_in_the_middle_of_anything(method: str) -> None:
+    crew = Crew(Resident, 2, num_workers=2)
+    pids = crew.pids
+    for group in range(2):
+        crew.submit(group, method, *([60.0] if method == "work" else []))
+    start = time.monotonic()
+    crew.close()
+    crew.close()
+    assert time.monotonic() - start < 5
+    assert not any(map(psutil.pid_exists, pids))
+    with pytest.raises(ClosedError):
+        crew.submit(0, "where")
+
+
+def test_numbers_that_make_no_sense() -> None:
+    for wrong in ({"num_groups": 0}, {"num_workers": -1}, {"timeout": 0.0}):
+        with pytest.raises(InputError):
+            Crew(Resident, **{"num_groups": 1, **wrong})  # type: ignore[arg-type]
