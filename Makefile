@@ -8,7 +8,7 @@ DEMO_ENV ?= ALE/MsPacman-v5
 DEMO_SECONDS ?= 60
 DEMO_DIR ?= demo
 
-.PHONY: help demo test lint docs bench clean
+.PHONY: help demo test lint faults docs bench clean
 .DELETE_ON_ERROR:
 # Two targets at once would install into one environment at once.
 .NOTPARALLEL:
@@ -17,6 +17,7 @@ help:
 	@echo "make demo   search $(DEMO_ENV) for about $(DEMO_SECONDS) seconds and show what was found"
 	@echo "make test   lint, type-check, build the docs, run every test and documented example"
 	@echo "make lint   ruff and mypy --strict alone"
+	@echo "make faults try hard to kill, hang, leak and confuse it: minutes"
 	@echo "make docs   build the documentation into docs/_build/html"
 	@echo "make bench  measure this package beside its rivals and redraw the published figures"
 	@echo "make clean  remove whatever the other targets made"
@@ -31,6 +32,9 @@ test: lint docs
 lint: .venv/.test
 	$(BIN)/ruff check .
 	$(BIN)/mypy --strict plangym_like
+
+faults: .venv/.test
+	$(BIN)/python -m pytest --quiet -m "full or not full" tests/faults
 
 docs: .venv/.test
 	$(BIN)/python -m sphinx -W --keep-going -q -b html docs docs/_build/html

@@ -143,8 +143,12 @@ class Layout:
             {} if self.plain_infos and not inputs.horizon else None,
         )
 
-    def result(self, rows: Rows) -> BatchTransition | BatchStep | Rollout:
-        """Return what the user gets of finished `rows`."""
+    def result(
+        self, rows: Rows, errors: Mapping[int, Exception] | None = None
+    ) -> BatchTransition | BatchStep | Rollout:
+        """Return what the user gets of finished `rows`, of which those in `errors` failed."""
+        if errors:
+            _blank(rows, list(errors))
         if horizon := rows.inputs.horizon:
             assert rows.next_states is not None
             observations = rows.observations
@@ -158,7 +162,7 @@ class Layout:
                 rows.terminateds,
                 rows.truncateds,
             )
-        infos = self._infos(rows)
+        infos = self._infos(rows, errors)
         if rows.next_states is None:
             return BatchStep(
                 rows.observations, rows.rewards, rows.terminateds, rows.truncateds, infos
@@ -172,19 +176,40 @@ class Layout:
             infos,
         )
 
-    def _infos(self, rows: Rows) -> BatchInfo:
+    def _infos(self, rows: Rows, errors: Mapping[int, Exception] | None) -> BatchInfo:
         count, dt = rows.inputs.count, rows.inputs.dt
         columns = {**rows.columns, "n_step": rows.n_step, "dt": dt}
         plain: Sequence[Mapping[str, Any]] | None = None
         if rows.infos:
             plain = [rows.infos.get(index, {}) for index in range(count)]
-        return BatchInfo(count, columns, plain)
+        return BatchInfo(count, columns, plain, errors)
 
     def _check_states(self, states: Any) -> Row:
         empty_list = isinstance(states, (list, tuple)) and not states
         if empty_list or (isinstance(states, np.ndarray) and states.shape == (0,)):
             return np.empty((0, self.format.state_nbytes), np.uint8)
         return self.format.check(states)
+
+
+def _blank(rows: Rows, failed: list[int]) -> None:
+    """Leave nothing of rows that failed: a state that no environment takes, a reward of NaN."""
+    if rows.next_states is not None:
+        rows.next_states[failed] = 0
+    if rows.observations is not None:
+        spaces.blank(rows.observations, failed)
+    rows.rewards[failed] = np.nan
+    for column in (rows.terminateds, rows.truncateds, rows.n_step, *rows.columns.values()):
+        column[failed] = 0
+    if rows.infos is not None:
+        for index in failed:
+            rows.infos.pop(index, None)
+
+
+def check_on_error(on_error: Any) -> bool:
+    """Return whether to mask rows that fail; `InputError` unless ``"raise"`` or ``"mask"``."""
+    if on_error not in ("raise", "mask"):
+        raise InputError(f"on_error is 'raise' or 'mask', got {on_error!r}")
+    return bool(on_error == "mask")
 
 
 def dt_of(inputs: Inputs, index: int) -> int:

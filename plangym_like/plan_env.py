@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from plangym_like import state_files
-from plangym_like.batches import Rows
+from plangym_like.batches import Rows, check_on_error
 from plangym_like.standing_env import StandingEnv
 from plangym_like.states import HEADER_NBYTES, Row
 from plangym_like.transitions import BatchStep, BatchTransition, Rollout
@@ -47,6 +47,7 @@ class PlanEnv(StandingEnv):
         *,
         seeds: Any = None,
         blocking: bool = True,
+        on_error: str = "raise",
     ) -> Any:
         """Step N states, each by its own action; the env's current state is untouched.
 
@@ -65,6 +66,12 @@ class PlanEnv(StandingEnv):
             Reseed each row's randomness before it steps.
         blocking : bool
             ``False`` returns a promise: call it for the result.
+        on_error : {"raise", "mask"}
+            What becomes of a row that raises, or that kills or hangs its worker. ``"raise"``: the
+            lowest such row's error is raised. ``"mask"``: ``infos.failed`` ``(N,) bool`` says which
+            rows failed, ``infos.errors`` what they raised, and all other rows are there; a failed
+            row's state is all zeros, which no environment takes, its reward NaN, its observation
+            zeros and its flags false.
 
         Returns
         -------
@@ -81,7 +88,8 @@ class PlanEnv(StandingEnv):
             wanted = return_state if return_state is not None else states is not None
             given = self.get_state() if states is None else states
             inputs = self._layout.check(actions, given, dt, seeds)
-            result: Any = self._run(self._layout.allocate(inputs, states=wanted))
+            masked = check_on_error(on_error)
+            result: Any = self._run(self._layout.allocate(inputs, states=wanted), masked)
         return result if blocking else lambda timeout=None: result
 
     def rollout_batch(
@@ -115,9 +123,27 @@ class PlanEnv(StandingEnv):
             result: Any = self._run(rows)
         return result if blocking else lambda timeout=None: result
 
-    def _run(self, rows: Rows) -> BatchTransition | BatchStep | Rollout:
+    def _run(self, rows: Rows, masked: bool = False) -> BatchTransition | BatchStep | Rollout:
+        if masked:
+            return self._layout.result(rows, self.run_rows_apart(rows, 0, rows.inputs.count))
         self.run_rows(rows, 0, rows.inputs.count)
         return self._layout.result(rows)
+
+    def run_rows_apart(self, rows: Rows, start: int, stop: int) -> dict[int, Exception]:
+        """Step rows `start` to `stop`, each whatever the others raise; return what was raised."""
+        failure = None
+        try:
+            self.run_rows(rows, start, stop)
+        except Exception as error:
+            failure = error
+        if failure is None:
+            return {}
+        if stop - start == 1:
+            return {start: failure}
+        # A family may step many rows at once, and leave none of them done when one raises.
+        middle = (start + stop) // 2
+        lower = self.run_rows_apart(rows, start, middle)
+        return lower | self.run_rows_apart(rows, middle, stop)
 
     def run_rows(self, rows: Rows, start: int, stop: int) -> None:
         """Step rows `start` to `stop` of a checked batch; what lanes of a batch call."""
@@ -129,6 +155,7 @@ class PlanEnv(StandingEnv):
             if stop <= start:
                 return
             fresh = None if rows.next_states is None else rows.next_states[start:stop]
+            rows.cursor[0] = start
             if fresh is not None and not sim.copies_headers:
                 layout.format.stamp(fresh)
             try:
@@ -136,7 +163,7 @@ class PlanEnv(StandingEnv):
                     sim.rollout_rows(rows, start, stop)
                 else:
                     sim.step_rows(rows, start, stop)
-            except Exception as error:
+            except BaseException as error:
                 error.add_note(f"(in row {int(rows.cursor[0])} of a batch of {rows.inputs.count})")
                 raise
             if fresh is not None:

@@ -82,6 +82,21 @@ def put(space: spaces.Space[Any], batch: Any, index: int | tuple[int, ...], valu
         batch[index] = value
 
 
+def blank(batch: Any, indices: Sequence[int]) -> None:
+    """Write zeros over rows `indices` of `batch`; ``None`` where rows are objects."""
+    if isinstance(batch, dict):
+        for inner in batch.values():
+            blank(inner, indices)
+    elif isinstance(batch, tuple):
+        for inner in batch:
+            blank(inner, indices)
+    elif isinstance(batch, list):
+        for index in indices:
+            batch[index] = None
+    else:
+        batch[indices] = 0
+
+
 def take(batch: Any, index: int | tuple[int, ...]) -> Any:
     """Return row `index` of `batch`, a nest of arrays or a list."""
     if isinstance(batch, dict):

@@ -93,6 +93,8 @@ class BatchInfo(Sequence[dict[str, Any]]):
     key in one dtype and shape, else an object array with ``None`` where a row lacks it.
     ``infos.mask("lives")`` tells which rows have it.
 
+    With ``on_error="mask"``, `failed` says which rows failed and `errors` what they raised.
+
     >>> infos = BatchInfo(2, {"n_step": np.array([4, 3])}, [{}, {"won": True}])
     >>> infos[1]
     {'won': True, 'n_step': 3}
@@ -102,17 +104,19 @@ class BatchInfo(Sequence[dict[str, Any]]):
     (array([None, True], dtype=object), array([False,  True]))
     """
 
-    __slots__ = ("_columns", "_count", "_rows")
+    __slots__ = ("_columns", "_count", "_errors", "_rows")
 
     def __init__(
         self,
         count: int,
         columns: Mapping[str, NDArray[Any] | int],
         rows: Sequence[Mapping[str, Any]] | None = None,
+        errors: Mapping[int, Exception] | None = None,
     ) -> None:
         self._count = count
         self._columns = columns
         self._rows = rows
+        self._errors = dict(errors or {})
 
     def __len__(self) -> int:
         return self._count
@@ -136,6 +140,18 @@ class BatchInfo(Sequence[dict[str, Any]]):
 
     def __repr__(self) -> str:
         return f"BatchInfo({self._count} rows, keys {sorted(self.keys())})"
+
+    @property
+    def errors(self) -> dict[int, Exception]:
+        """What each failed row raised, by the row's index; empty unless ``on_error="mask"``."""
+        return self._errors
+
+    @property
+    def failed(self) -> NDArray[np.bool_]:
+        """Which rows failed, ``(N,) bool``."""
+        failed = np.zeros(self._count, bool)
+        failed[list(self._errors)] = True
+        return failed
 
     def keys(self) -> set[str]:
         """Return every key that some row has."""

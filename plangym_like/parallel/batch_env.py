@@ -10,14 +10,15 @@ from functools import partial
 from typing import Any, Self
 
 from plangym_like import spaces
-from plangym_like.batches import Inputs, Layout
-from plangym_like.errors import ClosedError, InputError, WorkerDiedError, WorkerStartError
+from plangym_like.batches import Inputs, Layout, check_on_error
+from plangym_like.errors import ClosedError, InputError, WorkerDiedError
 from plangym_like.parallel.batch_memory import BatchMemory
 from plangym_like.parallel.costs import Costs
 from plangym_like.parallel.external_process import ExternalProcess
 from plangym_like.parallel.flight import Flight
 from plangym_like.parallel.fork_safety import forget_after_fork
 from plangym_like.parallel.lane import CONTROL_WORDS
+from plangym_like.parallel.mortality import Mortality
 from plangym_like.parallel.placement import REGIONS
 from plangym_like.parallel.shared_memory import BlockPool, SharedBlock
 from plangym_like.parallel.stats import Stats
@@ -25,8 +26,7 @@ from plangym_like.parallel.worker_lane import WorkerLane
 from plangym_like.plan_env import PlanEnv
 from plangym_like.states import Row
 
-_CLOSE_SECONDS = 3.0
-_FAILED_STARTS = 3
+_CLOSE_SECONDS = 2.0
 _SHARED = {
     "observation_space": "observation space",
     "action_space": "action space",
@@ -88,7 +88,8 @@ class BatchEnv:
         self._leftover: list[BatchMemory] = []
         self._state: Row | None = None
         self._closed = self._start_over = False
-        self._failed_starts = 0
+        self.mortality = Mortality()
+        self.slowest_row = 0.0
         self._closed_because = "this BatchEnv has been closed"
         forget_after_fork(self)
 
@@ -119,6 +120,7 @@ class BatchEnv:
         *,
         seeds: Any = None,
         blocking: bool = True,
+        on_error: str = "raise",
     ) -> Any:
         """Step N rows; see `PlanEnv.step_batch`.
 
@@ -127,7 +129,8 @@ class BatchEnv:
         wanted = return_state if return_state is not None else states is not None
         given = self._common_state() if states is None else states
         inputs = self.layout.check(actions, given, dt, seeds)
-        return self.run(inputs, states=wanted, observations=True, blocking=blocking)
+        masked = check_on_error(on_error)
+        return self.run(inputs, states=wanted, observations=True, blocking=blocking, masked=masked)
 
     def run(
         self,
@@ -136,11 +139,13 @@ class BatchEnv:
         states: bool,
         observations: bool,
         blocking: bool,
+        masked: bool = False,
         pools: dict[str, BlockPool] | None = None,
     ) -> Any:
         """Step checked inputs; return their result, or a promise of it.
 
-        `pools`: where its memory comes from, if not from this object's own.
+        `masked`: rows that fail are told in the result instead of raised. `pools`: where its memory
+        comes from, if not from this object's own.
         """
         with self.lock:
             self.ensure_open()
@@ -149,7 +154,7 @@ class BatchEnv:
             self.stats.batches += 1
             self.stats.rows += inputs.count
             if self._stays_here(inputs):
-                result = self._run_here(inputs, states, observations)
+                result = self._run_here(inputs, states, observations, masked)
                 return result if blocking else lambda timeout=None: result
             self._settle()
             begun = time.perf_counter()
@@ -161,6 +166,7 @@ class BatchEnv:
                 states=states,
                 observations=observations,
                 here=blocking,
+                masked=masked,
             )
             self._flight = flight
             if not blocking:
@@ -180,14 +186,16 @@ class BatchEnv:
             return True
         return not self._costs.send(inputs.count, _steps(inputs))
 
-    def _run_here(self, inputs: Inputs, states: bool, observations: bool) -> Any:
+    def _run_here(self, inputs: Inputs, states: bool, observations: bool, masked: bool) -> Any:
         rows = self.layout.allocate(inputs, states=states, observations=observations)
+        errors: dict[int, Exception] | None = None
         if self._caller is not None and inputs.count:
+            run = self._caller.run_rows_apart if masked else self._caller.run_rows
             begun = time.perf_counter()
-            self._caller.run_rows(rows, 0, inputs.count)
+            errors = run(rows, 0, inputs.count)
             seconds = time.perf_counter() - begun
             self._costs.note(inputs.count, _steps(inputs), seconds=seconds, sent=False)
-        return self.layout.result(rows)
+        return self.layout.result(rows, errors)
 
     def wait(self, seconds: float) -> None:
         """Sleep until a worker says something or dies, or `seconds` have passed."""
@@ -203,6 +211,13 @@ class BatchEnv:
         self._poller.poll(seconds * 1000)
         for lane in self.lanes:
             lane.process.drain()
+
+    def bury(self, lane: WorkerLane, *, stray: bool = True) -> None:
+        """Give a lane whose worker died a fresh process; `stray`: it was in no row."""
+        self.stats.deaths += 1
+        if stray:
+            self.mortality.note_stray()
+        self.restart(lane)
 
     def restart(self, lane: WorkerLane) -> None:
         """Give the lane a fresh process."""
@@ -221,18 +236,11 @@ class BatchEnv:
         """
         try:
             if lane.arrive():
-                self._failed_starts = 0
+                self.mortality.note_start()
         except WorkerDiedError as error:
             # It may be due to chance.
-            self._failed_starts += 1
-            self.stats.deaths += 1
-            self.restart(lane)
-            if self._failed_starts >= _FAILED_STARTS * len(self.lanes):
-                failed, self._failed_starts = self._failed_starts, 0
-                raise WorkerStartError(
-                    f"workers died {failed} times in a row before their environments stood, the "
-                    f"last time because: {error}"
-                ) from error
+            self.bury(lane)
+            self.mortality.note_failed_start(error, len(self.lanes))
         except Exception:
             # The others have the same constructor; what they say of it later is no news.
             self._start_over = True
@@ -240,6 +248,7 @@ class BatchEnv:
 
     def _settle(self) -> None:
         """Let lanes that were abandoned in a batch come to rest, and see to those that died."""
+        abandoned = [lane for lane in self.lanes if lane.busy]
         while any(lane.busy and not lane.lost for lane in self.lanes):
             for lane in self.lanes:
                 if lane.busy and lane.job.done():
@@ -255,8 +264,7 @@ class BatchEnv:
                 self.restart(lane)
             self.arrive(lane)
             if not lane.process.is_alive():
-                self.stats.deaths += 1
-                self.restart(lane)
+                self.bury(lane, stray=lane not in abandoned)
         while self._leftover:
             self._leftover.pop().release()
 
@@ -314,7 +322,7 @@ class BatchEnv:
     def close(self) -> None:
         """Close all workers; results already returned stay valid. May be called again.
 
-        Takes 3 seconds at most: workers that are still in a row by then are killed.
+        Takes some 2 seconds at most: workers that are still in a row by then are killed.
         """
         if self._closed:
             return

@@ -39,6 +39,8 @@ class Flight:
         Whether they are wanted back.
     here : bool
         Whether this process starts on a share at once, instead of helping when it lands.
+    masked : bool
+        Whether rows that fail are told in the result instead of raised.
     """
 
     def __init__(
@@ -51,6 +53,7 @@ class Flight:
         states: bool,
         observations: bool,
         here: bool,
+        masked: bool = False,
     ) -> None:
         self._house: BatchEnv = weakref.proxy(house)
         self._pools = pools
@@ -58,6 +61,7 @@ class Flight:
             inputs = replace(inputs, actions=copy.deepcopy(inputs.actions))
         self._inputs = inputs
         self._here = here
+        self._masked = masked
         self._result: Any = None
         self._error: BaseException | None = None
         self._landed = False
@@ -68,9 +72,11 @@ class Flight:
         self._sent = self._rows.inputs
         # Once the caller goes on, its arrays are its own again.
         self._rows.inputs = inputs if here else self._sent
-        step_here = None if caller is None else partial(caller.run_rows, self._rows)
+        step_here: Any = None
+        if caller is not None:
+            step_here = partial(caller.run_rows_apart if masked else caller.run_rows, self._rows)
         send = partial(Flight._send, weakref.proxy(self))
-        self._schedule = Schedule(self._house, self._rows, send, step_here)
+        self._schedule = Schedule(self._house, self._rows, send, step_here, masked=masked)
         try:
             self._copy_inputs()
             self._schedule.launch(here=here)
@@ -106,6 +112,7 @@ class Flight:
             blocks={region: block.number for region, block in blocks.items()},
             dropped=tuple(number for number in dropped if number in lane.known),
             careful=careful,
+            masked=self._masked,
             actions=actions,
         )
         lane.send(make_job, list(blocks.values()), start, stop)
@@ -134,7 +141,8 @@ class Flight:
             self._error = self._schedule.finish()
             if self._error is None:
                 self._rows.inputs = self._inputs
-                self._result = self._house.layout.result(self._own_rows())
+                errors = self._schedule.errors
+                self._result = self._house.layout.result(self._own_rows(), errors)
                 self._memory.release()
             else:
                 self._abandon()

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from plangym_like.errors import StateMismatchError
 from plangym_like.parallel.placement import Memory, Shape, place, signature
+from plangym_like.parallel.remote_errors import pack_exception
 from plangym_like.parallel.shared_memory import attach
 from plangym_like.plan_env import PlanEnv
 
@@ -30,8 +31,8 @@ class Job:
     """Rows `start` to `stop` of a batch, for one lane.
 
     ``blocks`` names the block of each region; ``attached`` numbers the descriptors that came
-    along, ``dropped`` the blocks to forget. ``careful`` steps one row at a time. ``actions`` are
-    the range's actions where their space is no array.
+    along, ``dropped`` the blocks to forget. ``careful`` steps one row at a time; ``masked`` goes on
+    after a row that raises. ``actions`` are the range's actions where their space is no array.
     """
 
     lane: int
@@ -44,6 +45,7 @@ class Job:
     attached: Sequence[int]
     dropped: Sequence[int]
     careful: bool
+    masked: bool
     actions: Sequence[Any] | None
 
 
@@ -55,6 +57,7 @@ class Report:
     seconds: float
     infos: dict[int, Mapping[str, Any]] = field(default_factory=dict)
     observations: dict[int, Any] = field(default_factory=dict)
+    errors: dict[int, bytes] = field(default_factory=dict)
 
 
 def run_job(env: PlanEnv, job: Job, fds: Sequence[int] = ()) -> Report:
@@ -85,17 +88,22 @@ def run_job(env: PlanEnv, job: Job, fds: Sequence[int] = ()) -> Report:
     rows = place(layout, job.shape, regions, actions)
     control = control_line(_blocks[job.control], job.lane)
     rows.cursor = control[CURSOR : CURSOR + 1]
+    errors: dict[int, Exception] = {}
     begun = time.perf_counter()
     at = job.start
     while (limit := min(job.stop, int(control[LIMIT]))) > at:
         stop = at + 1 if job.careful else at + portion(limit - at, _seconds_per_row)
         control[REACH] = stop
         started = time.perf_counter()
-        env.run_rows(rows, at, stop)
+        if job.masked:
+            errors |= env.run_rows_apart(rows, at, stop)
+        else:
+            env.run_rows(rows, at, stop)
         taken = (time.perf_counter() - started) / (stop - at)
         _seconds_per_row = faded_minimum(_seconds_per_row, taken)
         control[DONE] = at = stop
     report = Report(at, time.perf_counter() - begun)
+    report.errors = {index: pack_exception(error) for index, error in errors.items()}
     if rows.infos:
         report.infos = dict(rows.infos)
     if isinstance(rows.observations, list):

@@ -10,6 +10,7 @@ from typing import Any, Self
 
 import numpy as np
 
+from plangym_like.batches import check_on_error
 from plangym_like.errors import InputError
 from plangym_like.parallel import nursery
 from plangym_like.parallel.batch_env import BatchEnv
@@ -47,7 +48,8 @@ class ParallelEnv:
         simulator cannot take this process with it.
     step_timeout : float, optional
         Seconds that one row may take; a worker that exceeds them is replaced and the row tried once
-        more, then `StepTimeoutError` is raised. Implies `isolate`.
+        more, for 0.2 s or as long as ten usual rows take, then `StepTimeoutError` is raised.
+        Implies `isolate`.
     start_method : {"forkserver", "spawn", "fork"}
         How children are born.
     kwargs
@@ -200,13 +202,17 @@ class ParallelEnv:
         *,
         seeds: Any = None,
         blocking: bool = True,
+        on_error: str = "raise",
     ) -> Any:
         """Step N states on all lanes; see `PlanEnv.step_batch`."""
         env = self.plan_env
         wanted = return_state if return_state is not None else states is not None
         given = env.get_state() if states is None else states
         inputs = env.layout.check(actions, given, dt, seeds)
-        return self.batch_env.run(inputs, states=wanted, observations=True, blocking=blocking)
+        how: dict[str, Any] = {"masked": True} if check_on_error(on_error) else {}
+        return self.batch_env.run(
+            inputs, states=wanted, observations=True, blocking=blocking, **how
+        )
 
     make_transitions = step_batch
 

@@ -10,11 +10,12 @@ from __future__ import annotations
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from plangym_like.batches import Rows, split
 from plangym_like.errors import PoisonInputError, StepTimeoutError, WorkerDiedError
-from plangym_like.parallel.lane import faded_minimum, portion
+from plangym_like.parallel.lane import Report, faded_minimum, portion
+from plangym_like.parallel.remote_errors import unpack_exception
 from plangym_like.parallel.worker_lane import WorkerLane
 
 if TYPE_CHECKING:
@@ -22,8 +23,12 @@ if TYPE_CHECKING:
 
 _LOOK_SECONDS = 2e-3
 _WAIT_SECONDS = 0.5
-_MOST_DEATHS = 4
-_DEATHS_ALONE = 2
+_LOOK_AT_CLOCK_SECONDS = 0.02
+# How long a row that hung may take when it is tried again: a hang by chance shows in that time, and
+# the caller has waited long enough already. Where rows are slow, so many of them.
+_SECOND_TRY_SECONDS, _SECOND_TRY_ROWS = 0.2, 10
+# How long a worker may take to begin its rows, beyond the time for one of them.
+_BEGIN_SECONDS = 10.0
 
 
 class Schedule:
@@ -38,7 +43,15 @@ class Schedule:
     send : callable
         ``send(lane, start, stop, careful)`` hands rows to a lane.
     step_here : callable or None
-        ``step_here(start, stop)`` steps rows in this process; ``None``: never do that.
+        ``step_here(start, stop)`` steps rows in this process, and where `masked` returns what those
+        that failed raised; ``None``: never do that.
+    masked : bool
+        Whether to go on after a row that fails.
+
+    Attributes
+    ----------
+    errors : dict of int to Exception
+        Where `masked`: what failed, by row.
     """
 
     def __init__(
@@ -46,7 +59,9 @@ class Schedule:
         house: BatchEnv,
         rows: Rows,
         send: Callable[[WorkerLane, int, int, bool], None],
-        step_here: Callable[[int, int], None] | None,
+        step_here: Callable[[int, int], dict[int, Exception] | None] | None,
+        *,
+        masked: bool = False,
     ) -> None:
         self._house = house
         self._rows = rows
@@ -57,9 +72,12 @@ class Schedule:
         self._suspects: deque[int] = deque()
         self._deaths: Counter[int] = Counter()
         self._deaths_alone: Counter[int] = Counter()
-        self._timeouts: dict[int, int] = {}
+        self._outran: set[int] = set()
+        self._hung: set[int] = set()
+        self._masked = masked
+        self.errors: dict[int, Exception] = {}
         self._own = (0, 0)
-        self._failure: tuple[int, BaseException] | None = None
+        self._failure: tuple[int, Exception] | None = None
         self._careful = False
 
     # Dealing out
@@ -84,7 +102,7 @@ class Schedule:
         self._house.stats.rows_sent += stop - start
         self._send(lane, start, stop, self._careful)
 
-    def finish(self) -> BaseException | None:
+    def finish(self) -> Exception | None:
         """Bring the batch to its end.
 
         Returns what the lowest row that failed raised, ``None`` if none did; rows above it may not
@@ -102,7 +120,11 @@ class Schedule:
             if not self._pending and not self._suspects and not self._any_busy():
                 break
             self._house.wait(self._nap())
-        return None if self._failure is None else self._failure[1]
+        if self._failure is None:
+            return None
+        if isinstance(self._failure[1], StepTimeoutError):
+            return self._timed_out(sorted(self._hung))
+        return self._failure[1]
 
     def _step_own(self) -> None:
         """Step rows here until it is time to look at the other lanes."""
@@ -113,7 +135,7 @@ class Schedule:
             begun = time.perf_counter()
             assert self._step_here is not None
             try:
-                self._step_here(start, middle)
+                self.errors |= self._step_here(start, middle) or {}
             except Exception as error:
                 self._fail(int(self._rows.cursor[0]), error)
                 return
@@ -182,8 +204,7 @@ class Schedule:
             elif not lane.ready:
                 self._house.arrive(lane)
             elif lane.process.fileno() < 0:
-                self._house.stats.deaths += 1
-                self._house.restart(lane)
+                self._house.bury(lane)
 
     def _hear(self, lane: WorkerLane) -> None:
         stop = lane.stop
@@ -194,6 +215,9 @@ class Schedule:
         except Exception as error:
             self._fail(max(lane.cursor, 0), error.with_traceback(None))
         else:
+            self._note_alive(lane, report)
+            for index, packed in report.errors.items():
+                self._lose(index, cast(Exception, unpack_exception(packed)))
             if self._rows.infos is not None:
                 self._rows.infos.update(report.infos)
             for index, value in report.observations.items():
@@ -201,22 +225,40 @@ class Schedule:
             if report.stop < stop:
                 self._pending.append((report.stop, stop))
 
+    def _note_alive(self, lane: WorkerLane, report: Report) -> None:
+        """Learn from a lane that has done its rows."""
+        house = self._house
+        if (count := report.stop - lane.start) > 0:
+            house.mortality.note_rows_done()
+            house.slowest_row = max(house.slowest_row * 0.9, report.seconds / count)
+            if lane.alone and self._deaths[lane.start]:
+                # The row was innocent: its worker was killed by something else.
+                house.mortality.note_stray()
+            if lane.alone:
+                self._outran.discard(lane.start)
+
     def _mourn(self, lane: WorkerLane, error: WorkerDiedError) -> None:
         """Hand out a dead lane's unfinished rows again, the one that was running on its own."""
         start, row, stop = self._take_back(lane)
-        alone = lane.alone
-        self._house.stats.deaths += 1
-        self._house.restart(lane)
+        alone, mortality = lane.alone, self._house.mortality
+        in_row = start <= row < stop
+        done = lane.done > lane.start
+        self._house.bury(lane, stray=not in_row)
         self._careful = True
-        if start <= row < stop:
+        if done:
+            mortality.note_rows_done()
+        else:
+            mortality.note_barren(error)
+        if not in_row:
+            row = stop
+        else:
             self._deaths[row] += 1
             self._deaths_alone[row] += alone
-            if self._deaths[row] < _MOST_DEATHS or self._deaths_alone[row] < _DEATHS_ALONE:
-                self._suspect(row)
+            told = self._deaths[row], self._deaths_alone[row], error.exitcode
+            if mortality.blames(*told):
+                self._lose(row, self._poisoned(row, error))
             else:
-                self._fail(row, self._poisoned(row, error))
-        else:
-            row = stop
+                self._suspect(row)
         self._retry(start, row, stop)
 
     def _suspect(self, row: int) -> None:
@@ -229,45 +271,70 @@ class Schedule:
         """Return a lost lane's rows: the first to do again, the one it was in, and the end."""
         # What a lane reports at its end is lost, even of rows that are done in shared memory.
         reports = self._rows.infos is not None or isinstance(self._rows.observations, list)
-        return lane.start if reports else lane.done, lane.cursor, lane.reach
+        start = lane.start if reports or self._masked else lane.done
+        return start, lane.cursor, lane.reach
 
     def _retry(self, start: int, row: int, stop: int) -> None:
-        """Hand out again all rows from `start` to `stop` but `row`."""
-        ranges = [(start, row), (row + 1, stop)]
-        self._pending += [(first, last) for first, last in ranges if first < last]
+        """Hand out again all rows from `start` to `stop` but `row`, and those that are lost."""
+        first = start
+        for last in (*sorted({row, *self.errors} & set(range(start, stop))), stop):
+            if first < last:
+                self._pending.append((first, last))
+            first = last + 1
         self._house.stats.rows_retried += max(0, stop - start)
 
     def _watch(self, lane: WorkerLane) -> None:
+        """Replace a worker that hangs; its row is tried once more, for a short while."""
         limit = self._house.step_timeout
         assert limit is not None
-        if lane.idle_seconds() <= limit:
-            return
         start, row, stop = self._take_back(lane)
+        begun, again = start <= row < stop, row in self._outran
+        if not begun:
+            patience = limit + _BEGIN_SECONDS
+        elif again:
+            short = max(_SECOND_TRY_SECONDS, _SECOND_TRY_ROWS * self._house.slowest_row)
+            patience = min(limit, short)
+        else:
+            patience = limit
+        if lane.idle_seconds() <= patience:
+            return
         self._house.stats.timeouts += 1
         self._house.restart(lane)
-        self._timeouts[row] = self._timeouts.get(row, 0) + 1
-        if self._timeouts[row] > 1:
-            self._fail(
-                row,
-                StepTimeoutError(
-                    f"row {row} took longer than step_timeout={limit} seconds in two workers, "
-                    "which were killed and replaced; the environment hangs in this state, or needs "
-                    "a larger step_timeout",
-                    [row],
-                ),
-            )
+        if not begun:
+            row = stop
+        elif again:
+            self._hung.add(row)
+            self._outran.discard(row)
+            self._lose(row, self._timed_out([row]))
         else:
+            self._outran.add(row)
             self._suspect(row)
         self._retry(start, row, stop)
 
+    def _timed_out(self, rows: list[int]) -> StepTimeoutError:
+        named = f"row {rows[0]}" if len(rows) == 1 else f"rows {', '.join(map(str, rows))}"
+        return StepTimeoutError(
+            f"{named} took longer than step_timeout={self._house.step_timeout} seconds, and hung "
+            "again in a fresh worker; the environment hangs in this state, or needs a larger "
+            "step_timeout",
+            rows,
+        )
+
     # Failing
 
-    def _fail(self, row: int, error: BaseException) -> None:
+    def _lose(self, row: int, error: Exception) -> None:
+        """Give `row` up."""
+        if self._masked:
+            self.errors[row] = error
+        else:
+            self._fail(row, error)
+
+    def _fail(self, row: int, error: Exception) -> None:
         """Note the failure of `row`; rows above it need no stepping any more."""
         if self._failure is None or row < self._failure[0]:
             self._failure = (row, error)
         last = self._failure[0]
-        self._suspects = deque(row for row in self._suspects if row < last)
+        self._suspects = deque(row for row in self._suspects if row < last or row in self._outran)
         start, stop = self._own
         self._own = (start, min(stop, last)) if start < last and row != start else (0, 0)
         for lane in self._lanes:
@@ -275,13 +342,17 @@ class Schedule:
                 lane.lower(max(last, 0))
 
     def _below_failure(self) -> bool:
-        """Return whether rows below the lowest failure are still on their way."""
+        """Return whether rows below the lowest failure are still on their way.
+
+        Where that is a timeout, rows above it that hung as well are awaited, to be told with it.
+        """
         assert self._failure is not None
-        row = self._failure[0]
+        row, error = self._failure
+        also: set[int] = self._outran if isinstance(error, StepTimeoutError) else set()
         return (
-            self._any_busy()
+            any(lane.busy and (lane.done < row or lane.done in also) for lane in self._lanes)
             or any(start < row for start, _ in self._pending)
-            or bool(self._suspects)
+            or any(suspect < row or suspect in also for suspect in self._suspects)
         )
 
     def abandon(self) -> None:
@@ -295,7 +366,7 @@ class Schedule:
 
     def _nap(self) -> float:
         limit = self._house.step_timeout
-        return _WAIT_SECONDS if limit is None else min(_WAIT_SECONDS, max(0.005, limit / 8))
+        return _WAIT_SECONDS if limit is None else min(_LOOK_AT_CLOCK_SECONDS, limit / 8)
 
     def _poisoned(self, row: int, error: WorkerDiedError) -> PoisonInputError:
         poisoned = PoisonInputError(

@@ -1,0 +1,168 @@
+"""What is done to workers: kills at chosen moments, and rows that do harm."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import random
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from playground import CounterEnv, CounterSimulator, kill_itself
+
+from plangym_like.parallel import worker
+from plangym_like.parallel.external_process import ExternalProcess
+from plangym_like.parallel.messages import frame
+from plangym_like.plan_env import PlanEnv
+from plangym_like.simulator import Outcome
+
+LARGE = 1 << 16
+
+
+def kill(process: ExternalProcess) -> bool:
+    """Send SIGKILL as a stranger would; return whether there was somebody to get it."""
+    try:
+        signal.pidfd_send_signal(process.sentinel, signal.SIGKILL)  # type: ignore[arg-type]
+    except (OSError, TypeError):  # it has ended, and its descriptor is closed
+        return False
+    return True
+
+
+class Killer:
+    """Kills a random worker again and again, from another thread, while the block runs."""
+
+    def __init__(self, batch_env: Any, seconds: float, seed: int = 0) -> None:
+        self._batch_env, self._seconds = batch_env, seconds
+        self._random = random.Random(seed)
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+        self.kills = 0
+
+    def _run(self) -> None:
+        while not self._over.wait(self._seconds):
+            lane = self._random.randrange(len(self._batch_env))
+            self.kills += kill(self._batch_env[lane])
+
+    def __enter__(self) -> Killer:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self._thread.join()
+
+
+class Fuses:
+    """Harm that each of a given number of workers does once: as many files, taken one by one."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        folder.mkdir()
+        self._made = 0
+
+    def lay(self) -> None:
+        """Make one more worker do harm."""
+        (self._folder / f"{self._made}").touch()
+        self._made += 1
+
+    def left(self) -> int:
+        """Return how many have not gone off."""
+        return len(os.listdir(self._folder))
+
+    def goes_off(self) -> bool:
+        """Return whether it is this process's turn to do harm."""
+        for name in os.listdir(self._folder):
+            with contextlib.suppress(FileNotFoundError):
+                (self._folder / name).unlink()
+                return True
+        return False
+
+
+class VerboseSimulator(CounterSimulator):
+    """A counter with so much to say of some rows that replies are long."""
+
+    def step(self, action: Any, dt: int) -> Outcome:
+        obs, reward, terminated, truncated, info, frames = super().step(action, dt)
+        if info["total"] % 8 == 0:
+            info["story"] = info["total"].to_bytes(8, "little") * 2500
+        return obs, reward, terminated, truncated, info, frames
+
+
+class VerboseEnv(PlanEnv):
+    """Plans over a `VerboseSimulator`."""
+
+    simulator_class = VerboseSimulator
+
+
+class Mortal:
+    """Makes a `VerboseEnv` that, in workers, dies at the moments that its fuses are laid for."""
+
+    def __init__(self, folder: Path) -> None:
+        self.at_start = Fuses(folder / "start")
+        self.in_reply = Fuses(folder / "reply")
+        self.in_step = Fuses(folder / "step")
+        self._owner = os.getpid()
+
+    def __call__(self, name: str, **kwargs: Any) -> PlanEnv:
+        if os.getpid() == self._owner:
+            return VerboseEnv(name, num_actions=1 << 40, **kwargs)
+        if self.at_start.goes_off():
+            kill_itself(0)
+        worker.Worker._send = self._dying_send()  # type: ignore[method-assign]
+        return VerboseEnv(name, num_actions=1 << 40, trap=self._trap, **kwargs)
+
+    def _trap(self, action: int) -> None:
+        # Actions count on within a batch, so this comes in the middle of some lane's rows.
+        if action % 20 == 7 and self.in_step.goes_off():
+            kill_itself(action)
+
+    def _dying_send(self) -> Callable[[worker.Worker, int, int, bytes], None]:
+        send, fuses = worker.Worker._send, self.in_reply
+
+        def dying_send(self: worker.Worker, kind: int, request: int, payload: bytes) -> None:
+            if len(payload) > LARGE and fuses.goes_off():
+                data = b"".join(frame(kind, request, payload))
+                self._connection.sendall(data[: len(data) // 2])
+                kill_itself(0)
+            send(self, kind, request, payload)
+
+        return dying_send
+
+
+def overflow(action: int) -> None:
+    """Run out of stack, in C."""
+    sys.setrecursionlimit(1 << 30)
+    kind = ctypes.CFUNCTYPE(None)
+    call = kind(lambda: call())
+    call()
+
+
+def sleep(action: int) -> None:
+    """Stay here without a word."""
+    time.sleep(600)
+
+
+def loop(action: int) -> None:
+    """Stay here, and keep a core busy."""
+    while True:
+        pass
+
+
+def dangerous(harms: list[Callable[[int], None]]) -> Callable[..., PlanEnv]:
+    """Return what makes a counter whose last actions do `harms`, in workers only."""
+    owner = os.getpid()
+
+    def trap(action: int) -> None:
+        if action >= 4096 and os.getpid() != owner:
+            harms[action - 4096](action)
+
+    def make(name: str, **kwargs: Any) -> PlanEnv:
+        return CounterEnv(name, trap=trap, num_actions=4096 + len(harms), **kwargs)
+
+    return make

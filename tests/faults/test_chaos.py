@@ -1,0 +1,96 @@
+"""Workers are killed at every moment, and no result ever shows it."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from comparing import content
+from harm import Killer, Mortal, VerboseEnv, kill
+from playground import sending
+
+import plangym_like
+from plangym_like.parallel.parallel_env import ParallelEnv
+
+MOMENTS = ("before it receives", "in a step", "in a reply", "in its start")
+
+
+def digest(result: Any) -> bytes:
+    return hashlib.blake2b(content(tuple(result)), digest_size=12).digest()
+
+
+@pytest.mark.parametrize(
+    ("batches", "count", "isolate"),
+    [
+        (24, 250, True),
+        (12, 250, False),
+        pytest.param(200, 500, True, marks=pytest.mark.full),
+    ],
+)
+def test_toy_transitions_under_kills_at_every_moment(
+    batches: int, count: int, isolate: bool, tmp_path: Path
+) -> None:
+    rng = np.random.default_rng(batches)
+    mortal = Mortal(tmp_path)
+    with (
+        VerboseEnv("toy", num_actions=1 << 40) as serial,
+        ParallelEnv(mortal, "toy", n_workers=3, isolate=isolate) as env,
+    ):
+        states: Any = serial.reset(seed=1).state
+        sending(env)
+        workers = list(env.batch_env)
+        for batch in range(batches):
+            actions = np.arange(batch * count, (batch + 1) * count)
+            moment = MOMENTS[batch % len(MOMENTS)]
+            if moment == "in a step":
+                mortal.in_step.lay()
+            elif moment == "in a reply":
+                mortal.in_reply.lay()
+            else:
+                if moment == "in its start":
+                    mortal.at_start.lay()
+                kill(workers[int(rng.integers(len(workers)))])
+            dt, seeds = rng.integers(1, 4, count), rng.integers(0, 1 << 40, count)
+            expected = serial.step_batch(actions, states, dt, seeds=seeds)
+            result = env.step_batch(actions, states, dt, seeds=seeds)
+            assert digest(result) == digest(expected)
+            states = expected.states
+        until = time.monotonic() + 30
+        while not all(lane.ready for lane in env.batch_env.lanes):  # the last may die starting
+            env.step_batch(actions, states)
+            assert time.monotonic() < until
+        fuses = mortal.at_start.left() + mortal.in_reply.left() + mortal.in_step.left()
+        # With this process stepping along, a lane may have too little to say for a long reply.
+        assert fuses <= (0 if isolate else batches // 4 + 1)
+        assert env.stats.deaths >= batches - fuses
+        assert env.stats.rows >= batches * count
+
+
+@pytest.mark.parametrize(
+    ("batches", "count"), [(8, 300), pytest.param(40, 500, marks=pytest.mark.full)]
+)
+def test_game_transitions_under_a_kill_every_200_ms(batches: int, count: int) -> None:
+    pytest.importorskip("ale_py")
+    kwargs = {"obs_type": "ram", "frameskip": 1}
+    with (
+        plangym_like.make("ALE/MsPacman-v5", **kwargs) as serial,
+        plangym_like.make("ALE/MsPacman-v5", n_workers=2, isolate=True, **kwargs) as env,
+    ):
+        rng = np.random.default_rng(0)
+        batch_actions = rng.integers(0, 9, (batches, count))
+        states: Any = serial.reset(seed=1).state
+        expected = []
+        for actions in batch_actions:
+            result = serial.step_batch(actions, states, dt=3)
+            expected.append((states, digest(result)))
+            states = result.states
+        sending(env)
+        with Killer(env.batch_env, 0.2) as killer:
+            for actions, (states, wanted) in zip(batch_actions, expected, strict=True):
+                assert digest(env.step_batch(actions, states, dt=3)) == wanted
+        assert killer.kills >= 2
+        assert env.stats.deaths >= killer.kills - 1

@@ -1,0 +1,88 @@
+"""Rows that never come back: the call does, in time, and so does `close`."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from comparing import assert_same
+from harm import dangerous, loop, sleep
+from playground import CounterEnv, Meeting, get_stuck, sending
+from residents import wait_until_gone
+
+from plangym_like.errors import ClosedError, StepTimeoutError
+from plangym_like.parallel.parallel_env import ParallelEnv
+
+COUNT = 60
+STUCK = [sleep, loop, get_stuck]
+
+
+@pytest.fixture(scope="module")
+def serial() -> Iterator[CounterEnv]:
+    with CounterEnv("toy") as env:
+        env.reset(seed=5)
+        yield env
+
+
+@pytest.mark.parametrize("kind", range(len(STUCK)), ids=["sleep", "loop", "in C"])
+@pytest.mark.parametrize(
+    ("timeout", "times"),
+    [
+        (0.3, 2),
+        pytest.param(0.3, 8, marks=pytest.mark.full),
+        pytest.param(2.0, 2, marks=pytest.mark.full),
+    ],
+)
+def test_the_row_that_hangs_is_named_in_time(
+    serial: CounterEnv, kind: int, timeout: float, times: int
+) -> None:
+    rng = np.random.default_rng(kind)
+    with ParallelEnv(dangerous(STUCK), "toy", n_workers=2, step_timeout=timeout) as env:
+        sending(env)
+        seconds = []
+        for _ in range(times):
+            actions, index = rng.integers(0, 4096, COUNT), int(rng.integers(COUNT))
+            actions[index] = 4096 + kind
+            begun = time.monotonic()
+            with pytest.raises(StepTimeoutError) as caught:
+                env.step_batch(actions, serial.get_state())
+            seconds.append(time.monotonic() - begun)
+            assert caught.value.indices == (index,)
+            assert f"row {index} took longer than step_timeout={timeout}" in str(caught.value)
+            actions[index] = 0
+            ours = env.step_batch(actions, serial.get_state())
+            assert_same(ours, serial.step_batch(actions, serial.get_state()))
+        assert min(seconds) < timeout + 0.5
+        assert max(seconds) < timeout + 5  # whatever else the machine is doing
+
+
+def test_rows_that_hang_at_the_same_time_are_told_together(serial: CounterEnv) -> None:
+    actions = np.arange(COUNT)
+    actions[[0, 30]] = 4096
+    with ParallelEnv(dangerous(STUCK), "toy", n_workers=2, step_timeout=0.3) as env:
+        sending(env)
+        with pytest.raises(StepTimeoutError, match="rows 0, 30 took") as caught:
+            env.step_batch(actions, serial.get_state())
+        assert caught.value.indices == (0, 30)
+
+
+@pytest.mark.parametrize("kind", range(len(STUCK)), ids=["sleep", "loop", "in C"])
+def test_close_while_all_workers_hang(serial: CounterEnv, tmp_path: Path, kind: int) -> None:
+    meeting = Meeting(tmp_path)
+    harms: list[Callable[[int], None]] = [
+        lambda action: (meeting.report(), STUCK[kind](action))  # type: ignore[func-returns-value,list-item]
+    ]
+    env = ParallelEnv(dangerous(harms), "toy", n_workers=2, isolate=True)
+    sending(env)
+    promise = env.step_batch([4096, 4096], serial.get_state(), blocking=False)
+    pids = [meeting.next_report()[0] for _ in range(2)]
+    begun = time.monotonic()
+    env.close()
+    assert time.monotonic() - begun < 3
+    assert all(wait_until_gone(pid, 0) for pid in pids)
+    with pytest.raises(ClosedError):
+        promise()
+    meeting.close()

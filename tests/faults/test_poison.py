@@ -1,0 +1,168 @@
+"""Rows that kill whoever steps them are found, named and left out; others are never blamed."""
+
+from __future__ import annotations
+
+import re
+import signal
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from comparing import assert_same, row
+from harm import Killer, dangerous, kill, overflow
+from playground import CounterEnv, kill_itself, leave, read_nowhere, refuse, sending
+
+from plangym_like.errors import PoisonInputError, StepTimeoutError, WorkerDiedError
+from plangym_like.parallel.parallel_env import ParallelEnv
+
+COUNT = 150
+HARMS: dict[Callable[[int], None], int] = {
+    kill_itself: -signal.SIGKILL,
+    read_nowhere: -signal.SIGSEGV,
+    leave: 7,
+    overflow: -signal.SIGSEGV,
+}
+
+
+@pytest.fixture(scope="module")
+def serial() -> Iterator[CounterEnv]:
+    with CounterEnv("toy") as env:
+        env.reset(seed=5)
+        yield env
+
+
+def test_a_deadly_row_is_named_and_the_next_batch_is_fine(serial: CounterEnv) -> None:
+    find_poison(serial, times=3)
+
+
+@pytest.mark.full
+def test_fifty_deadly_rows_of_each_kind(serial: CounterEnv) -> None:
+    find_poison(serial, times=50)
+
+
+def find_poison(serial: CounterEnv, times: int) -> None:
+    rng = np.random.default_rng(times)
+    states = serial.step_batch(np.arange(COUNT), serial.get_state()).states
+    with ParallelEnv(dangerous(list(HARMS)), "toy", n_workers=2, isolate=True) as env:
+        sending(env)
+        for _ in range(times):
+            for kind, exitcode in enumerate(HARMS.values()):
+                actions = rng.integers(0, 4096, COUNT)
+                index, before = int(rng.integers(COUNT)), env.stats.deaths
+                actions[index] = 4096 + kind
+                with pytest.raises(PoisonInputError) as caught:
+                    env.step_batch(actions, states)
+                assert (caught.value.index, caught.value.exitcode) == (index, exitcode)
+                on_its_own = re.search(r"(\d+) of which were fresh", str(caught.value))
+                assert on_its_own is not None and int(on_its_own[1]) <= 3
+                assert env.stats.deaths - before == 4
+                actions[index] = 0
+                ours = env.step_batch(actions, states)
+                assert_same(ours, serial.step_batch(actions, states))
+                assert env.stats.deaths - before == 4
+
+
+@pytest.mark.parametrize("batches", [12, pytest.param(150, marks=pytest.mark.full)])
+def test_a_slow_row_among_killings_is_never_blamed(
+    serial: CounterEnv, tmp_path: Path, batches: int
+) -> None:
+    begun = tmp_path / "begun"
+    begun.touch()
+
+    def take_long(action: int) -> None:
+        with open(begun, "ab") as file:
+            file.write(b"x")
+        time.sleep(0.06)
+
+    actions = np.arange(COUNT)
+    expected = serial.step_batch(actions, serial.get_state())
+    actions[70] = 4096
+    other = CounterEnv("toy", num_actions=4097)
+    expected = other.step_batch(actions, serial.get_state())
+    with ParallelEnv(dangerous([take_long]), "toy", n_workers=2, isolate=True) as env:
+        sending(env)
+        kill(env.batch_env[0])
+        with Killer(env.batch_env, 0.05):
+            for _ in range(batches):
+                assert_same(env.step_batch(actions, serial.get_state()), expected)
+        tries = begun.stat().st_size
+        assert tries > batches  # it was killed in that row, too
+
+
+def test_a_pool_whose_workers_die_in_every_row_gives_up(serial: CounterEnv) -> None:
+    with ParallelEnv(dangerous([leave]), "toy", n_workers=2, isolate=True) as env:
+        sending(env)
+        with pytest.raises(WorkerDiedError, match="64 workers in a row died without"):
+            env.step_batch(np.full(COUNT, 4096), serial.get_state(), on_error="mask")
+        ours = env.step_batch(np.arange(COUNT), serial.get_state())
+        assert_same(ours, serial.step_batch(np.arange(COUNT), serial.get_state()))
+
+
+# Failed rows masked
+
+
+@pytest.mark.parametrize("isolate", [True, False])
+@pytest.mark.parametrize("return_state", [True, False])
+def test_masked_rows_that_raise(serial: CounterEnv, isolate: bool, return_state: bool) -> None:
+    def refuse_some(action: int) -> None:
+        if action in (0, 44, 45, 90, 149):
+            refuse(action)
+
+    actions = np.arange(COUNT)
+    state = serial.get_state()
+    expected = serial.step_batch(actions, state, return_state=return_state)
+    with (
+        CounterEnv("toy", trap=refuse_some) as one,
+        ParallelEnv(CounterEnv, "toy", n_workers=3, isolate=isolate, trap=refuse_some) as many,
+    ):
+        sending(many)
+        for env in (one, many):
+            result = env.step_batch(actions, state, return_state=return_state, on_error="mask")
+            assert np.flatnonzero(result.infos.failed).tolist() == [0, 44, 45, 90, 149]
+            for index, error in result.infos.errors.items():
+                assert isinstance(error, ArithmeticError)
+                assert str(error) == f"action {index} is refused"
+                assert error.__notes__ == [f"(in row {index} of a batch of {COUNT})"]
+            for index in np.flatnonzero(~result.infos.failed):
+                assert_same(row(result, index), row(expected, index))
+            assert np.isnan(result.rewards[result.infos.failed]).all()
+            if return_state:
+                assert not result.states[result.infos.failed].any()
+        assert many.stats.deaths == 0
+        both = [env.step_batch(actions, state, on_error="mask") for env in (one, many)]
+        assert_same(tuple(both[0]), tuple(both[1]))
+        assert not many.step_batch([1, 2], state, on_error="mask").infos.failed.any()
+        with pytest.raises(ArithmeticError, match="action 0 is refused"):
+            many.step_batch(actions, state)
+
+
+def test_masked_rows_that_kill_hang_and_raise(serial: CounterEnv) -> None:
+    harms = [*HARMS, lambda action: time.sleep(600), refuse]
+    bad = {7: 4096, 31: 4097, 32: 4098, 99: 4099, 120: 4100, 149: 4101}
+    actions = np.arange(COUNT)
+    expected = serial.step_batch(actions, serial.get_state())
+    for index, action in bad.items():
+        actions[index] = action
+    with ParallelEnv(dangerous(harms), "toy", n_workers=2, isolate=True, step_timeout=0.5) as env:
+        sending(env)
+        result = env.step_batch(actions, serial.get_state(), on_error="mask")
+        errors = result.infos.errors
+        assert sorted(errors) == np.flatnonzero(result.infos.failed).tolist() == sorted(bad)
+        for index, exitcode in zip(bad, HARMS.values(), strict=False):
+            error = errors[index]
+            assert isinstance(error, PoisonInputError)
+            assert (error.index, error.exitcode) == (index, exitcode)
+        assert isinstance(errors[120], StepTimeoutError) and errors[120].indices == (120,)
+        assert isinstance(errors[149], ArithmeticError)
+        for index in np.flatnonzero(~result.infos.failed):
+            assert_same(row(result, index), row(expected, index))
+        # What is masked cannot be mistaken for a state.
+        with pytest.raises(ValueError, match="state row 7 "):
+            env.step_batch(np.arange(COUNT), result.states)
+
+
+def test_an_unknown_way_to_treat_errors_is_refused(serial: CounterEnv) -> None:
+    with pytest.raises(ValueError, match="on_error is 'raise' or 'mask', got 'skip'"):
+        serial.step_batch([1], serial.get_state(), on_error="skip")
