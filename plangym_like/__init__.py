@@ -6,9 +6,12 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from plangym_like.envs.any_env import AnyEnv
     from plangym_like.envs.atari import AtariEnv
+    from plangym_like.envs.box2d import Box2DEnv
     from plangym_like.envs.classic_control import ClassicControlEnv
     from plangym_like.envs.pickled import PickledEnv
+    from plangym_like.envs.replayed import ReplayedEnv
     from plangym_like.envs.toy_text import ToyTextEnv
     from plangym_like.parallel.batch_env import BatchEnv
     from plangym_like.parallel.external_process import ExternalProcess
@@ -31,9 +34,12 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _PLACES = {
+    "AnyEnv": "envs.any_env",
     "AtariEnv": "envs.atari",
+    "Box2DEnv": "envs.box2d",
     "ClassicControlEnv": "envs.classic_control",
     "PickledEnv": "envs.pickled",
+    "ReplayedEnv": "envs.replayed",
     "ToyTextEnv": "envs.toy_text",
     "BatchEnv": "parallel.batch_env",
     "ExternalProcess": "parallel.external_process",
@@ -53,17 +59,20 @@ _PLACES = {
 }
 
 __all__ = [
+    "AnyEnv",
     "AtariEnv",
     "BatchEnv",
     "BatchInfo",
     "BatchStep",
     "BatchTransition",
+    "Box2DEnv",
     "ClassicControlEnv",
     "ExternalProcess",
     "ParallelEnv",
     "PickledEnv",
     "PlanEnv",
     "RayEnv",
+    "ReplayedEnv",
     "ResetObservation",
     "ResetResult",
     "Rollout",

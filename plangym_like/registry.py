@@ -12,15 +12,22 @@ from gymnasium.envs.registration import EnvSpec
 
 from plangym_like.errors import InputError, MissingExtraError
 from plangym_like.plan_env import PlanEnv
+from plangym_like.standing_env import name_of
 
 # Where an id's entry point lies -> the family's module and class.
 FAMILIES: dict[str, tuple[str, str]] = {
     "ale_py.": ("plangym_like.envs.atari", "AtariEnv"),
     "gymnasium.envs.classic_control.": ("plangym_like.envs.classic_control", "ClassicControlEnv"),
+    "gymnasium.envs.box2d.": ("plangym_like.envs.box2d", "Box2DEnv"),
     "gymnasium.envs.toy_text.": ("plangym_like.envs.toy_text", "ToyTextEnv"),
 }
-# What no family of its own claims is saved by the generic snapshot.
-GENERIC = ("plangym_like.envs.pickled", "PickledEnv")
+# What no family of its own claims is saved by the first of these that is exact.
+GENERIC = ("plangym_like.envs.any_env", "AnyEnv")
+# How states are saved -> what saves them so, whatever the environment.
+SNAPSHOTS: dict[str, tuple[str, str]] = {
+    "pickle": ("plangym_like.envs.pickled", "PickledEnv"),
+    "replay": ("plangym_like.envs.replayed", "ReplayedEnv"),
+}
 
 # Packages that register ids when they are imported -> the extra that installs them.
 _REGISTRARS = {"ale_py": "atari"}
@@ -53,8 +60,19 @@ def find_spec(name: str) -> EnvSpec:
         raise type(error)(f"{error}{hint}") from error
 
 
-def family_of(name: str | Callable[..., Any]) -> Callable[..., PlanEnv]:
-    """Return the `PlanEnv` class that plans over `name`."""
+def family_of(name: str | Callable[..., Any], snapshot: str = "auto") -> Callable[..., PlanEnv]:
+    """Return the `PlanEnv` class that plans over `name`, its states saved as `snapshot` says.
+
+    Raises
+    ------
+    InputError
+        There is no such way to save states, or not for this environment.
+    """
+    if snapshot not in ("auto", "native", *SNAPSHOTS):
+        raise InputError(
+            f"snapshot is one of 'auto', 'native', {', '.join(map(repr, SNAPSHOTS))}, "
+            f"got {snapshot!r}"
+        )
     place = GENERIC
     if isinstance(name, str):
         entry_point = find_spec(name).entry_point
@@ -63,8 +81,22 @@ def family_of(name: str | Callable[..., Any]) -> Callable[..., PlanEnv]:
             place = next(matches, GENERIC)
     elif not callable(name):
         raise InputError(f"name is a Gymnasium id or a callable that returns an env, got {name!r}")
+    family = _load(place)
+    own_way = getattr(family.simulator_class, "snapshot", None)
+    if snapshot in ("auto", own_way):
+        return family
+    if snapshot != "native":
+        return _load(SNAPSHOTS[snapshot])
+    if place == GENERIC:
+        why = "it is of no family that has a snapshot of its own"
+    else:
+        why = getattr(family.simulator_class, "snapshot_note", "")
+    raise InputError(f"{name_of(name)} has no snapshot='native': {why}; leave it at 'auto'")
+
+
+def _load(place: tuple[str, str]) -> type[PlanEnv]:
     module, attribute = place
-    family: Callable[..., PlanEnv] = getattr(importlib.import_module(module), attribute)
+    family: type[PlanEnv] = getattr(importlib.import_module(module), attribute)
     return family
 
 
@@ -76,6 +108,7 @@ def make(
     frameskip: int | tuple[int, int] | None = None,
     autoreset: bool = True,
     delay_setup: bool = False,
+    snapshot: str = "auto",
     isolate: bool = False,
     step_timeout: float | None = None,
     **env_kwargs: Any,
@@ -98,13 +131,18 @@ def make(
         Whether `step` starts a new episode once one has ended; batches never do.
     delay_setup : bool
         Make simulators and processes on first use.
+    snapshot : {"auto", "native", "pickle", "replay"}
+        How states are saved: ``"auto"`` takes what the family is known for, and for all others the
+        first way that proves exact when the environment is made (``env.snapshot`` says which,
+        ``env.snapshot_note`` why).
     isolate : bool
         Step nothing in this process, so that no simulator can crash or hang it.
     step_timeout : float, optional
         Seconds that one row may take; implies `isolate`.
     env_kwargs
-        ``wrappers``, ``render_mode``, ``obs_type``, ``return_image``, ``remove_time_limit`` and
-        what the environment itself takes.
+        ``wrappers``, ``render_mode``, ``obs_type``, ``return_image``, ``remove_time_limit``, the
+        options of a snapshot (``state_capacity``, ``replay_capacity``, ...) and what the
+        environment itself takes.
 
     Raises
     ------
@@ -121,7 +159,7 @@ def make(
     >>> rewards
     array([1., 1., 1.])
     """
-    env_class = family_of(name)
+    env_class = family_of(name, snapshot)
     kwargs = {
         "frameskip": frameskip,
         "autoreset": autoreset,

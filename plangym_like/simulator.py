@@ -46,6 +46,9 @@ class Simulator(abc.ABC):
     exactness : str
         ``"exact"`` (bit-identical to never having stopped) or ``"approximate"``, with
         `exactness_note` saying why.
+    snapshot : str
+        How states are saved: ``"native"`` (the family's own way), ``"pickle"`` or ``"replay"``,
+        with `snapshot_note` saying why.
     frameskip : int or tuple
         How many frames one action lasts.
     """
@@ -59,6 +62,8 @@ class Simulator(abc.ABC):
     copies_headers: ClassVar[bool] = False
     exactness: str = "exact"
     exactness_note: str = ""
+    snapshot: str = "native"
+    snapshot_note: str = ""
     frameskip: int | tuple[int, int] = 1
 
     env: gymnasium.Env[Any, Any]

@@ -180,6 +180,20 @@ class StandingEnv:
         return self._sim.exactness_note
 
     @property
+    def snapshot(self) -> str:
+        """How states are saved: ``"native"``, ``"pickle"`` or ``"replay"``."""
+        self.setup()
+        assert self._sim is not None
+        return self._sim.snapshot
+
+    @property
+    def snapshot_note(self) -> str:
+        """Why they are saved that way."""
+        self.setup()
+        assert self._sim is not None
+        return self._sim.snapshot_note
+
+    @property
     def unwrapped(self) -> Self:
         """This env itself: wrappers live inside it."""
         return self

@@ -61,6 +61,7 @@ class PickledSimulator(GymnasiumSimulator):
     """
 
     family = "PICK"
+    snapshot = "pickle"
     checksum = True
     variable = True
 

@@ -13,9 +13,10 @@ from gymnasium.wrappers import OrderEnforcing, PassiveEnvChecker
 from plangym_like.errors import SnapshotError
 from plangym_like.snapshots.configuration import describe, qualified_name
 from plangym_like.snapshots.memory_holder import CONSTANT, kind_of
+from plangym_like.snapshots.stage import Stage
 
-# They only check how an environment is called.
-TRANSPARENT = (OrderEnforcing, PassiveEnvChecker)
+# They only check how an environment is called, or which copy of it is.
+TRANSPARENT = (OrderEnforcing, PassiveEnvChecker, Stage)
 _OWN = "gymnasium.wrappers."
 # What Gymnasium's wrappers change in `step` and read again later, after their source (1.4).
 _CHANGING: dict[str, tuple[str, ...]] = {
@@ -95,6 +96,8 @@ def memory_of(wrapper: Any) -> tuple[str, ...] | None:
     declared = getattr(type(wrapper), "state_attributes", None)
     if declared is not None:
         return tuple(declared)
+    if type(wrapper) in TRANSPARENT:
+        return ()
     name = qualified_name(type(wrapper))
     own = name.removeprefix(_OWN)
     if own == name:

@@ -17,6 +17,12 @@ from plangym_like.snapshots.configuration import qualified_name
 _STEPS = 12
 _PARTS = ("observation", "reward", "terminated", "truncated", "info")
 
+_HIDDEN = (
+    "Its state was restored in between, so it keeps some of it where no pickle finds it (in its "
+    "class, its module, a space, a global generator): keep all of it in attributes, and draw from "
+    "self.np_random"
+)
+
 _Outcome = tuple[Any, ...]
 
 
@@ -44,7 +50,7 @@ def try_out(env: gymnasium.Env[Any, Any], memory: ChainPickle) -> tuple[int, str
         for start in {0, len(first) // 2}:
             memory.restore(memory.loads(states[start]))
             again, _ = _play(env, memory, actions[start:_STEPS])
-            note = _compare(env, first[start:], again, start) or note
+            note = compare(env, first[start:], again, start, _HIDDEN) or note
     finally:
         memory.restore(memory.loads(original))
     return max(map(len, states)), note
@@ -69,9 +75,20 @@ def _play(
     return outcomes, states
 
 
-def _compare(
-    env: gymnasium.Env[Any, Any], first: list[_Outcome], again: list[_Outcome], start: int
+def compare(
+    env: gymnasium.Env[Any, Any],
+    first: list[_Outcome],
+    again: list[_Outcome],
+    start: int,
+    reason: str,
 ) -> str:
+    """Return what differs in the infos of two plays from step `start` on (empty: nothing).
+
+    Raises
+    ------
+    SnapshotError
+        An observation, a reward or a flag differs; the message ends with `reason`.
+    """
     name = qualified_name(type(env.unwrapped))
     note = ""
     for step, (before, after) in enumerate(zip(first, again, strict=False), start + 1):
@@ -83,10 +100,8 @@ def _compare(
                 note = f"info {sorted(map(str, differ))} is not the same when a step is repeated"
                 continue
             raise SnapshotError(
-                f"{name} does not repeat itself: after its state was restored, the {part} of step "
-                f"{step} was {other!r} instead of {one!r}. It keeps state where no pickle finds it "
-                "(in its class, its module, a space, a global generator): keep all of it in "
-                "attributes, and draw from self.np_random"
+                f"{name} does not repeat itself: the second time, the {part} of step {step} was "
+                f"{other!r} instead of {one!r}. {reason}"
             )
     if len(first) != len(again):
         raise SnapshotError(f"{name} does not repeat itself: the episode ended at another step")

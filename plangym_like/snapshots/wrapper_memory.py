@@ -80,8 +80,8 @@ class WrapperMemory:
 
     def __init__(self, env: gymnasium.Env[Any, Any], capacity: int | None = None) -> None:
         self._wrappers = list(chain(env))
-        self._base: Any = env.unwrapped
-        self._links = {id(link) for link in (*self._wrappers, self._base)}
+        self._env = env
+        self._links = {id(link) for link in (*self._wrappers, env.unwrapped)}
         self._known: list[Any] = []
         self._holders: list[MemoryHolder] = []
         self._seen: set[int] = set()
@@ -151,7 +151,7 @@ class WrapperMemory:
         """Restart every random generator that a wrapper keeps for itself from `seed`."""
         if self.time_limit is not None or not self.nbytes:
             return
-        restart_generators(self._holders, vars(self._base).get("_np_random"), seed)
+        restart_generators(self._holders, self._externals()[0], seed)
 
     def fields(self, payloads: Row) -> dict[str, NDArray[Any]]:
         """Return the parts of `payloads` ``(N, nbytes)`` that are numbers, each ``(N, ...)``.
@@ -258,8 +258,9 @@ class WrapperMemory:
 
     def _externals(self) -> list[Any]:
         """Return the objects that stand for themselves in the bytes, in a fixed order."""
-        own = vars(self._base).get("_np_random")
-        return [self._base if own is None else own, *self._known]
+        base: Any = self._env.unwrapped  # where there are several copies of it, the current one
+        own = vars(base).get("_np_random")
+        return [base if own is None else own, *self._known]
 
     def _encoded(self) -> bytes:
         memories = tuple([holder.read() for holder in self._holders])

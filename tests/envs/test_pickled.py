@@ -85,7 +85,7 @@ def test_nothing_shares_memory_with_the_row() -> None:
 
 def test_batches_are_pure() -> None:
     env = plangym_like.make(Dungeon, wrappers=[Diary])
-    assert isinstance(env, PickledEnv)
+    assert env.snapshot == "pickle"
     env.action_space.seed(0)
     state = env.reset(seed=0).state
     states, actions = [state], [1]

@@ -1,0 +1,235 @@
+"""Any deterministic environment, whatever it is written in, saved as what has happened to it.
+
+What is the state: how the episode began (seed, generator, options) and every action since, up to
+a capacity that is fixed when the environment is made. How is it read: the base of the chain keeps
+its history. How is it written: a copy of the environment that already stands at a beginning of
+the history plays the rest (`plangym_like.snapshots.live_prefixes`), so continuing a branch costs
+one step and not the whole history. The wrappers' memory follows as plain data.
+
+A row also holds a digest of everything that could be seen on the way. An environment that shows
+something else when its history is played again is found out, never trusted.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import importlib.metadata
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar
+
+import gymnasium
+import numpy as np
+from gymnasium.wrappers import TimeLimit
+from numpy.typing import NDArray
+
+from plangym_like.envs.gymnasium_simulator import GymnasiumSimulator
+from plangym_like.errors import InputError, SnapshotError, StateCapacityError, StateFormatError
+from plangym_like.plan_env import PlanEnv
+from plangym_like.snapshots.configuration import describe, qualified_name
+from plangym_like.snapshots.history import ACTION, PLAIN, Histories
+from plangym_like.snapshots.known_wrappers import TRANSPARENT, chain
+from plangym_like.snapshots.live_prefixes import WITNESS_NBYTES, LivePrefixes
+from plangym_like.snapshots.replay_trial import try_replay
+from plangym_like.snapshots.stage import Stage
+from plangym_like.states import Row
+
+_HEAD = 8 + WITNESS_NBYTES
+_ROOM_FOR_START = 256
+_STEPS = 1000
+_SAMPLE = 3
+
+
+class ReplayedSimulator(GymnasiumSimulator):
+    """A deterministic Gymnasium environment.
+
+    Parameters
+    ----------
+    name : str or callable
+        A Gymnasium id, or a callable that returns a `gymnasium.Env`.
+    replay_capacity : int, optional
+        Steps that a state may lie behind its reset; by default what the id's time limit allows,
+        and 1,000 at least. Rows are so much wider.
+    live_prefixes : int
+        Copies of the environment that each process keeps alive. A search is fast while it
+        continues no more branches at a time than there are copies.
+    simulator_kwargs
+        As in `GymnasiumSimulator`.
+
+    Raises
+    ------
+    SnapshotError
+        The environment is not deterministic; the message says what differed and what to do.
+    """
+
+    family = "RPLY"
+    checksum = True
+    snapshot = "replay"
+    # Whether making it tries out if it is deterministic.
+    tried: ClassVar[bool] = True
+
+    def __init__(
+        self,
+        name: str | Callable[..., gymnasium.Env[Any, Any]],
+        *,
+        replay_capacity: int | None = None,
+        live_prefixes: int = 64,
+        **simulator_kwargs: Any,
+    ) -> None:
+        for option, value in (("replay_capacity", replay_capacity), ("live", live_prefixes)):
+            if value is not None and (not isinstance(value, int) or value < 1):
+                raise InputError(f"{option} is a whole number of at least 1, got {value!r}")
+        self._capacity = replay_capacity
+        self._most = live_prefixes
+        super().__init__(name, **simulator_kwargs)
+
+    def make_env(self) -> gymnasium.Env[Any, Any]:
+        """Return the chain with a `Stage` for its base."""
+        env = super().make_env()
+        base = env.unwrapped
+        self._histories = Histories(base.action_space)
+        self._stage = Stage(base)
+        self._stage.prefixes = LivePrefixes(self._copy, self._histories, self._most, base)
+        wrappers = list(chain(env))
+        if not wrappers:
+            return self._stage
+        wrappers[-1].env = self._stage
+        return env
+
+    def _copy(self) -> gymnasium.Env[Any, Any]:
+        return super().make_env().unwrapped
+
+    def prepare(self) -> None:
+        """Find out whether the environment is deterministic, and what an action takes."""
+        if self.tried:
+            self._stage.seeds_only, note = try_replay(self._copy, self._stage.env)
+            if note:
+                self.exactness, self.exactness_note = "approximate", note
+        self._refuse_holders()
+        self._stage.prefixes.shared = any(
+            type(wrapper) not in (*TRANSPARENT, TimeLimit) for wrapper in chain(self.env)
+        )
+        self.env.reset(seed=0)
+        begun = len(self._stage.history)
+        space = copy.deepcopy(self.env.action_space)
+        space.seed(0)
+        with contextlib.suppress(Exception):
+            for _ in range(_SAMPLE):
+                self.env.step(space.sample())
+        tags = [tag for tag, *_ in self._histories.entries(self._stage.history, begun)]
+        steps = max(1, tags.count(ACTION) + tags.count(PLAIN))
+        measured = -(-(len(self._stage.history) - begun) // steps)
+        self._step_nbytes = max(self._histories.action_nbytes, measured, 1)
+        super().prepare()
+        self._stage.let_go()
+
+    def _refuse_holders(self) -> None:
+        """Refuse wrappers that hold a copy of the base, since another may be current."""
+        base = self._stage.env
+        for wrapper in chain(self.env):
+            for name, value in vars(wrapper).items():
+                held = getattr(value, "__self__", value)
+                if held is base and wrapper is not self._stage:
+                    raise SnapshotError(
+                        f"{type(wrapper).__name__}.{name} cannot be saved: it holds the "
+                        "environment itself, of which there are several copies where states are "
+                        "saved as histories; use self.unwrapped when it is needed"
+                    )
+
+    # What is the state
+
+    def base_nbytes(self) -> int:
+        """Return the bytes of the longest history that is to fit."""
+        if self._capacity is None:
+            limit = getattr(self.env.spec, "max_episode_steps", None) or 0
+            self._capacity = max(_STEPS, limit)
+        return _HEAD + _ROOM_FOR_START + self._capacity * self._step_nbytes
+
+    def meaning(self) -> Mapping[str, Any]:
+        """Return id or callable, class, arguments, wrappers and versions."""
+        package = type(self.base).__module__.partition(".")[0]
+        version = None
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            version = importlib.metadata.version(package)
+        return {
+            **super().meaning(),
+            "class": qualified_name(type(self.base)),
+            "callable": None if isinstance(self.name, str) else describe(self.name),
+            "package": version,
+        }
+
+    def fields(self, payloads: Row) -> dict[str, NDArray[Any]]:
+        """Return ``n_actions`` since the reset ``(N,)``, and the wrappers' parts."""
+        counts = [
+            sum(tag in (ACTION, PLAIN) for tag, *_ in self._histories.entries(_unpack(payload)[0]))
+            for payload in payloads
+        ]
+        named = self.memory.fields(payloads[:, self._base_nbytes :])
+        return {"n_actions": np.array(counts, np.int64), **named}
+
+    # How is it read
+
+    def read_base(self, payload: Row) -> None:
+        """Write length, digest and history into `payload`.
+
+        Raises
+        ------
+        StateCapacityError
+            The episode is longer than there is room for.
+        """
+        history, witness = self._stage.history, self._stage.witness
+        end = _HEAD + len(history)
+        if end > len(payload):
+            steps = len(history) // self._step_nbytes
+            raise StateCapacityError(
+                f"{steps} steps since the reset do not fit the room for {self._capacity} in each "
+                f"state row; make the environment with replay_capacity={2 * steps}"
+            )
+        payload[:8].view(np.uint64)[0] = len(history)
+        payload[8:end] = np.frombuffer(witness + history, np.uint8)
+        payload[end:] = 0
+
+    # How is it written
+
+    def write_base(self, payload: Row) -> None:
+        """Have a copy stand where the history in `payload` leads.
+
+        Raises
+        ------
+        StateFormatError
+            The row is damaged.
+        SnapshotError
+            Playing the history again showed something else than the first time.
+        """
+        self._stage.stand_at(*_unpack(payload))
+
+    def reseed(self, seed: int) -> None:
+        """Give the base and every wrapper that draws numbers of its own a new generator."""
+        self._stage.reseed(seed)
+        self.memory.reseed(seed)
+
+    @property
+    def replayed(self) -> int:
+        """Steps that were played again in this process so far."""
+        return self._stage.prefixes.replayed
+
+
+class ReplayedEnv(PlanEnv):
+    """Plan over any deterministic Gymnasium environment.
+
+    >>> from gymnasium.envs.classic_control import PendulumEnv
+    >>> env = ReplayedEnv(PendulumEnv, replay_capacity=200)
+    >>> state, obs, info = env.reset(seed=0)
+    >>> env.step_batch([[0.5], [-0.5]], state).rewards.round(3)
+    array([-0.762, -0.762])
+    """
+
+    simulator_class = ReplayedSimulator
+
+
+def _unpack(payload: Row) -> tuple[bytes, bytes]:
+    used = int(payload[:8].view(np.uint64)[0])
+    if used > len(payload) - _HEAD:
+        raise StateFormatError("the history in a state row is damaged: its length")
+    data = payload[8 : _HEAD + used].tobytes()
+    return data[WITNESS_NBYTES:], data[:WITNESS_NBYTES]

@@ -1,0 +1,163 @@
+"""What has happened to an environment since its episode began, as bytes, and back.
+
+A history is a row of entries, each a tag byte and what the tag asks for, little-endian:
+
+======  ====================================================================================
+tag     what follows
+======  ====================================================================================
+``S``   uint32 length, then plain data: seed, generator or ``None``, options of the reset
+``A``   an action in the form that all usual ones have: its packed bytes, of one length
+``P``   uint32 length, then plain data: any other action
+``R``   uint64: the seed of which the environment's generator was made anew
+``G``   40 bytes: the environment's generator, after a wrapper has drawn from it
+======  ====================================================================================
+
+``S`` stands first and nowhere else. No entry's bytes begin another's, so one history continues
+another exactly when its bytes do.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import gymnasium
+import numpy as np
+
+from plangym_like import spaces
+from plangym_like.errors import SnapshotError, StateFormatError
+from plangym_like.random_state import GENERATOR_NBYTES
+from plangym_like.snapshots import plain_data
+
+START, ACTION, PLAIN, RESEED, GENERATOR = b"S", b"A", b"P", b"R", b"G"
+_LENGTH = struct.Struct("<cI")
+_SEED = struct.Struct("<cQ")
+
+
+class Start(NamedTuple):
+    """How an episode began: by a seed, or with a generator saved before an unseeded reset."""
+
+    seed: int | None
+    generator: bytes | None
+    options: dict[str, Any] | None
+
+
+class Histories:
+    """Writes and reads the histories of one environment.
+
+    Parameters
+    ----------
+    action_space : gymnasium.Space
+        The space of the usual actions; those outside it are written too.
+
+    Attributes
+    ----------
+    action_nbytes : int
+        What a usual action takes, or 0 where its length is not known.
+
+    >>> histories = Histories(gymnasium.spaces.Discrete(4))
+    >>> history = histories.start(Start(7, None, None)) + histories.action(np.int64(2))
+    >>> [(tag, value) for tag, value, _ in histories.entries(history)][1]
+    (b'A', np.int64(2))
+    """
+
+    def __init__(self, action_space: gymnasium.Space[Any]) -> None:
+        leaves = spaces.leaves(action_space) if spaces.is_leaf(action_space) else None
+        self._usual = leaves is not None
+        self.action_nbytes = 0
+        if leaves is not None:
+            self._shape, self._dtype = leaves[0]
+            self._packed = _narrowest(action_space, self._dtype)
+            self._width = int(np.prod(self._shape)) * self._packed.itemsize
+            self.action_nbytes = 1 + self._width
+
+    def start(self, start: Start) -> bytes:
+        """Return the entry of a reset.
+
+        Raises
+        ------
+        SnapshotError
+            The options are not plain data.
+        """
+        try:
+            data = plain_data.encode(tuple(start))
+        except SnapshotError as error:
+            raise SnapshotError(
+                f"the options of reset, {start.options!r}, cannot be kept in a history: {error}"
+            ) from error
+        return _LENGTH.pack(START, len(data)) + data
+
+    def action(self, action: Any) -> bytes:
+        """Return the entry of a step.
+
+        Raises
+        ------
+        SnapshotError
+            The action is not plain data.
+        """
+        if self._usual and getattr(action, "dtype", None) == self._dtype:
+            if action.shape == self._shape and isinstance(action, np.ndarray) == bool(self._shape):
+                packed = action.astype(self._packed)
+                if self._packed == self._dtype or (packed == action).all():
+                    data: bytes = packed.tobytes()
+                    return ACTION + data
+        data = plain_data.encode(action)
+        return _LENGTH.pack(PLAIN, len(data)) + data
+
+    def reseed(self, seed: int) -> bytes:
+        """Return the entry of a new generator."""
+        return _SEED.pack(RESEED, seed)
+
+    def generator(self, memory: bytes) -> bytes:
+        """Return the entry of a generator that was drawn from; `memory` is its 40 bytes."""
+        return GENERATOR + memory
+
+    def entries(self, history: bytes, place: int = 0) -> Iterator[tuple[bytes, Any, int]]:
+        """Yield tag, value and end of each entry from byte `place` on; values are fresh objects.
+
+        Raises
+        ------
+        StateFormatError
+            The bytes are no history.
+        """
+        while place < len(history):
+            tag = history[place : place + 1]
+            try:
+                value, place = self._read(tag, history, place)
+            except (struct.error, ValueError, TypeError) as error:
+                raise StateFormatError(f"the history in a state row is damaged: {error}") from error
+            yield tag, value, place
+
+    def _read(self, tag: bytes, history: bytes, place: int) -> tuple[Any, int]:
+        if tag == ACTION and self._usual:
+            end = place + 1 + self._width
+            packed = np.frombuffer(history[place + 1 : end], self._packed).reshape(self._shape)
+            return packed.astype(self._dtype)[()], end
+        if tag == RESEED:
+            _, seed = _SEED.unpack_from(history, place)
+            return seed, place + _SEED.size
+        if tag == GENERATOR:
+            end = place + 1 + GENERATOR_NBYTES
+            if end > len(history):
+                raise ValueError("it is cut off")
+            return history[place + 1 : end], end
+        if tag not in (START, PLAIN):
+            raise ValueError(f"there are no entries of kind {tag!r}")
+        _, length = _LENGTH.unpack_from(history, place)
+        end = place + _LENGTH.size + length
+        if end > len(history):
+            raise ValueError("it is cut off")
+        value = plain_data.decode(history[place + _LENGTH.size : end])
+        return Start(*value) if tag == START else value, end
+
+
+def _narrowest(space: gymnasium.Space[Any], dtype: np.dtype[Any]) -> np.dtype[Any]:
+    """Return the smallest type that holds all whole numbers of `space`, else `dtype`."""
+    if isinstance(space, gymnasium.spaces.Discrete):
+        first, last = int(space.start), int(space.start + space.n) - 1
+    elif isinstance(space, gymnasium.spaces.MultiDiscrete) and space.nvec.size:
+        first, last = int(np.min(space.start)), int(np.max(space.start + space.nvec)) - 1
+    else:
+        return dtype
+    return np.dtype(np.min_scalar_type(last)) if first >= 0 else dtype

@@ -1,0 +1,111 @@
+"""The base of a chain of wrappers where there are several copies of it."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+from typing import Any
+
+import gymnasium
+import numpy as np
+
+from plangym_like import random_state
+from plangym_like.snapshots.history import Start
+from plangym_like.snapshots.live_prefixes import LivePrefix, LivePrefixes
+
+
+class Stage(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """Shows the wrappers around it whichever copy of the base stands in the current state.
+
+    Parameters
+    ----------
+    env : gymnasium.Env
+        A copy that has never been reset.
+
+    Attributes
+    ----------
+    prefixes : LivePrefixes
+        All copies.
+    seeds_only : bool
+        Whether an episode can only be begun again by a seed, because the environment has
+        generators beside ``np_random``; an unseeded reset then draws one.
+    """
+
+    def __init__(self, env: gymnasium.Env[Any, Any]) -> None:
+        super().__init__(env)
+        self.prefixes: LivePrefixes
+        self.seeds_only = False
+        self._live = LivePrefix(env)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_") or "env" not in self.__dict__:
+            raise AttributeError(name)
+        return getattr(self.env, name)
+
+    @property
+    def history(self) -> bytes:
+        """What has happened up to the current state."""
+        self.prefixes.settle(self._live)
+        return self._live.history
+
+    @property
+    def witness(self) -> bytes:
+        """The digest of what could be seen on the way."""
+        return self._live.witness
+
+    def stand_at(self, history: bytes, witness: bytes) -> None:
+        """Make the state that `history` led to the current one."""
+        if self.history != history or not self._live.alive:
+            self._show(self.prefixes.at(history, witness))
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Any, dict[str, Any]]:
+        """Begin an episode; without a seed it goes on with the generator of the last one."""
+        self.prefixes.settle(self._live)
+        generator = None
+        if seed is None:
+            own: Any = vars(self.env).get("_np_random")
+            if not isinstance(own, np.random.Generator):
+                own = np.random.default_rng()
+            generator = random_state.save_generator(own)
+            if self.seeds_only:
+                drawn = random_state.load_generator(generator, None)
+                assert drawn is not None
+                seed, generator = int(drawn.integers(2**31)), None
+        live, obs, info = self.prefixes.begin(Start(seed, generator, options))
+        self._show(live)
+        return obs, _own(info)
+
+    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+        """Step the current copy."""
+        self.prefixes.settle(self._live)
+        if not self._live.alive:
+            self._show(self.prefixes.at(self.history, self.witness))
+        obs, reward, terminated, truncated, info = self.prefixes.step(self._live, action)
+        return obs, reward, terminated, truncated, _own(info)
+
+    def reseed(self, seed: int) -> None:
+        """Replace the generator of the current copy by one made of `seed`."""
+        self.prefixes.settle(self._live)
+        self.prefixes.reseed(self._live, seed)
+
+    def let_go(self) -> None:
+        """Have nobody rely on the current copy, whose generator is about to be taken away."""
+        self.prefixes.release(self._live)
+
+    def close(self) -> None:
+        """Close all copies."""
+        self.prefixes.close()
+
+    def _show(self, live: LivePrefix) -> None:
+        self._live = live
+        self.env = live.env
+
+
+def _own(info: dict[str, Any]) -> dict[str, Any]:
+    """Return `info` apart from the copy that made it, which will go on in other branches."""
+    if info:
+        with contextlib.suppress(Exception):
+            return copy.deepcopy(info)
+    return info

@@ -1,0 +1,108 @@
+"""How states are saved: chosen by proof, or as it is asked for."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from dungeon import Dungeon
+from gymnasium.utils import EzPickle
+
+import plangym_like
+from plangym_like.errors import InputError, SnapshotError
+
+
+class Shy(EzPickle, Dungeon):
+    """Says that it cannot be pickled."""
+
+    def __init__(self) -> None:
+        Dungeon.__init__(self)
+        EzPickle.__init__(self)
+
+
+class Hopeless(Dungeon):
+    """Remembers in its class."""
+
+    total = 0
+
+    def step(self, action: Any) -> Any:
+        Hopeless.total += 1
+        obs, reward, *rest = super().step(action)
+        return obs, reward + Hopeless.total, *rest
+
+
+class Ticking(Shy):
+    """Has something in its infos that is never the same again."""
+
+    ticks = 0
+
+    def step(self, action: Any) -> Any:
+        Ticking.ticks += 1
+        *rest, info = super().step(action)
+        return *rest, {**info, "ticks": Ticking.ticks}
+
+
+@pytest.mark.parametrize(
+    "name, snapshot",
+    [
+        ("CartPole-v1", "native"),
+        ("FrozenLake-v1", "native"),
+        (Dungeon, "pickle"),
+        (Shy, "replay"),
+    ],
+)
+def test_the_way_is_chosen_by_itself(name: Any, snapshot: str) -> None:
+    env = plangym_like.make(name)
+    assert (env.snapshot, env.exactness) == (snapshot, "exact")
+
+
+def test_it_can_be_asked_why() -> None:
+    env = plangym_like.make(Shy)
+    assert "by pickle: " in env.snapshot_note and "is an EzPickle" in env.snapshot_note
+    assert env.snapshot_note.endswith("replay is the first that is exact")
+
+
+@pytest.mark.parametrize("name", ["CartPole-v1", Dungeon])
+@pytest.mark.parametrize("snapshot", ["pickle", "replay"])
+def test_the_way_may_be_asked_for(name: Any, snapshot: str) -> None:
+    env = plangym_like.make(name, snapshot=snapshot)
+    plain = plangym_like.make(name)
+    assert env.snapshot == snapshot
+    state, start = env.reset(seed=0).state, plain.reset(seed=0).state
+    one, other = env.step_batch([0, 1, 1], state), plain.step_batch([0, 1, 1], start)
+    assert np.array_equal(one.obs, other.obs) and np.array_equal(one.rewards, other.rewards)
+
+
+def test_options_go_to_the_way_that_has_them() -> None:
+    narrow = plangym_like.make(Shy, replay_capacity=50, allow_pickle=True)
+    assert narrow.state_nbytes < plangym_like.make(Shy).state_nbytes
+
+
+def test_what_cannot_be_saved_is_refused_with_every_reason() -> None:
+    with pytest.raises(SnapshotError) as caught:
+        plangym_like.make(Hopeless)
+    assert "Hopeless cannot be saved exactly" in str(caught.value)
+    assert "- by pickle: " in str(caught.value) and "- by replay: " in str(caught.value)
+
+
+def test_an_approximation_says_so() -> None:
+    env = plangym_like.make(Ticking)
+    assert env.exactness == "approximate" and "ticks" in env.exactness_note
+    assert env.snapshot_note.endswith("there is no way that is exact")
+
+
+@pytest.mark.parametrize(
+    "name, snapshot, reason",
+    [
+        ("CartPole-v1", "copy", "snapshot is one of 'auto', 'native', 'pickle', 'replay'"),
+        (Dungeon, "native", "Dungeon has no snapshot='native': it is of no family"),
+        ("LunarLander-v3", "native", "LunarLander-v3 has no snapshot='native': Box2D cannot"),
+    ],
+)
+def test_a_way_that_there_is_not_is_an_error(name: Any, snapshot: str, reason: str) -> None:
+    with pytest.raises(InputError, match=reason):
+        plangym_like.make(name, snapshot=snapshot)
+
+
+def test_an_environment_that_refuses_to_be_pickled_is_not() -> None:
+    with pytest.raises(SnapshotError, match="EzPickle"):
+        plangym_like.make(Shy, snapshot="pickle")

@@ -1,0 +1,106 @@
+"""Box2D by replay: bit-identical episodes, branches and batches, on every backend."""
+
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+from comparing import assert_same, reached, sampler
+from conftest import sending
+from continuation import assert_goes_on
+
+import plangym_like
+from plangym_like.envs.box2d import Box2DEnv, Box2DSimulator
+
+pytest.importorskip("Box2D", reason="Box2D has no wheel here")
+pytestmark = pytest.mark.filterwarnings("ignore:builtin type .* has no __module__")
+
+LANDERS: dict[str, tuple[str, dict[str, Any]]] = {
+    "lander": ("LunarLander-v3", {}),
+    "continuous": ("LunarLanderContinuous-v3", {}),
+    "wind": ("LunarLander-v3", {"enable_wind": True, "wind_power": 12.0}),
+}
+WALKERS: dict[str, tuple[str, dict[str, Any]]] = {
+    "walker": ("BipedalWalker-v3", {}),
+    "hardcore": ("BipedalWalkerHardcore-v3", {}),
+}
+RACER = {"racer": ("CarRacing-v3", {"continuous": False})}
+
+
+@pytest.mark.parametrize("kind", LANDERS | WALKERS)
+def test_a_restored_environment_goes_on_as_if_nothing_had_happened(kind: str) -> None:
+    name, kwargs = (LANDERS | WALKERS)[kind]
+    sim = Box2DSimulator(name, **kwargs)
+    for seed in range(3):
+        assert_goes_on(sim, seed=seed, steps=25)
+
+
+@pytest.mark.parametrize("kind", LANDERS | WALKERS | RACER)
+def test_a_seeded_episode_is_gymnasiums(kind: str) -> None:
+    name, kwargs = (LANDERS | WALKERS | RACER)[kind]
+    env = plangym_like.make(name, remove_time_limit=False, **kwargs)
+    assert (env.snapshot, env.exactness) == ("replay", "exact")
+    theirs = gymnasium.make(name, **kwargs)
+    space = sampler(env, 3)
+    obs, info = theirs.reset(seed=5)
+    state = env.reset(seed=5)
+    assert_same((state.obs, state.info), (obs, info))
+    for _ in range(4 if kind == "racer" else 150):
+        action = space.sample()
+        expected = theirs.step(action)
+        ours = env.step(action)
+        assert_same(ours[:4], (expected[0], float(expected[1]), *expected[2:4]))
+        if ours.terminated or ours.truncated:
+            break
+    theirs.close()
+
+
+@pytest.mark.parametrize("kind", ["wind", "hardcore"])
+def test_every_backend_agrees(kind: str) -> None:
+    name, kwargs = (LANDERS | WALKERS)[kind]
+    serial = Box2DEnv(name, **kwargs)
+    states = reached(serial, 12, every=4)
+    space = sampler(serial, 0)
+    actions = [space.sample() for _ in range(12)]
+    expected = serial.step_batch(actions, states)
+    with sending(plangym_like.make(name, n_workers=2, isolate=True, **kwargs)) as env:
+        assert_same(env.step_batch(actions, states), expected)
+        plans = [[action, action] for action in actions]
+        assert_same(env.rollout_batch(plans, states), serial.rollout_batch(plans, states))
+
+
+def test_a_car_comes_back_with_its_track_and_its_tiles() -> None:
+    env = Box2DEnv("CarRacing-v3", continuous=False, live_prefixes=2)
+    state = env.reset(seed=2).state
+    for _ in range(4):
+        state = env.step(3, state=state).state
+    first = env.step_batch([3, 1, 4], state)
+    other = Box2DEnv("CarRacing-v3", continuous=False)
+    assert_same(other.step_batch([3, 1, 4], state), first)
+    assert len(np.unique(first.obs.reshape(3, -1), axis=0)) == 3
+
+
+def test_the_picture_is_of_the_current_state() -> None:
+    env = Box2DEnv("LunarLander-v3", render_mode="rgb_array")
+    state = env.reset(seed=0).state
+    start = env.get_image()
+    for _ in range(20):
+        env.step(2)
+    assert not np.array_equal(env.get_image(), start)
+    env.set_state(state)
+    assert np.array_equal(env.get_image(), start)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("kind", LANDERS | WALKERS)
+def test_a_thousand_branches_differ_in_no_byte(kind: str) -> None:
+    name, kwargs = (LANDERS | WALKERS)[kind]
+    env, other = Box2DEnv(name, **kwargs), Box2DEnv(name, **kwargs)
+    states = reached(env, 1000, every=3)
+    space = sampler(env, 0)
+    plans = np.array([[space.sample() for _ in range(20)] for _ in range(1000)])
+    order = np.random.default_rng(0).permutation(1000)
+    one = env.rollout_batch(plans, states, return_observations=True)
+    two = other.rollout_batch(plans[order], states[order], return_observations=True)
+    for name, part in one._asdict().items():
+        assert_same(part[order], getattr(two, name), name)

@@ -1,0 +1,369 @@
+"""States that are histories: exact, cheap to continue, and refused where nothing repeats itself."""
+
+from collections import deque
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+from comparing import assert_same, reached, sampler
+from conftest import sending
+from continuation import assert_equals_gymnasium, assert_goes_on, saved
+from dungeon import CHAINS as DUNGEON_CHAINS
+from dungeon import Dungeon
+from gymnasium.utils import EzPickle
+from remembering_wrappers import CHAINS
+from small_envs import Fuse, Nested, Teller
+
+import plangym_like
+from plangym_like.envs.replayed import ReplayedEnv, ReplayedSimulator
+from plangym_like.errors import (
+    InputError,
+    SnapshotError,
+    StateCapacityError,
+    StateFormatError,
+)
+from plangym_like.snapshots.history import RESEED, Histories, Start
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*already returned terminated")
+
+
+class Inner(EzPickle, Dungeon):
+    """A dungeon that says it cannot be pickled."""
+
+    def __init__(self) -> None:
+        Dungeon.__init__(self)
+        EzPickle.__init__(self)
+
+
+class Keeper(gymnasium.Env):
+    """Keeps the very array that it was given, draws from a generator that only a seed sets."""
+
+    observation_space = gymnasium.spaces.Box(-np.inf, np.inf, (2,), np.float64)
+    action_space = gymnasium.spaces.Box(-1, 1, (2,), np.float32)
+
+    def reset(self, *, seed: Any = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        self.own = np.random.RandomState(seed)
+        self.last = np.zeros(2, np.float32)
+        return np.zeros(2), {}
+
+    def step(self, action: Any) -> Any:
+        obs = self.last + self.own.normal(size=2)
+        self.last = action
+        return obs, float(obs.sum()), False, False, {"log": [float(x) for x in obs]}
+
+
+def replayed(env: Any) -> int:
+    """Return how many steps were played again; asking the env itself would have it stand up."""
+    return int(env._sim.replayed)
+
+
+# Exactness
+
+
+@pytest.mark.parametrize("chain", ["bare", "gymnasium's"])
+def test_a_restored_environment_goes_on_as_if_nothing_had_happened(chain: str) -> None:
+    sim = ReplayedSimulator(Dungeon, wrappers=DUNGEON_CHAINS[chain])
+    for seed in range(3):
+        assert_goes_on(sim, seed=seed)
+
+
+@pytest.mark.parametrize("chain", ["many", "counting", "moody", "autoreset", "functions"])
+def test_wrappers_are_saved_as_everywhere(chain: str) -> None:
+    name, made = CHAINS[chain]
+    sim = ReplayedSimulator(name, wrappers=made)
+    for seed in range(2):
+        assert_goes_on(sim, seed=seed)
+
+
+@pytest.mark.parametrize("make", [Nested, Teller, Keeper], ids=lambda make: make.__name__)
+def test_whatever_its_actions_and_observations_are(make: Any) -> None:
+    env = ReplayedEnv(make)
+    states = reached(env, 12)
+    space = sampler(env, 1)
+    actions = [space.sample() for _ in range(12)]
+    whole = env.step_batch(actions, states)
+    for index in reversed(range(12)):
+        assert_same(env.step_batch([actions[index]], states[index]).states, whole.states[[index]])
+    other = ReplayedEnv(make).step_batch(actions, states)
+    assert_same(other, whole)
+
+
+@pytest.mark.parametrize("name", ["CartPole-v1", "FrozenLake-v1"])
+def test_episodes_are_those_that_gymnasium_plays(name: str) -> None:
+    sim = ReplayedSimulator(name, remove_time_limit=False)
+    assert_equals_gymnasium(sim, lambda: gymnasium.make(name), seed=4)
+
+
+def test_an_environment_with_generators_of_its_own_draws_seeds() -> None:
+    env = ReplayedEnv(Keeper)
+    assert env.exactness == "exact"
+    env.reset(seed=0)
+    env.reset()
+    states = reached(env, 4)
+    again = ReplayedEnv(Keeper)
+    assert_same(again.step_batch(np.ones((4, 2)), states), env.step_batch(np.ones((4, 2)), states))
+
+
+def test_an_episode_that_was_not_seeded_comes_back_too() -> None:
+    env = ReplayedEnv(Dungeon)
+    env.reset(seed=1)
+    state, obs, _ = env.reset()
+    other = ReplayedEnv(Dungeon)
+    assert_same(other.step_batch([0, 1, 2], state), env.step_batch([0, 1, 2], state))
+    assert not np.array_equal(state, env.reset().state)
+
+
+def test_the_callers_arrays_are_left_alone() -> None:
+    env = ReplayedEnv(Keeper)
+    state = env.reset(seed=0).state
+    actions = np.full((3, 2), 0.5, np.float32)
+    first = env.step_batch(actions, state)
+    kept = first.infos[0]["log"]
+    second = env.step_batch(actions, first.states)
+    actions[:] = -1  # the live copies must not see this
+    assert first.infos[0]["log"] == kept
+    assert_same(
+        env.step_batch(np.zeros((3, 2)), second.states).obs,
+        ReplayedEnv(Keeper).step_batch(np.zeros((3, 2)), second.states).obs,
+    )
+
+
+# What it costs
+
+
+def test_continuing_branches_plays_nothing_again() -> None:
+    env = ReplayedEnv(Dungeon, live_prefixes=20)
+    state = env.reset(seed=0).state
+    states = env.step_batch(np.arange(16) % 3, state).states
+    before = replayed(env)
+    for _ in range(12):
+        states = env.step_batch(np.arange(16) % 3, states).states
+    assert replayed(env) == before
+
+
+def test_a_sibling_costs_its_history_and_a_descendant_what_lies_between() -> None:
+    env = ReplayedEnv(Dungeon)
+    state = env.reset(seed=0).state
+    for _ in range(10):
+        state = env.step(1, state=state).state
+    before = replayed(env)
+    children = env.step_batch([0, 1], state).states
+    assert replayed(env) == before + 10
+    grandchild = env.step(2, state=children[0]).state
+    fresh = ReplayedEnv(Dungeon)
+    fresh.set_state(children[0])
+    fresh.set_state(grandchild)
+    assert replayed(fresh) == 11 + 1
+
+
+@pytest.mark.parametrize("most", [1, 2, 5])
+def test_few_copies_are_slower_and_as_exact(most: int) -> None:
+    env, roomy = ReplayedEnv(Dungeon, live_prefixes=most), ReplayedEnv(Dungeon)
+    state = env.reset(seed=0).state
+    states = np.stack([state] * 8)
+    for time in range(6):
+        actions = (np.arange(8) + time) % 3
+        one, other = env.step_batch(actions, states), roomy.step_batch(actions, states)
+        assert_same(one, other)
+        states = one.states
+    assert len(env.simulator._stage.prefixes) == most
+    if most > 1:  # of branches in turn, all but one of the copies go on with theirs
+        before = replayed(env)
+        env.step_batch(np.zeros(8, int), states)
+        assert replayed(env) - before <= 6 * (8 - most + 1)
+
+
+def test_workers_agree_and_rows_travel() -> None:
+    serial = ReplayedEnv(Inner)
+    states = reached(serial, 24, every=2)
+    actions = np.arange(24) % 3
+    expected = serial.step_batch(actions, states)
+    for options in ({"n_workers": 2}, {"n_workers": 2, "isolate": True}):
+        with sending(plangym_like.make(Inner, **options)) as env:
+            assert env.snapshot == "replay"
+            assert_same(env.step_batch(actions, states), expected)
+            assert_same(env.step_batch(actions[::-1], expected.states).states.shape, states.shape)
+
+
+# What is refused
+
+
+def test_a_history_that_outgrows_its_row_says_which_option_helps() -> None:
+    env = ReplayedEnv(Nested, replay_capacity=3)
+    state = env.reset(seed=0).state
+    action = {"move": np.zeros(2, np.float32), "pick": np.int64(0)}
+    for _ in range(3):
+        state = env.step(action, state=state).state
+    with pytest.raises(StateCapacityError, match="replay_capacity="):
+        for _ in range(20):
+            state = env.step(action, state=state).state
+    env.reset(seed=0)
+    for _ in range(20):
+        env.step(action)  # without a row there is no limit
+
+
+class WallClock(Dungeon):
+    ticks = 0
+
+    def step(self, action: Any) -> Any:
+        WallClock.ticks += 1
+        obs, _, *rest = super().step(action)
+        return obs, float(WallClock.ticks), *rest
+
+
+class GlobalDrawing(Dungeon):
+    def step(self, action: Any) -> Any:
+        obs, _, *rest = super().step(action)
+        return obs, np.random.random(), *rest
+
+
+class Unseeded(Dungeon):
+    def reset(self, **kwargs: Any) -> Any:
+        obs, info = super().reset(**kwargs)
+        obs[2] = np.random.default_rng().random()
+        return obs, info
+
+
+class Late(Dungeon):
+    """Goes another way the second time, long after anybody has tried it out."""
+
+    plays = 0
+
+    def step(self, action: Any) -> Any:
+        obs, reward, terminated, truncated, info = super().step(action)
+        if self.time == 60:
+            Late.plays += 1
+            reward += Late.plays
+        return obs, reward, False, truncated, info
+
+
+@pytest.mark.parametrize(
+    "kind, reason",
+    [
+        (WallClock, "the reward of step 1 was.*look at no clock"),
+        (GlobalDrawing, "draws from the global generator of numpy.random"),
+        (Unseeded, "the observation of step 0 was"),
+    ],
+)
+def test_what_does_not_repeat_itself_is_refused(kind: Any, reason: str) -> None:
+    state = np.random.get_state(legacy=False)
+    with pytest.raises(SnapshotError, match=f"(?s)does not repeat itself.*{reason}"):
+        ReplayedSimulator(kind)
+    assert repr(np.random.get_state(legacy=False)) == repr(state)
+
+
+def test_what_repeats_itself_only_at_first_is_found_out() -> None:
+    env = ReplayedEnv(Late)
+    state = env.reset(seed=0).state
+    for _ in range(61):
+        state = env.step(1, state=state).state
+    env.step(1)
+    with pytest.raises(SnapshotError, match="did not do the same again"):
+        env.set_state(state)
+
+
+def test_a_damaged_row_is_refused() -> None:
+    env = ReplayedEnv(Dungeon)
+    state = env.reset(seed=0).state
+    state[50] ^= 1
+    with pytest.raises(StateFormatError):
+        env.set_state(state)
+
+
+@pytest.mark.parametrize("data", [b"", b"X", b"A", b"S\xff\xff\xff\xff", b"R123"])
+def test_what_is_no_history_is_refused(data: bytes) -> None:
+    histories = Histories(gymnasium.spaces.MultiDiscrete([3, 300]))
+    with pytest.raises(StateFormatError):
+        list(histories.entries(data)) or ReplayedSimulator(Dungeon)._stage.stand_at(data, b"")
+
+
+def test_histories_keep_actions_to_the_bit() -> None:
+    histories = Histories(gymnasium.spaces.MultiDiscrete([3, 300]))
+    actions = [np.array([2, 299]), np.array([9, 70000]), np.array([1, 1], np.int8), 3, {"a": 1.5}]
+    start = Start(3, None, {"x": 1})
+    history = histories.start(start) + b"".join(map(histories.action, actions))
+    history += histories.reseed(2**64 - 1)
+    read = list(histories.entries(history))
+    assert read[0][1] == start and read[-1][:2] == (RESEED, 2**64 - 1)
+    for action, (_, again, _) in zip(actions, read[1:-1], strict=True):
+        assert_same(again, action)
+
+
+def test_a_step_that_raises_leaves_the_state() -> None:
+    env = ReplayedEnv(Fuse)
+    env.reset(seed=0)
+    env.step(2)
+    state = env.get_state()
+    with pytest.raises(ArithmeticError):
+        env.step(3)
+    assert_same(env.get_state(), state)
+    assert env.step(1)[0] == 3.0
+
+
+class HoldsBase(gymnasium.Wrapper):
+    def __init__(self, env: gymnasium.Env) -> None:
+        super().__init__(env)
+        self.game = env.unwrapped
+
+
+def test_a_wrapper_that_holds_the_environment_is_refused() -> None:
+    with pytest.raises(SnapshotError, match=r"HoldsBase\.game cannot be saved"):
+        ReplayedSimulator(Dungeon, wrappers=[HoldsBase])
+
+
+@pytest.mark.parametrize("option", ["replay_capacity", "live_prefixes"])
+def test_options_are_whole_numbers(option: str) -> None:
+    with pytest.raises(InputError, match="whole number"):
+        ReplayedSimulator(Dungeon, **{option: 0})
+
+
+# Chance, and what a row shows
+
+
+def test_seeds_make_chance_nodes() -> None:
+    env = ReplayedEnv(Dungeon)
+    states = reached(env, 1, every=3)
+    drawn = env.step_batch(np.zeros(20, int), states[0], seeds=np.arange(20))
+    futures = env.rollout_batch(np.ones((20, 10), int), drawn.states)
+    assert len(np.unique(futures.rewards, axis=0)) > 1
+    again = ReplayedEnv(Dungeon).step_batch(np.zeros(20, int), states[0], seeds=np.arange(20))
+    assert_same(again.states, drawn.states)
+
+
+def test_rollouts_are_steps() -> None:
+    env = ReplayedEnv(Dungeon)
+    states = reached(env, 6)
+    actions = sampler(env, 0)
+    plans = np.array([[actions.sample() for _ in range(7)] for _ in range(6)])
+    rollout = env.rollout_batch(plans, states)
+    rows = deque(states)
+    for index, plan in enumerate(plans):
+        row = rows.popleft()
+        for time, action in enumerate(plan):
+            step = env.step_batch([action], row)
+            assert step.rewards[0] == rollout.rewards[index, time]
+            row = step.states[0]
+            if step.terminateds[0]:
+                break
+        assert_same(row, rollout.states[index])
+
+
+def test_the_picture_is_of_the_current_state() -> None:
+    env = ReplayedEnv(Dungeon, render_mode="rgb_array", size=7)
+    state = env.reset(seed=0).state
+    there = env.step(2, state=state).state
+    env.set_state(state)
+    assert env.get_image()[0, 0, 0] == 255
+    env.set_state(there)
+    assert env.get_image()[0, 1, 0] == 255
+
+
+def test_the_length_of_a_history_has_a_name() -> None:
+    env = ReplayedEnv(Dungeon)
+    states = np.stack([env.reset(seed=0).state, env.step(0, return_state=True).state])
+    assert env.view_state(states)["n_actions"].tolist() == [0, 1]
+    sim = ReplayedSimulator(Dungeon)
+    sim.reset(seed=0)
+    assert_same(saved(sim)[32:], states[0][32:])
