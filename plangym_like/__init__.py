@@ -14,9 +14,9 @@ if TYPE_CHECKING:
     from plangym_like.envs.replayed import ReplayedEnv
     from plangym_like.envs.toy_text import ToyTextEnv
     from plangym_like.parallel.batch_env import BatchEnv
+    from plangym_like.parallel.cluster.ray_env import RayEnv
     from plangym_like.parallel.external_process import ExternalProcess
     from plangym_like.parallel.parallel_env import ParallelEnv
-    from plangym_like.parallel.ray_env import RayEnv
     from plangym_like.plan_env import PlanEnv
     from plangym_like.registry import make
     from plangym_like.simulator import Simulator
@@ -45,7 +45,7 @@ _PLACES = {
     "ExternalProcess": "parallel.external_process",
     "ParallelEnv": "parallel.parallel_env",
     "PlanEnv": "plan_env",
-    "RayEnv": "parallel.ray_env",
+    "RayEnv": "parallel.cluster.ray_env",
     "make": "registry",
     "Simulator": "simulator",
     "BatchInfo": "transitions",

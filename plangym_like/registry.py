@@ -167,7 +167,7 @@ def make(
         **env_kwargs,
     }
     if ray:
-        from plangym_like.parallel.ray_env import RayEnv
+        from plangym_like.parallel.cluster.ray_env import RayEnv
 
         return RayEnv(
             env_class,

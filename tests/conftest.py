@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -13,7 +14,54 @@ BACKENDS: dict[str, dict[str, Any]] = {
     "serial": {},
     "parallel": {"n_workers": 2},
     "isolated": {"n_workers": 2, "isolate": True},
+    # Its actors claim no cores, so that many environments share the cluster.
+    "ray": {"ray": True, "n_workers": 2, "resources": {"num_cpus": 0}},
 }
+STORE_NBYTES = 100 << 20
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Have what runs on the cluster run last: nothing else has Ray's processes beside it."""
+    items.sort(key=_is_on_cluster)
+
+
+def _is_on_cluster(item: pytest.Item) -> bool:
+    backend = item.callspec.params.get("backend") if hasattr(item, "callspec") else None
+    return backend == "ray" or "cluster" in getattr(item, "fixturenames", ())
+
+
+@pytest.fixture(scope="session")
+def cluster() -> Iterator[Any]:
+    """Two nodes of one core each, this process connected to the first.
+
+    An actor on the first shares memory with this process; for the second, the same machine is
+    another one.
+    """
+    ray = pytest.importorskip("ray", reason="Ray is not installed")
+    from ray.cluster_utils import Cluster
+
+    # Ray takes 15 seconds to notice that a machine is gone; this many milliseconds times three
+    # here.
+    noticing = {"health_check_initial_delay_ms": 0, "health_check_period_ms": 300}
+    head = {
+        "num_cpus": 1,
+        "object_store_memory": STORE_NBYTES,
+        "include_dashboard": False,
+        "_system_config": noticing | {"health_check_failure_threshold": 3},
+    }
+    cluster = Cluster(initialize_head=True, head_node_args=head)
+    try:
+        add_node(cluster)
+        ray.init(address=cluster.address, log_to_driver=False, logging_level=logging.ERROR)
+        yield cluster
+    finally:
+        ray.shutdown()
+        cluster.shutdown()
+
+
+def add_node(cluster: Any, **more: Any) -> Any:
+    """Have one more machine join, as far as Ray can tell."""
+    return cluster.add_node(num_cpus=1, object_store_memory=STORE_NBYTES, **more)
 
 
 class _AlwaysSend:
@@ -33,7 +81,10 @@ def make_on(backend: str, name: Any, **kwargs: Any) -> Any:
 
 def sending(env: Any) -> Any:
     """Return `env`, its lanes ready, all its batches of two rows and more sent to them."""
-    if isinstance(env, plangym_like.ParallelEnv):
+    if isinstance(env, plangym_like.RayEnv):
+        env.wait_ready(60)
+        env.batch_env.caller = None
+    elif isinstance(env, plangym_like.ParallelEnv):
         env.batch_env._costs = _AlwaysSend()
         for lane in env.batch_env.lanes:
             lane.process.call("setup")()
@@ -44,6 +95,8 @@ def sending(env: Any) -> Any:
 @pytest.fixture(scope="module", params=list(BACKENDS))
 def backend(request: pytest.FixtureRequest) -> str:
     """The name of a backend; each test that asks for it runs on all of them."""
+    if request.param == "ray":
+        request.getfixturevalue("cluster")
     return str(request.param)
 
 

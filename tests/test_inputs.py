@@ -70,7 +70,7 @@ class Family:
 
 
 @pytest.fixture(scope="module", params=list(SUITE))
-def family(request: pytest.FixtureRequest) -> Iterator[Family]:
+def family(cluster: Any, request: pytest.FixtureRequest) -> Iterator[Family]:
     made = Family(*SUITE[request.param])
     yield made
     made.close()
@@ -273,7 +273,7 @@ def test_the_empty_batch_is_no_error(family):
         assert_same(env.get_state(), family.states[1])
 
 
-def test_use_after_close_is_the_same_everywhere():
+def test_use_after_close_is_the_same_everywhere(cluster):
     told = {}
     for backend in BACKENDS:
         env = make_on(backend, "CartPole-v1")
@@ -301,7 +301,7 @@ def test_use_after_close_is_the_same_everywhere():
 
 
 @pytest.fixture(scope="module")
-def fuses() -> Iterator[Family]:
+def fuses(cluster: Any) -> Iterator[Family]:
     made = Family(Fuse, {})
     yield made
     made.close()

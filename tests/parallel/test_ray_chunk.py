@@ -13,8 +13,8 @@ from playground import CounterEnv, Diary, Letter
 
 import plangym_like
 from plangym_like.errors import PoisonInputError, RemoteTraceback, StepTimeoutError
-from plangym_like.parallel.ray_chunk import Harvest, distinct, moved, order_of
-from plangym_like.parallel.ray_placement import share
+from plangym_like.parallel.cluster.chunk import Harvest, distinct, moved, order_of
+from plangym_like.parallel.cluster.places import share
 
 MAKERS = {
     "counter": lambda: CounterEnv("counter"),

@@ -10,11 +10,11 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, fields
 from typing import Any
 
+from plangym_like.parallel.cluster.chunk import Harvest, Order
+from plangym_like.parallel.cluster.near_memory import GivenPools, NearOrder, Proof
 from plangym_like.parallel.messages import dumps, dumps_by_value, loads
 from plangym_like.parallel.parallel_env import ParallelEnv
 from plangym_like.parallel.placement import place, signature
-from plangym_like.parallel.ray_chunk import Harvest, Order
-from plangym_like.parallel.ray_near import GivenPools, NearOrder, Proof
 from plangym_like.parallel.remote_errors import pack_exception
 from plangym_like.states import Row, adopt_session_key, session_key
 

@@ -8,11 +8,12 @@ from typing import Any
 
 from plangym_like.batches import Inputs, Layout, Rows
 from plangym_like.errors import ClosedError
+from plangym_like.parallel.cluster.ray_fleet import RayFleet
+from plangym_like.parallel.cluster.ray_flight import RayFlight
+from plangym_like.parallel.cluster.ray_lane import RayLane
+from plangym_like.parallel.cluster.ray_session import RaySession
+from plangym_like.parallel.cluster.ray_stats import RayStats
 from plangym_like.parallel.costs import Costs
-from plangym_like.parallel.ray_fleet import RayFleet
-from plangym_like.parallel.ray_flight import RayFlight
-from plangym_like.parallel.ray_session import RaySession
-from plangym_like.parallel.ray_stats import RayStats
 from plangym_like.plan_env import PlanEnv
 
 _PROBE_SECONDS = 2e-3
@@ -50,6 +51,11 @@ class RayPool:
     def stats(self) -> RayStats:
         """What has happened so far."""
         return self.fleet.stats
+
+    @property
+    def lanes(self) -> list[RayLane]:
+        """The actors that stand, and those that have been asked for."""
+        return self.fleet.lanes
 
     def wait_ready(self, timeout: float | None = None) -> None:
         """Wait until every actor that has been asked for stands.

@@ -11,13 +11,13 @@ from numpy.typing import NDArray
 
 from plangym_like.batches import Rows
 from plangym_like.errors import ClosedError
-from plangym_like.parallel.ray_chunk import Chunk, Order, distinct, order_nbytes, order_of
-from plangym_like.parallel.ray_lane import RayLane
-from plangym_like.parallel.ray_schedule import RaySchedule
-from plangym_like.parallel.ray_session import load
+from plangym_like.parallel.cluster.chunk import Chunk, Order, distinct, order_nbytes, order_of
+from plangym_like.parallel.cluster.ray_lane import RayLane
+from plangym_like.parallel.cluster.ray_schedule import RaySchedule
+from plangym_like.parallel.cluster.ray_session import load
 
 if TYPE_CHECKING:
-    from plangym_like.parallel.ray_pool import RayPool
+    from plangym_like.parallel.cluster.ray_pool import RayPool
 
 # What is smaller travels with each chunk; a larger thing that chunks share is put where every node
 # fetches it once.

@@ -11,14 +11,14 @@ import numpy as np
 
 from plangym_like.batches import Layout
 from plangym_like.errors import InputError, StateMismatchError, WorkerStartError
+from plangym_like.parallel.cluster.chunk import Chunk, Harvest
+from plangym_like.parallel.cluster.near_memory import proof_of
+from plangym_like.parallel.cluster.places import Place, share
+from plangym_like.parallel.cluster.ray_host import Greeting
+from plangym_like.parallel.cluster.ray_lane import RayLane, actor_options
+from plangym_like.parallel.cluster.ray_session import load
+from plangym_like.parallel.cluster.ray_stats import RayStats
 from plangym_like.parallel.placement import signature
-from plangym_like.parallel.ray_chunk import Chunk, Harvest
-from plangym_like.parallel.ray_host import Greeting
-from plangym_like.parallel.ray_lane import RayLane, actor_options
-from plangym_like.parallel.ray_near import proof_of
-from plangym_like.parallel.ray_placement import Place, share
-from plangym_like.parallel.ray_session import load
-from plangym_like.parallel.ray_stats import RayStats
 from plangym_like.parallel.remote_errors import unpack_exception
 from plangym_like.parallel.shared_memory import SharedBlock
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from plangym_like import spaces
 from plangym_like.batches import Inputs, Layout, Rows
 from plangym_like.errors import PoisonInputError, StepTimeoutError
-from plangym_like.parallel.ray_near import NearOrder
+from plangym_like.parallel.cluster.near_memory import NearOrder
 from plangym_like.states import HEADER_NBYTES, Row, StateFormat
 
 # Below this, a state that rows share is not worth looking for.

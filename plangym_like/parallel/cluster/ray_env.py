@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from typing import Any
 
-from plangym_like.errors import ClosedError
-from plangym_like.parallel import ray_session
+from plangym_like.parallel.cluster import ray_session
+from plangym_like.parallel.cluster.ray_fleet import RayFleet, check_options
+from plangym_like.parallel.cluster.ray_host import write_recipe
+from plangym_like.parallel.cluster.ray_pool import RayPool
+from plangym_like.parallel.cluster.ray_stats import RayStats
 from plangym_like.parallel.parallel_env import ParallelEnv
-from plangym_like.parallel.ray_fleet import RayFleet, check_options
-from plangym_like.parallel.ray_host import write_recipe
-from plangym_like.parallel.ray_pool import RayPool
-from plangym_like.parallel.ray_stats import RayStats
 from plangym_like.plan_env import PlanEnv
+from plangym_like.standing_env import closed
 
 
 class RayEnv(ParallelEnv):
@@ -123,7 +122,7 @@ class RayEnv(ParallelEnv):
         Actors come to stand while this process goes on; see `wait_ready`.
         """
         if self._closed:
-            raise ClosedError("this RayEnv has been closed")
+            raise closed(self._arguments["name"])
         if self._env is not None:
             return
         env = self._construct()
@@ -147,7 +146,6 @@ class RayEnv(ParallelEnv):
         except BaseException:
             env.close()
             raise
-        self._lock = threading.RLock()
         self._env = env
 
     def _recipe(self, lanes: int) -> bytes:

@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING, Any
 
 from plangym_like.batches import Layout, Rows
 from plangym_like.errors import PoisonInputError
+from plangym_like.parallel.cluster.chunk import Chunk, Harvest, moved
+from plangym_like.parallel.cluster.ray_lane import DEPTH, RayLane
+from plangym_like.parallel.cluster.ray_session import load
 from plangym_like.parallel.lane import faded_minimum, portion
-from plangym_like.parallel.ray_chunk import Chunk, Harvest, moved
-from plangym_like.parallel.ray_lane import DEPTH, RayLane
-from plangym_like.parallel.ray_session import load
 from plangym_like.parallel.remote_errors import unpack_exception
 
 if TYPE_CHECKING:
-    from plangym_like.parallel.ray_fleet import RayFleet
+    from plangym_like.parallel.cluster.ray_fleet import RayFleet
 
 logger = logging.getLogger("plangym_like")
 

@@ -7,11 +7,11 @@ from itertools import count
 from typing import Any
 
 from plangym_like.batches import Layout
-from plangym_like.parallel.ray_chunk import Chunk, Harvest, Order
-from plangym_like.parallel.ray_host import CONCURRENCY, RayHost
-from plangym_like.parallel.ray_near import NearMemory, Proof
-from plangym_like.parallel.ray_placement import Place
-from plangym_like.parallel.ray_session import load
+from plangym_like.parallel.cluster.chunk import Chunk, Harvest, Order
+from plangym_like.parallel.cluster.near_memory import NearMemory, Proof
+from plangym_like.parallel.cluster.places import Place
+from plangym_like.parallel.cluster.ray_host import CONCURRENCY, RayHost
+from plangym_like.parallel.cluster.ray_session import load
 from plangym_like.states import Row
 
 # Chunks that an actor has at once: one that it steps, one that is there when that is done.
