@@ -14,8 +14,9 @@ BACKENDS: dict[str, dict[str, Any]] = {
     "serial": {},
     "parallel": {"n_workers": 2},
     "isolated": {"n_workers": 2, "isolate": True},
-    # Its actors claim no cores, so that many environments share the cluster.
-    "ray": {"ray": True, "n_workers": 2, "resources": {"num_cpus": 0}},
+    # An actor claims no cores, so that many environments share the cluster. To start one takes most
+    # of a second, so only what is kept for a whole module has two, on two nodes.
+    "ray": {"ray": True, "n_workers": 1, "resources": {"num_cpus": 0}},
 }
 STORE_NBYTES = 100 << 20
 
@@ -76,7 +77,7 @@ class _AlwaysSend:
 
 def make_on(backend: str, name: Any, **kwargs: Any) -> Any:
     """Make an environment on a backend whose lanes are ready and get their part of every batch."""
-    return sending(plangym_like.make(name, **BACKENDS[backend], **kwargs))
+    return sending(plangym_like.make(name, **{**BACKENDS[backend], **kwargs}))
 
 
 def sending(env: Any) -> Any:
@@ -108,7 +109,8 @@ def shared_env(backend: str) -> Iterator[Callable[..., Any]]:
     def get(name: Any, **kwargs: Any) -> Any:
         key = repr((name, sorted(kwargs.items())))
         if key not in made:
-            made[key] = make_on(backend, name, **kwargs)
+            more = {"n_workers": 2} if backend == "ray" else {}
+            made[key] = make_on(backend, name, **more, **kwargs)
         return made[key]
 
     yield get

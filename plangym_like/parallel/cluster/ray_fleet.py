@@ -98,11 +98,10 @@ class RayFleet:
             return
         first = self._looked_at == float("-inf")
         self._looked_at = moment
-        found = {
-            node["NodeID"]: self._cores_of(node["Resources"])
-            for node in load().nodes()
-            if node["Alive"]
-        }
+        alive = [node for node in load().nodes() if node["Alive"]]
+        # This machine comes first: its actors share memory with this process.
+        alive.sort(key=lambda node: node["NodeID"] != self._here)
+        found = {node["NodeID"]: self._cores_of(node["Resources"]) for node in alive}
         lost, joined = self._nodes.keys() - found.keys(), found.keys() - self._nodes.keys()
         self._nodes = found
         self.stats.nodes = len(found)
