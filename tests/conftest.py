@@ -76,14 +76,14 @@ class _AlwaysSend:
 
 
 def make_on(backend: str, name: Any, **kwargs: Any) -> Any:
-    """Make an environment on a backend whose lanes are ready and get their part of every batch."""
+    """Make an environment on a backend whose lanes get their part of every batch."""
     return sending(plangym_like.make(name, **{**BACKENDS[backend], **kwargs}))
 
 
 def sending(env: Any) -> Any:
-    """Return `env`, its lanes ready, all its batches of two rows and more sent to them."""
+    """Return `env`, all its batches of two rows and more sent to lanes that are ready for them."""
     if isinstance(env, plangym_like.RayEnv):
-        env.wait_ready(60)
+        # With nobody here to step it, the first batch waits until an actor stands.
         env.batch_env.caller = None
     elif isinstance(env, plangym_like.ParallelEnv):
         env.batch_env._costs = _AlwaysSend()
