@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import os
 import time
+from functools import partial
 from typing import Any
 
 import psutil
-from playground import CounterEnv
+from playground import CounterEnv, kill_itself, refuse
 
 
 class Pause:
@@ -21,6 +22,13 @@ class Pause:
 
     def __call__(self, action: int) -> None:
         time.sleep(self._seconds)
+
+
+class Harms:
+    """A trap in which some actions raise, one hangs and one kills."""
+
+    def __call__(self, action: int) -> None:
+        {0: refuse, 33: partial(hang, 600), 61: kill_itself, 90: refuse}.get(action, bool)(action)
 
 
 def hang(seconds: float, action: int) -> None:

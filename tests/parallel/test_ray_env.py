@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 import psutil
 import pytest
-from cluster_traps import Pause, differ_elsewhere, fail_elsewhere, hang, kill_actor
-from comparing import assert_same, content, reached
+from cluster_traps import Harms, Pause, differ_elsewhere, fail_elsewhere, hang, kill_actor
+from comparing import assert_same, content, reached, row
 from conftest import add_node
 from playground import CounterEnv, Diary, Letter, Trap, kill_itself, refuse
 from residents import run_script
@@ -172,6 +172,22 @@ def test_exceptions_arrive_as_what_they_were(cluster: Any, plain: CounterEnv) ->
         assert "in row 77 of a batch of 200" in caught.value.__notes__[0]
         assert_same(env.step_batch(range(70), state), plain.step_batch(range(70), state))
         assert env.stats.actors_lost == env.stats.deaths == 0
+
+
+def test_masked_rows(cluster: Any, plain: CounterEnv) -> None:
+    state = plain.reset(seed=0).state
+    bad = {0: ArithmeticError, 33: StepTimeoutError, 61: PoisonInputError, 90: ArithmeticError}
+    with counters(Harms(), step_timeout=0.5) as env:
+        result = env.step_batch(range(100), state, on_error="mask")
+        assert np.flatnonzero(result.infos.failed).tolist() == [*bad]
+        for index, error in result.infos.errors.items():
+            assert isinstance(error, bad[index])
+        assert result.infos.errors[33].indices == (33,)
+        assert result.infos.errors[61].index == 61
+        assert result.infos.errors[90].__notes__ == ["(in row 90 of a batch of 100)"]
+        expected = plain.step_batch(range(100), state)
+        for index in np.flatnonzero(~result.infos.failed):
+            assert_same(row(result, index), row(expected, index))
 
 
 def test_a_row_that_kills_is_named(cluster: Any, plain: CounterEnv) -> None:

@@ -14,10 +14,12 @@ from plangym_like import spaces
 from plangym_like.batches import Inputs, Layout, Rows
 from plangym_like.errors import PoisonInputError, StepTimeoutError
 from plangym_like.parallel.cluster.near_memory import NearOrder
+from plangym_like.parallel.remote_errors import pack_exception
 from plangym_like.states import HEADER_NBYTES, Row, StateFormat
 
 # Below this, a state that rows share is not worth looking for.
 _SHARED_NBYTES = 256
+_ROWS, _NUMBER = re.compile(r"rows? \d+(, \d+)*"), re.compile(r"\d+")
 _NOTE = re.compile(r"\(in row (\d+) of a batch of \d+\)")
 
 
@@ -52,7 +54,8 @@ class Order:
     """What an actor is told of a chunk, besides the states.
 
     ``which[i]`` is the state that row i starts from, ``None`` where row i has state i or all rows
-    have the only one. With ``near``, all arrays lie in memory that both sides share.
+    have the only one. ``masked``: rows that fail are told apart. With ``near``, all arrays lie in
+    memory that both sides share.
     """
 
     count: int
@@ -63,6 +66,7 @@ class Order:
     seeds: NDArray[np.uint64] | None
     wants_states: bool
     wants_observations: bool
+    masked: bool = False
     near: NearOrder | None = None
 
     def inputs(self, states: Row) -> Inputs:
@@ -76,7 +80,8 @@ class Harvest:
     """What stepping a chunk gave: the arrays of its `Rows`, or the error that it ended with.
 
     ``observations`` are the leaves of the nest, or a list of objects; ``infos`` the plain infos by
-    row; ``counts`` what happened to the actor's own workers meanwhile.
+    row; ``failed`` what masked rows raised; ``counts`` what happened to the actor's own workers
+    meanwhile.
     """
 
     seconds: float
@@ -87,6 +92,7 @@ class Harvest:
     outcomes: Sequence[NDArray[Any]] = ()
     columns: dict[str, NDArray[Any]] = field(default_factory=dict)
     infos: dict[int, Mapping[str, Any]] = field(default_factory=dict)
+    failed: dict[int, bytes] = field(default_factory=dict)
 
     def take(self, layout: Layout, order: Order, result: Any) -> None:
         """Take over the `result` of a batch."""
@@ -102,6 +108,9 @@ class Harvest:
         self.observations = found
         if not order.horizon:
             infos = result.infos
+            self.failed = {
+                index: pack_exception(error, skip_frames=1) for index, error in infos.errors.items()
+            }
             self.outcomes = [*self.outcomes, infos["n_step"]]
             self.columns = {name: infos[name] for name in layout.columns}
             if layout.plain_infos:
@@ -149,7 +158,14 @@ class Harvest:
 
 
 def order_of(
-    inputs: Inputs, which: NDArray[Any] | None, start: int, stop: int, *, states: bool, obs: bool
+    inputs: Inputs,
+    which: NDArray[Any] | None,
+    start: int,
+    stop: int,
+    *,
+    states: bool,
+    obs: bool,
+    masked: bool = False,
 ) -> Order:
     """Return the order for rows `start` to `stop`; `which` are their states among those sent."""
     return Order(
@@ -161,6 +177,7 @@ def order_of(
         None if inputs.seeds is None else inputs.seeds[start:stop],
         states,
         obs,
+        masked,
     )
 
 
@@ -191,22 +208,23 @@ def distinct(state_format: StateFormat, rows: Row) -> tuple[NDArray[Any], NDArra
 
 def moved(error: BaseException, start: int, count: int) -> BaseException:
     """Return `error`, which counts rows from a chunk's start, counting from the batch's instead."""
-    cause = error.__cause__
+    cause, notes = error.__cause__, getattr(error, "__notes__", ())
     if isinstance(error, PoisonInputError):
-        index = error.index + start
-        message = str(error).replace(f"row {error.index} ", f"row {index} ", 1)
-        error = PoisonInputError(message, index, error.exitcode)
-    elif isinstance(error, StepTimeoutError) and error.indices:
-        message = str(error)
-        indices = [index + start for index in error.indices]
-        for old, new in zip(error.indices, indices, strict=True):
-            message = message.replace(f"row {old} ", f"row {new} ", 1)
-        error = StepTimeoutError(message, indices)
+        error = PoisonInputError(_renamed(error, start), error.index + start, error.exitcode)
+    elif isinstance(error, StepTimeoutError):
+        error = StepTimeoutError(_renamed(error, start), [row + start for row in error.indices])
     error.__cause__ = cause
-    notes = getattr(error, "__notes__", None)
     if notes:
         error.__notes__ = [
             _NOTE.sub(lambda at: f"(in row {int(at[1]) + start} of a batch of {count})", note)
             for note in notes
         ]
     return error
+
+
+def _renamed(error: BaseException, start: int) -> str:
+    """Return the message of `error`, which begins with the rows that it is about."""
+    rows = _ROWS.match(str(error))
+    if rows is None:
+        return str(error)
+    return _NUMBER.sub(lambda at: str(int(at[0]) + start), rows[0]) + str(error)[rows.end() :]

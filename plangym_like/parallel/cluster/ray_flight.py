@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,7 +12,7 @@ from plangym_like.batches import Rows
 from plangym_like.errors import ClosedError
 from plangym_like.parallel.cluster.chunk import Chunk, Order, distinct, order_nbytes, order_of
 from plangym_like.parallel.cluster.ray_lane import RayLane
-from plangym_like.parallel.cluster.ray_schedule import RaySchedule
+from plangym_like.parallel.cluster.ray_schedule import RaySchedule, StepHere
 from plangym_like.parallel.cluster.ray_session import load
 
 if TYPE_CHECKING:
@@ -36,11 +35,27 @@ class RayFlight:
         The batch.
     start : int
         The first row that is still to be stepped.
+    step_here : callable or None
+        As in `RaySchedule`.
+    errors : dict
+        What rows below `start` raised, where they are masked.
     here : bool
         Whether it is to be landed at once.
+    masked : bool
+        Whether rows that fail are told in the result instead of raised.
     """
 
-    def __init__(self, pool: RayPool, rows: Rows, start: int, *, here: bool) -> None:
+    def __init__(
+        self,
+        pool: RayPool,
+        rows: Rows,
+        start: int,
+        step_here: StepHere | None,
+        errors: dict[int, Exception],
+        *,
+        here: bool,
+        masked: bool,
+    ) -> None:
         self._pool = pool
         if not here:
             # Once the caller goes on, its arrays are its own again.
@@ -52,8 +67,16 @@ class RayFlight:
         self._shared: Any = None
         self._which: NDArray[Any] | None = None
         self._looked = False
-        step_here = None if pool.caller is None else partial(pool.caller.run_rows, rows)
-        self._schedule = RaySchedule(pool.fleet, pool.layout, rows, start, self._send, step_here)
+        self._masked, self._errors = masked, errors
+        self._schedule = RaySchedule(
+            pool.fleet,
+            pool.layout,
+            rows,
+            start,
+            self._send,
+            step_here,
+            errors if masked else None,
+        )
         self._schedule.launch(here=here)
 
     def _share(self) -> None:
@@ -114,6 +137,7 @@ class RayFlight:
             *chunk.range,
             states=rows.next_states is not None,
             obs=rows.observations is not None,
+            masked=self._masked,
         )
 
     def land(self, timeout: float | None = None) -> Any:
@@ -134,7 +158,7 @@ class RayFlight:
     def _finish(self) -> None:
         try:
             self._schedule.finish()
-            self._result = self._pool.layout.result(self._rows)
+            self._result = self._pool.layout.result(self._rows, self._errors)
         except Exception as error:
             self._error = error
         except BaseException:

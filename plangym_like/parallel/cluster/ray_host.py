@@ -94,6 +94,7 @@ class RayHost:
                     states=order.wants_states,
                     observations=order.wants_observations,
                     blocking=True,
+                    masked=order.masked,
                 )
                 harvest.take(env.plan_env.layout, order, result)
         except Exception as error:
@@ -111,6 +112,7 @@ class RayHost:
             states=order.wants_states,
             observations=order.wants_observations,
             blocking=True,
+            masked=order.masked,
             pools=self._given,
         )
         harvest.take_infos(layout, order, result)

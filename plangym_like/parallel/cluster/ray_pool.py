@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import threading
 import time
+from functools import partial
 from typing import Any
 
-from plangym_like.batches import Inputs, Layout, Rows
+from plangym_like.batches import Inputs, Layout
 from plangym_like.errors import ClosedError
 from plangym_like.parallel.cluster.ray_fleet import RayFleet
 from plangym_like.parallel.cluster.ray_flight import RayFlight
 from plangym_like.parallel.cluster.ray_lane import RayLane
+from plangym_like.parallel.cluster.ray_schedule import StepHere
 from plangym_like.parallel.cluster.ray_session import RaySession
 from plangym_like.parallel.cluster.ray_stats import RayStats
 from plangym_like.parallel.costs import Costs
+from plangym_like.parallel.fork_safety import forget_after_fork
 from plangym_like.plan_env import PlanEnv
 
 _PROBE_SECONDS = 2e-3
@@ -46,6 +49,8 @@ class RayPool:
         self._tried: set[tuple[int, int]] = set()
         self._flight: RayFlight | None = None
         self._closed = False
+        self._closed_because = "this RayEnv has been closed"
+        forget_after_fork(self)
 
     @property
     def stats(self) -> RayStats:
@@ -71,8 +76,19 @@ class RayPool:
                 self._flight.settle()
             self.fleet.wait_ready(timeout)
 
-    def run(self, inputs: Inputs, *, states: bool, observations: bool, blocking: bool) -> Any:
-        """Step checked inputs; return their result, or a promise of it."""
+    def run(
+        self,
+        inputs: Inputs,
+        *,
+        states: bool,
+        observations: bool,
+        blocking: bool,
+        masked: bool = False,
+    ) -> Any:
+        """Step checked inputs; return their result, or a promise of it.
+
+        `masked`: rows that fail are told in the result instead of raised.
+        """
         with self.lock:
             self.ensure_open()
             if self._flight is not None:
@@ -80,15 +96,21 @@ class RayPool:
             self.stats.batches += 1
             self.stats.rows += inputs.count
             rows = self.layout.allocate(inputs, states=states, observations=observations)
-            done = self._run_here(rows)
+            step_here: StepHere | None = None
+            if self.caller is not None:
+                run = self.caller.run_rows_apart if masked else self.caller.run_rows
+                step_here = partial(run, rows)
+            errors: dict[int, Exception] = {}
+            done = self._run_here(inputs, step_here, errors)
             if done == inputs.count:
-                result = self.layout.result(rows)
+                result = self.layout.result(rows, errors)
                 return result if blocking else lambda timeout=None: result
             self.fleet.survey()
             self.fleet.welcome()
             begun = time.perf_counter()
             stood = self.fleet.stands
-            flight = self._flight = RayFlight(self, rows, done, here=blocking)
+            flight = RayFlight(self, rows, done, step_here, errors, here=blocking, masked=masked)
+            self._flight = flight
             if not blocking:
                 return flight.land
             result = flight.land()
@@ -97,36 +119,39 @@ class RayPool:
                 self._costs.note(inputs.count, _steps(inputs), seconds=seconds, sent=True)
             return result
 
-    def _run_here(self, rows: Rows) -> int:
+    def _run_here(
+        self, inputs: Inputs, step_here: StepHere | None, errors: dict[int, Exception]
+    ) -> int:
         """Step rows here that are not worth sending; return how many that were.
 
         Of a batch of a size that was never seen, a few are stepped to know what they cost.
         """
-        inputs = rows.inputs
-        if self.caller is None or not inputs.count:
+        count = inputs.count
+        if step_here is None or not count:
             return 0
-        count, steps = inputs.count, _steps(inputs)
+        steps = _steps(inputs)
         begun = time.perf_counter()
-        done = self._probe(rows, count, steps)
+        done = self._probe(count, steps, step_here, errors)
         if done < count:
             if self._costs.send(count, steps):
                 return done
-            self.caller.run_rows(rows, done, count)
+            errors |= step_here(done, count) or {}
         seconds = time.perf_counter() - begun
         self._costs.note(count, steps, seconds=seconds, sent=False)
         return count
 
-    def _probe(self, rows: Rows, count: int, steps: int) -> int:
+    def _probe(
+        self, count: int, steps: int, step_here: StepHere, errors: dict[int, Exception]
+    ) -> int:
         size = (count.bit_length(), steps.bit_length())
         if size in self._tried:
             return 0
         self._tried.add(size)
-        assert self.caller is not None
         best, portion, done = float("inf"), 1, 0
         until = time.perf_counter() + _PROBE_SECONDS
         while done < count and (now := time.perf_counter()) < until:
             stop = min(count, done + portion)
-            self.caller.run_rows(rows, done, stop)
+            errors |= step_here(done, stop) or {}
             best = min(best, (time.perf_counter() - now) / (stop - done))
             done, portion = stop, 4 * portion
         if done < count:
@@ -152,7 +177,16 @@ class RayPool:
     def ensure_open(self) -> None:
         """Raise `ClosedError` after `close`."""
         if self._closed:
-            raise ClosedError("this RayEnv has been closed")
+            raise ClosedError(self._closed_because)
+
+    def forget(self) -> None:
+        """Close in a forked copy of the process: Ray's connection is the original's."""
+        self.lock = threading.RLock()
+        self._closed = True
+        self._closed_because = (
+            "this RayEnv belongs to the process that this one was forked from; make or clone "
+            "another one in a fresh process"
+        )
 
 
 def _steps(inputs: Inputs) -> int:

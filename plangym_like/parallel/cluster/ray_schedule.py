@@ -10,7 +10,7 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from plangym_like.batches import Layout, Rows
 from plangym_like.errors import PoisonInputError
@@ -24,6 +24,9 @@ if TYPE_CHECKING:
     from plangym_like.parallel.cluster.ray_fleet import RayFleet
 
 logger = logging.getLogger("plangym_like")
+
+# Steps rows in this process; returns what each raised that failed, if rows are masked.
+StepHere = Callable[[int, int], "dict[int, Exception] | None"]
 
 # A chunk costs some 0.5 to 1 ms beyond its rows, so it should take well more than that.
 _LEAST_SECONDS = 4e-3
@@ -55,7 +58,10 @@ class RaySchedule:
     send : callable
         ``send(lane, chunk)`` hands a chunk to an actor.
     step_here : callable or None
-        ``step_here(start, stop)`` steps rows in this process; ``None``: never do that.
+        ``step_here(start, stop)`` steps rows in this process and returns what masked ones raised;
+        ``None``: never do that.
+    errors : dict or None
+        Takes what rows raise that are masked; ``None``: the lowest that fails is raised.
     """
 
     def __init__(
@@ -65,7 +71,8 @@ class RaySchedule:
         rows: Rows,
         start: int,
         send: Callable[[RayLane, Chunk], None],
-        step_here: Callable[[int, int], None] | None,
+        step_here: StepHere | None,
+        errors: dict[int, Exception] | None,
     ) -> None:
         self._fleet = fleet
         self._layout = layout
@@ -74,6 +81,7 @@ class RaySchedule:
         self._step_here = step_here
         self._pending: deque[Chunk] = deque([Chunk(start, rows.inputs.count)])
         self._open: set[Chunk] = set()
+        self._errors = errors
         self._failure: tuple[int, BaseException] | None = None
         self._row_nbytes = _row_nbytes(rows)
         self._seconds_here = 0.0
@@ -186,10 +194,12 @@ class RaySchedule:
             chunk = self._pending[0]
             stop = chunk.start + portion(len(chunk), self._seconds_here)
             try:
-                self._step_here(chunk.start, stop)
+                raised = self._step_here(chunk.start, stop)
             except Exception as error:
                 self._fail(int(self._rows.cursor[0]), error)
                 break
+            if self._errors is not None and raised:
+                self._errors |= raised
             taken = (time.perf_counter() - now) / (stop - chunk.start)
             self._seconds_here = faded_minimum(self._seconds_here, taken)
             self._pending.popleft()
@@ -228,10 +238,14 @@ class RaySchedule:
     def _store(self, chunk: Chunk, harvest: Harvest, *, near: bool) -> None:
         chunk.done = True
         self._open.discard(chunk)
+        start, count = chunk.start, self._rows.inputs.count
         if harvest.error is not None:
-            error = unpack_exception(harvest.error)
-            self._fail(chunk.start, moved(error, chunk.start, self._rows.inputs.count))
+            self._fail(start, moved(unpack_exception(harvest.error), start, count))
             return
+        if self._errors is not None:
+            for index, packed in harvest.failed.items():
+                error = moved(unpack_exception(packed), start, count)
+                self._errors[start + index] = cast(Exception, error)
         nbytes = harvest.put(self._layout, self._rows, chunk.start)
         if not near:
             self._fleet.stats.bytes_received += nbytes
@@ -258,6 +272,8 @@ class RaySchedule:
             chunk.suspect = True
             if chunk.deaths < _DEATHS_ALONE:
                 self._pending.append(chunk)
+            elif self._errors is not None:
+                self._errors[chunk.start] = _poisoned(chunk.start)
             else:
                 self._fail(chunk.start, _poisoned(chunk.start))
 
