@@ -31,6 +31,8 @@ class ClassicLanes(Lanes):
         For which `has_common_form` is true.
     """
 
+    step_infos = False
+
     def __init__(self, envs: Sequence[gymnasium.Env[Any, Any]]) -> None:
         super().__init__(envs)
         self._bases: list[Any] = [env.unwrapped for env in self.envs]

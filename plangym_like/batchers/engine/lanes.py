@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import gymnasium
 import numpy as np
@@ -34,8 +34,11 @@ class Lanes(abc.ABC):
         One observation and one action; known after `start`.
     infos : list of dict
         What the last `step` or `reset` of each lane said beside.
+    step_infos : bool
+        Whether steps say anything beside.
     """
 
+    step_infos: ClassVar[bool] = True
     observation: Any
     action: Any
 

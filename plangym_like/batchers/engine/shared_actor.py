@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -53,10 +52,6 @@ class SharedActor:
     def tensors(self) -> Any:
         """The shared memory, for an `ActorCopy`."""
         return self._shared.tensors
-
-    def copy(self) -> torch.nn.Module:
-        """Return a copy of the actor on the CPU, to be sent to workers."""
-        return copy.deepcopy(self._actor).cpu()
 
     @torch.no_grad()
     def publish(self) -> int:

@@ -1,0 +1,24 @@
+"""Door 1: an endless iterator of time-major fragments, for actor-critic learners.
+
+``same.rollout``     environments and actor in this process
+``single.rollout``   one worker, which collects the next fragment while this one is learnt from
+``multi.rollout``    many workers and a pool of buffers
+
+Each is an iterator of `Fragment` and a context manager. Actors are `BaseActorModule`; `evaluate`
+plays episodes with one.
+"""
+
+from plangym_like.batchers.rollout.actor_module import BaseActorModule
+from plangym_like.batchers.rollout.evaluation import evaluate
+from plangym_like.batchers.rollout.fragment import Final, Fragment, Inputs, State
+from plangym_like.batchers.sampling import multinomial
+
+__all__ = [
+    "BaseActorModule",
+    "Final",
+    "Fragment",
+    "Inputs",
+    "State",
+    "evaluate",
+    "multinomial",
+]

@@ -1,0 +1,289 @@
+"""Steps lanes and an actor in turn, and writes down what happens."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from plangym_like.batchers.engine.lanes import Lanes
+from plangym_like.batchers.engine.nests import (
+    Leaf,
+    as_tensors,
+    copy_to,
+    empty,
+    layout_of,
+    leaves,
+    map_nest,
+    put,
+    take,
+    to_device,
+)
+from plangym_like.batchers.engine.seeding import RandomStreams
+from plangym_like.batchers.rollout.actor_module import BaseActorModule
+from plangym_like.batchers.rollout.record import Record, record_layout
+from plangym_like.errors import InputError
+
+
+class Collector:
+    """One group of lanes and the actor that answers them, from one fragment to the next.
+
+    Parameters
+    ----------
+    lanes : Lanes
+    actor : BaseActorModule
+    n_steps : int
+    lane_seeds : sequence of int, optional
+        For the first reset of each environment.
+    streams : RandomStreams
+        From which the actor and the environments draw.
+    sticky, keep_final, infos : bool
+        See `plangym_like.batchers.rollout.multi.rollout`.
+    device : torch.device, optional
+        Where the actor is, if not on the CPU.
+    beat : callable
+        Called at every step.
+    """
+
+    def __init__(
+        self,
+        lanes: Lanes,
+        actor: BaseActorModule,
+        n_steps: int,
+        *,
+        lane_seeds: Any = None,
+        streams: RandomStreams,
+        sticky: bool = False,
+        keep_final: bool = True,
+        infos: bool = True,
+        device: torch.device | None = None,
+        beat: Callable[[], object] = bool,
+    ) -> None:
+        self.lanes = lanes
+        self._actor = actor
+        self._n_steps = n_steps
+        self._lane_seeds = lane_seeds
+        self._streams = streams
+        self._sticky = sticky
+        self._keep_final = keep_final
+        self._infos = infos
+        self._device = device
+        self._beat = beat
+        self._layout: Any = None
+        self._stepno = np.zeros(lanes.num_lanes, np.int64)
+
+    def describe(self) -> Any:
+        """Begin, and return the layout of a record.
+
+        The actor answers once, which leaves no trace; and if infos are to be recorded, the first
+        environment takes one step, of which only a reset is left.
+
+        Raises
+        ------
+        InputError
+            The actor's answer has not the form that it should have.
+        """
+        if self._layout is not None:
+            return self._layout
+        with self._streams.in_place():
+            obs = self.lanes.start(self._lane_seeds)
+        with self._streams.in_place(keep=False):
+            env = self._probe_infos(obs) if self._infos else {}
+        self._obs = map_nest(lambda leaf: leaf[None], as_tensors(obs))
+        count = self.lanes.num_lanes
+        self._act = empty(self.lanes.action, (1, count))
+        self._rew = torch.zeros(1, count)
+        self._fin = torch.ones(1, count, dtype=torch.bool)
+        with self._streams.in_place(keep=False):
+            inputs = self._there((self._obs, self._act, self._rew, self._fin))
+            actor = self._probe_actor(inputs)
+        self._layout = record_layout(
+            self._n_steps,
+            count,
+            observation=self.lanes.observation,
+            action=self.lanes.action,
+            actor=actor,
+            env=env,
+            hx=map_nest(lambda state: Leaf(tuple(state.shape), state.dtype), self._hx),
+            keep_final=self._keep_final,
+        )
+        return self._layout
+
+    def _probe_actor(self, inputs: Any) -> Any:
+        """Set the recurrent state to its beginning and return the layout of a lane's info."""
+        answer = self._actor.step(*inputs, hx=None)
+        if not (isinstance(answer, tuple) and len(answer) == 3 and isinstance(answer[2], dict)):
+            raise InputError(
+                f"{type(self._actor).__name__} is to answer (actions, hx, info), the last a dict, "
+                f"but answered {_brief(answer)}"
+            )
+        actions, self._hx, info = answer
+        count = self.lanes.num_lanes
+
+        def check(leaf: Leaf, action: torch.Tensor) -> None:
+            if tuple(action.shape) != (1, count, *leaf.shape):
+                raise InputError(
+                    f"actions for 1 step of {count} lanes are to have the shape "
+                    f"{(1, count, *leaf.shape)}, but {type(self._actor).__name__} answered "
+                    f"{tuple(action.shape)}"
+                )
+
+        try:
+            map_nest(check, self.lanes.action, actions)
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            if isinstance(error, InputError):
+                raise
+            raise InputError(
+                f"the actor's actions are no nest of tensors like the action space "
+                f"{self.lanes.envs[0].action_space}: {_brief(actions)}"
+            ) from error
+        self._recurrent = bool(leaves(self._hx))
+        if self._recurrent:
+            self._hx = self._reset_hx(slice(None), self._hx)
+
+        def row(value: torch.Tensor) -> Leaf:
+            if tuple(value.shape[:2]) != (1, count):
+                raise InputError(
+                    "what an actor returns as info begins with the axes (T, B), here "
+                    f"(1, {count}); got the shape {tuple(value.shape)}"
+                )
+            return Leaf(tuple(value.shape[2:]), value.dtype)
+
+        return map_nest(row, info)
+
+    def _probe_infos(self, obs: Any) -> dict[str, Any]:
+        """Return the layout of those infos that are numbers, known from a reset and a step."""
+        found = dict(self.lanes.infos[0])
+        env = self.lanes.envs[0]
+        space = copy.deepcopy(env.action_space)
+        space.seed(0)
+        if type(self.lanes).step_infos:
+            found |= env.step(space.sample())[4]
+            seeds = None if self._lane_seeds is None else [self._lane_seeds[0]]
+            self.lanes.reset(obs, [0], seeds=seeds)
+        layouts = {}
+        for key, value in found.items():
+            try:
+                layouts[key] = layout_of(value)
+            except InputError:
+                continue
+        return layouts
+
+    def _there(self, nest: Any) -> Any:
+        return nest if self._device is None else to_device(nest, self._device)
+
+    def collect(self, record: Record, version: int) -> None:
+        """Fill `record` with the next steps of all lanes, by the actor with weights `version`."""
+        self.describe()
+        with self._streams.in_place(), torch.no_grad():
+            self._collect(record, version)
+
+    def _collect(self, record: Record, version: int) -> None:
+        actor, lanes, last = self._actor, self.lanes, self._n_steps
+        memory, arrays = record.memory, record.arrays
+        copy_to(record.obs[0], self._obs)
+        copy_to(memory["before"], {"act": self._act, "rew": self._rew, "fin": self._fin})
+        copy_to(memory["hx"], self._hx)
+        memory["version"].fill_(version)
+        arrays["final"]["count"][0] = 0
+        if arrays["env"]:
+            map_nest(lambda array: array.fill(0), arrays["env"])
+        hx = self._hx
+        act, rew, fin = memory["before"]["act"], memory["before"]["rew"], memory["before"]["fin"]
+        live: NDArray[np.intp] | None = None
+        for t in range(last):
+            self._beat()
+            inputs = self._there((record.obs[t], act, rew, fin))
+            answer, hx, info = actor.step(*inputs, hx=hx)
+            act, rew, fin = record.act[t], record.rew[t], record.fin[t]
+            _copy(act, answer)
+            for key, row in record.actor[t].items():
+                _copy(row, info[key])
+            record.stepno[t][...] = self._stepno
+            ended = record.fin_out[t]
+            if live is None or len(live):
+                lanes.step(
+                    record.act_out[t],
+                    record.obs_out[t + 1],
+                    record.rew_out[t],
+                    record.terminated[t],
+                    record.truncated[t],
+                    live,
+                )
+            if live is not None:
+                self._freeze(record, t, live)
+            np.logical_or(record.terminated[t], record.truncated[t], out=ended)
+            if arrays["env"]:
+                self._note_infos(arrays["env"], t, live)
+            self._stepno += 1
+            if np.count_nonzero(ended):
+                hx, live = self._end_episodes(record, t, live, hx)
+        # Cloned, since the actor may have returned a view of what it was given.
+        self._hx = _clone(hx)
+        self._obs = _clone(record.obs[last])
+        self._act, self._rew, self._fin = _clone(act), rew.clone(), fin.clone()
+        if "value" in record.memory["actor"]:
+            inputs = self._there((record.obs[last], act, rew, fin))
+            memory["bootstrap"].copy_(actor.value(*inputs, hx=hx))
+
+    def _end_episodes(
+        self, record: Record, t: int, live: NDArray[np.intp] | None, hx: Any
+    ) -> tuple[Any, NDArray[np.intp] | None]:
+        """Begin anew where step `t` ended an episode, or where one is frozen."""
+        (ended,) = record.fin_out[t].nonzero()
+        fresh = ended if live is None else np.intersect1d(ended, live, assume_unique=True)
+        if len(fresh):
+            if self._keep_final:
+                final = record.arrays["final"]
+                start = int(final["count"][0])
+                rows = slice(start, start + len(fresh))
+                final["t"][rows] = t
+                final["lane"][rows] = fresh
+                put(final["obs"], rows, take(record.obs_out[t + 1], fresh))
+                final["count"][0] += len(fresh)
+            self.lanes.reset(record.obs_out[t + 1], fresh)
+        self._stepno[ended] = 0
+        if self._recurrent:
+            hx = self._reset_hx(torch.from_numpy(ended), hx)
+        if self._sticky:
+            live = np.flatnonzero(~record.fin_out[t])
+        return hx, live
+
+    def _freeze(self, record: Record, t: int, live: NDArray[np.intp]) -> None:
+        """Leave the lanes that are not `live` as they were in step `t` - 1, with no reward."""
+        frozen = np.setdiff1d(np.arange(self.lanes.num_lanes), live, assume_unique=True)
+        put(record.obs_out[t + 1], frozen, take(record.obs_out[t], frozen))
+        record.rew_out[t][frozen] = 0.0
+        record.terminated[t][frozen] = record.terminated[t - 1][frozen]
+        record.truncated[t][frozen] = record.truncated[t - 1][frozen]
+
+    def _note_infos(self, env: Any, t: int, live: NDArray[np.intp] | None) -> None:
+        for lane in range(self.lanes.num_lanes) if live is None else live:
+            info = self.lanes.infos[lane]
+            for key, rows in env.items():
+                if key in info:
+                    put(rows, (t, lane), info[key])
+
+    def _reset_hx(self, lanes: Any, hx: Any) -> Any:
+        fresh = self._actor.reset(lanes, hx)
+        return hx if fresh is None else fresh
+
+
+def _copy(rows: Any, value: Any) -> None:
+    if type(rows) is torch.Tensor:
+        rows.copy_(value)
+    else:
+        copy_to(rows, value)
+
+
+def _clone(nest: Any) -> Any:
+    return map_nest(lambda tensor: tensor.clone(), nest)
+
+
+def _brief(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) < 200 else f"{text[:200]}..."

@@ -1,0 +1,207 @@
+"""The iterator behind `single` and `multi`: groups in workers, and a pool of buffers."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from copy import deepcopy
+from typing import Any
+
+import torch
+
+from plangym_like.batchers.engine.crew import Crew, Job
+from plangym_like.batchers.engine.nests import take
+from plangym_like.batchers.engine.seeding import seed_groups
+from plangym_like.batchers.engine.shared_actor import SharedActor
+from plangym_like.batchers.engine.shared_nest import SharedNest
+from plangym_like.batchers.rollout.actor_module import BaseActorModule
+from plangym_like.batchers.rollout.delivery import Delivery
+from plangym_like.batchers.rollout.fragment import Fragment
+from plangym_like.batchers.rollout.group import ACTOR, BUFFERS, GroupPlan
+from plangym_like.batchers.rollout.iteration import RolloutIterator
+from plangym_like.errors import InputError
+
+
+class PooledRollout(RolloutIterator):
+    """See `plangym_like.batchers.rollout.multi.rollout`."""
+
+    def __init__(
+        self,
+        factory: Callable[[], Any],
+        actor: BaseActorModule,
+        n_steps: int,
+        *,
+        n_actors: int,
+        n_per_actor: int,
+        n_buffers: int,
+        n_per_batch: int,
+        sticky: bool,
+        pinned: bool,
+        close: bool,
+        start_method: str,
+        device: torch.device | str | None,
+        timeout: float,
+        n_workers: int | None,
+        seed: int | Sequence[int] | None,
+        ordered: bool,
+        max_lag: int | None,
+        copy: bool,
+        keep_final: bool,
+        infos: bool,
+        vectorise: bool,
+    ) -> None:
+        super().__init__()
+        _check(n_steps, n_actors, n_per_actor, n_buffers, n_per_batch, max_lag)
+        self._n_actors, self._n_per_batch = n_actors, n_per_batch
+        self._n_buffers = n_buffers
+        self._ordered, self._max_lag = ordered, max_lag
+        self._delivery = Delivery(
+            device=device, pinned=pinned, copy=copy, sticky=sticky, keep_final=keep_final
+        )
+        self._actor = SharedActor(actor)
+        plan = GroupPlan(
+            factory,
+            deepcopy(actor).cpu(),
+            n_steps,
+            n_per_actor,
+            seed_groups(seed, [n_per_actor] * n_actors),
+            sticky,
+            keep_final,
+            infos,
+            vectorise,
+            close,
+        )
+        self._crew = Crew(
+            plan,
+            n_actors,
+            num_workers=n_workers,
+            start_method=start_method,
+            timeout=timeout,
+            name="rollout",
+        )
+        self._crew.share(ACTOR, self._actor)
+        self._begun = self._crew.submit(0, "describe")
+        for group in range(1, n_actors):
+            self._crew.submit(group, "describe")
+        self._buffers: SharedNest | None = None
+        self._free: deque[int] = deque()
+        self._yielded: list[int] = []
+        self._num_dispatched = [0] * n_actors
+        self._num_busy = [0] * n_actors
+        self._turn = 0
+        self._ready: dict[tuple[int, int], Job] = {}
+
+    @property
+    def pids(self) -> list[int]:
+        """The process ids of the workers."""
+        return self._crew.pids
+
+    def _next(self) -> Fragment:
+        self.stats.version = self._actor.publish()
+        start = time.perf_counter()
+        if self._buffers is None:
+            self._begin()
+        self._free.extend(self._yielded)
+        self._yielded.clear()
+        jobs: list[Job] = []
+        while len(jobs) < self._n_per_batch:
+            self._dispatch(wanted=self._n_per_batch - len(jobs))
+            job = self._take_ready()
+            if job is None:
+                self._gather()
+            elif self._is_too_old(job):
+                self.stats.discarded += 1
+                self._free.append(job.args[0])
+            else:
+                jobs.append(job)
+        self.stats.waited += time.perf_counter() - start
+        self._yielded = [job.args[0] for job in jobs]
+        return self._delivery.deliver([self._memory(buffer) for buffer in self._yielded])
+
+    def _begin(self) -> None:
+        """Make the pool, once it is known what a fragment consists of."""
+        self._crew.wait(job=self._begun)
+        self._buffers = SharedNest(self._begun.result, (self._n_buffers,))
+        self._memories = [take(self._buffers.tensors, b) for b in range(self._n_buffers)]
+        self._crew.share(BUFFERS, self._buffers)
+        self._free.extend(range(self._n_buffers))
+
+    def _memory(self, buffer: int) -> Any:
+        return self._memories[buffer]
+
+    def _dispatch(self, wanted: int) -> None:
+        """Send actors to work on free buffers, as far ahead as the lag allows."""
+        most = self._n_buffers
+        if self._max_lag is not None:
+            most = min(most, wanted + self._max_lag * self._n_per_batch)
+        while self._free and sum(self._num_busy) + len(self._ready) < most:
+            if self._ordered:
+                group = sum(self._num_dispatched) % self._n_actors
+            else:
+                group = min(
+                    range(self._n_actors),
+                    key=lambda group: (self._num_busy[group], self._num_dispatched[group]),
+                )
+            self._crew.submit(group, "collect", self._free.popleft())
+            self._num_dispatched[group] += 1
+            self._num_busy[group] += 1
+
+    def _gather(self) -> None:
+        """Wait for one more fragment."""
+        job = self._crew.wait()
+        if job is None or job.method != "collect":
+            return
+        self._num_busy[job.group] -= 1
+        done = self._num_dispatched[job.group] - self._num_busy[job.group] - 1
+        self._ready[done, job.group] = job
+
+    def _take_ready(self) -> Job | None:
+        """Return the fragment whose turn it is, if it is there."""
+        if not self._ready:
+            return None
+        turn = next(iter(self._ready))
+        if self._ordered:
+            turn = divmod(self._turn, self._n_actors)
+            if turn not in self._ready:
+                return None
+            self._turn += 1
+        return self._ready.pop(turn)
+
+    def _is_too_old(self, job: Job) -> bool:
+        if self._max_lag is None:
+            return False
+        version = int(self._memory(job.args[0])["version"][0, 0])
+        return self.stats.version - version > self._max_lag
+
+    def _close(self) -> None:
+        self._crew.close()
+        self._actor.close()
+        if self._buffers is not None:
+            self._buffers.close()
+
+
+def _check(
+    n_steps: int,
+    n_actors: int,
+    n_per_actor: int,
+    n_buffers: int,
+    n_per_batch: int,
+    max_lag: int | None,
+) -> None:
+    numbers = {
+        "n_steps": n_steps,
+        "n_actors": n_actors,
+        "n_per_actor": n_per_actor,
+        "n_per_batch": n_per_batch,
+    }
+    for name, number in numbers.items():
+        if number < 1:
+            raise InputError(f"{name} is at least 1, got {number}")
+    if n_buffers < n_per_batch:
+        raise InputError(
+            f"a batch is made of n_per_batch={n_per_batch} buffers, but there are only "
+            f"n_buffers={n_buffers}"
+        )
+    if max_lag is not None and max_lag < 0:
+        raise InputError(f"max_lag is at least 0, got {max_lag}")

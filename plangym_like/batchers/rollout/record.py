@@ -1,0 +1,143 @@
+"""Where one group writes a fragment, and how fragments are made of what was written."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from plangym_like.batchers.engine.nests import Leaf, as_arrays, map_nest, take
+from plangym_like.batchers.rollout.fragment import Final, Fragment, Inputs, State
+
+_FLAGS = ("fin", "terminated", "truncated")
+
+
+def record_layout(
+    n_steps: int,
+    n_lanes: int,
+    *,
+    observation: Any,
+    action: Any,
+    actor: Any,
+    env: Any,
+    hx: Any,
+    keep_final: bool,
+) -> Any:
+    """Return the layout of one record, a nest of `Leaf`.
+
+    `observation`, `action`, `actor` and `env` are layouts of what one lane has in one step; `hx`
+    has its full shapes.
+    """
+
+    def rows(steps: int, layout: Any) -> Any:
+        return map_nest(lambda leaf: Leaf((steps, n_lanes, *leaf.shape), leaf.dtype), layout)
+
+    flag, number = Leaf((), torch.bool), Leaf((), torch.int64)
+    reward = Leaf((), torch.float32)
+    most = n_steps * n_lanes if keep_final else 0
+    return {
+        "obs": rows(n_steps + 1, observation),
+        "act": rows(n_steps, action),
+        "rew": rows(n_steps, reward),
+        **{name: rows(n_steps, flag) for name in _FLAGS},
+        "stepno": rows(n_steps, number),
+        "actor": rows(n_steps, actor),
+        "env": rows(n_steps, env),
+        "bootstrap": rows(1, reward),
+        "hx": hx,
+        "version": rows(1, number),
+        "before": {"act": rows(1, action), "rew": rows(1, reward), "fin": rows(1, flag)},
+        "final": {
+            "count": Leaf((1,), torch.int64),
+            "t": Leaf((most,), torch.int64),
+            "lane": Leaf((most,), torch.int64),
+            "obs": map_nest(lambda leaf: Leaf((most, *leaf.shape), leaf.dtype), observation),
+        },
+    }
+
+
+class Record:
+    """The memory of one fragment, cut into the rows that the steps write and the actor reads.
+
+    Parameters
+    ----------
+    memory : nest of CPU Tensor
+        Of `record_layout`.
+
+    Attributes
+    ----------
+    memory : nest of Tensor
+    arrays : nest of array
+        Over the same memory.
+    obs, act, rew, fin, actor : list of nest of Tensor
+        Row t ``(1, B, ...)``, as the actor takes and gives it.
+    obs_out, act_out, rew_out, fin_out, terminated, truncated, stepno : list of nest of array
+        Row t ``(B, ...)``, as the lanes do.
+    """
+
+    def __init__(self, memory: Any) -> None:
+        self.memory = memory
+        self.arrays = as_arrays(memory)
+        steps = len(memory["rew"])
+
+        def rows(name: str, count: int = steps) -> list[Any]:
+            return [take(memory[name], slice(t, t + 1)) for t in range(count)]
+
+        def array_rows(name: str, count: int = steps) -> list[Any]:
+            return [take(self.arrays[name], t) for t in range(count)]
+
+        self.obs, self.obs_out = rows("obs", steps + 1), array_rows("obs", steps + 1)
+        self.act, self.rew, self.fin, self.actor = map(rows, ("act", "rew", "fin", "actor"))
+        self.act_out, self.rew_out, self.fin_out = map(array_rows, ("act", "rew", "fin"))
+        self.terminated, self.truncated = map(array_rows, ("terminated", "truncated"))
+        self.stepno = array_rows("stepno")
+
+
+Join = Callable[..., torch.Tensor]
+
+
+def as_fragment(records: Sequence[Any], *, sticky: bool, keep_final: bool, join: Join) -> Fragment:
+    """Return one fragment of all `records`, their lanes side by side.
+
+    Parameters
+    ----------
+    records : sequence of nest of Tensor
+        The memory of each.
+    join : callable
+        Given the tensors of all records that belong together, lanes along their dimension 1,
+        returns one tensor.
+    """
+    whole = map_nest(lambda *parts: join(parts), *({**r, "final": None} for r in records))
+    names = ("obs", "act", "rew", "fin", "terminated", "truncated", "stepno")
+    return Fragment(
+        state=State(*(whole[name] for name in names)),
+        actor=whole["actor"],
+        env=whole["env"],
+        bootstrap=whole["bootstrap"],
+        hx=whole["hx"],
+        version=whole["version"][0],
+        before=Inputs(None, *(whole["before"][name] for name in ("act", "rew", "fin"))),
+        final=_join_finals(records) if keep_final else None,
+        sticky=sticky,
+    )
+
+
+def _join_finals(records: Sequence[Any]) -> Final:
+    finals, first = [], 0
+    for record in records:
+        final = record["final"]
+        parts = take({**final, "count": None}, slice(0, int(final["count"])))
+        finals.append((parts["t"], parts["lane"] + first, parts["obs"]))
+        first += record["fin"].shape[1]
+    return Final(*map_nest(lambda *parts: torch.cat(parts), *finals))
+
+
+def join_copies(parts: Sequence[torch.Tensor]) -> torch.Tensor:
+    """Return the parts side by side in new memory."""
+    return torch.cat(tuple(parts), 1)
+
+
+def join_views(parts: Sequence[torch.Tensor]) -> torch.Tensor:
+    """Return the only part as it is; several are joined in new memory."""
+    return parts[0] if len(parts) == 1 else join_copies(parts)

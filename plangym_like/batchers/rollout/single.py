@@ -1,0 +1,67 @@
+"""Rollouts by one worker, double buffered."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from plangym_like.batchers.rollout.actor_module import BaseActorModule
+from plangym_like.batchers.rollout.pooled import PooledRollout
+
+
+def rollout(
+    factory: Callable[[], Any],
+    actor: BaseActorModule,
+    n_steps: int,
+    n_envs: int,
+    *,
+    sticky: bool = False,
+    close: bool = True,
+    start_method: str = "forkserver",
+    device: torch.device | str | None = None,
+    pinned: bool = False,
+    timeout: float = 30.0,
+    n_workers: int = 1,
+    seed: int | Sequence[int] | None = None,
+    max_lag: int | None = None,
+    copy: bool = True,
+    keep_final: bool = True,
+    infos: bool = True,
+    vectorise: bool = True,
+) -> PooledRollout:
+    """Collect the next fragment in a worker process while the caller learns from this one.
+
+    There are two buffers: the worker fills one while the other is the caller's. Parameters are
+    those of `plangym_like.batchers.rollout.multi.rollout`, with `n_envs` lanes and one actor;
+    ``n_workers=0`` collects in this process.
+
+    Returns
+    -------
+    iterator of Fragment
+        And a context manager.
+    """
+    return PooledRollout(
+        factory,
+        actor,
+        n_steps,
+        n_actors=1,
+        n_per_actor=n_envs,
+        n_buffers=2,
+        n_per_batch=1,
+        sticky=sticky,
+        pinned=pinned,
+        close=close,
+        start_method=start_method,
+        device=device,
+        timeout=timeout,
+        n_workers=n_workers,
+        seed=seed,
+        ordered=True,
+        max_lag=max_lag,
+        copy=copy,
+        keep_final=keep_final,
+        infos=infos,
+        vectorise=vectorise,
+    )

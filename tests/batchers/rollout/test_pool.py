@@ -1,0 +1,286 @@
+"""The pool of buffers: who is served, how old a fragment may be, and what goes wrong."""
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import psutil
+import pytest
+import torch
+from counting import Count, Follower
+
+from plangym_like.batchers.rollout import BaseActorModule, multi, same, single
+from plangym_like.errors import (
+    ClosedError,
+    InputError,
+    RemoteTraceback,
+    WorkerDiedError,
+    WorkerTimeoutError,
+)
+
+
+class Trap(Count):
+    """A Count that does something at the fourth step of its third episode, once it is armed."""
+
+    def __init__(self, what: str, flag: str) -> None:
+        super().__init__()
+        self.what, self.flag = what, flag
+
+    def step(self, action: Any) -> Any:
+        if os.path.exists(self.flag) and self.index == 3:
+            if self.what == "raise":
+                raise FloatingPointError("the world is broken")
+            if self.what == "kill":
+                os.kill(os.getpid(), signal.SIGKILL)
+            while self.what == "hang":
+                time.sleep(0.01)
+        return super().step(action)
+
+
+def _start(mode: str, factory: Callable[[], Any], **options: Any) -> Any:
+    if mode == "single":
+        return single.rollout(factory, Follower(), 5, 2, **options)
+    return multi.rollout(factory, Follower(), 5, 4, 2, 8, 2, n_workers=2, **options)
+
+
+ENDS = {
+    "raise": (FloatingPointError, "the world is broken"),
+    "kill": (WorkerDiedError, "SIGKILL"),
+    "hang": (WorkerTimeoutError, "no progress"),
+}
+
+
+@pytest.mark.parametrize("mode", ["single", "multi"])
+@pytest.mark.parametrize("what", list(ENDS))
+def test_what_goes_wrong_in_a_worker_comes_out(mode: str, what: str, tmp_path: Path) -> None:
+    flag = tmp_path / "armed"
+    error, text = ENDS[what]
+    with _start(mode, lambda: Trap(what, str(flag)), timeout=1.0) as it:
+        next(it), next(it)
+        pids = it.pids
+        flag.touch()
+        start = time.monotonic()
+        with pytest.raises(error, match=text) as caught:
+            while True:
+                next(it)
+        assert time.monotonic() - start < 10
+        (*_, where) = caught.value.__notes__
+        assert "in worker rollout-" in where
+        assert any(f"pid {pid}" in where for pid in pids)
+        if what == "raise":
+            assert isinstance(caught.value.__cause__, RemoteTraceback)
+            assert 'raise FloatingPointError("the world is broken")' in str(caught.value.__cause__)
+        assert not any(map(psutil.pid_exists, pids))
+        with pytest.raises(ClosedError, match=error.__name__):
+            next(it)
+
+
+@pytest.mark.parametrize("mode", ["single", "multi"])
+@pytest.mark.parametrize("n_workers", [0, 1])
+def test_a_factory_that_fails(mode: str, n_workers: int) -> None:
+    def factory() -> Any:
+        raise FileNotFoundError("no such game")
+
+    if mode == "single":
+        it: Any = single.rollout(factory, Follower(), 5, 2, n_workers=n_workers)
+    else:
+        it = multi.rollout(factory, Follower(), 5, n_workers=n_workers)
+    pids = it.pids
+    with it, pytest.raises(FileNotFoundError, match="no such game"):
+        next(it)
+    assert not any(map(psutil.pid_exists, pids))
+
+
+def test_an_actor_that_fails_only_in_the_worker() -> None:
+    class Picky(Follower):
+        def step(self, obs: Any, *rest: Any, **options: Any) -> Any:
+            if obs[0, 0, 0] == 4:
+                raise KeyError("four")
+            return super().step(obs, *rest, **options)
+
+    with single.rollout(Count, Picky(), 10, 2) as it, pytest.raises(KeyError, match="four"):
+        next(it)
+
+
+def test_a_process_killed_from_outside_while_nobody_waits() -> None:
+    with _start("multi", Count) as it:
+        next(it)
+        victim, other = it.pids
+        os.kill(victim, signal.SIGKILL)
+        psutil.wait_procs([psutil.Process(victim)], 10) if psutil.pid_exists(victim) else None
+        with pytest.raises(WorkerDiedError, match=f"pid {victim}"):
+            for _ in range(20):
+                next(it)
+    assert not psutil.pid_exists(other)
+
+
+class Slow(Count):
+    def step(self, action: Any) -> Any:
+        time.sleep(0.05)
+        return super().step(action)
+
+
+@pytest.mark.parametrize("mode", ["single", "multi"])
+def test_closing_in_the_middle_of_anything(mode: str) -> None:
+    for wait in (0, 1):
+        it = _start(mode, Slow)
+        pids = it.pids
+        for _ in range(wait):
+            next(it)
+        start = time.monotonic()
+        it.close()
+        it.close()
+        assert time.monotonic() - start < 5
+        assert not any(map(psutil.pid_exists, pids))
+        with pytest.raises(ClosedError):
+            next(it)
+
+
+def test_an_iterator_that_is_dropped_leaves_nothing() -> None:
+    it = _start("multi", Count)
+    next(it)
+    pids = it.pids
+    del it
+    gone, alive = psutil.wait_procs(
+        [psutil.Process(pid) for pid in pids if psutil.pid_exists(pid)], 20
+    )
+    assert not alive
+
+
+def test_workers_start_at_the_call(tmp_path: Path) -> None:
+    def factory() -> Any:
+        (tmp_path / "made").touch()
+        return Count()
+
+    with multi.rollout(factory, Follower(), 5, n_workers=1) as it:
+        deadline = time.monotonic() + 60
+        while not (tmp_path / "made").exists() and time.monotonic() < deadline:
+            threading.Event().wait(0.01)
+        assert (tmp_path / "made").exists()
+        next(it)
+
+
+def test_environments_are_closed_if_that_is_wanted(tmp_path: Path) -> None:
+    class Closing(Count):
+        def close(self) -> None:
+            with open(tmp_path / "closed", "a") as file:
+                file.write("x")
+
+    for close, expected in ((False, 0), (True, 6)):
+        with multi.rollout(Closing, Follower(), 5, 3, 2, 6, 1, n_workers=2, close=close) as it:
+            next(it)
+        closed = tmp_path / "closed"
+        assert (closed.stat().st_size if closed.exists() else 0) == expected
+
+
+class Turtle(Count):
+    """As slow as its lane's file says."""
+
+    def __init__(self, gate: str) -> None:
+        super().__init__()
+        self.gate = gate
+
+    def step(self, action: Any) -> Any:
+        while os.path.exists(self.gate):
+            time.sleep(0.01)
+        return super().step(action)
+
+
+def test_the_first_ready_is_the_first_served(tmp_path: Path) -> None:
+    gate = tmp_path / "gate"
+    made = tmp_path / "made"
+
+    def factory() -> Any:
+        # Whoever comes first waits at the gate, the others find theirs open.
+        try:
+            made.mkdir()
+        except FileExistsError:
+            return Turtle(str(tmp_path / "nothing"))
+        return Turtle(str(gate))
+
+    actor = Follower()
+    with multi.rollout(factory, actor, 5, 2, 1, 4, 1, n_workers=2, infos=False) as it:
+        gate.touch()
+        fragments = [next(it) for _ in range(6)]
+        assert all(
+            int(fragment.state.obs[0, 0, 0]) == 5 * n % 7 for n, fragment in enumerate(fragments)
+        )
+        gate.unlink()
+        late = [next(it) for _ in range(4)]
+        assert any(
+            fragment.before.fin.all() and not fragment.state.stepno[0].any() for fragment in late
+        )
+
+
+def test_a_lag_is_never_exceeded() -> None:
+    actor = Follower()
+    for max_lag in (0, 1, 3):
+        lags = []
+        with multi.rollout(Count, actor, 5, 3, 1, 12, 2, n_workers=2, max_lag=max_lag) as it:
+            for _ in range(12):
+                fragment = next(it)
+                lags.append(it.stats.version - int(fragment.version.min()))
+                with torch.no_grad():
+                    actor.weight += 1
+        assert max(lags) <= max_lag
+        assert it.stats.version == 11
+
+
+def test_numbers_that_do_not_fit_together() -> None:
+    for wrong in (
+        {"n_steps": 0},
+        {"n_actors": 0},
+        {"n_per_actor": 0},
+        {"n_per_batch": 0},
+        {"n_buffers": 3, "n_per_batch": 4},
+        {"max_lag": -1},
+        {"n_workers": -1},
+        {"timeout": 0},
+        {"seed": -3},
+    ):
+        with pytest.raises(InputError):
+            multi.rollout(Count, Follower(), **{"n_steps": 5, **wrong})  # type: ignore[arg-type]
+    with pytest.raises(InputError, match="at least 1 step"):
+        same.rollout([Count()], Follower(), 0)
+    with pytest.raises(InputError, match="2 seeds"):
+        same.rollout([Count()], Follower(), seed=[1, 2])
+
+
+class _Wrong(BaseActorModule):
+    def __init__(self, answer: Callable[[Any], Any]) -> None:
+        super().__init__()
+        self.answer = answer
+
+    def forward(self, obs: Any, *rest: Any, hx: Any = None) -> Any:
+        return self.answer(obs)
+
+
+@pytest.mark.parametrize(
+    ("answer", "message"),
+    [
+        (lambda obs: obs, r"\(actions, hx, info\)"),
+        (lambda obs: (obs, (), {}), r"are to have the shape \(1, 1\)"),
+        (lambda obs: ({"x": obs}, (), {}), "no nest of tensors like the action space"),
+        (lambda obs: (obs[..., 0].long(), (), {"value": torch.zeros(1)}), r"axes \(T, B\)"),
+    ],
+)
+def test_an_actor_of_another_form(answer: Any, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        next(same.rollout([Count()], _Wrong(answer)))
+
+
+def test_observations_that_no_tensor_holds() -> None:
+    from small_envs import Teller
+
+    with pytest.raises(InputError, match="no tensor can hold"):
+        next(same.rollout([Teller()], Follower()))
+
+
+def test_what_a_fragment_lacks_is_refused() -> None:
+    with pytest.raises(NotImplementedError, match="forward"):
+        next(same.rollout([gymnasium.make("CartPole-v1")], BaseActorModule()))

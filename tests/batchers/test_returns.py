@@ -1,0 +1,145 @@
+"""Returns and advantages against their definitions, in torch and in NumPy."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from plangym_like.batchers import returns
+from plangym_like.batchers.returns import (
+    multinomial,
+    pyt_deltas,
+    pyt_gae,
+    pyt_multistep,
+    pyt_returns,
+    pyt_vtrace,
+)
+
+GAMMAS = pytest.mark.parametrize("gamma", [0.0, 0.5, 0.999, 1.0])
+TRAILING = pytest.mark.parametrize("trailing", [(), (3,)])
+
+
+def _data(trailing: tuple[int, ...], T: int = 30, B: int = 4) -> Any:
+    generator = torch.Generator().manual_seed(0)
+
+    def normal(*shape: int) -> torch.Tensor:
+        return torch.randn(*shape, generator=generator, dtype=torch.float64)
+
+    fin = torch.rand(T, B, generator=generator) < 0.2
+    return (
+        normal(T, B, *trailing),
+        fin,
+        normal(T, B, *trailing),
+        normal(B, *trailing),
+        normal(T, B),
+    )
+
+
+@GAMMAS
+@TRAILING
+def test_returns_are_what_is_earned_until_the_end(gamma: float, trailing: tuple[int, ...]) -> None:
+    rew, fin, _, bootstrap, _ = _data(trailing)
+    found = pyt_returns(rew, fin, gamma=gamma, bootstrap=bootstrap)
+    for start in range(len(rew)):
+        for lane in range(rew.shape[1]):
+            expected, weight = torch.zeros(trailing, dtype=torch.float64), 1.0
+            for t in range(start, len(rew)):
+                expected = expected + weight * rew[t, lane]
+                weight *= gamma
+                if fin[t, lane]:
+                    break
+            else:
+                expected = expected + weight * bootstrap[lane]
+            assert torch.allclose(found[start, lane], expected)
+
+
+@GAMMAS
+@TRAILING
+def test_what_is_the_same_by_definition(gamma: float, trailing: tuple[int, ...]) -> None:
+    rew, fin, val, bootstrap, _ = _data(trailing)
+    options: dict[str, Any] = {"gamma": gamma, "bootstrap": bootstrap}
+    earned = pyt_returns(rew, fin, **options)
+    deltas = pyt_deltas(rew, fin, val, **options)
+    none = torch.zeros_like(fin, dtype=torch.float64)
+    assert torch.allclose(pyt_gae(rew, fin, val, C=1.0, **options), earned - val)
+    assert torch.allclose(pyt_gae(rew, fin, val, C=0.0, **options), deltas)
+    assert torch.allclose(pyt_vtrace(rew, fin, val, none, **options), earned)
+    assert torch.allclose(pyt_multistep(rew, fin, val, **options), earned)
+    assert torch.allclose(pyt_multistep(rew, fin, val, n_lookahead=1, **options), deltas + val)
+    assert torch.allclose(pyt_deltas(rew, fin, val, omega=none, **options), deltas)
+
+
+@TRAILING
+@pytest.mark.parametrize("lookahead", [1, 3, 12])
+def test_a_few_steps_and_then_the_estimate(lookahead: int, trailing: tuple[int, ...]) -> None:
+    rew, fin, val, bootstrap, _ = _data(trailing)
+    found = pyt_multistep(rew, fin, val, gamma=0.9, n_lookahead=lookahead, bootstrap=bootstrap)
+    for start in range(len(rew) - lookahead):
+        after = val[start + lookahead]
+        part = slice(start, start + lookahead)
+        expected = pyt_returns(rew[part], fin[part], gamma=0.9, bootstrap=after)
+        assert torch.allclose(found[start], expected[0])
+
+
+@TRAILING
+def test_vtrace_by_its_sum(trailing: tuple[int, ...]) -> None:
+    rew, fin, val, bootstrap, omega = _data(trailing, T=8)
+    found = pyt_vtrace(rew, fin, val, omega, gamma=0.9, bootstrap=bootstrap, r_bar=1.2, c_bar=0.8)
+    rho, see = omega.exp().clamp(max=1.2), omega.exp().clamp(max=0.8)
+    after = torch.cat((val[1:], bootstrap[None]))
+    for lane in range(rew.shape[1]):
+        for start in range(len(rew)):
+            expected, weight = val[start, lane].clone(), 1.0
+            for t in range(start, len(rew)):
+                delta = rew[t, lane] + 0.9 * after[t, lane] * ~fin[t, lane] - val[t, lane]
+                expected += weight * rho[t, lane] * delta
+                weight *= 0.9 * float(see[t, lane])
+                if fin[t, lane]:
+                    break
+            assert torch.allclose(found[start, lane], expected)
+
+
+@pytest.mark.parametrize("name", ["returns", "deltas", "gae", "vtrace", "multistep"])
+@TRAILING
+def test_the_twins_agree(name: str, trailing: tuple[int, ...]) -> None:
+    rew, fin, val, bootstrap, omega = _data(trailing)
+    options: dict[str, Any] = {"gamma": 0.9, "bootstrap": bootstrap}
+    arguments = [rew, fin] if name == "returns" else [rew, fin, val]
+    if name == "gae":
+        options |= {"C": 0.7}
+    else:
+        options |= {"omega": omega, "r_bar": 1.1}
+    kept = [argument.clone() for argument in arguments]
+    ours = getattr(returns, f"pyt_{name}")(*arguments, **options)
+    assert all(map(torch.equal, arguments, kept))
+    arrays = {
+        key: value.numpy() if isinstance(value, torch.Tensor) else value
+        for key, value in options.items()
+    }
+    theirs = getattr(returns, f"npy_{name}")(*(x.numpy() for x in arguments), **arrays)
+    assert isinstance(theirs, np.ndarray)
+    assert theirs.tobytes() == ours.numpy().tobytes()
+    assert ours.shape == rew.shape
+
+
+def test_bootstraps_of_several_forms() -> None:
+    rew, fin, val, bootstrap, _ = _data(())
+    by_row = pyt_gae(rew, fin, val, gamma=0.9, C=0.9, bootstrap=bootstrap)
+    assert torch.equal(by_row, pyt_gae(rew, fin, val, gamma=0.9, C=0.9, bootstrap=bootstrap[None]))
+    flat = pyt_returns(rew, fin, gamma=0.9, bootstrap=2.0)
+    assert torch.equal(flat, pyt_returns(rew, fin, gamma=0.9, bootstrap=torch.full((4,), 2.0)))
+
+
+def test_draws_over_the_last_dimension_of_any_shape() -> None:
+    probs = torch.zeros(2, 3, 4, 5)
+    wanted = torch.randint(5, (2, 3, 4))
+    probs.scatter_(-1, wanted[..., None], 1.0)
+    assert torch.equal(multinomial(probs), wanted)
+    assert torch.equal(multinomial(probs[0, 0, 0]), wanted[0, 0, 0])
+    assert multinomial(torch.ones(2, 3, 5), 4).shape == (2, 3, 4)
+    generator = torch.Generator().manual_seed(1)
+    one = multinomial(torch.ones(50, 7), generator=generator)
+    assert torch.equal(one, multinomial(torch.ones(50, 7), generator=generator.manual_seed(1)))
+    counts = multinomial(torch.tensor([1.0, 3.0]).expand(4000, 2)).float().mean()
+    assert 0.7 < counts < 0.8
