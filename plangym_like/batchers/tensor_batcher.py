@@ -1,0 +1,181 @@
+"""`TensorBatcher`: batches of a `PlanEnv` in torch tensors, for searches that use a network."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Self
+
+import numpy as np
+import torch
+
+from plangym_like.errors import InputError
+
+
+class TensorBatcher:
+    """Wraps an environment so that batches are taken and returned as torch tensors.
+
+    On the CPU nothing is copied: tensors and arrays are two views of one memory. On another device
+    results travel through pinned memory without waiting for it, and what comes from there is
+    fetched first.
+
+    Parameters
+    ----------
+    env : PlanEnv, ParallelEnv or RayEnv
+        It stays the caller's to use; closing the batcher closes it.
+    device : torch.device or str
+        Where results go. Arguments may lie anywhere.
+
+    States are ``uint8`` tensors ``(N, state_nbytes)`` and can be indexed, stacked and gathered like
+    any other; everything else has the dtype that it has in the environment. ``infos`` are what
+    they are there: a `BatchInfo` of arrays.
+
+    >>> import plangym_like
+    >>> batcher = TensorBatcher(plangym_like.make("CartPole-v1"))
+    >>> state, obs, info = batcher.reset(seed=0)
+    >>> result = batcher.step_batch(torch.tensor([0, 1, 1]), state)
+    >>> result.states[result.rewards.argsort()].shape == (3, batcher.env.state_nbytes)
+    True
+    >>> result.obs.dtype
+    torch.float32
+    """
+
+    def __init__(self, env: Any, device: torch.device | str = "cpu") -> None:
+        if not hasattr(env, "step_batch"):
+            raise InputError(
+                f"a TensorBatcher wraps what plangym_like.make returns, got {type(env).__name__}"
+            )
+        self.env = env
+        self.device = torch.device(device)
+
+    def reset(self, *, return_state: bool = True, **kwargs: Any) -> Any:
+        """Start an episode, as `PlanEnv.reset` does: ``(state, obs, info)``.
+
+        ``state`` is ``(state_nbytes,) uint8``.
+        """
+        result = self.env.reset(return_state=return_state, **kwargs)
+        *arrays, info = result
+        return type(result)(*(self._tensors(part) for part in arrays), info)
+
+    def step_batch(
+        self,
+        actions: Any,
+        states: Any = None,
+        dt: Any = 1,
+        return_state: bool | None = None,
+        *,
+        seeds: Any = None,
+        blocking: bool = True,
+    ) -> Any:
+        """Step N states, each by its own action; see `PlanEnv.step_batch`.
+
+        Parameters
+        ----------
+        actions : tensor ``(N, *action_shape)``, a nest of such, or one action for all rows
+        states : tensor ``(N, state_nbytes) uint8`` or one row for all, optional
+            ``None`` branches every action from the env's current state.
+        dt, seeds : int or tensor ``(N,)``
+        blocking : bool
+            ``False`` returns a promise: call it, with a ``timeout`` if need be, for the result.
+            Arguments may be overwritten as soon as it is there.
+
+        Returns
+        -------
+        BatchTransition
+            ``(states, obs, rewards, terminateds, truncateds, infos)`` of tensors ``(N, ...)``;
+            without states, a `BatchStep`.
+
+        Raises
+        ------
+        InputError, StateError
+            Before anything happens.
+        """
+        return self._call(
+            self.env.step_batch, blocking, actions, states, dt, return_state, seeds=seeds
+        )
+
+    def rollout_batch(
+        self,
+        actions: Any,
+        states: Any = None,
+        dt: Any = 1,
+        *,
+        seeds: Any = None,
+        return_observations: bool = False,
+        blocking: bool = True,
+    ) -> Any:
+        """Run T steps of N rows, actions ``(N, T, ...)``; see `PlanEnv.rollout_batch`.
+
+        Returns
+        -------
+        Rollout
+            Of tensors.
+        """
+        return self._call(
+            self.env.rollout_batch,
+            blocking,
+            actions,
+            states,
+            dt,
+            seeds=seeds,
+            return_observations=return_observations,
+        )
+
+    def get_state(self) -> torch.Tensor:
+        """Return the env's current state, ``(state_nbytes,) uint8``."""
+        state: torch.Tensor = self._tensors(self.env.get_state())
+        return state
+
+    def set_state(self, state: torch.Tensor) -> None:
+        """Make `state` the env's current state."""
+        self.env.set_state(_arrays(state))
+
+    def close(self) -> None:
+        """Close the environment; results already returned stay valid."""
+        self.env.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"TensorBatcher({self.env!r}, device={str(self.device)!r})"
+
+    def _call(self, method: Callable[..., Any], blocking: bool, *args: Any, **kwargs: Any) -> Any:
+        given = [_arrays(argument) for argument in args]
+        named = {name: _arrays(argument) for name, argument in kwargs.items()}
+        result = method(*given, **named, blocking=blocking)
+        if blocking:
+            return self._tensors(result)
+        return lambda timeout=None: self._tensors(result(timeout))
+
+    def _tensors(self, value: Any) -> Any:
+        """Return a nest with its arrays and NumPy numbers as tensors on the device."""
+        if isinstance(value, Mapping):
+            return {key: self._tensors(part) for key, part in value.items()}
+        if isinstance(value, tuple):
+            parts = [self._tensors(part) for part in value]
+            return type(value)(*parts) if hasattr(value, "_fields") else tuple(parts)
+        if not isinstance(value, (np.ndarray, np.generic)) or value.dtype == object:
+            return value
+        array = np.asarray(value)
+        tensor = torch.from_numpy(array if array.flags.writeable else array.copy())
+        if self.device.type == "cpu":
+            return tensor
+        if self.device.type == "cuda":
+            # The allocator of pinned memory uses it again only once the copy from it is through.
+            tensor = torch.empty_like(tensor, pin_memory=True).copy_(tensor)
+        return tensor.to(self.device, non_blocking=True)
+
+
+def _arrays(value: Any) -> Any:
+    """Return a nest with its tensors as arrays, over the same memory where it is the CPU's."""
+    if isinstance(value, torch.Tensor):
+        return value.detach().cpu().numpy()
+    if isinstance(value, Mapping):
+        return {key: _arrays(part) for key, part in value.items()}
+    if isinstance(value, (tuple, list)):
+        parts = [_arrays(part) for part in value]
+        return type(value)(*parts) if hasattr(value, "_fields") else type(value)(parts)
+    return value

@@ -1,0 +1,90 @@
+"""`Agent`: a torch module that reads and writes a workspace."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any, Self
+
+from torch import Tensor, nn
+
+from plangym_like.batchers.workspaces.workspace import Workspace
+from plangym_like.errors import InputError
+
+
+class Agent(nn.Module):
+    """What acts on a workspace: define ``forward(self, t, **kwargs)``, with `get` and `set` in it.
+
+    Keyword arguments of the call reach every agent, so that ``forward`` takes those that it knows
+    and leaves the others in ``**kwargs``.
+
+    >>> import torch
+    >>> class Double(Agent):
+    ...     def forward(self, t, **kwargs):
+    ...         self.set(("y", t), 2 * self.get(("x", t)))
+    >>> workspace = Workspace()
+    >>> workspace.set("x", 0, torch.tensor([1, 2]))
+    >>> Double()(workspace, t=0)
+    >>> workspace["y"]
+    tensor([[2, 4]])
+    """
+
+    def __init__(self, name: str | None = None) -> None:
+        super().__init__()
+        self.name = name
+        self.workspace: Workspace | None = None
+
+    def __call__(self, workspace: Workspace, **kwargs: Any) -> None:
+        """Act on `workspace` once."""
+        if not isinstance(workspace, Workspace):
+            raise InputError(f"an agent is called on a Workspace, got {type(workspace).__name__}")
+        # A module's own way of setting attributes costs more than a small agent does.
+        before, self.__dict__["workspace"] = self.workspace, workspace
+        try:
+            self.forward(**kwargs)
+        finally:
+            self.__dict__["workspace"] = before
+
+    def get(self, index: str | tuple[str, int]) -> Tensor:
+        """Return ``workspace[name]``, ``[T, B, ...]``, or of ``(name, t)`` the row ``[B, ...]``."""
+        if isinstance(index, str):
+            return self._board().get_full(index)
+        return self._board().get(*index)
+
+    def set(self, index: str | tuple[str, int], value: Tensor) -> None:
+        """Write a whole variable ``[T, B, ...]``, or at ``(name, t)`` the row ``[B, ...]``."""
+        if isinstance(index, str):
+            self._board().set_full(index, value)
+        else:
+            self._board().set(*index, value)
+
+    def get_time_truncated(self, var_name: str, from_time: int, to_time: int) -> Tensor:
+        """Return the rows `from_time` to `to_time` of one variable."""
+        return self._board().get_time_truncated(var_name, from_time, to_time)
+
+    def seed(self, seed: int) -> Self:
+        """Seed whatever in this agent draws numbers of its own; by default nothing does."""
+        return self
+
+    def clone(self) -> Self:
+        """Return a copy with parameters of its own, without gradients."""
+        twin = copy.deepcopy(self)
+        twin.zero_grad()
+        return twin
+
+    def set_name(self, name: str) -> Self:
+        """Set the name by which `get_by_name` finds this agent."""
+        self.name = name
+        return self
+
+    def get_name(self) -> str | None:
+        """Return the name of this agent."""
+        return self.name
+
+    def get_by_name(self, name: str) -> list[Agent]:
+        """Return all agents of this name in here, this one included."""
+        return [each for each in self.modules() if isinstance(each, Agent) and each.name == name]
+
+    def _board(self) -> Workspace:
+        if self.workspace is None:
+            raise InputError("an agent has a workspace only while it is called on one")
+        return self.workspace

@@ -1,0 +1,41 @@
+"""`Agents`: several agents, one after the other."""
+
+from __future__ import annotations
+
+from typing import Any, Self
+
+from torch import nn
+
+from plangym_like.batchers.workspaces.agent import Agent
+from plangym_like.batchers.workspaces.workspace import Workspace
+from plangym_like.errors import InputError
+
+
+class Agents(Agent):
+    """Calls each of its agents, in the order given, with the same arguments."""
+
+    def __init__(self, *agents: Agent, name: str | None = None) -> None:
+        super().__init__(name)
+        for each in agents:
+            if not isinstance(each, Agent):
+                raise InputError(f"Agents are made of agents, got {type(each).__name__}")
+        self.agents = nn.ModuleList(agents)
+
+    def __call__(self, workspace: Workspace, **kwargs: Any) -> None:
+        for agent in self.agents:
+            agent(workspace, **kwargs)
+
+    def __getitem__(self, index: int) -> Agent:
+        agent = self.agents[index]
+        assert isinstance(agent, Agent)
+        return agent
+
+    def __len__(self) -> int:
+        return len(self.agents)
+
+    def seed(self, seed: int) -> Self:
+        """Seed every agent."""
+        for agent in self.agents:
+            assert isinstance(agent, Agent)
+            agent.seed(seed)
+        return self

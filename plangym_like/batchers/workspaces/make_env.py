@@ -1,0 +1,28 @@
+"""`make_env`: one environment for a `ParallelGymAgent`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import gymnasium
+from gymnasium.wrappers import Autoreset
+
+
+def make_env(
+    env_name: str,
+    autoreset: bool = False,
+    wrappers: Sequence[Callable[[Any], Any]] = (),
+    **kwargs: Any,
+) -> gymnasium.Env[Any, Any]:
+    """Return ``gymnasium.make(env_name, **kwargs)`` inside `wrappers`, the first one innermost.
+
+    Parameters
+    ----------
+    autoreset : bool
+        Let an environment that has ended start anew, rather than wait for the others to end.
+    """
+    env = gymnasium.make(env_name, **kwargs)
+    for wrapper in wrappers:
+        env = wrapper(env)
+    return Autoreset(env) if autoreset else env

@@ -1,0 +1,110 @@
+"""`ReplayBuffer`: the latest transitions, to be drawn from."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from plangym_like.batchers.workspaces.workspace import Workspace
+from plangym_like.errors import InputError
+
+
+class ReplayBuffer:
+    """Keeps the last `max_size` columns of the workspaces that are put in.
+
+    An entry is one column of a workspace, ``[T, ...]`` of every variable: a transition, where the
+    workspace comes from `Workspace.get_transitions`. Memory is taken up once, at the first `put`.
+
+    Parameters
+    ----------
+    max_size : int
+        Entries; beyond them the oldest are replaced.
+    device : torch.device or str
+        Where entries are kept, and drawn.
+
+    >>> buffer = ReplayBuffer(max_size=3)
+    >>> workspace = Workspace()
+    >>> workspace.set_full("x", torch.arange(8).reshape(2, 4))
+    >>> buffer.put(workspace)
+    >>> buffer.size(), buffer.get_shuffled(5)["x"].shape
+    (3, torch.Size([2, 5]))
+    """
+
+    def __init__(self, max_size: int, device: torch.device | str = "cpu") -> None:
+        self.max_size = int(max_size)
+        if self.max_size < 1:
+            raise InputError(f"max_size is at least 1, got {max_size}")
+        self.device = torch.device(device)
+        self.variables: dict[str, Tensor] = {}
+        self.position = 0
+        self.is_full = False
+
+    def put(self, workspace: Workspace) -> None:
+        """Add every column of `workspace`, the last `max_size` of them where there are more.
+
+        Raises
+        ------
+        InputError
+            Its variables are not those of the first `put`: in name, number of steps, shape or
+            dtype. Nothing was added.
+        """
+        columns = workspace.batch_size()
+        new = {name: workspace[name].detach() for name in workspace.variables}
+        if not self.variables:
+            self.variables = {
+                name: torch.empty(
+                    (self.max_size, len(value), *value.shape[2:]),
+                    dtype=value.dtype,
+                    device=self.device,
+                )
+                for name, value in new.items()
+            }
+        self._check(new)
+        start = max(columns - self.max_size, 0)
+        added = columns - start
+        places = (torch.arange(added, device=self.device) + self.position) % self.max_size
+        for name, value in new.items():
+            entries = value[:, start:].to(self.device).transpose(0, 1)
+            self.variables[name].index_copy_(0, places, entries)
+        self.is_full = self.is_full or self.position + added >= self.max_size
+        self.position = (self.position + added) % self.max_size
+
+    def get_shuffled(self, n: int, generator: torch.Generator | None = None) -> Workspace:
+        """Return `n` entries, drawn with replacement, as a workspace ``[T, n, ...]``.
+
+        Raises
+        ------
+        InputError
+            There is nothing in it yet.
+        """
+        if not self.size():
+            raise InputError("nothing was put into this buffer yet")
+        drawn = torch.randint(self.size(), (n,), device=self.device, generator=generator)
+        workspace = Workspace()
+        for name, entries in self.variables.items():
+            workspace.set_full(name, entries[drawn].transpose(0, 1))
+        return workspace
+
+    def size(self) -> int:
+        """Return the number of entries."""
+        return self.max_size if self.is_full else self.position
+
+    def __len__(self) -> int:
+        return self.size()
+
+    def to(self, device: torch.device | str) -> ReplayBuffer:
+        """Move the entries to `device`."""
+        self.device = torch.device(device)
+        self.variables = {name: value.to(device) for name, value in self.variables.items()}
+        return self
+
+    def _check(self, new: dict[str, Tensor]) -> None:
+        def told(entries: Mapping[str, tuple[object, ...]]) -> str:
+            return ", ".join(f"{name} {shape} {dtype}" for name, (shape, dtype) in entries.items())
+
+        have = {name: (tuple(v.shape[1:]), v.dtype) for name, v in self.variables.items()}
+        got = {name: ((len(v), *v.shape[2:]), v.dtype) for name, v in new.items()}
+        if have != got:
+            raise InputError(f"this buffer holds {told(have)}; got {told(got)}")

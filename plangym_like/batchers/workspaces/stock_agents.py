@@ -1,0 +1,64 @@
+"""Small agents that many programs need."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from plangym_like.batchers.workspaces.agent import Agent
+
+
+class CopyTAgent(Agent):
+    """Copies a variable to another name, at one time or as a whole."""
+
+    def __init__(
+        self, input_name: str, output_name: str, detach: bool = False, name: str | None = None
+    ) -> None:
+        super().__init__(name)
+        self.input_name = input_name
+        self.output_name = output_name
+        self.detach = detach
+
+    def forward(self, t: int | None = None, **kwargs: Any) -> None:
+        """Copy the row of `t`; without one, everything."""
+        value = self.get(self.input_name if t is None else (self.input_name, t))
+        value = value.detach() if self.detach else value
+        self.set(self.output_name if t is None else (self.output_name, t), value)
+
+
+class PrintAgent(Agent):
+    """Prints the rows of some variables, by default of all that have one."""
+
+    def __init__(self, *names: str, name: str | None = None) -> None:
+        super().__init__(name)
+        self.names = names
+
+    def forward(self, t: int, **kwargs: Any) -> None:
+        """Print the rows of time `t`."""
+        assert self.workspace is not None
+        for name in self.names or self.workspace.keys():
+            if self.names or self.workspace.has(name, t):
+                print(name, " = ", self.get((name, t)))
+
+
+class EpisodesDone(Agent):
+    """Lets a flag stay true once it was: the first episodes of environments that start anew.
+
+    With ``stop_variable=out_var`` a run ends when every environment has ended an episode.
+    """
+
+    def __init__(self, in_var: str = "env/done", out_var: str = "env/done") -> None:
+        super().__init__()
+        self.in_var = in_var
+        self.out_var = out_var
+        self.state: Tensor | None = None
+
+    def forward(self, t: int, **kwargs: Any) -> None:
+        """Write whether the flag has been true at any time up to `t`."""
+        done = self.get((self.in_var, t))
+        if t == 0 or self.state is None:
+            self.state = torch.zeros_like(done)
+        self.state = self.state | done
+        self.set((self.out_var, t), self.state)

@@ -1,0 +1,61 @@
+"""`TemporalAgent`: an agent called over time."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any, Self
+
+from plangym_like.batchers.workspaces.agent import Agent
+from plangym_like.batchers.workspaces.workspace import Workspace
+from plangym_like.errors import InputError
+
+
+class TemporalAgent(Agent):
+    """Calls `agent` at ``t``, ``t + 1``, ...: a number of times, or until a variable says stop."""
+
+    def __init__(self, agent: Agent, name: str | None = None) -> None:
+        super().__init__(name)
+        self.agent = agent
+
+    def __call__(
+        self,
+        workspace: Workspace,
+        t: int = 0,
+        n_steps: int | None = None,
+        stop_variable: str | None = None,
+        **kwargs: Any,
+    ) -> None:
+        """Call the agent at `t` and after.
+
+        Parameters
+        ----------
+        n_steps : int, optional
+            How often, at most.
+        stop_variable : str, optional
+            Stop behind the first step at which this variable is true for the whole batch.
+        kwargs
+            What every agent is called with, beside ``t``.
+
+        Raises
+        ------
+        InputError
+            Neither is given, or `n_steps` is less than 1.
+        """
+        if n_steps is None and stop_variable is None:
+            raise InputError("a TemporalAgent needs n_steps, a stop_variable, or both")
+        if t < 0 or (n_steps is not None and n_steps < 1):
+            raise InputError(f"{n_steps} steps from time {t} on: t >= 0 and n_steps >= 1")
+        times = itertools.count(t) if n_steps is None else range(t, t + n_steps)
+        try:
+            for now in times:
+                workspace.begin_step()
+                self.agent(workspace, t=now, **kwargs)
+                if stop_variable is not None and bool(workspace.get(stop_variable, now).all()):
+                    break
+        finally:
+            workspace.end_step()
+
+    def seed(self, seed: int) -> Self:
+        """Seed the agent."""
+        self.agent.seed(seed)
+        return self

@@ -1,0 +1,169 @@
+"""`Variable`: what a workspace knows of one name, over time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from plangym_like.batchers.workspaces.strip import Strip
+from plangym_like.errors import InputError
+
+
+class Variable:
+    """Rows ``[B, ...]`` at times 0, 1, 2, ..., kept as they were given.
+
+    Rows written one by one become one ``[T, B, ...]`` tensor when the whole is first asked for, and
+    are views of it from then on: reading costs one copy, and gradients flow through both forms.
+    A variable may also follow its column of a `Strip`, until something else is written to it.
+    """
+
+    __slots__ = ("_full", "_like", "_name", "_place", "_rows", "_strip")
+
+    def __init__(self, name: str, full: Tensor | None = None) -> None:
+        self._name = name
+        self._full = full
+        self._rows: list[Tensor | None] = []
+        self._like: tuple[torch.Size, torch.dtype, torch.device] | None = None
+        self._strip: Strip | None = None
+        self._place = 0
+        if full is not None:
+            if full.ndim < 2:
+                raise InputError(
+                    f"{name!r} is [time, batch, ...] as a whole, got the shape {tuple(full.shape)}"
+                )
+            self._like = (full.shape[1:], full.dtype, full.device)
+
+    def follow(self, strip: Strip, place: int) -> None:
+        """Let column `place` of `strip` be the rows of this variable, as it grows."""
+        column = strip.tensors[place]
+        self._like = (column.shape[1:], column.dtype, column.device)
+        self._rows, self._full, self._strip, self._place = [], None, strip, place
+
+    def follows(self, strip: Strip) -> bool:
+        """Tell whether this variable grows with `strip`."""
+        return self._strip is strip
+
+    def set(self, t: int, value: Tensor) -> None:
+        """Write the row of time `t`, ``[B, ...]``.
+
+        Raises
+        ------
+        InputError
+            The row has no batch dimension, or another shape, dtype or device than the rows before.
+        """
+        if (value.shape, value.dtype, value.device) != self._like:
+            self._accept(value)
+        rows = self._settle()
+        if self._full is not None:
+            rows = self._rows = list(self._full.unbind(0))
+            self._full = None
+        if t == len(rows):
+            rows.append(value)
+            return
+        if t < 0:
+            raise InputError(f"time {t} of {self._name!r}: times count from 0")
+        rows.extend([None] * (t + 1 - len(rows)))
+        rows[t] = value
+
+    def has(self, t: int) -> bool:
+        """Tell whether time `t` was written."""
+        if not 0 <= t < self.time_size():
+            return False
+        return not self._rows or self._rows[t] is not None
+
+    def get(self, t: int) -> Tensor:
+        """Return the row of time `t`, ``[B, ...]``.
+
+        Raises
+        ------
+        InputError
+            Nothing was written there.
+        """
+        if 0 <= t < self.time_size():
+            if self._strip is not None:
+                return self._strip.tensors[self._place][t]
+            if self._full is not None:
+                return self._full[t]
+            row = self._rows[t]
+            if row is not None:
+                return row
+        raise InputError(
+            f"nothing was written to {self._name!r} at time {t}; it holds {self.time_size()} steps"
+        )
+
+    def full(self) -> Tensor:
+        """Return all rows as one tensor ``[T, B, ...]``.
+
+        Raises
+        ------
+        InputError
+            There is a gap: rows behind it were written, it was not.
+        """
+        if self._strip is not None:
+            return self._strip.tensors[self._place][: self._strip.count]
+        if self._full is None:
+            # A gap is an error of `get`; zeros would be rows that nobody wrote.
+            rows = [self.get(t) if row is None else row for t, row in enumerate(self._rows)]
+            if rows:
+                self._full = torch.stack(rows)
+            else:
+                assert self._like is not None
+                shape, dtype, device = self._like
+                self._full = torch.empty((0, *shape), dtype=dtype, device=device)
+            self._rows = []
+        return self._full
+
+    def part(self, start: int, stop: int) -> Tensor:
+        """Return rows `start` to `stop` as one tensor, whatever the others are."""
+        if self._full is not None or self._strip is not None:
+            return self.full()[start:stop]
+        rows = [self.get(t) for t in range(start, min(stop, self.time_size()))]
+        return torch.stack(rows) if rows else self.full()[:0]
+
+    def keep(self, rows: Sequence[Tensor]) -> None:
+        """Let these rows be all there is."""
+        self._rows, self._full, self._strip = list(rows), None, None
+
+    def truncate(self, time_size: int) -> None:
+        """Drop the rows from `time_size` on."""
+        rows = self._settle()
+        if self._full is not None:
+            self._full = self._full[:time_size]
+        else:
+            del rows[time_size:]
+
+    def detach(self) -> None:
+        """Cut the rows off from what they were computed from."""
+        if self._full is not None:
+            self._full = self._full.detach()
+        self._rows = [row if row is None else row.detach() for row in self._rows]
+
+    def time_size(self) -> int:
+        """Return the number of rows, T."""
+        if self._strip is not None:
+            return self._strip.count
+        return len(self._rows) if self._full is None else len(self._full)
+
+    def batch_size(self) -> int:
+        """Return the size of the batch dimension, B."""
+        assert self._like is not None
+        return self._like[0][0]
+
+    def _settle(self) -> list[Tensor | None]:
+        """Stop following, and keep what there is."""
+        if self._strip is not None:
+            self._full, self._strip = self.full(), None
+        return self._rows
+
+    def _accept(self, value: Tensor) -> None:
+        if not value.ndim:
+            raise InputError(f"a row of {self._name!r} is [batch, ...], got a tensor without axes")
+        if self._like is not None:
+            shape, dtype, device = self._like
+            raise InputError(
+                f"rows of {self._name!r} are {tuple(shape)} {dtype} on {device}, "
+                f"got {tuple(value.shape)} {value.dtype} on {value.device}"
+            )
+        self._like = (value.shape, value.dtype, value.device)

@@ -1,0 +1,357 @@
+"""`Workspace`: the board of time-by-batch tensors that agents read and write."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, KeysView, Sequence
+from typing import overload
+
+import torch
+from torch import Tensor
+
+from plangym_like.batchers.workspaces.strip import Strip
+from plangym_like.batchers.workspaces.variable import Variable
+from plangym_like.errors import InputError
+
+
+class Workspace:
+    """Named variables, each a row ``[B, ...]`` for every time, ``[T, B, ...]`` as a whole.
+
+    A row is what was written there last, or an error: rows that nobody wrote are never filled in,
+    and once an environment takes another course at time t (`rewind`), what was written after t
+    along the old course is gone, in every variable.
+
+    Parameters
+    ----------
+    workspace : Workspace, optional
+        Start as a copy of it.
+
+    >>> workspace = Workspace()
+    >>> for t in range(3):
+    ...     workspace.set("x", t, torch.tensor([t, 10 * t]))
+    >>> workspace["x"]
+    tensor([[ 0,  0],
+            [ 1, 10],
+            [ 2, 20]])
+    >>> workspace.time_size(), workspace.batch_size()
+    (3, 2)
+    """
+
+    def __init__(self, workspace: Workspace | None = None) -> None:
+        self.variables: dict[str, Variable] = {}
+        self._written: set[str] | None = None
+        if workspace is not None:
+            for name in workspace.variables:
+                self.set_full(name, workspace[name].clone())
+
+    # One time
+
+    def set(self, var_name: str, t: int, v: Tensor) -> None:
+        """Write the row ``[B, ...]`` of time `t`; the tensor itself is kept, not a copy.
+
+        Raises
+        ------
+        InputError
+            The row has another shape, dtype or device than the variable's other rows.
+        """
+        variable = self.variables.get(var_name)
+        if variable is None:
+            variable = Variable(var_name)
+            variable.set(t, v)
+            self.variables[var_name] = variable
+        else:
+            variable.set(t, v)
+        if self._written is not None:
+            self._written.add(var_name)
+
+    def get(self, var_name: str, t: int) -> Tensor:
+        """Return the row ``[B, ...]`` of time `t`.
+
+        Raises
+        ------
+        InputError
+            Nothing was written there.
+        """
+        return self._variable(var_name).get(t)
+
+    def has(self, var_name: str, t: int) -> bool:
+        """Tell whether `var_name` was written at time `t`."""
+        variable = self.variables.get(var_name)
+        return variable is not None and variable.has(t)
+
+    def rewind(self, t: int) -> None:
+        """Forget what was written at time `t` and after, in every variable.
+
+        An agent that writes an environment's row calls this when it comes to a time that it has
+        already written: the rows from there on belong to a course that has not been taken. What
+        other agents wrote at `t` in the running step of a `TemporalAgent` stays.
+        """
+        for name, variable in list(self.variables.items()):
+            fresh = self._written is not None and name in self._written
+            variable.truncate(t + fresh)
+            if not variable.time_size():
+                del self.variables[name]
+
+    def follow(self, strip: Strip, names: Sequence[str]) -> None:
+        """Let columns of `strip` be the variables `names`, and grow as it grows."""
+        for place, name in enumerate(names):
+            self.variables.setdefault(name, Variable(name)).follow(strip, place)
+
+    def extend(self, strip: Strip, names: Collection[str], device: torch.device) -> None:
+        """Take the newest row of `strip` into the variables `names`, whether they follow it or not.
+
+        Those that do not follow get it on `device`.
+        """
+        for place, name in enumerate(names):
+            variable = self.variables.get(name)
+            if variable is None or not variable.follows(strip):
+                row = strip.tensors[place][strip.count - 1]
+                self.set(name, strip.stop - 1, row.to(device))
+        if self._written is not None:
+            self._written.update(names)
+
+    def begin_step(self) -> None:
+        """Say that a step of a `TemporalAgent` begins: what is written from here on is of it."""
+        self._written = set()
+
+    def end_step(self) -> None:
+        """Say that no step is running any more."""
+        self._written = None
+
+    # Whole variables
+
+    def set_full(self, var_name: str, value: Tensor) -> None:
+        """Let `value` ``[T, B, ...]`` be the whole variable."""
+        self.variables[var_name] = Variable(var_name, value)
+        if self._written is not None:
+            self._written.add(var_name)
+
+    def get_full(self, var_name: str) -> Tensor:
+        """Return the whole variable, ``[T, B, ...]``."""
+        return self._variable(var_name).full()
+
+    @overload
+    def __getitem__(self, key: str) -> Tensor: ...
+    @overload
+    def __getitem__(self, key: tuple[str, ...] | list[str]) -> tuple[Tensor, ...]: ...
+    def __getitem__(self, key: str | tuple[str, ...] | list[str]) -> Tensor | tuple[Tensor, ...]:
+        if isinstance(key, str):
+            return self.get_full(key)
+        return tuple(self.get_full(name) for name in key)
+
+    def __contains__(self, var_name: object) -> bool:
+        return var_name in self.variables
+
+    def keys(self) -> KeysView[str]:
+        """Return the names of the variables."""
+        return self.variables.keys()
+
+    def time_size(self) -> int:
+        """Return T, which all variables share; 0 for an empty workspace.
+
+        Raises
+        ------
+        InputError
+            They do not share it.
+        """
+        return self._shared("steps", {name: v.time_size() for name, v in self.variables.items()})
+
+    def batch_size(self) -> int:
+        """Return B, which all variables share; 0 for an empty workspace.
+
+        Raises
+        ------
+        InputError
+            They do not share it.
+        """
+        return self._shared("columns", {name: v.batch_size() for name, v in self.variables.items()})
+
+    def clear(self, name: str | None = None) -> None:
+        """Remove one variable, or all."""
+        if name is None:
+            self.variables.clear()
+        else:
+            self.remove_variable(name)
+
+    def remove_variable(self, var_name: str) -> None:
+        """Remove one variable."""
+        self._variable(var_name)
+        del self.variables[var_name]
+
+    def zero_grad(self) -> None:
+        """Cut every row off from what it was computed from."""
+        for variable in self.variables.values():
+            variable.detach()
+
+    # Along time
+
+    def copy_n_last_steps(self, n: int, var_names: Sequence[str] | None = None) -> None:
+        """Begin the next epoch with the last `n` steps of this one, which then are all there is.
+
+        Continue with ``agent(workspace, t=n, n_steps=...)``: no transition is lost between two
+        epochs, and none is made up. Variables outside `var_names` begin empty.
+
+        Raises
+        ------
+        InputError
+            The variables do not share their number of steps, or it is less than `n`.
+        """
+        names = list(self.variables) if var_names is None else list(var_names)
+        sizes = {name: self._variable(name).time_size() for name in names}
+        time_size = self._shared("steps", sizes)
+        if not 1 <= n <= time_size:
+            raise InputError(f"{n} of the last steps of a workspace that holds {time_size}")
+        kept = {name: self.variables[name] for name in names}
+        for variable in kept.values():
+            variable.keep([variable.get(t) for t in range(time_size - n, time_size)])
+        self.variables = kept
+
+    def copy_time(
+        self, from_time: int, to_time: int, n_steps: int, var_names: Sequence[str] | None = None
+    ) -> None:
+        """Write the rows ``from_time ... from_time + n_steps`` at `to_time` as well."""
+        for name in list(self.variables) if var_names is None else var_names:
+            variable = self._variable(name)
+            for step, row in enumerate([variable.get(from_time + i) for i in range(n_steps)]):
+                self.set(name, to_time + step, row)
+
+    def subtime(self, from_t: int, to_t: int) -> Workspace:
+        """Return the steps `from_t` to `to_t` as a workspace of their own, sharing memory."""
+        self.time_size()
+        return self._map(lambda full: full[from_t:to_t])
+
+    def get_time_truncated(self, var_name: str, from_time: int, to_time: int) -> Tensor:
+        """Return the rows `from_time` to `to_time` of one variable, ``[T', B, ...]``."""
+        if not 0 <= from_time < to_time:
+            raise InputError(f"steps {from_time} to {to_time}: 0 <= from_time < to_time")
+        return self._variable(var_name).part(from_time, to_time)
+
+    def get_time_truncated_workspace(self, from_time: int, to_time: int) -> Workspace:
+        """Return the steps `from_time` to `to_time` of variables of any length."""
+        workspace = Workspace()
+        for name in self.variables:
+            workspace.set_full(name, self.get_time_truncated(name, from_time, to_time))
+        return workspace
+
+    def select_subtime(self, t: Tensor, window_size: int) -> Workspace:
+        """Return `window_size` steps of each column b, from its own time ``t[b]`` on."""
+        time_size, columns = self.time_size(), torch.arange(self.batch_size())
+        if len(t) != len(columns) or bool(((t < 0) | (t + window_size > time_size)).any()):
+            raise InputError(
+                f"windows of {window_size} steps from {t.tolist()} on, "
+                f"in a workspace of {len(columns)} columns and {time_size} steps"
+            )
+        times = t.cpu() + torch.arange(window_size)[:, None]
+        return self._map(lambda full: full[times.to(full.device), columns.to(full.device)])
+
+    # Along the batch
+
+    def select_batch(self, batch_indexes: Tensor) -> Workspace:
+        """Return these columns as a new workspace."""
+        self.batch_size()
+        return self._map(lambda full: full[:, batch_indexes.to(full.device)])
+
+    def select_batch_n(self, n: int) -> Workspace:
+        """Return `n` columns, drawn with replacement."""
+        return self.select_batch(torch.randint(self.batch_size(), (n,)))
+
+    @staticmethod
+    def cat_batch(workspaces: Sequence[Workspace]) -> Workspace:
+        """Return the columns of several workspaces of one length, side by side."""
+        sizes = {f"workspace {i}": each.time_size() for i, each in enumerate(workspaces)}
+        Workspace._shared("steps", sizes)
+        whole = Workspace()
+        for name in workspaces[0].variables:
+            whole.set_full(name, torch.cat([each[name] for each in workspaces], dim=1))
+        return whole
+
+    def sample_subworkspace(
+        self, n_times: int, n_batch_elements: int, n_timesteps: int
+    ) -> Workspace:
+        """Return `n_times` samples side by side, each a window of steps of a few columns.
+
+        A sample is `n_timesteps` consecutive steps from a random time on, of `n_batch_elements`
+        columns drawn without replacement.
+        """
+        time_size, batch_size = self.time_size(), self.batch_size()
+        if not 1 <= n_timesteps <= time_size or not 1 <= n_batch_elements <= batch_size:
+            raise InputError(
+                f"{n_timesteps} steps of {n_batch_elements} columns, "
+                f"from a workspace of {time_size} steps and {batch_size} columns"
+            )
+        samples = []
+        for _ in range(n_times):
+            start = int(torch.randint(time_size - n_timesteps + 1, ()))
+            window = self.subtime(start, start + n_timesteps)
+            samples.append(window.select_batch(torch.randperm(batch_size)[:n_batch_elements]))
+        return Workspace.cat_batch(samples)
+
+    # All at once
+
+    def get_transitions(
+        self, no_final_state: bool = False, filter_key: str = "env/done"
+    ) -> Workspace:
+        """Return the transitions as a workspace of two steps, ``[2, N, ...]``.
+
+        ``[0]`` is where a transition starts and ``[1]`` where it leads; they are in the order of
+        time, and of columns within one time. Pairs whose first step ended an episode are left out,
+        as what follows there is the next episode, or the same step again.
+
+        Parameters
+        ----------
+        no_final_state : bool
+            Keep every pair: the workspace holds no final observations.
+        filter_key : str
+            The bool variable that says where an episode ended.
+
+        Raises
+        ------
+        InputError
+            The variables do not share their number of steps: some agent ran over fewer.
+        """
+        time_size, batch_size = self.time_size(), self.batch_size()
+        pairs = max(time_size - 1, 0) * batch_size
+        if no_final_state:
+            kept = torch.arange(pairs)
+        else:
+            kept = torch.nonzero(~self[filter_key].bool().flatten()[:pairs]).squeeze(1)
+
+        def pair(full: Tensor) -> Tensor:
+            rows, first = full.flatten(0, 1), kept.to(full.device)
+            return torch.stack([rows[first], rows[first + batch_size]])
+
+        return self._map(pair)
+
+    def contiguous(self) -> Workspace:
+        """Return a workspace of the same tensors, each in one piece."""
+        return self._map(lambda full: full.contiguous())
+
+    def to(self, device: torch.device | str) -> Workspace:
+        """Return a workspace whose tensors are on `device`."""
+        return self._map(lambda full: full.to(device))
+
+    def __repr__(self) -> str:
+        lines = [
+            f"  {name}: time_size = {variable.time_size()}, batch_size = {variable.batch_size()}"
+            for name, variable in self.variables.items()
+        ]
+        return "\n".join(["Workspace:", *lines])
+
+    def _map(self, change: Callable[[Tensor], Tensor]) -> Workspace:
+        workspace = Workspace()
+        for name in self.variables:
+            workspace.set_full(name, change(self.get_full(name)))
+        return workspace
+
+    def _variable(self, name: str) -> Variable:
+        try:
+            return self.variables[name]
+        except KeyError:
+            known = ", ".join(self.variables) or "none"
+            raise InputError(f"no variable {name!r} in this workspace; it has: {known}") from None
+
+    @staticmethod
+    def _shared(what: str, sizes: dict[str, int]) -> int:
+        if len(set(sizes.values())) > 1:
+            told = ", ".join(f"{name} {size}" for name, size in sizes.items())
+            raise InputError(f"the variables differ in their number of {what}: {told}")
+        return next(iter(sizes.values()), 0)

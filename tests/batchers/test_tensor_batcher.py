@@ -1,0 +1,158 @@
+"""Tensors and arrays of a batch: the same numbers, on the CPU in the same memory."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from small_envs import Nested, Teller
+
+import plangym_like
+from plangym_like import BatchStep, BatchTransition, ResetObservation, Rollout
+from plangym_like.batchers.tensor_batcher import TensorBatcher
+from plangym_like.errors import ActionError, InputError, StateError
+
+Make = Callable[..., Any]
+
+
+class _Spy:
+    """An environment that remembers what it was given and what it gave."""
+
+    def __init__(self, env: Any) -> None:
+        self.env = env
+        self.given: dict[str, Any] = {}
+        self.result: Any = None
+
+    def step_batch(self, actions: Any, states: Any, dt: Any, *args: Any, **kwargs: Any) -> Any:
+        self.given = {"actions": actions, "states": states, "dt": dt, **kwargs}
+        self.result = self.env.step_batch(actions, states, dt, *args, **kwargs)
+        return self.result
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.env, name)
+
+
+def _address(array: Any) -> int:
+    return int(array.__array_interface__["data"][0])
+
+
+def test_memory_is_shared_both_ways(shared_env: Make) -> None:
+    spy = _Spy(shared_env("CartPole-v1"))
+    batcher = TensorBatcher(spy)
+    state, _, _ = batcher.reset(seed=0)
+    given = {
+        "actions": torch.arange(64) % 2,
+        "states": state.repeat(64, 1),
+        "dt": torch.ones(64, dtype=torch.int64),
+        "seeds": torch.arange(64),
+    }
+    result = batcher.step_batch(**given)
+    for name, tensor in given.items():
+        assert _address(spy.given[name]) == tensor.data_ptr(), name
+    for name in ("states", "obs", "rewards", "terminateds", "truncateds"):
+        assert getattr(result, name).data_ptr() == _address(getattr(spy.result, name)), name
+
+
+def test_batches_equal_those_of_arrays(shared_env: Make) -> None:
+    env = shared_env("CartPole-v1")
+    batcher = TensorBatcher(env)
+    state, obs, info = batcher.reset(seed=3)
+    assert state.dtype == torch.uint8 and state.shape == (env.state_nbytes,)
+    assert obs.shape == (4,) and isinstance(info, dict)
+    actions, dt = torch.randint(2, (64,)), torch.randint(1, 9, (64,))
+    result = batcher.step_batch(actions, state, dt)
+    expected = env.step_batch(actions.numpy(), state.numpy(), dt.numpy())
+    assert isinstance(result, BatchTransition)
+    for got, wanted in zip(result[:5], expected[:5], strict=True):
+        assert isinstance(got, torch.Tensor) and np.array_equal(got.numpy(), wanted)
+    assert result.rewards.dtype == torch.float64 and result.terminateds.dtype == torch.bool
+    assert np.array_equal(result.infos["n_step"], expected.infos["n_step"])
+
+
+def test_states_are_indexed_like_any_tensor(shared_env: Make) -> None:
+    batcher = TensorBatcher(shared_env("CartPole-v1"))
+    state, _, _ = batcher.reset(seed=0)
+    states = batcher.step_batch(torch.arange(32) % 2, state).states
+    order = torch.randperm(32)
+    tree = torch.stack([states, states[order]])
+    actions = torch.zeros(16, dtype=torch.int64)
+    some = batcher.step_batch(actions, tree[1, ::2])
+    same = batcher.step_batch(actions, states[order][::2])
+    assert some.obs.equal(same.obs) and some.states.equal(same.states)
+    batcher.set_state(states[5])
+    assert batcher.get_state().equal(states[5])
+    branched = batcher.step_batch(actions)
+    assert isinstance(branched, BatchStep)
+    assert branched.obs.equal(batcher.step_batch(actions, states[5]).obs)
+
+
+def test_rollouts(shared_env: Make) -> None:
+    env = shared_env("CartPole-v1")
+    batcher = TensorBatcher(env)
+    state, _, _ = batcher.reset(seed=0)
+    plans = torch.randint(2, (16, 12))
+    got = batcher.rollout_batch(plans, state, return_observations=True)
+    wanted = env.rollout_batch(plans.numpy(), state.numpy(), return_observations=True)
+    assert isinstance(got, Rollout) and got.observations.shape == (16, 12, 4)
+    for tensor, array in zip(got, wanted, strict=True):
+        assert np.array_equal(tensor.numpy(), array)
+    assert batcher.rollout_batch(plans, state).observations is None
+
+
+def test_promises(shared_env: Make) -> None:
+    batcher = TensorBatcher(shared_env("CartPole-v1"))
+    state, _, _ = batcher.reset(seed=0)
+    actions = torch.randint(2, (64,))
+    expected = batcher.step_batch(actions, state)
+    promise = batcher.step_batch(actions, state, blocking=False)
+    actions.fill_(0)
+    assert promise(timeout=60.0).states.equal(expected.states)
+    rollout = batcher.rollout_batch(torch.ones(8, 3, dtype=torch.int64), state, blocking=False)
+    assert rollout().rewards.equal(torch.ones(8, 3, dtype=torch.float64))
+
+
+def test_nests(shared_env: Make) -> None:
+    batcher = TensorBatcher(shared_env(Nested))
+    state, obs, _ = batcher.reset(seed=0)
+    assert obs["place"].shape == (2,) and obs["cargo"][1].dtype == torch.int8
+    actions = {"move": torch.zeros(5, 2), "pick": torch.tensor([0, 1, 2, 1, 0])}
+    result = batcher.step_batch(actions, state)
+    assert result.obs["cargo"][0].tolist() == [0, 1, 2, 1, 0]
+    assert result.infos.mask("picked").tolist() == [False, True, True, True, False]
+    single = batcher.step_batch({"move": torch.zeros(2), "pick": torch.tensor(2)}, state[None])
+    assert single.obs["place"].shape == (1, 2)
+
+
+def test_observations_that_are_no_arrays_stay_what_they_are() -> None:
+    with TensorBatcher(plangym_like.make(Teller)) as batcher:
+        state, _, _ = batcher.reset()
+        assert batcher.step_batch(torch.tensor([0, 1]), state).obs == ["a", "b"]
+
+
+def test_what_needs_a_gradient_is_taken_as_it_is() -> None:
+    batcher = TensorBatcher(plangym_like.make("Pendulum-v1"))
+    state, _, _ = batcher.reset(seed=0)
+    actions = torch.zeros(3, 1, requires_grad=True)
+    assert batcher.step_batch(torch.tanh(actions), state).rewards.shape == (3,)
+
+
+def test_a_reset_without_a_state() -> None:
+    batcher = TensorBatcher(plangym_like.make("CartPole-v1"))
+    result = batcher.reset(seed=0, return_state=False)
+    assert isinstance(result, ResetObservation) and result.obs.shape == (4,)
+    assert "TensorBatcher" in repr(batcher) and batcher.device.type == "cpu"
+
+
+def test_bad_batches_are_refused_before_anything_happens(shared_env: Make) -> None:
+    batcher = TensorBatcher(shared_env("CartPole-v1"))
+    state, _, _ = batcher.reset(seed=0)
+    with pytest.raises(ActionError):
+        batcher.step_batch(torch.tensor([0, 2]), state)
+    with pytest.raises(StateError):
+        batcher.step_batch(torch.tensor([0, 1]), state.float())
+    with pytest.raises(InputError):
+        batcher.step_batch(torch.tensor([0, 1]), state, torch.tensor([1, 0]))
+    with pytest.raises(InputError, match="int"):
+        TensorBatcher(3)
+    assert batcher.get_state().equal(state)
