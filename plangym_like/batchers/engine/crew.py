@@ -66,6 +66,8 @@ class Crew:
         Seconds without progress (see `Workplace.beat`) after which a worker counts as hung.
     name : str
         What errors call the workers, with a number.
+    preload : sequence of str
+        Modules that ``"forkserver"`` imports once for all workers.
 
     Raises
     ------
@@ -82,6 +84,7 @@ class Crew:
         start_method: str = "forkserver",
         timeout: float = 30.0,
         name: str = "collector",
+        preload: Sequence[str] = (),
     ) -> None:
         if num_groups < 1 or (num_workers is not None and num_workers < 0) or not timeout > 0:
             raise InputError(
@@ -94,6 +97,7 @@ class Crew:
         self._make_resident = make_resident
         self._num_groups = num_groups
         self._name = name
+        self._preload = (*_PRELOAD, *preload)
         self._jobs: list[Job] = []
         self._shared: dict[str, Any] = {}
         self._here: Residents | None = None
@@ -116,7 +120,7 @@ class Crew:
         return ExternalProcess(
             lambda: Residents(make_resident, groups),
             start_method=start_method,
-            preload=_PRELOAD,
+            preload=self._preload,
             name=f"{self._name}-{worker}",
         )
 

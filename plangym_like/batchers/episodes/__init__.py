@@ -1,0 +1,26 @@
+"""Whole episodes on demand: agents, environments side by side, and the batchers that play them.
+
+- `EpisodeBatcher` plays as many whole episodes as are asked for, `Batcher` chunks of equal length
+- `VecEnv`, `GymEnv`, `GymInfEnv`: environments side by side
+- `Agent`: what chooses the actions
+- `DictTensor`, `Trajectories`: what they exchange, and what comes back
+"""
+
+from plangym_like.batchers.episodes.agent import Agent
+from plangym_like.batchers.episodes.batcher import Batcher
+from plangym_like.batchers.episodes.dict_tensor import DictTensor
+from plangym_like.batchers.episodes.episode_batcher import EpisodeBatcher
+from plangym_like.batchers.episodes.gym_env import GymEnv, GymInfEnv
+from plangym_like.batchers.episodes.trajectories import Trajectories
+from plangym_like.batchers.episodes.vec_env import VecEnv
+
+__all__ = [
+    "Agent",
+    "Batcher",
+    "DictTensor",
+    "EpisodeBatcher",
+    "GymEnv",
+    "GymInfEnv",
+    "Trajectories",
+    "VecEnv",
+]

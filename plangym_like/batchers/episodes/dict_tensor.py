@@ -1,0 +1,83 @@
+"""Tensors by name, one row for each environment."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from tensordict import TensorDict
+
+from plangym_like.errors import InputError
+
+
+class DictTensor(TensorDict):  # type: ignore[no-untyped-call]
+    """A tensordict that reads its batch size off its tensors.
+
+    All tensors have their first dimension in common, which counts the rows ``B``; everything that
+    a `tensordict.TensorDict` can do works as it does there. Without tensors the batch size is
+    ``[]``.
+
+    Parameters
+    ----------
+    source : mapping of str to tensor, array or mapping, optional
+        Tensors ``[B, ...]``; a mapping becomes a `DictTensor` of its own.
+    batch_size : sequence of int, optional
+        Where it should be something else than ``[B]``.
+
+    Raises
+    ------
+    InputError
+        A tensor without dimensions, or tensors that do not have the same number of rows.
+
+    Examples
+    --------
+    >>> observation = DictTensor({"frame": torch.zeros(4, 3), "reward": torch.zeros(4)})
+    >>> observation.n_elems(), observation[1:3]["frame"].shape
+    (4, torch.Size([2, 3]))
+    """
+
+    def __init__(
+        self,
+        source: Mapping[str, Any] | None = None,
+        batch_size: Any = None,
+        **options: Any,
+    ) -> None:
+        fields = {} if source is None else source
+        if batch_size is None:
+            fields = {key: _field(value) for key, value in fields.items()}
+            batch_size = _rows(fields)
+        super().__init__(fields, batch_size=batch_size, **options)
+
+    def n_elems(self) -> int:
+        """Return the number of rows; 0 where there are no tensors."""
+        return int(self.batch_size[0]) if self.batch_size else 0
+
+
+def has_tensors(fields: TensorDict) -> bool:
+    """Return whether there are tensors in `fields`, be it of no rows."""
+    return not fields.is_empty()  # type: ignore[no-untyped-call]
+
+
+def _field(value: Any) -> Any:
+    if isinstance(value, torch.Tensor | TensorDict):
+        return value
+    return DictTensor(value) if isinstance(value, Mapping) else torch.as_tensor(value)
+
+
+def _rows(fields: Mapping[str, Any]) -> list[int]:
+    """Return the batch size that `fields` have in common."""
+    counts = {key: field.shape[0] if field.ndim else None for key, field in fields.items()}
+    # A part without tensors says nothing about rows.
+    for key, field in fields.items():
+        if isinstance(field, TensorDict) and not has_tensors(field):
+            del counts[key]
+    for key, count in counts.items():
+        if count is None:
+            raise InputError(
+                f"{key!r} has no dimensions, so it has no rows; the first dimension of every "
+                "tensor counts the environments"
+            )
+    if len(set(counts.values())) > 1:
+        raise InputError(f"tensors with different numbers of rows: {counts}")
+    return list(set(counts.values()))  # type: ignore[arg-type]

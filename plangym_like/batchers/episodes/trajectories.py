@@ -1,0 +1,153 @@
+"""What batchers give: pieces of episodes of unequal length in tensors of equal size."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Self
+
+import torch
+from tensordict import TensorDict
+
+from plangym_like.batchers.episodes.dict_tensor import DictTensor, has_tensors
+from plangym_like.errors import InputError
+
+
+class Trajectories:
+    """``B`` trajectories of up to ``T`` steps each, by name: ``trajectories["action"]``.
+
+    Step t of row i is what environment i showed (``"frame"``, ``"initial_state"``, ...), what the
+    agent did about it (``"action"`` and whatever else it returned), the agent's state at that
+    point, and under the same names with a leading underscore what came of it: ``"_reward"``,
+    ``"_done"``, ``"_frame"``, the agent's next state. Rows are zero from their length on.
+
+    Parameters
+    ----------
+    steps : mapping of str to tensor
+        Tensors ``[B, T, ...]``.
+    lengths : tensor
+        ``[B]`` int64, between 0 and ``T``.
+    agent_info, env_info : DictTensor, optional
+        ``[B, ...]``, what row i was told. Without tensors where nothing was told.
+
+    Examples
+    --------
+    >>> steps = {"_reward": torch.tensor([[1.0, 1.0, 1.0], [1.0, 0.0, 0.0]])}
+    >>> trajectories = Trajectories(steps, torch.tensor([3, 1]))
+    >>> trajectories.mask()
+    tensor([[ True,  True,  True],
+            [ True, False, False]])
+    >>> trajectories["_reward"].sum(1) / trajectories.lengths
+    tensor([1., 1.])
+    """
+
+    def __init__(
+        self,
+        steps: Any,
+        lengths: torch.Tensor,
+        agent_info: DictTensor | None = None,
+        env_info: DictTensor | None = None,
+    ) -> None:
+        if not isinstance(steps, TensorDict):
+            first = next(iter(steps.values()))
+            steps = TensorDict(dict(steps), batch_size=first.shape[:2])
+        self.steps = steps
+        self.lengths = lengths
+        self.agent_info = DictTensor() if agent_info is None else agent_info
+        self.env_info = DictTensor() if env_info is None else env_info
+
+    def __getitem__(self, key: Any) -> Any:
+        return self.steps[key]
+
+    def __contains__(self, key: Any) -> bool:
+        return key in self.keys()
+
+    def keys(self) -> list[Any]:
+        """Return the names."""
+        return list(self.steps.keys())
+
+    def items(self) -> list[tuple[Any, Any]]:
+        """Return the names and their tensors."""
+        return list(self.steps.items())
+
+    def n_elems(self) -> int:
+        """Return ``B``."""
+        return int(self.steps.batch_size[0])
+
+    @property
+    def n_timesteps(self) -> int:
+        """``T``, the length of the longest."""
+        return int(self.steps.batch_size[1])
+
+    def mask(self) -> torch.Tensor:
+        """Return which steps took place: ``[B, T]`` bool."""
+        steps = torch.arange(self.n_timesteps, device=self.lengths.device)
+        return steps < self.lengths[:, None]
+
+    def device(self) -> torch.device:
+        """Return where the tensors are."""
+        return self.lengths.device
+
+    def to(self, device: Any) -> Self:
+        """Return the trajectories on `device`."""
+        parts: list[Any] = [self.steps, self.lengths, self.agent_info, self.env_info]
+        return type(self)(*(part.to(device) for part in parts))
+
+    def index(self, rows: Any) -> Self:
+        """Return some of the trajectories: `rows` is a slice, a mask or indices."""
+        if isinstance(rows, int):
+            rows = slice(rows, rows + 1) if rows != -1 else slice(rows, None)
+        agent_info, env_info = (
+            part[rows] if has_tensors(part) else part for part in (self.agent_info, self.env_info)
+        )
+        return type(self)(self.steps[rows], self.lengths[rows], agent_info, env_info)
+
+    def unfold(self) -> list[Self]:
+        """Return each trajectory as one of its own, without its padding."""
+        rows = [self.index(row) for row in range(self.n_elems())]
+        for row in rows:
+            row.steps = row.steps[:, : int(row.lengths)]
+        return rows
+
+    def temporal_index(self, t: int) -> DictTensor:
+        """Return step `t` of every trajectory: ``[B, ...]``."""
+        fields = {key: value[:, t] for key, value in self.steps.items()}
+        return DictTensor(fields, batch_size=self.steps.batch_size[:1])
+
+    @classmethod
+    def cat(cls, parts: Sequence[Self]) -> Self:
+        """Return the rows of all `parts`, one below the other, padded to the longest.
+
+        Raises
+        ------
+        InputError
+            There is nothing to put together.
+        """
+        if not parts:
+            raise InputError("no trajectories to put together")
+        longest = max(part.n_timesteps for part in parts)
+        return cls(
+            _cat([_pad(part.steps, longest) for part in parts]),
+            torch.cat([part.lengths for part in parts]),
+            _cat([part.agent_info for part in parts]),
+            _cat([part.env_info for part in parts]),
+        )
+
+    def __repr__(self) -> str:
+        names = ", ".join(map(str, self.keys()))
+        return f"<Trajectories [{self.n_elems()}, {self.n_timesteps}] of {names}>"
+
+
+def _cat(parts: list[Any]) -> Any:
+    return torch.cat(parts) if has_tensors(parts[0]) else parts[0]
+
+
+def _pad(steps: TensorDict, length: int) -> TensorDict | None:
+    missing = length - int(steps.batch_size[1])
+    if not missing:
+        return steps
+
+    def pad(tensor: torch.Tensor) -> torch.Tensor:
+        zeros = tensor.new_zeros((tensor.shape[0], missing, *tensor.shape[2:]))
+        return torch.cat([tensor, zeros], 1)
+
+    return steps.apply(pad, batch_size=[int(steps.batch_size[0]), length])

@@ -1,0 +1,43 @@
+"""`DictTensor`: a tensordict that reads its batch size off its tensors."""
+
+import pickle
+
+import numpy as np
+import pytest
+import torch
+from tensordict import TensorDict
+
+from plangym_like.batchers.episodes import DictTensor
+from plangym_like.errors import InputError
+
+
+def test_the_batch_size_is_read_off_the_tensors() -> None:
+    given = DictTensor({"a": torch.zeros(5, 2), "b": torch.arange(5)})
+    assert given.batch_size == torch.Size([5]) and given.n_elems() == 5
+    assert isinstance(given, TensorDict)
+
+
+def test_nests_and_arrays_are_taken() -> None:
+    given = DictTensor({"a": np.zeros((3, 2), np.uint8), "b": {"c": torch.ones(3)}, "d": [1, 2, 3]})
+    assert given["a"].dtype is torch.uint8
+    assert isinstance(given["b"], DictTensor) and given["b"].n_elems() == 3
+    assert given["d"].tolist() == [1, 2, 3]
+
+
+@pytest.mark.parametrize("empty", [DictTensor(), DictTensor({}), DictTensor({"none": {}})])
+def test_without_tensors_there_are_no_rows(empty: DictTensor) -> None:
+    assert empty.n_elems() == 0 and empty.is_empty()
+
+
+def test_what_is_made_of_it_is_one_too() -> None:
+    given = DictTensor({"a": torch.arange(6), "b": {"c": torch.arange(6)}})
+    for made in (given[1:3], given[torch.tensor([0, 4])], torch.cat([given, given]), given.clone()):
+        assert isinstance(made, DictTensor) and made.n_elems() == len(made["a"])
+    assert pickle.loads(pickle.dumps(given))["b", "c"].tolist() == list(range(6))
+
+
+def test_tensors_that_do_not_fit_together_are_refused() -> None:
+    with pytest.raises(InputError, match="different numbers of rows: {'a': 2, 'b': 3}"):
+        DictTensor({"a": torch.zeros(2), "b": torch.zeros(3)})
+    with pytest.raises(InputError, match="'a' has no dimensions"):
+        DictTensor({"a": torch.tensor(1.0)})

@@ -1,0 +1,141 @@
+"""What goes wrong in a worker comes out of the next `get`; `close` is quick; no process is left."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+import torch
+from episode_envs import Counter, count_env, failing_env, harmful_env
+
+from plangym_like.batchers.episodes import Batcher, DictTensor, EpisodeBatcher
+from plangym_like.errors import ClosedError, RemoteTraceback, WorkerDiedError, WorkerTimeoutError
+
+KINDS: Any = pytest.mark.parametrize("kind", [EpisodeBatcher, Batcher])
+
+
+def start(kind: Any, create_env: Any, n_threads: int = 2, **env_args: Any) -> Any:
+    timeout = env_args.pop("timeout", 30.0)
+    batcher = kind(5, 8, n_threads, [0, 10_000], Counter, {}, create_env, env_args, timeout=timeout)
+    batcher.execute(*([8] if kind is EpisodeBatcher else []))
+    return batcher
+
+
+def fail(batcher: Any, error: Any, match: str) -> BaseException:
+    """Check that `get` raises within seconds, and that the batcher is of no use then."""
+    pids = batcher._crew.pids
+    begin = time.monotonic()
+    with batcher:
+        with pytest.raises(error, match=match) as caught:
+            batcher.get()
+        assert time.monotonic() - begin < 30
+        with pytest.raises(ClosedError, match="it was closed when"):
+            batcher.get()
+    assert not any(map(psutil.pid_exists, pids))
+    return caught.value
+
+
+@KINDS
+@pytest.mark.parametrize("n_threads", [0, 1, 2])
+def test_a_failing_factory(kind: Any, n_threads: int) -> None:
+    batcher = start(kind, failing_env, n_threads)
+    error = fail(batcher, ZeroDivisionError, "no environment today")
+    if n_threads:
+        assert isinstance(error.__cause__, RemoteTraceback)
+        assert "failing_env" in str(error.__cause__)
+        assert any(f"in worker {kind.__name__}-" in note for note in error.__notes__)
+
+
+def test_a_failing_factory_of_seeds_that_may_overlap() -> None:
+    batcher = EpisodeBatcher(5, 8, 1, [0, 1], Counter, {}, failing_env, {})
+    batcher.execute(3)
+    fail(batcher, ZeroDivisionError, "no environment today")
+
+
+@KINDS
+@pytest.mark.parametrize("n_threads", [0, 2])
+def test_a_step_that_raises(kind: Any, n_threads: int) -> None:
+    batcher = start(kind, harmful_env, n_threads, harm="raise", only=10_000)
+    error = fail(batcher, LookupError, "the pole has gone")
+    notes = "\n".join(error.__notes__)
+    assert "lane 1" in notes
+    if n_threads:
+        assert f"in worker {kind.__name__}-1 (pid " in notes and "group 1" in notes
+        assert 'raise LookupError("the pole has gone")' in str(error.__cause__)
+
+
+@KINDS
+def test_a_worker_that_kills_itself(kind: Any) -> None:
+    batcher = start(kind, harmful_env, harm="kill")
+    error = fail(batcher, WorkerDiedError, kind.__name__)
+    assert isinstance(error, WorkerDiedError) and error.exitcode == -signal.SIGKILL
+
+
+@KINDS
+def test_a_worker_that_is_killed_between_calls(kind: Any) -> None:
+    batcher = start(kind, count_env)
+    batcher.get()
+    victim = batcher._crew.pids[1]
+    os.kill(victim, signal.SIGKILL)
+    psutil.wait_procs([psutil.Process(victim)] if psutil.pid_exists(victim) else [], timeout=20)
+    batcher.execute(*([8] if kind is EpisodeBatcher else []))
+    error = fail(batcher, WorkerDiedError, f"pid {victim}")
+    assert f"{kind.__name__}-1" in str(error)
+
+
+@KINDS
+def test_a_worker_that_hangs(kind: Any, tmp_path: Path) -> None:
+    begun = tmp_path / "begun"
+    batcher = start(kind, harmful_env, harm="hang", begun=begun, timeout=1.0, only=0)
+    fail(batcher, WorkerTimeoutError, "no progress for 1 s")
+    assert begun.exists()
+
+
+def test_a_worker_that_hangs_is_noticed_without_waiting_too(tmp_path: Path) -> None:
+    batcher = start(EpisodeBatcher, harmful_env, harm="hang", timeout=0.5)
+    with batcher, pytest.raises(WorkerTimeoutError, match="no progress"):
+        end = time.monotonic() + 60
+        while time.monotonic() < end:
+            assert batcher.get(blocking=False) is None
+            time.sleep(0.01)
+
+
+def wait_for(path: Path) -> None:
+    end = time.monotonic() + 60
+    while not path.exists():
+        assert time.monotonic() < end
+        time.sleep(0.005)
+
+
+@KINDS
+def test_close_in_the_middle_of_a_hanging_step(kind: Any, tmp_path: Path) -> None:
+    begun = tmp_path / "begun"
+    batcher = start(kind, harmful_env, harm="hang", begun=begun)
+    pids = batcher._crew.pids
+    while not begun.exists():
+        batcher.get(blocking=False)
+        time.sleep(0.005)
+    begin = time.monotonic()
+    batcher.close()
+    assert time.monotonic() - begin < 5
+    assert not any(map(psutil.pid_exists, pids))
+
+
+def test_close_in_the_middle_of_a_long_episode_and_before_anything() -> None:
+    for n_turns in (0, 3):
+        batcher = EpisodeBatcher(10, 8, 2, [0, 10_000], Counter, {}, count_env, {})
+        begin = time.monotonic()
+        if n_turns:
+            batcher.execute(8, env_info=DictTensor({"end": torch.full((8,), 1_000_000)}))
+        for _ in range(n_turns):
+            assert batcher.get(blocking=False) is None
+        pids = batcher._crew.pids
+        begin = time.monotonic()
+        batcher.close()
+        assert time.monotonic() - begin < 5
+        assert not any(map(psutil.pid_exists, pids))

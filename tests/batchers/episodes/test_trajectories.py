@@ -1,0 +1,57 @@
+"""`Trajectories`: rows of unequal length."""
+
+import pytest
+import torch
+
+from plangym_like.batchers.episodes import DictTensor, Trajectories
+from plangym_like.errors import InputError
+
+
+def _make(lengths: list[int], longest: int, first: int = 0) -> Trajectories:
+    steps = torch.zeros(len(lengths), longest, 2, dtype=torch.int64)
+    for row, length in enumerate(lengths):
+        steps[row, :length] = first + row
+    info = DictTensor({"row": torch.arange(first, first + len(lengths))})
+    return Trajectories({"x": steps}, torch.tensor(lengths), info)
+
+
+def test_the_mask_says_which_steps_took_place() -> None:
+    mask = _make([2, 0, 3], 3).mask()
+    assert mask.dtype is torch.bool
+    assert mask.tolist() == [[True, True, False], [False] * 3, [True] * 3]
+
+
+def test_parts_put_together_are_padded_with_zeros() -> None:
+    whole = Trajectories.cat([_make([1, 2], 2, first=1), _make([4], 4, first=3)])
+    assert whole["x"][..., 0].tolist() == [[1, 0, 0, 0], [2, 2, 0, 0], [3, 3, 3, 3]]
+    assert whole.lengths.tolist() == [1, 2, 4] and whole.agent_info["row"].tolist() == [1, 2, 3]
+    assert whole.env_info.is_empty() and whole.n_timesteps == 4
+    with pytest.raises(InputError, match="no trajectories"):
+        Trajectories.cat([])
+
+
+@pytest.mark.parametrize("rows", [slice(1, 3), torch.tensor([1, 2]), [False, True, True]])
+def test_rows_keep_what_belongs_to_them(rows: object) -> None:
+    if isinstance(rows, list):
+        rows = torch.tensor(rows)
+    some = _make([1, 2, 3], 3).index(rows)
+    assert some.n_elems() == 2 and some.agent_info["row"].tolist() == [1, 2]
+    assert some.lengths.tolist() == [2, 3] and some["x"][0, 1].tolist() == [1, 1]
+
+
+def test_unfolding_drops_the_padding() -> None:
+    parts = _make([1, 3], 3).unfold()
+    assert [part["x"].shape for part in parts] == [(1, 1, 2), (1, 3, 2)]
+    assert [part.agent_info["row"].tolist() for part in parts] == [[0], [1]]
+    assert _make([1, 3], 3).index(-1)["x"].shape == (1, 3, 2)
+
+
+def test_one_step_of_all() -> None:
+    step = _make([1, 3], 3).temporal_index(1)
+    assert isinstance(step, DictTensor) and step["x"].tolist() == [[0, 0], [1, 1]]
+
+
+def test_names_can_be_asked_for() -> None:
+    some = _make([1], 1)
+    assert "x" in some and "y" not in some and some.keys() == ["x"]
+    assert some.to("cpu").device() == torch.device("cpu")
