@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from plangym_like.envs.atari import AtariEnv
     from plangym_like.envs.box2d import Box2DEnv
     from plangym_like.envs.classic_control import ClassicControlEnv
+    from plangym_like.envs.mujoco import MujocoEnv
     from plangym_like.envs.pickled import PickledEnv
     from plangym_like.envs.replayed import ReplayedEnv
     from plangym_like.envs.toy_text import ToyTextEnv
@@ -38,6 +39,7 @@ _PLACES = {
     "AtariEnv": "envs.atari",
     "Box2DEnv": "envs.box2d",
     "ClassicControlEnv": "envs.classic_control",
+    "MujocoEnv": "envs.mujoco",
     "PickledEnv": "envs.pickled",
     "ReplayedEnv": "envs.replayed",
     "ToyTextEnv": "envs.toy_text",
@@ -68,6 +70,7 @@ __all__ = [
     "Box2DEnv",
     "ClassicControlEnv",
     "ExternalProcess",
+    "MujocoEnv",
     "ParallelEnv",
     "PickledEnv",
     "PlanEnv",

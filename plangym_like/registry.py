@@ -19,6 +19,7 @@ FAMILIES: dict[str, tuple[str, str]] = {
     "ale_py.": ("plangym_like.envs.atari", "AtariEnv"),
     "gymnasium.envs.classic_control.": ("plangym_like.envs.classic_control", "ClassicControlEnv"),
     "gymnasium.envs.box2d.": ("plangym_like.envs.box2d", "Box2DEnv"),
+    "gymnasium.envs.mujoco.": ("plangym_like.envs.mujoco", "MujocoEnv"),
     "gymnasium.envs.toy_text.": ("plangym_like.envs.toy_text", "ToyTextEnv"),
 }
 # What no family of its own claims is saved by the first of these that is exact.
@@ -28,6 +29,9 @@ SNAPSHOTS: dict[str, tuple[str, str]] = {
     "pickle": ("plangym_like.envs.pickled", "PickledEnv"),
     "replay": ("plangym_like.envs.replayed", "ReplayedEnv"),
 }
+
+# What a family needs that the package itself does not -> the extra that installs it.
+_EXTRAS = {"plangym_like.envs.mujoco": "mujoco"}
 
 # Packages that register ids when they are imported -> the extra that installs them.
 _REGISTRARS = {"ale_py": "atari"}
@@ -96,7 +100,14 @@ def family_of(name: str | Callable[..., Any], snapshot: str = "auto") -> Callabl
 
 def _load(place: tuple[str, str]) -> type[PlanEnv]:
     module, attribute = place
-    family: type[PlanEnv] = getattr(importlib.import_module(module), attribute)
+    try:
+        family: type[PlanEnv] = getattr(importlib.import_module(module), attribute)
+    except (ImportError, gymnasium.error.DependencyNotInstalled) as error:
+        if module not in _EXTRAS:
+            raise
+        raise MissingExtraError(
+            f"{error}: pip install 'plangym_like[{_EXTRAS[module]}]'"
+        ) from error
     return family
 
 

@@ -1,0 +1,37 @@
+"""Pictures on machines without a display: which OpenGL library MuJoCo is to draw with.
+
+MuJoCo draws through EGL (a graphics card, or Mesa's software), OSMesa (Mesa's software) or GLFW
+(a display), and takes the one that the environment variable ``MUJOCO_GL`` names. Without it,
+Gymnasium and dm_control try GLFW first, which without a display fails too late to try another.
+"""
+
+from __future__ import annotations
+
+import ctypes.util
+import os
+
+from plangym_like.errors import MissingExtraError
+
+_LIBRARIES = {"egl": "EGL", "osmesa": "OSMesa"}
+
+
+def draw_without_a_display() -> None:
+    """Set ``MUJOCO_GL`` for this process, where there is no display and nobody has set it.
+
+    Raises
+    ------
+    MissingExtraError
+        No library is there that draws without a display.
+    """
+    if os.environ.get("MUJOCO_GL"):
+        return
+    if os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"):
+        return
+    for name, library in _LIBRARIES.items():
+        if ctypes.util.find_library(library):
+            os.environ["MUJOCO_GL"] = name
+            return
+    raise MissingExtraError(
+        "there is no display here, and neither of the libraries with which MuJoCo draws without "
+        "one: apt-get install libegl1 libegl-mesa0 libgl1, or apt-get install libosmesa6"
+    )

@@ -1,0 +1,208 @@
+"""The state of one MuJoCo simulation as plain bytes.
+
+Integration starts from what MuJoCo itself calls its integration state (time, positions,
+velocities, activations, the warm start of the solver, controls, applied forces, mocap poses). All
+else in ``MjData`` is derived from it, but *when* it was derived matters: after ``mj_step`` the
+positions of bodies are those from before the last integration. What somebody reads of them before
+the next step has to be carried along.
+
+See "The State" in MuJoCo's documentation of its computation.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from typing import Any
+
+import mujoco
+import numpy as np
+from numpy.typing import NDArray
+
+from plangym_like.errors import InputError
+from plangym_like.states import Row, padded
+
+INTEGRATION = int(mujoco.mjtState.mjSTATE_INTEGRATION)
+# The parts of the integration state that are arrays of MjData, by their bits.
+_PARTS = {
+    name: getattr(mujoco.mjtState, f"mjSTATE_{bit}")
+    for bit, name in {
+        "QPOS": "qpos",
+        "QVEL": "qvel",
+        "ACT": "act",
+        "WARMSTART": "qacc_warmstart",
+        "CTRL": "ctrl",
+        "QFRC_APPLIED": "qfrc_applied",
+        "XFRC_APPLIED": "xfrc_applied",
+        "MOCAP_POS": "mocap_pos",
+        "MOCAP_QUAT": "mocap_quat",
+        "USERDATA": "userdata",
+    }.items()
+}
+# What the scene is drawn from.
+_DRAWN = (
+    *("xpos", "xquat", "xmat", "xipos", "ximat", "xanchor", "xaxis", "subtree_com"),
+    *("geom_xpos", "geom_xmat", "site_xpos", "site_xmat", "cam_xpos", "cam_xmat"),
+    *("light_xpos", "light_xdir", "flexvert_xpos", "flexedge_length", "actuator_length"),
+    *("ten_length", "ten_wrapadr", "ten_wrapnum", "wrap_obj", "wrap_xpos"),
+)
+
+
+class PhysicsMemory:
+    """Reads and writes one simulation.
+
+    Parameters
+    ----------
+    model, data : MjModel, MjData
+    carried : mapping of str to array
+        Contiguous live arrays of the simulation, saved beside the integration state.
+
+    Attributes
+    ----------
+    state_nbytes : int
+        Bytes of the integration state, which comes first.
+    nbytes : int
+        Bytes of all.
+    carried : tuple of str
+    slices : list of (array, slice)
+        The carried arrays as bytes, and where each lies.
+    places : dict of str to (slice, shape)
+        Where each array of numbers lies, in units of 8 bytes, and its shape.
+    """
+
+    def __init__(self, model: Any, data: Any, carried: Mapping[str, NDArray[Any]]) -> None:
+        self._model, self._data = model, data
+        size = int(mujoco.mj_stateSize(model, INTEGRATION))
+        self.state_nbytes = 8 * size
+        self.places: dict[str, tuple[slice, tuple[int, ...]]] = {"time": (slice(0, 1), ())}
+        for name, bit in _PARTS.items():
+            at, array = _offset(model, int(bit)), getattr(data, name)
+            self.places[name] = (slice(at, at + array.size), array.shape)
+        self.carried = tuple(carried)
+        self.slices, self.nbytes = lay_out(carried, self.state_nbytes, self.places)
+
+    def read(self, payload: Row) -> None:
+        """Write the state into `payload`, ``(nbytes,)`` or longer."""
+        state = payload[: self.state_nbytes].view(np.float64)
+        mujoco.mj_getState(self._model, self._data, state, INTEGRATION)
+        for view, place in self.slices:
+            payload[place] = view
+
+    def write(self, payload: Row) -> None:
+        """Make the state in `payload` the current one; what is derived stays as it was."""
+        state = payload[: self.state_nbytes].view(np.float64)
+        mujoco.mj_setState(self._model, self._data, state, INTEGRATION)
+        for view, place in self.slices:
+            view[:] = payload[place]
+
+    def fields(self, payloads: Row) -> dict[str, NDArray[Any]]:
+        """Return the parts of the integration state that have any size, each ``(N, ...)``."""
+        numbers = payloads[:, : self.state_nbytes].view(np.float64)
+        found = {"time": numbers[:, 0]}
+        for name in _PARTS:
+            place, shape = self.places[name]
+            if place.stop > place.start:
+                found[name] = numbers[:, place].reshape(len(payloads), *shape)
+        return found
+
+    def put(self, payload: Row, physics: Mapping[str, Any]) -> None:
+        """Write named parts of the integration state into `payload`.
+
+        Raises
+        ------
+        InputError
+            A name is unknown, or a value is not finite or of another shape.
+        """
+        known = self.fields(payload[None])
+        unknown = sorted(physics.keys() - known.keys())
+        if unknown:
+            raise InputError(
+                f"states are made of {', '.join(sorted(known))} here, not of {', '.join(unknown)}"
+            )
+        values = {}
+        for name, given in physics.items():
+            shape = known[name].shape[1:]
+            try:
+                value = np.asarray(given, np.float64)
+            except (TypeError, ValueError) as error:
+                raise InputError(f"{name} is numbers of shape {shape}, got {given!r}") from error
+            if value.shape != shape or not np.isfinite(value).all():
+                raise InputError(f"{name} is finite numbers of shape {shape}, got {given!r}")
+            values[name] = value
+        numbers = payload[: self.state_nbytes].view(np.float64)
+        for name, value in values.items():
+            numbers[self.places[name][0]] = value.ravel()
+
+
+def lay_out(
+    arrays: Mapping[str, NDArray[Any]],
+    begin: int,
+    places: dict[str, tuple[slice, tuple[int, ...]]],
+) -> tuple[list[tuple[NDArray[np.uint8], slice]], int]:
+    """Lay live `arrays` out from byte `begin` on, one after the other.
+
+    Returns each as bytes with the slice where it lies, and where the last one ends; notes in
+    `places` where each lies in units of 8 bytes.
+    """
+    slices, end = [], begin
+    for name, array in arrays.items():
+        view = array.reshape(-1).view(np.uint8)
+        assert np.shares_memory(view, array)
+        slices.append((view, slice(end, end + view.size)))
+        places[name] = (slice(end // 8, (end + view.size) // 8), array.shape)
+        end += padded(view.size)
+    return slices, end
+
+
+def drawn(data: Any) -> dict[str, NDArray[Any]]:
+    """Return the arrays that pictures of `data` are drawn from."""
+    arrays = {name: getattr(data, name, None) for name in _DRAWN}
+    return {name: array for name, array in arrays.items() if array is not None and array.size}
+
+
+def derived(data: Any) -> dict[str, NDArray[Any]]:
+    """Return every array of `data` whose size is the model's, but for the integration state.
+
+    Contacts and constraints, whose number changes from step to step, are not among them: they lie
+    elsewhere in memory.
+    """
+    first = _address(data.qpos)
+    found = {}
+    for name in dir(data):
+        array = getattr(data, name, None)
+        if not isinstance(array, np.ndarray) or name in _PARTS or not array.size:
+            continue
+        if first <= _address(array) < first + data.nbuffer and array.flags.c_contiguous:
+            found[name] = array
+    return found
+
+
+def _address(array: NDArray[Any]) -> int:
+    return int(array.__array_interface__["data"][0])
+
+
+def model_arrays(model: Any) -> dict[str, NDArray[Any]]:
+    """Return the arrays of `model`, but those that only textures are made of."""
+    arrays = {name: getattr(model, name) for name in dir(model) if not name.startswith("_")}
+    return {
+        name: array
+        for name, array in arrays.items()
+        if isinstance(array, np.ndarray) and not name.startswith("tex_")
+    }
+
+
+def model_digest(model: Any, without: tuple[str, ...] = ()) -> str:
+    """Return a digest of the arrays of `model`, and of its options, but for some arrays."""
+    digest = hashlib.blake2b(digest_size=8)
+    for name, array in sorted(model_arrays(model).items()):
+        if name not in without:
+            digest.update(f"{name}{array.dtype}{array.shape}".encode())
+            digest.update(np.ascontiguousarray(array).tobytes())
+    digest.update(repr(model.opt).encode())
+    return digest.hexdigest()
+
+
+def _offset(model: Any, bit: int) -> int:
+    """Return where the part `bit` begins in the integration state, the order being the bits'."""
+    below = INTEGRATION & (bit - 1)
+    return int(mujoco.mj_stateSize(model, below)) if below else 0

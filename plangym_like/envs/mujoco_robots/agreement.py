@@ -1,0 +1,43 @@
+"""Whether the form of a robot for many rows and its environment agree to the last bit, here."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from plangym_like.batches import Rows
+from plangym_like.states import Row
+
+_TRIALS = 24
+
+
+def trial_actions(env: Any) -> Any:
+    """Return random actions ``(trials, nu)``, some of them at the bounds of the space."""
+    space = env.action_space
+    rng = np.random.Generator(np.random.PCG64(6))
+    drawn = rng.uniform(-1.2, 1.2, (_TRIALS, *space.shape))
+    middle, half = (space.high + space.low) / 2.0, (space.high - space.low) / 2.0
+    return np.clip(middle + half * drawn, space.low, space.high).astype(space.dtype)
+
+
+def same(rows: Rows, index: int, outcome: Any, after: Row) -> bool:
+    """Tell whether row `index` of stepped `rows` is what the environment's own step gave.
+
+    `outcome` is that of `Simulator.step`, `after` the payload saved after it.
+    """
+    obs, reward, terminated, truncated, info, _ = outcome
+    assert rows.next_states is not None
+    return bool(
+        np.asarray(obs).tobytes() == rows.observations[index].tobytes()
+        and reward == rows.rewards[index]
+        and (terminated, truncated) == (rows.terminateds[index], rows.truncateds[index])
+        and info.keys() == rows.columns.keys()
+        and all(_equal(info[name], column[index]) for name, column in rows.columns.items())
+        and after.tobytes() == rows.next_states[index, -len(after) :].tobytes()
+    )
+
+
+def _equal(one: Any, other: Any) -> bool:
+    mine, theirs = np.asarray(one), np.asarray(other)
+    return mine.shape == theirs.shape and mine.tobytes() == theirs.astype(mine.dtype).tobytes()

@@ -1,0 +1,140 @@
+"""Ant."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from plangym_like.envs.mujoco_robots.robot import (
+    Array,
+    Frames,
+    Look,
+    Robot,
+    length_of,
+    put_parts,
+    rows_of,
+    total_of,
+)
+
+
+class Ant(Robot):
+    """Ant-v5: its speed is that of the main body, whose place is one substep old."""
+
+    contact_forces = True
+
+    @classmethod
+    def carried(cls, env: Any) -> dict[str, Array]:
+        return {"torso": env.data.body(env._main_body).xpos}
+
+    def recorded(self) -> dict[str, Array]:
+        return {"cfrc_ext": self.env.data.cfrc_ext}
+
+    def over(self) -> bool:
+        env = self.env
+        low, high = env._healthy_z_range
+        return not low <= env.data.qpos.item(2) <= high and env._terminate_when_unhealthy
+
+    def healthy(self, frames: Frames) -> Array:
+        """Tell where the robot is neither lying nor flying, ``(...,)``."""
+        qpos, qvel = frames.after("qpos"), frames.after("qvel")
+        low, high = self.env._healthy_z_range
+        z = qpos[..., 2]
+        finite = np.isfinite(qpos).all(axis=-1) & np.isfinite(qvel).all(axis=-1)
+        upright: Array = finite & (low <= z) & (z <= high)
+        return upright
+
+    def contacts(self, forces: Array) -> Array:
+        """Return clipped contact forces, ``(..., bodies, 6)``."""
+        low, high = self.env._contact_force_range
+        clipped: Array = np.clip(forces, low, high)
+        return clipped
+
+    def speed(self, frames: Frames) -> tuple[Array, Array]:
+        """Return place and speed of the main body, ``(..., 2)`` each."""
+        place = frames.after("torso")[..., :2]
+        return place, (place - frames.before("torso")[..., :2]) / self.env.dt
+
+    def settle(self, frames: Frames) -> tuple[Array, Array | bool, dict[str, Any]]:
+        env = self.env
+        _, speed = self.speed(frames)
+        healthy = self.healthy(frames)
+        forward = speed[..., 0] * env._forward_reward_weight
+        alive = healthy * env._healthy_reward
+        effort = env._ctrl_cost_weight * total_of(np.square(frames.actions))
+        contacts = self.contacts(frames.after("cfrc_ext"))
+        touch = env._contact_cost_weight * total_of(np.square(contacts), 2)
+        qpos = frames.after("qpos")
+        infos = {
+            "x_position": qpos[..., 0],
+            "y_position": qpos[..., 1],
+            "distance_from_origin": length_of(qpos[..., :2]),
+            "x_velocity": speed[..., 0],
+            "y_velocity": speed[..., 1],
+            "reward_forward": forward,
+            "reward_ctrl": -effort,
+            "reward_contact": -touch,
+            "reward_survive": alive,
+        }
+        ended = ~healthy if env._terminate_when_unhealthy else False
+        return forward + alive - (effort + touch), ended, infos
+
+    def observe(self, look: Look, out: Array) -> None:
+        env = self.env
+        hidden = 2 if env._exclude_current_positions_from_observation else 0
+        parts = [look("qpos")[..., hidden:], look("qvel")]
+        if env._include_cfrc_ext_in_observation:
+            parts.append(rows_of(self.contacts(look("cfrc_ext")[..., 1:, :])))
+        put_parts(out, *parts)
+
+
+class AntV4(Ant):
+    """Ant-v4: contacts count only where asked for."""
+
+    contact_forces = False
+
+    def __init__(self, env: Any) -> None:
+        super().__init__(env)
+        self.contact_forces = bool(env._use_contact_forces)  # type: ignore[misc]
+
+    @classmethod
+    def carried(cls, env: Any) -> dict[str, Array]:
+        return {"torso": env.get_body_com("torso")}
+
+    def recorded(self) -> dict[str, Array]:
+        return super().recorded() if self.env._use_contact_forces else {}
+
+    def settle(self, frames: Frames) -> tuple[Array, Array | bool, dict[str, Any]]:
+        env = self.env
+        place, speed = self.speed(frames)
+        healthy = self.healthy(frames)
+        ending = bool(env._terminate_when_unhealthy)
+        forward = speed[..., 0]
+        alive = (healthy | ending).astype(np.float64) * env._healthy_reward
+        effort = env._ctrl_cost_weight * total_of(np.square(frames.actions))
+        costs = effort
+        infos = {
+            "reward_forward": forward,
+            "reward_ctrl": -effort,
+            "reward_survive": alive,
+            "x_position": place[..., 0],
+            "y_position": place[..., 1],
+            "distance_from_origin": length_of(place),
+            "x_velocity": speed[..., 0],
+            "y_velocity": speed[..., 1],
+            "forward_reward": forward,
+        }
+        if env._use_contact_forces:
+            contacts = self.contacts(frames.after("cfrc_ext"))
+            touch = env._contact_cost_weight * total_of(np.square(contacts), 2)
+            costs = effort + touch
+            infos["reward_ctrl"] = -touch
+        return forward + alive - costs, ~healthy if ending else False, infos
+
+    def observe(self, look: Look, out: Array) -> None:
+        env = self.env
+        hidden = 2 if env._exclude_current_positions_from_observation else 0
+        parts = [look("qpos")[..., hidden:], look("qvel")]
+        if env._use_contact_forces:
+            parts.append(rows_of(self.contacts(look("cfrc_ext"))))
+        put_parts(out, *parts)

@@ -1,0 +1,298 @@
+"""Many rows of one robot: simulated one after the other, everything around that at once."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import mujoco
+import numpy as np
+from gymnasium.wrappers import TimeLimit
+from numpy.typing import NDArray
+
+from plangym_like.batches import Inputs, Rows
+from plangym_like.envs.mujoco_physics import INTEGRATION, PhysicsMemory, lay_out
+from plangym_like.envs.mujoco_robots.record import Record
+from plangym_like.envs.mujoco_robots.robot import Frames, Robot, look_in
+from plangym_like.random_state import GENERATOR_NBYTES, save_generator, seeded_generator
+from plangym_like.states import HEADER_NBYTES, Row
+
+# Frames that are simulated before their results are worked out: few enough to stay in a cache.
+_FRAMES_AT_ONCE = 1024
+_KEPT_RECORDS = 2
+
+
+class ChunkStepper:
+    """Steps chunks of rows.
+
+    Two lanes may step the same rows at once, so nothing is read from where results are written.
+
+    Parameters
+    ----------
+    robot : Robot
+    physics : PhysicsMemory
+        What the rows hold of the simulation.
+    time_limit : gymnasium.wrappers.TimeLimit, optional
+        Where one is kept.
+    elapsed_at : int
+        Where its counter lies in a payload.
+    frameskip : int
+    """
+
+    def __init__(
+        self,
+        robot: Robot,
+        physics: PhysicsMemory,
+        time_limit: TimeLimit[Any, Any] | None,
+        elapsed_at: int,
+        frameskip: int,
+    ) -> None:
+        self._robot = robot
+        self._physics = physics
+        self._time_limit = time_limit
+        self._elapsed_at = HEADER_NBYTES + elapsed_at
+        self._frameskip = frameskip
+        self.places = dict(physics.places)
+        slices, self._nbytes = lay_out(robot.recorded(), physics.nbytes, self.places)
+        self._parts = physics.slices + slices
+        self._records: dict[int, Record] = {}
+
+    def step(self, rows: Rows, first: int, last: int) -> None:
+        """Step rows `first` to `last`, each from its own state."""
+        inputs = rows.inputs
+        for start, stop in self._blocks(inputs, first, last):
+            block = slice(start, stop)
+            held = self._held(inputs, block)
+            most = held if isinstance(held, int) else int(held.max())
+            actions = inputs.actions[block]
+            actions = actions[:, None] if most == 1 else actions[:, None].repeat(most, axis=1)
+            self._run(rows, block, actions, held, most)
+
+    def rollout(self, rows: Rows, first: int, last: int) -> None:
+        """Step rows `first` to `last` through all their T actions; one `dt` for all rows."""
+        inputs = rows.inputs
+        for start, stop in self._blocks(inputs, first, last):
+            block = slice(start, stop)
+            held = self._held(inputs, block)
+            assert isinstance(held, int)
+            actions = inputs.actions[block]
+            if held > 1:
+                actions = actions.repeat(held, axis=1)
+            self._run(rows, block, actions, actions.shape[1], held)
+
+    def _blocks(self, inputs: Inputs, first: int, last: int) -> list[tuple[int, int]]:
+        held = self._held(inputs, slice(first, last))
+        most = held if isinstance(held, int) else int(held.max())
+        size = max(1, _FRAMES_AT_ONCE // (most * max(1, inputs.horizon)))
+        return [(start, min(start + size, last)) for start in range(first, last, size)]
+
+    def _held(self, inputs: Inputs, block: slice) -> int | NDArray[np.int64]:
+        """Return how many frames each action of `block` is held."""
+        if isinstance(inputs.dt, int):
+            return inputs.dt * self._frameskip
+        return inputs.dt[block] * self._frameskip
+
+    def _run(
+        self,
+        rows: Rows,
+        block: slice,
+        actions: NDArray[Any],
+        wanted: int | NDArray[np.int64],
+        held: int,
+    ) -> None:
+        """Step `block` for up to `wanted` frames; `actions` has one for each frame."""
+        source = rows.inputs.states
+        source = source if len(source) == 1 else source[block]
+        elapsed = self._elapsed(source)
+        count = len(actions)
+        ran = np.empty(count, np.int64)
+        ran[:] = wanted
+        if self._time_limit is not None:
+            np.minimum(ran, np.maximum(self._time_limit._max_episode_steps - elapsed, 1), out=ran)
+        record = self._record(actions.shape[1])
+        self._simulate(rows, block, record, source, actions, ran)
+        numbers = record.numbers[:count]
+        with np.errstate(all="ignore"):
+            rewards, ended, infos = self._robot.settle(Frames(numbers, self.places, actions))
+        if rewards.shape[1] == 1:
+            self._tell_frame(rows, block, numbers, rewards, ended, infos, elapsed)
+        else:
+            ended = np.broadcast_to(ended, rewards.shape)
+            over = np.where(ended.any(axis=1), ended.argmax(axis=1), len(ended[0]))
+            np.minimum(ran, over + 1, out=ran)
+            flags = over < ran, self._late(elapsed + ran)
+            going = np.arange(len(rewards[0])) < ran[:, None]
+            if rows.inputs.horizon:
+                self._tell_rollout(rows, block, numbers, rewards, going, flags, ran, held)
+            else:
+                self._tell_hold(rows, block, numbers, rewards, going, flags, ran, infos)
+        self._store(rows, block, source, record.bytes[:count], ran, elapsed)
+
+    # Simulating
+
+    def _simulate(
+        self,
+        rows: Rows,
+        block: slice,
+        record: Record,
+        source: Row,
+        actions: NDArray[Any],
+        ran: NDArray[np.int64],
+    ) -> None:
+        """Fill `record`, `ran` frames of each row; lower `ran` where a row is over before."""
+        count, length = actions.shape[:2]
+        record.bytes[:count, 0, : self._physics.nbytes] = source[
+            :, HEADER_NBYTES : HEADER_NBYTES + self._physics.nbytes
+        ]
+        record.numbers[:count, 0, self.places["ctrl"][0]] = actions[:, 0]
+        env, robot, cursor, parts = self._robot.env, self._robot, rows.cursor, self._parts
+        model, data, ctrl, nstep = env.model, env.data, env.data.ctrl, env.frame_skip
+        write, read, advance = mujoco.mj_setState, mujoco.mj_getState, mujoco.mj_step
+        derive = mujoco.mj_rnePostConstraint if robot.contact_forces else None
+        later = actions.astype(np.float64) if length > 1 else actions
+        index = block.start
+        for views, controls, frames in zip(record.views(count), later, ran.tolist(), strict=False):
+            cursor[0] = index
+            write(model, data, views[0][0], INTEGRATION)
+            for frame in range(frames):
+                if frame:
+                    if robot.over():
+                        ran[index - block.start] = frame
+                        break
+                    ctrl[:] = controls[frame]
+                advance(model, data, nstep)
+                if derive is not None:
+                    derive(model, data)
+                state, everything = views[frame + 1]
+                read(model, data, state, INTEGRATION)
+                for view, place in parts:
+                    everything[place] = view
+            index += 1
+
+    def _record(self, frames: int) -> Record:
+        record = self._records.get(frames)
+        if record is None:
+            while len(self._records) >= _KEPT_RECORDS:
+                del self._records[next(iter(self._records))]
+            capacity = max(1, _FRAMES_AT_ONCE // frames)
+            record = Record(capacity, frames, self._physics.state_nbytes, self._nbytes)
+            self._records[frames] = record
+        return record
+
+    # Telling
+
+    def _tell_frame(
+        self,
+        rows: Rows,
+        block: slice,
+        numbers: NDArray[np.float64],
+        rewards: NDArray[Any],
+        ended: NDArray[np.bool_] | bool,
+        infos: dict[str, Any],
+        elapsed: NDArray[np.int64],
+    ) -> None:
+        """Write the results of one frame each: what the two below do, in fewer operations."""
+        lead = (block, 0) if rows.inputs.horizon else (block,)
+        rows.n_step[block] = 1
+        # As sums that begin at 0.
+        np.add(rewards[:, 0], 0.0, out=rows.rewards[lead])
+        rows.terminateds[lead] = ended if isinstance(ended, bool) else ended[:, 0]
+        rows.truncateds[lead] = self._late(elapsed + 1)
+        if rows.observations is not None:
+            self._observe(numbers[:, 1], rows.observations[lead])
+        for name, column in rows.columns.items():
+            column[block] = infos[name][:, 0]
+
+    def _tell_hold(
+        self,
+        rows: Rows,
+        block: slice,
+        numbers: NDArray[np.float64],
+        rewards: NDArray[Any],
+        going: NDArray[np.bool_],
+        flags: tuple[Any, Any],
+        ran: NDArray[np.int64],
+        infos: dict[str, Any],
+    ) -> None:
+        """Write the results of holding one action for `ran` frames."""
+        rows.n_step[block] = ran
+        rows.rewards[block] = _summed(rewards, going)
+        rows.terminateds[block], rows.truncateds[block] = flags
+        if rows.observations is not None:
+            self._observe(_at(numbers, ran), rows.observations[block])
+        for name, column in rows.columns.items():
+            column[block] = _at(infos[name], ran - 1)
+
+    def _tell_rollout(
+        self,
+        rows: Rows,
+        block: slice,
+        numbers: NDArray[np.float64],
+        rewards: NDArray[Any],
+        going: NDArray[np.bool_],
+        flags: tuple[Any, Any],
+        ran: NDArray[np.int64],
+        held: int,
+    ) -> None:
+        """Write the results of a plan, each of its actions held for `held` frames."""
+        count, horizon = len(ran), rows.inputs.horizon
+        rows.n_step[block] = ran
+        shape = (count * horizon, held)
+        sums = _summed(rewards.reshape(shape), going.reshape(shape))
+        rows.rewards[block] = sums.reshape(count, horizon)
+        reached = np.arange(horizon) >= ((ran - 1) // held)[:, None]
+        for column, flag in zip((rows.terminateds, rows.truncateds), flags, strict=True):
+            column[block] = reached & np.broadcast_to(flag, count)[:, None]
+        if rows.observations is not None:
+            ends = np.minimum(held * np.arange(1, horizon + 1), ran[:, None])
+            self._observe(numbers[np.arange(count)[:, None], ends], rows.observations[block])
+
+    def _observe(self, numbers: NDArray[np.float64], out: NDArray[Any]) -> None:
+        self._robot.observe(lambda name: look_in(numbers, self.places, name), out)
+
+    def _late(self, elapsed: NDArray[np.int64]) -> Any:
+        """Tell which rows have used their time up."""
+        if self._time_limit is None:
+            return False
+        return elapsed >= self._time_limit._max_episode_steps
+
+    # The rows around the simulation
+
+    def _elapsed(self, source: Row) -> NDArray[np.int64]:
+        if self._time_limit is None:
+            return np.zeros(1, np.int64)
+        return source.view(np.int64)[:, self._elapsed_at // 8].copy()
+
+    def _store(
+        self,
+        rows: Rows,
+        block: slice,
+        source: Row,
+        record: NDArray[np.uint8],
+        ran: NDArray[np.int64],
+        elapsed: NDArray[np.int64],
+    ) -> None:
+        """Write the next states: what was simulated, and all else as it was."""
+        if rows.next_states is None:
+            return
+        fresh, end = rows.next_states[block], HEADER_NBYTES + self._physics.nbytes
+        last = record[:, 1] if record.shape[1] == 2 else _at(record, ran)
+        fresh[:, HEADER_NBYTES:end] = last[:, : self._physics.nbytes]
+        fresh[:, end:] = source[:, end:]
+        if rows.inputs.seeds is not None:
+            for row, seed in zip(fresh, rows.inputs.seeds[block].tolist(), strict=True):
+                memory = save_generator(seeded_generator(seed))
+                row[end : end + GENERATOR_NBYTES] = np.frombuffer(memory, np.uint8)
+        if self._time_limit is not None:
+            fresh.view(np.int64)[:, self._elapsed_at // 8] = elapsed + ran
+
+
+def _at(values: NDArray[Any], index: NDArray[np.int64]) -> NDArray[Any]:
+    return values[np.arange(len(values)), index]
+
+
+def _summed(rewards: NDArray[Any], going: NDArray[np.bool_]) -> NDArray[np.float64]:
+    """Return the sums over the frames that ran, in the order of the frames."""
+    total = np.zeros(len(rewards))
+    for frame in range(rewards.shape[1]):
+        total += np.where(going[:, frame], rewards[:, frame], 0.0)
+    return total

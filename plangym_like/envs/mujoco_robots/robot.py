@@ -1,0 +1,121 @@
+"""What a robot's step does around the simulation: the part that Gymnasium writes in Python."""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[Any]
+Look = Callable[[str], Array]
+Places = Mapping[str, tuple[slice, tuple[int, ...]]]
+
+
+class Frames:
+    """N rows, each stepped for F frames: what the simulation was before and after each frame.
+
+    Parameters
+    ----------
+    record : array ``(N, F + 1, W) float64``
+    places : mapping of str to (slice, shape)
+        Where each array lies in the last axis of `record`, and its shape.
+    actions : array ``(N, F, nu)``
+        In the action space's own dtype.
+    """
+
+    def __init__(
+        self,
+        record: NDArray[np.float64],
+        places: Places,
+        actions: Array,
+    ) -> None:
+        self._record = record
+        self._places = places
+        self.actions = actions
+
+    def before(self, name: str) -> Array:
+        """Return the array `name` before each frame, ``(N, F, *shape)``."""
+        return look_in(self._record[:, :-1], self._places, name)
+
+    def after(self, name: str) -> Array:
+        """Return the array `name` after each frame, ``(N, F, *shape)``."""
+        return look_in(self._record[:, 1:], self._places, name)
+
+
+class Robot(abc.ABC):
+    """One class of Gymnasium's robots, over many rows and frames at once.
+
+    Every result is bit-identical to that of the environment's own ``step``, so each expression
+    keeps that step's operands, order and dtypes; the formulas are those of
+    ``gymnasium/envs/mujoco``. Settings are read from the living environment, since that is where
+    people edit them.
+
+    Attributes
+    ----------
+    contact_forces : bool
+        Whether the step reads what `mj_rnePostConstraint` computes.
+    """
+
+    contact_forces: ClassVar[bool] = False
+
+    def __init__(self, env: Any) -> None:
+        self.env = env
+
+    @classmethod
+    def carried(cls, env: Any) -> dict[str, Array]:
+        """Return the live arrays that a step reads *before* it simulates, by name."""
+        return {}
+
+    def recorded(self) -> dict[str, Array]:
+        """Return the live arrays that a step reads afterwards, besides those of the state."""
+        return {}
+
+    def over(self) -> bool:
+        """Tell whether the simulation stands where the episode ends; ``False`` if in doubt."""
+        return False
+
+    @abc.abstractmethod
+    def settle(self, frames: Frames) -> tuple[Array, Array | bool, dict[str, Any]]:
+        """Return rewards, terminated and infos of all frames, each ``(N, F, ...)``."""
+
+    @abc.abstractmethod
+    def observe(self, look: Look, out: Array) -> None:
+        """Write the observations of what `look` shows, ``(..., shape)``, into `out`."""
+
+
+def look_in(record: NDArray[np.float64], places: Places, name: str) -> Array:
+    """Return the array `name` of all that lies in `record` ``(..., W)``, ``(..., *shape)``."""
+    place, shape = places[name]
+    part = record[..., place]
+    return part if len(shape) == 1 else part.reshape(*record.shape[:-1], *shape)
+
+
+def length_of(vectors: Array) -> Array:
+    """Return ``np.linalg.norm`` of each vector; the dot product is BLAS's there and here."""
+    lengths: Array = np.sqrt(np.vecdot(vectors, vectors))
+    return lengths
+
+
+def total_of(values: Array, axes: int = 1) -> Array:
+    """Return the sum over the last `axes` axes, taken as one run of numbers each."""
+    lead = values.shape[: values.ndim - axes]
+    runs = values if axes == 1 else np.ascontiguousarray(values).reshape(*lead, -1)
+    sums: Array = np.add.reduce(runs, axis=-1)
+    return sums
+
+
+def put_parts(out: Array, *parts: Array) -> None:
+    """Write `parts` ``(..., k)`` one after the other into `out`."""
+    at = 0
+    for part in parts:
+        size = part.shape[-1]
+        out[..., at : at + size] = part
+        at += size
+
+
+def rows_of(matrices: Array) -> Array:
+    """Return ``(..., m, k)`` as ``(..., m * k)``."""
+    return matrices.reshape(*matrices.shape[:-2], -1)

@@ -1,0 +1,177 @@
+"""HalfCheetah, Hopper, Walker2d and Swimmer: they run forward in a plane."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from plangym_like.envs.mujoco_robots.robot import (
+    Array,
+    Frames,
+    Look,
+    Robot,
+    length_of,
+    put_parts,
+    total_of,
+)
+
+
+class HalfCheetah(Robot):
+    """HalfCheetah-v5."""
+
+    run_key = "reward_forward"
+
+    def settle(self, frames: Frames) -> tuple[Array, Array | bool, dict[str, Any]]:
+        env = self.env
+        x = frames.after("qpos")[..., 0]
+        speed = (x - frames.before("qpos")[..., 0]) / env.dt
+        forward = env._forward_reward_weight * speed
+        cost = env._ctrl_cost_weight * total_of(np.square(frames.actions))
+        infos = {
+            "x_position": x,
+            "x_velocity": speed,
+            self.run_key: forward,
+            "reward_ctrl": -cost,
+        }
+        return forward - cost, False, infos
+
+    def observe(self, look: Look, out: Array) -> None:
+        hidden = 1 if self.env._exclude_current_positions_from_observation else 0
+        put_parts(out, look("qpos")[..., hidden:], look("qvel"))
+
+
+class HalfCheetahV4(HalfCheetah):
+    """HalfCheetah-v4."""
+
+    run_key = "reward_run"
+
+
+class Walker2d(Robot):
+    """Walker2d-v5."""
+
+    def healthy(self, qpos: Array, qvel: Array) -> Array:
+        """Tell where the robot stands upright, ``(...,)``."""
+        env = self.env
+        z, angle = qpos[..., 1], qpos[..., 2]
+        low, high = env._healthy_z_range
+        least, most = env._healthy_angle_range
+        upright: Array = (low < z) & (z < high) & (least < angle) & (angle < most)
+        return upright
+
+    def over(self) -> bool:
+        env = self.env
+        qpos = env.data.qpos
+        z, angle = qpos.item(1), qpos.item(2)
+        low, high = env._healthy_z_range
+        least, most = env._healthy_angle_range
+        upright = low < z < high and least < angle < most
+        return not upright and env._terminate_when_unhealthy
+
+    def settle(self, frames: Frames) -> tuple[Array, Array | bool, dict[str, Any]]:
+        env = self.env
+        qpos = frames.after("qpos")
+        speed = (qpos[..., 0] - frames.before("qpos")[..., 0]) / env.dt
+        healthy = self.healthy(qpos, frames.after("qvel"))
+        forward = env._forward_reward_weight * speed
+        cost = env._ctrl_cost_weight * total_of(np.square(frames.actions))
+        alive = self.alive(healthy)
+        ended = ~healthy if env._terminate_when_unhealthy else False
+        infos = self.infos(qpos, speed, forward, cost, alive)
+        return forward + alive - cost, ended, infos
+
+    def alive(self, healthy: Array) -> Array:
+        """Return the reward for being healthy, ``(...,)``."""
+        reward: Array = healthy * self.env._healthy_reward
+        return reward
+
+    def infos(
+        self, qpos: Array, speed: Array, forward: Array, cost: Array, alive: Array
+    ) -> dict[str, Any]:
+        """Return the infos, each ``(...,)``."""
+        return {
+            "x_position": qpos[..., 0],
+            "z_distance_from_origin": qpos[..., 1] - self.env.init_qpos[1],
+            "x_velocity": speed,
+            "reward_forward": forward,
+            "reward_ctrl": -cost,
+            "reward_survive": alive,
+        }
+
+    def observe(self, look: Look, out: Array) -> None:
+        hidden = 1 if self.env._exclude_current_positions_from_observation else 0
+        put_parts(out, look("qpos")[..., hidden:], np.clip(look("qvel"), -10, 10))
+
+
+class Walker2dV4(Walker2d):
+    """Walker2d-v4: an unhealthy step is rewarded like any other where it is the last."""
+
+    def alive(self, healthy: Array) -> Array:
+        env = self.env
+        given = (healthy | bool(env._terminate_when_unhealthy)).astype(np.float64)
+        reward: Array = given * env._healthy_reward
+        return reward
+
+    def infos(
+        self, qpos: Array, speed: Array, forward: Array, cost: Array, alive: Array
+    ) -> dict[str, Any]:
+        return {"x_position": qpos[..., 0], "x_velocity": speed}
+
+
+class Hopper(Walker2d):
+    """Hopper-v5: all of its state has to stay in a range, not only height and angle."""
+
+    def healthy(self, qpos: Array, qvel: Array) -> Array:
+        low, high = self.env._healthy_state_range
+        upright = super().healthy(qpos, qvel)
+        for part in (qpos[..., 2:], qvel):
+            upright &= ((low < part) & (part < high)).all(axis=-1)
+        return upright
+
+
+class HopperV4(Hopper, Walker2dV4):
+    """Hopper-v4."""
+
+
+class Swimmer(Robot):
+    """Swimmer-v5."""
+
+    def settle(self, frames: Frames) -> tuple[Array, Array | bool, dict[str, Any]]:
+        env = self.env
+        place = frames.after("qpos")[..., :2]
+        speed = (place - frames.before("qpos")[..., :2]) / env.dt
+        forward = env._forward_reward_weight * speed[..., 0]
+        cost = env._ctrl_cost_weight * total_of(np.square(frames.actions))
+        return forward - cost, False, self.infos(place, speed, forward, cost)
+
+    def infos(self, place: Array, speed: Array, forward: Array, cost: Array) -> dict[str, Any]:
+        """Return the infos, each ``(...,)``."""
+        return {
+            "x_position": place[..., 0],
+            "y_position": place[..., 1],
+            "distance_from_origin": length_of(place),
+            "x_velocity": speed[..., 0],
+            "y_velocity": speed[..., 1],
+            "reward_forward": forward,
+            "reward_ctrl": -cost,
+        }
+
+    def observe(self, look: Look, out: Array) -> None:
+        hidden = 2 if self.env._exclude_current_positions_from_observation else 0
+        put_parts(out, look("qpos")[..., hidden:], look("qvel"))
+
+
+class SwimmerV4(Swimmer):
+    """Swimmer-v4."""
+
+    def infos(self, place: Array, speed: Array, forward: Array, cost: Array) -> dict[str, Any]:
+        return {
+            "reward_fwd": forward,
+            "reward_ctrl": -cost,
+            "x_position": place[..., 0],
+            "y_position": place[..., 1],
+            "distance_from_origin": length_of(place),
+            "x_velocity": speed[..., 0],
+            "y_velocity": speed[..., 1],
+            "forward_reward": forward,
+        }

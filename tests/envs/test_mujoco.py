@@ -1,0 +1,314 @@
+"""Gymnasium's robots: their rows, their futures, and whole chunks beside single steps."""
+
+import os
+from collections.abc import Iterator
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+from comparing import assert_same, row
+from continuation import assert_equals_gymnasium, assert_goes_on, restore, saved
+
+pytest.importorskip("mujoco", reason="MuJoCo is not installed: pip install 'plangym_like[mujoco]'")
+
+from gymnasium.envs.mujoco.ant_v5 import AntEnv
+from gymnasium.wrappers import TimeAwareObservation
+
+import plangym_like
+from plangym_like.envs.mujoco import MujocoEnv, MujocoSimulator
+from plangym_like.envs.mujoco_robots.ant import Ant
+from plangym_like.envs.mujoco_robots.humanoid import Humanoid
+from plangym_like.errors import InputError, SnapshotError, StateMismatchError
+from plangym_like.states import HEADER_NBYTES
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*is out of date")
+
+IDS = sorted(
+    name
+    for name, spec in gymnasium.registry.items()
+    if str(spec.entry_point).startswith("gymnasium.envs.mujoco.") and name != "Pusher-v4"
+)
+# One of each kind of memory: none beside the integration state, a body's place, all bodies' places.
+SAMPLE = ["HalfCheetah-v5", "Ant-v5", "Humanoid-v5", "Reacher-v4"]
+ENDING = ["Hopper-v5", "InvertedDoublePendulum-v5", "Walker2d-v4", "Ant-v4"]
+
+
+class Slow:
+    """The same simulator, every row stepped by the environment itself."""
+
+    def __init__(self, name: str, **kwargs: Any) -> None:
+        self.env = plangym_like.make(name, **kwargs)
+        self.env.simulator._tried = True
+        assert self.env.simulator._stepper is None
+
+
+@pytest.fixture(scope="module")
+def env() -> Iterator[Any]:
+    with plangym_like.make("HalfCheetah-v5") as made:
+        yield made
+
+
+def reached(env: Any, count: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return states that random play reaches, past the end of episodes too, and actions."""
+    space = env.action_space
+    space.seed(seed)
+    sim = env.simulator
+    sim.reset(seed=seed)
+    states = []
+    for index in range(count):
+        if index % 25 == 0:
+            sim.reset()
+        sim.step(space.sample(), 1)
+        states.append(env.get_state())
+    return np.stack(states), np.stack([space.sample() for _ in range(count)])
+
+
+def test_all_robots_are_here() -> None:
+    assert len(IDS) == 21
+
+
+# The future
+
+
+@pytest.mark.parametrize("name", IDS)
+def test_goes_on_from_a_restored_state(name: str) -> None:
+    sim = MujocoSimulator(name)
+    for seed in range(2):
+        assert_goes_on(sim, seed=seed, steps=20, ends=False)
+
+
+@pytest.mark.full
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("name", IDS)
+def test_goes_on_from_fifty_restored_states(name: str) -> None:
+    sim = MujocoSimulator(name, remove_time_limit=False)
+    for seed in range(50):
+        assert_goes_on(sim, seed=seed, steps=20, ends=seed % 2 == 0)
+
+
+@pytest.mark.parametrize("name", IDS)
+def test_equals_gymnasium(name: str) -> None:
+    sim = MujocoSimulator(name, remove_time_limit=False)
+    assert_equals_gymnasium(sim, lambda: gymnasium.make(name), seed=3, steps=60)
+
+
+@pytest.mark.parametrize("robot", [Ant, Humanoid])
+def test_the_first_reward_needs_what_is_carried(
+    robot: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the integration state alone it would be the reward of another branch's place."""
+    name = f"{robot.__name__}-v5"
+    monkeypatch.setattr(robot, "carried", classmethod(lambda cls, env: {}))
+    monkeypatch.setattr(MujocoSimulator, "_find_columns", lambda self: {})
+    with pytest.raises(AssertionError, match="step 0 is another"):
+        assert_goes_on(MujocoSimulator(name), seed=1, steps=20, ends=False)
+
+
+# Chunks
+
+
+@pytest.mark.parametrize("name", IDS)
+def test_chunks_are_stepped_at_once_and_are_what_single_steps_are(name: str) -> None:
+    with plangym_like.make(name) as fast, Slow(name).env as slow:
+        states, actions = reached(slow, 40, seed=5)
+        assert fast.simulator._chunk_stepper(fast._layout.allocate(inputs_of(fast))) is not None
+        result = fast.step_batch(actions, states)
+        assert_same(result, slow.step_batch(actions, states))
+        for index in (0, 17, 39):
+            step = slow.step(actions[index], states[index])
+            mine = row(result, index)
+            assert_same(mine[:2], (step.state, step.obs))
+            assert mine[2:5] == step[2:5]
+            assert mine[5].keys() == step.info.keys()
+            for key, value in step.info.items():
+                np.testing.assert_array_equal(mine[5][key], value, key)
+
+
+def inputs_of(env: Any) -> Any:
+    return env._layout.check(env.action_space.sample(), env.get_state(), 1, None)
+
+
+@pytest.mark.parametrize("name", ["HalfCheetah-v5", "Humanoid-v5", *ENDING])
+@pytest.mark.parametrize("limited", [False, True])
+def test_held_actions_and_rollouts(name: str, limited: bool) -> None:
+    kwargs: dict[str, Any] = {"frameskip": 2}
+    if limited:
+        # Some rows run into it at once, some later, and some are beyond it already.
+        kwargs.update(remove_time_limit=False, max_episode_steps=12)
+    with plangym_like.make(name, **kwargs) as fast, Slow(name, **kwargs).env as slow:
+        states, actions = reached(slow, 30, seed=6)
+        rng = np.random.default_rng(6)
+        dt = rng.integers(1, 5, 30)
+        seeds = rng.integers(0, 1000, 30)
+        for steps in (dt, 3):
+            mine = fast.step_batch(actions, states, dt=steps, seeds=seeds)
+            assert_same(mine, slow.step_batch(actions, states, dt=steps, seeds=seeds))
+        assert_same(fast.step_batch(actions, states[3]), slow.step_batch(actions, states[3]))
+        plans = rng.uniform(-1, 1, (30, 9, *fast.action_shape)).astype(np.float32)
+        plans = np.clip(plans, fast.action_space.low, fast.action_space.high)
+        for steps in (1, 2, dt):
+            mine = fast.rollout_batch(plans, states, dt=steps, return_observations=True)
+            other = slow.rollout_batch(plans, states, dt=steps, return_observations=True)
+            assert_same(mine, other)
+        if limited or name in ENDING:
+            assert (mine.terminateds | mine.truncateds).any()
+
+
+def test_two_lanes_and_any_order_give_the_same_bytes(env: Any) -> None:
+    with plangym_like.make("HalfCheetah-v5", n_workers=2, isolate=True) as parallel:
+        states, actions = reached(env, 50, seed=7)
+        once = env.step_batch(actions, states)
+        assert_same(parallel.step_batch(actions, states), once)
+        order = np.random.default_rng(7).permutation(50)
+        again = parallel.step_batch(actions[order], states[order])
+        assert_same(again.states, once.states[order])
+        assert_same(again.rewards, once.rewards[order])
+
+
+def test_what_is_wrapped_is_stepped_row_by_row() -> None:
+    env = plangym_like.make(
+        "HalfCheetah-v5", wrappers=[TimeAwareObservation], remove_time_limit=False
+    )
+    states = np.stack([env.step(env.sample_action(), return_state=True).state for _ in range(5)])
+    result = env.step_batch(np.stack([env.sample_action() for _ in range(5)]), states)
+    assert result.obs.shape == (5, 18) and "x_velocity" in result.infos[0]
+
+
+def test_settings_edited_in_the_living_environment_count() -> None:
+    with plangym_like.make("HalfCheetah-v5") as fast, Slow("HalfCheetah-v5").env as slow:
+        states, actions = reached(slow, 5, seed=8)
+        plain = fast.step_batch(actions, states).rewards
+        for env in (fast, slow):
+            env.simulator.base._forward_reward_weight = 3.0
+        assert_same(fast.step_batch(actions, states), slow.step_batch(actions, states))
+        assert (fast.step_batch(actions, states).rewards != plain).all()
+
+
+def test_a_form_that_disagrees_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    settle = Ant.settle
+
+    def biased(self: Any, frames: Any) -> Any:
+        rewards, ended, infos = settle(self, frames)
+        return np.nextafter(rewards, np.inf), ended, infos
+
+    monkeypatch.setattr(Ant, "settle", biased)
+    with plangym_like.make("Ant-v5") as env, Slow("Ant-v5").env as slow:
+        states, actions = reached(slow, 5, seed=9)
+        assert_same(env.step_batch(actions, states), slow.step_batch(actions, states))
+        assert env.simulator._stepper is None
+
+
+# States
+
+
+def test_named_fields(env: Any) -> None:
+    states, _ = reached(env, 6, seed=1)
+    view = env.view_state(states)
+    assert {"time", "qpos", "qvel", "ctrl", "qacc_warmstart"} <= view.keys()
+    assert view["qpos"].shape == (6, 9) and view["qvel"].shape == (6, 9)
+    data = env.simulator.base.data
+    assert view["qpos"][-1].tolist() == data.qpos.tolist()
+    assert view["ctrl"][-1].tolist() == data.ctrl.tolist() and view["time"][-1] == data.time
+    with pytest.raises(ValueError):
+        view["qpos"][0] = 0
+
+
+def test_a_robots_pose_becomes_a_root_to_plan_from(env: Any) -> None:
+    before = env.get_state()
+    rng = np.random.default_rng(2)
+    qpos, qvel = rng.normal(0, 0.2, 9), rng.normal(0, 0.2, 9)
+    state = env.make_state(qpos=qpos, qvel=qvel)
+    assert_same(env.get_state(), before)
+    view = env.view_state(state)
+    assert view["qpos"].tolist() == qpos.tolist() and view["qvel"].tolist() == qvel.tolist()
+    hand: Any = gymnasium.make("HalfCheetah-v5")
+    hand.reset(seed=0)
+    hand.unwrapped.set_state(qpos, qvel)
+    env.reset(seed=0)
+    action = env.sample_action()
+    step = env.step(action, env.make_state(qpos=qpos, qvel=qvel))
+    obs, reward, *_ = hand.step(action)
+    assert_same((step.obs, step.reward), (obs, float(reward)))
+    hand.close()
+
+
+def test_what_is_carried_belongs_to_a_made_state() -> None:
+    with plangym_like.make("Ant-v5") as env:
+        env.reset(seed=0)
+        pose = env.view_state(env.get_state())["qpos"].copy()
+        pose[:2] += 100.0
+        step = env.step(np.zeros(8), env.make_state(qpos=pose))
+        assert abs(step.reward) < 10 and step.info["x_position"] > 99
+
+
+@pytest.mark.parametrize(
+    "physics", [{"qpos": [0.0]}, {"qvel": [np.nan] * 9}, {"x": 1}, {"qpos": "far"}]
+)
+def test_states_cannot_be_made_of_nonsense(env: Any, physics: dict[str, Any]) -> None:
+    with pytest.raises(InputError, match=next(iter(physics))):
+        env.make_state(**physics)
+
+
+def test_the_time_limit_is_part_of_the_state() -> None:
+    with plangym_like.make("Reacher-v5", remove_time_limit=False) as env:
+        env.reset(seed=0)
+        state = env.make_state(elapsed_steps=48)
+        assert env.view_state(state)["elapsed_steps"] == 48
+        action = env.sample_action()
+        first = env.step_batch(action, state)
+        second = env.step_batch(action, first.states)
+        assert not first.truncateds.any() and second.truncateds.all()
+        with pytest.raises(InputError, match="elapsed_steps"):
+            env.make_state(elapsed_steps=-1)
+
+
+def test_rows_of_another_robot_or_model_are_refused(env: Any, tmp_path: Any) -> None:
+    state = env.get_state()
+    original = os.path.join(os.path.dirname(env.simulator.base.fullpath), "half_cheetah.xml")
+    heavier = tmp_path / "heavier.xml"
+    with open(original) as file:
+        heavier.write_text(file.read().replace('settotalmass="14"', 'settotalmass="15"'))
+    for name, kwargs in (("Walker2d-v5", {}), ("HalfCheetah-v5", {"xml_file": str(heavier)})):
+        with plangym_like.make(name, **kwargs) as other, pytest.raises(StateMismatchError):
+            other.set_state(state)
+
+
+def test_a_row_goes_through_a_new_simulator_unchanged() -> None:
+    for name in SAMPLE:
+        with plangym_like.make(name) as env:
+            states, _ = reached(env, 5, seed=4)
+            new = MujocoSimulator(name)
+            for state in states:
+                restore(new, state)
+                assert saved(new)[HEADER_NBYTES:].tobytes() == state[HEADER_NBYTES:].tobytes()
+
+
+def test_the_random_generator_is_part_of_the_state(env: Any) -> None:
+    state = env.reset(seed=5).state
+    first = env.reset().obs
+    env.set_state(state)
+    assert_same(env.reset().obs, first)
+
+
+# Classes of one's own
+
+
+class Leaping(AntEnv):
+    """Remembers something that no row holds."""
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.highest = 0.0
+
+
+def test_a_class_of_ones_own_is_saved_with_all_that_is_derived_and_says_what_is_missing() -> None:
+    with MujocoEnv(Leaping) as env:
+        assert env.exactness == "approximate" and "Leaping" in env.exactness_note
+        assert env.state_nbytes > plangym_like.make("Ant-v5").state_nbytes
+        assert_goes_on(env.simulator, seed=2, steps=20, ends=False)
+
+
+def test_another_simulators_environment_is_refused() -> None:
+    with pytest.raises(SnapshotError, match="CartPole"):
+        MujocoSimulator("CartPole-v1")

@@ -1,0 +1,142 @@
+"""Pictures of robots, on a machine without a display."""
+
+import ctypes.util
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+
+pytest.importorskip("mujoco", reason="MuJoCo is not installed: pip install 'plangym_like[mujoco]'")
+
+import plangym_like
+from plangym_like.envs import headless
+from plangym_like.errors import InputError, MissingExtraError
+
+HAS_LIBRARY = bool(
+    os.environ.get("MUJOCO_GL")
+    or os.environ.get("DISPLAY")
+    or ctypes.util.find_library("EGL")
+    or ctypes.util.find_library("OSMesa")
+)
+drawing = pytest.mark.skipif(
+    not HAS_LIBRARY, reason="no OpenGL library: apt-get install libegl1 libegl-mesa0 libgl1"
+)
+
+
+@pytest.fixture
+def make() -> Iterator[Callable[..., Any]]:
+    made: list[Any] = []
+
+    def make_one(name: str, **kwargs: Any) -> Any:
+        made.append(plangym_like.make(name, render_mode="rgb_array", autoreset=False, **kwargs))
+        return made[-1]
+
+    yield make_one
+    for env in made:
+        env.close()
+
+
+def walk(env: Any, steps: int, seed: int) -> None:
+    env.action_space.seed(seed)
+    for _ in range(steps):
+        env.step(env.action_space.sample())
+
+
+@drawing
+@pytest.mark.parametrize("name", ["HalfCheetah-v5", "Ant-v5", "Humanoid-v5", "Reacher-v5"])
+def test_a_picture_shows_the_state_that_was_set(name: str, make: Callable[..., Any]) -> None:
+    env, other = make(name), make(name)
+    env.reset(seed=0)
+    walk(env, 8, seed=0)
+    state, picture = env.get_state(), env.get_image()
+    assert picture.shape == (480, 480, 3) and picture.dtype == np.uint8
+    assert picture.std() > 5
+    walk(env, 8, seed=1)
+    assert (env.get_image() != picture).any()
+    env.set_state(state)
+    assert (env.get_image() == picture).all()
+    other.set_state(state)
+    assert (other.get_image() == picture).all()
+    assert (env.get_image() == picture).all()
+
+
+@drawing
+def test_the_picture_is_gymnasiums(make: Callable[..., Any]) -> None:
+    env = make("Hopper-v5")
+    env.reset(seed=1)
+    walk(env, 5, seed=1)
+    mine = env.get_image()
+    hand: Any = gymnasium.make("Hopper-v5", render_mode="rgb_array")
+    hand.reset(seed=1)
+    env.action_space.seed(1)
+    for _ in range(5):
+        hand.step(env.action_space.sample())
+    assert (hand.render() == mine).all()
+    hand.close()
+
+
+@drawing
+def test_batches_of_pictures_come_from_their_own_rows(make: Callable[..., Any]) -> None:
+    env = make("HalfCheetah-v5", width=64, height=48, return_image=True)
+    state = env.reset(seed=0).state
+    actions = np.stack([env.action_space.sample() for _ in range(3)])
+    result = env.step_batch(actions, state, dt=4)
+    assert result.infos["rgb"].shape == (3, 48, 64, 3)
+    for index in range(3):
+        env.set_state(result.states[index])
+        assert (env.get_image() == result.infos["rgb"][index]).all()
+
+
+@drawing
+def test_pictures_as_observations(make: Callable[..., Any]) -> None:
+    env = make("Reacher-v5", obs_type="rgb", width=32, height=32)
+    obs = env.reset(seed=0).obs
+    assert obs.shape == (32, 32, 3) and obs in env.observation_space
+    result = env.step_batch(env.sample_action(), env.get_state())
+    assert result.obs.shape == (1, 32, 32, 3)
+
+
+@drawing
+def test_a_process_that_drew_ends_in_silence() -> None:
+    script = (
+        "import plangym_like\n"
+        "env = plangym_like.make('InvertedPendulum-v5', render_mode='rgb_array')\n"
+        "env.reset(seed=0)\n"
+        "assert env.get_image().any()\n"
+        "env.close()\n"
+    )
+    outcome = subprocess.run(
+        [sys.executable, "-W", "error", "-c", script], capture_output=True, text=True, timeout=60
+    )
+    assert outcome.returncode == 0 and outcome.stderr == ""
+
+
+def test_no_picture_without_a_render_mode() -> None:
+    with plangym_like.make("Reacher-v5") as env:
+        env.reset(seed=0)
+        with pytest.raises(InputError, match="render_mode"):
+            env.get_image()
+
+
+def test_a_missing_library_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    for variable in ("MUJOCO_GL", "DISPLAY", "WAYLAND_DISPLAY"):
+        monkeypatch.delenv(variable, raising=False)
+    monkeypatch.setattr(ctypes.util, "find_library", lambda name: None)
+    with pytest.raises(MissingExtraError, match="apt-get install libegl1"):
+        headless.draw_without_a_display()
+    assert "MUJOCO_GL" not in os.environ
+
+
+def test_what_the_user_chose_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MUJOCO_GL", "glfw")
+    headless.draw_without_a_display()
+    assert os.environ["MUJOCO_GL"] == "glfw"
+    monkeypatch.delenv("MUJOCO_GL")
+    monkeypatch.setenv("DISPLAY", ":0")
+    headless.draw_without_a_display()
+    assert "MUJOCO_GL" not in os.environ
