@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from plangym_like.plan_env import PlanEnv
     from plangym_like.registry import make
     from plangym_like.simulator import Simulator
+    from plangym_like.testing.check_env import check_env
+    from plangym_like.testing.report import Report
     from plangym_like.transitions import (
         BatchInfo,
         BatchStep,
@@ -50,6 +52,8 @@ _PLACES = {
     "RayEnv": "parallel.cluster.ray_env",
     "make": "registry",
     "Simulator": "simulator",
+    "Report": "testing.report",
+    "check_env": "testing.check_env",
     "BatchInfo": "transitions",
     "BatchStep": "transitions",
     "BatchTransition": "transitions",
@@ -76,6 +80,7 @@ __all__ = [
     "PlanEnv",
     "RayEnv",
     "ReplayedEnv",
+    "Report",
     "ResetObservation",
     "ResetResult",
     "Rollout",
@@ -83,6 +88,7 @@ __all__ = [
     "Step",
     "ToyTextEnv",
     "Transition",
+    "check_env",
     "make",
 ]
 

@@ -100,6 +100,9 @@ class Simulator(abc.ABC):
     def reseed(self, seed: int) -> None:
         """Replace every random generator that the future depends on by one made of `seed`."""
 
+    def forget(self) -> None:
+        """Drop whatever makes it cheap to come back to recent states; for those who measure."""
+
     # How is it stepped
 
     @abc.abstractmethod

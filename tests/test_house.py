@@ -35,7 +35,7 @@ BELOW = {
     "envs": ENV | {"snapshots"},
     "parallel": ENV,
     "registry": ENV | {"envs", "parallel"},
-    "testing": ENV | {"envs", "parallel", "registry"},
+    "testing": ENV | {"snapshots", "envs", "parallel", "registry"},
     "batchers": ENV | {"envs", "parallel"},
     "cli": ENV | {"envs", "parallel", "registry", "testing", "batchers"},
 }

@@ -208,6 +208,10 @@ class ReplayedSimulator(GymnasiumSimulator):
         self._stage.reseed(seed)
         self.memory.reseed(seed)
 
+    def forget(self) -> None:
+        """Close all live copies but the one in use."""
+        self._stage.forget()
+
     @property
     def replayed(self) -> int:
         """Steps that were played again in this process so far."""

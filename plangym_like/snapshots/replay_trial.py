@@ -39,7 +39,7 @@ def try_replay(make: Callable[[], _Env], first: _Env) -> tuple[bool, str]:
     space = copy.deepcopy(first.action_space)
     space.seed(0)
     actions = [space.sample() for _ in range(2 * _STEPS)]
-    with _told_of_global_generators() as told:
+    with watched_generators() as told:
         episode = _play(make(), actions[:_STEPS], seed=0)
         _play(make(), actions[_STEPS:], seed=1)
         again = _play(make(), actions[:_STEPS], seed=0)
@@ -78,7 +78,7 @@ def _play(
 
 
 @contextlib.contextmanager
-def _told_of_global_generators() -> Iterator[Callable[[], str]]:
+def watched_generators() -> Iterator[Callable[[], str]]:
     """Put the global generators back at the end; meanwhile, tell whether any was drawn from."""
     before = random.getstate(), np.random.get_state(legacy=False)
 

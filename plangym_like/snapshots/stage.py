@@ -94,6 +94,13 @@ class Stage(gymnasium.Wrapper[Any, Any, Any, Any]):
         """Have nobody rely on the current copy, whose generator is about to be taken away."""
         self.prefixes.release(self._live)
 
+    def forget(self) -> None:
+        """Have the next state begun from its reset."""
+        history, witness, env = self.history, self.witness, self.env
+        self.prefixes.release(self._live)
+        self.prefixes.close()
+        self._live = LivePrefix(env, history, witness, alive=False)
+
     def close(self) -> None:
         """Close all copies."""
         self.prefixes.close()

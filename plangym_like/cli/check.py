@@ -1,0 +1,102 @@
+"""``python -m plangym_like check ID ...``: proves that environments are saved exactly.
+
+The status is 0 where every promise holds, 1 where one is broken, 2 where an environment could not
+be made at all.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import importlib
+import json
+import sys
+from typing import Any
+
+from plangym_like.testing import check_env
+
+_KEPT, _BROKEN, _NOT_MADE = 0, 1, 2
+
+
+def add_to(commands: Any) -> None:
+    """Add the command to a parser's others."""
+    parser = commands.add_parser(
+        "check",
+        help="prove that an environment is saved, restored and stepped exactly",
+        description=__doc__,
+    )
+    parser.add_argument(
+        "ids",
+        nargs="+",
+        metavar="ID",
+        help="a Gymnasium id, or module:callable for an environment of your own",
+    )
+    parser.add_argument("--states", type=int, default=16, help="states to go on from (16)")
+    parser.add_argument("--steps", type=int, default=20, help="for how many steps (20)")
+    parser.add_argument("--seed", type=int, default=0, help="of everything that is random (0)")
+    parser.add_argument(
+        "--workers", type=_numbers, default=(1, 2, 3), help="numbers of processes (1,2,3)"
+    )
+    parser.add_argument("--snapshot", default="auto", help="auto, native, pickle or replay")
+    parser.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        type=_setting,
+        metavar="NAME=VALUE",
+        help="an argument for plangym_like.make, as in Python; may be repeated",
+    )
+    parser.add_argument("--json", action="store_true", help="one JSON object a line")
+    parser.set_defaults(run=run)
+
+
+def run(chosen: argparse.Namespace) -> int:
+    """Check one environment after the other; return the worst status."""
+    status = _KEPT
+    for name in chosen.ids:
+        try:
+            report = check_env(
+                find(name),
+                states=chosen.states,
+                steps=chosen.steps,
+                seed=chosen.seed,
+                workers=chosen.workers,
+                snapshot=chosen.snapshot,
+                **dict(chosen.set),
+            )
+        except Exception as error:  # the environment's own constructor may raise anything
+            print(f"{name}: {type(error).__name__}: {error}", file=sys.stderr)
+            status = _NOT_MADE
+            continue
+        print(json.dumps(report.as_dict()) if chosen.json else report, flush=True)
+        status = max(status, _KEPT if report.ok else _BROKEN)
+    return status
+
+
+def find(name: str) -> Any:
+    """Return what `name` stands for: ``module:callable`` is imported, any other is an id.
+
+    >>> find("CartPole-v1")
+    'CartPole-v1'
+    >>> find("gymnasium.envs.classic_control:PendulumEnv").__name__
+    'PendulumEnv'
+    """
+    module, colon, attribute = name.partition(":")
+    if not colon:
+        return name
+    # Gymnasium has names of that form too: a module that registers ids, and one of these.
+    return getattr(importlib.import_module(module), attribute, attribute)
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in text.split(",") if part)
+
+
+def _setting(text: str) -> tuple[str, Any]:
+    name, sign, value = text.partition("=")
+    if not sign:
+        raise argparse.ArgumentTypeError(f"expected NAME=VALUE, got {text!r}")
+    try:
+        return name, ast.literal_eval(value)
+    except (ValueError, SyntaxError):
+        return name, value

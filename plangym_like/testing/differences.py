@@ -1,0 +1,113 @@
+"""Where two results differ, to the last bit, and which attributes are behind it."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Any
+
+import gymnasium
+import numpy as np
+
+from plangym_like.errors import SnapshotError
+from plangym_like.snapshots import plain_data
+from plangym_like.snapshots.configuration import FUNCTIONS, is_configuration, is_handle
+from plangym_like.snapshots.memory_holder import CONSTANT
+from plangym_like.snapshots.stage import Stage
+
+_LONGEST = 60
+_DEEPEST = 4
+# What nobody reads after the reset that set it.
+_IDLE = CONSTANT | {"_np_random_seed"}
+
+
+def difference(one: Any, other: Any, place: str = "") -> tuple[str, str] | None:
+    """Return the place of the first difference between two nests, and the two values.
+
+    Types, dtypes and bits count: 1 and 1.0 differ, as do 0.0 and -0.0; a NaN is itself.
+
+    >>> difference({"reward": 1.0}, {"reward": 2.0})
+    ("['reward']", '1.0 and 2.0')
+    """
+    if isinstance(one, np.ndarray) and isinstance(other, np.ndarray):
+        return _array_difference(one, other, place)
+    if isinstance(one, dict) and isinstance(other, dict):
+        for key in dict.fromkeys((*one, *other)):
+            if key not in one or key not in other:
+                there = "first" if key in one else "second"
+                return f"{place}[{key!r}]", f"only there the {there} time"
+            if found := difference(one[key], other[key], f"{place}[{key!r}]"):
+                return found
+        return None
+    if isinstance(one, list | tuple | deque) and type(one) is type(other):
+        if len(one) != len(other):
+            return f"len({place})", f"{len(one)} and {len(other)}"
+        for index, (left, right) in enumerate(zip(one, other, strict=True)):
+            if found := difference(left, right, f"{place}[{index}]"):
+                return found
+        return None
+    if _bits(one) != _bits(other):
+        return place, f"{_shown(one)} and {_shown(other)}"
+    return None
+
+
+def _array_difference(one: Any, other: Any, place: str) -> tuple[str, str] | None:
+    if one.dtype != other.dtype or one.shape != other.shape:
+        return place, f"{one.dtype}{one.shape} and {other.dtype}{other.shape}"
+    if one.dtype == object:
+        return difference(one.tolist(), other.tolist(), place)
+    if one.tobytes() == other.tobytes():
+        return None
+    left = np.ascontiguousarray(one).reshape(-1)
+    right = np.ascontiguousarray(other).reshape(-1)
+    for flat, (a, b) in enumerate(zip(left, right, strict=True)):
+        if a.tobytes() != b.tobytes():
+            at = ", ".join(map(str, np.unravel_index(flat, one.shape))) if one.ndim else ""
+            return f"{place}[{at}]", f"{a!s} and {b!s}"
+    raise AssertionError("two arrays differ, and none of their elements does")
+
+
+def _bits(value: Any) -> bytes:
+    try:
+        return plain_data.encode(value)
+    except SnapshotError:
+        return f"{type(value).__qualname__} {value!r}".encode()
+
+
+def _shown(value: Any) -> str:
+    text = repr(value.item() if isinstance(value, np.generic) else value)
+    return text if len(text) <= _LONGEST else text[: _LONGEST - 3] + "..."
+
+
+def attributes(env: gymnasium.Env[Any, Any]) -> dict[str, bytes]:
+    """Return what all attributes in a chain of wrappers hold, as far as they are data.
+
+    Keys are called ``Class.attribute``, or ``Class.attribute.attribute`` inside objects.
+    """
+    found: dict[str, bytes] = {}
+    link: Any = env
+    while True:
+        if not isinstance(link, Stage):
+            _gather(type(link).__name__, link, found, {id(link)}, 0)
+        if not isinstance(link, gymnasium.Wrapper):
+            return found
+        link = link.env
+
+
+def _gather(place: str, thing: Any, found: dict[str, bytes], seen: set[int], depth: int) -> None:
+    for name, value in vars(thing).items():
+        if name in _IDLE or isinstance(value, FUNCTIONS):
+            continue
+        if is_configuration(value) or is_handle(value) or id(value) in seen:
+            continue
+        try:
+            found[f"{place}.{name}"] = plain_data.encode(value)
+        except SnapshotError:
+            if hasattr(value, "__dict__") and depth < _DEEPEST:
+                if not isinstance(value, gymnasium.Env):
+                    seen.add(id(value))
+                    _gather(f"{place}.{name}", value, found, seen, depth + 1)
+
+
+def differing_attributes(one: dict[str, bytes], other: dict[str, bytes]) -> list[str]:
+    """Return the names under which two environments hold different data."""
+    return sorted(name for name in {*one, *other} if one.get(name) != other.get(name))

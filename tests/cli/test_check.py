@@ -1,0 +1,51 @@
+"""``python -m plangym_like check``: what it prints and how it ends."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from plangym_like.cli.entry import main
+
+QUICK = ["--states", "3", "--steps", "4", "--workers", ""]
+BROKEN_ENVS = Path(__file__).parents[1] / "testing"
+
+
+def test_it_is_clean_where_every_promise_holds(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["check", "CartPole-v1", "FrozenLake-v1", *QUICK, "--seed", "3"]) == 0
+    told = capsys.readouterr().out
+    assert "CartPole-v1: every promise holds" in told and "FrozenLake-v1: every" in told
+
+
+def test_it_fails_where_one_is_broken() -> None:
+    command = [sys.executable, "-m", "plangym_like", "check", "broken_envs:ClassCounter", "--json"]
+    command += ["--states", "3", "--steps", "20", "--workers", ""]
+    outcome = subprocess.run(
+        command, capture_output=True, text=True, cwd=BROKEN_ENVS, timeout=60, check=False
+    )
+    assert outcome.returncode == 1, outcome.stderr
+    report = json.loads(outcome.stdout)
+    assert not report["ok"] and report["broken"][0]["promise"] == "repeat"
+    assert report["broken"][0]["field"] == "reward" and report["broken"][0]["step"] == 31
+
+
+def test_it_says_what_could_not_be_made(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["check", "CartPoll-v1", "CartPole-v1", *QUICK]) == 2
+    told = capsys.readouterr()
+    assert "NameNotFound" in told.err and "CartPole-v1: every promise holds" in told.out
+
+
+def test_arguments_reach_make(capsys: pytest.CaptureFixture[str]) -> None:
+    settings = ["--set", "is_slippery=False", "--set", "map_name=8x8", "--snapshot", "replay"]
+    assert main(["check", "FrozenLake-v1", *QUICK, *settings, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["snapshot"] == "replay"
+    assert main(["check", "FrozenLake-v1", *QUICK, "--set", "map_name=9x9"]) == 2
+    assert "KeyError: '9x9'" in capsys.readouterr().err
+
+
+def test_without_a_command_it_says_what_there_is(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as end:
+        main([])
+    assert end.value.code == 2 and "check" in capsys.readouterr().err

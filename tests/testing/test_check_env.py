@@ -1,0 +1,122 @@
+"""The checker finds what is broken, names it, and lets what is right pass."""
+
+import json
+import re
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+from broken_envs import BROKEN, Broken, ForgetfulWrapper, Walk, forgetful
+from gymnasium.wrappers import TimeLimit
+
+import plangym_like
+from plangym_like import PickledEnv, check_env
+from plangym_like.errors import InputError
+from plangym_like.testing.differences import difference
+from plangym_like.testing.report import PROMISES
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*already returned terminated")
+
+
+@pytest.mark.parametrize("kind", BROKEN)
+def test_what_is_broken_is_found_and_named(kind: str) -> None:
+    broken: Broken = BROKEN[kind]
+    env = broken.env_class(broken.make, delay_setup=True)
+    report = check_env(env, workers=(1,) if broken.promise == "workers" else ())
+    assert [found.promise for found in report.broken] == [broken.promise]
+    assert not report.ok and broken.promise not in report.kept
+    found = report.broken[0]
+    assert re.search(broken.names, f"{found.field}: {found.detail}")
+    assert found.advice in str(report) and PROMISES[broken.promise][0] in str(report)
+    json.dumps(report.as_dict())
+
+
+def test_the_step_is_the_one_where_it_shows() -> None:
+    """The wrapper pays less from its 47th step on; the moment before has to be far enough."""
+    report = check_env(PickledEnv(forgetful, delay_setup=True), workers=(), states=40, steps=30)
+    assert report.broken[0].step is not None
+    one = check_env(PickledEnv(BROKEN["wall-clock time"].make, delay_setup=True), workers=())
+    assert one.broken[0].step == 31
+
+
+def test_nothing_is_wrong_with_the_walk() -> None:
+    report = check_env(Walk)
+    assert report.ok, str(report)
+    assert report.kept == [promise for promise in PROMISES if promise != "picture"]
+    assert report.states == 16 and report.steps > 100
+    assert min(report.save_us, report.restore_us, report.step_us) > 0
+
+
+@pytest.mark.parametrize(
+    "name, kwargs",
+    [
+        ("CartPole-v1", {"render_mode": "rgb_array"}),
+        ("CartPole-v1", {"snapshot": "replay"}),
+        ("FrozenLake-v1", {"remove_time_limit": False}),
+        ("Pendulum-v1", {"snapshot": "pickle", "wrappers": [(TimeLimit, 30)]}),
+    ],
+)
+def test_what_is_right_passes(name: str, kwargs: dict[str, Any]) -> None:
+    report = check_env(name, states=6, steps=8, workers=(2,), **kwargs)
+    assert report.ok, str(report)
+    assert ("picture" in report.kept) == ("render_mode" in kwargs)
+    assert report.snapshot == kwargs.get("snapshot", "native")
+
+
+def test_a_planted_wrapper_is_found_on_a_family_of_its_own() -> None:
+    report = check_env("Pendulum-v1", wrappers=[ForgetfulWrapper], workers=())
+    assert [found.promise for found in report.broken] == ["restore"]
+    assert "ForgetfulWrapper.steps" in report.broken[0].detail
+
+
+def test_whatever_make_takes_and_makes_is_checked() -> None:
+    env = plangym_like.make("CartPole-v1", n_workers=2)
+    assert check_env(env, states=2, steps=4, workers=()).ok
+    env.close()
+    report = check_env(gymnasium.make("CartPole-v1"), states=2, steps=4, workers=())
+    assert report.ok and report.name == "CartPole-v1"
+    with pytest.raises(InputError, match="give the callable"):
+        check_env(Walk())
+    with pytest.raises(gymnasium.error.NameNotFound):
+        check_env("Nowhere-v0")
+    with pytest.raises(InputError, match="at least 1"):
+        check_env(Walk, states=0)
+
+
+class Choosy(Walk):
+    """Raises at an action that is not legal now."""
+
+    def step(self, action: Any) -> Any:
+        if self.time > 3 and action == 2:
+            raise ValueError("not now")
+        return super().step(action)
+
+
+def test_to_refuse_an_action_is_an_outcome() -> None:
+    report = check_env(Choosy, workers=())
+    assert report.ok, str(report)
+
+
+@pytest.mark.parametrize(
+    "one, other, place",
+    [
+        (0.0, -0.0, "x"),
+        (1, True, "x"),
+        ({"a": [1, 2]}, {"a": [1, 3]}, "x['a'][1]"),
+        ({"a": 1}, {}, "x['a']"),
+        ((1,), (1, 2), "len(x)"),
+        (np.zeros((2, 2)), np.array([[0, 0], [0, 5.0]]), "x[1, 1]"),
+        (np.zeros(2), np.zeros(2, np.float32), "x"),
+        (np.float32(1), np.float64(1), "x"),
+        ({"a": np.array([None, 1], object)}, {"a": np.array([None, 2], object)}, "x['a'][1]"),
+    ],
+)
+def test_differences_have_a_place(one: Any, other: Any, place: str) -> None:
+    found = difference(one, other, "x")
+    assert found is not None and found[0] == place
+
+
+@pytest.mark.parametrize("value", [float("nan"), np.array([np.nan]), {"a": (1, [2.0])}, Walk])
+def test_what_is_the_same_is_the_same(value: Any) -> None:
+    assert difference(value, value) is None
