@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import math
+import time
 import weakref
 from dataclasses import replace
 from functools import partial
@@ -118,9 +120,19 @@ class Flight:
         lane.send(make_job, list(blocks.values()), start, stop)
 
     def land(self, timeout: float | None = None) -> Any:
-        """Return the result; raises what stepping the rows raised. May be called again."""
-        del timeout
-        self.settle()
+        """Return the result; raises what stepping the rows raised. May be called again.
+
+        Raises
+        ------
+        TimeoutError
+            It takes longer than `timeout` seconds; the batch goes on, and may be landed later.
+        """
+        self.settle(timeout)
+        if not self._landed:
+            raise TimeoutError(
+                f"a batch of {self._inputs.count} rows is not done within {timeout} s; it is still "
+                "on its way, and the promise stays good"
+            )
         if self._error is None:
             return self._result
         try:
@@ -129,16 +141,21 @@ class Flight:
             # Its traceback holds this frame, which must not hold what holds the error.
             del self
 
-    def settle(self) -> None:
+    def settle(self, timeout: float | None = None) -> None:
         """See the batch to its end, and keep what came of it for who asks."""
+        until = math.inf if timeout is None else time.monotonic() + timeout
         with self._house.lock:
             if not self._landed:
                 self._house.ensure_open()
-                self._finish()
+                self._finish(until)
 
-    def _finish(self) -> None:
+    def _finish(self, until: float) -> None:
+        over = True
         try:
-            self._error = self._schedule.finish()
+            over = self._schedule.finish(until)
+            if not over:
+                return
+            self._error = self._schedule.failure
             if self._error is None:
                 self._rows.inputs = self._inputs
                 errors = self._schedule.errors
@@ -154,10 +171,11 @@ class Flight:
             self._abandon()
             raise
         finally:
-            self._landed = True
-            self._house.landed(self)
-            # The caller alone decides how long memory is lent: no other reference stays.
-            del self._rows, self._sent, self._schedule, self._memory
+            if over:
+                self._landed = True
+                self._house.landed(self)
+                # The caller alone decides how long memory is lent: no other reference stays.
+                del self._rows, self._sent, self._schedule, self._memory
 
     def _abandon(self) -> None:
         """Stop the lanes; the memory waits until they have stopped."""

@@ -6,9 +6,10 @@ open: the workers would then outlive their owner. So it forgets them, at once an
 
 from __future__ import annotations
 
+import contextlib
 import os
 import weakref
-from typing import Protocol
+from typing import Generic, Protocol, TypeVar
 
 
 class Forgetful(Protocol):
@@ -25,8 +26,39 @@ class Careful(Protocol):
         """Do so; runs in the process that has forked."""
 
 
-_careful: weakref.WeakSet[Careful] = weakref.WeakSet()
-_known: weakref.WeakSet[Forgetful] = weakref.WeakSet()
+_Thing = TypeVar("_Thing")
+
+
+class _WeakList(Generic[_Thing]):
+    """Things that are alive, without keeping them so.
+
+    A `weakref.WeakSet` would not do: it removes the dead in a Python function that runs wherever
+    they die, and a Ctrl-C that is noticed in such a one is lost.
+    """
+
+    def __init__(self) -> None:
+        self._references: list[weakref.ref[_Thing]] = []
+
+    def add(self, thing: _Thing) -> None:
+        known = False
+        for each in list(self._references):
+            other = each()
+            known = known or other is thing
+            if other is None:
+                with contextlib.suppress(ValueError):  # another thread was quicker
+                    self._references.remove(each)
+        if not known:
+            self._references.append(weakref.ref(thing))
+
+    def alive(self) -> list[_Thing]:
+        return [thing for each in self._references if (thing := each()) is not None]
+
+    def clear(self) -> None:
+        self._references.clear()
+
+
+_careful: _WeakList[Careful] = _WeakList()
+_known: _WeakList[Forgetful] = _WeakList()
 _armed = False
 
 
@@ -50,11 +82,11 @@ def _arm() -> None:
 
 
 def _take_care_of_all() -> None:
-    for thing in list(_careful):
+    for thing in _careful.alive():
         thing.take_care()
 
 
 def _forget_all() -> None:
-    for thing in list(_known):
+    for thing in _known.alive():
         thing.forget()
     _known.clear()

@@ -28,16 +28,16 @@ def pack_exception(error: BaseException, *, skip_frames: int = 0) -> bytes:
     skip_frames : int
         Outermost frames to leave out of the traceback's text, because they are the worker's own.
     """
-    text = _traceback_text(error, skip_frames)
+    text, summary = _traceback_text(error, skip_frames), _summary(error)
     for form in (_as_group, _as_whole, _as_parts):
         try:
-            data = dumps((*form(error), text))
-            if type(_rebuild(loads(data))) is type(error):
-                return data
+            name, content = form(error)
+            data = dumps(content)
+            if type(_rebuild(name, data)) is type(error):
+                return dumps((name, data, summary, text))
         except Exception:  # a form that does not work for this exception: try the next
             continue
-    summary = _summary(error)
-    return dumps(("name", summary, text))
+    return dumps(("name", b"", summary, text))
 
 
 def unpack_exception(payload: bytes | memoryview) -> BaseException:
@@ -49,56 +49,58 @@ def unpack_exception(payload: bytes | memoryview) -> BaseException:
     >>> error, type(error.__cause__).__name__
     (KeyError('pole'), 'RemoteTraceback')
     """
-    try:
-        return _rebuild(loads(payload))
-    except Exception as failure:
-        error = RemoteError(
-            "a worker raised an exception that cannot be rebuilt here "
-            f"({type(failure).__name__}: {failure}); is the module that defines it importable "
-            "in this process?"
-        )
-        error.__cause__ = failure
-        return error
+    # Words first: they arrive even where the exception's type is not to be had on this side.
+    name, data, summary, text = loads(payload)
+    error: BaseException
+    if name == "name":
+        error = RemoteError(summary)
+    else:
+        try:
+            error = _rebuild(name, data)
+        except Exception as failure:
+            error = RemoteError(
+                f"{summary}; it is not raised as what it is because it cannot be rebuilt here "
+                f"({type(failure).__name__}: {failure}): is the module that defines it importable "
+                "in this process?"
+            )
+    error.__cause__ = RemoteTraceback(text)
+    return error
 
 
-def _as_group(error: BaseException) -> tuple[Any, ...]:
+def _as_group(error: BaseException) -> tuple[str, Any]:
     if not isinstance(error, BaseExceptionGroup):
         raise TypeError("not a group")
     members = [pack_exception(member) for member in error.exceptions]
     return "group", (type(error), error.message, members, _portable_attributes(error))
 
 
-def _as_whole(error: BaseException) -> tuple[Any, ...]:
+def _as_whole(error: BaseException) -> tuple[str, Any]:
     copy = loads(dumps(error))
     if type(copy) is not type(error) or _shape(copy) != _shape(error):
         raise TypeError("changed on the way")
     return "whole", error
 
 
-def _as_parts(error: BaseException) -> tuple[Any, ...]:
+def _as_parts(error: BaseException) -> tuple[str, Any]:
     arguments = tuple(
         argument if _portable(argument) else repr(argument) for argument in error.args
     )
     return "parts", (type(error), arguments, _portable_attributes(error))
 
 
-def _rebuild(packed: tuple[Any, ...]) -> BaseException:
-    form, data, text = packed
-    error: BaseException
-    if form == "whole":
-        error = data
-    elif form == "parts":
-        kind, arguments, attributes = data
-        error = kind.__new__(kind, *arguments)
+def _rebuild(name: str, data: bytes) -> BaseException:
+    content = loads(data)
+    if name == "whole":
+        whole: BaseException = content
+        return whole
+    if name == "parts":
+        kind, arguments, attributes = content
+        error: BaseException = kind.__new__(kind, *arguments)
         error.args = arguments
-        error.__dict__.update(attributes)
-    elif form == "group":
-        kind, message, members, attributes = data
-        error = kind.__new__(kind, message, [unpack_exception(member) for member in members])
-        error.__dict__.update(attributes)
     else:
-        error = RemoteError(data)
-    error.__cause__ = RemoteTraceback(text)
+        kind, message, members, attributes = content
+        error = kind.__new__(kind, message, [unpack_exception(member) for member in members])
+    error.__dict__.update(attributes)
     return error
 
 

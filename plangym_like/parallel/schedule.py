@@ -7,6 +7,7 @@ thief race for a row, both step it, and because rows are pure they write the sam
 
 from __future__ import annotations
 
+import math
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
@@ -102,24 +103,27 @@ class Schedule:
         self._house.stats.rows_sent += stop - start
         self._send(lane, start, stop, self._careful)
 
-    def finish(self) -> Exception | None:
-        """Bring the batch to its end.
-
-        Returns what the lowest row that failed raised, ``None`` if none did; rows above it may not
-        have been stepped.
-        """
+    def finish(self, until: float = math.inf) -> bool:
+        """Bring the batch to its end; return whether that was done by the time `until`."""
         while True:
             self._step_own()
             self._settle_lanes()
             self._feed()
             start, stop = self._own
-            if start < stop:
-                continue
-            if self._failure is not None and not self._below_failure():
-                break
-            if not self._pending and not self._suspects and not self._any_busy():
-                break
-            self._house.wait(self._nap())
+            if start >= stop:
+                if self._failure is not None and not self._below_failure():
+                    return True
+                if not self._pending and not self._suspects and not self._any_busy():
+                    return True
+            left = until - time.monotonic()
+            if left <= 0:
+                return False
+            if start >= stop:
+                self._house.wait(min(left, self._nap()))
+
+    @property
+    def failure(self) -> Exception | None:
+        """What the lowest row that failed raised; rows above it may not have been stepped."""
         if self._failure is None:
             return None
         if isinstance(self._failure[1], StepTimeoutError):

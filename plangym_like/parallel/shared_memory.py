@@ -8,6 +8,7 @@ is an error there and never a SIGBUS later.
 
 from __future__ import annotations
 
+import errno
 import itertools
 import mmap
 import os
@@ -52,6 +53,8 @@ class SharedBlock:
             self.memory = mmap.mmap(self.fd, self.nbytes)
         except (OSError, ValueError) as error:
             self.close()
+            if isinstance(error, OSError) and error.errno is None:
+                raise  # a signal handler's, such as a TimeoutError
             raise MemoryError(f"no {self.nbytes} bytes of shared memory: {error}") from error
 
     @classmethod
@@ -84,7 +87,7 @@ def _refuse_the_impossible(nbytes: int) -> None:
         return
     available = free.get("MemAvailable:", nbytes) + free.get("SwapFree:", 0)
     if nbytes > available:
-        raise OSError(f"only {available} bytes are available")
+        raise OSError(errno.ENOMEM, f"only {available} bytes are available")
 
 
 def attach(fd: int) -> NDArray[np.uint8]:

@@ -84,6 +84,8 @@ def launch(start_method: str, preload: Sequence[str] = ()) -> Launched:
     try:
         return _launch(START_METHODS[start_method], preload)
     except OSError as error:
+        if error.errno is None:
+            raise  # a signal handler's, such as a TimeoutError
         raise _no_start(error) from error
 
 

@@ -18,6 +18,7 @@ from plangym_like.errors import (
     WorkerDiedError,
 )
 from plangym_like.parallel.external_process import ExternalProcess
+from plangym_like.parallel.messages import dumps
 from plangym_like.parallel.remote_errors import pack_exception, unpack_exception
 
 
@@ -137,10 +138,13 @@ def test_usual_exceptions_arrive_whole(error: BaseException) -> None:
 
 
 def test_what_cannot_be_unpacked_here_is_an_error_that_says_so() -> None:
-    error = unpack_exception(b"cno_such_module\nError\n.")
+    foreign = b"cno_such_module\nError\n."
+    error = unpack_exception(dumps(("whole", foreign, "Error: the pole broke", "in step")))
     assert type(error) is RemoteError
     assert "no_such_module" in str(error)
-    assert isinstance(error.__cause__, ModuleNotFoundError)
+    assert "the pole broke" in str(error)
+    assert isinstance(error.__cause__, RemoteTraceback)
+    assert "in step" in str(error.__cause__)
     assert isinstance(error, PlangymError)
 
 

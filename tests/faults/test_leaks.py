@@ -1,0 +1,143 @@
+"""Environments come and go, in good ways and bad, and leave nothing behind."""
+
+from __future__ import annotations
+
+import gc
+import os
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+import pytest
+from playground import CounterEnv, Trap, leave, sending
+from residents import descriptors, workers
+
+from plangym_like.errors import WorkerStartError
+from plangym_like.parallel import nursery
+from plangym_like.parallel.parallel_env import ParallelEnv
+
+MEGABYTE = 1 << 20
+
+
+def nursery_process() -> psutil.Process:
+    assert nursery._current is not None
+    return psutil.Process(nursery._current.pid)
+
+
+def holdings() -> dict[str, Any]:
+    """Return what this process holds, and the one that its workers are forked from."""
+    gc.collect()
+    here, birthplace = psutil.Process(), nursery_process()
+    return {
+        "processes": [child.pid for child in workers()],
+        "descriptors": sorted(words.split()[1].split(":")[0] for words in descriptors()),
+        "threads": [thread.name for thread in threading.enumerate()],
+        "blocks": Path("/proc/self/maps").read_text().count("/memfd:plangym_like"),
+        "named": sorted(name for name in os.listdir("/dev/shm") if "plangym" in name),
+        "nursery": (birthplace.pid, birthplace.num_fds(), birthplace.num_threads()),
+        "memory": [here.memory_full_info().uss, birthplace.memory_full_info().uss],
+    }
+
+
+def assert_nothing_more(before: dict[str, Any], after: dict[str, Any]) -> None:
+    memory = list(zip(before.pop("memory"), after.pop("memory"), strict=True))
+    assert after == before
+    assert all(is_now - was < 5 * MEGABYTE for was, is_now in memory), memory
+
+
+def use(env: ParallelEnv) -> None:
+    state = env.reset(seed=0).state
+    result = env.step_batch(np.arange(64), state)
+    env.step_batch(np.arange(64), result.states, blocking=False)
+
+
+def close_properly(number: int) -> None:
+    with ParallelEnv(CounterEnv, "toy", n_workers=2, isolate=True) as env:
+        if number % 2:  # the others are closed while they start
+            use(sending(env))
+
+
+def drop(number: int) -> None:
+    env: Any = ParallelEnv(CounterEnv, "toy", n_workers=2, isolate=number % 2 == 0)
+    if number % 3:
+        use(sending(env))
+        env.circle = env  # only the garbage collector finds it
+    del env
+    gc.collect()
+
+
+def fail(number: int) -> None:
+    owner = os.getpid()
+
+    def construct(name: str, **kwargs: Any) -> CounterEnv:
+        if number % 3 == 0:
+            raise LookupError("here")
+        if os.getpid() != owner:
+            if number % 3 == 1:
+                raise LookupError("there")
+            os._exit(4)
+        return CounterEnv(name, **kwargs)
+
+    with (
+        pytest.raises((LookupError, WorkerStartError)),
+        ParallelEnv(construct, "toy", n_workers=2, isolate=True) as env,
+    ):
+        use(env)
+
+
+def lose_workers(number: int) -> None:
+    with ParallelEnv(CounterEnv, "toy", n_workers=2, isolate=True, trap=Trap(leave, [5])) as env:
+        sending(env)
+        env.step_batch(np.arange(10), env.reset(seed=0).state, on_error="mask")
+
+
+@pytest.fixture
+def nothing_more() -> Iterator[Callable[..., None]]:
+    """``nothing_more(function, times)``: the first few calls may warm things up."""
+
+    def run(function: Callable[[int], None], times: int) -> None:
+        for number in range(6):
+            function(number)
+        before = holdings()
+        for number in range(times):
+            function(number)
+        assert_nothing_more(before, holdings())
+
+    yield run
+
+
+@pytest.mark.parametrize(
+    ("function", "times"),
+    [
+        (close_properly, 40),
+        (drop, 18),
+        (fail, 18),
+        (lose_workers, 10),
+        pytest.param(close_properly, 500, marks=pytest.mark.full),
+        pytest.param(drop, 51, marks=pytest.mark.full),
+        pytest.param(fail, 51, marks=pytest.mark.full),
+        pytest.param(lose_workers, 100, marks=pytest.mark.full),
+    ],
+    ids=lambda value: getattr(value, "__name__", str(value)),
+)
+def test_nothing_is_left(
+    nothing_more: Callable[..., None], function: Callable[[int], None], times: int
+) -> None:
+    nothing_more(function, times)
+
+
+@pytest.mark.parametrize("times", [12, pytest.param(30, marks=pytest.mark.full)])
+def test_nothing_is_left_of_games(nothing_more: Callable[..., None], times: int) -> None:
+    pytest.importorskip("ale_py")
+    import plangym_like
+
+    def play(number: int) -> None:
+        with plangym_like.make("ALE/MsPacman-v5", n_workers=2, isolate=True) as env:
+            if number % 3 == 0:
+                state = env.reset(seed=0).state
+                env.step_batch(np.arange(9), state)
+
+    nothing_more(play, times)
