@@ -348,13 +348,18 @@ class Schedule:
     def _below_failure(self) -> bool:
         """Return whether rows below the lowest failure are still on their way.
 
-        Where that is a timeout, rows above it that hung as well are awaited, to be told with it.
+        All lanes are awaited, as they stop soon. But where the failure is a timeout, others may
+        hang as well: then only rows that did so before are, to be told with it.
         """
         assert self._failure is not None
         row, error = self._failure
-        also: set[int] = self._outran if isinstance(error, StepTimeoutError) else set()
+        hangs = isinstance(error, StepTimeoutError)
+        also = self._outran if hangs else set()
         return (
-            any(lane.busy and (lane.done < row or lane.done in also) for lane in self._lanes)
+            any(
+                lane.busy and (not hangs or lane.done < row or lane.done in also)
+                for lane in self._lanes
+            )
             or any(start < row for start, _ in self._pending)
             or any(suspect < row or suspect in also for suspect in self._suspects)
         )
