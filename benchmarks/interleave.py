@@ -72,7 +72,7 @@ class Process:
 
     def __init__(self, module: str, interpreters: Mapping[str, str]) -> None:
         environment = dict(os.environ)
-        if module == "ours":
+        if module.startswith("ours"):
             # The checkout that this script lies in is what is measured, installed or not.
             paths = [str(HERE.parent), environment.get("PYTHONPATH", "")]
             environment["PYTHONPATH"] = os.pathsep.join(path for path in paths if path)

@@ -49,7 +49,9 @@ class ClassicLanes(Lanes):
             np.zeros(count, bool) if self._form.takes_single else None,
             np.zeros(count, np.int64),
         )
+        self._order = np.array(self._form.order)
         self._saved = np.empty_like(self._columns.x)
+        self._saved_hidden = np.empty_like(self._columns.hidden)
         self._rewards = np.empty(count)
 
     def start(
@@ -85,7 +87,7 @@ class ClassicLanes(Lanes):
     def _take_over(self, lane: int) -> None:
         """Put the state that the environment of `lane` was just reset to into the columns."""
         columns, state = self._columns, self._bases[lane].state
-        columns.x[:, lane] = [state[place] for place in self._form.order]
+        columns.x[:, lane] = state[self._order]
         columns.hidden[lane] = self._form.no_hidden
         if columns.single is not None:
             columns.single[lane] = state.dtype == np.float32
@@ -125,9 +127,9 @@ class ClassicLanes(Lanes):
             raise ActionError(
                 f"actions {actions.tolist()} are not all in {self._bases[0].action_space}"
             )
-        saved, earned = self._saved[:, :count], self._rewards[:count]
-        saved[...] = columns.x
-        hidden = columns.hidden.copy()
+        saved, hidden = self._saved[:, :count], self._saved_hidden[:count]
+        saved[...], hidden[...] = columns.x, columns.hidden
+        earned = self._rewards[:count]
         try:
             form.advance(columns, actions, earned, terminated)
             form.observe(columns.x, obs)
@@ -157,13 +159,13 @@ class ClassicLanes(Lanes):
         kept = base.state
         for lane, action in enumerate(actions):
             state = np.empty(len(form.order))
-            state[list(form.order)] = columns.x[:, lane]
+            state[self._order] = columns.x[:, lane]
             single = columns.single is not None and columns.single[lane]
             base.state = state.astype(np.float32) if single else state
             if form.hidden:
                 setattr(base, form.hidden, form.as_hidden(columns.hidden[lane]))
             obs[lane], rewards[lane], terminated[lane], _, _ = base.step(action)
-            columns.x[:, lane] = [base.state[place] for place in form.order]
+            columns.x[:, lane] = base.state[self._order]
             if columns.single is not None:
                 columns.single[lane] = base.state.dtype == np.float32
             if form.hidden:

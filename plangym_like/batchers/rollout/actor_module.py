@@ -59,13 +59,15 @@ class BaseActorModule(torch.nn.Module):
 
         return map_nest(zeroed, hx)
 
-    @torch.no_grad()
     def step(
         self, obs: Any, act: Any = None, rew: Any = None, fin: Any = None, *, hx: Any = None
     ) -> tuple[Any, Any, dict[str, Any]]:
         """Answer one observation a lane (T = 1), without gradients."""
-        answer: tuple[Any, Any, dict[str, Any]] = self(obs, act, rew, fin, hx=hx)
-        return answer
+        # A collector has switched gradients off already, for all its steps.
+        if not torch.is_grad_enabled():
+            return self(obs, act, rew, fin, hx=hx)  # type: ignore[no-any-return]
+        with torch.no_grad():
+            return self(obs, act, rew, fin, hx=hx)  # type: ignore[no-any-return]
 
     @torch.no_grad()
     def value(

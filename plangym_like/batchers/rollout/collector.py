@@ -189,7 +189,7 @@ class Collector:
         copy_to(memory["before"], {"act": self._act, "rew": self._rew, "fin": self._fin})
         copy_to(memory["hx"], self._hx)
         memory["version"].fill_(version)
-        arrays["final"]["count"][0] = 0
+        record.begin()
         if arrays["env"]:
             map_nest(lambda array: array.fill(0), arrays["env"])
         hx = self._hx
@@ -237,15 +237,10 @@ class Collector:
         (ended,) = record.fin_out[t].nonzero()
         fresh = ended if live is None else np.intersect1d(ended, live, assume_unique=True)
         if len(fresh):
+            obs = record.obs_out[t + 1]
             if self._keep_final:
-                final = record.arrays["final"]
-                start = int(final["count"][0])
-                rows = slice(start, start + len(fresh))
-                final["t"][rows] = t
-                final["lane"][rows] = fresh
-                put(final["obs"], rows, take(record.obs_out[t + 1], fresh))
-                final["count"][0] += len(fresh)
-            self.lanes.reset(record.obs_out[t + 1], fresh)
+                record.keep_final(t, fresh, obs)
+            self.lanes.reset(obs, fresh)
         self._stepno[ended] = 0
         if self._recurrent:
             hx = self._reset_hx(torch.from_numpy(ended), hx)

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
-from plangym_like.batchers.engine.nests import Leaf, as_arrays, map_nest, take
+from plangym_like.batchers.engine.nests import Leaf, as_arrays, map_nest, put, take
 from plangym_like.batchers.rollout.fragment import Final, Fragment, Inputs, State
 
 _FLAGS = ("fin", "terminated", "truncated")
@@ -92,6 +94,24 @@ class Record:
         self.act_out, self.rew_out, self.fin_out = map(array_rows, ("act", "rew", "fin"))
         self.terminated, self.truncated = map(array_rows, ("terminated", "truncated"))
         self.stepno = array_rows("stepno")
+        self._final = self.arrays["final"]
+        self._num_final = 0
+
+    def begin(self) -> None:
+        """Forget the final observations of what was here before."""
+        self._num_final = self._final["count"][0] = 0
+
+    def keep_final(self, t: int, lanes: NDArray[np.intp], obs: Any) -> None:
+        """Note the final observations ``obs[lanes]`` of episodes that ended with step `t`."""
+        final, start = self._final, self._num_final
+        stop = self._num_final = start + len(lanes)
+        final["t"][start:stop] = t
+        final["lane"][start:stop] = lanes
+        if isinstance(obs, np.ndarray):
+            final["obs"][start:stop] = obs[lanes]
+        else:
+            put(final["obs"], slice(start, stop), take(obs, lanes))
+        final["count"][0] = stop
 
 
 Join = Callable[..., torch.Tensor]
