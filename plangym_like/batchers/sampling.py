@@ -14,6 +14,9 @@ def multinomial(
 ) -> torch.Tensor:
     """Draw from the categories along the last dimension, for every place in the others.
 
+    A single draw is a race of exponential times, without the checks of `torch.multinomial`, which
+    cost more than the drawing.
+
     Parameters
     ----------
     probs : Tensor ``(..., K)``
@@ -26,11 +29,27 @@ def multinomial(
     Tensor int64
         ``(...)``, or ``(..., num_samples)`` where more than one is asked for.
 
+    Raises
+    ------
+    ValueError
+        Some weights, on the CPU, are NaN, or none of them is positive.
+
     >>> multinomial(torch.tensor([[[0.0, 1.0], [1.0, 0.0]]]))
     tensor([[1, 0]])
     """
+    if num_samples == 1:
+        return _draw_one(probs.detach(), generator)
     lead = probs.shape[:-1]
     drawn = torch.multinomial(
         probs.reshape(-1, probs.shape[-1]), num_samples, replacement, generator=generator
     )
-    return drawn.reshape(lead if num_samples == 1 else (*lead, num_samples))
+    return drawn.reshape(*lead, num_samples)
+
+
+def _draw_one(probs: torch.Tensor, generator: torch.Generator | None) -> torch.Tensor:
+    # Of exponential times with the rates `probs`, the shortest is that of k with probs[k].
+    race = torch.empty_like(probs).exponential_(generator=generator)
+    values, places = torch.div(probs, race, out=race).max(-1)
+    if probs.device.type == "cpu" and not values.numpy().min(initial=1.0) > 0:
+        raise ValueError(f"weights to draw by are NaN, or none of them is positive: {probs}")
+    return places

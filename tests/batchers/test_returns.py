@@ -138,6 +138,11 @@ def test_draws_over_the_last_dimension_of_any_shape() -> None:
     assert torch.equal(multinomial(probs), wanted)
     assert torch.equal(multinomial(probs[0, 0, 0]), wanted[0, 0, 0])
     assert multinomial(torch.ones(2, 3, 5), 4).shape == (2, 3, 4)
+    with pytest.raises(ValueError, match="NaN"):
+        multinomial(torch.tensor([[0.5, 0.5], [float("nan"), 1.0]]))
+    with pytest.raises(ValueError, match="none of them"):
+        multinomial(torch.tensor([[0.5, 0.5], [0.0, 0.0]]))
+    assert multinomial(torch.ones(0, 3)).shape == (0,)
     generator = torch.Generator().manual_seed(1)
     one = multinomial(torch.ones(50, 7), generator=generator)
     assert torch.equal(one, multinomial(torch.ones(50, 7), generator=generator.manual_seed(1)))

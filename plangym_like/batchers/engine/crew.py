@@ -109,6 +109,7 @@ class Crew:
                 self._processes.append(self._launch(worker, start_method))
             self._moved = [time.monotonic()] * self.num_workers
             self._beats = [-1] * self.num_workers
+            self._looked = 0.0
             # Its answer comes when the residents have been made.
             self._settled = self._send(CONTROL, self._control)
         except BaseException:
@@ -219,8 +220,6 @@ class Crew:
         return job.result
 
     def _first_settled(self, wanted: Job | None) -> Job | None:
-        for process in self._processes:
-            process.drain()
         for job in list(self._jobs):
             assert job.promise is not None
             if not job.promise.settled:
@@ -249,14 +248,23 @@ class Crew:
         return False
 
     def _listen(self, seconds: float) -> None:
-        """Wait until some worker says something or ends, and see whether each makes progress."""
+        """Wait until some worker says something or ends, and now and then look after them."""
         poller = select.poll()
+        speakers: dict[int, ExternalProcess] = {}
         for process in self._processes:
             for descriptor in (process.fileno(), process.sentinel):
                 if descriptor is not None and descriptor >= 0:
+                    speakers[descriptor] = process
                     poller.register(descriptor, select.POLLIN)
-        poller.poll(max(0.0, seconds) * 1000)
+        for descriptor, _ in poller.poll(max(0.0, seconds) * 1000):
+            speakers[descriptor].drain()
         now = time.monotonic()
+        if now - self._looked >= min(_LOOK_AGAIN_SECONDS, self.timeout / 4):
+            self._looked = now
+            self._look_after(now)
+
+    def _look_after(self, now: float) -> None:
+        """Find out which workers have made progress, and end it where one has not for too long."""
         beats = self._control.tensors["beats"].tolist()
         for worker, process in enumerate(self._processes):
             process.drain()

@@ -33,11 +33,14 @@ class Workplace:
         Its number.
     memory : dict of str to nest of torch.Tensor
         What the owner has shared so far (`Crew.share`), by name.
+    alone : bool
+        Whether the process is the crew's, and not the owner's.
     """
 
-    def __init__(self, group: int, memory: dict[str, Any]) -> None:
+    def __init__(self, group: int, memory: dict[str, Any], *, alone: bool) -> None:
         self.group = group
         self.memory = memory
+        self.alone = alone
         self._beats: memoryview | None = None
         self._stop: memoryview | None = None
 
@@ -88,7 +91,7 @@ class Residents:
         self._residents: dict[int, Any] = {}
         for group in groups:
             try:
-                self._residents[group] = make_resident(Workplace(group, self.memory))
+                self._residents[group] = make_resident(Workplace(group, self.memory, alone=alone))
             except BaseException:
                 with suppress(Exception):
                     self.close()

@@ -12,7 +12,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import torch
@@ -83,10 +83,15 @@ class RandomStreams:
     ----------
     words : sequence of int, optional
         A `GroupSeed`'s; ``None`` leaves the process's own generators in place.
+    alone : bool
+        Whether nobody but groups draws in this process, so that nothing else has to be kept.
     """
 
-    def __init__(self, words: Sequence[int] | None) -> None:
+    _in_place: ClassVar[RandomStreams | None] = None
+
+    def __init__(self, words: Sequence[int] | None, *, alone: bool = False) -> None:
         self._states: tuple[Any, ...] | None = None
+        self._alone = alone
         if words is not None:
             generator = torch.Generator().manual_seed(words[0] << 31 ^ words[1])
             legacy = np.random.RandomState(words[2])
@@ -102,7 +107,13 @@ class RandomStreams:
 
         With ``keep=False`` the draws leave no trace: the next block begins where this one did.
         """
+        if self._alone and keep and self._states is not None:
+            self._take_the_place()
+            yield
+            return
         outside = _get_states()
+        if self is RandomStreams._in_place:
+            self._states = outside
         if self._states is not None:
             _set_states(self._states)
         try:
@@ -115,6 +126,17 @@ class RandomStreams:
                 if keep:
                     self._states = _get_states()
                 _set_states(outside)
+
+    def _take_the_place(self) -> None:
+        """Put the group's generators in place, where they stay until another group comes."""
+        last = RandomStreams._in_place
+        if last is self:
+            return
+        if last is not None:
+            last._states = _get_states()
+        assert self._states is not None
+        _set_states(self._states)
+        RandomStreams._in_place = self
 
 
 def _get_states() -> tuple[Any, ...]:

@@ -68,9 +68,10 @@ class SharedActor:
             raise RuntimeError(
                 "the actor's parameters and buffers are no longer those it began with"
             )
-        flags = _training_flags(self._actor)
+        training = self._shared.tensors["training"]
+        flags = [module.training for module in self._actor.modules()]
         fresh = [weight.detach().to("cpu") for weight in weights]
-        same = torch.equal(flags, self._shared.tensors["training"]) and all(
+        same = flags == training.tolist() and all(
             _equal(new, old) for new, old in zip(fresh, shared, strict=True)
         )
         ticket = int(header[_TICKET])
@@ -79,7 +80,7 @@ class SharedActor:
             header[_TICKET] = ticket | 1
             for new, old in zip(fresh, shared, strict=True):
                 old.copy_(new)
-            self._shared.tensors["training"].copy_(flags)
+            training.copy_(torch.tensor(flags))
             self.version += 1
             header[_VERSION] = self.version
             header[_TICKET] = (ticket | 1) + 1
@@ -144,12 +145,14 @@ def _layout(actor: torch.nn.Module) -> Any:
 
 
 def _weights(actor: torch.nn.Module) -> Iterator[torch.Tensor]:
-    yield from actor.parameters()
-    yield from actor.buffers()
-
-
-def _training_flags(actor: torch.nn.Module) -> torch.Tensor:
-    return torch.tensor([module.training for module in actor.modules()], dtype=torch.bool)
+    """Yield every parameter and buffer once, in the order of the modules."""
+    seen: set[int] = set()
+    for module in actor.modules():
+        for held in (module._parameters, module._buffers):
+            for weight in held.values():
+                if weight is not None and id(weight) not in seen:
+                    seen.add(id(weight))
+                    yield weight
 
 
 def _equal(new: torch.Tensor, old: torch.Tensor) -> bool:

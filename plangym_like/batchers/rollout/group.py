@@ -48,7 +48,7 @@ class Group:
 
     def __init__(self, plan: GroupPlan, place: Workplace) -> None:
         seed = plan.seeds[place.group]
-        streams = RandomStreams(seed.words)
+        streams = RandomStreams(seed.words, alone=place.alone)
         with streams.in_place():
             envs = make_envs(plan.factory, plan.n_per_actor)
         self._lanes = make_lanes(envs, vectorise=plan.vectorise)
@@ -68,6 +68,7 @@ class Group:
             keep_final=plan.keep_final,
             infos=plan.infos,
             beat=place.beat,
+            alone=place.alone,
         )
 
     def describe(self) -> Any:

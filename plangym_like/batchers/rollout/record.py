@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -59,8 +59,27 @@ def record_layout(
     }
 
 
+class Row(NamedTuple):
+    """One step: ``obs`` to ``actor`` ``(1, B, ...)`` as the actor takes and gives them, the others
+    ``(B, ...)`` as the lanes do. ``obs_out`` is what the step leads to.
+    """
+
+    obs: Any
+    act: Any
+    rew: torch.Tensor
+    fin: torch.Tensor
+    actor: dict[str, Any]
+    act_out: Any
+    obs_out: Any
+    rew_out: NDArray[np.float32]
+    fin_out: NDArray[np.bool_]
+    terminated: NDArray[np.bool_]
+    truncated: NDArray[np.bool_]
+    stepno: NDArray[np.int64]
+
+
 class Record:
-    """The memory of one fragment, cut into the rows that the steps write and the actor reads.
+    """The memory of one fragment, cut once into the rows that its steps read and write.
 
     Parameters
     ----------
@@ -72,28 +91,33 @@ class Record:
     memory : nest of Tensor
     arrays : nest of array
         Over the same memory.
-    obs, act, rew, fin, actor : list of nest of Tensor
-        Row t ``(1, B, ...)``, as the actor takes and gives it.
-    obs_out, act_out, rew_out, fin_out, terminated, truncated, stepno : list of nest of array
-        Row t ``(B, ...)``, as the lanes do.
+    rows : list of Row
+    last_obs : nest of Tensor ``(1, B, ...)``
+        What the last step leads to.
     """
 
     def __init__(self, memory: Any) -> None:
         self.memory = memory
-        self.arrays = as_arrays(memory)
+        self.arrays = arrays = as_arrays(memory)
         steps = len(memory["rew"])
-
-        def rows(name: str, count: int = steps) -> list[Any]:
-            return [take(memory[name], slice(t, t + 1)) for t in range(count)]
-
-        def array_rows(name: str, count: int = steps) -> list[Any]:
-            return [take(self.arrays[name], t) for t in range(count)]
-
-        self.obs, self.obs_out = rows("obs", steps + 1), array_rows("obs", steps + 1)
-        self.act, self.rew, self.fin, self.actor = map(rows, ("act", "rew", "fin", "actor"))
-        self.act_out, self.rew_out, self.fin_out = map(array_rows, ("act", "rew", "fin"))
-        self.terminated, self.truncated = map(array_rows, ("terminated", "truncated"))
-        self.stepno = array_rows("stepno")
+        self.rows = [
+            Row(
+                obs=take(memory["obs"], slice(t, t + 1)),
+                act=take(memory["act"], slice(t, t + 1)),
+                rew=memory["rew"][t : t + 1],
+                fin=memory["fin"][t : t + 1],
+                actor=take(memory["actor"], slice(t, t + 1)),
+                act_out=take(arrays["act"], t),
+                obs_out=take(arrays["obs"], t + 1),
+                rew_out=arrays["rew"][t],
+                fin_out=arrays["fin"][t],
+                terminated=arrays["terminated"][t],
+                truncated=arrays["truncated"][t],
+                stepno=arrays["stepno"][t],
+            )
+            for t in range(steps)
+        ]
+        self.last_obs = take(memory["obs"], slice(steps, steps + 1))
         self._final = self.arrays["final"]
         self._num_final = 0
 
@@ -101,8 +125,9 @@ class Record:
         """Forget the final observations of what was here before."""
         self._num_final = self._final["count"][0] = 0
 
-    def keep_final(self, t: int, lanes: NDArray[np.intp], obs: Any) -> None:
-        """Note the final observations ``obs[lanes]`` of episodes that ended with step `t`."""
+    def keep_final(self, t: int, lanes: NDArray[np.intp]) -> None:
+        """Note what step `t` has led `lanes` to, where their episodes ended."""
+        obs = self.rows[t].obs_out
         final, start = self._final, self._num_final
         stop = self._num_final = start + len(lanes)
         final["t"][start:stop] = t
@@ -147,8 +172,9 @@ def _join_finals(records: Sequence[Any]) -> Final:
     finals, first = [], 0
     for record in records:
         final = record["final"]
-        parts = take({**final, "count": None}, slice(0, int(final["count"])))
-        finals.append((parts["t"], parts["lane"] + first, parts["obs"]))
+        rows = slice(0, int(final["count"]))
+        obs = map_nest(lambda leaf, rows=rows: leaf[rows], final["obs"])
+        finals.append((final["t"][rows], final["lane"][rows] + first, obs))
         first += record["fin"].shape[1]
     return Final(*map_nest(lambda *parts: torch.cat(parts), *finals))
 

@@ -9,7 +9,7 @@ import torch
 from counting import Count, Follower, Policy, Recurrent
 
 from plangym_like.batchers.returns import pyt_returns
-from plangym_like.batchers.rollout import BaseActorModule, evaluate, multi, same
+from plangym_like.batchers.rollout import BaseActorModule, evaluate, multi, same, single
 from plangym_like.errors import InputError
 
 
@@ -153,3 +153,20 @@ def test_actors_leave_their_inputs_alone() -> None:
     assert gru.value(obs, act, rew, fin, hx=hx).shape == (1, 2)
     assert not gru.value(obs, act, rew, fin, hx=hx).requires_grad
     assert np.isfinite(gru.value(obs, act, rew, fin).numpy()).all()
+
+
+class _Climber(Follower):
+    """Finds its answer by following a gradient."""
+
+    def forward(self, obs: Any, *rest: Any, hx: Any = None) -> Any:
+        with torch.enable_grad():
+            action = torch.zeros(obs.shape[:-1], requires_grad=True)
+            loss = ((action - (obs[..., 0] % 4).float()) ** 2 * self.weight).sum()
+            (slope,) = torch.autograd.grad(loss, action)
+        return (-slope / 2).round().long().detach(), (), {}
+
+
+@pytest.mark.parametrize("n_workers", [0, 1])
+def test_an_actor_may_follow_gradients_itself(n_workers: int) -> None:
+    with single.rollout(Count, _Climber(), 7, 2, n_workers=n_workers) as it:
+        assert next(it).state.act[:, 0].tolist() == [0, 1, 2, 3, 0, 1, 2]
