@@ -15,6 +15,7 @@ DEMO_DIR ?= demo
 
 help:
 	@echo "make demo   search $(DEMO_ENV) for about $(DEMO_SECONDS) seconds and show what was found"
+	@echo "make learn  let the learners in examples/ learn, five seeds each, and draw their curves"
 	@echo "make test   lint, type-check, build the docs, run every test and documented example"
 	@echo "make lint   ruff and mypy --strict alone"
 	@echo "make faults try hard to kill, hang, leak and confuse it: minutes"
@@ -25,6 +26,9 @@ help:
 demo: .venv/.demo
 	$(BIN)/python examples/fmc.py $(DEMO_ENV) --seconds $(DEMO_SECONDS) --out $(DEMO_DIR)
 	$(BIN)/python examples/replay.py $(DEMO_DIR)/actions.json
+
+learn: .venv/.test
+	$(BIN)/python examples/reinforce.py --seeds 0 1 2 3 4 --out learn/reinforce.png
 
 test: lint docs
 	$(BIN)/python -m pytest --quiet
@@ -45,7 +49,7 @@ bench: .venv-bench/.bench
 	$(BENCH_BIN)/python docs/copy_table.py
 
 clean:
-	rm -rf .venv .venv-bench demo build docs/_build *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-bench demo learn build docs/_build *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # A stamp per target in the virtual environment: installing again waits for a change of the metadata.
