@@ -46,6 +46,7 @@ docs: .venv/.test
 
 bench: .venv-bench/.bench
 	$(BENCH_BIN)/python benchmarks/bench.py
+	$(BENCH_BIN)/python benchmarks/ray_bench.py
 	$(BENCH_BIN)/python docs/copy_table.py
 
 clean:
@@ -55,7 +56,7 @@ clean:
 # A stamp per target in the virtual environment: installing again waits for a change of the metadata.
 .venv/.demo: EXTRAS := atari,classic-control,viz
 .venv/.test: EXTRAS := dev,docs,atari,classic-control,box2d,mujoco,dm-control,viz,torch
-.venv-bench/.bench: EXTRAS := bench,atari,classic-control,viz
+.venv-bench/.bench: EXTRAS := bench,atari,classic-control,viz,ray
 
 .venv/.%: setup.cfg pyproject.toml .venv/.created
 	@echo "installing plangym_like[$(EXTRAS)] into .venv"

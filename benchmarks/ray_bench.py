@@ -15,7 +15,9 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
+import pickle
 import statistics
 import sys
 import time
@@ -38,6 +40,13 @@ ENTRIES = (
         "ours",
         {"n_workers": CORES, "ray": True, "object_store_memory": STORE_NBYTES},
     ),
+    Entry(
+        "ray_far",
+        f"RayEnv, {CORES} workers, all through Ray as to another machine",
+        "ours",
+        "ours",
+        {"n_workers": CORES, "ray": True, "object_store_memory": STORE_NBYTES, "far": True},
+    ),
     Entry("raw", f"{CORES} raw loops at once", "raw", "raw", {"processes": CORES}),
     Entry(
         "plangym_ray",
@@ -55,9 +64,12 @@ ENTRIES = (
     ),
 )
 OPEN_CHUNKS = 2000
+ROWS = 256
+# What is measured of rows: kind of observation and frames (steps of a rollout) in each.
+KINDS = (("ram", 1), ("rgb", 1), ("ram", 100))
 HORIZONS = (1, 10, 100, 1000)
 # What the projection takes for granted.
-NODE_CORES, NODES, NIC_BYTES = 32, 1000, 25e9 / 8
+NODE_CORES, NODES, NIC_BYTES, CHUNK_SECONDS = 32, 1000, 25e9 / 8, 1.0
 
 
 def throughput(rounds: int, seconds: float, interpreters: dict[str, str]) -> dict[str, Any]:
@@ -86,55 +98,75 @@ def throughput(rounds: int, seconds: float, interpreters: dict[str, str]) -> dic
 
 
 def costs(seconds: float) -> dict[str, Any]:
-    """Return what a chunk, a row and a byte cost the process that deals them out."""
-    import numpy as np
+    """Return what a chunk, a row and a byte cost the process that deals them out.
 
-    import plangym_like
-
-    options: dict[str, Any] = {
-        "ray": True,
-        "n_workers": CORES,
-        "isolate": True,
-        "object_store_memory": STORE_NBYTES,
-    }
-    found: dict[str, Any] = {}
-    with plangym_like.make("CartPole-v1", **options) as env:
-        env.wait_ready(60)
+    Actors are treated as if they were on other machines.
+    """
+    found: dict[str, Any] = {"rows": []}
+    with _far("CartPole-v1") as env:
         state = env.reset(seed=0).state
         wall, cpu, _ = _repeat(lambda: env.step_batch([1], state), seconds)
         found["chunk"] = {"round_trip_seconds": wall, "driver_cpu_seconds": cpu}
+        found["chunk"]["message_bytes"] = _message_bytes(env, state)
         found["open_chunks"] = {"count": OPEN_CHUNKS, "wait_seconds": _wait_among_many()}
-        with plangym_like.make(MS_PACMAN, obs_type="ram", frameskip=1, **options) as game:
-            game.wait_ready(60)
-            found["rows"] = {}
-            start = game.reset(seed=0).state
-            rng = np.random.default_rng(0)
-            plan = rng.integers(0, game.action_space.n, (256, 240))
-            roots = game.rollout_batch(plan, start).states
-            for horizon in (1, 100):
-                actions = plan[:, :horizon]
-                found["rows"][str(horizon)] = _row_costs(game, actions, roots, seconds)
+        for obs_type, horizon in KINDS:
+            found["rows"].append(_row_costs(obs_type, horizon, seconds))
     return found
 
 
-def _row_costs(env: Any, actions: Any, roots: Any, seconds: float) -> dict[str, float]:
-    count, horizon = actions.shape
-    if horizon == 1:
-        actions = actions[:, 0]
-    call = env.step_batch if horizon == 1 else env.rollout_batch
-    call(actions, roots)
-    before = env.stats.bytes_sent, env.stats.bytes_received, env.stats.chunks
-    wall, cpu, times = _repeat(lambda: call(actions, roots), seconds)
-    after = env.stats.bytes_sent, env.stats.bytes_received, env.stats.chunks
-    sent, received, chunks = (
-        (late - early) / times for late, early in zip(after, before, strict=True)
+def _far(name: str, **kwargs: Any) -> Any:
+    """Make an environment whose batches all go through Ray, as to other machines."""
+    import plangym_like
+
+    env = plangym_like.make(
+        name, ray=True, n_workers=CORES, isolate=True, object_store_memory=STORE_NBYTES, **kwargs
     )
+    env.wait_ready(60)
+    for lane in env.batch_env.lanes:
+        lane.near = False
+    return env
+
+
+def _message_bytes(env: Any, state: Any) -> int:
+    """Return the bytes of a chunk's messages, both ways, beyond its arrays."""
+    from plangym_like.parallel.cluster.chunk import Harvest, order_nbytes, order_of
+
+    layout = env.plan_env.layout
+    order = order_of(layout.check([1], state, 1, None), None, 0, 1, states=True, obs=True)
+    result = env.step_batch([1], state)
+    harvest = Harvest(0.0, {})
+    harvest.take(layout, order, result)
+    rows = layout.allocate(order.inputs(state[None]))
+    arrays = order_nbytes(order) + harvest.put(layout, rows, 0)
+    return len(pickle.dumps(order, 5)) + len(pickle.dumps(harvest, 5)) - arrays
+
+
+def _row_costs(obs_type: str, horizon: int, seconds: float) -> dict[str, Any]:
+    import numpy as np
+
+    with _far(MS_PACMAN, obs_type=obs_type, frameskip=1) as env:
+        rng = np.random.default_rng(0)
+        plan = rng.integers(0, env.action_space.n, (ROWS, 240))
+        roots = env.rollout_batch(plan, env.reset(seed=0).state).states
+        call = env.step_batch if horizon == 1 else env.rollout_batch
+        actions = plan[:, 0] if horizon == 1 else plan[:, :horizon]
+        names = "bytes_sent", "bytes_received", "chunks"
+        call(actions, roots)
+        before = [getattr(env.stats, name) for name in names]
+        wall, cpu, times = _repeat(lambda: call(actions, roots), seconds)
+        # One more went before those that were timed.
+        after = [getattr(env.stats, name) for name in names]
+        sent, received, chunks = (
+            (late - early) / (times + 1) for late, early in zip(after, before, strict=True)
+        )
     return {
-        "bytes_sent": sent / count,
-        "bytes_received": received / count,
-        "chunks_a_batch": chunks,
-        "driver_cpu_seconds": cpu / count,
-        "wall_seconds": wall / count,
+        "obs_type": obs_type,
+        "horizon": horizon,
+        "bytes_sent": sent / ROWS,
+        "bytes_received": received / ROWS,
+        "rows_a_chunk": ROWS / chunks,
+        "driver_cpu_seconds": cpu / ROWS,
+        "wall_seconds": wall / ROWS,
     }
 
 
@@ -165,40 +197,58 @@ def _wait_among_many() -> float:
     return wall
 
 
+def model(found: dict[str, Any]) -> dict[str, float]:
+    """Return the driver's CPU seconds for a chunk, for a row and for a byte of it.
+
+    Rows with pictures tell what a byte costs, and rows without them what is left for the row.
+    """
+    chunk = found["chunk"]["driver_cpu_seconds"]
+    small, large = found["rows"][0], found["rows"][1]
+
+    def nbytes(row: dict[str, Any]) -> float:
+        return float(row["bytes_sent"] + row["bytes_received"])
+
+    def beyond_chunk(row: dict[str, Any]) -> float:
+        return float(row["driver_cpu_seconds"] - chunk / row["rows_a_chunk"])
+
+    byte = (beyond_chunk(large) - beyond_chunk(small)) / (nbytes(large) - nbytes(small))
+    byte = max(0.0, byte)
+    row = max(0.0, beyond_chunk(small) - byte * nbytes(small))
+    return {"chunk": chunk, "row": row, "byte": byte}
+
+
 def projection(found: dict[str, Any], rate: float) -> list[dict[str, Any]]:
     """Return, for plans of T frames a row, how many nodes one driver keeps busy, and what limits.
 
     `rate` is frames per second of this machine's cores together.
     """
-    one, many = found["rows"]["1"], found["rows"]["100"]
+    cost = model(found)
+    one, many = found["rows"][0], found["rows"][2]
     frames = rate / CORES * NODE_CORES
-    chunk = found["chunk"]["driver_cpu_seconds"]
-    rows_a_chunk = 256 / many["chunks_a_batch"]
-    # What a row costs beyond its share of a chunk, which in larger batches is shared by more rows.
-    cpu_row = max(0.0, one["driver_cpu_seconds"] - one["chunks_a_batch"] * chunk / 256)
-    nbytes_frame = (many["bytes_received"] - one["bytes_received"]) / 99
-    sent_frame = (many["bytes_sent"] - one["bytes_sent"]) / 99
     table = []
     for horizon in HORIZONS:
-        rows_a_node = frames / horizon
-        received = one["bytes_received"] + nbytes_frame * (horizon - 1)
-        sent = one["bytes_sent"] + sent_frame * (horizon - 1)
-        cpu = cpu_row * (received + sent) / (one["bytes_received"] + one["bytes_sent"])
+        sent, received = (
+            one[name] + (many[name] - one[name]) / 99 * (horizon - 1)
+            for name in ("bytes_sent", "bytes_received")
+        )
+        rows = frames / horizon  # that a node steps in a second
+        cpu = rows * (cost["row"] + cost["byte"] * (sent + received))
         limits = {
-            "driver's CPU": 1 / (cpu + chunk / rows_a_chunk) / rows_a_node,
-            "driver's network": NIC_BYTES / max(received, sent) / rows_a_node,
+            "the driver's CPU": 1 / (cpu + cost["chunk"] / CHUNK_SECONDS),
+            "its network": NIC_BYTES / (rows * max(sent, received)),
         }
         limit = min(limits, key=lambda name: limits[name])
-        nodes = limits[limit]
+        nodes = min(NODES, limits[limit])
         table.append(
             {
                 "horizon": horizon,
                 "bytes_sent": round(sent),
                 "bytes_received": round(received),
-                "nodes": round(nodes, 1),
+                "nodes": round(limits[limit], 1),
                 "limit": limit,
-                "frames_a_second": round(min(nodes, NODES) * frames),
-                "drivers_for_all": max(1, -(-NODES // max(1, int(nodes)))),
+                "frames_a_second": round(nodes * frames),
+                "batch_rows": round(nodes * rows * 2 * CHUNK_SECONDS),
+                "drivers_for_all": max(1, math.ceil(NODES / limits[limit])),
             }
         )
     return table
@@ -225,35 +275,48 @@ def markdown(results: dict[str, Any]) -> str:
         lines.append(
             f"| {row['label']} | {row['rate']:,} | {'' if not ratio else f'{ratio:.2f}'} |"
         )
-    found = results["costs"]
-    chunk, rows = found["chunk"], found["rows"]
-    lines += ["", "| what | measured |", "| --- | --- |"]
-    lines.append(
-        f"| a chunk of one row, there and back | {chunk['round_trip_seconds'] * 1e3:.2f} ms |"
-    )
-    lines.append(f"| the driver's CPU for it | {chunk['driver_cpu_seconds'] * 1e3:.2f} ms |")
-    for horizon, cost in rows.items():
-        what = f"a row of {horizon} frame{'s' if horizon != '1' else ''}"
-        lines.append(f"| {what}: bytes sent | {cost['bytes_sent']:,.0f} |")
-        lines.append(f"| {what}: bytes received | {cost['bytes_received']:,.0f} |")
-        lines.append(f"| {what}: the driver's CPU | {cost['driver_cpu_seconds'] * 1e6:.1f} us |")
-    many = found["open_chunks"]
-    lines.append(
-        f"| looking for an answer among {many['count']:,} open chunks "
-        f"| {many['wait_seconds'] * 1e3:.1f} ms |"
-    )
+    found, cost = results["costs"], results["model"]
+    chunk, many = found["chunk"], found["open_chunks"]
+    lines += [
+        "",
+        "| a chunk | measured |",
+        "| --- | --- |",
+        f"| of one row, there and back | {chunk['round_trip_seconds'] * 1e3:.2f} ms |",
+        f"| the driver's CPU for it | {chunk['driver_cpu_seconds'] * 1e3:.2f} ms |",
+        f"| bytes of its messages beyond the arrays | {chunk['message_bytes']:,} |",
+        (
+            f"| looking for an answer among {many['count']:,} open chunks "
+            f"| {many['wait_seconds'] * 1e3:.1f} ms |"
+        ),
+        "",
+        "| a row of MsPacman | bytes sent | received | rows a chunk | the driver's CPU |",
+        "| --- | --- | --- | --- | --- |",
+    ]
+    for row in found["rows"]:
+        frames = f"{row['horizon']} frame{'s' if row['horizon'] > 1 else ''}"
+        lines.append(
+            f"| {row['obs_type'].upper()}, {frames} | {row['bytes_sent']:,.0f} "
+            f"| {row['bytes_received']:,.0f} | {row['rows_a_chunk']:.0f} "
+            f"| {row['driver_cpu_seconds'] * 1e6:.1f} us |"
+        )
     lines += [
         "",
         (
-            "| frames a row | bytes sent | received | nodes that one driver keeps busy | limited "
-            f"by | drivers for {NODES:,} nodes |"
+            f"So the driver pays {cost['chunk'] * 1e3:.2f} ms a chunk, {cost['row'] * 1e6:.1f} us "
+            f"a row and {cost['byte'] * 1e9:.2f} ns a byte."
         ),
-        "| --- | --- | --- | --- | --- | --- |",
+        "",
+        (
+            f"| frames a row | bytes sent | received | nodes of {NODE_CORES} cores that one driver "
+            f"keeps busy | limited by | rows in such a batch | drivers for {NODES:,} nodes |"
+        ),
+        "| --- | --- | --- | --- | --- | --- | --- |",
     ]
     for row in results["projection"]:
         lines.append(
             f"| {row['horizon']:,} | {row['bytes_sent']:,} | {row['bytes_received']:,} "
-            f"| {row['nodes']:,} | {row['limit']} | {row['drivers_for_all']:,} |"
+            f"| {row['nodes']:,} | {row['limit']} | {row['batch_rows']:,} "
+            f"| {row['drivers_for_all']:,} |"
         )
     return "\n".join(lines) + "\n"
 
@@ -279,8 +342,9 @@ def main() -> int:
         "nodes": NODES,
         "cores_a_node": NODE_CORES,
         "network_bytes_a_second": NIC_BYTES,
-        "rows_a_chunk": "as many as in the measured batches",
+        "chunk_seconds": CHUNK_SECONDS,
     }
+    results["model"] = model(results["costs"])
     results["projection"] = projection(results["costs"], rates["parallel"])
     text = markdown(results)
     print(text)

@@ -30,14 +30,16 @@ def open_job(job: Job, *, n_workers: int | None, **where: Any) -> Work:
     return Work(step=step, close=env.close, evidence=summarise(observations, rewards))
 
 
-def make(job: Job, *, n_workers: int | None, **where: Any) -> Any:
-    """Make the environment; `where` may name a cluster."""
+def make(job: Job, *, n_workers: int | None, far: bool = False, **where: Any) -> Any:
+    """Make the environment; `where` may name a cluster, `far`: as if its nodes were elsewhere."""
     import plangym_like
 
     options: dict[str, Any] = {"frameskip": 1, "obs_type": job.obs_type} if job.atari else {}
     env = plangym_like.make(job.env_id, n_workers=n_workers, **options, **where)
     if where.get("ray"):
         env.wait_ready(60)
+        for lane in env.batch_env.lanes:
+            lane.near = lane.near and not far
     return env
 
 

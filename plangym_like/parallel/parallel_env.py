@@ -153,8 +153,8 @@ class ParallelEnv:
     def __getstate__(self) -> dict[str, Any]:
         if self._env is not None:
             raise TypeError(
-                "a ParallelEnv with live processes cannot be pickled: send its state rows, or make "
-                "it with delay_setup=True and pickle it before its first use"
+                f"a {type(self).__name__} with live processes cannot be pickled: send its state "
+                "rows, or make it with delay_setup=True and pickle it before its first use"
             )
         return self.__dict__
 

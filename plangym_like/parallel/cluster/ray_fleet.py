@@ -188,6 +188,8 @@ class RayFleet:
         ------
         TimeoutError
             They do not after `timeout` seconds.
+        WorkerStartError
+            The cluster has had no place for any of them for minutes.
         """
         until = None if timeout is None else time.monotonic() + timeout
         while not self.lanes or any(not lane.ready for lane in self.lanes):
@@ -196,6 +198,7 @@ class RayFleet:
                 raise TimeoutError(f"{waiting} actors do not stand after {timeout} seconds")
             self.survey()
             self.welcome(0.05)
+            self.ensure_hope()
 
     def welcome(self, seconds: float = 0.0) -> None:
         """Let actors in that have come to stand, waiting up to `seconds` for the first."""

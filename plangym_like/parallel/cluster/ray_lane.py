@@ -71,8 +71,8 @@ class RayLane:
 
     @property
     def speed(self) -> float:
-        """Rows per second, or the number of its processes as long as nothing is measured."""
-        return 1.0 / self.seconds_per_row if self.seconds_per_row else float(self.place.lanes)
+        """Rows per second; infinite before the first measurement."""
+        return 1.0 / self.seconds_per_row if self.seconds_per_row else float("inf")
 
     def send(self, owner: Any, chunk: Chunk, order: Order, states: Any) -> None:
         """Have `chunk` stepped."""

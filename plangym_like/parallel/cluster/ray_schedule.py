@@ -118,23 +118,35 @@ class RaySchedule:
     # Dealing out
 
     def _deal(self, depths: int = DEPTH) -> None:
-        for depth in range(depths):
-            for lane in self._fleet.lanes:
-                if not self._pending:
-                    break
-                if lane.ready and len(lane.tasks) == depth and not _has_suspect(lane):
-                    self._deal_to(lane)
+        if self._pending:
+            shares = self._shares()
+            for depth in range(depths):
+                for lane, part in shares.items():
+                    if not self._pending:
+                        break
+                    if len(lane.tasks) == depth and not _has_suspect(lane):
+                        self._deal_to(lane, part, alone=len(shares) == 1)
         if not self._pending and self._open:
             self._back_up()
 
-    def _deal_to(self, lane: RayLane) -> None:
+    def _shares(self) -> dict[RayLane, float]:
+        """Return which part of the work each actor that stands should get."""
+        lanes = [lane for lane in self._fleet.lanes if lane.ready]
+        if all(lane.seconds_per_row for lane in lanes):
+            weights = [lane.speed for lane in lanes]
+        else:
+            weights = [float(lane.place.lanes) for lane in lanes]
+        total = sum(weights)
+        return {lane: weight / total for lane, weight in zip(lanes, weights, strict=True)}
+
+    def _deal_to(self, lane: RayLane, part: float, *, alone: bool) -> None:
         chunk = self._pending[0]
         if chunk.suspect:
             if lane.tasks:
                 return
             self._pending.popleft()
         else:
-            size = self._size(lane)
+            size = self._size(lane, part, alone)
             if size < len(chunk):
                 self._pending[0] = Chunk(chunk.start + size, chunk.stop)
                 chunk = Chunk(chunk.start, chunk.start + size)
@@ -143,18 +155,14 @@ class RaySchedule:
         self._open.add(chunk)
         self._send(lane, chunk)
 
-    def _size(self, lane: RayLane) -> int:
+    def _size(self, lane: RayLane, part: float, alone: bool) -> int:
         """Return how many rows the lane's next chunk should have."""
         rest = sum(map(len, self._pending))
-        lanes = [other for other in self._fleet.lanes if other.ready]
-        measured = all(other.seconds_per_row for other in lanes)
-        if measured:
-            part = lane.speed / sum(other.speed for other in lanes)
-        else:
-            part = lane.place.lanes / sum(other.place.lanes for other in lanes)
         guided = -(-int(rest * part) // DEPTH)
-        # What is left at the end is dealt out finely only if there are several to deal it to.
-        least = self._rows.inputs.count * part / (_LAST_PIECES if len(lanes) > 1 else DEPTH)
+        # What is left at the end is dealt out finely only if there are several to deal it to; and
+        # with one, pieces only serve to send the first results while the last are stepped.
+        pieces = _LAST_PIECES if not alone else 1 if lane.near else DEPTH
+        least = self._rows.inputs.count * part / pieces
         most = _MOST_NBYTES / self._row_nbytes
         if lane.seconds_per_row:
             least = max(least, _LEAST_SECONDS / lane.seconds_per_row)
