@@ -66,31 +66,34 @@ class Batcher(GroupBatcher):
             for group in range(len(self._seeds)):
                 self._crew.submit(group, "reset", self._infos)
 
-    def execute(self, agent_info: Any = None) -> None:
+    def execute(
+        self, n_episodes: int | None = None, agent_info: Any = None, env_info: Any = None
+    ) -> None:
         """Begin to play the next chunk; never blocks.
 
         Parameters
         ----------
+        n_episodes : int, optional
+            How many environments there are in all, for those who like to say it.
         agent_info : DictTensor, optional
             Rows that take the place of those that `reset` was given, from now on.
+        env_info : DictTensor, optional
+            Where it is given, the environments are reset with it first.
         """
         self._usable()
         self._refuse_while_executing()
-        if self._infos is None:
-            self.reset()
+        if self._infos is None or env_info is not None:
+            self.reset(agent_info, env_info)
         agent = checked_info(agent_info, "agent_info")
         assert self._infos is not None
         if agent is not None:
             self._infos = Infos(agent, self._infos.env)
+        self._begin(dict.fromkeys(range(len(self._seeds)), ("chunk", n_episodes, agent)))
         self._executing = True
-        groups = range(len(self._seeds))
-        if self._failure is not None:
-            self._unfinished = set(groups)
-            return
-        weights = self._current_weights()
-        for group in groups:
-            self._crew.submit(group, "chunk", agent, weights)
-        self._begin(groups)
+
+    def reexecute(self) -> None:
+        """Begin to play the next chunk, with everybody told the same as before; never blocks."""
+        self.execute()
 
     def _refuse_while_executing(self) -> None:
         if self._executing:

@@ -115,21 +115,15 @@ class EpisodeBatcher(GroupBatcher):
     def _start(self, n_episodes: int, infos: Infos) -> None:
         if self._executing:
             raise InputError("the episodes of the last execute have not been got yet; call get()")
-        self._order = n_episodes, infos
-        self._executing = True
-        groups, bounds = range(len(self._seeds)), [0]
-        if self._failure is not None:
-            self._unfinished = set(groups)
-            return
-        weights = self._current_weights()
-        for group in groups:
-            bounds.append(n_episodes * (group + 1) // len(groups))
-        busy = [group for group in groups if bounds[group] < bounds[group + 1]]
-        for group in busy:
-            first, stop = bounds[group], bounds[group + 1]
-            share = Share(first, stop - first, infos.rows(first, stop))
-            self._crew.submit(group, "episodes", share, weights)
-        self._begin(busy)
+        num_groups = len(self._seeds)
+        orders = {}
+        for group in range(num_groups):
+            first, stop = (n_episodes * k // num_groups for k in (group, group + 1))
+            if first < stop:
+                share = Share(first, stop - first, infos.rows(first, stop))
+                orders[group] = "episodes", share
+        self._begin(orders)
+        self._order, self._executing = (n_episodes, infos), True
 
     def get(self, blocking: bool = True, timeout: float | None = None) -> Trajectories | None:
         """Return the episodes that were executed, ``[n_episodes, T, ...]``, the user's to keep.

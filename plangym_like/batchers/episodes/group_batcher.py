@@ -102,21 +102,27 @@ class GroupBatcher:
         self._num_running: dict[int, int] = {}
         self._harvest = Harvest()
         if min(np.diff(sorted(self._seeds)), default=_FAR) < _FAR:
-            self._ask_n_envs()
+            try:
+                self._ask_n_envs()
+            except BaseException:
+                self.close()
+                raise
 
     def _ask_n_envs(self) -> None:
-        """Find out whether seeds overlap; what goes wrong here is told by the next `get`."""
+        """Find out whether seeds overlap; what goes wrong in a worker is told by the next `get`."""
+        job = self._crew.submit(0, "count_envs")
         try:
-            job = self._crew.submit(0, "count_envs")
-            if self._crew.wait(_ASK_SECONDS, job) is not None:
-                self._note_n_envs(job.result)
+            is_known = self._crew.wait(_ASK_SECONDS, job) is not None
         except Exception as error:
             self._failure = error
-            self._crew.close()
+            return
+        if is_known:
+            self._note_n_envs(job.result)
 
     def _note_n_envs(self, n_envs: int) -> None:
         if self._n_envs is not None:
             if n_envs != self._n_envs:
+                self.close()
                 raise InputError(
                     f"create_env made {n_envs} environments, and {self._n_envs} before; all groups "
                     "have equally many"
@@ -165,11 +171,18 @@ class GroupBatcher:
         self._weights = Weights(self._weights.version + 1, sent)
         return self._weights
 
-    def _begin(self, groups: Sequence[int]) -> None:
-        """Let `groups` take their first turn of what they have just been told."""
-        self._unfinished = set(groups)
+    def _begin(self, orders: Mapping[int, tuple[Any, ...]]) -> None:
+        """Tell groups what to play, and let them take their first turn.
+
+        `orders` are calls of their players: a method and its arguments, but for the weights.
+        """
+        self._unfinished = set(orders)
         self._harvest = Harvest()
-        for group in groups:
+        if self._failure is not None:  # the next `get` tells
+            return
+        weights = self._current_weights()
+        for group, order in orders.items():
+            self._crew.submit(group, *order, weights)
             self._take_turn(group, self._read.pop(group, []))
 
     def _take_turn(self, group: int, freed: list[int]) -> None:
@@ -189,6 +202,8 @@ class GroupBatcher:
             left = None if deadline is None else max(deadline - time.monotonic(), _GLANCE_SECONDS)
             job = self._crew.wait(left if blocking else _GLANCE_SECONDS)
             if job is None:
+                if not self._crew.num_pending:
+                    raise ClosedError("an interrupt has lost a part of it; make another batcher")
                 if not blocking:
                     return False
             elif job.method == "collect":

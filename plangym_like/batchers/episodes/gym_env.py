@@ -178,23 +178,22 @@ class GymInfEnv(GymEnv):
 def _observation(
     obs: Any, rewards: np.ndarray[Any, Any], flags: dict[str, Any], actions: Any
 ) -> DictTensor:
-    shown = _named(obs) if isinstance(obs, Mapping) else {"frame": _named(obs)}
+    shown = {"frame": obs} if not isinstance(obs, Mapping) else obs
     if taken := _OWN_FIELDS & shown.keys():
         raise InputError(f"parts of the observation are called {sorted(taken)}, as are our fields")
-    fields = {name: torch.from_numpy(flag) for name, flag in flags.items()}
-    reward, last_action = torch.from_numpy(rewards), _named(actions)
-    return DictTensor({**shown, "reward": reward, **fields, "last_action": last_action})
+    parts = {**shown, "reward": rewards, **flags, "last_action": actions}
+    return DictTensor({name: _named(part) for name, part in parts.items()}, rewards.shape)
 
 
 def _named(nest: Any) -> Any:
-    """Return a nest of arrays as tensors in nested dicts; parts without names get numbers."""
+    """Return a nest of arrays as nested DictTensors; parts without names are numbered."""
     if isinstance(nest, np.ndarray):
         return torch.from_numpy(nest)
     parts = nest
     if not isinstance(nest, Mapping):
         names = getattr(nest, "_fields", None) or map(str, range(len(nest)))
         parts = dict(zip(names, nest, strict=True))
-    return {name: _named(part) for name, part in parts.items()}
+    return DictTensor({name: _named(part) for name, part in parts.items()})
 
 
 def _as_actions(layout: Any, value: Any, n_rows: int, place: str) -> Any:

@@ -60,13 +60,16 @@ class Harvest:
             lengths[place[batch.rows]] += batch.lengths
         longest = int(lengths.max())
         padding = torch.arange(longest) >= lengths[:, None]
+        is_padded = bool(padding.any())
 
         def put_together(*parts: torch.Tensor) -> torch.Tensor:
             shape = (len(rows), longest, *parts[0].shape[2:])
             whole = torch.zeros(shape, dtype=parts[0].dtype)
             for batch, part in zip(self._batches, parts, strict=True):
                 whole[place[batch.rows], batch.start : batch.start + batch.longest] = part
-            return whole.masked_fill_(padding.view(*padding.shape, *(1,) * (whole.ndim - 2)), 0)
+            if is_padded:
+                whole.masked_fill_(padding.view(*padding.shape, *(1,) * (whole.ndim - 2)), 0)
+            return whole
 
         steps = map_nest(put_together, *(batch.tensors for batch in self._batches))
         record = TensorDict(steps, batch_size=[len(rows), longest])

@@ -17,7 +17,7 @@ from plangym_like.batchers.episodes.dict_tensor import DictTensor
 from plangym_like.batchers.episodes.group import Group
 from plangym_like.batchers.episodes.slots import Slots
 from plangym_like.batchers.episodes.vec_env import VecEnv
-from plangym_like.errors import InputError
+from plangym_like.errors import ClosedError, InputError
 
 # The name of the agent's weights in shared memory.
 WEIGHTS = "weights"
@@ -116,6 +116,11 @@ class Player:
         with RandomStreams(common).in_place():
             self._group = Group(env, recipe.create_agent(**recipe.agent_args))
 
+    @property
+    def _num_lanes(self) -> int:
+        """How many environments all groups have together."""
+        return self._group.n_envs * len(self._recipe.seeds)
+
     def _make_env(self) -> tuple[VecEnv, int]:
         number, given = self._place.group, self._recipe.seeds
         env = self._env_of(given[number])
@@ -155,12 +160,16 @@ class Player:
             self._group.start(n_envs, *infos.rows(number * n_envs, (number + 1) * n_envs))
 
     def _check_rows(self, info: DictTensor | None, name: str) -> None:
-        num_lanes = self._group.n_envs * len(self._recipe.seeds)
-        if info is not None and info.n_elems() != num_lanes:
-            raise InputError(f"{name} has {info.n_elems()} rows for {num_lanes} environments")
+        if info is not None and info.n_elems() != self._num_lanes:
+            raise InputError(f"{name} has {info.n_elems()} rows for {self._num_lanes} environments")
 
-    def chunk(self, agent_info: DictTensor | None, weights: Weights) -> None:
+    def chunk(self, num_lanes: int | None, agent_info: DictTensor | None, weights: Weights) -> None:
         """Get ready to go on with the lanes that run, for as many steps as a slot has."""
+        if num_lanes is not None and num_lanes != self._num_lanes:
+            raise InputError(
+                f"a Batcher plays all of its {self._num_lanes} environments, not {num_lanes}; an "
+                "EpisodeBatcher plays any number of episodes"
+            )
         self._take_over(weights)
         self._group.forget_history()
         if agent_info is not None:
@@ -192,12 +201,16 @@ class Player:
         self._free.extend(freed)
         until = None if seconds is None else time.monotonic() + seconds
         finished = True
-        with self._streams.in_place(), torch.no_grad():
-            for waits in self._work:
-                self._place.beat()
-                if waits or (until is not None and time.monotonic() > until):
-                    finished = False
-                    break
+        try:
+            with self._streams.in_place(), torch.no_grad():
+                for waits in self._work:
+                    self._place.beat()
+                    if waits or (until is not None and time.monotonic() > until):
+                        finished = False
+                        break
+        except BaseException as error:
+            self._work = _stopped_by(error)
+            raise
         pieces, self._pieces = self._pieces, []
         n_running = len(self._group.running)
         return Reply(pieces, finished, self._group.n_envs, n_running, self._wanted)
@@ -258,6 +271,16 @@ class Player:
     def close(self) -> None:
         """Close the agent and the environments."""
         self._group.close()
+
+
+def _stopped_by(error: BaseException) -> Iterator[bool]:
+    """Return what stands for work that cannot go on, because a step was left halfway."""
+    message = f"a {type(error).__name__} stopped the episodes in the middle of a step"
+
+    def refuse() -> bool:
+        raise ClosedError(message)
+
+    return iter(refuse, None)
 
 
 def slots_name(group: int) -> str:

@@ -132,7 +132,7 @@ class Rememberer(Counter):
 
 
 class Harmful(Count):
-    """Does harm on its third step: ``raise``, ``kill``, ``hang``; `begun` is made just before."""
+    """Does harm on its third step: ``raise``, ``kill``, ...; `begun` is made just before."""
 
     def __init__(self, harm: str, begun: Path | None = None) -> None:
         super().__init__()
@@ -144,6 +144,8 @@ class Harmful(Count):
                 self.begun.touch()
             if self.harm == "raise":
                 raise LookupError("the pole has gone")
+            if self.harm == "interrupt":
+                raise KeyboardInterrupt
             if self.harm == "kill":
                 os.kill(os.getpid(), signal.SIGKILL)
             while self.harm == "hang":

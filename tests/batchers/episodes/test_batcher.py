@@ -117,6 +117,23 @@ def test_infos_need_a_row_for_each_environment() -> None:
             batcher.get()
 
 
+def test_execute_may_be_told_everything_at_once() -> None:
+    answers = torch.arange(8)
+    with make(create_env=count_env) as batcher:
+        for _ in range(2):
+            batcher.execute(8, DictTensor({"answer": answers}), DictTensor({"end": answers + 1}))
+            part = batcher.get()
+            assert part is not None and part.lengths.tolist() == [1, 2, 3, 4, 5, 5, 5, 5]
+            assert part["action"][:, 0].tolist() == answers.tolist()
+        batcher.reexecute()
+        part = batcher.get()
+        assert part is not None and part.lengths.tolist() == [1, 2, 3]
+        assert part["action"][:, 0].tolist() == [5, 6, 7]
+        batcher.execute(3)
+        with pytest.raises(InputError, match="plays all of its 8 environments, not 3"):
+            batcher.get()
+
+
 def test_calls_out_of_order() -> None:
     with make() as batcher:
         with pytest.raises(InputError, match="nothing to get"):

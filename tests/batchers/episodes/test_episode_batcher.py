@@ -11,6 +11,7 @@ import pytest
 import torch
 from episode_envs import (
     END,
+    Count,
     Counter,
     Noisy,
     Rememberer,
@@ -21,8 +22,10 @@ from episode_envs import (
     endless_count_env,
     pixel_env,
 )
+from gymnasium.wrappers import TimeLimit
+from small_envs import Nested
 
-from plangym_like.batchers.episodes import Agent, DictTensor, EpisodeBatcher, Trajectories
+from plangym_like.batchers.episodes import Agent, DictTensor, EpisodeBatcher, GymEnv, Trajectories
 from plangym_like.errors import ClosedError, InputError, WorkerTimeoutError
 
 
@@ -118,6 +121,27 @@ def test_no_number_of_slots_is_too_small(n_threads: int, n_slots: int, n_timeste
     with make(n_threads, n_slots=n_slots, n_timesteps=n_timesteps) as batcher:
         for _ in range(2):
             assert_counts(gathered(batcher, 11, env_info=DictTensor({"end": ends})), ends)
+
+
+class _Stubborn(GymEnv):
+    """Does not know how to leave out environments, as a `VecEnv` need not."""
+
+    def stop_from(self, n: int) -> bool:
+        return False
+
+
+def _stubborn_env(seed: int) -> GymEnv:
+    return _Stubborn([Count() for _ in range(4)], seed)
+
+
+@pytest.mark.parametrize("n", [1, 3, 11])
+def test_environments_that_nobody_needs_may_run_along(n: int) -> None:
+    ends = 1 + (torch.arange(n) * 5) % 12
+    with make(create_env=_stubborn_env, n_slots=1, n_timesteps=2) as batcher:
+        for _ in range(2):
+            infos = {"env_info": DictTensor({"end": ends})}
+            infos["agent_info"] = DictTensor({"answer": torch.arange(n) % 10})
+            assert_counts(gathered(batcher, n, **infos), ends)
 
 
 def test_execute_again(shared: EpisodeBatcher) -> None:
@@ -254,6 +278,33 @@ def test_an_agent_may_answer_in_any_dtype() -> None:
         trajectories = gathered(batcher, 2)
     assert trajectories["half", "of"].dtype is torch.bfloat16
     assert torch.equal(trajectories["half", "of"][..., 1].float(), trajectories["action"] + 0.5)
+
+
+class _Mover(Agent):
+    """Says where it was told to move, in an action of parts."""
+
+    def __call__(self, state: Any, observation: Any, agent_info: Any = None, history: Any = None):
+        n = observation.n_elems()
+        assert observation["cargo"].n_elems() == n
+        action = {"move": torch.full((n, 2), 0.5), "pick": torch.full((n,), 2)}
+        return DictTensor(), DictTensor({"action": action}), DictTensor()
+
+
+def test_nests_keep_their_parts_and_dtypes() -> None:
+    def create_env(seed: int) -> GymEnv:
+        return GymEnv([TimeLimit(Nested(), 6) for _ in range(2)], seed)
+
+    with EpisodeBatcher(4, 4, 1, [3], _Mover, {}, create_env, {}) as batcher:
+        trajectories = gathered(batcher, 3)
+    single = TimeLimit(Nested(), 6)
+    obs, _ = single.reset(seed=4)
+    for t in range(6):
+        assert torch.equal(trajectories["place"][1, t], torch.from_numpy(obs["place"]))
+        assert trajectories["cargo", "0"][1, t] == obs["cargo"][0]
+        assert trajectories["cargo", "1"][1, t].tolist() == obs["cargo"][1].tolist()
+        obs, *_ = single.step({"move": np.full(2, 0.5, np.float32), "pick": 2})
+    assert trajectories["cargo", "1"].dtype is torch.int8
+    assert trajectories["action", "pick"].tolist() == [[2] * 6] * 3
 
 
 def test_what_was_got_is_the_users_to_keep(shared: EpisodeBatcher) -> None:

@@ -105,11 +105,13 @@ def test_a_worker_that_hangs_is_noticed_without_waiting_too(tmp_path: Path) -> N
             time.sleep(0.01)
 
 
-def wait_for(path: Path) -> None:
-    end = time.monotonic() + 60
-    while not path.exists():
-        assert time.monotonic() < end
-        time.sleep(0.005)
+def test_an_interrupt_in_this_process_leaves_nothing_half_done() -> None:
+    batcher = start(EpisodeBatcher, harmful_env, 0, harm="interrupt")
+    with batcher:
+        with pytest.raises(KeyboardInterrupt):
+            batcher.get()
+        with pytest.raises(ClosedError, match="a KeyboardInterrupt stopped the episodes"):
+            batcher.get()
 
 
 @KINDS
