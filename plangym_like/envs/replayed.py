@@ -50,9 +50,10 @@ class ReplayedSimulator(GymnasiumSimulator):
     replay_capacity : int, optional
         Steps that a state may lie behind its reset; by default what the id's time limit allows,
         and 1,000 at least. Rows are so much wider.
-    live_prefixes : int
-        Copies of the environment that each process keeps alive. A search is fast while it
-        continues no more branches at a time than there are copies.
+    live_prefixes : int, optional
+        Copies of the environment that each process keeps alive; 64 unless the family says
+        otherwise. A search is fast while it continues no more branches at a time in each process
+        than there are copies.
     simulator_kwargs
         As in `GymnasiumSimulator`.
 
@@ -67,16 +68,18 @@ class ReplayedSimulator(GymnasiumSimulator):
     snapshot = "replay"
     # Whether making it tries out if it is deterministic.
     tried: ClassVar[bool] = True
+    copies: ClassVar[int] = 64
 
     def __init__(
         self,
         name: str | Callable[..., gymnasium.Env[Any, Any]],
         *,
         replay_capacity: int | None = None,
-        live_prefixes: int = 64,
+        live_prefixes: int | None = None,
         **simulator_kwargs: Any,
     ) -> None:
-        for option, value in (("replay_capacity", replay_capacity), ("live", live_prefixes)):
+        options = {"replay_capacity": replay_capacity, "live_prefixes": live_prefixes}
+        for option, value in options.items():
             if value is not None and (not isinstance(value, int) or value < 1):
                 raise InputError(f"{option} is a whole number of at least 1, got {value!r}")
         self._capacity = replay_capacity
@@ -89,7 +92,9 @@ class ReplayedSimulator(GymnasiumSimulator):
         base = env.unwrapped
         self._histories = Histories(base.action_space)
         self._stage = Stage(base)
-        self._stage.prefixes = LivePrefixes(self._copy, self._histories, self._most, base)
+        self._stage.prefixes = LivePrefixes(
+            self._copy, self._histories, self._most or self.copies, base
+        )
         wrappers = list(chain(env))
         if not wrappers:
             return self._stage

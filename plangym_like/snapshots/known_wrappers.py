@@ -50,11 +50,18 @@ _CHANGING: dict[str, tuple[str, ...]] = {
     ),
 }
 _UNCHANGING: tuple[str, ...] = ("transform_action.", "transform_observation.", "transform_reward.")
-_UNCHANGING += ("array_conversion.", "jax_to_numpy.", "jax_to_torch.", "numpy_to_torch.")
+_UNCHANGING += ("jax_to_numpy.",)
+_FOREIGN = (
+    "it takes and gives arrays of another library, and batches here are numpy's; leave it out and "
+    "convert whole batches, as plangym_like.batchers does"
+)
 _IMPOSSIBLE = {
     f"{_OWN}rendering.RecordVideo": "it writes files; make a video of get_image() instead",
     f"{_OWN}rendering.HumanRendering": "it owns a window; show get_image() instead",
     f"{_OWN}rendering.RenderCollection": "its list of pictures has no end; use get_image() instead",
+    f"{_OWN}array_conversion.ArrayConversion": _FOREIGN,
+    f"{_OWN}jax_to_torch.JaxToTorch": _FOREIGN,
+    f"{_OWN}numpy_to_torch.NumpyToTorch": _FOREIGN,
 }
 
 

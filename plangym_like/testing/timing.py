@@ -19,7 +19,7 @@ def measure(evidence: Evidence) -> tuple[float, float, float]:
     States are restored in an order that no episode has, and each as if it had never been reached
     before: where a search comes back to states that it has just left, it may be faster.
     """
-    env = evidence.fresh()
+    env = evidence.used()
     chosen = evidence.chosen
     turns = iter(range(10**9))
 

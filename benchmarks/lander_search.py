@@ -1,0 +1,150 @@
+"""LunarLander deep in a search: branches that go on, and siblings that start where another stands.
+
+    python benchmarks/lander_search.py [--rows 64] [--depth 100] [--siblings 0.5]
+
+Box2D cannot be given a state, so the honest alternative is to play each row's whole episode again
+from its reset: that loop, on one core, is what is divided by. In each batch a share of the rows
+takes over another row's state, as a search clones its walkers, and all of them take one step.
+Every contender does the same batches; slices are interleaved, figures are medians. Rows of ours
+are compared with the loop's, byte for byte, as they are measured.
+
+plangym (0.1.32) rebuilds bodies from positions and velocities, which is not exact; it is timed on
+the same batches where it is installed, and its first rewards are compared too.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Callable
+from statistics import median
+from typing import Any
+
+import gymnasium
+import numpy as np
+
+import plangym_like
+
+ENV_ID = "LunarLander-v3"
+# The main engine more often than not: the lander stays in the air for longer.
+ODDS = (0.15, 0.15, 0.55, 0.15)
+
+
+class Plan:
+    """The batches: who takes over from whom, and every row's action."""
+
+    def __init__(self, rows: int, batches: int, depth: int, siblings: float, seed: int = 0) -> None:
+        random = np.random.default_rng(seed)
+        self.opening = random.choice(4, (depth, rows), p=ODDS)
+        self.parents = np.tile(np.arange(rows), (batches, 1))
+        moved = random.random((batches, rows)) < siblings
+        self.parents[moved] = random.integers(0, rows, int(moved.sum()))
+        self.actions = random.choice(4, (batches, rows), p=ODDS)
+
+
+def replay_each(plan: Plan) -> tuple[float, list[np.ndarray]]:
+    """Play every row from its reset, on one core; returns seconds and each batch's rewards."""
+    env = gymnasium.make(ENV_ID, max_episode_steps=-1).unwrapped
+    histories = [list(column) for column in plan.opening.T]
+    rewards = []
+    begun = time.perf_counter()
+    for parents, actions in zip(plan.parents, plan.actions, strict=True):
+        histories = [
+            [*histories[parent], action] for parent, action in zip(parents, actions, strict=True)
+        ]
+        row = np.empty(len(histories))
+        for index, history in enumerate(histories):
+            env.reset(seed=0)
+            for action in history:
+                row[index] = env.step(action)[1]
+        rewards.append(row)
+    return time.perf_counter() - begun, rewards
+
+
+def with_library(
+    make: Callable[[], Any], plan: Plan, *, reopen: bool = True
+) -> Callable[[], tuple[float, list[Any]]]:
+    """Return what runs the batches in an environment that has states.
+
+    `reopen` plays the opening before each run, as a search comes to its states.
+    """
+    env = make()
+    state = env.reset(**({"seed": 0} if hasattr(env, "snapshot") else {}))[0]
+    rows = plan.opening.shape[1]
+
+    def opened() -> Any:
+        states = [state] * rows
+        for actions in plan.opening:
+            states = env.step_batch(actions=list(actions), states=states)[0]
+        return states
+
+    kept: list[Any] = []
+
+    def run() -> tuple[float, list[Any]]:
+        if reopen or not kept:
+            kept[:] = [opened()]
+        states = kept[0]
+        rewards = []
+        begun = time.perf_counter()
+        for parents, actions in zip(plan.parents, plan.actions, strict=True):
+            chosen = [states[parent] for parent in parents]
+            result = env.step_batch(actions=list(actions), states=chosen)
+            states = result[0]
+            rewards.append(np.asarray(result[2], float))
+        return time.perf_counter() - begun, rewards
+
+    return run
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--rows", type=int, default=64)
+    parser.add_argument("--batches", type=int, default=8)
+    parser.add_argument("--depth", type=int, default=100)
+    parser.add_argument("--siblings", type=float, default=0.5)
+    parser.add_argument("--rounds", type=int, default=5)
+    chosen = parser.parse_args()
+    plan = Plan(chosen.rows, chosen.batches, chosen.depth, chosen.siblings)
+    contenders: dict[str, Callable[[], tuple[float, list[Any]]]] = {
+        "a loop that replays each row": lambda: replay_each(plan),
+        "plangym_like, serial": with_library(lambda: plangym_like.make(ENV_ID), plan),
+        "plangym_like, 2 workers": with_library(
+            lambda: plangym_like.make(ENV_ID, n_workers=2), plan
+        ),
+    }
+    try:
+        import plangym
+    except ImportError:
+        print("plangym is not installed here: it takes no part")
+    else:
+        make = {"serial": None, "2 workers": 2}
+        for name, count in make.items():
+            contenders[f"plangym, {name}"] = with_library(
+                lambda count=count: plangym.make(ENV_ID, n_workers=count), plan, reopen=False
+            )
+    seconds: dict[str, list[float]] = {name: [] for name in contenders}
+    exact: dict[str, bool] = dict.fromkeys(contenders, True)
+    for _ in range(chosen.rounds):
+        expected: list[np.ndarray] = []
+        for name, run in contenders.items():
+            taken, rewards = run()
+            seconds[name].append(taken)
+            expected = expected or rewards
+            exact[name] &= all(map(np.array_equal, expected, rewards))
+    count = chosen.rows * chosen.batches
+    base = seconds["a loop that replays each row"]
+    print(
+        f"{ENV_ID}, {chosen.rows} rows from depth {chosen.depth}, "
+        f"{chosen.siblings:.0%} of them siblings; medians of {chosen.rounds} rounds"
+    )
+    for name, taken in seconds.items():
+        ratio = median(one / other for one, other in zip(base, taken, strict=True))
+        print(
+            f"{name:32} {count / median(taken):10,.0f} transitions/s  {ratio:6.2f} of the loop  "
+            f"{'exact' if exact[name] else 'NOT exact'}"
+        )
+
+
+if __name__ == "__main__":
+    main()
