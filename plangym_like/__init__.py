@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from plangym_like.envs.box2d import Box2DEnv
     from plangym_like.envs.classic_control import ClassicControlEnv
     from plangym_like.envs.mujoco import MujocoEnv
+    from plangym_like.envs.own import OwnEnv
     from plangym_like.envs.pickled import PickledEnv
     from plangym_like.envs.replayed import ReplayedEnv
     from plangym_like.envs.toy_text import ToyTextEnv
@@ -42,6 +43,7 @@ _PLACES = {
     "Box2DEnv": "envs.box2d",
     "ClassicControlEnv": "envs.classic_control",
     "MujocoEnv": "envs.mujoco",
+    "OwnEnv": "envs.own",
     "PickledEnv": "envs.pickled",
     "ReplayedEnv": "envs.replayed",
     "ToyTextEnv": "envs.toy_text",
@@ -75,6 +77,7 @@ __all__ = [
     "ClassicControlEnv",
     "ExternalProcess",
     "MujocoEnv",
+    "OwnEnv",
     "ParallelEnv",
     "PickledEnv",
     "PlanEnv",

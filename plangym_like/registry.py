@@ -26,6 +26,7 @@ FAMILIES: dict[str, tuple[str, str]] = {
 GENERIC = ("plangym_like.envs.any_env", "AnyEnv")
 # How states are saved -> what saves them so, whatever the environment.
 SNAPSHOTS: dict[str, tuple[str, str]] = {
+    "native": ("plangym_like.envs.own", "OwnEnv"),
     "pickle": ("plangym_like.envs.pickled", "PickledEnv"),
     "replay": ("plangym_like.envs.replayed", "ReplayedEnv"),
 }
@@ -72,10 +73,9 @@ def family_of(name: str | Callable[..., Any], snapshot: str = "auto") -> Callabl
     InputError
         There is no such way to save states, or not for this environment.
     """
-    if snapshot not in ("auto", "native", *SNAPSHOTS):
+    if snapshot not in ("auto", *SNAPSHOTS):
         raise InputError(
-            f"snapshot is one of 'auto', 'native', {', '.join(map(repr, SNAPSHOTS))}, "
-            f"got {snapshot!r}"
+            f"snapshot is one of 'auto', {', '.join(map(repr, SNAPSHOTS))}, got {snapshot!r}"
         )
     place = GENERIC
     if isinstance(name, str):
@@ -89,13 +89,10 @@ def family_of(name: str | Callable[..., Any], snapshot: str = "auto") -> Callabl
     own_way = getattr(family.simulator_class, "snapshot", None)
     if snapshot in ("auto", own_way):
         return family
-    if snapshot != "native":
-        return _load(SNAPSHOTS[snapshot])
-    if place == GENERIC:
-        why = "it is of no family that has a snapshot of its own"
-    else:
+    if snapshot == "native" and place != GENERIC:
         why = getattr(family.simulator_class, "snapshot_note", "")
-    raise InputError(f"{name_of(name)} has no snapshot='native': {why}; leave it at 'auto'")
+        raise InputError(f"{name_of(name)} has no snapshot='native': {why}; leave it at 'auto'")
+    return _load(SNAPSHOTS[snapshot])
 
 
 def _load(place: tuple[str, str]) -> type[PlanEnv]:

@@ -17,6 +17,7 @@ from plangym_like.standing_env import name_of
 
 # Way -> module, simulator, and the options that no other way has.
 WAYS: dict[str, tuple[str, str, tuple[str, ...]]] = {
+    "native": ("own", "OwnSimulator", ()),
     "pickle": ("pickled", "PickledSimulator", ("allow_pickle",)),
     "replay": ("replayed", "ReplayedSimulator", ("replay_capacity", "live_prefixes")),
 }

@@ -340,9 +340,8 @@ def _compare_batches(env: Any, one: Any, other: Any, order: Any, how: str, step:
             left = spaces.take(getattr(one, name), int(index))
             if found := difference(left, spaces.take(getattr(other, name), row), singular):
                 raise Broken(step, found[0], f"{found[1]} (row {index}, {how})")
-        if found := difference(
-            *map(without_clock, (one.infos[int(index)], other.infos[row])), "info"
-        ):
+        infos = without_clock(one.infos[int(index)]), without_clock(other.infos[row])
+        if found := difference(infos[0], infos[1], "info"):
             raise Broken(step, found[0], f"{found[1]} (row {index}, {how})")
         if found := compare_states(env, one.states[int(index)], other.states[row]):
             raise Broken(step, found[0], f"{found[1]} (row {index}, {how})")
