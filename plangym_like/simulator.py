@@ -84,6 +84,16 @@ class Simulator(abc.ABC):
         """Fill `payload`, a copy of the current state's, from what the physics is made of."""
         raise SnapshotError(f"{type(self).__name__} cannot build a state from physical quantities")
 
+    def state_difference(self, one: Row, other: Row) -> tuple[str, str] | None:
+        """Return where two payloads differ in what they mean, and the two values.
+
+        Families whose bytes may differ without meaning override this.
+        """
+        if np.array_equal(one, other):
+            return None
+        place = int(np.argmax(one != other))
+        return f"byte {place}", f"{one[place]} and {other[place]}"
+
     # How is it read
 
     @abc.abstractmethod

@@ -80,6 +80,7 @@ class GymnasiumSimulator(Simulator):
             self.render_mode = "rgb_array"
         self._set_frameskip(frameskip)
         env = self.make_env()
+        self.render_mode = self.render_mode or getattr(env, "render_mode", None)
         if remove_time_limit:
             env = without_time_limit(env)
         for item in wrappers or ():
@@ -112,12 +113,9 @@ class GymnasiumSimulator(Simulator):
         """Return the environment without the user's wrappers."""
         if callable(self.name):
             return self.name(**self.env_kwargs)
-        return gymnasium.make(
-            self.name,
-            render_mode=self.render_mode,
-            disable_env_checker=True,
-            **self.env_kwargs,
-        )
+        # Left to itself, an environment may well have another mode than none.
+        mode: dict[str, Any] = {} if self.render_mode is None else {"render_mode": self.render_mode}
+        return gymnasium.make(self.name, disable_env_checker=True, **mode, **self.env_kwargs)
 
     def prepare(self) -> None:
         """Bring a new environment into a condition in which `write` works; default: one reset.

@@ -27,6 +27,7 @@ from plangym_like.errors import StateCapacityError, StateFormatError, UntrustedS
 from plangym_like.plan_env import PlanEnv
 from plangym_like.snapshots.chain_pickle import ChainPickle
 from plangym_like.snapshots.configuration import describe, qualified_name
+from plangym_like.snapshots.differences import object_difference
 from plangym_like.snapshots.fresh_memory import fresh_memory
 from plangym_like.snapshots.repetition import try_out
 from plangym_like.states import Row, padded, session_key
@@ -111,7 +112,7 @@ class PickledSimulator(GymnasiumSimulator):
 
     def fields(self, payloads: Row) -> dict[str, NDArray[Any]]:
         """Return the environment's attributes that are numbers or arrays, each ``(N, ...)``."""
-        memories = [self._pickle.loads(self._unsealed(payload))[-1] for payload in payloads]
+        memories = [self._memories(payload)[-1] for payload in payloads]
         holder = self._pickle.holders[-1]
         rows = [dict(holder.items(memory)) for memory in memories]
         found = {}
@@ -150,12 +151,23 @@ class PickledSimulator(GymnasiumSimulator):
         StateFormatError
             It is damaged; nothing has changed then.
         """
-        self._pickle.restore(self._pickle.loads(self._unsealed(payload)))
+        self._pickle.restore(self._memories(payload))
         self._fresh = None
 
     def write_base(self, payload: Row) -> None:
         """Do what `write` does: base and wrappers are one."""
         self.write(payload)
+
+    def state_difference(self, one: Row, other: Row) -> tuple[str, str] | None:
+        """Compare the memories, not the pickles."""
+        memories = [
+            {holder.place: memory for holder, memory in zip(holders, found, strict=True)}
+            for holders, found in ((self._pickle.holders, self._memories(p)) for p in (one, other))
+        ]
+        return object_difference(memories[0], memories[1], "")
+
+    def _memories(self, payload: Row) -> list[Any]:
+        return self._pickle.loads(self._unsealed(payload))
 
     def _unsealed(self, payload: Row) -> bytes:
         (length,) = _LENGTH.unpack(payload[: _LENGTH.size].tobytes())

@@ -15,6 +15,7 @@ from plangym_like.errors import InputError
 from plangym_like.parallel import nursery
 from plangym_like.parallel.batch_env import BatchEnv
 from plangym_like.parallel.external_process import ExternalProcess
+from plangym_like.parallel.registered import construct, spec_of
 from plangym_like.parallel.stats import Stats
 from plangym_like.plan_env import PlanEnv
 from plangym_like.standing_env import closed
@@ -98,7 +99,7 @@ class ParallelEnv:
         headless = None if kwargs.get("render_mode") == "human" else kwargs.get("render_mode")
         if "render_mode" in kwargs:
             env_kwargs["render_mode"] = headless
-        self._construct_worker = partial(env_class, name, **env_kwargs)
+        self._construct_worker = partial(construct, spec_of(name), env_class, name, **env_kwargs)
         self._env: PlanEnv | None = None
         self._batch_env: BatchEnv | None = None
         self._closed = False

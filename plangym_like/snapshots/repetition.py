@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import copy
-import pickle
 from typing import Any
 
 import gymnasium
 
 from plangym_like import random_state
 from plangym_like.errors import SnapshotError
-from plangym_like.snapshots import plain_data
 from plangym_like.snapshots.chain_pickle import ChainPickle
 from plangym_like.snapshots.configuration import qualified_name
+from plangym_like.snapshots.differences import difference
 
 _STEPS = 12
 _PARTS = ("observation", "reward", "terminated", "truncated", "info")
@@ -93,32 +92,17 @@ def compare(
     note = ""
     for step, (before, after) in enumerate(zip(first, again, strict=False), start + 1):
         for part, one, other in zip(_PARTS, before, after, strict=True):
-            if _same(one, other):
+            found = difference(one, other, part)
+            if found is None:
                 continue
+            place, values = found
             if part == "info":
-                differ = (key for key in {*one, *other} if not _same(one.get(key), other.get(key)))
-                note = f"info {sorted(map(str, differ))} is not the same when a step is repeated"
+                note = f"{place} is not the same when a step is repeated: {values}"
                 continue
             raise SnapshotError(
-                f"{name} does not repeat itself: the second time, the {part} of step {step} was "
-                f"{other!r} instead of {one!r}. {reason}"
+                f"{name} does not repeat itself: the {place} of step {step} was {values} the "
+                f"second time. {reason}"
             )
     if len(first) != len(again):
         raise SnapshotError(f"{name} does not repeat itself: the episode ended at another step")
     return note
-
-
-def _same(one: Any, other: Any) -> bool:
-    try:
-        return plain_data.encode(one) == plain_data.encode(other)
-    except SnapshotError:
-        pass
-    try:
-        if pickle.dumps(one) == pickle.dumps(other):
-            return True
-    except Exception:
-        return type(one) is type(other)
-    try:
-        return bool(one == other)
-    except Exception:
-        return False

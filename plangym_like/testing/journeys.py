@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 from dataclasses import dataclass, field
 from typing import Any
@@ -9,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from plangym_like.errors import StateError
-from plangym_like.states import Row
-from plangym_like.testing.differences import attributes, difference
+from plangym_like.snapshots.differences import attributes, difference
+from plangym_like.states import HEADER_NBYTES, Row
 
 # So many steps are taken beyond the end of an episode, which have to be as deterministic.
 _BEYOND = 3
@@ -109,14 +110,14 @@ def compare_states(env: Any, one: Row, other: Row) -> tuple[str, str] | None:
         again.append(env.get_state())
     if np.array_equal(*again):
         return None
-    try:
-        fields = [env.view_state(row) for row in (one, other)]
-    except Exception:
-        fields = [{}, {}]
-    if found := difference(*fields):
-        return f"next state {found[0]}", found[1]
-    place = int(np.argmax(one != other))
-    return f"next state, byte {place}", f"{one[place]} and {other[place]}"
+    payloads = [row[HEADER_NBYTES:] for row in (one, other)]
+    found: tuple[str, str] | None = env.simulator.state_difference(*payloads)
+    if found is None:
+        return None
+    with contextlib.suppress(Exception):
+        named = difference(env.view_state(one), env.view_state(other))
+        found = named or found
+    return f"next state {found[0]}", found[1]
 
 
 def attributes_after(env: Any, journey: Journey, count: int) -> dict[str, bytes]:

@@ -186,7 +186,7 @@ class Nest(Sleds):
 @pytest.mark.parametrize(
     "kind, reason",
     [
-        (Forgets, "does not repeat itself: the second time, the"),
+        (Forgets, "does not repeat itself: the observation"),
         (Objects, r"Objects\.save_state\(\) returned cannot be kept"),
         (Wrong, r"Wrong\.step_states does not do what step does: the reward of row 0"),
         (Chancy, "draws random numbers"),

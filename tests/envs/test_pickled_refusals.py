@@ -132,7 +132,7 @@ REFUSED = {
     Remembering: r"Remembering\.score cannot be saved: the function changes 'log', a list",
     Entangled: r"Entangled\.score cannot be saved: the function holds an object of class .*Cell",
     ClassCounter: r"ClassCounter does not repeat itself.*the reward of step 1 was",
-    ModuleCounter: r"ModuleCounter does not repeat itself.*the observation of step 1 was",
+    ModuleCounter: r"ModuleCounter does not repeat itself.*the observation.2. of step 1 was",
     SpaceDrawing: r"SpaceDrawing does not repeat itself.*draw from self.np_random",
     GlobalDrawing: r"GlobalDrawing does not repeat itself.*the reward of step",
     Ending: "Ending does not repeat itself",

@@ -13,7 +13,7 @@ from gymnasium.wrappers import TimeLimit
 import plangym_like
 from plangym_like import PickledEnv, check_env
 from plangym_like.errors import InputError
-from plangym_like.testing.differences import difference
+from plangym_like.snapshots.differences import difference
 from plangym_like.testing.report import PROMISES
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*already returned terminated")

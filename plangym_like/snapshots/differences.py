@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from collections import deque
 from typing import Any
 
@@ -50,6 +51,44 @@ def difference(one: Any, other: Any, place: str = "") -> tuple[str, str] | None:
     return None
 
 
+def object_difference(
+    one: Any, other: Any, place: str, seen: set[tuple[int, int]] | None = None
+) -> tuple[str, str] | None:
+    """Return where two objects differ, through all that they hold; which share what is no matter.
+
+    Two pickles of one and the same memory may differ in bytes: whether two equal strings are one
+    object is in them.
+    """
+    seen = set() if seen is None else seen
+    if one is other or (id(one), id(other)) in seen:
+        return None
+    seen.add((id(one), id(other)))
+    if type(one) is not type(other):
+        return place, f"{_shown(one)} and {_shown(other)}"
+    parts = [_parts_of(thing) for thing in (one, other)]
+    if parts[0] is None or parts[1] is None:
+        # An iterator that is pickled in another way may well go on in the same.
+        return None if hasattr(type(one), "__next__") else difference(one, other, place)
+    if parts[0].keys() != parts[1].keys():
+        return place, f"{_shown(list(parts[0]))} and {_shown(list(parts[1]))}"
+    for name, value in parts[0].items():
+        if found := object_difference(value, parts[1][name], f"{place}{name}", seen):
+            return found
+    return None
+
+
+def _parts_of(thing: Any) -> dict[str, Any] | None:
+    if isinstance(thing, dict):
+        return {f"[{key!r}]": value for key, value in thing.items()}
+    if isinstance(thing, list | tuple | deque):
+        return {f"[{index}]": value for index, value in enumerate(thing)}
+    if isinstance(thing, np.random.Generator):
+        return {".state": thing.bit_generator.state}
+    if hasattr(thing, "__dict__") and not isinstance(thing, (*FUNCTIONS, type)):
+        return {f".{name}": value for name, value in vars(thing).items()}
+    return None
+
+
 def _array_difference(one: Any, other: Any, place: str) -> tuple[str, str] | None:
     if one.dtype != other.dtype or one.shape != other.shape:
         return place, f"{one.dtype}{one.shape} and {other.dtype}{other.shape}"
@@ -70,7 +109,13 @@ def _bits(value: Any) -> bytes:
     try:
         return plain_data.encode(value)
     except SnapshotError:
-        return f"{type(value).__qualname__} {value!r}".encode()
+        pass
+    try:
+        return pickle.dumps(value)
+    except Exception:
+        # What shows no more than an address cannot be compared.
+        shown = "" if " at 0x" in repr(value) else repr(value)
+        return f"{type(value).__qualname__} {shown}".encode()
 
 
 def _shown(value: Any) -> str:
