@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from plangym_like.envs.atari import AtariEnv
     from plangym_like.envs.box2d import Box2DEnv
     from plangym_like.envs.classic_control import ClassicControlEnv
+    from plangym_like.envs.dm_control import DmControlEnv
     from plangym_like.envs.mujoco import MujocoEnv
     from plangym_like.envs.own import OwnEnv
     from plangym_like.envs.pickled import PickledEnv
@@ -42,6 +43,7 @@ _PLACES = {
     "AtariEnv": "envs.atari",
     "Box2DEnv": "envs.box2d",
     "ClassicControlEnv": "envs.classic_control",
+    "DmControlEnv": "envs.dm_control",
     "MujocoEnv": "envs.mujoco",
     "OwnEnv": "envs.own",
     "PickledEnv": "envs.pickled",
@@ -75,6 +77,7 @@ __all__ = [
     "BatchTransition",
     "Box2DEnv",
     "ClassicControlEnv",
+    "DmControlEnv",
     "ExternalProcess",
     "MujocoEnv",
     "OwnEnv",

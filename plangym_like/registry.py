@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import importlib
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -32,7 +33,12 @@ SNAPSHOTS: dict[str, tuple[str, str]] = {
 }
 
 # What a family needs that the package itself does not -> the extra that installs it.
-_EXTRAS = {"plangym_like.envs.mujoco": "mujoco"}
+_EXTRAS = {"plangym_like.envs.mujoco": "mujoco", "plangym_like.envs.dm_control": "dm-control"}
+
+# Tasks of dm_control's suite are named as in plangym ("walker-walk") or as in shimmy
+# ("dm_control/walker-walk-v0"), and not registered.
+_SUITE = ("plangym_like.envs.dm_control", "DmControlEnv")
+_SUITE_NAME = re.compile(r"dm_control/\w+-\w+-v0|[A-Za-z]\w*-(?!v\d+$)[A-Za-z]\w*")
 
 # Packages that register ids when they are imported -> the extra that installs them.
 _REGISTRARS = {"ale_py": "atari"}
@@ -78,7 +84,9 @@ def family_of(name: str | Callable[..., Any], snapshot: str = "auto") -> Callabl
             f"snapshot is one of 'auto', {', '.join(map(repr, SNAPSHOTS))}, got {snapshot!r}"
         )
     place = GENERIC
-    if isinstance(name, str):
+    if isinstance(name, str) and _is_suite_task(name):
+        place = _SUITE
+    elif isinstance(name, str):
         entry_point = find_spec(name).entry_point
         if isinstance(entry_point, str):
             matches = (FAMILIES[prefix] for prefix in FAMILIES if entry_point.startswith(prefix))
@@ -93,6 +101,23 @@ def family_of(name: str | Callable[..., Any], snapshot: str = "auto") -> Callabl
         why = getattr(family.simulator_class, "snapshot_note", "")
         raise InputError(f"{name_of(name)} has no snapshot='native': {why}; leave it at 'auto'")
     return _load(SNAPSHOTS[snapshot])
+
+
+def _is_suite_task(name: str) -> bool:
+    """Tell whether `name` is a task of dm_control's suite; imports it only if it may be one."""
+    if name in gymnasium.registry and not name.startswith("dm_control/"):
+        return False
+    if not _SUITE_NAME.fullmatch(name):
+        return False
+    try:
+        suite = importlib.import_module("plangym_like.envs.dm_control_suite")
+        return bool(suite.is_task(name))
+    except ImportError as error:
+        if not name.startswith("dm_control/"):
+            return False
+        raise MissingExtraError(
+            f"{name} needs dm_control: pip install 'plangym_like[dm-control]'"
+        ) from error
 
 
 def _load(place: tuple[str, str]) -> type[PlanEnv]:

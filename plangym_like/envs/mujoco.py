@@ -147,18 +147,10 @@ class MujocoSimulator(GymnasiumSimulator):
             whole = isinstance(steps, (int, np.integer)) and not isinstance(steps, bool)
             if not whole or not 0 <= steps < 2**63:
                 raise InputError(f"elapsed_steps is a whole number of at least 0, got {steps!r}")
-        mine = payload[: self._physics.nbytes]
-        self._physics.put(mine, physics)
+        if physics:
+            self._physics.compose(payload[: self._physics.nbytes], physics)
         if steps is not None:
             payload[self._base_nbytes :][:8].view(np.int64)[0] = steps
-        if not physics:
-            return
-        current = np.empty_like(mine)
-        self._physics.read(current)
-        self._physics.write(mine)
-        mujoco.mj_forward(self.base.model, self.base.data)
-        self._physics.read(mine)
-        self._physics.write(current)
 
     # How is it read
 

@@ -105,8 +105,10 @@ class PhysicsMemory:
                 found[name] = numbers[:, place].reshape(len(payloads), *shape)
         return found
 
-    def put(self, payload: Row, physics: Mapping[str, Any]) -> None:
-        """Write named parts of the integration state into `payload`.
+    def compose(self, payload: Row, physics: Mapping[str, Any]) -> None:
+        """Write named parts of the integration state into `payload`, and what depends on them.
+
+        The simulation itself stays in its integration state.
 
         Raises
         ------
@@ -132,6 +134,12 @@ class PhysicsMemory:
         numbers = payload[: self.state_nbytes].view(np.float64)
         for name, value in values.items():
             numbers[self.places[name][0]] = value.ravel()
+        current = np.empty(self.nbytes, np.uint8)
+        self.read(current)
+        self.write(payload)
+        mujoco.mj_forward(self._model, self._data)
+        self.read(payload)
+        self.write(current)
 
 
 def lay_out(

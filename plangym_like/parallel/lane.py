@@ -117,13 +117,13 @@ def portion(remaining: int, seconds_per_row: float) -> int:
     """Return how many rows to step before looking up: fewer toward the end, so that lanes even out.
 
     >>> portion(1000, 1e-4), portion(8, 1e-4), portion(1000, 0.0)
-    (20, 2, 1)
+    (20, 4, 1)
     """
     if seconds_per_row <= 0.0:
         return 1
     fine = max(1, int(_FINE_SECONDS / seconds_per_row))
     coarse = max(1, int(_COARSE_SECONDS / seconds_per_row))
-    return min(remaining, max(fine, min(coarse, remaining // 4)))
+    return min(remaining, max(fine, min(coarse, remaining // 2)))
 
 
 def faded_minimum(best: float, measured: float) -> float:

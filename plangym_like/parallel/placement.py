@@ -8,6 +8,7 @@ caller drops them.
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
@@ -153,7 +154,7 @@ def _carve(memory: Memory, arrays: list[Leaf]) -> Iterator[NDArray[Any]]:
 
 
 def _nbytes(shape: tuple[int, ...], dtype: np.dtype[Any]) -> int:
-    return int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
+    return math.prod(shape) * dtype.itemsize
 
 
 def _rounded(nbytes: int) -> int:

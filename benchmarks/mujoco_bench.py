@@ -1,0 +1,176 @@
+"""Measure MuJoCo: our batches beside ``mujoco.rollout``, plangym, and a pool of processes.
+
+Run it from anywhere::
+
+    python benchmarks/mujoco_bench.py           # writes docs/figures/mujoco.json and mujoco.md
+    python benchmarks/mujoco_bench.py --quick   # a rough look, writes nothing
+    python benchmarks/mujoco_bench.py --python mujoco_plangym=/path/to/python
+
+``mujoco.rollout`` does the physics alone; ours come with next states, observations, rewards, flags
+and infos. Every contender lives in a process of its own and is measured in turn.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from bench import machine
+from interleave import Contest, Entry, paired_ratio
+
+FIGURES = Path(__file__).resolve().parent.parent / "docs" / "figures"
+ROWS, HORIZON = 256, 20
+
+
+@dataclass(frozen=True)
+class Task:
+    """One table: what is stepped, by whom, and which ratio is promised."""
+
+    key: str
+    title: str
+    env_id: str
+    entries: tuple[Entry, ...]
+    over: str
+    at_least: float
+
+
+def _ours(n_workers: int | None, horizon: int = 0) -> Entry:
+    label = f"plangym_like, {n_workers} workers" if n_workers else "plangym_like, serial"
+    key = "ours" if n_workers else "ours_serial"
+    options = {"n_workers": n_workers, "horizon": horizon}
+    return Entry(key, label, "ours_mujoco", "ours", options)
+
+
+def _rollout(threads: int, horizon: int = 0) -> Entry:
+    label = f"mujoco.rollout, {threads} thread{'s' * (threads > 1)} (physics alone)"
+    options = {"threads": threads, "horizon": horizon}
+    return Entry(f"rollout_{threads}", label, "mujoco_rollout", "raw", options)
+
+
+def _plangym(n_workers: int | None) -> Entry:
+    label = f"plangym, {n_workers} workers" if n_workers else "plangym, serial"
+    key = "plangym" if n_workers else "plangym_serial"
+    return Entry(key, label, "mujoco_plangym", "states", {"n_workers": n_workers})
+
+
+def _robot(name: str) -> Task:
+    everybody = (_ours(2), _ours(None), _rollout(2), _plangym(2), _plangym(None))
+    title = f"{name}, {ROWS} states"
+    return Task(name, title, f"{name}-v5", everybody, "plangym_best", 2.0)
+
+
+TASKS = (
+    Task(
+        "HalfCheetah",
+        f"HalfCheetah, {ROWS} states",
+        "HalfCheetah-v5",
+        (_ours(2), _ours(None), _rollout(2), _rollout(1), _plangym(2), _plangym(None)),
+        "rollout_2",
+        0.9,
+    ),
+    Task(
+        "HalfCheetah_plans",
+        f"HalfCheetah, {ROWS} plans of {HORIZON} steps",
+        "HalfCheetah-v5",
+        (_ours(2, HORIZON), _ours(None, HORIZON), _rollout(2, HORIZON), _rollout(1, HORIZON)),
+        "rollout_2",
+        0.9,
+    ),
+    _robot("Ant"),
+    _robot("Humanoid"),
+    Task(
+        "walker_walk",
+        f"dm_control walker-walk, {ROWS} states",
+        "walker-walk",
+        (
+            _ours(2),
+            _ours(None),
+            Entry("pool", "pool of 2 processes", "suite_pool", "states", {"processes": 2}),
+        ),
+        "pool",
+        2.0,
+    ),
+)
+
+
+def measure(
+    task: Task, rounds: int, seconds: float, interpreters: dict[str, str], versions: dict[str, Any]
+) -> dict[str, Any]:
+    """Return the figures of one task."""
+    job = {"env_id": task.env_id, "obs_type": None, "count": ROWS}
+    contest = Contest(task.entries, job, interpreters=interpreters, versions=versions)
+    with contest:
+        for _ in range(3):
+            # Our batches find out first whether to go to the workers.
+            contest.run(rounds=1, seconds=seconds)
+        for figure in contest.figures.values():
+            figure.rates.clear()
+        contest.run(rounds=rounds, seconds=seconds)
+    figures = contest.figures
+    rivals = [figures[key] for key in figures if key.startswith(task.over.split("_best")[0])]
+    best = max(rivals, key=lambda figure: figure.median or 0.0)
+    ratio = paired_ratio(figures["ours"], best)
+    return {
+        "key": task.key,
+        "title": task.title,
+        "promise": f"plangym_like, 2 workers, over {best.entry.label}",
+        "at_least": task.at_least,
+        "ratio": None if ratio is None else round(ratio, 3),
+        "rows": [
+            {
+                "label": figure.entry.label,
+                "rate": figure.median and round(figure.median),
+                "rates": [round(rate) for rate in figure.rates],
+                "reason": figure.reason,
+            }
+            for figure in figures.values()
+        ],
+    }
+
+
+def markdown(results: dict[str, Any]) -> str:
+    """Return the tables."""
+    here = results["machine"]
+    method = (
+        f"Measured on {here['cores']} cores ({here['cpu']}), load {here['load_at_start']} at the "
+        "start, in one run: each contender in a process of its own, slices interleaved, medians "
+        f"of {results['rounds']} rounds. A ratio is the median of the rounds' ratios."
+    )
+    lines = [method, ""]
+    for task in results["tasks"]:
+        lines += [f"**{task['title']}**", "", "| contender | transitions/s |", "| --- | --- |"]
+        for row in task["rows"]:
+            rate = f"{row['rate']:,}" if row["rate"] else f"none: {row['reason']}"
+            lines.append(f"| {row['label']} | {rate} |")
+        lines += ["", f"{task['promise']}: **{task['ratio']}** (aim: {task['at_least']:g})", ""]
+    return "\n".join(lines)
+
+
+def main() -> None:
+    """Measure and write."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--quick", action="store_true", help="a rough look, writes nothing")
+    parser.add_argument("--only", choices=[task.key for task in TASKS])
+    parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--seconds", type=float, default=0.25)
+    parser.add_argument("--python", action="append", default=[], metavar="CONTENDER=PATH")
+    options = parser.parse_args()
+    rounds, seconds = (3, 0.2) if options.quick else (options.rounds, options.seconds)
+    interpreters = dict(pair.split("=", 1) for pair in options.python)
+    versions: dict[str, Any] = {}
+    results: dict[str, Any] = {"machine": machine(), "rounds": rounds, "tasks": []}
+    for task in TASKS:
+        if options.only in (None, task.key):
+            results["tasks"].append(measure(task, rounds, seconds, interpreters, versions))
+    results["versions"] = versions
+    print(markdown(results))
+    if not options.quick and options.only is None:
+        (FIGURES / "mujoco.json").write_text(json.dumps(results, indent=1) + "\n")
+        (FIGURES / "mujoco.md").write_text(markdown(results))
+
+
+if __name__ == "__main__":
+    main()

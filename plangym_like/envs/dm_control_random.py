@@ -1,0 +1,63 @@
+"""A task's random numbers: NumPy's older generator, restored only if somebody draws from it."""
+
+from __future__ import annotations
+
+import struct
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+_KEY_NBYTES = 4 * 624
+_REST = struct.Struct("<iid")
+RANDOM_NBYTES = _KEY_NBYTES + _REST.size
+
+
+class RestorableRandom:
+    """Stands for a `numpy.random.RandomState`, whose memory it reads and writes as bytes.
+
+    Tasks of dm_control draw when an episode begins and hardly ever in between, and restoring the
+    generator costs as much as half of a step. So what is written is kept, and the generator is only
+    brought up to date when one of its methods is asked for.
+    """
+
+    def __init__(self, generator: np.random.RandomState) -> None:
+        self._generator = generator
+        self._written: NDArray[np.uint8] | None = None
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        if self._written is not None:
+            _load(self._generator, self._written)
+            self._written = None
+        return getattr(self._generator, name)
+
+    def read(self, memory: NDArray[np.uint8]) -> None:
+        """Write the generator's memory into `memory` ``(RANDOM_NBYTES,)``."""
+        if self._written is not None:
+            memory[:] = self._written
+            return
+        state: Any = self._generator.get_state(legacy=False)
+        memory[:_KEY_NBYTES] = state["state"]["key"].astype("<u4").view(np.uint8)
+        rest = state["state"]["pos"], state["has_gauss"], state["gauss"]
+        _REST.pack_into(memory.data, _KEY_NBYTES, *rest)
+
+    def write(self, memory: NDArray[np.uint8]) -> None:
+        """Go on from what is in `memory`."""
+        self._written = memory.copy()
+
+    def restart(self, seed: int) -> None:
+        """Go on from a generator made of `seed`, of any size."""
+        fresh: Any = np.random.MT19937(np.random.SeedSequence(int(seed))).state["state"]
+        memory = np.zeros(RANDOM_NBYTES, np.uint8)
+        memory[:_KEY_NBYTES] = fresh["key"].astype("<u4").view(np.uint8)
+        _REST.pack_into(memory.data, _KEY_NBYTES, int(fresh["pos"]), 0, 0.0)
+        self._written = memory
+
+
+def _load(generator: np.random.RandomState, memory: NDArray[np.uint8]) -> None:
+    position, has_gauss, gauss = _REST.unpack_from(memory.data, _KEY_NBYTES)
+    key = memory[:_KEY_NBYTES].view("<u4").astype(np.uint32)
+    # Beyond 624 NumPy would read outside the key.
+    generator.set_state(("MT19937", key, min(max(position, 0), 624), int(has_gauss != 0), gauss))

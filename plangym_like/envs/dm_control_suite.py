@@ -1,0 +1,159 @@
+"""A task of dm_control's suite as a Gymnasium environment."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+from numpy.typing import NDArray
+
+from plangym_like.envs.dm_control_random import RestorableRandom
+from plangym_like.envs.headless import draw_without_a_display
+from plangym_like.errors import InputError, MissingExtraError
+
+_SHIMMY = re.compile(r"dm_control/(?P<domain>\w+)-(?P<task>\w+)-v0")
+_PLAIN = re.compile(r"(?P<domain>[A-Za-z]\w*)-(?P<task>[A-Za-z]\w*)")
+
+
+def parse(name: str) -> tuple[str, str, bool] | None:
+    """Return domain and task of a name, and whether its observations are dicts.
+
+    >>> parse("walker-walk"), parse("dm_control/walker-walk-v0")
+    (('walker', 'walk', False), ('walker', 'walk', True))
+    >>> parse("CartPole-v1")
+    """
+    dicts = _SHIMMY.fullmatch(name)
+    found = dicts or _PLAIN.fullmatch(name)
+    if found is None or re.fullmatch(r"v\d+", found["task"]):
+        return None
+    return found["domain"], found["task"], dicts is not None
+
+
+def is_task(name: str) -> bool:
+    """Tell whether the suite has a task of that name; ``ImportError`` without dm_control."""
+    found = parse(name)
+    return found is not None and found[:2] in load_suite().ALL_TASKS
+
+
+def load_suite() -> Any:
+    """Return ``dm_control.suite``, imported so that it can draw where that is possible at all."""
+    with contextlib.suppress(MissingExtraError):
+        draw_without_a_display()
+    from dm_control import suite
+
+    return suite
+
+
+class SuiteEnv(gymnasium.Env[Any, Any]):
+    """One task.
+
+    Parameters
+    ----------
+    domain, task : str
+    flat : bool
+        Whether the parts of an observation are strung together into one vector.
+    limited : bool
+        Whether episodes end when the suite's time is up.
+    render_mode : {"rgb_array"}, optional
+    width, height : int
+        Of pictures, in pixels.
+    camera_id : int or str
+    suite_kwargs
+        ``task_kwargs``, ``environment_kwargs`` and ``visualize_reward`` of ``suite.load``. Models
+        that are drawn by lot (lqr) are those of ``task_kwargs={"random": 0}`` unless it says
+        otherwise.
+
+    Attributes
+    ----------
+    suite_env : dm_control.rl.control.Environment
+    random : RestorableRandom
+    seeded : bool
+        Whether the next episode goes on from the generator as it is; else it draws a fresh one.
+    """
+
+    def __init__(
+        self,
+        domain: str,
+        task: str,
+        *,
+        flat: bool,
+        limited: bool,
+        render_mode: str | None = None,
+        width: int = 320,
+        height: int = 240,
+        camera_id: int | str = 0,
+        task_kwargs: dict[str, Any] | None = None,
+        **suite_kwargs: Any,
+    ) -> None:
+        if render_mode not in (None, "rgb_array"):
+            raise InputError(f"render_mode is 'rgb_array' or None here, got {render_mode!r}")
+        self.metadata = {"render_modes": ["rgb_array"]}
+        self.render_mode = render_mode
+        self.suite_env = load_suite().load(
+            domain, task, task_kwargs={"random": 0, **(task_kwargs or {})}, **suite_kwargs
+        )
+        if not limited:
+            self.suite_env._step_limit = float("inf")
+        self._picture = {"width": width, "height": height, "camera_id": camera_id}
+        self._flat = flat
+        self.seeded = False
+        self.random = RestorableRandom(self.suite_env.task.random)
+        self.suite_env.task._random = self.random
+        spec = self.suite_env.action_spec()
+        self.action_space = spaces.Box(spec.minimum, spec.maximum, spec.shape, spec.dtype.type)
+        parts = self.suite_env.observation_spec()
+        if flat:
+            size = sum(int(np.prod(part.shape)) for part in parts.values())
+            self.observation_space = _unbounded((size,), np.dtype(np.float64))
+        else:
+            self.observation_space = spaces.Dict(
+                {name: _unbounded(part.shape, part.dtype) for name, part in parts.items()}
+            )
+
+    @property
+    def physics(self) -> Any:
+        """The suite's own view of the simulation."""
+        return self.suite_env.physics
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Any, dict[str, Any]]:
+        """Start an episode; `seed` seeds the task's generator before it does."""
+        super().reset(seed=seed)
+        if seed is not None:
+            self.random.seed(seed)
+        elif not self.seeded:
+            self.random.seed(None)
+        self.seeded = True
+        return self._observed(self.suite_env.reset().observation), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        """Step the task; past the end of an episode too, where the suite would start another."""
+        self.suite_env._reset_next_step = False
+        found = self.suite_env.step(action)
+        over = found.last()
+        obs = self._observed(found.observation)
+        ended = bool(over and found.discount == 0.0)
+        return obs, float(found.reward), ended, bool(over) and not ended, {}
+
+    def _observed(self, parts: Any) -> Any:
+        if not self._flat:
+            return {name: np.asarray(part) for name, part in parts.items()}
+        return np.concatenate([np.ravel(part) for part in parts.values()])
+
+    def render(self) -> NDArray[np.uint8]:
+        """Return what the camera sees, ``(height, width, 3)``."""
+        picture: NDArray[np.uint8] = self.physics.render(**self._picture)
+        return picture
+
+    def close(self) -> None:
+        """Release what pictures are drawn with."""
+        self.suite_env.close()
+
+
+def _unbounded(shape: tuple[int, ...], dtype: np.dtype[Any]) -> spaces.Box:
+    return spaces.Box(-np.inf, np.inf, shape, dtype.type)
