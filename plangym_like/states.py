@@ -240,20 +240,15 @@ def _weights(count: int) -> NDArray[np.uint64]:
 
 
 def _checksums(rows: Row) -> NDArray[np.uint64]:
-    """Multilinear hash of length and folded payload modulo 2**64, ``(N,)``.
+    """Multilinear hash of length and payload modulo 2**64, ``(N,)``.
 
-    The weights are odd and folding can be undone, so a change confined to one 64-bit word always
-    changes the sum. Without folding, flips of two words' highest bits would cancel out.
+    Words have 32 bits and weights are odd numbers of 64, so a change confined to one word always
+    changes the sum, and any other does but for one case in some 2**32.
     """
     head = rows[:, 16:24].view(np.uint64)[:, 0]
-    words = rows[:, HEADER_NBYTES:].view(np.uint64)
+    words = rows[:, HEADER_NBYTES:].view(np.uint32)
     weights = _weights(words.shape[1] + 1)
-    folded = words >> np.uint64(32)
-    np.bitwise_xor(folded, words, out=folded)
-    if len(folded) == 1:
-        sums = np.dot(folded[0], weights[1:]).reshape(1)
-    else:
-        sums = np.einsum("ij,j->i", folded, weights[1:])
+    sums = np.einsum("ij,j->i", words, weights[1:])
     hashed: NDArray[np.uint64] = sums + head * weights[0] + np.uint64(1)
     return hashed
 

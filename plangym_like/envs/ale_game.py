@@ -39,7 +39,7 @@ class PlannableAle(AleEnv):
         super().__init__(repeat_action_probability=0.0, **kwargs)
         self.stickiness = repeat_action_probability
         self.episodic_life = episodic_life
-        self._codes: list[int] = [action.value for action in self._action_set]
+        self.codes = np.array([action.value for action in self._action_set])
         self.previous = 0
         self.frames = 0
         self.ran_a_frame = False
@@ -52,7 +52,7 @@ class PlannableAle(AleEnv):
             self._neutral = self._draw_neutral()
         # The frameskip where nothing is drawn, settled or converted on the way; else 0.
         simple = not (self.continuous or self.stickiness or self._neutral is not None)
-        self._plain = self._frameskip if simple and isinstance(self._frameskip, int) else 0
+        self.plain_frames = self._frameskip if simple and isinstance(self._frameskip, int) else 0
 
     def _draw_neutral(self) -> ALEState:
         """Return a state in the middle of play that is the same in every process."""
@@ -84,11 +84,7 @@ class PlannableAle(AleEnv):
 
     def restore(self, state: ALEState) -> None:
         """Restore `state`; valid from the first moment on."""
-        if not self.ran_a_frame:
-            # An emulator just reset keeps some of that reset's memory until it has run.
-            for _ in range(1 if self._neutral is None else 4):
-                self.ale.act(0)
-            self.ran_a_frame = True
+        self.warm_up()
         if self._neutral is not None:
             self.ale.restoreState(self._neutral)
             for _ in range(self._settling_frames):
@@ -96,14 +92,19 @@ class PlannableAle(AleEnv):
         self.ale.restoreState(state)
         self.settled = True
 
+    def warm_up(self) -> None:
+        """Run an emulator just reset: until then it keeps some of that reset's memory."""
+        if not self.ran_a_frame:
+            for _ in range(1 if self._neutral is None else 4):
+                self.ale.act(0)
+            self.ran_a_frame = True
+
     def hold(self, action: Any, dt: int) -> tuple[float, int]:
         """Hold `action` for `dt` frameskips or until the game ends: summed reward, frames."""
-        if self._plain:
-            return self._hold_plainly(self._codes[action], dt * self._plain)
         if self.continuous:
             chosen, strength = self._joystick(action)
         else:
-            chosen, strength = self._codes[action], 1.0
+            chosen, strength = int(self.codes[action]), 1.0
         if self._neutral is not None and not self.settled:
             self.settle()
         self.settled = False
@@ -124,20 +125,6 @@ class PlannableAle(AleEnv):
                 if over():
                     self.frames += frames
                     return reward, frames
-        self.frames += frames
-        return reward, frames
-
-    def _hold_plainly(self, code: int, frames: int) -> tuple[float, int]:
-        self.picture = None
-        self.ran_a_frame = True
-        self.previous = code
-        act, over = self.ale.act, self.ale.game_over
-        reward = 0.0
-        for ran in range(1, frames + 1):
-            reward += act(code)
-            if over():
-                frames = ran
-                break
         self.frames += frames
         return reward, frames
 

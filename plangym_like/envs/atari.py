@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import struct
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import ale_py
@@ -122,7 +122,7 @@ class AtariSimulator(GymnasiumSimulator):
         self._random = (
             base.stickiness > 0 or isinstance(self.frameskip, tuple) or self.env is not base
         )
-        self._rgb, self._ram = base._obs_type == "rgb", base._obs_type == "ram"
+        self._seen: NDArray[np.uint8] | None = None
         if self.env is base:
             self.plain_infos = False
             self.columns = dict.fromkeys(_COUNTS, ((), np.dtype(np.int64)))
@@ -269,61 +269,70 @@ class AtariSimulator(GymnasiumSimulator):
         return obs, total, bool(terminated), bool(truncated), info, ran
 
     def step_rows(self, rows: Rows, start: int, stop: int) -> None:
-        """Step bare games row by row, the observation written where it will be read."""
-        if not self._bare or rows.inputs.seeds is not None:
-            return super().step_rows(rows, start, stop)
+        """Step bare games whose rows hold the emulator alone without coming back in between."""
+        alone = self._bare and not self._random and self._end == self._picture_at
+        if not (alone and self.base.plain_frames) or rows.inputs.seeds is not None:
+            super().step_rows(rows, start, stop)
+            return
         base, ale, inputs = self.base, self.base.ale, rows.inputs
-        plain = not self._random and self._end == self._picture_at
+        act, over, lives, clone = ale.act, ale.game_over, ale.lives, ale.cloneState
+        restore, truncated = ale.restoreState, ale.game_truncated
+        episode_frame_number, frame_number = ale.getEpisodeFrameNumber, ale.getFrameNumber
+        unpack, pack, room = _HEAD.unpack_from, _HEAD.pack_into, self._ale_nbytes
+        observe, seen = self._observer()
         memory, width = _flat(inputs.states), inputs.states.shape[1]
         if len(inputs.states) == 1:
             width = 0
         fresh, out_width = None, 0
         if rows.next_states is not None:
             fresh, out_width = _flat(rows.next_states), rows.next_states.shape[1]
-        observe = (
-            ale.getScreenRGB if self._rgb else ale.getRAM if self._ram else ale.getScreenGrayscale
-        )
-        observations, pictures = rows.observations, rows.columns.get("rgb")
+        zeros = bytes(out_width)
+        codes = base.codes[inputs.actions[start:stop]].tolist()
+        plain_frames, episodic, cursor = base.plain_frames, base.episodic_life, rows.cursor
+        base.warm_up()
         outcomes = []
-        for index in range(start, stop):
-            rows.cursor[0] = index
-            if plain:
-                at = index * width + HEADER_NBYTES
-                length, base.previous = _HEAD.unpack_from(memory, at)
-                at += _ALE_AT
-                base.restore(ALEState(bytes(memory[at : at + length])))
-            else:
-                self.write_base(inputs.states[index if width else 0, HEADER_NBYTES:])
-            lives = ale.lives()
-            reward, frames = base.hold(inputs.actions[index], dt_of(inputs, index))
-            left = ale.lives()
-            over = ale.game_over(with_truncation=False) or (base.episodic_life and left < lives)
+        code, index = base.previous, start
+        for code, view in zip(codes, rows.observations[start:stop], strict=True):
+            cursor[0] = index
+            at = index * width + HEADER_NBYTES
+            length = unpack(memory, at)[0]
+            at += _ALE_AT
+            restore(ALEState(bytes(memory[at : at + length])))
+            before = lives() if episodic else 0
+            frames = dt_of(inputs, index) * plain_frames
+            reward, ran = act(code), 1
+            while ran < frames and not over():
+                reward += act(code)
+                ran += 1
+            left = lives()
             outcomes.append(
                 (
                     reward,
-                    over,
-                    ale.game_truncated(),
-                    frames,
+                    over(with_truncation=False) or left < before,
+                    truncated(),
+                    ran,
                     left,
-                    ale.getEpisodeFrameNumber(),
-                    ale.getFrameNumber(),
+                    episode_frame_number(),
+                    frame_number(),
                 )
             )
-            observe(observations[index])
-            if pictures is not None:
-                ale.getScreenRGB(pictures[index])
-            if fresh is not None and plain:
-                text = ale.cloneState().serialize()
-                if len(text) > self._ale_nbytes:
-                    raise _outgrown(len(text), self._ale_nbytes)
+            # The emulator writes byte by byte, fast only where the cache already is.
+            observe(seen)
+            view[...] = seen
+            if fresh is not None:
+                text = clone().serialize()
+                length = len(text)
+                if length > room:
+                    raise _outgrown(length, room)
                 at, end = index * out_width + HEADER_NBYTES, (index + 1) * out_width
-                _HEAD.pack_into(fresh, at, len(text), base.previous)
+                pack(fresh, at, length, code)
                 at += _ALE_AT
-                fresh[at : at + len(text)] = text
-                at += len(text)
-                fresh[at:end] = bytes(end - at)
-            elif rows.next_states is not None:
-                self.read_base(rows.next_states[index, HEADER_NBYTES:])
+                fresh[at : at + length] = text
+                at += length
+                fresh[at:end] = zeros[: end - at]
+            index += 1
+        base.previous = code
+        base.picture = None
         columns = (
             rows.rewards,
             rows.terminateds,
@@ -334,7 +343,19 @@ class AtariSimulator(GymnasiumSimulator):
         for column, values in zip(columns, zip(*outcomes, strict=True), strict=True):
             column[start:stop] = values
         self._stale = True
-        return None
+
+    def _observer(self) -> tuple[Callable[[NDArray[np.uint8]], object], NDArray[np.uint8]]:
+        """Return what writes an observation, and memory that it may always be written to."""
+        ale = self.base.ale
+        kinds = {
+            "rgb": ale.getScreenRGB,
+            "grayscale": ale.getScreenGrayscale,
+            "ram": ale.getRAM,
+        }
+        if self._seen is None:
+            space = self.base.observation_space
+            self._seen = np.empty(space.shape or (), np.uint8)
+        return kinds[self.base._obs_type], self._seen
 
     # What it looks like
 

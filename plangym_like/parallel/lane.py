@@ -20,7 +20,7 @@ from plangym_like.plan_env import PlanEnv
 CURSOR, LIMIT, DONE, REACH = 0, 1, 2, 3
 CONTROL_WORDS = 8
 
-_FINE_SECONDS, _COARSE_SECONDS = 1e-4, 2e-3
+_FINE_SECONDS, _COARSE_SECONDS = 2e-4, 6e-3
 
 _blocks: dict[int, Memory] = {}
 _seconds_per_row = 0.0
@@ -116,8 +116,8 @@ def run_job(env: PlanEnv, job: Job, fds: Sequence[int] = ()) -> Report:
 def portion(remaining: int, seconds_per_row: float) -> int:
     """Return how many rows to step before looking up: fewer toward the end, so that lanes even out.
 
-    >>> portion(1000, 1e-4), portion(8, 1e-4), portion(1000, 0.0)
-    (20, 4, 1)
+    >>> portion(1000, 1e-4), portion(20, 1e-4), portion(1000, 0.0)
+    (60, 10, 1)
     """
     if seconds_per_row <= 0.0:
         return 1

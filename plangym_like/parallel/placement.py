@@ -66,6 +66,7 @@ def signature(layout: Layout) -> int:
     return int.from_bytes(digest, "little")
 
 
+@lru_cache(maxsize=32)
 def region_nbytes(layout: Layout, shape: Shape) -> dict[str, int]:
     """Return how many bytes each region of a batch needs; 0 where it has none."""
     totals = {}
@@ -113,6 +114,7 @@ def place(layout: Layout, shape: Shape, regions: dict[str, Memory], actions: Any
     )
 
 
+@lru_cache(maxsize=128)
 def _arrays(layout: Layout, shape: Shape, region: str) -> list[Leaf]:
     lead = (shape.count, shape.horizon) if shape.horizon else (shape.count,)
     number = np.dtype(np.int64)

@@ -22,7 +22,7 @@ from plangym_like.parallel.worker_lane import WorkerLane
 if TYPE_CHECKING:
     from plangym_like.parallel.batch_env import BatchEnv
 
-_LOOK_SECONDS = 2e-3
+_LOOK_SECONDS = 6e-3
 _WAIT_SECONDS = 0.5
 _LOOK_AT_CLOCK_SECONDS = 0.02
 # How long a row that hung may take when it is tried again: a hang by chance shows in that time, and
