@@ -27,6 +27,7 @@ from plangym_like.plan_env import PlanEnv
 from plangym_like.states import Row
 
 _CLOSE_SECONDS = 2.0
+_SPIN_SECONDS = 3e-4
 _SHARED = {
     "observation_space": "observation space",
     "action_space": "action space",
@@ -208,7 +209,11 @@ class BatchEnv:
             for fd in watched:
                 self._poller.register(fd, select.POLLIN)
             self._watched = watched
-        self._poller.poll(seconds * 1000)
+        # The last rows take little longer in other lanes than here, and waking up costs as much.
+        until = time.perf_counter() + min(seconds, _SPIN_SECONDS)
+        while not self._poller.poll(0) and time.perf_counter() < until:
+            pass
+        self._poller.poll(max(0.0, seconds - _SPIN_SECONDS) * 1000)
         for lane in self.lanes:
             lane.process.drain()
 
