@@ -40,6 +40,8 @@ class PlannableAle(AleEnv):
         self.stickiness = repeat_action_probability
         self.episodic_life = episodic_life
         self.codes = np.array([action.value for action in self._action_set])
+        # Memory that an observation may always be written to.
+        self.seen = np.empty(self.observation_space.shape or (), np.uint8)
         self.previous = 0
         self.frames = 0
         self.ran_a_frame = False

@@ -10,8 +10,7 @@ an emulator state.
 from __future__ import annotations
 
 import hashlib
-import struct
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import ale_py
@@ -22,17 +21,15 @@ from gymnasium.wrappers import TimeLimit
 from numpy.typing import NDArray
 
 from plangym_like import random_state
-from plangym_like.batches import Rows, dt_of
+from plangym_like.batches import Rows
 from plangym_like.envs.ale_game import PlannableAle
+from plangym_like.envs.ale_rows import ALE_AT, COUNTS, HEAD, outgrown, step_plain_rows
 from plangym_like.envs.gymnasium_simulator import GymnasiumSimulator
-from plangym_like.errors import InputError, StateCapacityError
+from plangym_like.errors import InputError
 from plangym_like.plan_env import PlanEnv
 from plangym_like.simulator import Outcome
-from plangym_like.states import HEADER_NBYTES, Row, padded
+from plangym_like.states import Row, padded
 
-_HEAD = struct.Struct("<qq")  # the emulator state's length, the previous action
-_ALE_AT = _HEAD.size
-_COUNTS = ("lives", "episode_frame_number", "frame_number")
 _SLACK = 64
 
 
@@ -122,10 +119,9 @@ class AtariSimulator(GymnasiumSimulator):
         self._random = (
             base.stickiness > 0 or isinstance(self.frameskip, tuple) or self.env is not base
         )
-        self._seen: NDArray[np.uint8] | None = None
         if self.env is base:
             self.plain_infos = False
-            self.columns = dict.fromkeys(_COUNTS, ((), np.dtype(np.int64)))
+            self.columns = dict.fromkeys(COUNTS, ((), np.dtype(np.int64)))
         height, width = base.ale.getScreenDims()
         self._picture_shape = (height, width, 3)
         self._ale_nbytes = len(base.ale.cloneState().serialize()) + _SLACK
@@ -142,7 +138,7 @@ class AtariSimulator(GymnasiumSimulator):
 
     def base_nbytes(self) -> int:
         """Emulator, previous action, generator where used, screen where rendered."""
-        self._random_at = _ALE_AT + padded(self._ale_nbytes)
+        self._random_at = ALE_AT + padded(self._ale_nbytes)
         self._picture_at = self._random_at + random_state.GENERATOR_NBYTES * self._random
         pictured = self.render_mode == "rgb_array"
         self._end = self._picture_at + pictured * int(np.prod(self._picture_shape))
@@ -199,10 +195,10 @@ class AtariSimulator(GymnasiumSimulator):
         text = base.ale.cloneState().serialize()
         length = len(text)
         if length > self._ale_nbytes:
-            raise _outgrown(length, self._ale_nbytes)
-        _HEAD.pack_into(payload.data, 0, length, base.previous)
-        end = _ALE_AT + length
-        payload[_ALE_AT:end] = np.frombuffer(text, np.uint8)
+            raise outgrown(length, self._ale_nbytes)
+        HEAD.pack_into(payload.data, 0, length, base.previous)
+        end = ALE_AT + length
+        payload[ALE_AT:end] = np.frombuffer(text, np.uint8)
         payload[end : self._random_at] = 0
         if self._random:
             memory = random_state.save_generator(base.np_random)
@@ -220,7 +216,7 @@ class AtariSimulator(GymnasiumSimulator):
         """Restore the emulator and the layer around it."""
         base = self.base
         base.restore(self._ale_state(payload))
-        base.previous = _HEAD.unpack_from(payload.data)[1]
+        base.previous = HEAD.unpack_from(payload.data)[1]
         if self._random:
             memory = payload[self._random_at : self._picture_at]
             base._np_random = random_state.load_generator(memory, base._np_random)
@@ -233,8 +229,8 @@ class AtariSimulator(GymnasiumSimulator):
             self._stale = True
 
     def _ale_state(self, payload: Row) -> ALEState:
-        length = _HEAD.unpack_from(payload.data)[0]
-        return ALEState(payload[_ALE_AT : _ALE_AT + length].tobytes())
+        length = HEAD.unpack_from(payload.data)[0]
+        return ALEState(payload[ALE_AT : ALE_AT + length].tobytes())
 
     # How is it stepped
 
@@ -271,91 +267,11 @@ class AtariSimulator(GymnasiumSimulator):
     def step_rows(self, rows: Rows, start: int, stop: int) -> None:
         """Step bare games whose rows hold the emulator alone without coming back in between."""
         alone = self._bare and not self._random and self._end == self._picture_at
-        if not (alone and self.base.plain_frames) or rows.inputs.seeds is not None:
+        if alone and self.base.plain_frames and rows.inputs.seeds is None:
+            step_plain_rows(self.base, rows, start, stop, self._ale_nbytes)
+            self._stale = True
+        else:
             super().step_rows(rows, start, stop)
-            return
-        base, ale, inputs = self.base, self.base.ale, rows.inputs
-        act, over, lives, clone = ale.act, ale.game_over, ale.lives, ale.cloneState
-        restore, truncated = ale.restoreState, ale.game_truncated
-        episode_frame_number, frame_number = ale.getEpisodeFrameNumber, ale.getFrameNumber
-        unpack, pack, room = _HEAD.unpack_from, _HEAD.pack_into, self._ale_nbytes
-        observe, seen = self._observer()
-        memory, width = _flat(inputs.states), inputs.states.shape[1]
-        if len(inputs.states) == 1:
-            width = 0
-        fresh, out_width = None, 0
-        if rows.next_states is not None:
-            fresh, out_width = _flat(rows.next_states), rows.next_states.shape[1]
-        zeros = bytes(out_width)
-        codes = base.codes[inputs.actions[start:stop]].tolist()
-        plain_frames, episodic, cursor = base.plain_frames, base.episodic_life, rows.cursor
-        base.warm_up()
-        outcomes = []
-        code, index = base.previous, start
-        for code, view in zip(codes, rows.observations[start:stop], strict=True):
-            cursor[0] = index
-            at = index * width + HEADER_NBYTES
-            length = unpack(memory, at)[0]
-            at += _ALE_AT
-            restore(ALEState(bytes(memory[at : at + length])))
-            before = lives() if episodic else 0
-            frames = dt_of(inputs, index) * plain_frames
-            reward, ran = act(code), 1
-            while ran < frames and not over():
-                reward += act(code)
-                ran += 1
-            left = lives()
-            outcomes.append(
-                (
-                    reward,
-                    over(with_truncation=False) or left < before,
-                    truncated(),
-                    ran,
-                    left,
-                    episode_frame_number(),
-                    frame_number(),
-                )
-            )
-            # The emulator writes byte by byte, fast only where the cache already is.
-            observe(seen)
-            view[...] = seen
-            if fresh is not None:
-                text = clone().serialize()
-                length = len(text)
-                if length > room:
-                    raise _outgrown(length, room)
-                at, end = index * out_width + HEADER_NBYTES, (index + 1) * out_width
-                pack(fresh, at, length, code)
-                at += _ALE_AT
-                fresh[at : at + length] = text
-                at += length
-                fresh[at:end] = zeros[: end - at]
-            index += 1
-        base.previous = code
-        base.picture = None
-        columns = (
-            rows.rewards,
-            rows.terminateds,
-            rows.truncateds,
-            rows.n_step,
-            *(rows.columns[name] for name in _COUNTS),
-        )
-        for column, values in zip(columns, zip(*outcomes, strict=True), strict=True):
-            column[start:stop] = values
-        self._stale = True
-
-    def _observer(self) -> tuple[Callable[[NDArray[np.uint8]], object], NDArray[np.uint8]]:
-        """Return what writes an observation, and memory that it may always be written to."""
-        ale = self.base.ale
-        kinds = {
-            "rgb": ale.getScreenRGB,
-            "grayscale": ale.getScreenGrayscale,
-            "ram": ale.getRAM,
-        }
-        if self._seen is None:
-            space = self.base.observation_space
-            self._seen = np.empty(space.shape or (), np.uint8)
-        return kinds[self.base._obs_type], self._seen
 
     # What it looks like
 
@@ -389,17 +305,6 @@ class AtariSimulator(GymnasiumSimulator):
         """Return the console's memory, ``(128,) uint8``."""
         ram: NDArray[np.uint8] = self.base.ale.getRAM()
         return ram
-
-
-def _outgrown(nbytes: int, reserved: int) -> StateCapacityError:
-    return StateCapacityError(
-        f"the emulator's state has grown to {nbytes} bytes, but {reserved} are reserved in each "
-        "row: it was longer than usual when saved, or the emulator was changed from outside"
-    )
-
-
-def _flat(rows: Row) -> memoryview:
-    return rows.reshape(-1).data
 
 
 class AtariEnv(PlanEnv):

@@ -1,0 +1,112 @@
+"""Rows of Atari games that hold the emulator alone, stepped without a detour.
+
+A payload begins with the length of the emulator's serialised state and the previous action; the
+state follows, then zeros.
+"""
+
+from __future__ import annotations
+
+import struct
+
+from ale_py import ALEState
+
+from plangym_like.batches import Rows, dt_of
+from plangym_like.envs.ale_game import PlannableAle
+from plangym_like.errors import StateCapacityError
+from plangym_like.states import HEADER_NBYTES, Row
+
+HEAD = struct.Struct("<qq")
+ALE_AT = HEAD.size
+COUNTS = ("lives", "episode_frame_number", "frame_number")
+
+
+def step_plain_rows(base: PlannableAle, rows: Rows, start: int, stop: int, room: int) -> None:
+    """Step rows `start` to `stop`; an emulator state has `room` bytes in each.
+
+    What is asked of the emulator is bound to names first, because a row takes some 100 us.
+    """
+    ale, inputs, cursor = base.ale, rows.inputs, rows.cursor
+    restore, act, clone = ale.restoreState, ale.act, ale.cloneState
+    lives, over, truncated = ale.lives, ale.game_over, ale.game_truncated
+    episode_frame_number, frame_number = ale.getEpisodeFrameNumber, ale.getFrameNumber
+    kind = base._obs_type
+    observe = (
+        ale.getScreenRGB
+        if kind == "rgb"
+        else ale.getRAM
+        if kind == "ram"
+        else ale.getScreenGrayscale
+    )
+    seen = base.seen
+    memory, width = _flat(inputs.states), inputs.states.shape[1]
+    if len(inputs.states) == 1:
+        width = 0
+    fresh, fresh_width = None, 0
+    if rows.next_states is not None:
+        fresh, fresh_width = _flat(rows.next_states), rows.next_states.shape[1]
+    zeros = bytes(fresh_width)
+    codes = base.codes[inputs.actions[start:stop]].tolist()
+    outcomes = []
+    code, index = base.previous, start
+    base.warm_up()
+    for code, view in zip(codes, rows.observations[start:stop], strict=True):
+        cursor[0] = index
+        at = index * width + HEADER_NBYTES
+        length = HEAD.unpack_from(memory, at)[0]
+        at += ALE_AT
+        restore(ALEState(bytes(memory[at : at + length])))
+        before = lives() if base.episodic_life else 0
+        frames = dt_of(inputs, index) * base.plain_frames
+        reward, ran = act(code), 1
+        while ran < frames and not over():
+            reward += act(code)
+            ran += 1
+        left = lives()
+        outcomes.append(
+            (
+                reward,
+                over(with_truncation=False) or left < before,
+                truncated(),
+                ran,
+                left,
+                episode_frame_number(),
+                frame_number(),
+            )
+        )
+        # The emulator writes byte by byte, which is fast only where the cache already is.
+        observe(seen)
+        view[...] = seen
+        if fresh is not None:
+            text = clone().serialize()
+            length = len(text)
+            if length > room:
+                raise outgrown(length, room)
+            at, end = index * fresh_width + HEADER_NBYTES, (index + 1) * fresh_width
+            HEAD.pack_into(fresh, at, length, code)
+            at += ALE_AT
+            fresh[at : at + length] = text
+            at += length
+            fresh[at:end] = zeros[: end - at]
+        index += 1
+    base.previous, base.picture = code, None
+    columns = (
+        rows.rewards,
+        rows.terminateds,
+        rows.truncateds,
+        rows.n_step,
+        *(rows.columns[name] for name in COUNTS),
+    )
+    for column, values in zip(columns, zip(*outcomes, strict=True), strict=True):
+        column[start:stop] = values
+
+
+def outgrown(nbytes: int, reserved: int) -> StateCapacityError:
+    """Return the error that says that an emulator state no longer fits its row."""
+    return StateCapacityError(
+        f"the emulator's state has grown to {nbytes} bytes, but {reserved} are reserved in each "
+        "row: it was longer than usual when saved, or the emulator was changed from outside"
+    )
+
+
+def _flat(rows: Row) -> memoryview:
+    return rows.reshape(-1).data
