@@ -4,6 +4,7 @@
 - `VecEnv`, `GymEnv`, `GymInfEnv`: environments side by side
 - `Agent`: what chooses the actions
 - `DictTensor`, `Trajectories`: what they exchange, and what comes back
+- `replay_agent`: the agent's answers once more, with gradients
 """
 
 from plangym_like.batchers.episodes.agent import Agent
@@ -11,6 +12,7 @@ from plangym_like.batchers.episodes.batcher import Batcher
 from plangym_like.batchers.episodes.dict_tensor import DictTensor
 from plangym_like.batchers.episodes.episode_batcher import EpisodeBatcher
 from plangym_like.batchers.episodes.gym_env import GymEnv, GymInfEnv
+from plangym_like.batchers.episodes.replay_agent import replay_agent
 from plangym_like.batchers.episodes.trajectories import Trajectories
 from plangym_like.batchers.episodes.vec_env import VecEnv
 
@@ -23,4 +25,5 @@ __all__ = [
     "GymInfEnv",
     "Trajectories",
     "VecEnv",
+    "replay_agent",
 ]
