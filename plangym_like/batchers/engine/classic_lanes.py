@@ -32,6 +32,7 @@ class ClassicLanes(Lanes):
     """
 
     step_infos = False
+    steps_ended = True
 
     def __init__(self, envs: Sequence[gymnasium.Env[Any, Any]]) -> None:
         super().__init__(envs)

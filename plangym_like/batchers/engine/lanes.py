@@ -36,9 +36,12 @@ class Lanes(abc.ABC):
         What the last `step` or `reset` of each lane said beside.
     step_infos : bool
         Whether steps say anything beside.
+    steps_ended : bool
+        Whether a lane that has ended may be stepped with the others; what comes of it is nothing.
     """
 
     step_infos: ClassVar[bool] = True
+    steps_ended: ClassVar[bool] = False
     observation: Any
     action: Any
 

@@ -116,15 +116,19 @@ class EpisodeRows:
 
     def _step_some(self, actions: Any, row: Row, ended: NDArray[np.intp]) -> None:
         """Step the lanes but for those that have `ended`."""
+        if self._autoreset and self.lanes.steps_ended:
+            # To leave lanes out of a step in NumPy costs more than to step them for nothing.
+            self._advance(actions, row, None)
+            row.terminated[ended] = row.truncated[ended] = False
+            self._begin_anew(row, ended)
+            return
         if len(ended) < len(self.done):
             self._rewards[ended] = 0.0
             self._advance(actions, row, (~self.done).nonzero()[0])
         else:
             self._rewards.fill(0.0)
         if self._autoreset:
-            self.lanes.reset(row.obs, ended)
-            self._returns[ended] = 0.0
-            self.timestep[ended] = 0
+            self._begin_anew(row, ended)
             return
         self.timestep[ended] -= 1
         assert self._last is not None
@@ -135,6 +139,12 @@ class EpisodeRows:
         map_nest(wait, row.obs, self._last.obs)
         wait(row.terminated, self._last.terminated)
         wait(row.truncated, self._last.truncated)
+
+    def _begin_anew(self, row: Row, ended: NDArray[np.intp]) -> None:
+        self.lanes.reset(row.obs, ended)
+        self._rewards[ended] = 0.0
+        self._returns[ended] = 0.0
+        self.timestep[ended] = 0
 
     def _advance(self, actions: Any, row: Row, lanes: NDArray[np.intp] | None) -> None:
         self.lanes.step(actions, row.obs, self._rewards, row.terminated, row.truncated, lanes)

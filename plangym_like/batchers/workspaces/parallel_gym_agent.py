@@ -256,11 +256,13 @@ class ParallelGymAgent(Agent):
     ) -> NDArray[Any]:
         action: NDArray[Any] = self.get((name, t)).detach().cpu().numpy()
         wanted = (self.num_envs, *shape)
+        if action.dtype == dtype and action.shape == wanted:
+            return action
         if action.shape != wanted or not np.can_cast(action.dtype, dtype, "same_kind"):
             raise ActionError(
                 f"{name!r} at time {t} is to be {wanted} {dtype}, got {action.shape} {action.dtype}"
             )
-        return action.astype(dtype, copy=False)
+        return action.astype(dtype)
 
     # What the environments are
 
