@@ -29,6 +29,7 @@ demo: .venv/.demo
 
 learn: .venv/.test
 	$(BIN)/python examples/reinforce.py --seeds 0 1 2 3 4 --out learn/reinforce.png
+	$(BIN)/python examples/dqn.py --seeds 0 1 2 3 4 --out learn/dqn.png
 
 test: lint docs
 	$(BIN)/python -m pytest --quiet

@@ -18,13 +18,6 @@ class TensorBatcher:
     results travel through pinned memory without waiting for it, and what comes from there is
     fetched first.
 
-    Parameters
-    ----------
-    env : PlanEnv, ParallelEnv or RayEnv
-        It stays the caller's to use; closing the batcher closes it.
-    device : torch.device or str
-        Where results go. Arguments may lie anywhere.
-
     States are ``uint8`` tensors ``(N, state_nbytes)`` and can be indexed, stacked and gathered like
     any other; everything else has the dtype that it has in the environment. ``infos`` are what
     they are there: a `BatchInfo` of arrays.
@@ -37,6 +30,13 @@ class TensorBatcher:
     True
     >>> result.obs.dtype
     torch.float32
+
+    Parameters
+    ----------
+    env : PlanEnv, ParallelEnv or RayEnv
+        It stays the caller's to use; closing the batcher closes it.
+    device : torch.device or str
+        Where results go. Arguments may lie anywhere.
     """
 
     def __init__(self, env: Any, device: torch.device | str = "cpu") -> None:

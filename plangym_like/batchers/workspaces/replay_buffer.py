@@ -17,19 +17,19 @@ class ReplayBuffer:
     An entry is one column of a workspace, ``[T, ...]`` of every variable: a transition, where the
     workspace comes from `Workspace.get_transitions`. Memory is taken up once, at the first `put`.
 
-    Parameters
-    ----------
-    max_size : int
-        Entries; beyond them the oldest are replaced.
-    device : torch.device or str
-        Where entries are kept, and drawn.
-
     >>> buffer = ReplayBuffer(max_size=3)
     >>> workspace = Workspace()
     >>> workspace.set_full("x", torch.arange(8).reshape(2, 4))
     >>> buffer.put(workspace)
     >>> buffer.size(), buffer.get_shuffled(5)["x"].shape
     (3, torch.Size([2, 5]))
+
+    Parameters
+    ----------
+    max_size : int
+        Entries; beyond them the oldest are replaced.
+    device : torch.device or str
+        Where entries are kept, and drawn.
     """
 
     def __init__(self, max_size: int, device: torch.device | str = "cpu") -> None:

@@ -20,11 +20,6 @@ class Workspace:
     and once an environment takes another course at time t (`rewind`), what was written after t
     along the old course is gone, in every variable.
 
-    Parameters
-    ----------
-    workspace : Workspace, optional
-        Start as a copy of it.
-
     >>> workspace = Workspace()
     >>> for t in range(3):
     ...     workspace.set("x", t, torch.tensor([t, 10 * t]))
@@ -34,6 +29,11 @@ class Workspace:
             [ 2, 20]])
     >>> workspace.time_size(), workspace.batch_size()
     (3, 2)
+
+    Parameters
+    ----------
+    workspace : Workspace, optional
+        Start as a copy of it.
     """
 
     def __init__(self, workspace: Workspace | None = None) -> None:

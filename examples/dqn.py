@@ -1,0 +1,164 @@
+"""DQN on CartPole, learning from a replay buffer, with agents on a workspace.
+
+    python examples/dqn.py --seeds 0 1 2 3 4
+
+Again and again: let 16 environments run for 16 steps, put the transitions into the buffer, and fit
+the values of actions to what drawn transitions earned and led to. (V. Mnih et al., "Human-level
+control through deep reinforcement learning", Nature 2015; the action that follows is chosen by the
+values being learned, after H. van Hasselt et al., AAAI 2016.) Now and then the greedy player is
+judged by 20 new episodes, and the best one is kept; in the end it plays 100 more.
+"""
+
+import argparse
+import time
+from functools import partial
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from plangym_like.batchers.workspaces import (
+    Agent,
+    Agents,
+    ParallelGymAgent,
+    ReplayBuffer,
+    TemporalAgent,
+    Workspace,
+    make_env,
+)
+
+parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+parser.add_argument("--seeds", type=int, nargs="+", default=[0])
+parser.add_argument("--seconds", type=float, default=170.0, help="at most, for each seed")
+parser.add_argument("--goal", type=float, default=195.0, help="mean return that must be reached")
+parser.add_argument("--enough", type=float, default=475.0, help="mean return to stop learning at")
+parser.add_argument("--envs", type=int, default=16)
+parser.add_argument("--epoch", type=int, default=16, help="steps of each environment")
+parser.add_argument("--updates", type=int, default=64, help="in an epoch")
+parser.add_argument("--batch", type=int, default=128, help="transitions in an update")
+parser.add_argument("--discount", type=float, default=0.99)
+parser.add_argument("--rate", type=float, default=1e-3, help="of learning")
+parser.add_argument("--explore", type=int, default=10_000, help="steps until chance is rare")
+parser.add_argument("--out", type=Path, default=Path("dqn.png"), help="the learning curves")
+args = parser.parse_args()
+torch.set_num_threads(1)  # a small network is faster on one
+
+
+class Values(Agent):
+    """Writes what each action is worth."""
+
+    def __init__(self, obs_size, num_actions):
+        super().__init__()
+        self.net = nn.Sequential(
+            nn.Linear(obs_size, 128), nn.ReLU(), nn.Linear(128, 128), nn.ReLU(),
+            nn.Linear(128, num_actions),
+        )  # fmt: skip
+
+    def forward(self, t, **kwargs):
+        self.set(("values", t), self.net(self.get(("env/env_obs", t))))
+
+
+class Choice(Agent):
+    """Takes the best action, but with the probability `chance` any."""
+
+    def forward(self, t, chance=0.0, **kwargs):
+        values = self.get(("values", t))
+        action, any_action = values.argmax(-1), torch.randint(values.shape[-1], values.shape[:-1])
+        self.set(("action", t), torch.where(torch.rand(action.shape) < chance, any_action, action))
+
+
+def play(agent, workspace=None, **kwargs):
+    workspace = Workspace() if workspace is None else workspace
+    with torch.no_grad():
+        agent(workspace, **kwargs)
+    return workspace
+
+
+def judge(agent):
+    """Return the mean return of one greedy episode in each environment."""
+    return float(play(agent, stop_variable="env/done")["env/cumulated_reward"][-1].mean())
+
+
+def loss_of(values, target, batch):
+    """Fit the values of what was done to the reward and the value of what followed."""
+    action, reward, terminated = batch["action", "env/reward", "env/terminated"]
+    values(batch, t=0, n_steps=2)
+    online = batch["values"]
+    with torch.no_grad():
+        target(batch, t=1, n_steps=1)
+        following = batch.get("values", 1).gather(-1, online[1].argmax(-1, keepdim=True))[:, 0]
+        # An episode that was only cut short would have gone on.
+        goal = reward[1] + args.discount * following * ~terminated[1]
+    return nn.functional.smooth_l1_loss(online[0].gather(-1, action[0][:, None])[:, 0], goal)
+
+
+def learn(seed):
+    """Return steps and mean returns while learning, and what the best player reaches at the end."""
+    torch.manual_seed(seed)
+    end = time.perf_counter() + args.seconds
+    env = ParallelGymAgent(partial(make_env, "CartPole-v1", autoreset=True), args.envs)
+    judged = ParallelGymAgent(partial(make_env, "CartPole-v1"), 20)
+    values = Values(*env.get_obs_and_actions_sizes())
+    learner = TemporalAgent(Agents(env, values, Choice())).seed(seed)
+    player = TemporalAgent(Agents(judged, values, Choice())).seed(seed + 1_000_000)
+    target = values.clone()
+    fit, aim = TemporalAgent(values), TemporalAgent(target)
+    optimizer = torch.optim.Adam(values.parameters(), lr=args.rate)
+    buffer, workspace = ReplayBuffer(100_000), Workspace()
+    curve, steps, best, kept = [], 0, 0.0, values.state_dict()
+    while time.perf_counter() < end and best < args.enough:
+        chance = max(0.05, 1 - steps / args.explore)
+        if steps:
+            workspace.copy_n_last_steps(1)
+        play(learner, workspace, t=1 if steps else 0, n_steps=args.epoch, chance=chance)
+        buffer.put(workspace.get_transitions())
+        steps += args.envs * args.epoch
+        if buffer.size() < 1000:
+            continue
+        for _ in range(args.updates):
+            optimizer.zero_grad()
+            loss_of(fit, aim, buffer.get_shuffled(args.batch)).backward()
+            nn.utils.clip_grad_norm_(values.parameters(), 10.0)
+            optimizer.step()
+        target.load_state_dict(values.state_dict())
+        if steps % (8 * args.envs * args.epoch) == 0:
+            curve.append((steps, judge(player)))
+            if curve[-1][1] >= best:
+                best, kept = curve[-1][1], values.clone().state_dict()
+    values.load_state_dict(kept)
+    score = sum(judge(player) for _ in range(5)) / 5
+    return curve, steps, score
+
+
+def draw(curves):
+    import matplotlib
+
+    matplotlib.use("agg")
+    import matplotlib.pyplot as plt
+
+    figure, axes = plt.subplots(figsize=(7, 4), layout="constrained")
+    for seed, curve in curves.items():
+        axes.plot(*zip(*curve, strict=True), label=f"seed {seed}", linewidth=1.2)
+    axes.axhline(args.goal, color="grey", linestyle=":", label=f"goal, {args.goal:g}")
+    axes.set(xlabel="steps", ylabel="mean return of 20 episodes", title="DQN on CartPole-v1")
+    axes.legend(frameon=False)
+    axes.spines[["top", "right"]].set_visible(False)
+    args.out.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(args.out, dpi=120)
+
+
+curves, missed = {}, []
+for seed in args.seeds:
+    begin = time.perf_counter()
+    curve, steps, score = learn(seed)
+    curves[seed] = curve or [(0, 0.0)]
+    print(
+        f"seed {seed}: mean evaluated return {score:.1f} after {steps:,} steps "
+        f"and {time.perf_counter() - begin:.0f} s",
+        flush=True,
+    )
+    if score < args.goal:
+        missed.append(seed)
+draw(curves)
+print(f"wrote {args.out}")
+raise SystemExit(f"seeds {missed} did not reach {args.goal:g}" if missed else 0)
