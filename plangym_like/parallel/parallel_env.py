@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import os
 import threading
 from collections.abc import Callable
@@ -11,7 +12,7 @@ from typing import Any, Self
 import numpy as np
 
 from plangym_like.batches import check_on_error
-from plangym_like.errors import InputError
+from plangym_like.errors import InputError, WorkerError
 from plangym_like.parallel import nursery
 from plangym_like.parallel.batch_env import BatchEnv
 from plangym_like.parallel.external_process import ExternalProcess
@@ -46,7 +47,8 @@ class ParallelEnv:
         Kept for those who come from plangym; lanes always run at once.
     isolate : bool
         Step batches in children only (`n_workers` of them), so that a row that crashes or hangs its
-        simulator cannot take this process with it.
+        simulator cannot take this process with it. Single steps from states that were given are
+        tried in a child first, where the family's states could crash their simulator.
     step_timeout : float, optional
         Seconds that one row may take; a worker that exceeds them is replaced and the row tried once
         more, for 0.2 s or as long as ten usual rows take, then `StepTimeoutError` is raised.
@@ -150,6 +152,7 @@ class ParallelEnv:
             raise
         self._lock = threading.RLock()
         self._env = env
+        self._foreign = False
 
     def __getstate__(self) -> dict[str, Any]:
         if self._env is not None:
@@ -193,6 +196,70 @@ class ParallelEnv:
                 raise closed(self._arguments["name"])
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
         return getattr(self.plan_env, name)
+
+    # Single steps, in this process
+
+    def reset(
+        self,
+        *,
+        seed: int | None = None,
+        options: dict[str, Any] | None = None,
+        return_state: bool = True,
+    ) -> Any:
+        """Start an episode; see `PlanEnv.reset`."""
+        result = self.plan_env.reset(seed=seed, options=options, return_state=return_state)
+        self._foreign = False
+        return result
+
+    def set_state(self, state: Row) -> None:
+        """Make `state` the current state; see `PlanEnv.set_state`.
+
+        Raises
+        ------
+        PoisonInputError, StepTimeoutError
+            With `isolate`, the row ended or hung the workers that were given to try it.
+        """
+        self._try_out(state)
+        self.plan_env.set_state(state)
+        self._foreign = True
+
+    def step(
+        self, action: Any, state: Row | None = None, dt: int = 1, return_state: bool | None = None
+    ) -> Any:
+        """Step in this process; see `PlanEnv.step`, and `set_state` for states from outside."""
+        env = self.plan_env
+        foreign = self._foreign or state is not None
+        if foreign:
+            self._try_out(env.get_state() if state is None else state, action, dt)
+        result = env.step(action, state, dt, return_state)
+        self._foreign = foreign and not (env.autoreset and (result.terminated or result.truncated))
+        return result
+
+    def view_state(self, states: Row) -> dict[str, Any]:
+        """Return the named fields of states; see `PlanEnv.view_state`."""
+        self._try_out(states)
+        return self.plan_env.view_state(states)
+
+    def _try_out(self, states: Any, action: Any = None, dt: Any = 1) -> None:
+        """With isolated lanes, have a worker do with `states` what is about to be done here.
+
+        Only where damaged states could crash the simulator, whatever their checksum says. Errors of
+        any kind but the worker's end are left to who asked: it meets them here as well.
+        """
+        env = self.plan_env
+        if not (self.isolate and env.layout.format.checksum):
+            return
+        if action is None:
+            action = copy.deepcopy(env.action_space).sample()
+        try:
+            inputs = env.layout.check([action], states, dt, None)
+            self.batch_env.run(inputs, states=True, observations=True, blocking=True)
+        except WorkerError:
+            raise
+        except Exception:
+            return
+
+    # Batches
 
     def step_batch(
         self,
@@ -238,7 +305,7 @@ class ParallelEnv:
     def sync_states(self, state: Row | None = None) -> None:
         """Make `state` the current state; workers hold none, so this is `set_state`."""
         if state is not None:
-            self.plan_env.set_state(state)
+            self.set_state(state)
 
     def clone(self, **changed: Any) -> ParallelEnv:
         """Return another env built with the same arguments, but for `changed`."""

@@ -1,0 +1,257 @@
+"""Rows and files that no environment has made: refused, and nothing else happens."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import pickle
+import resource
+import struct
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from small_envs import Nested
+
+import plangym_like
+from plangym_like.errors import PoisonInputError, StateError, StepTimeoutError, UntrustedStateError
+from plangym_like.states import HEADER_NBYTES
+
+CANARY = "canary"
+ENVS: dict[str, tuple[Any, dict[str, Any]]] = {
+    "game": ("ALE/MsPacman-v5", {"obs_type": "ram", "frameskip": 1}),
+    "classic": ("CartPole-v1", {}),
+    "toy text": ("FrozenLake-v1", {}),
+    "pickled": (Nested, {}),
+}
+
+
+class Bomb:
+    """Leaves a file behind when it is unpickled."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def __reduce__(self) -> Any:
+        return os.system, (f"touch {self._path}",)
+
+
+@pytest.fixture(scope="module", params=list(ENVS))
+def env(request: pytest.FixtureRequest) -> Iterator[Any]:
+    name, kwargs = ENVS[request.param]
+    if request.param == "game":
+        pytest.importorskip("ale_py")
+    with plangym_like.make(name, **kwargs) as env:
+        yield env
+
+
+@pytest.fixture(scope="module")
+def rows(env: Any) -> np.ndarray:
+    """Forty states that play has reached."""
+    states = np.stack([env.reset(seed=0).state] * 40)
+    env.action_space.seed(0)
+    for _ in range(4):
+        states = env.step_batch([env.action_space.sample() for _ in states], states).states
+    return states
+
+
+@pytest.fixture(scope="module")
+def strangers(env: Any) -> list[np.ndarray]:
+    """Rows of other games, and of another version of this one."""
+    made = []
+    for name, kwargs in ENVS.values():
+        if name != env._name:
+            with plangym_like.make(name, **kwargs) as other:
+                made.append(other.reset(seed=0).state)
+    own = env.reset(seed=0).state.copy()
+    own[3] = ord("9")  # a later format
+    return [*made, own]
+
+
+def mutations(
+    rng: np.random.Generator, env: Any, rows: np.ndarray, strangers: list[np.ndarray], canary: Path
+) -> Iterator[Any]:
+    """Yield rows that are wrong in ever new ways."""
+    width, checked = rows.shape[1], env.layout.format.checksum
+    bomb = np.frombuffer(pickle.dumps(Bomb(canary)), np.uint8)
+    while True:
+        row = rows[rng.integers(len(rows))].copy()
+        yield row[: rng.integers(1, width)]  # of no bytes, it would be a batch of no rows
+        yield np.append(row, rng.integers(0, 256, rng.integers(1, 9)).astype(np.uint8))
+        flipped = row.copy()
+        flipped[rng.integers(HEADER_NBYTES)] ^= 1 << rng.integers(8)
+        yield flipped
+        length_bomb = row.copy()
+        length_bomb[16:24].view(np.uint64)[0] = rng.choice(
+            np.array([width, width + 1, 1 << 40, 1 << 63, (1 << 64) - 1], np.uint64)
+        )
+        yield length_bomb
+        yield strangers[rng.integers(len(strangers))]
+        yield rng.integers(0, 256, width).astype(np.uint8)
+        yield np.frombuffer(bomb.tobytes().ljust(width, b"\0")[:width], np.uint8)
+        if checked:
+            for count in (1, 4, 28):
+                damaged = row.copy()
+                used = int(row[16:24].view(np.uint64)[0])
+                places = HEADER_NBYTES + rng.integers(0, used, count)
+                damaged[np.unique(places)] ^= np.uint8(1 << rng.integers(8))
+                yield damaged
+            hidden = row.copy()
+            hidden[HEADER_NBYTES : HEADER_NBYTES + len(bomb)] = bomb[: width - HEADER_NBYTES]
+            yield hidden
+
+
+def peak_nbytes() -> int:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10
+
+
+@pytest.mark.parametrize("count", [300, pytest.param(1500, marks=pytest.mark.full)])
+def test_rows_that_are_none(
+    env: Any, rows: np.ndarray, strangers: list[np.ndarray], tmp_path: Path, count: int
+) -> None:
+    canary = tmp_path / CANARY
+    rng = np.random.default_rng(count)
+    actions = [env.action_space.sample()]
+    env.set_state(rows[0])
+    before, stands = peak_nbytes(), env.get_state().tobytes()
+    uses: list[Callable[[Any], object]] = [
+        env.set_state,
+        lambda row: env.step_batch(actions, [row]),
+        lambda row: env.rollout_batch([actions], row),
+        lambda row: env.step(actions[0], row),
+        env.view_state,
+        lambda row: env.save_states(tmp_path / "never", row),
+    ]
+    for number, row in zip(
+        range(count), mutations(rng, env, rows, strangers, canary), strict=False
+    ):
+        with pytest.raises(StateError):
+            uses[number % len(uses)](row)
+    assert env.get_state().tobytes() == stands
+    assert peak_nbytes() - before < 64 << 20
+    assert not canary.exists() and not (tmp_path / "never").exists()
+
+
+@pytest.mark.parametrize("count", [150, pytest.param(1000, marks=pytest.mark.full)])
+def test_files_that_are_none(
+    env: Any, rows: np.ndarray, strangers: list[np.ndarray], tmp_path: Path, count: int
+) -> None:
+    canary, path = tmp_path / CANARY, tmp_path / "states"
+    rng = np.random.default_rng(count)
+    env.save_states(path, rows[:5])
+    good = path.read_bytes()
+    assert env.load_states(path).tobytes() == rows[:5].tobytes()
+    (length,) = struct.unpack_from("<Q", good, 8)
+    before = peak_nbytes()
+
+    def sealed(content: bytes) -> bytes:
+        return content + hashlib.blake2b(content, digest_size=32).digest()
+
+    def variants() -> Iterator[bytes]:
+        bomb = pickle.dumps(Bomb(canary))
+        body = good[:-32]
+        header = body[16 : 16 + length]
+        while True:
+            yield good[: rng.integers(len(good))]
+            flipped = bytearray(good)
+            flipped[rng.integers(len(good))] ^= 1 << int(rng.integers(8))
+            yield bytes(flipped)
+            yield good + rng.bytes(int(rng.integers(1, 50)))
+            yield bomb
+            yield sealed(good[:8] + struct.pack("<Q", len(bomb)) + bomb)
+            for number in (0, len(body) - 15, 1 << 40, (1 << 64) - 1):
+                yield sealed(good[:8] + struct.pack("<Q", number) + body[16:])
+            for old, new in (
+                (b'"count": 5', b'"count": 50000000000'),
+                (b'"count": 5', b'"count": -5'),
+                (b'"count": 5', b'"count": 5.0'),
+                (b'"count": 5', b'"count": [5]'),
+                (b'"fingerprint": "', b'"fingerprint": "0'),
+                (b'"family"', b'"familie"'),
+            ):
+                changed = header.replace(old, new)
+                assert changed != header
+                rest = body[16 + length :]
+                yield sealed(good[:8] + struct.pack("<Q", len(changed)) + changed + rest)
+            nested = b"[" * 100_000
+            yield sealed(good[:8] + struct.pack("<Q", len(nested)) + nested)
+            wrong = bytearray(body)
+            wrong[16 + length + int(rng.integers(HEADER_NBYTES))] ^= 1 << int(rng.integers(8))
+            yield sealed(bytes(wrong))
+
+    for _, content in zip(range(count), variants(), strict=False):
+        path.write_bytes(content)
+        with pytest.raises(StateError):
+            env.load_states(path)
+    path.write_bytes(good)
+    assert env.load_states(path).tobytes() == rows[:5].tobytes()
+    assert peak_nbytes() - before < 64 << 20
+    assert not canary.exists()
+
+
+def test_a_pickle_with_a_repaired_checksum_is_not_trusted(tmp_path: Path) -> None:
+    canary = tmp_path / CANARY
+    bomb = np.frombuffer(pickle.dumps(Bomb(canary)), np.uint8)
+    with (
+        plangym_like.make(Nested) as env,
+        plangym_like.make(Nested, n_workers=2, isolate=True) as isolated,
+    ):
+        row = env.reset(seed=0).state
+        payload = row[HEADER_NBYTES:]
+        payload[:8].view(np.uint64)[0] = len(bomb)
+        payload[24 : 24 + len(bomb)] = bomb
+        env.layout.format.seal(row[None])
+        path = tmp_path / "states"
+        env.save_states(path, row)
+        action = env.action_space.sample()
+        for each in (env, isolated):
+            (loaded,) = each.load_states(path)
+            for use in (
+                each.set_state,
+                each.view_state,
+                lambda row, each=each: each.step(action, row),
+                lambda row, each=each: each.step_batch([action], row),
+            ):
+                with pytest.raises(UntrustedStateError, match="allow_pickle"):
+                    use(loaded)
+    assert not canary.exists()
+
+
+@pytest.mark.parametrize("count", [60, pytest.param(500, marks=pytest.mark.full)])
+def test_game_states_with_a_repaired_checksum_end_workers_at_most(count: int) -> None:
+    pytest.importorskip("ale_py")
+    rng = np.random.default_rng(count)
+    kwargs = {"obs_type": "ram", "frameskip": 1, "step_timeout": 1.0}
+    with plangym_like.make("ALE/Breakout-v5", n_workers=2, isolate=True, **kwargs) as env:
+        state = env.reset(seed=0).state
+        actions = rng.integers(0, 4, (50, 20))
+        rows = env.rollout_batch(actions, np.stack([state] * 50)).states
+        clean = env.step_batch(actions[:, 0], rows)
+        forged = rows[rng.integers(len(rows), size=count)]
+        for row in forged:
+            used = int(row[HEADER_NBYTES : HEADER_NBYTES + 8].view(np.uint64)[0])
+            body = row[HEADER_NBYTES + 16 :][:used]
+            if rng.random() < 0.1:
+                body[-int(rng.integers(8, 200)) :][:4] = rng.integers(0, 256, 4)
+            else:
+                body[rng.integers(0, used, 3)] = rng.integers(0, 256, 3)
+        env.layout.format.seal(forged)
+        few = count // 5
+        result = env.step_batch(np.zeros(count - few, int), forged[few:], on_error="mask")
+        lost = len(result.infos.errors)
+        for row in forged[:few]:
+            try:
+                env.view_state(row)
+                env.step(0, row)
+                for _ in range(5):
+                    env.step(int(rng.integers(4)))
+            except (PoisonInputError, StepTimeoutError):
+                lost += 1
+            except Exception:  # what the emulator itself has to say of it
+                continue
+        assert lost > 0  # else this proves nothing
+        env.set_state(rows[0])
+        again = env.step_batch(actions[:, 0], rows)
+        assert again.states.tobytes() == clean.states.tobytes()
