@@ -41,7 +41,13 @@ class BatchMemory:
 
     def _take(self, region: str, nbytes: int) -> None:
         pool = self._pools[region]
-        block = self.blocks[region] = pool.take(nbytes)
+        try:
+            block = pool.take(nbytes)
+        except MemoryError:
+            for each in self._pools.values():
+                each.drop_idle()
+            block = pool.take(nbytes)
+        self.blocks[region] = block
         if region != "inputs" and pool.may_lend():
             self.arrays[region] = pool.lend(block)
         else:

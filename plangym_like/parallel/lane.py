@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -67,8 +68,7 @@ def run_job(env: PlanEnv, job: Job, fds: Sequence[int] = ()) -> Report:
     anything, so that its parent knows after any death which rows are left and which was running.
     """
     global _seconds_per_row
-    for number, fd in zip(job.attached, fds, strict=True):
-        _blocks[number] = attach(fd)
+    _attach(job.attached, fds)
     for number in job.dropped:
         _blocks.pop(number, None)
     layout = env.layout
@@ -111,6 +111,20 @@ def run_job(env: PlanEnv, job: Job, fds: Sequence[int] = ()) -> Report:
         own = range(job.start * span, at * span)
         report.observations = {index: rows.observations[index] for index in own}
     return report
+
+
+def _attach(numbers: Sequence[int], fds: Sequence[int]) -> None:
+    """Map all these blocks, or none of them."""
+    left = list(fds)
+    try:
+        for number in numbers:
+            _blocks[number] = attach(left.pop(0))
+    except BaseException:
+        for number in numbers:
+            _blocks.pop(number, None)
+        for fd in left:
+            os.close(fd)
+        raise
 
 
 def portion(remaining: int, seconds_per_row: float) -> int:

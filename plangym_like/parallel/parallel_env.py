@@ -237,10 +237,10 @@ class ParallelEnv:
 
     def view_state(self, states: Row) -> dict[str, Any]:
         """Return the named fields of states; see `PlanEnv.view_state`."""
-        self._try_out(states)
+        self._try_out(states, many=True)
         return self.plan_env.view_state(states)
 
-    def _try_out(self, states: Any, action: Any = None, dt: Any = 1) -> None:
+    def _try_out(self, states: Any, action: Any = None, dt: Any = 1, *, many: bool = False) -> None:
         """With isolated lanes, have a worker do with `states` what is about to be done here.
 
         Only where damaged states could crash the simulator, whatever their checksum says. Errors of
@@ -253,7 +253,8 @@ class ParallelEnv:
             action = copy.deepcopy(env.action_space).sample()
         try:
             inputs = env.layout.check([action], states, dt, None)
-            self.batch_env.run(inputs, states=True, observations=True, blocking=True)
+            if inputs.count == 1 or many:
+                self.batch_env.run(inputs, states=True, observations=True, blocking=True)
         except WorkerError:
             raise
         except Exception:

@@ -158,6 +158,12 @@ class BlockPool:
         while len(self._idle) > self._most_idle:
             self._drop(self._idle.pop(0))
 
+    def drop_idle(self) -> None:
+        """Give up what is kept for later."""
+        self._collect()
+        while self._idle:
+            self._drop(self._idle.pop())
+
     def forget(self, known: Callable[[int], bool]) -> None:
         """Keep the numbers of dropped blocks only where somebody still knows them."""
         if self.dropped:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from typing import Any
 
 from plangym_like.parallel.external_process import ExternalProcess
@@ -42,6 +43,7 @@ class WorkerLane:
         self.alone = self.lost = False
         self.job: Any = None
         self.known: set[int] = set()
+        self._attached: Sequence[int] = ()
         self._pid = process.pid
         self.progress_at = 0.0
         self._progress = (-1, -1)
@@ -107,6 +109,7 @@ class WorkerLane:
             self.job = self.process.apply(run_job, job, fds=[block.fd for block in fresh])
             self.known.difference_update(job.dropped)
             self.known.update(job.attached)
+            self._attached = job.attached
         except BaseException:
             self.lost = True
             raise
@@ -119,7 +122,12 @@ class WorkerLane:
     def report(self) -> Report:
         """Return what it says of its rows; raises what stepping them raised."""
         promise, self.job = self.job, None
-        report: Report = promise()
+        try:
+            report: Report = promise()
+        except (MemoryError, OSError):
+            # It may have had no room for the blocks that came along; it will get them again.
+            self.known.difference_update(self._attached)
+            raise
         return report
 
     def idle_seconds(self) -> float:

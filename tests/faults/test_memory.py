@@ -1,0 +1,174 @@
+"""Too little memory, of any kind: it works, or there is a clean error; never a signal."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+
+import pytest
+from residents import script_environ
+
+GAME = """
+import numpy as np
+import plangym_like
+kwargs = {"obs_type": "rgb", "frameskip": 1}
+"""
+
+SMALL_SHM = (
+    GAME
+    + """
+import os
+assert os.statvfs("/dev/shm").f_blocks * os.statvfs("/dev/shm").f_frsize <= 1 << 20
+with (
+    plangym_like.make("ALE/MsPacman-v5", n_workers=2, isolate=True, **kwargs) as env,
+    plangym_like.make("ALE/MsPacman-v5", **kwargs) as serial,
+):
+    state = env.reset(seed=0).state
+    for count in (1, 9, 90, 9):
+        actions = np.arange(count) % 9
+        result = env.step_batch(actions, state)
+        assert result.obs.tobytes() == serial.step_batch(actions, state).obs.tobytes()
+    print("works", result.obs.nbytes)
+"""
+)
+
+NO_MEMFD = (
+    GAME
+    + """
+import os, tempfile
+del os.memfd_create
+tempfile.tempdir = "/dev/shm"  # of 1 MB
+with (
+    plangym_like.make("ALE/MsPacman-v5", n_workers=2, isolate=True, **kwargs) as env,
+    plangym_like.make("ALE/MsPacman-v5", **kwargs) as serial,
+):
+    state = env.reset(seed=0).state
+    for count in (2, 90, 3, 60, 4):
+        actions = np.arange(count) % 9
+        try:
+            result = env.step_batch(actions, state)
+        except MemoryError as error:
+            assert count > 9 and "bytes of shared memory" in str(error), error
+            print("refused", end=" ")
+        else:
+            assert result.obs.tobytes() == serial.step_batch(actions, state).obs.tobytes()
+            del result
+            print("works", end=" ")
+"""
+)
+
+
+def run_with_tiny_shm(script: str) -> subprocess.CompletedProcess[str]:
+    """Run a script in a mount namespace of its own, whose /dev/shm holds 1 MB."""
+    if shutil.which("unshare") is None:
+        pytest.skip("needs unshare")
+    own = ["unshare", "-m"] if os.getuid() == 0 else ["unshare", "-Urm"]
+    mount = "mount -t tmpfs -o size=1m tmpfs /dev/shm"
+    if subprocess.run([*own, "sh", "-c", mount], capture_output=True, check=False).returncode:
+        pytest.skip("may not mount here")
+    return subprocess.run(
+        [*own, "sh", "-c", f'{mount} && exec "$0" -c "$1"', sys.executable, script],
+        capture_output=True,
+        text=True,
+        timeout=100,
+        env=script_environ(),
+        check=False,
+    )
+
+
+def test_a_tiny_dev_shm_does_not_matter() -> None:
+    pytest.importorskip("ale_py")
+    result = run_with_tiny_shm(SMALL_SHM)
+    assert (result.returncode, result.stdout) == (0, "works 907200\n"), result.stderr
+
+
+def test_where_memory_files_are_real_files_on_a_full_disk() -> None:
+    pytest.importorskip("ale_py")
+    result = run_with_tiny_shm(NO_MEMFD)
+    expected = "works refused works refused works "
+    assert (result.returncode, result.stdout) == (0, expected), result.stderr
+
+
+LIMITED = """
+import os, resource, sys
+import numpy as np
+from playground import CounterEnv, sending
+from plangym_like.parallel.parallel_env import ParallelEnv
+
+what, side, megabytes = sys.argv[1], sys.argv[2], float(sys.argv[3])
+owner = os.getpid()
+
+def limit():
+    used = 0
+    if what == "RLIMIT_AS":
+        used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
+    most = used + int(megabytes * (1 << 20))
+    limited = getattr(resource, what)
+    resource.setrlimit(limited, (most, resource.getrlimit(limited)[1]))
+
+def make(name, **kwargs):
+    env = CounterEnv(name, **kwargs)
+    env.setup()
+    if side == "worker" and os.getpid() != owner:
+        limit()
+    return env
+
+with ParallelEnv(make, "toy", n_workers=2, isolate=True) as env, CounterEnv("toy") as serial:
+    sending(env)
+    state = env.reset(seed=0).state
+    expected = {count: serial.step_batch(np.arange(count) % 4096, state).states.tobytes()
+                for count in (100, 30_000)}
+    env.step_batch(np.arange(100), state)
+    if side == "owner":
+        limit()
+    told = []
+    for count in (100, 30_000, 100, 30_000, 100):
+        try:
+            result = env.step_batch(np.arange(count) % 4096, state)
+            assert result.states.tobytes() == expected[count]
+            del result
+            told.append("works")
+        except MemoryError as error:
+            told.append("refused")
+        except OSError as error:
+            assert error.errno == 12, error
+            told.append("refused")
+    assert env.stats.deaths == 0
+    print(*told)
+    for name in ("RLIMIT_AS", "RLIMIT_FSIZE"):
+        most = resource.getrlimit(getattr(resource, name))[1]
+        resource.setrlimit(getattr(resource, name), (most, most))
+"""
+
+
+@pytest.mark.parametrize(
+    ("what", "side", "megabytes"),
+    [
+        ("RLIMIT_FSIZE", "owner", 0.5),
+        ("RLIMIT_AS", "owner", 1),
+        ("RLIMIT_AS", "worker", 1),
+        pytest.param("RLIMIT_AS", "owner", 4, marks=pytest.mark.full),
+        pytest.param("RLIMIT_AS", "owner", 6, marks=pytest.mark.full),
+        pytest.param("RLIMIT_AS", "worker", 3, marks=pytest.mark.full),
+        pytest.param("RLIMIT_AS", "worker", 4, marks=pytest.mark.full),
+        pytest.param("RLIMIT_AS", "worker", 256, marks=pytest.mark.full),
+    ],
+)
+def test_limits_of_processes(what: str, side: str, megabytes: float) -> None:
+    result = subprocess.run(
+        [sys.executable, "-W", "error", "-c", LIMITED, what, side, str(megabytes)],
+        capture_output=True,
+        text=True,
+        timeout=100,
+        env=script_environ(),
+        check=False,
+    )
+    assert result.returncode == 0, result.stderr
+    told = result.stdout.split()
+    assert len(told) == 5 and told[0] == "works"
+    if megabytes <= 1:
+        assert told == ["works", "refused"] * 2 + ["works"]
+    elif megabytes >= 256:
+        assert told == ["works"] * 5
