@@ -24,16 +24,24 @@ import mujoco
 import numpy as np
 from numpy.typing import NDArray
 
-from plangym_like.envs.dm_control_random import RANDOM_NBYTES
+from plangym_like.batches import Rows
+from plangym_like.envs.dm_control_random import RANDOM_NBYTES, RestorableRandom
 from plangym_like.envs.dm_control_suite import SuiteEnv, parse
+from plangym_like.envs.dm_control_walker import Walker
 from plangym_like.envs.gymnasium_simulator import GymnasiumSimulator
 from plangym_like.envs.headless import draw_without_a_display
 from plangym_like.envs.mujoco_physics import PhysicsMemory, model_arrays, model_digest
+from plangym_like.envs.mujoco_robots.agreement import agrees
+from plangym_like.envs.mujoco_robots.chunk_stepper import ChunkStepper
+from plangym_like.envs.mujoco_robots.robot import Robot
 from plangym_like.errors import InputError
 from plangym_like.plan_env import PlanEnv
+from plangym_like.snapshots.configuration import qualified_name
 from plangym_like.states import Row
 
 _TRIALS = 3
+# Tasks whose observation and reward are worked out for many rows at once.
+_FORMS: dict[str, type[Robot]] = {"dm_control.suite.walker.PlanarWalker": Walker}
 _NUMBERS = (bool, int, float, np.bool_, np.integer, np.floating)
 
 
@@ -114,6 +122,8 @@ class DmControlSimulator(GymnasiumSimulator):
             carried["sensordata"] = data.sensordata
         self._edited = tuple(sorted(edited))
         self._physics = PhysicsMemory(model, data, carried)
+        self._stepper: ChunkStepper | None = None
+        self._tried = False
         self._count_at = self._physics.nbytes
         self._random_at = self._count_at + 8 + 8 * end
 
@@ -198,6 +208,59 @@ class DmControlSimulator(GymnasiumSimulator):
         """Restart the task's generator, and those of the wrappers."""
         self.base.random.restart(seed)
         self.memory.reseed(seed)
+
+    # How is it stepped
+
+    def step_rows(self, rows: Rows, start: int, stop: int) -> None:
+        """Step whole chunks where there is a form for them, else row by row."""
+        stepper = self._chunk_stepper(rows)
+        if stepper is None:
+            super().step_rows(rows, start, stop)
+        else:
+            stepper.step(rows, start, stop)
+
+    def rollout_rows(self, rows: Rows, start: int, stop: int) -> None:
+        """Step whole chunks through all their T actions where there is a form for them."""
+        stepper = self._chunk_stepper(rows) if isinstance(rows.inputs.dt, int) else None
+        if stepper is None:
+            super().rollout_rows(rows, start, stop)
+        else:
+            stepper.rollout(rows, start, stop)
+
+    def _chunk_stepper(self, rows: Rows) -> ChunkStepper | None:
+        if self.plain_infos or rows.columns:
+            return None
+        if not self._tried:
+            self._tried = True
+            self._stepper = self._find_stepper()
+        return self._stepper
+
+    def _find_stepper(self) -> ChunkStepper | None:
+        """Return the stepper, once it has given the same bytes as the task itself."""
+        form = _FORMS.get(qualified_name(type(self._task)))
+        usual = self.base.flat and self._physics_is_usual() and not self._pictures
+        if form is None or not usual or self._numbers:
+            return None
+        assert isinstance(self.frameskip, int)
+        stepper = ChunkStepper(
+            form(self._suite),
+            self._physics,
+            self.frameskip,
+            self._write_generator,
+            elapsed_at=self._count_at,
+            limit=lambda: int(np.ceil(min(self._suite._step_limit, 2.0**62))),
+        )
+        return stepper if agrees(stepper, self) else None
+
+    def _physics_is_usual(self) -> bool:
+        runge_kutta = self._model.opt.integrator == mujoco.mjtIntegrator.mjINT_RK4
+        edits = self._edited or self._task.visualize_reward
+        return self.base.physics.legacy_step and not runge_kutta and not edits
+
+    def _write_generator(self, payload: Row, seed: int) -> None:
+        random = RestorableRandom(np.random.RandomState())
+        random.restart(seed)
+        random.read(payload[self._random_at : self._random_at + RANDOM_NBYTES])
 
     # What it looks like
 

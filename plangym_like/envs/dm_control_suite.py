@@ -99,7 +99,7 @@ class SuiteEnv(gymnasium.Env[Any, Any]):
         if not limited:
             self.suite_env._step_limit = float("inf")
         self._picture = {"width": width, "height": height, "camera_id": camera_id}
-        self._flat = flat
+        self.flat = flat
         self.seeded = False
         self.random = RestorableRandom(self.suite_env.task.random)
         self.suite_env.task._random = self.random
@@ -141,7 +141,7 @@ class SuiteEnv(gymnasium.Env[Any, Any]):
         return obs, float(found.reward), ended, bool(over) and not ended, {}
 
     def _observed(self, parts: Any) -> Any:
-        if not self._flat:
+        if not self.flat:
             return {name: np.asarray(part) for name, part in parts.items()}
         return np.concatenate([np.ravel(part) for part in parts.values()])
 

@@ -25,17 +25,22 @@ from gymnasium.envs.mujoco import MujocoEnv as GymnasiumMujocoEnv
 from gymnasium.wrappers import OrderEnforcing, PassiveEnvChecker, TimeLimit
 from numpy.typing import NDArray
 
-from plangym_like.batches import Inputs, Leaf, Rows
+from plangym_like.batches import Leaf, Rows
 from plangym_like.envs.gymnasium_simulator import GymnasiumSimulator
 from plangym_like.envs.headless import draw_without_a_display
 from plangym_like.envs.mujoco_physics import PhysicsMemory, derived, drawn, model_digest
 from plangym_like.envs.mujoco_robots import ChunkStepper, robot_for
-from plangym_like.envs.mujoco_robots.agreement import same, trial_actions
+from plangym_like.envs.mujoco_robots.agreement import agrees, trial_actions
 from plangym_like.errors import InputError, SnapshotError
 from plangym_like.plan_env import PlanEnv
-from plangym_like.random_state import GENERATOR_NBYTES, load_generator, save_generator
+from plangym_like.random_state import (
+    GENERATOR_NBYTES,
+    load_generator,
+    save_generator,
+    seeded_generator,
+)
 from plangym_like.snapshots.configuration import qualified_name
-from plangym_like.states import HEADER_NBYTES, Row
+from plangym_like.states import Row
 
 _TRANSPARENT = (OrderEnforcing, PassiveEnvChecker, TimeLimit)
 
@@ -199,37 +204,21 @@ class MujocoSimulator(GymnasiumSimulator):
     def _find_stepper(self) -> ChunkStepper | None:
         """Return the stepper, once it has given the same bytes as the environment itself."""
         assert self._robot is not None and isinstance(self.frameskip, int)
-        limit = self.memory.time_limit
-        stepper = ChunkStepper(self._robot, self._physics, limit, self._base_nbytes, self.frameskip)
-        actions = trial_actions(self.env)
-        count = len(actions)
-        states = np.zeros((count + 1, HEADER_NBYTES + self.payload_nbytes), np.uint8)
-        self.env.reset(seed=0)
-        self.save(states[0])
-        outcomes = []
-        for index, action in enumerate(actions):
-            outcomes.append(self.step(action, 1))
-            self.save(states[index + 1])
-        shape = self.observation_space.shape
-        assert shape is not None
-        trial = Rows(
-            Inputs(count, 0, actions, states[:-1], 1, None),
-            np.zeros_like(states[:-1]),
-            np.empty((count, *shape), self.observation_space.dtype),
-            np.empty(count),
-            np.empty(count, bool),
-            np.empty(count, bool),
-            np.empty(count, np.int64),
-            {name: np.empty((count, *leaf), kind) for name, (leaf, kind) in self.columns.items()},
-            None,
+        limit: Any = self.memory.time_limit
+        stepper = ChunkStepper(
+            self._robot,
+            self._physics,
+            self.frameskip,
+            self._write_generator,
+            elapsed_at=None if limit is None else self._base_nbytes,
+            limit=lambda: limit._max_episode_steps,
         )
-        stepper.step(trial, 0, count)
-        pairs = zip(outcomes, states[1:], strict=True)
-        agree = [
-            same(trial, index, outcome, state[HEADER_NBYTES:])
-            for index, (outcome, state) in enumerate(pairs)
-        ]
-        return stepper if all(agree) else None
+        return stepper if agrees(stepper, self) else None
+
+    def _write_generator(self, payload: Row, seed: int) -> None:
+        begin = self._physics.nbytes
+        memory = save_generator(seeded_generator(seed))
+        payload[begin : begin + GENERATOR_NBYTES] = np.frombuffer(memory, np.uint8)
 
     # What it looks like
 

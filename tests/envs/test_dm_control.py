@@ -20,6 +20,7 @@ from plangym_like.envs.dm_control import DmControlSimulator
 from plangym_like.envs.dm_control_random import RANDOM_NBYTES, RestorableRandom
 from plangym_like.envs.dm_control_suite import load_suite, parse
 from plangym_like.errors import InputError, MissingExtraError, StateMismatchError
+from plangym_like.states import HEADER_NBYTES
 
 suite = load_suite()
 TASKS = [f"{domain}-{task}" for domain, task in suite.ALL_TASKS]
@@ -159,6 +160,44 @@ def test_batches_are_what_single_steps_are() -> None:
             env.rollout_batch(plans, states[:10], return_observations=True),
             parallel.rollout_batch(plans, states[:10], return_observations=True),
         )
+
+
+@pytest.mark.parametrize("limited", [False, True])
+@pytest.mark.parametrize("name", ["walker-stand", "walker-walk", "walker-run"])
+def test_chunks_are_what_single_steps_are(name: str, limited: bool) -> None:
+    kwargs: dict[str, Any] = {"remove_time_limit": not limited, "frameskip": 2}
+    with plangym_like.make(name, **kwargs) as fast, plangym_like.make(name, **kwargs) as slow:
+        slow.simulator._tried = True
+        states, actions = walk(slow, 60, seed=3)
+        if limited:
+            # Some are beyond the end, some run into it, some stay before it.
+            at = slow.simulator._count_at + HEADER_NBYTES
+            states[:, at : at + 8].view(np.int64)[:, 0] = np.arange(60) + 960
+        rng = np.random.default_rng(0)
+        dt, seeds = rng.integers(1, 5, 60), rng.integers(0, 99, 60)
+        plans = rng.uniform(-1, 1, (20, 7, 6))
+        assert fast.simulator._chunk_stepper(fast._layout.allocate(inputs_of(fast))) is not None
+        assert_same(fast.step_batch(actions, states), slow.step_batch(actions, states))
+        assert_same(
+            fast.step_batch(actions, states, dt=dt, seeds=seeds),
+            slow.step_batch(actions, states, dt=dt, seeds=seeds),
+        )
+        mine = fast.rollout_batch(plans, states[-20:], return_observations=True)
+        assert_same(mine, slow.rollout_batch(plans, states[-20:], return_observations=True))
+        assert mine.truncateds.any() == limited
+        assert fast.simulator._stepper is not None and slow.simulator._stepper is None
+
+
+def inputs_of(env: Any) -> Any:
+    return env._layout.check(env.action_space.sample(), env.get_state(), 1, None)
+
+
+def test_what_a_form_does_not_cover_is_stepped_row_by_row() -> None:
+    for kwargs in ({"obs_type": "dict"}, {"visualize_reward": True}):
+        with plangym_like.make("walker-walk", **kwargs) as env:
+            env.reset(seed=0)
+            env.step_batch(np.zeros((3, 6)), env.get_state())
+            assert env.simulator._stepper is None
 
 
 def test_models_drawn_by_lot_are_the_same_in_every_process() -> None:

@@ -6,8 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from plangym_like.batches import Rows
-from plangym_like.states import Row
+from plangym_like.batches import Inputs, Rows
+from plangym_like.envs.mujoco_robots.chunk_stepper import ChunkStepper
+from plangym_like.simulator import Simulator
+from plangym_like.states import HEADER_NBYTES, Row
 
 _TRIALS = 24
 
@@ -21,7 +23,37 @@ def trial_actions(env: Any) -> Any:
     return np.clip(middle + half * drawn, space.low, space.high).astype(space.dtype)
 
 
-def same(rows: Rows, index: int, outcome: Any, after: Row) -> bool:
+def agrees(stepper: ChunkStepper, sim: Simulator) -> bool:
+    """Tell whether `stepper` does what `sim` does one by one; leaves `sim` in another state."""
+    actions = trial_actions(sim.env)
+    count = len(actions)
+    states = np.zeros((count + 1, HEADER_NBYTES + sim.payload_nbytes), np.uint8)
+    sim.env.reset(seed=0)
+    sim.save(states[0])
+    outcomes = []
+    for index, action in enumerate(actions):
+        outcomes.append(sim.step(action, 1))
+        sim.save(states[index + 1])
+    space: Any = sim.observation_space
+    trial = Rows(
+        Inputs(count, 0, actions, states[:-1], 1, None),
+        np.zeros_like(states[:-1]),
+        np.empty((count, *space.shape), space.dtype),
+        np.empty(count),
+        np.empty(count, bool),
+        np.empty(count, bool),
+        np.empty(count, np.int64),
+        {name: np.empty((count, *leaf), kind) for name, (leaf, kind) in sim.columns.items()},
+        None,
+    )
+    stepper.step(trial, 0, count)
+    return all(
+        _same(trial, index, outcome, state[HEADER_NBYTES:])
+        for index, (outcome, state) in enumerate(zip(outcomes, states[1:], strict=True))
+    )
+
+
+def _same(rows: Rows, index: int, outcome: Any, after: Row) -> bool:
     """Tell whether row `index` of stepped `rows` is what the environment's own step gave.
 
     `outcome` is that of `Simulator.step`, `after` the payload saved after it.

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import mujoco
 import numpy as np
-from gymnasium.wrappers import TimeLimit
 from numpy.typing import NDArray
 
 from plangym_like.batches import Inputs, Rows
 from plangym_like.envs.mujoco_physics import INTEGRATION, PhysicsMemory, lay_out
 from plangym_like.envs.mujoco_robots.record import Record
 from plangym_like.envs.mujoco_robots.robot import Frames, Robot, look_in
-from plangym_like.random_state import GENERATOR_NBYTES, save_generator, seeded_generator
 from plangym_like.states import HEADER_NBYTES, Row
 
 # Frames that are simulated before their results are worked out: few enough to stay in a cache.
@@ -31,26 +30,31 @@ class ChunkStepper:
     robot : Robot
     physics : PhysicsMemory
         What the rows hold of the simulation.
-    time_limit : gymnasium.wrappers.TimeLimit, optional
-        Where one is kept.
-    elapsed_at : int
-        Where its counter lies in a payload.
     frameskip : int
+    reseed : callable
+        ``reseed(payload, seed)`` writes a generator made of `seed` into a payload.
+    elapsed_at : int, optional
+        Where frames are counted in a payload.
+    limit : callable
+        How many of them an episode has; asked where they are counted.
     """
 
     def __init__(
         self,
         robot: Robot,
         physics: PhysicsMemory,
-        time_limit: TimeLimit[Any, Any] | None,
-        elapsed_at: int,
         frameskip: int,
+        reseed: Callable[[Row, int], None],
+        *,
+        elapsed_at: int | None = None,
+        limit: Callable[[], int] = lambda: 0,
     ) -> None:
         self._robot = robot
         self._physics = physics
-        self._time_limit = time_limit
-        self._elapsed_at = HEADER_NBYTES + elapsed_at
         self._frameskip = frameskip
+        self._reseed = reseed
+        self._counter = None if elapsed_at is None else (HEADER_NBYTES + elapsed_at) // 8
+        self._limit = limit
         self.places = dict(physics.places)
         slices, self._nbytes = lay_out(robot.recorded(), physics.nbytes, self.places)
         self._parts = physics.slices + slices
@@ -106,8 +110,8 @@ class ChunkStepper:
         count = len(actions)
         ran = np.empty(count, np.int64)
         ran[:] = wanted
-        if self._time_limit is not None:
-            np.minimum(ran, np.maximum(self._time_limit._max_episode_steps - elapsed, 1), out=ran)
+        if self._counter is not None:
+            np.minimum(ran, np.maximum(self._limit() - elapsed, 1), out=ran)
         record = self._record(actions.shape[1])
         self._simulate(rows, block, record, source, actions, ran)
         numbers = record.numbers[:count]
@@ -144,22 +148,25 @@ class ChunkStepper:
             :, HEADER_NBYTES : HEADER_NBYTES + self._physics.nbytes
         ]
         record.numbers[:count, 0, self.places["ctrl"][0]] = actions[:, 0]
-        env, robot, cursor, parts = self._robot.env, self._robot, rows.cursor, self._parts
-        model, data, ctrl, nstep = env.model, env.data, env.data.ctrl, env.frame_skip
-        write, read, advance = mujoco.mj_setState, mujoco.mj_getState, mujoco.mj_step
+        robot, cursor, parts = self._robot, rows.cursor, self._parts
+        model, data, substeps = robot.simulation()
+        ctrl, advance, refresh = data.ctrl, robot.advance, robot.refresh
+        write, read = mujoco.mj_setState, mujoco.mj_getState
         derive = mujoco.mj_rnePostConstraint if robot.contact_forces else None
         later = actions.astype(np.float64) if length > 1 else actions
         index = block.start
         for views, controls, frames in zip(record.views(count), later, ran.tolist(), strict=False):
             cursor[0] = index
             write(model, data, views[0][0], INTEGRATION)
+            if refresh is not None:
+                refresh(model, data)
             for frame in range(frames):
                 if frame:
                     if robot.over():
                         ran[index - block.start] = frame
                         break
                     ctrl[:] = controls[frame]
-                advance(model, data, nstep)
+                advance(model, data, substeps)
                 if derive is not None:
                     derive(model, data)
                 state, everything = views[frame + 1]
@@ -251,16 +258,14 @@ class ChunkStepper:
 
     def _late(self, elapsed: NDArray[np.int64]) -> Any:
         """Tell which rows have used their time up."""
-        if self._time_limit is None:
-            return False
-        return elapsed >= self._time_limit._max_episode_steps
+        return False if self._counter is None else elapsed >= self._limit()
 
     # The rows around the simulation
 
     def _elapsed(self, source: Row) -> NDArray[np.int64]:
-        if self._time_limit is None:
+        if self._counter is None:
             return np.zeros(1, np.int64)
-        return source.view(np.int64)[:, self._elapsed_at // 8].copy()
+        return source.view(np.int64)[:, self._counter].copy()
 
     def _store(
         self,
@@ -280,10 +285,9 @@ class ChunkStepper:
         fresh[:, end:] = source[:, end:]
         if rows.inputs.seeds is not None:
             for row, seed in zip(fresh, rows.inputs.seeds[block].tolist(), strict=True):
-                memory = save_generator(seeded_generator(seed))
-                row[end : end + GENERATOR_NBYTES] = np.frombuffer(memory, np.uint8)
-        if self._time_limit is not None:
-            fresh.view(np.int64)[:, self._elapsed_at // 8] = elapsed + ran
+                self._reseed(row[HEADER_NBYTES:], seed)
+        if self._counter is not None:
+            fresh.view(np.int64)[:, self._counter] = elapsed + ran
 
 
 def _at(values: NDArray[Any], index: NDArray[np.int64]) -> NDArray[Any]:

@@ -6,6 +6,7 @@ import abc
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
+import mujoco
 import numpy as np
 from numpy.typing import NDArray
 
@@ -57,12 +58,22 @@ class Robot(abc.ABC):
     ----------
     contact_forces : bool
         Whether the step reads what `mj_rnePostConstraint` computes.
+    advance : callable
+        ``advance(model, data, substeps)`` simulates one frame.
+    refresh : callable or None
+        ``refresh(model, data)`` computes what `advance` needs after a restore.
     """
 
     contact_forces: ClassVar[bool] = False
+    advance: Callable[[Any, Any, int], None] = staticmethod(mujoco.mj_step)
+    refresh: Callable[[Any, Any], None] | None = None
 
     def __init__(self, env: Any) -> None:
         self.env = env
+
+    def simulation(self) -> tuple[Any, Any, int]:
+        """Return model, data, and how many substeps a frame has."""
+        return self.env.model, self.env.data, self.env.frame_skip
 
     @classmethod
     def carried(cls, env: Any) -> dict[str, Array]:
