@@ -15,6 +15,7 @@ the same batches where it is installed, and its first rewards are compared too.
 from __future__ import annotations
 
 import argparse
+import os
 import time
 from collections.abc import Callable
 from statistics import median
@@ -61,6 +62,35 @@ def replay_each(plan: Plan) -> tuple[float, list[np.ndarray]]:
     return time.perf_counter() - begun, rewards
 
 
+def fork_and_step(env: Any) -> None:
+    """Have a forked copy of this process take one step and reply: the other way to a sibling."""
+    reading, writing = os.pipe()
+    child = os.fork()
+    if not child:
+        os.write(writing, np.float64(env.step(0)[1]).tobytes())
+        os._exit(0)
+    os.read(reading, 8)
+    os.close(reading)
+    os.close(writing)
+    os.waitpid(child, 0)
+
+
+def sibling_seconds(depth: int, times: int = 20) -> tuple[float, float]:
+    """Return what a sibling costs by a fork of this process, and by playing `depth` steps."""
+    env = gymnasium.make(ENV_ID, max_episode_steps=-1).unwrapped
+    taken: tuple[list[float], list[float]] = ([], [])
+    for _ in range(times):
+        begun = time.perf_counter()
+        env.reset(seed=0)
+        for _ in range(depth):
+            env.step(2)
+        played = time.perf_counter()
+        fork_and_step(env)
+        taken[0].append(time.perf_counter() - played)
+        taken[1].append(played - begun)
+    return median(taken[0]), median(taken[1])
+
+
 def with_library(
     make: Callable[[], Any], plan: Plan, *, reopen: bool = True
 ) -> Callable[[], tuple[float, list[Any]]]:
@@ -105,6 +135,11 @@ def main() -> None:
     parser.add_argument("--siblings", type=float, default=0.5)
     parser.add_argument("--rounds", type=int, default=5)
     chosen = parser.parse_args()
+    forked, played = sibling_seconds(chosen.depth)
+    print(
+        f"a sibling at depth {chosen.depth}: {1e3 * forked:.1f} ms by a fork of this process, "
+        f"{1e3 * played:.1f} ms by playing it again"
+    )
     plan = Plan(chosen.rows, chosen.batches, chosen.depth, chosen.siblings)
     contenders: dict[str, Callable[[], tuple[float, list[Any]]]] = {
         "a loop that replays each row": lambda: replay_each(plan),

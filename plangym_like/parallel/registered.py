@@ -14,8 +14,13 @@ def spec_of(name: Any) -> EnvSpec | None:
     return gymnasium.registry.get(name) if isinstance(name, str) else None
 
 
-def construct(spec: EnvSpec | None, env_class: Callable[..., Any], name: Any, **kwargs: Any) -> Any:
-    """Return ``env_class(name, **kwargs)``; `spec` is registered before, unless its id is."""
+def know(spec: EnvSpec | None) -> None:
+    """Register `spec` here, unless its id is registered already."""
     if spec is not None:
         gymnasium.registry.setdefault(spec.id, spec)
+
+
+def construct(spec: EnvSpec | None, env_class: Callable[..., Any], name: Any, **kwargs: Any) -> Any:
+    """Return ``env_class(name, **kwargs)``, with `spec` known before."""
+    know(spec)
     return env_class(name, **kwargs)

@@ -15,6 +15,7 @@ from plangym_like.parallel.cluster.near_memory import GivenPools, NearOrder, Pro
 from plangym_like.parallel.messages import dumps, dumps_by_value, loads
 from plangym_like.parallel.parallel_env import ParallelEnv
 from plangym_like.parallel.placement import place, signature
+from plangym_like.parallel.registered import know, spec_of
 from plangym_like.parallel.remote_errors import pack_exception
 from plangym_like.states import Row, adopt_session_key, session_key
 
@@ -69,7 +70,8 @@ class RayHost:
         try:
             settings, packed = loads(self._recipe)
             _settle_in(**settings)
-            construct, options = loads(packed)
+            construct, options, spec = loads(packed)
+            know(spec)
             self._env = ParallelEnv(construct, isolate=True, **options)
             workers = self._env.batch_env
             for index in range(len(workers)):
@@ -146,7 +148,7 @@ def write_recipe(construct: Callable[..., Any], options: dict[str, Any]) -> byte
         "session_key": session_key(),
         "threads": os.environ.get("OMP_NUM_THREADS"),
     }
-    return dumps((settings, dumps_by_value((construct, options))))
+    return dumps((settings, dumps_by_value((construct, options, spec_of(options.get("name"))))))
 
 
 def _settle_in(*, path: list[str], session_key: bytes, threads: str | None) -> None:
