@@ -7,6 +7,7 @@ wrappers' own memory is saved behind it, so that a row holds the whole chain.
 from __future__ import annotations
 
 import abc
+import contextlib
 import importlib.metadata
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
@@ -81,9 +82,23 @@ class GymnasiumSimulator(Simulator):
         self._set_frameskip(frameskip)
         env = self.make_env()
         self.render_mode = self.render_mode or getattr(env, "render_mode", None)
+        try:
+            self._set_up(env, wrappers or (), remove_time_limit)
+        except BaseException:
+            # Some simulators allow one of their kind at a time: another way may yet save it.
+            with contextlib.suppress(Exception):
+                env.close()
+            raise
+
+    def _set_up(
+        self,
+        env: gymnasium.Env[Any, Any],
+        wrappers: Iterable[WrapperLike],
+        remove_time_limit: bool,
+    ) -> None:
         if remove_time_limit:
             env = without_time_limit(env)
-        for item in wrappers or ():
+        for item in wrappers:
             env = _wrap(env, item)
         self.env: gymnasium.Env[Any, Any] = env
         self.base: Any = env.unwrapped
@@ -98,7 +113,7 @@ class GymnasiumSimulator(Simulator):
         if self._pictures:
             shape = self.image().shape
             self.observation_space = gymnasium.spaces.Box(
-                0, 255, shape if obs_type == "rgb" else shape[:2], np.uint8
+                0, 255, shape if self.obs_type == "rgb" else shape[:2], np.uint8
             )
 
     def _set_frameskip(self, frameskip: int | tuple[int, int] | None) -> None:

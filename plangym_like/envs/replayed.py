@@ -104,10 +104,20 @@ class ReplayedSimulator(GymnasiumSimulator):
     def _copy(self) -> gymnasium.Env[Any, Any]:
         return super().make_env().unwrapped
 
+    def _can_be_copied(self) -> bool:
+        try:
+            self._copy().close()
+        except Exception:
+            # Some simulators allow one of their kind in a process.
+            return False
+        return True
+
     def prepare(self) -> None:
         """Find out whether the environment is deterministic, and what an action takes."""
         if self.tried:
-            self._stage.seeds_only, note = try_replay(self._copy, self._stage.env)
+            alone = self._stage.prefixes.alone = not self._can_be_copied()
+            make = None if alone else self._copy
+            self._stage.seeds_only, note = try_replay(make, self._stage.env)
             if note:
                 self.exactness, self.exactness_note = "approximate", note
         self._refuse_holders()

@@ -63,6 +63,8 @@ class LivePrefixes:
 
     Attributes
     ----------
+    alone : bool
+        Whether there can be but one copy in a process, which is then reset instead of made anew.
     shared : bool
         Whether wrappers may draw from the copies' generators (``StickyAction`` does).
     replayed : int
@@ -78,13 +80,15 @@ class LivePrefixes:
         self._first = first
         self._all: list[LivePrefix] = []
         self._clock = 0
+        self.alone = False
         self.shared = False
         self.replayed = 0
 
     def begin(self, start: Start) -> tuple[LivePrefix, Any, dict[str, Any]]:
         """Begin an episode in a copy that has never been reset; returns observation and info too.
 
-        What an episode leaves behind in an environment cannot reach the next one that way.
+        What an episode leaves behind in an environment cannot reach the next one that way. Where
+        there can be but one copy, it is reset.
         """
         self._clock += 1
         live = LivePrefix(self._fresh(), used=self._clock)
@@ -181,10 +185,13 @@ class LivePrefixes:
         live.alive = False
         if live in self._all:
             self._all.remove(live)
+            if self.alone:
+                self._first = live.env
 
     def discard(self, live: LivePrefix) -> None:
         """Close a copy that nobody knows the state of."""
         self.release(live)
+        self._first = None
         with contextlib.suppress(Exception):
             live.env.close()
 
@@ -200,7 +207,10 @@ class LivePrefixes:
         return len(self._all)
 
     def _fresh(self) -> _Env:
-        if len(self._all) >= self._most:
+        if self.alone:
+            for live in list(self._all):
+                self.release(live)
+        elif len(self._all) >= self._most:
             self.discard(self._dispensable())
         first, self._first = self._first, None
         return self._make() if first is None else first

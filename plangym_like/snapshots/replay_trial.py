@@ -24,12 +24,14 @@ _WAY_OUT = (
 _Env = gymnasium.Env[Any, Any]
 
 
-def try_replay(make: Callable[[], _Env], first: _Env) -> tuple[bool, str]:
+def try_replay(make: Callable[[], _Env] | None, first: _Env) -> tuple[bool, str]:
     """Play an episode in one copy, another one in a second, and the first again in a third.
+
+    `make` makes copies; where it is ``None``, everything is played in `first`.
 
     Returns whether episodes have to be begun by a seed (because the environment has generators
     beside ``np_random``), and what differs in the infos (empty: nothing). `first` is a copy that
-    was never reset, and is left as it is.
+    was never reset, and is left as it is if there can be others.
 
     Raises
     ------
@@ -40,11 +42,11 @@ def try_replay(make: Callable[[], _Env], first: _Env) -> tuple[bool, str]:
     space.seed(0)
     actions = [space.sample() for _ in range(2 * _STEPS)]
     with watched_generators() as told:
-        episode = _play(make(), actions[:_STEPS], seed=0)
-        _play(make(), actions[_STEPS:], seed=1)
-        again = _play(make(), actions[:_STEPS], seed=0)
+        episode = _play(make, first, actions[:_STEPS], seed=0)
+        _play(make, first, actions[_STEPS:], seed=1)
+        again = _play(make, first, actions[:_STEPS], seed=0)
         note = compare(first, episode, again, -1, told() + _WAY_OUT)
-        unseeded = [_play(make(), actions[:_STEPS], generator=7) for _ in range(2)]
+        unseeded = [_play(make, first, actions[:_STEPS], generator=7) for _ in range(2)]
     try:
         compare(first, unseeded[0], unseeded[1], -1, "")
     except SnapshotError:
@@ -53,8 +55,14 @@ def try_replay(make: Callable[[], _Env], first: _Env) -> tuple[bool, str]:
 
 
 def _play(
-    env: _Env, actions: list[Any], *, seed: int | None = None, generator: int | None = None
+    make: Callable[[], _Env] | None,
+    first: _Env,
+    actions: list[Any],
+    *,
+    seed: int | None = None,
+    generator: int | None = None,
 ) -> list[tuple[Any, ...]]:
+    env = first if make is None else make()
     base: Any = env
     try:
         if generator is not None:
@@ -72,8 +80,9 @@ def _play(
             if outcome[2] or outcome[3]:
                 break
     finally:
-        with contextlib.suppress(Exception):
-            env.close()
+        if env is not first:
+            with contextlib.suppress(Exception):
+                env.close()
     return outcomes
 
 

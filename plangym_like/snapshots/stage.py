@@ -96,6 +96,8 @@ class Stage(gymnasium.Wrapper[Any, Any, Any, Any]):
 
     def forget(self) -> None:
         """Have the next state begun from its reset."""
+        if self.prefixes.alone:
+            return
         history, witness, env = self.history, self.witness, self.env
         self.prefixes.release(self._live)
         self.prefixes.close()

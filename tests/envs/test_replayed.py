@@ -302,6 +302,42 @@ def test_a_step_that_raises_leaves_the_state() -> None:
     assert env.step(1)[0] == 3.0
 
 
+class Single(Inner):
+    """Of which there can be but one at a time."""
+
+    living = 0
+
+    def __init__(self) -> None:
+        if Single.living:
+            raise RuntimeError("there is one already")
+        Single.living += 1
+        super().__init__()
+
+    def reset(self, **kwargs: Any) -> Any:
+        self.episodes = 0
+        self.log.clear()
+        return super().reset(**kwargs)
+
+    def close(self) -> None:
+        Single.living = 0
+
+
+def test_what_there_can_be_only_one_of_is_reset_instead() -> None:
+    env = plangym_like.make(Single)
+    assert (env.snapshot, env.exactness) == ("replay", "exact")
+    many = ReplayedEnv(Inner)
+    states, others = reached(env, 10, every=2), reached(many, 10, every=2)
+    for order in (np.arange(10), np.arange(10)[::-1]):
+        one = env.step_batch(np.arange(10) % 3, states[order])
+        assert_same(one.obs, many.step_batch(np.arange(10) % 3, others[order]).obs)
+    with pytest.raises(StateFormatError):
+        env.set_state(states[0][:-8])
+    assert_same(env.step(1, state=states[3]).obs, many.step(1, state=others[3]).obs)
+    env.reset()
+    env.close()
+    assert Single.living == 0
+
+
 class HoldsBase(gymnasium.Wrapper):
     def __init__(self, env: gymnasium.Env) -> None:
         super().__init__(env)
