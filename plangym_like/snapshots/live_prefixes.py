@@ -124,16 +124,8 @@ class LivePrefixes:
             best, _, _ = self.begin(start[1])
         else:
             self._clock += 1
-        for tag, value, _ in self._histories.entries(history, len(best.history)):
-            if tag == RESEED:
-                self.reseed(best, value)
-            elif tag == GENERATOR:
-                base: Any = best.env
-                base._np_random = random_state.load_generator(value, base._np_random)
-                self.settle(best)
-            else:
-                self.step(best, value)
-                self.replayed += 1
+        if len(best.history) < len(history):
+            self._play_on(best, history)
         if best.witness != witness:
             self.discard(best)
             raise SnapshotError(
@@ -145,6 +137,32 @@ class LivePrefixes:
             )
         best.used = self._clock
         return best
+
+    def _play_on(self, live: LivePrefix, history: bytes) -> None:
+        """Play what `history` has beyond that of `live`."""
+        base: Any = live.env
+        step = base.step
+        witness = live.witness
+        try:
+            for tag, value, _ in self._histories.entries(history, len(live.history)):
+                if tag == RESEED:
+                    self._set_generator(base, random_state.seeded_generator(value))
+                elif tag == GENERATOR:
+                    base._np_random = random_state.load_generator(value, base._np_random)
+                else:
+                    result = step(value)
+                    witness = _digest(witness, result[0], result[1:4])
+                    self.replayed += 1
+        except BaseException:
+            self.discard(live)
+            raise
+        live.history, live.witness = history, witness
+        self._note_generator(live)
+
+    def _set_generator(self, base: Any, generator: np.random.Generator) -> None:
+        """Set the environment's generator for all who share it."""
+        memory = random_state.save_generator(generator)
+        base._np_random = random_state.load_generator(memory, vars(base).get("_np_random"))
 
     def step(self, live: LivePrefix, action: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
         """Step `live`; where that raises, it is as if it had not been tried."""
@@ -162,9 +180,7 @@ class LivePrefixes:
 
     def reseed(self, live: LivePrefix, seed: int) -> None:
         """Set the generator of `live` to one made of `seed`, for all who share it."""
-        base: Any = live.env
-        memory = random_state.save_generator(random_state.seeded_generator(seed))
-        base._np_random = random_state.load_generator(memory, vars(base).get("_np_random"))
+        self._set_generator(live.env, random_state.seeded_generator(seed))
         live.history += self._histories.reseed(seed)
         self._note_generator(live)
 
