@@ -3,6 +3,7 @@
 Ten thousand transitions for each environment with ``pytest -m full``, some hundreds without.
 """
 
+import importlib.util
 from collections.abc import Iterator
 from typing import Any
 
@@ -24,6 +25,10 @@ SUITE: dict[str, tuple[str, dict[str, Any]]] = {
         {"obs_type": "ram", "frameskip": (2, 5), "repeat_action_probability": 0.25},
     ),
 }
+if importlib.util.find_spec("mujoco"):
+    SUITE["Ant"] = ("Ant-v5", {})
+if importlib.util.find_spec("dm_control"):
+    SUITE["walker-walk"] = ("walker-walk", {})
 CHUNK = 250
 
 

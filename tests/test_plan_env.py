@@ -1,5 +1,6 @@
 """What every environment promises, on every backend."""
 
+import importlib.util
 import pickle
 import re
 from typing import Any
@@ -41,6 +42,8 @@ SUITE: dict[str, tuple[Any, dict[str, Any]]] = {
     "StickyPong": ("ALE/Pong-v5", {"obs_type": "ram", "repeat_action_probability": 0.4}),
     "Nested": (Nested, {}),
 }
+if importlib.util.find_spec("mujoco"):
+    SUITE["Hopper"] = ("Hopper-v5", {"remove_time_limit": False})
 RANDOM = ["FrozenLake", "StickyPong", "Nested"]
 
 

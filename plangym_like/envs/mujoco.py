@@ -15,6 +15,7 @@ same.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from typing import Any
 
@@ -42,6 +43,8 @@ from plangym_like.random_state import (
 from plangym_like.snapshots.configuration import qualified_name
 from plangym_like.states import Row
 
+logger = logging.getLogger("plangym_like")
+
 _TRANSPARENT = (OrderEnforcing, PassiveEnvChecker, TimeLimit)
 
 
@@ -54,6 +57,18 @@ class MujocoSimulator(GymnasiumSimulator):
     """
 
     family = "MUJO"
+
+    def make_env(self) -> gymnasium.Env[Any, Any]:
+        """Make the robot; what MuJoCo has to say of a model that is not the user's is logged."""
+        if "xml_file" in self.env_kwargs or callable(self.name):
+            return super().make_env()
+        usual = mujoco.get_mju_user_warning()
+        # Otherwise every worker would print it, and write it to a file where the user stands.
+        mujoco.set_mju_user_warning(lambda message: logger.info("MuJoCo: %s", message))
+        try:
+            return super().make_env()
+        finally:
+            mujoco.set_mju_user_warning(usual)
 
     def prepare(self) -> None:
         """Find out which robot it is, and reset it."""

@@ -309,6 +309,16 @@ def test_a_class_of_ones_own_is_saved_with_all_that_is_derived_and_says_what_is_
         assert_goes_on(env.simulator, seed=2, steps=20, ends=False)
 
 
+def test_what_mujoco_says_of_gymnasiums_models_is_neither_printed_nor_written(
+    tmp_path: Any, monkeypatch: pytest.MonkeyPatch, capfd: Any
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with plangym_like.make("HalfCheetah-v5", n_workers=2, isolate=True) as env:
+        env.step_batch(np.zeros((2, 6)), env.reset(seed=0).state)
+    printed = capfd.readouterr()
+    assert (printed.out, printed.err, os.listdir(tmp_path)) == ("", "", [])
+
+
 def test_another_simulators_environment_is_refused() -> None:
     with pytest.raises(SnapshotError, match="CartPole"):
         MujocoSimulator("CartPole-v1")
