@@ -153,9 +153,25 @@ class ChunkStepper:
         ctrl, advance, refresh = data.ctrl, robot.advance, robot.refresh
         write, read = mujoco.mj_setState, mujoco.mj_getState
         derive = mujoco.mj_rnePostConstraint if robot.contact_forces else None
-        later = actions.astype(np.float64) if length > 1 else actions
         index = block.start
-        for views, controls, frames in zip(record.views(count), later, ran.tolist(), strict=False):
+        if length == 1:
+            for (state, _), (after, everything) in record.views(count)[:count]:
+                cursor[0] = index
+                write(model, data, state, INTEGRATION)
+                if refresh is not None:
+                    refresh(model, data)
+                advance(model, data, substeps)
+                if derive is not None:
+                    derive(model, data)
+                read(model, data, after, INTEGRATION)
+                for view, place in parts:
+                    everything[place] = view
+                index += 1
+            return
+        controls = actions.astype(np.float64)
+        for views, controls_of_row, frames in zip(
+            record.views(count), controls, ran.tolist(), strict=False
+        ):
             cursor[0] = index
             write(model, data, views[0][0], INTEGRATION)
             if refresh is not None:
@@ -165,12 +181,12 @@ class ChunkStepper:
                     if robot.over():
                         ran[index - block.start] = frame
                         break
-                    ctrl[:] = controls[frame]
+                    ctrl[:] = controls_of_row[frame]
                 advance(model, data, substeps)
                 if derive is not None:
                     derive(model, data)
-                state, everything = views[frame + 1]
-                read(model, data, state, INTEGRATION)
+                after, everything = views[frame + 1]
+                read(model, data, after, INTEGRATION)
                 for view, place in parts:
                     everything[place] = view
             index += 1
