@@ -96,6 +96,8 @@ class ReplayedSimulator(GymnasiumSimulator):
             self._copy, self._histories, self._most or self.copies, base
         )
         wrappers = list(chain(env))
+        limits = [link._max_episode_steps for link in wrappers if isinstance(link, TimeLimit)]
+        self._capacity = self._capacity or max([_STEPS, *limits])
         if not wrappers:
             return self._stage
         wrappers[-1].env = self._stage
@@ -155,9 +157,7 @@ class ReplayedSimulator(GymnasiumSimulator):
 
     def base_nbytes(self) -> int:
         """Return the bytes of the longest history that is to fit."""
-        if self._capacity is None:
-            limit = getattr(self.env.spec, "max_episode_steps", None) or 0
-            self._capacity = max(_STEPS, limit)
+        assert self._capacity is not None
         return _HEAD + _ROOM_FOR_START + self._capacity * self._step_nbytes
 
     def meaning(self) -> Mapping[str, Any]:

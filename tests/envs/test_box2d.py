@@ -80,6 +80,11 @@ def test_a_car_comes_back_with_its_track_and_its_tiles() -> None:
     assert len(np.unique(first.obs.reshape(3, -1), axis=0)) == 3
 
 
+def test_a_row_holds_as_many_steps_as_the_time_limit_allows() -> None:
+    env = Box2DEnv("BipedalWalkerHardcore-v3")
+    assert env.simulator._capacity == 2000 and env.state_nbytes > 2000 * 17
+
+
 def test_the_picture_is_of_the_current_state() -> None:
     env = Box2DEnv("LunarLander-v3", render_mode="rgb_array")
     state = env.reset(seed=0).state
@@ -95,7 +100,7 @@ def test_the_picture_is_of_the_current_state() -> None:
 @pytest.mark.parametrize("kind", LANDERS | WALKERS)
 def test_a_thousand_branches_differ_in_no_byte(kind: str) -> None:
     name, kwargs = (LANDERS | WALKERS)[kind]
-    env, other = Box2DEnv(name, **kwargs), Box2DEnv(name, **kwargs)
+    env, other = (Box2DEnv(name, remove_time_limit=False, **kwargs) for _ in range(2))
     states = reached(env, 1000, every=3)
     space = sampler(env, 0)
     plans = np.array([[space.sample() for _ in range(20)] for _ in range(1000)])
