@@ -7,8 +7,9 @@ PIP_INSTALL := pip install --quiet --disable-pip-version-check --editable
 DEMO_ENV ?= ALE/MsPacman-v5
 DEMO_SECONDS ?= 60
 DEMO_DIR ?= demo
+SOAK_MINUTES ?= 30
 
-.PHONY: help demo test lint faults docs bench clean
+.PHONY: help demo test lint faults soak fault-table docs bench clean
 .DELETE_ON_ERROR:
 # Two targets at once would install into one environment at once.
 .NOTPARALLEL:
@@ -19,6 +20,8 @@ help:
 	@echo "make test   lint, type-check, build the docs, run every test and documented example"
 	@echo "make lint   ruff and mypy --strict alone"
 	@echo "make faults try hard to kill, hang, leak and confuse it: minutes"
+	@echo "make soak   SOAK_MINUTES=$(SOAK_MINUTES) of mixed load with kills"
+	@echo "make fault-table  the same faults done to this package and to its rivals"
 	@echo "make docs   build the documentation into docs/_build/html"
 	@echo "make bench  measure this package beside its rivals and redraw the published figures"
 	@echo "make clean  remove whatever the other targets made"
@@ -40,6 +43,12 @@ lint: .venv/.test
 
 faults: .venv/.test
 	$(BIN)/python -m pytest --quiet -m "full or not full" tests/faults
+
+soak: .venv/.test
+	$(BIN)/python benchmarks/soak.py --minutes $(SOAK_MINUTES)
+
+fault-table: .venv-bench/.bench
+	$(BENCH_BIN)/python benchmarks/fault_table.py
 
 docs: .venv/.test
 	$(BIN)/python -m sphinx -W --keep-going -q -b html docs docs/_build/html

@@ -195,6 +195,7 @@ class BatchEnv:
             begun = time.perf_counter()
             errors = run(rows, 0, inputs.count)
             seconds = time.perf_counter() - begun
+            self.stats.seconds_here += seconds
             self._costs.note(inputs.count, _steps(inputs), seconds=seconds, sent=False)
         return self.layout.result(rows, errors)
 
@@ -210,10 +211,12 @@ class BatchEnv:
                 self._poller.register(fd, select.POLLIN)
             self._watched = watched
         # The last rows take little longer in other lanes than here, and waking up costs as much.
-        until = time.perf_counter() + min(seconds, _SPIN_SECONDS)
+        begun = time.perf_counter()
+        until = begun + min(seconds, _SPIN_SECONDS)
         while not self._poller.poll(0) and time.perf_counter() < until:
             pass
         self._poller.poll(max(0.0, seconds - _SPIN_SECONDS) * 1000)
+        self.stats.seconds_waiting += time.perf_counter() - begun
         for lane in self.lanes:
             lane.process.drain()
 

@@ -52,6 +52,16 @@ def open_pidfd(pid: int) -> int | None:
         return None
 
 
+def oom_kills() -> int | None:
+    """Return how many processes the kernel has killed for lack of memory, if it tells."""
+    try:
+        with open("/proc/vmstat", "rb") as file:
+            counts = dict(line.split() for line in file)
+        return int(counts[b"oom_kill"])
+    except (OSError, KeyError, ValueError):
+        return None
+
+
 def fill_standard_descriptors() -> None:
     """Open the null device in place of a standard descriptor (0, 1, 2) that is closed.
 
@@ -96,6 +106,7 @@ class ChildProcess:
         self.ended = False
         self._status_fn = status_fn
         self._collect_fn = collect_fn
+        self._oom_kills = oom_kills()
         self._lock = threading.RLock()
 
     def poll(self) -> bool:
@@ -163,7 +174,14 @@ class ChildProcess:
             name = signal.Signals(-code).name
         except ValueError:
             name = "an unnamed signal"
-        return f"{name} ({-code}) ended it: {_CAUSES.get(name, 'somebody sent it this signal')}"
+        cause = _CAUSES.get(name, "somebody sent it this signal")
+        if name == "SIGKILL" and self._oom_kills is not None:
+            now = oom_kills()
+            if now is not None and now > self._oom_kills:
+                cause = "the kernel was out of memory, and has killed for that while it ran"
+            else:
+                cause = "somebody ran kill -9; the kernel has killed nothing for lack of memory"
+        return f"{name} ({-code}) ended it: {cause}"
 
 
 _CAUSES = {

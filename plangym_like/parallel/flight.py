@@ -68,7 +68,9 @@ class Flight:
         self._error: BaseException | None = None
         self._landed = False
         self._shape = Shape.of(inputs, states=states, observations=observations)
-        self._memory = BatchMemory(pools, region_nbytes(house.layout, self._shape))
+        sizes = region_nbytes(house.layout, self._shape)
+        self._memory = BatchMemory(pools, sizes)
+        house.stats.bytes_shared += sum(sizes.values())
         actions = inputs.actions if isinstance(inputs.actions, list) else None
         self._rows = place(house.layout, self._shape, self._memory.arrays, actions)
         self._sent = self._rows.inputs

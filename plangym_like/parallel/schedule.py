@@ -144,6 +144,7 @@ class Schedule:
                 self._fail(int(self._rows.cursor[0]), error)
                 return
             now = time.perf_counter()
+            self._house.stats.seconds_here += now - begun
             self._house.seconds_per_row = faded_minimum(
                 self._house.seconds_per_row, (now - begun) / (middle - start)
             )
@@ -234,6 +235,7 @@ class Schedule:
         house = self._house
         if (count := report.stop - lane.start) > 0:
             house.mortality.note_rows_done()
+            house.stats.seconds_on_lanes += report.seconds
             house.slowest_row = max(house.slowest_row * 0.9, report.seconds / count)
             if lane.alone and self._deaths[lane.start]:
                 # The row was innocent: its worker was killed by something else.

@@ -7,6 +7,7 @@ import signal
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,7 +15,8 @@ from comparing import assert_same, row
 from harm import Killer, dangerous, kill, overflow
 from playground import CounterEnv, kill_itself, leave, read_nowhere, refuse, sending
 
-from plangym_like.errors import PoisonInputError, StepTimeoutError, WorkerDiedError
+import plangym_like
+from plangym_like.errors import PoisonInputError, StateError, StepTimeoutError, WorkerDiedError
 from plangym_like.parallel.parallel_env import ParallelEnv
 
 COUNT = 150
@@ -161,6 +163,41 @@ def test_masked_rows_that_kill_hang_and_raise(serial: CounterEnv) -> None:
         # What is masked cannot be mistaken for a state.
         with pytest.raises(ValueError, match="state row 7 "):
             env.step_batch(np.arange(COUNT), result.states)
+
+
+@pytest.mark.parametrize("kwargs", [{}, {"n_workers": 2}, {"n_workers": 2, "isolate": True}])
+def test_masked_rows_of_a_family_that_steps_many_at_once(kwargs: dict[str, Any]) -> None:
+    with plangym_like.make("MountainCar-v0", **kwargs) as env:
+        if kwargs:
+            sending(env)
+        state = env.reset(seed=0).state
+        far = env.make_state(x=[1e308, 0.0])
+        states = np.stack([state] * 300)
+        states[[5, 250]] = far
+        actions = np.arange(300) % 2
+        result = env.step_batch(actions, states, on_error="mask")
+        assert sorted(result.infos.errors) == [5, 250]
+        for index, error in result.infos.errors.items():
+            assert isinstance(error, StateError)
+            assert error.__notes__ == [f"(in row {index} of a batch of 300)"]
+        fine = env.step_batch(actions, state)
+        for index in np.flatnonzero(~result.infos.failed):
+            assert_same(row(result, index), row(fine, index))
+
+
+def test_statistics_add_up(serial: CounterEnv) -> None:
+    with ParallelEnv(CounterEnv, "toy", n_workers=2, isolate=True) as env:
+        sending(env)
+        for _ in range(5):
+            env.step_batch(np.arange(COUNT), serial.get_state())
+        stats = env.stats
+        assert (stats.batches, stats.rows) == (5, 5 * COUNT)
+        assert stats.bytes_shared > 5 * COUNT * env.state_nbytes
+        assert stats.seconds_on_lanes > 0 and stats.seconds_waiting > 0
+        assert stats.seconds_here == 0
+    with ParallelEnv(CounterEnv, "toy", n_workers=2) as env:
+        env.step_batch(np.arange(COUNT), serial.get_state())
+        assert env.stats.seconds_here > 0
 
 
 def test_an_unknown_way_to_treat_errors_is_refused(serial: CounterEnv) -> None:

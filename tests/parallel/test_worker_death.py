@@ -14,6 +14,7 @@ import pytest
 from residents import Resident, script_environ, wait_until_gone
 
 from plangym_like.errors import WorkerDiedError
+from plangym_like.parallel import child_process
 from plangym_like.parallel.external_process import ExternalProcess
 
 METHODS = ("forkserver", "spawn")
@@ -220,3 +221,22 @@ def test_no_worker_survives_its_owner_not_even_holding_the_gil_in_c(method: str)
         assert wait_until_gone(blocked, 2)
         # Nobody else holds the output open, neither worker nor nursery.
         assert owner.stdout.read() == ""
+
+
+@pytest.mark.parametrize(
+    ("counts", "cause"),
+    [
+        ((3, 4), "the kernel was out of memory, and has killed for that while it ran"),
+        ((3, 3), "somebody ran kill -9; the kernel has killed nothing for lack of memory"),
+        ((None, None), "the kernel was out of memory and chose it, or somebody ran kill -9"),
+    ],
+)
+def test_whether_it_was_memory_is_told_where_the_kernel_tells(
+    counts: tuple[int | None, int | None], cause: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told = iter(counts)
+    monkeypatch.setattr(child_process, "oom_kills", lambda: next(told))
+    with ExternalProcess(Resident, start_method="spawn") as process:
+        os.kill(process.pid, signal.SIGKILL)
+        with pytest.raises(WorkerDiedError, match=rf"SIGKILL \(9\) ended it: {cause}"):
+            process.echo(1)

@@ -1,0 +1,305 @@
+"""One fault, done to one library, in this process: what happens. `fault_table.py` runs it."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import gymnasium
+import numpy as np
+import psutil
+
+NUM = 4
+KILL, CRASH, HANG, IN_C, TWO, LOCKED, SLOW = range(90, 97)
+TIMEOUT = 1.0
+
+Outcome = tuple[bool, str]
+
+
+class TwoArguments(Exception):
+    """Pickles, but cannot be loaded again."""
+
+    def __init__(self, code: int, text: str) -> None:
+        super().__init__(f"{code}: {text}")
+
+
+class Locked(Exception):
+    """Does not pickle."""
+
+    def __init__(self) -> None:
+        super().__init__("locked")
+        self.lock = threading.Lock()
+
+
+class Echo(gymnasium.Env):
+    """Observes the action that it was given; some do harm."""
+
+    observation_space = gymnasium.spaces.Box(0, 100, (1,), np.float32)
+    # So many that nobody who tries actions at random finds one that does harm.
+    action_space = gymnasium.spaces.Discrete(1 << 40)
+
+    def reset(self, *, seed: Any = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        self.last = 0
+        return np.zeros(1, np.float32), {}
+
+    def step(self, action: Any) -> Any:
+        if action == KILL:
+            os.kill(os.getpid(), signal.SIGKILL)
+        if action == CRASH:
+            ctypes.string_at(0)
+        if action == HANG:
+            time.sleep(600)
+        if action == IN_C:
+            ctypes.PyDLL(None).sleep(600)
+        if action == TWO:
+            raise TwoArguments(3, "text")
+        if action == LOCKED:
+            raise Locked
+        if action == SLOW:
+            time.sleep(1.0)
+        self.last = int(action)
+        return np.array([action], np.float32), 0.0, False, False, {}
+
+
+class Ours:
+    """plangym_like, isolated lanes."""
+
+    def __init__(self) -> None:
+        import plangym_like
+
+        self.env = plangym_like.make(Echo, n_workers=2, isolate=True, step_timeout=60.0)
+        self.state = self.env.reset(seed=0).state
+        self.step([0] * NUM)
+
+    def step(self, actions: Any, timeout: float | None = None) -> list[int]:
+        self.env.batch_env.step_timeout = timeout or 60.0
+        return [int(x) for x in self.env.step_batch(actions, self.state).obs[:, 0]]
+
+    def close(self) -> None:
+        self.env.close()
+
+
+class Gym:
+    """Gymnasium's AsyncVectorEnv."""
+
+    def __init__(self) -> None:
+        self.env = gymnasium.vector.AsyncVectorEnv([Echo] * NUM)
+        self.env.reset(seed=0)
+
+    def step(self, actions: Any, timeout: float | None = None) -> list[int]:
+        self.env.step_async(np.array(actions))
+        return [int(x) for x in self.env.step_wait(timeout)[0][:, 0]]
+
+    def close(self) -> None:
+        self.env.close(timeout=2)
+
+
+class SB3:
+    """Stable-Baselines3's SubprocVecEnv."""
+
+    def __init__(self) -> None:
+        from stable_baselines3.common.vec_env import SubprocVecEnv
+
+        self.env = SubprocVecEnv([Echo] * NUM)
+        self.env.reset()
+
+    def step(self, actions: Any, timeout: float | None = None) -> list[int]:
+        return [int(x) for x in self.env.step(np.array(actions))[0][:, 0]]
+
+    def close(self) -> None:
+        self.env.close()
+
+
+class EnvPool:
+    """EnvPool, which has environments of its own, in threads of this process."""
+
+    def __init__(self) -> None:
+        import envpool
+
+        self.env = envpool.make("CartPole-v1", env_type="gymnasium", num_envs=NUM, num_threads=2)
+        self.env.reset()
+
+    def step(self, actions: Any, timeout: float | None = None) -> list[int]:
+        return [len(row) for row in self.env.step(np.array(actions, np.int32))[0]]
+
+    def close(self) -> None:
+        self.env.close()
+
+
+LIBRARIES: dict[str, type] = {
+    "plangym_like": Ours,
+    "AsyncVectorEnv": Gym,
+    "SubprocVecEnv": SB3,
+    "EnvPool": EnvPool,
+}
+
+
+def told(call: Callable[[], Any]) -> tuple[Any, str]:
+    """Return what `call` returned and the error that it raised, with the seconds it took."""
+    begun = time.perf_counter()
+    try:
+        return call(), ""
+    except BaseException as error:
+        seconds = time.perf_counter() - begun
+        first = (str(error).splitlines() or [""])[0][:60]
+        return None, f"{type(error).__name__} after {seconds:.1f} s ({first})"
+
+
+def then_right(env: Any, error: str) -> Outcome:
+    """Tell the next step after a fault: right, stale, or an error."""
+    result, failure = told(lambda: env.step([5, 6, 7, 8]))
+    if failure:
+        return False, f"{error}; next step: {failure}"
+    if isinstance(env, EnvPool):
+        return True, f"{error}; next step runs"
+    if result != [5, 6, 7, 8]:
+        return False, f"{error}; next step answers {result} to [5, 6, 7, 8]"
+    return True, f"{error}; next step right"
+
+
+def with_action(action: int, timeout: float | None = None) -> Callable[[Any], Outcome]:
+    def run(env: Any) -> Outcome:
+        if isinstance(env, EnvPool):
+            return False, "cannot be done to it: it runs no Python environments"
+        _, error = told(lambda: env.step([1, action, 3, 4], timeout))
+        return then_right(env, error or "no error")
+
+    return run
+
+
+def kill_a_worker(env: Any) -> Outcome:
+    if isinstance(env, EnvPool):
+        thread = max(int(name) for name in os.listdir("/proc/self/task"))
+        libc = ctypes.CDLL(None)
+        libc.syscall(234, os.getpid(), thread, signal.SIGKILL)  # tgkill
+        time.sleep(1)
+        return then_right(env, "a thread killed")
+    env.step([1, 2, 3, 4])
+    victims = [p for p in psutil.Process().children(recursive=True) if _is_worker(p)]
+    victims[-1].kill()
+    result, error = told(lambda: env.step([1, 2, 3, 4]))
+    if error or result != [1, 2, 3, 4]:
+        return False, error or f"answers {result}"
+    return True, "replaced, the step is right"
+
+
+def _is_worker(process: psutil.Process) -> bool:
+    """Return whether it runs environments, rather than helping to start or to clean up."""
+    words = " ".join(process.cmdline())
+    helper = any(name in words for name in ("nursery_process", "resource_tracker", "forkserver"))
+    return not helper or process.ppid() != os.getpid()
+
+
+def press_ctrl_c(env: Any) -> Outcome:
+    signal.signal(signal.SIGALRM, lambda *_: signal.raise_signal(signal.SIGINT))
+    signal.setitimer(signal.ITIMER_REAL, 0.3)
+    if isinstance(env, EnvPool):
+
+        def play() -> None:
+            while True:
+                env.step([0, 1, 0, 1])
+
+        return then_right(env, told(play)[1])
+    _, error = told(lambda: env.step([1, SLOW, 3, 4]))
+    return then_right(env, error or "no error")
+
+
+def give_a_wrong_action(env: Any) -> Outcome:
+    wrong = -1 if not isinstance(env, EnvPool) else 7
+    begun = env.state.tobytes() if isinstance(env, Ours) else b""
+    result, error = told(lambda: env.step([1, wrong, 3, 4]))
+    if not error:
+        return False, f"taken without a word, {len(result)} rows come back"
+    assert not begun or env.state.tobytes() == begun
+    return then_right(env, error)
+
+
+def close_while_it_hangs(env: Any) -> Outcome:
+    if isinstance(env, EnvPool):
+        return False, "cannot be done to it: it runs no Python environments"
+    before = psutil.Process().children(recursive=True)
+    if isinstance(env, Ours):
+        env.env.step_batch([1, IN_C, 3, 4], env.state, blocking=False)
+    elif isinstance(env, Gym):
+        env.env.step_async(np.array([1, IN_C, 3, 4]))
+    else:
+        env.env.step_async(np.array([1, IN_C, 3, 4]))
+    time.sleep(0.5)
+    begun = time.perf_counter()
+    _, error = told(env.close)
+    seconds = time.perf_counter() - begun
+    left = [p for p in before if p.is_running() and _is_worker(p) and _alive(p)]
+    fine = seconds < 3 and not left
+    return fine, f"{error or 'closed'} in {seconds:.1f} s, {len(left)} processes left"
+
+
+def _alive(process: psutil.Process) -> bool:
+    with contextlib.suppress(psutil.Error):
+        return bool(process.status() != psutil.STATUS_ZOMBIE)
+    return False
+
+
+def kill_the_parent(library: str, action: int) -> Outcome:
+    command = [sys.executable, __file__, "parent", library, str(action)]
+    parent = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    assert parent.stdout is not None
+    parent.stdout.readline()
+    time.sleep(0.7)
+    children = psutil.Process(parent.pid).children(recursive=True)
+    parent.kill()
+    parent.wait()
+    time.sleep(2)
+    left = [child for child in children if child.is_running() and _alive(child)]
+    for child in left:
+        child.kill()
+    return not left, f"{len(left)} of {len(children)} processes alive 2 s later"
+
+
+FAULTS: dict[str, Callable[[Any], Outcome]] = {
+    "a worker is killed (SIGKILL) between two steps": kill_a_worker,
+    "a row crashes its simulator (SIGSEGV)": with_action(CRASH),
+    "a row kills its process (SIGKILL)": with_action(KILL),
+    "a row hangs; the timeout is 1 s": with_action(HANG, TIMEOUT),
+    "a row hangs in C with the GIL held; the timeout is 1 s": with_action(IN_C, TIMEOUT),
+    "an exception that cannot be loaded again": with_action(TWO),
+    "an exception that cannot be pickled": with_action(LOCKED),
+    "Ctrl-C within a step": press_ctrl_c,
+    "an action outside the space": give_a_wrong_action,
+    "close() while a row hangs in C": close_while_it_hangs,
+}
+DEATHS = {
+    "the parent is killed (SIGKILL), workers idle": 0,
+    "the parent is killed (SIGKILL), a worker stuck in C": IN_C,
+}
+
+
+def main() -> None:
+    """``fault_injection.py LIBRARY FAULT`` prints ``ok|text``."""
+    library, fault = sys.argv[1:3]
+    if library == "parent":
+        env = LIBRARIES[fault]()
+        print("ready", flush=True)
+        action = int(sys.argv[3])
+        if action and not isinstance(env, EnvPool):
+            env.step([1, action, 3, 4])
+        time.sleep(60)
+    elif fault in DEATHS:
+        fine, text = kill_the_parent(library, DEATHS[fault])
+        print(f"{int(fine)}|{text}", flush=True)
+    else:
+        fine, text = FAULTS[fault](LIBRARIES[library]())
+        print(f"{int(fine)}|{text}", flush=True)
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main()

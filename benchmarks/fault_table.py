@@ -1,0 +1,90 @@
+"""The same faults done to this package and to its rivals, every cell in a process of its own.
+
+Writes ``docs/figures/faults.json`` and the table ``docs/figures/faults.md``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import importlib.metadata
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[1]
+FIGURES = ROOT / "docs" / "figures"
+LIMIT = 15.0
+VERSIONS = ("gymnasium", "stable_baselines3", "envpool", "numpy")
+
+
+def measure(library: str, fault: str) -> dict[str, Any]:
+    """Return what became of one library under one fault."""
+    process = subprocess.Popen(
+        [sys.executable, str(Path(__file__).with_name("fault_injection.py")), library, fault],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        start_new_session=True,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+    )
+    try:
+        output, _ = process.communicate(timeout=LIMIT)
+    except subprocess.TimeoutExpired:
+        return {"fine": False, "what": f"no answer within {LIMIT:.0f} s"}
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+    if process.returncode < 0:
+        name = signal.Signals(-process.returncode).name
+        return {"fine": False, "what": f"the whole program died ({name})"}
+    fine, _, what = (output.splitlines() or ["0||nothing was said"])[-1].partition("|")
+    return {"fine": fine == "1", "what": what}
+
+
+def table(results: dict[str, dict[str, Any]], libraries: list[str]) -> str:
+    """Return the results as Markdown."""
+    versions = ", ".join(f"{name} {importlib.metadata.version(name)}" for name in VERSIONS)
+    lines = [
+        f"Measured with `make fault-table`; {versions}. ✅: as one would wish; ❌: not.",
+        "",
+        f"| fault | {' | '.join(libraries)} |",
+        "| --- " * (1 + len(libraries)) + "|",
+    ]
+    for fault, cells in results.items():
+        told = [
+            f"{'✅' if cells[name]['fine'] else '❌'} {cells[name]['what'].replace('|', '/')}"
+            for name in libraries
+        ]
+        lines.append(f"| {fault} | {' | '.join(told)} |")
+    return "\n".join(lines) + "\n"
+
+
+def main() -> None:
+    """Measure every cell and write the table."""
+    sys.path.insert(0, str(Path(__file__).parent))
+    from fault_injection import DEATHS, FAULTS, LIBRARIES
+
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--libraries", nargs="+", default=list(LIBRARIES), choices=list(LIBRARIES))
+    parser.add_argument("--out", type=Path, default=FIGURES)
+    arguments = parser.parse_args()
+    results: dict[str, dict[str, Any]] = {}
+    for fault in (*FAULTS, *DEATHS):
+        results[fault] = {}
+        for library in arguments.libraries:
+            cell = results[fault][library] = measure(library, fault)
+            print(f"{'fine' if cell['fine'] else 'bad':4} {library:15} {fault}: {cell['what']}")
+    arguments.out.mkdir(parents=True, exist_ok=True)
+    text = json.dumps({"limit_seconds": LIMIT, "faults": results}, indent=1)
+    (arguments.out / "faults.json").write_text(text + "\n", encoding="utf-8")
+    (arguments.out / "faults.md").write_text(table(results, arguments.libraries), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
