@@ -57,6 +57,7 @@ def main() -> None:
         state, screen, info = env.reset(seed=args.seed)
         archive = {places(screen[None], *args.grid)[0]: Cell(state, 0.0, 0)}
         best, lives, transitions = 0.0, info["lives"], 0
+        rooms = {info["room"]} if "room" in info else set()
         begin = now = time.perf_counter()
         layout = "{percentage:3.0f}%|{bar}| {n:.0f}/{total:.0f} s{postfix}"
         with tqdm(total=args.seconds, bar_format=layout, mininterval=0.5) as bar:
@@ -88,6 +89,8 @@ def main() -> None:
                         if cell is None or (visit[1], -visit[2]) > (cell.score, -cell.steps):
                             archive[place] = Cell(visit[0].copy(), float(visit[1]), int(visit[2]))
                     best = max(best, float(scores.max()))
+                    if rooms:
+                        rooms.update(step.infos["room"][alive].tolist())
                 before, now = now, time.perf_counter()
                 rate = transitions / (now - begin)
                 bar.set_postfix_str(
@@ -97,6 +100,8 @@ def main() -> None:
                 bar.update(min(now - before, args.seconds - bar.n))
     print(f"cells:      {len(archive):,}")
     print(f"best score: {best:,.0f}")
+    if rooms:
+        print(f"rooms:      {', '.join(map(str, sorted(rooms)))}")
 
 
 if __name__ == "__main__":

@@ -9,6 +9,8 @@ from ale_py import ALEInterface, ALEState, LoggerMode
 from ale_py.env import AtariEnv as AleEnv
 from numpy.typing import NDArray
 
+from plangym_like.envs.ale_places import PLACES
+
 # What ALE's own save and restore does not carry: the frame buffers, which these games draw only in
 # part (so a frame can show what another branch drew), and memory that a reset leaves behind. They
 # are settled before every restore, and their steps start from a restored state, so that nothing
@@ -39,6 +41,7 @@ class PlannableAle(AleEnv):
         super().__init__(repeat_action_probability=0.0, **kwargs)
         self.stickiness = repeat_action_probability
         self.episodic_life = episodic_life
+        self.places = PLACES.get(self._game, {})
         self.codes = np.array([action.value for action in self._action_set])
         # Memory that an observation may always be written to.
         self.seen = np.empty(self.observation_space.shape or (), np.uint8)
@@ -141,6 +144,13 @@ class PlannableAle(AleEnv):
             self.ale.game_truncated(),
             self._get_info(),
         )
+
+    def _get_info(self) -> Any:
+        info = dict(super()._get_info())
+        if self.places:
+            ram = self.ale.getRAM()
+            info.update((name, int(ram[address])) for name, address in self.places.items())
+        return info
 
     def _joystick(self, action: NDArray[np.float32]) -> tuple[int, float]:
         radius, angle, fire = action

@@ -46,6 +46,7 @@ def step_plain_rows(base: PlannableAle, rows: Rows, start: int, stop: int, room:
         fresh, fresh_width = _flat(rows.next_states), rows.next_states.shape[1]
     zeros = bytes(fresh_width)
     codes = base.codes[inputs.actions[start:stop]].tolist()
+    places = [(rows.columns[name], address) for name, address in base.places.items()]
     outcomes = []
     code, index = base.previous, start
     base.warm_up()
@@ -76,6 +77,10 @@ def step_plain_rows(base: PlannableAle, rows: Rows, start: int, stop: int, room:
         # The emulator writes byte by byte, which is fast only where the cache already is.
         observe(seen)
         view[...] = seen
+        if places:
+            ram = ale.getRAM()
+            for column, address in places:
+                column[index] = ram[address]
         if fresh is not None:
             text = clone().serialize()
             length = len(text)

@@ -4,7 +4,8 @@ The emulator runs without stickiness of its own; ours is a layer whose memory (t
 and randomness are part of the state. A state row holds the emulator's serialised state, the
 previous action and, only where something draws from it, the random generator. With
 ``render_mode="rgb_array"`` it holds the screen too, because the screen cannot be recomputed from
-an emulator state.
+an emulator state. Games whose places are known say where the player is: ``info["room"]``, ``["x"]``
+and ``["y"]`` in Montezuma's Revenge.
 """
 
 from __future__ import annotations
@@ -121,7 +122,7 @@ class AtariSimulator(GymnasiumSimulator):
         )
         if self.env is base:
             self.plain_infos = False
-            self.columns = dict.fromkeys(COUNTS, ((), np.dtype(np.int64)))
+            self.columns = dict.fromkeys((*COUNTS, *base.places), ((), np.dtype(np.int64)))
         height, width = base.ale.getScreenDims()
         self._picture_shape = (height, width, 3)
         self._ale_nbytes = len(base.ale.cloneState().serialize()) + _SLACK
@@ -165,7 +166,10 @@ class AtariSimulator(GymnasiumSimulator):
         }
 
     def fields(self, payloads: Row) -> dict[str, NDArray[Any]]:
-        """Return RAM ``(N, 128)``, lives, frame numbers, previous action, wrappers' memory."""
+        """Return RAM ``(N, 128)``, lives, frame numbers, previous action, wrappers' memory.
+
+        Where a game's places are known (`plangym_like.envs.ale_places`), they are named too.
+        """
         base = self.base
         saved, picture = base.ale.cloneState(), self.image()
         columns: dict[str, list[Any]] = {
@@ -184,6 +188,8 @@ class AtariSimulator(GymnasiumSimulator):
         base.restore(saved)
         base.picture = picture
         named = {name: np.array(values) for name, values in columns.items()}
+        for name, address in base.places.items():
+            named[name] = named["ram"][:, address].astype(np.int64)
         named["previous_action"] = payloads[:, 8:16].copy().view(np.int64)[:, 0]
         return {**named, **self.memory.fields(payloads[:, padded(self._end) :])}
 
