@@ -54,6 +54,10 @@ def find_spec(name: str) -> EnvSpec:
     MissingExtraError
         The id belongs to a package that is not installed.
     """
+    module, colon, name = name.rpartition(":")
+    if colon:
+        # As in Gymnasium: a module that registers ids when it is imported, and one of them.
+        importlib.import_module(module)
     if name not in gymnasium.registry:
         for package, extra in _REGISTRARS.items():
             try:

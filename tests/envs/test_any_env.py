@@ -55,6 +55,13 @@ def test_the_way_is_chosen_by_itself(name: Any, snapshot: str) -> None:
     assert (env.snapshot, env.exactness) == (snapshot, "exact")
 
 
+def test_a_name_may_say_what_to_import() -> None:
+    env = plangym_like.make("gymnasium.envs:CartPole-v1")
+    assert env.snapshot == "native"
+    with pytest.raises(ModuleNotFoundError):
+        plangym_like.make("nowhere_at_all:CartPole-v1")
+
+
 def test_it_can_be_asked_why() -> None:
     env = plangym_like.make(Shy)
     assert "by pickle: " in env.snapshot_note and "is an EzPickle" in env.snapshot_note
