@@ -158,6 +158,8 @@ class BatchEnv:
                 result = self._run_here(inputs, states, observations, masked)
                 return result if blocking else lambda timeout=None: result
             self._settle()
+            # While workers start, a batch that is sent is stepped here: it says nothing of lanes.
+            complete = all(lane.ready for lane in self.lanes)
             begun = time.perf_counter()
             flight = Flight(
                 self,
@@ -177,7 +179,8 @@ class BatchEnv:
             finally:
                 del flight  # an error's traceback holds this frame
             seconds = time.perf_counter() - begun
-            self._costs.note(inputs.count, _steps(inputs), seconds=seconds, sent=True)
+            if complete:
+                self._costs.note(inputs.count, _steps(inputs), seconds=seconds, sent=True)
             return result
 
     def _stays_here(self, inputs: Inputs) -> bool:
