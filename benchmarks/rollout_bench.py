@@ -38,6 +38,7 @@ CART_POLE = (
         "ours",
         {"workers": WORKERS, "critic": True},
     ),
+    Entry("ours_board", "plangym_like, workspaces, 1 process", "workspaces_rollout", "ours"),
     Entry("bare", "the bare loop, 2 processes", "bare_rollout", "raw", {"processes": WORKERS}),
     Entry("sb3", "SB3, DummyVecEnv", "sb3_rollout", "forward"),
     Entry("bbrl", "BBRL, ParallelGymAgent", "bbrl_rollout", "forward"),
