@@ -145,8 +145,7 @@ class BatchEnv:
     ) -> Any:
         """Step checked inputs; return their result, or a promise of it.
 
-        `masked`: rows that fail are told in the result instead of raised. `pools`: where its memory
-        comes from, if not from this object's own.
+        `masked`: rows that fail are told in the result instead of raised. `pools`: whose memory.
         """
         with self.lock:
             self.ensure_open()
@@ -158,9 +157,7 @@ class BatchEnv:
                 result = self._run_here(inputs, states, observations, masked)
                 return result if blocking else lambda timeout=None: result
             self._settle()
-            # While workers start, a batch that is sent is stepped here: it says nothing of lanes.
-            complete = all(lane.ready for lane in self.lanes)
-            begun = time.perf_counter()
+            begun, complete = time.perf_counter(), all(lane.ready for lane in self.lanes)
             flight = Flight(
                 self,
                 self._pools if pools is None else pools,
@@ -179,7 +176,7 @@ class BatchEnv:
             finally:
                 del flight  # an error's traceback holds this frame
             seconds = time.perf_counter() - begun
-            if complete:
+            if complete:  # else it was stepped here after all
                 self._costs.note(inputs.count, _steps(inputs), seconds=seconds, sent=True)
             return result
 
