@@ -230,7 +230,7 @@ class ParallelEnv:
         env = self.plan_env
         foreign = self._foreign or state is not None
         if foreign:
-            self._try_out(env.get_state() if state is None else state, action, dt)
+            self._try_out(env.get_state() if state is None else state, [action], dt)
         result = env.step(action, state, dt, return_state)
         self._foreign = foreign and not (env.autoreset and (result.terminated or result.truncated))
         return result
@@ -240,7 +240,9 @@ class ParallelEnv:
         self._try_out(states, many=True)
         return self.plan_env.view_state(states)
 
-    def _try_out(self, states: Any, action: Any = None, dt: Any = 1, *, many: bool = False) -> None:
+    def _try_out(
+        self, states: Any, actions: Any = None, dt: Any = 1, *, many: bool = False
+    ) -> None:
         """With isolated lanes, have a worker do with `states` what is about to be done here.
 
         Only where damaged states could crash the simulator, whatever their checksum says. Errors of
@@ -249,10 +251,10 @@ class ParallelEnv:
         env = self.plan_env
         if not (self.isolate and env.layout.format.checksum):
             return
-        if action is None:
-            action = copy.deepcopy(env.action_space).sample()
+        if actions is None:
+            actions = [copy.deepcopy(env.action_space).sample()]
         try:
-            inputs = env.layout.check([action], states, dt, None)
+            inputs = env.layout.check(actions, states, dt, None)
             if inputs.count == 1 or many:
                 self.batch_env.run(inputs, states=True, observations=True, blocking=True)
         except WorkerError:
