@@ -65,7 +65,7 @@ clean:
 
 # A stamp per target in the virtual environment: installing again waits for a change of the metadata.
 .venv/.demo: EXTRAS := atari,classic-control,viz
-.venv/.test: EXTRAS := dev,docs,atari,classic-control,box2d,mujoco,dm-control,viz,torch
+.venv/.test: EXTRAS := dev,docs,atari,classic-control,box2d,mujoco,dm-control,retro,viz,torch
 .venv-bench/.bench: EXTRAS := bench,atari,classic-control,viz,ray
 
 .venv/.%: setup.cfg pyproject.toml .venv/.created

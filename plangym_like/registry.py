@@ -33,12 +33,23 @@ SNAPSHOTS: dict[str, tuple[str, str]] = {
 }
 
 # What a family needs that the package itself does not -> the extra that installs it.
-_EXTRAS = {"plangym_like.envs.mujoco": "mujoco", "plangym_like.envs.dm_control": "dm-control"}
+_EXTRAS = {
+    "plangym_like.envs.mujoco": "mujoco",
+    "plangym_like.envs.dm_control": "dm-control",
+    "plangym_like.envs.retro": "retro",
+}
 
 # Tasks of dm_control's suite are named as in plangym ("walker-walk") or as in shimmy
 # ("dm_control/walker-walk-v0"), and not registered.
 _SUITE = ("plangym_like.envs.dm_control", "DmControlEnv")
 _SUITE_NAME = re.compile(r"dm_control/\w+-\w+-v0|[A-Za-z]\w*-(?!v\d+$)[A-Za-z]\w*")
+
+# Games of stable-retro are named after their console, and not registered either.
+_RETRO = ("plangym_like.envs.retro", "RetroEnv")
+_RETRO_NAME = re.compile(
+    r"\w+-(32x|Arcade|Atari2600|GameBoy|GbAdvance|GbColor|Genesis|N64|Nes|PCEngine|Saturn|Sms|Snes)"
+    r"(-v\d+)?"
+)
 
 # Packages that register ids when they are imported -> the extra that installs them.
 _REGISTRARS = {"ale_py": "atari"}
@@ -88,7 +99,9 @@ def family_of(name: str | Callable[..., Any], snapshot: str = "auto") -> Callabl
             f"snapshot is one of 'auto', {', '.join(map(repr, SNAPSHOTS))}, got {snapshot!r}"
         )
     place = GENERIC
-    if isinstance(name, str) and _is_suite_task(name):
+    if isinstance(name, str) and name not in gymnasium.registry and _RETRO_NAME.fullmatch(name):
+        place = _RETRO
+    elif isinstance(name, str) and _is_suite_task(name):
         place = _SUITE
     elif isinstance(name, str):
         entry_point = find_spec(name).entry_point

@@ -1,0 +1,226 @@
+"""Games of stable-retro: consoles from the Atari 2600 to the Nintendo 64, with a ROM of your own.
+
+Payload of a row::
+
+    24 bytes    the lengths of what follows: emulator, screen's height and width
+    ...         the emulator's state, zero padded
+    ...         the screen, which cannot be recomputed from it
+    40 bytes    the random generator, for wrappers that draw from it
+    ...         the wrappers' memory
+
+The reward is what a score has grown by since the last frame, so restoring makes the restored score
+the last one. stable-retro ships one game that is free, ``Airstriker-Genesis-v0``;
+``python -m stable_retro.import FOLDER`` adds the ROMs that you own.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.metadata
+import json
+import pathlib
+import struct
+from collections.abc import Mapping
+from typing import Any
+
+import gymnasium
+import numpy as np
+import stable_retro
+from numpy.typing import NDArray
+
+from plangym_like import random_state
+from plangym_like.envs.gymnasium_simulator import GymnasiumSimulator
+from plangym_like.envs.retro_game import PlannableRetro
+from plangym_like.errors import InputError, StateCapacityError, StateFormatError
+from plangym_like.plan_env import PlanEnv
+from plangym_like.snapshots.configuration import describe
+from plangym_like.states import Row, padded
+
+_HEAD = struct.Struct("<qqq")
+_SLACK = 4096
+
+
+class RetroSimulator(GymnasiumSimulator):
+    """One game; any number of them in a process, where stable-retro allows one.
+
+    Parameters
+    ----------
+    name : str
+        A game as stable-retro lists them; ``-v0`` may be left out.
+    obs_type : {"rgb", "grayscale", "ram", "coords"}, optional
+        ``"coords"`` and ``"rgb"`` are the screen, ``"ram"`` the console's memory.
+    emulator_capacity : int, optional
+        Bytes reserved in each row for the emulator's state, whose length varies on some consoles.
+    kwargs
+        As in `GymnasiumSimulator`; and stable-retro's own: ``state`` (where episodes begin),
+        ``scenario``, ``info``, ``use_restricted_actions``, ``players``, ``inttype``.
+
+    Raises
+    ------
+    InputError
+        There is no such game, or its ROM has not been imported.
+    """
+
+    family = "RETR"
+    checksum = True
+    obs_types = ("rgb", "grayscale", "ram", "coords")
+
+    def __init__(self, name: str, *, emulator_capacity: int | None = None, **kwargs: Any) -> None:
+        self._capacity = emulator_capacity
+        self.base: PlannableRetro
+        super().__init__(name, **kwargs)
+
+    def make_env(self) -> gymnasium.Env[Any, Any]:
+        """Return the game, in this process's only emulator or in line for it."""
+        self._pictures = self.obs_type == "grayscale"
+        game = str(self.name)
+        inttype = self.env_kwargs.get("inttype", stable_retro.data.Integrations.STABLE)
+        if game + "-v0" in stable_retro.data.list_games(inttype):
+            game += "-v0"
+        try:
+            stable_retro.data.get_romfile_path(game, inttype)
+        except FileNotFoundError as error:
+            known = game in stable_retro.data.list_games(inttype)
+            raise InputError(
+                f"the ROM of {game} is not here: python -m stable_retro.import FOLDER takes it in"
+                if known
+                else f"stable-retro knows no game {game!r}; stable_retro.data.list_games() does"
+            ) from error
+        env: gymnasium.Env[Any, Any] = PlannableRetro(
+            game, ram=self.obs_type == "ram", **self.env_kwargs
+        )
+        return env
+
+    def prepare(self) -> None:
+        """Reset the game, to learn the sizes of its state and screen."""
+        super().prepare()
+        base = self.base
+        self._screen_nbytes = base.screen().nbytes
+        if self._capacity is None:
+            self._capacity = len(base.read_emulator()) + _SLACK
+        scenario = self._file(self.env_kwargs.get("scenario") or "scenario")
+        if "scripts" in json.loads(scenario.read_text()):
+            self.exactness = "approximate"
+            self.exactness_note = (
+                f"the rewards of {base.gamename} come from a Lua script, whose variables are in no "
+                "state"
+            )
+
+    def _file(self, name: str) -> pathlib.Path:
+        """Return what describes the game: its scenario or its variables."""
+        if name.endswith(".json"):
+            return pathlib.Path(name)
+        inttype = self.env_kwargs.get("inttype", stable_retro.data.Integrations.STABLE)
+        return pathlib.Path(
+            stable_retro.data.get_file_path(self.base.gamename, f"{name}.json", inttype)
+        )
+
+    # What is the state
+
+    def base_nbytes(self) -> int:
+        """Lengths, emulator, screen, generator."""
+        assert self._capacity is not None
+        self._screen_at = _HEAD.size + padded(self._capacity)
+        self._random_at = self._screen_at + padded(self._screen_nbytes)
+        return self._random_at + random_state.GENERATOR_NBYTES
+
+    def meaning(self) -> Mapping[str, Any]:
+        """Return game, ROM, description, arguments, wrappers and version."""
+        base = self.base
+        kwargs = {**self.env_kwargs}
+        files = {
+            "rom": pathlib.Path(base.rom),
+            "scenario": self._file(kwargs.pop("scenario", None) or "scenario"),
+            "variables": self._file(kwargs.pop("info", None) or "data"),
+        }
+        digests = {
+            name: hashlib.md5(file.read_bytes(), usedforsecurity=False).hexdigest()
+            for name, file in files.items()
+        }
+        return {
+            "game": base.gamename,
+            **digests,
+            "kwargs": {key: describe(value) for key, value in sorted(kwargs.items())},
+            "frameskip": self.frameskip,
+            "wrappers": self.memory.meaning(),
+            "stable-retro": importlib.metadata.version("stable-retro"),
+        }
+
+    def fields(self, payloads: Row) -> dict[str, NDArray[Any]]:
+        """Return the game's variables (score, lives, ...), its screen, the wrappers' memory."""
+        current = np.zeros(self.payload_nbytes, np.uint8)
+        self.read(current)
+        found, screens = [], []
+        for payload in payloads:
+            self.write_base(payload)
+            found.append(dict(self.base.data.lookup_all()))
+            screens.append(self.base.screen())
+        self.write(current)
+        variables = {name: np.array([row[name] for row in found]) for name in found[0]}
+        screen = {"screen": np.stack(screens)}
+        return {**variables, **screen, **self.memory.fields(payloads[:, self._base_nbytes :])}
+
+    # How is it read
+
+    def read_base(self, payload: Row) -> None:
+        """Read the emulator and the screen."""
+        emulator, screen = self.base.read_emulator(), self.base.screen()
+        assert self._capacity is not None
+        for what, needed, reserved in (
+            ("emulator's state", len(emulator), self._capacity),
+            ("screen", screen.nbytes, self._screen_nbytes),
+        ):
+            if needed > reserved:
+                way = f"; make it with emulator_capacity={2 * needed}" if what[0] == "e" else ""
+                raise StateCapacityError(
+                    f"the {what} of {self.base.gamename} has grown to {needed} bytes, but "
+                    f"{reserved} are reserved in each row{way}"
+                )
+        _HEAD.pack_into(payload.data, 0, len(emulator), *screen.shape[:2])
+        _put(payload[_HEAD.size : self._screen_at], emulator)
+        _put(payload[self._screen_at : self._random_at], screen.reshape(-1))
+        memory = random_state.save_generator(self.base._np_random)
+        _put(payload[self._random_at :], np.frombuffer(memory, np.uint8))
+
+    # How is it written
+
+    def write_base(self, payload: Row) -> None:
+        """Restore the emulator, and with it what the next reward counts from.
+
+        Raises
+        ------
+        StateFormatError
+            The row is damaged.
+        """
+        length, height, width = _HEAD.unpack_from(payload.data)
+        nbytes = 3 * height * width
+        assert self._capacity is not None
+        if not (0 <= length <= self._capacity and 0 < nbytes <= self._screen_nbytes):
+            raise StateFormatError("a state row is damaged: its lengths")
+        screen = payload[self._screen_at : self._screen_at + nbytes].reshape(height, width, 3)
+        self.base.write_emulator(payload[_HEAD.size : _HEAD.size + length], screen.copy())
+        memory = payload[self._random_at : self._random_at + random_state.GENERATOR_NBYTES]
+        self.base._np_random = random_state.load_generator(memory, self.base._np_random)
+
+    # What it looks like
+
+    def image(self) -> NDArray[np.uint8]:
+        """Return the screen ``(height, width, 3)``, without a display too."""
+        return self.base.screen().copy()
+
+    def get_ram(self) -> NDArray[np.uint8]:
+        """Return the console's memory."""
+        self.base.wake()
+        ram: NDArray[np.uint8] = self.base.get_ram()
+        return ram
+
+
+class RetroEnv(PlanEnv):
+    """A game of stable-retro; see `RetroSimulator`."""
+
+    simulator_class = RetroSimulator
+
+
+def _put(place: Row, data: NDArray[np.uint8]) -> None:
+    place[: len(data)] = data
+    place[len(data) :] = 0
