@@ -126,6 +126,27 @@ def test_promises(calm: RayEnv, plain: CounterEnv) -> None:
     assert first() is first()
 
 
+def test_promises_stay_good_after_a_timeout(cluster: Any, plain: CounterEnv) -> None:
+    state = plain.reset(seed=2).state
+    with counters(Pause(0.02), n_workers=1) as env:
+        promise = env.step_batch(range(40), state, blocking=False)
+        with pytest.raises(TimeoutError, match="a batch of 40 rows"):
+            promise(0.05)
+        assert_same(promise(), plain.step_batch(range(40), state))
+
+
+def test_ids_that_only_this_program_registers(cluster: Any) -> None:
+    import gymnasium
+
+    gymnasium.register("LetterOfMine-v0", Letter)
+    try:
+        with make("LetterOfMine-v0", n_workers=1) as env:
+            state = env.reset(seed=1).state
+            assert len(env.step_batch([env.sample_action()] * 3, state).rewards) == 3
+    finally:
+        del gymnasium.registry["LetterOfMine-v0"]
+
+
 def test_a_state_for_all_rows_is_sent_once(
     calm: RayEnv, plain: CounterEnv, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import math
+import time
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -141,30 +143,44 @@ class RayFlight:
         )
 
     def land(self, timeout: float | None = None) -> Any:
-        """Return the result; raises what stepping the rows raised. May be called again."""
-        del timeout
-        self.settle()
+        """Return the result; raises what stepping the rows raised. May be called again.
+
+        Raises
+        ------
+        TimeoutError
+            It takes longer than `timeout` seconds; the batch goes on, and may be landed later.
+        """
+        self.settle(timeout)
+        if not self._landed:
+            raise TimeoutError(
+                f"a batch of {self._rows.inputs.count} rows is not done within {timeout} s; it is "
+                "still on its way, and the promise stays good"
+            )
         if self._error is not None:
             raise self._error
         return self._result
 
-    def settle(self) -> None:
+    def settle(self, timeout: float | None = None) -> None:
         """See the batch to its end, and keep what came of it for who asks."""
+        until = math.inf if timeout is None else time.monotonic() + timeout
         with self._pool.lock:
             if not self._landed:
                 self._pool.ensure_open()
-                self._finish()
+                self._finish(until)
 
-    def _finish(self) -> None:
+    def _finish(self, until: float) -> None:
+        over = True
         try:
-            self._schedule.finish()
-            self._result = self._pool.layout.result(self._rows, self._errors)
+            over = self._schedule.finish(until)
+            if over:
+                self._result = self._pool.layout.result(self._rows, self._errors)
         except Exception as error:
             self._error = error
         except BaseException:
             self._error = ClosedError("this batch was interrupted")
             raise
         finally:
-            self._landed = True
-            self._pool.landed(self)
-            del self._rows, self._schedule, self._shared, self._which
+            if over:
+                self._landed = True
+                self._pool.landed(self)
+                del self._rows, self._schedule, self._shared, self._which

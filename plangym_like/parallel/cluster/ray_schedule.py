@@ -7,6 +7,7 @@ as large as the actor is fast, so that all are done at about the same time.
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections import deque
 from collections.abc import Callable
@@ -94,8 +95,8 @@ class RaySchedule:
         """
         self._deal(DEPTH if here else _DEPTH_UNATTENDED)
 
-    def finish(self) -> None:
-        """Bring the batch to its end.
+    def finish(self, until: float = math.inf) -> bool:
+        """Bring the batch to its end; return whether that was done by the time `until`.
 
         Raises
         ------
@@ -106,14 +107,17 @@ class RaySchedule:
             self._deal()
             if not self._pending and not self._open:
                 break
+            if (left := until - time.monotonic()) <= 0:
+                return False
             worked = self._step_own()
-            for lane, ref in self._fleet.wait(0.0 if worked else _LOOK_SECONDS):
+            for lane, ref in self._fleet.wait(0.0 if worked else min(left, _LOOK_SECONDS)):
                 self._hear(lane, ref)
             self._fleet.survey()
             if not worked:
                 self._fleet.ensure_hope()
         if self._failure is not None:
             raise self._failure[1]
+        return True
 
     # Dealing out
 
