@@ -31,6 +31,7 @@ demo: .venv/.demo
 	$(BIN)/python examples/replay.py $(DEMO_DIR)/actions.json
 
 learn: .venv/.test
+	$(BIN)/python examples/a2c.py --seeds 0 1 2 3 4 --out learn/a2c.png
 	$(BIN)/python examples/reinforce.py --seeds 0 1 2 3 4 --out learn/reinforce.png
 	$(BIN)/python examples/dqn.py --seeds 0 1 2 3 4 --out learn/dqn.png
 

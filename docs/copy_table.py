@@ -1,22 +1,25 @@
-"""Copy the measured table, docs/figures/bench.md, between its two markers in README.md."""
+"""Copy the measured tables of docs/figures between their markers in the pages that show them."""
 
 from pathlib import Path
 
-BEGIN = "<!-- measured table: begin -->\n"
-END = "<!-- measured table: end -->"
+# A page, its table in docs/figures, and the name in its markers.
+PLACES = (("README.md", "bench.md", "table"), ("docs/rollouts.md", "rollouts.md", "rollouts"))
 
 
-def with_table(readme: str, table: str) -> str:
-    """Return the README's text with ``table`` between the markers, whatever stood there before."""
-    head, begin, rest = readme.partition(BEGIN)
-    _, end, tail = rest.partition(END)
+def with_table(page: str, table: str, name: str = "table") -> str:
+    """Return the page's text with ``table`` between the markers, whatever stood there before."""
+    first, last = f"<!-- measured {name}: begin -->\n", f"<!-- measured {name}: end -->"
+    head, begin, rest = page.partition(first)
+    _, end, tail = rest.partition(last)
     if not begin or not end:
-        raise ValueError("README.md has lost a marker of its measured table; put both back")
-    return f"{head}{BEGIN}\n{table.strip()}\n\n{END}{tail}"
+        raise ValueError(f"a page has lost a marker of its measured {name}; put both back")
+    return f"{head}{first}\n{table.strip()}\n\n{last}{tail}"
 
 
 if __name__ == "__main__":
     root = Path(__file__).parents[1]
-    readme = root / "README.md"
-    table = (root / "docs" / "figures" / "bench.md").read_text(encoding="utf-8")
-    readme.write_text(with_table(readme.read_text(encoding="utf-8"), table), encoding="utf-8")
+    for page_name, table_name, name in PLACES:
+        page = root / page_name
+        table = (root / "docs" / "figures" / table_name).read_text(encoding="utf-8")
+        text = page.read_text(encoding="utf-8")
+        page.write_text(with_table(text, table, name), encoding="utf-8")

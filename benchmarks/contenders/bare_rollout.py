@@ -14,13 +14,13 @@ from contenders.raw import _RawWork
 PACKAGES = ("torch", "gymnasium", "ale-py", "numpy")
 
 
-def open_job(job: Job, *, processes: int) -> Work:
-    """Start the loops, each over its share of the environments."""
+def open_job(job: Job, *, processes: int = 2, alone: bool = False) -> Work:
+    """Start the loops, each over its share of the environments; `alone`: only one of them."""
     context = multiprocessing.get_context("spawn")
     loops = []
-    for index in range(processes):
+    lanes = job.count // processes
+    for index in range(1 if alone else processes):
         near, far = context.Pipe()
-        lanes = job.count // processes
         process = context.Process(target=_serve, args=(far, job, index, lanes), daemon=True)
         process.start()
         far.close()

@@ -72,6 +72,16 @@ def test_a_door_opens_without_the_others(door: str, tmp_path: Path) -> None:
     assert all(str(tmp_path) in line for line in shown)
 
 
+def test_without_torch_the_install_command_is_named(tmp_path: Path) -> None:
+    script = (
+        "import sys; sys.modules['torch'] = None\n"
+        "from plangym_like.errors import MissingExtraError\n"
+        "try:\n    import plangym_like.batchers.rollout\n"
+        "except MissingExtraError as error:\n    print(error)"
+    )
+    assert "pip install 'plangym_like[torch]'" in _run(["-c", script], ROOT)
+
+
 @pytest.mark.full
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("door", TESTED)

@@ -79,8 +79,11 @@ def test_every_file_that_is_named_exists(document: Path) -> None:
     assert [name for name in named if not any(path.endswith(f"/{name}") for path in there)] == []
 
 
-def test_the_readme_table_is_the_measured_one() -> None:
-    with_table = runpy.run_path(str(ROOT / "docs" / "copy_table.py"))["with_table"]
-    table = (ROOT / "docs" / "figures" / "bench.md").read_text(encoding="utf-8")
-    readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    assert with_table(readme, table) == readme
+COPIES = runpy.run_path(str(ROOT / "docs" / "copy_table.py"))
+
+
+@pytest.mark.parametrize(("page", "table", "name"), COPIES["PLACES"])
+def test_the_tables_in_pages_are_the_measured_ones(page: str, table: str, name: str) -> None:
+    measured = (ROOT / "docs" / "figures" / table).read_text(encoding="utf-8")
+    text = (ROOT / page).read_text(encoding="utf-8")
+    assert COPIES["with_table"](text, measured, name) == text

@@ -9,6 +9,7 @@ import torch
 
 from plangym_like.batchers.rollout.fragment import Fragment
 from plangym_like.batchers.rollout.record import as_fragment, join_copies, join_views
+from plangym_like.errors import InputError
 
 
 class Delivery:
@@ -22,6 +23,11 @@ class Delivery:
     device : torch.device or str, optional
     pinned, copy, sticky, keep_final : bool
         See `plangym_like.batchers.rollout.multi.rollout`.
+
+    Raises
+    ------
+    InputError
+        There is no GPU, but it would take one.
     """
 
     def __init__(
@@ -34,6 +40,10 @@ class Delivery:
         keep_final: bool,
     ) -> None:
         self._device = torch.device("cpu" if device is None else device)
+        if (pinned or self._device.type == "cuda") and not torch.cuda.is_available():
+            raise InputError(
+                f"pinned={pinned} and device={device!r} need a GPU, and torch finds none here"
+            )
         self._pinned = pinned
         self._join = join_copies if copy else join_views
         self._options: dict[str, Any] = {"sticky": sticky, "keep_final": keep_final}

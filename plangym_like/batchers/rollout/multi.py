@@ -85,7 +85,8 @@ def rollout(
         Whether a fragment is the caller's to keep. Else, and where ``n_per_batch=1``, it is the
         workers' memory itself, valid until the next one is asked for.
     keep_final : bool
-        Whether fragments hold the final observations of episodes.
+        Whether fragments hold the final observations of episodes; room for them takes as much
+        memory as the observations.
     infos : bool
         Whether fragments hold the numbers in the environments' infos.
     vectorise : bool

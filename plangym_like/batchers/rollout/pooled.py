@@ -87,6 +87,8 @@ class PooledRollout(RolloutIterator):
         self._buffers: SharedNest | None = None
         self._free: deque[int] = deque()
         self._yielded: list[int] = []
+        # What the next fragment will be made of; a Ctrl-C while waiting for the rest loses nothing.
+        self._gathered: list[Job] = []
         self._num_dispatched = [0] * n_actors
         self._num_busy = [0] * n_actors
         self._turn = 0
@@ -104,7 +106,7 @@ class PooledRollout(RolloutIterator):
             self._begin()
         self._free.extend(self._yielded)
         self._yielded.clear()
-        jobs: list[Job] = []
+        jobs = self._gathered
         while len(jobs) < self._n_per_batch:
             self._dispatch(wanted=self._n_per_batch - len(jobs))
             job = self._take_ready()
@@ -117,6 +119,7 @@ class PooledRollout(RolloutIterator):
                 jobs.append(job)
         self.stats.waited += time.perf_counter() - start
         self._yielded = [job.args[0] for job in jobs]
+        jobs.clear()
         return self._delivery.deliver([self._memory(buffer) for buffer in self._yielded])
 
     def _begin(self) -> None:

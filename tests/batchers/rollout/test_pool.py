@@ -152,6 +152,33 @@ def test_an_iterator_that_is_dropped_leaves_nothing() -> None:
     assert not alive
 
 
+def test_nothing_piles_up() -> None:
+    counts = []
+    for _ in range(6):
+        with _start("multi", Count) as it:
+            next(it)
+        counts.append((psutil.Process().num_fds(), len(psutil.Process().children())))
+    assert counts[1:] == counts[1:2] * 5
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("pinned", [False, True])
+def test_fragments_arrive_on_the_gpu(pinned: bool) -> None:
+    options: dict[str, Any] = {"n_workers": 2, "ordered": True, "seed": 0}
+    with multi.rollout(Count, Follower(), 5, 4, 2, 8, 2, **options) as it:
+        expected = [next(it) for _ in range(6)]
+    with multi.rollout(
+        Count, Follower(), 5, 4, 2, 8, 2, device="cuda", pinned=pinned, **options
+    ) as it:
+        found = [next(it) for _ in range(6)]
+    for ours, theirs in zip(expected, found, strict=True):
+        assert theirs.state.obs.device.type == "cuda"
+        for one, other in zip(ours.state, theirs.state, strict=True):
+            assert torch.equal(one, other.cpu())
+    with multi.rollout(Count, Follower(), 5, 4, 2, 8, 2, pinned=True, **options) as it:
+        assert next(it).state.obs.is_pinned()
+
+
 def test_workers_start_at_the_call(tmp_path: Path) -> None:
     def factory() -> Any:
         (tmp_path / "made").touch()
@@ -217,6 +244,29 @@ def test_the_first_ready_is_the_first_served(tmp_path: Path) -> None:
         )
 
 
+@pytest.mark.parametrize("n_workers", [0, 2])
+def test_an_interrupt_loses_nothing(n_workers: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    with multi.rollout(
+        Count, Follower(), 5, 2, 1, 4, 2, n_workers=n_workers, ordered=True, seed=0
+    ) as it:
+        next(it)
+        wait, calls = it._crew.wait, []
+
+        def interrupted(*args: Any, **options: Any) -> Any:
+            calls.append(1)
+            if len(calls) == 2:
+                raise KeyboardInterrupt
+            return wait(*args, **options)
+
+        monkeypatch.setattr(it._crew, "wait", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            for _ in range(9):
+                next(it)
+        seen = it.stats.batches
+        for number in range(seen, seen + 6):
+            assert next(it).state.obs[0, :, 0].tolist() == [5 * number % 7] * 2
+
+
 def test_a_lag_is_never_exceeded() -> None:
     actor = Follower()
     for max_lag in (0, 1, 3):
@@ -245,6 +295,10 @@ def test_numbers_that_do_not_fit_together() -> None:
     ):
         with pytest.raises(InputError):
             multi.rollout(Count, Follower(), **{"n_steps": 5, **wrong})  # type: ignore[arg-type]
+    if not torch.cuda.is_available():
+        for missing in ({"pinned": True}, {"device": "cuda"}):
+            with pytest.raises(InputError, match="GPU"):
+                multi.rollout(Count, Follower(), 5, **missing)  # type: ignore[arg-type]
     with pytest.raises(InputError, match="at least 1 step"):
         same.rollout([Count()], Follower(), 0)
     with pytest.raises(InputError, match="2 seeds"):
