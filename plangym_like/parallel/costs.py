@@ -13,7 +13,8 @@ _LONG_SECONDS = 2.0
 _FADE = 1.02
 # What each way is tried at first; batches that are sent also pay for memory then.
 _TRIES_HERE, _TRIES_SENT = 3, 8
-# The slower way is tried again after so many batches, times how much slower it was.
+# What is lost by trying the slower way again is at most one part in so many. Ways that are nearly
+# equal are compared often: which is the slower may soon be another.
 _RETRY = 64
 
 _Size = tuple[int, int]
@@ -56,7 +57,7 @@ class Costs:
         sent = self._sent[size]
         faster_sent = sent < here
         self._since[size] = self._since.get(size, 0) + 1
-        if self._since[size] >= _RETRY * max(here, sent) / min(here, sent):
+        if self._since[size] > _RETRY * (max(here, sent) / min(here, sent) - 1.0):
             self._since[size] = 0
             return not faster_sent
         return faster_sent

@@ -1,5 +1,4 @@
-"""What many rows were before and after each of their frames, and the views through which a
-simulation writes it."""
+"""What many rows were before and after each of their frames, and the views to write it through."""
 
 from __future__ import annotations
 
