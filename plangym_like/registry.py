@@ -37,12 +37,16 @@ _EXTRAS = {
     "plangym_like.envs.mujoco": "mujoco",
     "plangym_like.envs.dm_control": "dm-control",
     "plangym_like.envs.retro": "retro",
+    "plangym_like.envs.functional": "jax",
 }
 
 # Tasks of dm_control's suite are named as in plangym ("walker-walk") or as in shimmy
 # ("dm_control/walker-walk-v0"), and not registered.
 _SUITE = ("plangym_like.envs.dm_control", "DmControlEnv")
 _SUITE_NAME = re.compile(r"dm_control/\w+-\w+-v0|[A-Za-z]\w*-(?!v\d+$)[A-Za-z]\w*")
+
+# Games of pgx have its name before theirs.
+_PGX = ("plangym_like.envs.functional", "FunctionalEnv")
 
 # Games of stable-retro are named after their console, and not registered either.
 _RETRO = ("plangym_like.envs.retro", "RetroEnv")
@@ -101,6 +105,8 @@ def family_of(name: str | Callable[..., Any], snapshot: str = "auto") -> Callabl
     place = GENERIC
     if isinstance(name, str) and name not in gymnasium.registry and _RETRO_NAME.fullmatch(name):
         place = _RETRO
+    elif isinstance(name, str) and name.startswith("pgx/"):
+        place = _PGX
     elif isinstance(name, str) and _is_suite_task(name):
         place = _SUITE
     elif isinstance(name, str):

@@ -1,0 +1,164 @@
+"""A functional JAX environment as a Gymnasium one whose states are rows, stepped many at a time.
+
+What is the state: the leaves of the environment's own state and the random key, one after the
+other. How is a chunk stepped: by one ``vmap``, always over the same number of rows, the last ones
+repeated where there are fewer. So there is one compiled program, and what it computes for a row
+depends on no other.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import gymnasium
+import jax
+import numpy as np
+from numpy.typing import NDArray
+
+from plangym_like.envs.functions import Functions
+
+LANES = 64
+
+
+class Program:
+    """What is compiled of `functions`, once in a process.
+
+    Attributes
+    ----------
+    begin : callable
+        Seed -> ``(state, key)``, observation.
+    step : callable
+        Leaves, each ``(LANES, ...)``, and actions -> leaves, observations, rewards, terminateds,
+        truncateds.
+    names : list of str
+        What the leaves are called.
+    forms : list of (shape, dtype)
+        What they are.
+    """
+
+    def __init__(self, functions: Functions) -> None:
+        self._functions = functions
+        self.begin = jax.jit(self._begin)
+        self.step = jax.jit(jax.vmap(self._step))
+        paths, self._tree = jax.tree_util.tree_flatten_with_path(self.begin(np.uint32(0))[0])
+        leaves = [np.asarray(leaf) for _, leaf in paths]
+        self.names = [_name(path) for path, _ in paths]
+        self.forms = [(leaf.shape, leaf.dtype) for leaf in leaves]
+
+    def _begin(self, seed: Any) -> tuple[Any, Any]:
+        use, key = jax.random.split(jax.random.PRNGKey(seed))
+        state, obs = self._functions.begin(use)
+        return (state, key), obs
+
+    def _step(self, leaves: Any, action: Any) -> Any:
+        state, key = jax.tree_util.tree_unflatten(self._tree, leaves)
+        use, key = jax.random.split(key)
+        following, *seen = self._functions.advance(state, action, use)
+        # Some give a number back where they took one of another type.
+        kept = jax.tree_util.tree_leaves((following, key))
+        kept = [leaf.astype(dtype) for leaf, (_, dtype) in zip(kept, self.forms, strict=True)]
+        return kept, *seen
+
+
+program_of = functools.lru_cache(maxsize=16)(Program)
+
+
+class FunctionalGym(gymnasium.Env[Any, Any]):
+    """Steps `functions` as Gymnasium steps an environment, with its state for the taking.
+
+    Parameters
+    ----------
+    functions : Functions
+        How an episode begins and how it goes on.
+    """
+
+    metadata = {"render_modes": []}  # noqa: RUF012, gymnasium's own form
+
+    def __init__(self, functions: Functions) -> None:
+        self.action_space = functions.action_space
+        self.observation_space = functions.observation_space
+        self._program = program_of(functions)
+        self.names, self.forms = self._program.names, self._program.forms
+        self._row = self._begin(0)[0]
+
+    # The state
+
+    def save_state(self) -> NDArray[np.uint8]:
+        """Return state and key."""
+        return self._row.copy()
+
+    def load_state(self, saved: NDArray[np.uint8]) -> None:
+        """Make what `save_state` returned the state."""
+        self._row = saved
+
+    def set_key(self, seed: int) -> None:
+        """Have all randomness from here on come of `seed`."""
+        self._row = self._row.copy()
+        key = np.asarray(jax.random.PRNGKey(seed % 2**32))
+        self._row[-key.nbytes :] = key.view(np.uint8)
+
+    def leaves(self, rows: NDArray[np.uint8]) -> list[NDArray[Any]]:
+        """Return the leaves of the states in `rows` ``(N, nbytes)``, each ``(N, ...)``."""
+        found, start = [], 0
+        for shape, dtype in self.forms:
+            stop = start + int(np.prod(shape)) * dtype.itemsize
+            raw = np.ascontiguousarray(rows[:, start:stop])
+            found.append(raw.view(dtype).reshape(len(rows), *shape))
+            start = stop
+        return found
+
+    def _pack(self, leaves: list[Any], count: int) -> NDArray[np.uint8]:
+        parts = [
+            np.ascontiguousarray(leaf).reshape(count, -1).view(np.uint8)
+            for leaf in leaves
+            if np.size(leaf)
+        ]
+        return np.concatenate(parts, axis=1)
+
+    # Steps
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        chosen = self.np_random.integers(2**32) if seed is None else seed % 2**32
+        self._row, obs = self._begin(int(chosen))
+        return self._observed(obs), {}
+
+    def _begin(self, seed: int) -> tuple[NDArray[np.uint8], Any]:
+        parts, obs = self._program.begin(np.uint32(seed))
+        leaves = [np.asarray(leaf) for leaf in jax.tree_util.tree_leaves(parts)]
+        return self._pack(leaves, 1)[0], obs
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        rows, obs, rewards, terminateds, truncateds = self.step_states(
+            self._row[None], np.asarray(action)[None]
+        )
+        self._row = rows[0]
+        return obs[0], float(rewards[0]), bool(terminateds[0]), bool(truncateds[0]), {}
+
+    def step_states(self, states: NDArray[np.uint8], actions: Any) -> tuple[NDArray[Any], ...]:
+        """Step all of `states` ``(N, nbytes)``."""
+        results = []
+        for start in range(0, len(states), LANES):
+            part = np.minimum(np.arange(start, start + LANES), len(states) - 1)
+            leaves, *seen = self._program.step(self.leaves(states[part]), np.asarray(actions)[part])
+            rows = self._pack([np.asarray(leaf) for leaf in leaves], LANES)
+            count = min(LANES, len(states) - start)
+            results.append([np.asarray(array)[:count] for array in (rows, *seen)])
+        rows, obs, rewards, terminateds, truncateds = (
+            np.concatenate(arrays) for arrays in zip(*results, strict=True)
+        )
+        ended = terminateds.astype(bool), truncateds.astype(bool)
+        return rows, self._observed(obs), rewards.astype(np.float64), *ended
+
+    def _observed(self, obs: Any) -> NDArray[Any]:
+        return np.asarray(obs).astype(self.observation_space.dtype)
+
+
+def _name(path: tuple[Any, ...]) -> str:
+    """Return what a leaf is called: its path, the key's being ``key``."""
+    if path[0].idx == 1:
+        return "key"
+    return jax.tree_util.keystr(path[1:]).lstrip(".") or "state"

@@ -1,0 +1,106 @@
+"""How functional environments of different make begin an episode and go on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import gymnasium
+import jax
+import jax.numpy as jnp
+import numpy as np
+from gymnasium.experimental.functional import FuncEnv
+
+from plangym_like.errors import InputError
+
+
+@dataclass(frozen=True, eq=False)
+class Functions:
+    """An environment without memory, for JAX to trace.
+
+    Attributes
+    ----------
+    begin : callable
+        Random key -> state, observation.
+    advance : callable
+        State, action, random key -> state, observation, reward, terminated, truncated. An ended
+        state may be advanced; it never begins anew.
+    action_space, observation_space : gymnasium.Space
+        Of single actions and observations.
+    """
+
+    begin: Callable[[Any], tuple[Any, Any]]
+    advance: Callable[[Any, Any, Any], tuple[Any, Any, Any, Any, Any]]
+    action_space: gymnasium.Space[Any]
+    observation_space: gymnasium.Space[Any]
+
+
+def functions_of(env: Any) -> Functions:
+    """Return what is known of `env` by its make.
+
+    ``init(key)`` and ``step(state, action, key)``, the state having ``observation``, ``rewards``,
+    ``terminated`` and ``truncated``, as in pgx; or Gymnasium's `FuncEnv`; or `Functions` already.
+
+    Raises
+    ------
+    InputError
+        It is of none of these makes.
+    """
+    if isinstance(env, Functions):
+        return env
+    if isinstance(env, FuncEnv):
+        return _of_gymnasium(env)
+    if callable(getattr(env, "init", None)) and hasattr(env, "num_actions"):
+        return _of_pgx(env)
+    raise InputError(
+        f"{type(env).__name__} is no functional environment that is known: it has neither pgx's "
+        "init, step and num_actions nor is it a gymnasium.experimental.functional.FuncEnv; hand "
+        "over plangym_like.envs.functions.Functions"
+    )
+
+
+def _of_gymnasium(env: Any) -> Functions:
+    def begin(key: Any) -> tuple[Any, Any]:
+        state = env.initial(rng=key)
+        return state, env.observation(state, key)
+
+    def advance(state: Any, action: Any, key: Any) -> Any:
+        following = env.transition(state, action, key)
+        return (
+            following,
+            env.observation(following, key),
+            env.reward(state, action, following, key),
+            env.terminal(following, key),
+            jnp.asarray(False),
+        )
+
+    return Functions(begin, advance, env.action_space, env.observation_space)
+
+
+def _of_pgx(env: Any) -> Functions:
+    def begin(key: Any) -> tuple[Any, Any]:
+        state = env.init(key)
+        return state, state.observation
+
+    def advance(state: Any, action: Any, key: Any) -> Any:
+        following = env.step(state, action, key)
+        # The reward is that of the player who moved; what is seen, the next player's view.
+        reward = following.rewards[state.current_player]
+        return (
+            following,
+            following.observation,
+            reward,
+            following.terminated,
+            following.truncated,
+        )
+
+    seen = jax.eval_shape(begin, jax.random.PRNGKey(0))[1]
+    if seen.dtype == bool:
+        space = gymnasium.spaces.Box(0, 1, seen.shape, np.uint8)
+    elif np.issubdtype(seen.dtype, np.integer):
+        limits = np.iinfo(seen.dtype)
+        space = gymnasium.spaces.Box(limits.min, limits.max, seen.shape, seen.dtype)
+    else:
+        space = gymnasium.spaces.Box(-np.inf, np.inf, seen.shape, seen.dtype)
+    return Functions(begin, advance, gymnasium.spaces.Discrete(env.num_actions), space)

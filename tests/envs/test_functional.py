@@ -1,0 +1,153 @@
+"""Functional JAX environments: episodes are their own, rows are pure, chunks are one vmap."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from comparing import assert_same
+
+jax = pytest.importorskip("jax", reason="jax is not installed: pip install 'plangym_like[jax]'")
+
+import gymnasium  # noqa: E402
+import jax.numpy as jnp  # noqa: E402
+from gymnasium.envs.functional_jax_env import FunctionalJaxEnv  # noqa: E402
+from gymnasium.experimental.functional import FuncEnv  # noqa: E402
+
+import plangym_like  # noqa: E402
+from plangym_like import ParallelEnv  # noqa: E402
+from plangym_like.envs.functional import FunctionalEnv  # noqa: E402
+from plangym_like.errors import InputError  # noqa: E402
+from plangym_like.testing import check_env  # noqa: E402
+
+
+class Drunkard(FuncEnv):
+    """Walks where it is told or where it likes, on a hill whose height is a sine."""
+
+    observation_space = gymnasium.spaces.Box(-np.inf, np.inf, (2,), np.float32)
+    action_space = gymnasium.spaces.Discrete(3)
+
+    def initial(self, rng: Any, params: Any = None) -> Any:
+        return {"place": jax.random.normal(rng, (2,)), "steps": jnp.int32(0)}
+
+    def transition(self, state: Any, action: Any, rng: Any, params: Any = None) -> Any:
+        push = 0.1 * (jnp.asarray(action) - 1) + 0.05 * jax.random.normal(rng, (2,))
+        return {"place": state["place"] + jnp.sin(push), "steps": state["steps"] + 1}
+
+    def observation(self, state: Any, rng: Any, params: Any = None) -> Any:
+        return jnp.exp(jnp.sin(state["place"]))
+
+    def reward(self, state: Any, action: Any, next_state: Any, rng: Any, params: Any = None) -> Any:
+        return jnp.sin(next_state["place"]).sum()
+
+    def terminal(self, state: Any, rng: Any, params: Any = None) -> Any:
+        return state["steps"] >= 12
+
+
+def pgx_game(name: str) -> str:
+    pytest.importorskip("pgx", reason="pgx is not installed: pip install 'plangym_like[jax]'")
+    return f"pgx/{name}"
+
+
+def test_an_episode_is_what_gymnasium_makes_of_the_functions():
+    other = FunctionalJaxEnv(Drunkard())
+    with FunctionalEnv(Drunkard, autoreset=False) as env:
+        assert env.snapshot == "native" and env.exactness == "exact"
+        _, obs, _ = env.reset(seed=3)
+        np.testing.assert_allclose(obs, other.reset(seed=3)[0], rtol=1e-5)
+        for index in range(12):
+            step, expected = env.step(index % 3), other.step(index % 3)
+            # Compiled with others in one program, the last digits differ from one operation a time.
+            np.testing.assert_allclose(step.obs, expected[0], rtol=1e-5)
+            assert step.reward == pytest.approx(expected[1], rel=1e-5)
+            assert step[2:4] == expected[2:4]
+        assert step.terminated
+
+
+def test_every_row_is_pure_wherever_it_lies_in_a_batch():
+    rng = np.random.default_rng(0)
+    with FunctionalEnv(Drunkard, autoreset=False) as env:
+        env.reset(seed=0)
+        walk = [env.step(int(rng.integers(3)), return_state=True).state for _ in range(14)]
+        states = np.stack(walk)[rng.integers(14, size=150)]
+        actions = rng.integers(3, size=150)
+        dt = rng.integers(1, 4, size=150)
+        batch = env.step_batch(actions, states, dt=dt)
+        for index in range(0, 150, 11):
+            alone = env.step(actions[index], states[index], dt=int(dt[index]))
+            assert_same(batch.states[index], alone.state)
+            assert_same(batch.obs[index], alone.obs)
+            assert batch.rewards[index] == alone.reward
+        order = rng.permutation(150)
+        shuffled = env.step_batch(actions[order], states[order], dt=dt[order])
+        np.testing.assert_array_equal(shuffled.states, batch.states[order])
+        with ParallelEnv(FunctionalEnv, Drunkard, n_workers=2) as lanes:
+            np.testing.assert_array_equal(
+                lanes.step_batch(actions, states, dt=dt).states, batch.states
+            )
+
+
+def test_chance_comes_of_the_key():
+    with FunctionalEnv(Drunkard) as env:
+        state = env.reset(seed=0).state
+        same = env.step_batch([1] * 4, state)
+        assert len({row.tobytes() for row in same.states}) == 1
+        chance = env.step_batch([1] * 4, state, seeds=[5, 6, 7, 5])
+        assert len({row.tobytes() for row in chance.states}) == 3
+        np.testing.assert_array_equal(chance.states[0], chance.states[3])
+
+
+def test_a_game_of_pgx_is_pgxs_own():
+    name = pgx_game("2048")
+    import pgx
+
+    game = pgx.make("2048")
+    advance = jax.jit(game.step)
+    use, key = jax.random.split(jax.random.PRNGKey(4))
+    state = game.init(use)
+    with plangym_like.make(name, autoreset=False) as env:
+        row, obs, _ = env.reset(seed=4)
+        np.testing.assert_array_equal(obs, state.observation)
+        for index in range(20):
+            use, key = jax.random.split(key)
+            state = advance(state, index % 4, use)
+            row, obs, reward, terminated, _, _ = env.step(index % 4, row)
+            np.testing.assert_array_equal(obs, state.observation)
+            assert reward == state.rewards[0] and terminated == bool(state.terminated)
+            fields = env.view_state(row[None])
+            np.testing.assert_array_equal(fields["legal_action_mask"][0], state.legal_action_mask)
+
+
+def test_the_reward_is_that_of_the_player_who_moved():
+    with plangym_like.make(pgx_game("tic_tac_toe"), autoreset=False) as env:
+        env.reset(seed=0)
+        for action in (0, 3, 1, 4):
+            assert env.step(action).reward == 0
+        won = env.step(2)
+        assert won.reward == 1 and won.terminated
+        for action in (0, 8):
+            after = env.step(action)
+            assert after.reward == 0 and after.terminated
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("game", ["2048", "tic_tac_toe", "minatar-breakout", "backgammon"])
+def test_every_promise_is_kept(game):
+    report = check_env(pgx_game(game), states=6, steps=8, workers=(2,))
+    assert report.ok, str(report)
+
+
+def test_every_promise_is_kept_by_ones_own():
+    env = FunctionalEnv(Drunkard)
+    report = check_env(env, states=4, steps=6, workers=())
+    env.close()
+    assert report.ok, str(report)
+
+
+def test_what_is_not_functional():
+    pgx_game("2048")
+    with pytest.raises(InputError, match="pgx has no game"):
+        plangym_like.make("pgx/nim")
+    with pytest.raises(InputError, match="known"):
+        FunctionalEnv(dict).setup()
