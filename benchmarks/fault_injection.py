@@ -109,7 +109,7 @@ class SB3:
     def __init__(self) -> None:
         from stable_baselines3.common.vec_env import SubprocVecEnv
 
-        self.env = SubprocVecEnv([Echo] * NUM)
+        self.env = SubprocVecEnv([Echo] * NUM, start_method="fork")
         self.env.reset()
 
     def step(self, actions: Any, timeout: float | None = None) -> list[int]:
@@ -156,6 +156,7 @@ def told(call: Callable[[], Any]) -> tuple[Any, str]:
 
 def then_right(env: Any, error: str) -> Outcome:
     """Tell the next step after a fault: right, stale, or an error."""
+    print(f"0|{error}; next step: no answer", flush=True)  # in case that there is none
     result, failure = told(lambda: env.step([5, 6, 7, 8]))
     if failure:
         return False, f"{error}; next step: {failure}"
