@@ -9,7 +9,7 @@ DEMO_SECONDS ?= 60
 DEMO_DIR ?= demo
 SOAK_MINUTES ?= 30
 
-.PHONY: help demo test lint faults soak fault-table docs bench clean
+.PHONY: help demo test lint faults soak fault-table docs table bench clean
 .DELETE_ON_ERROR:
 # Two targets at once would install into one environment at once.
 .NOTPARALLEL:
@@ -23,6 +23,7 @@ help:
 	@echo "make soak   SOAK_MINUTES=$(SOAK_MINUTES) of mixed load with kills"
 	@echo "make fault-table  the same faults done to this package and to its rivals"
 	@echo "make docs   build the documentation into docs/_build/html"
+	@echo "make table  check everything that is installed and write docs/support.md"
 	@echo "make bench  measure this package beside its rivals and redraw the published figures"
 	@echo "make clean  remove whatever the other targets made"
 
@@ -54,6 +55,9 @@ fault-table: .venv-bench/.bench
 docs: .venv/.test
 	$(BIN)/python -m sphinx -W --keep-going -q -b html docs docs/_build/html
 	@echo "docs/_build/html/index.html"
+
+table: .venv/.test
+	$(BIN)/python benchmarks/support_table.py
 
 bench: .venv-bench/.bench
 	$(BENCH_BIN)/python benchmarks/bench.py

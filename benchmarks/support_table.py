@@ -1,0 +1,159 @@
+"""Check everything that is installed, and write the support table.
+
+    python benchmarks/support_table.py                     # all of it, about an hour
+    python benchmarks/support_table.py --only 'Ant|Taxi'   # ids that match
+
+Every environment is checked in a process of its own (``python -m plangym_like check ID --json``).
+What was found is kept in ``docs/figures/support.json`` as it comes, so the work can be done in
+pieces; an id that is checked again takes the place of what was known of it. ``docs/support.md`` is
+written anew from all of it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+import pathlib
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import gymnasium
+
+DOCS = pathlib.Path(__file__).resolve().parent.parent / "docs"
+FOUND = DOCS / "figures" / "support.json"
+PAGE = DOCS / "support.md"
+BEGIN = "<!-- what follows is written by benchmarks/support_table.py -->"
+HEAD = """\
+| environment | saved by | it is | bytes a state | save us | restore us | step us |
+| --- | --- | --- | ---: | ---: | ---: | ---: |
+"""
+
+
+def ids() -> Iterator[tuple[str, str]]:
+    """Yield group and id of everything that is installed here."""
+    for package in ("ale_py", "minigrid"):
+        try:
+            gymnasium.register_envs(importlib.import_module(package))
+        except ImportError:
+            print(f"{package} is not installed", file=sys.stderr)
+    for name, spec in gymnasium.registry.items():
+        maker = spec.entry_point
+        place = maker if isinstance(maker, str) else getattr(maker, "__name__", "")
+        if place.startswith("ale_py") and name.startswith("ALE/"):
+            yield "Atari", name
+        elif place.startswith("gymnasium.envs."):
+            yield place.split(".")[2].split(":")[0], name
+        elif place.startswith("minigrid"):
+            yield "MiniGrid", name
+        elif not place.startswith("ale_py"):
+            yield "others", name
+    for variant in ("MsPacman-v0", "MsPacmanNoFrameskip-v4", "MsPacman-ramDeterministic-v4"):
+        if variant in gymnasium.registry:
+            yield "Atari", variant
+    try:
+        from plangym_like.envs.dm_control_suite import load_suite
+
+        yield from (("dm_control", f"{domain}-{task}") for domain, task in load_suite().ALL_TASKS)
+    except ImportError:
+        print("dm_control is not installed", file=sys.stderr)
+    try:
+        importlib.import_module("stable_retro")
+        yield "stable-retro", "Airstriker-Genesis-v0"
+    except ImportError:
+        print("stable-retro is not installed", file=sys.stderr)
+    try:
+        games = importlib.import_module("pgx").available_envs()
+        yield from (("pgx", f"pgx/{game}") for game in games)
+    except ImportError:
+        print("pgx is not installed", file=sys.stderr)
+
+
+def check(name: str, options: argparse.Namespace) -> dict[str, Any]:
+    """Return the report on `name`; where there is none, the reason."""
+    command = [sys.executable, "-W", "ignore", "-m", "plangym_like", "check", name, "--json"]
+    command += ["--states", str(options.states), "--steps", str(options.steps)]
+    command += ["--workers", options.workers]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=options.timeout)
+    except subprocess.TimeoutExpired:
+        return {"ok": False, "reason": f"not checked within {options.timeout:.0f} s"}
+    found = [line for line in done.stdout.splitlines() if line.startswith("{")]
+    if found:
+        report: dict[str, Any] = json.loads(found[-1])
+        if report["broken"]:
+            report["reason"] = "; ".join(
+                f"{broken['promise']}: {broken['detail']}" for broken in report["broken"]
+            )
+        return report
+    lines = [line for line in done.stderr.splitlines() if line.startswith(f"{name}: ")]
+    said = lines[-1].removeprefix(f"{name}: ") if lines else f"it ended with {done.returncode}"
+    return {"ok": False, "reason": said}
+
+
+def write_page(known: dict[str, dict[str, Any]]) -> None:
+    """Write the tables behind what the page says by hand."""
+    groups: dict[str, list[str]] = {}
+    refused: list[str] = []
+    for name, report in sorted(known.items()):
+        if not report["ok"]:
+            reason = " ".join(report["reason"].split()).replace("|", "/")
+            refused.append(f"| `{name}` | {reason[:300]} |\n")
+            continue
+        times = (report[f"{what}_us"] for what in ("save", "restore", "step"))
+        cells = [f"`{name}`", report["snapshot"], report["exactness"]]
+        cells += [f"{report['state_nbytes']:,}", *(f"{value:,.0f}" for value in times)]
+        groups.setdefault(report["group"], []).append(f"| {' | '.join(cells)} |\n")
+    exact = sum(report["ok"] and report["exactness"] == "exact" for report in known.values())
+    asked = sorted({json.dumps(report["asked"]) for report in known.values()})
+    told = "; ".join(
+        f"{one['states']} states, each for {one['steps']} steps, on {one['workers']} workers"
+        for one in map(json.loads, asked)
+    )
+    found = f"{len(known)} environments were checked, {exact} of them are exact ({told})."
+    parts = [f"## What was found\n\n{found}\n"]
+    for group, lines in sorted(groups.items()):
+        parts.append(f"\n### {group}\n\n{HEAD}{''.join(lines)}")
+    if refused:
+        head = "| environment | reason |\n| --- | --- |\n"
+        parts.append(f"\n### What does not work here\n\n{head}{''.join(refused)}")
+    written_by_hand = PAGE.read_text().partition(BEGIN)[0]
+    PAGE.write_text(f"{written_by_hand}{BEGIN}\n\n{''.join(parts)}")
+
+
+def main() -> int:
+    """Check, keep, write; the status is 1 if a promise is broken."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--only", default="", help="a regular expression that ids have to match")
+    parser.add_argument("--missing", action="store_true", help="only what is not known yet")
+    parser.add_argument("--states", type=int, default=16, help="states to go on from (16)")
+    parser.add_argument("--steps", type=int, default=20, help="for how many steps (20)")
+    parser.add_argument("--workers", default="1,2,3", help="numbers of processes (1,2,3)")
+    parser.add_argument("--timeout", type=float, default=600.0, help="seconds for each (600)")
+    parser.add_argument("--seconds", type=float, help="begin nothing after so long")
+    options = parser.parse_args()
+    known = json.loads(FOUND.read_text()) if FOUND.exists() else {}
+    begin, broken = time.monotonic(), 0
+    for group, name in ids():
+        if not re.search(options.only, name) or (options.missing and name in known):
+            continue
+        if options.seconds and time.monotonic() - begin > options.seconds:
+            break
+        report = {"group": group, **check(name, options)}
+        report["asked"] = {"states": options.states, "steps": options.steps}
+        report["asked"]["workers"] = options.workers
+        known[name] = report
+        broken += bool(report.get("broken"))
+        said = "ok" if report["ok"] else report["reason"][:100]
+        print(f"{time.monotonic() - begin:6.0f} s  {name}: {said}", flush=True)
+        FOUND.write_text(json.dumps(dict(sorted(known.items())), indent=1) + "\n")
+    write_page(known)
+    return int(broken > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
