@@ -142,3 +142,17 @@ def test_states_of_other_configurations_and_of_more_bytes_than_reserved(played):
 def test_games_that_are_not_here(name, match):
     with pytest.raises(InputError, match=match):
         plangym_like.make(name)
+
+
+@pytest.mark.full
+@pytest.mark.timeout(900)
+def test_a_thousand_restored_futures(episode, played):
+    rng = np.random.default_rng(1)
+    with plangym_like.make(GAME, autoreset=False) as env:
+        for start in rng.integers(STEPS - 20, size=1000):
+            env.set_state(played[start][0])
+            for index in range(start, start + 20):
+                step = env.step(episode["actions"][index])
+                assert_same(tuple(step), tuple(played[index][1]))
+            if start + 20 < STEPS:
+                np.testing.assert_array_equal(env.get_state(), played[start + 20][0])
