@@ -1,6 +1,6 @@
 """Check everything that is installed, and write the support table.
 
-    python benchmarks/support_table.py                     # all of it, about an hour
+    python benchmarks/support_table.py                     # all of it: seconds for each id
     python benchmarks/support_table.py --only 'Ant|Taxi'   # ids that match
 
 Every environment is checked in a process of its own (``python -m plangym_like check ID --json``).
