@@ -9,10 +9,13 @@ from __future__ import annotations
 
 import ctypes.util
 import os
+import sys
 
 from plangym_like.errors import MissingExtraError
 
 _LIBRARIES = {"egl": "EGL", "osmesa": "OSMesa"}
+# Who keeps the one display of this process as ``EGL_DISPLAY``, initialised once.
+_EGL_MODULES = ("mujoco.egl", "dm_control._render.pyopengl.egl_renderer")
 
 
 def draw_without_a_display() -> None:
@@ -23,6 +26,7 @@ def draw_without_a_display() -> None:
     MissingExtraError
         No library is there that draws without a display.
     """
+    _initialise_egl_again()
     if os.environ.get("MUJOCO_GL"):
         return
     if os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"):
@@ -35,3 +39,15 @@ def draw_without_a_display() -> None:
         "there is no display here, and neither of the libraries with which MuJoCo draws without "
         "one: apt-get install libegl1 libegl-mesa0 libgl1, or apt-get install libosmesa6"
     )
+
+
+def _initialise_egl_again() -> None:
+    """Undo that another library has ended the display that all share, as pygame does when it quits.
+
+    A display that is initialised stays as it is.
+    """
+    for name in _EGL_MODULES:
+        module = sys.modules.get(name)
+        display = getattr(module, "EGL_DISPLAY", None)
+        if module is not None and display is not None:
+            module.EGL.eglInitialize(display, None, None)
