@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import logging
+import signal
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
 import plangym_like
+
+# What runs in the background is often started with interrupts ignored, and so are its children.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 BACKENDS: dict[str, dict[str, Any]] = {
     "serial": {},
