@@ -154,21 +154,29 @@ def purity(evidence: Evidence) -> bool:
     env = evidence.used()
     actions, states = evidence.batch()
     env.reset(seed=evidence.seed)
-    current, given = env.get_state(), states.copy()
-    whole = env.step_batch(actions, states)
+    given = states.copy()
+
+    def stepped(some_actions: Any, some_states: Any) -> Any:
+        current = env.get_state()
+        result = env.step_batch(some_actions, some_states)
+        if found := compare_states(env, current, env.get_state()):
+            raise Broken(
+                None, "the current state", f"a batch has changed it: {found[0]}, {found[1]}"
+            )
+        return result
+
+    whole = stepped(actions, states)
     _compare_with_moments(env, whole, evidence.chosen)
     order = np.arange(len(actions))[::-1]
-    turned = env.step_batch([actions[index] for index in order], states[order])
+    turned = stepped([actions[index] for index in order], states[order])
     _compare_batches(env, whole, turned, order, "in another order")
     for index in range(min(3, len(actions))):
-        alone = env.step_batch([actions[index]], states[index])
+        alone = stepped([actions[index]], states[index])
         _compare_batches(env, _rows(whole, [index]), alone, np.arange(1), "on its own")
-    one = env.step_batch(actions[:1] * 3, states[0])
+    one = stepped(actions[:1] * 3, states[0])
     _compare_batches(env, _rows(whole, [0, 0, 0]), one, np.arange(3), "three times over")
     if not np.array_equal(states, given):
         raise Broken(None, "the rows that were given", "they have been written into")
-    if found := compare_states(env, current, env.get_state()):
-        raise Broken(None, "the current state", f"a batch has changed it: {found[0]}, {found[1]}")
     return True
 
 
