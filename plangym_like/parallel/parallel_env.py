@@ -104,6 +104,8 @@ class ParallelEnv:
         self._construct_worker = partial(construct, spec_of(name), env_class, name, **env_kwargs)
         self._env: PlanEnv | None = None
         self._batch_env: BatchEnv | None = None
+        # Whether the current state came from outside, or followed from one that did.
+        self._foreign = False
         self._closed = False
         if not delay_setup:
             self.setup()
@@ -152,7 +154,6 @@ class ParallelEnv:
             raise
         self._lock = threading.RLock()
         self._env = env
-        self._foreign = False
 
     def __getstate__(self) -> dict[str, Any]:
         if self._env is not None:
