@@ -24,11 +24,10 @@ import mujoco
 import numpy as np
 from numpy.typing import NDArray
 
-from plangym_like.batches import Rows
+from plangym_like.envs.chunked_physics import ChunkedPhysics
 from plangym_like.envs.dm_control_random import RANDOM_NBYTES, RestorableRandom
 from plangym_like.envs.dm_control_suite import SuiteEnv, parse
 from plangym_like.envs.dm_control_walker import Walker
-from plangym_like.envs.gymnasium_simulator import GymnasiumSimulator
 from plangym_like.envs.headless import draw_without_a_display
 from plangym_like.envs.mujoco_physics import PhysicsMemory, model_arrays, model_digest
 from plangym_like.envs.mujoco_robots.agreement import agrees
@@ -45,7 +44,7 @@ _FORMS: dict[str, type[Robot]] = {"dm_control.suite.walker.PlanarWalker": Walker
 _NUMBERS = (bool, int, float, np.bool_, np.integer, np.floating)
 
 
-class DmControlSimulator(GymnasiumSimulator):
+class DmControlSimulator(ChunkedPhysics):
     """One task.
 
     Parameters
@@ -122,8 +121,6 @@ class DmControlSimulator(GymnasiumSimulator):
             carried["sensordata"] = data.sensordata
         self._edited = tuple(sorted(edited))
         self._physics = PhysicsMemory(model, data, carried)
-        self._stepper: ChunkStepper | None = None
-        self._tried = False
         self._count_at = self._physics.nbytes
         self._random_at = self._count_at + 8 + 8 * end
 
@@ -210,30 +207,6 @@ class DmControlSimulator(GymnasiumSimulator):
         self.memory.reseed(seed)
 
     # How is it stepped
-
-    def step_rows(self, rows: Rows, start: int, stop: int) -> None:
-        """Step whole chunks where there is a form for them, else row by row."""
-        stepper = self._chunk_stepper(rows)
-        if stepper is None:
-            super().step_rows(rows, start, stop)
-        else:
-            stepper.step(rows, start, stop)
-
-    def rollout_rows(self, rows: Rows, start: int, stop: int) -> None:
-        """Step whole chunks through all their T actions where there is a form for them."""
-        stepper = self._chunk_stepper(rows) if isinstance(rows.inputs.dt, int) else None
-        if stepper is None:
-            super().rollout_rows(rows, start, stop)
-        else:
-            stepper.rollout(rows, start, stop)
-
-    def _chunk_stepper(self, rows: Rows) -> ChunkStepper | None:
-        if self.plain_infos or rows.columns:
-            return None
-        if not self._tried:
-            self._tried = True
-            self._stepper = self._find_stepper()
-        return self._stepper
 
     def _find_stepper(self) -> ChunkStepper | None:
         """Return the stepper, once it has given the same bytes as the task itself."""

@@ -26,8 +26,8 @@ from gymnasium.envs.mujoco import MujocoEnv as GymnasiumMujocoEnv
 from gymnasium.wrappers import OrderEnforcing, PassiveEnvChecker, TimeLimit
 from numpy.typing import NDArray
 
-from plangym_like.batches import Leaf, Rows
-from plangym_like.envs.gymnasium_simulator import GymnasiumSimulator
+from plangym_like.batches import Leaf
+from plangym_like.envs.chunked_physics import ChunkedPhysics
 from plangym_like.envs.headless import draw_without_a_display
 from plangym_like.envs.mujoco_physics import PhysicsMemory, derived, drawn, model_digest
 from plangym_like.envs.mujoco_robots import ChunkStepper, robot_for
@@ -48,7 +48,7 @@ logger = logging.getLogger("plangym_like")
 _TRANSPARENT = (OrderEnforcing, PassiveEnvChecker, TimeLimit)
 
 
-class MujocoSimulator(GymnasiumSimulator):
+class MujocoSimulator(ChunkedPhysics):
     """One robot, or a class of your own on Gymnasium's ``MujocoEnv``.
 
     States are made of ``qpos``, ``qvel`` and whatever else MuJoCo integrates (``act``, ``time``,
@@ -85,8 +85,6 @@ class MujocoSimulator(GymnasiumSimulator):
             carried = {**drawn(base.data), **carried}
         self._physics = PhysicsMemory(base.model, base.data, carried)
         self._robot = None if robot_class is None else robot_class(base)
-        self._stepper: ChunkStepper | None = None
-        self._tried = False
         self._note_inexactness()
         if self._is_plain():
             self.plain_infos = False
@@ -191,30 +189,6 @@ class MujocoSimulator(GymnasiumSimulator):
         self.base._np_random = load_generator(memory, self.base._np_random)
 
     # How is it stepped
-
-    def step_rows(self, rows: Rows, start: int, stop: int) -> None:
-        """Step whole chunks where that is possible, else row by row."""
-        stepper = self._chunk_stepper(rows)
-        if stepper is None:
-            super().step_rows(rows, start, stop)
-        else:
-            stepper.step(rows, start, stop)
-
-    def rollout_rows(self, rows: Rows, start: int, stop: int) -> None:
-        """Step whole chunks through all their T actions where that is possible."""
-        stepper = self._chunk_stepper(rows) if isinstance(rows.inputs.dt, int) else None
-        if stepper is None:
-            super().rollout_rows(rows, start, stop)
-        else:
-            stepper.rollout(rows, start, stop)
-
-    def _chunk_stepper(self, rows: Rows) -> ChunkStepper | None:
-        if self.plain_infos or "rgb" in rows.columns:
-            return None
-        if not self._tried:
-            self._tried = True
-            self._stepper = self._find_stepper()
-        return self._stepper
 
     def _find_stepper(self) -> ChunkStepper | None:
         """Return the stepper, once it has given the same bytes as the environment itself."""
