@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import json
 import os
 import signal
 import subprocess
@@ -398,16 +399,34 @@ def test_no_worker_outlives_a_killed_program(program: subprocess.Popen[str]) -> 
 # Memory of a worker, and time to start
 
 
+# A program of its own: in this one, workers start with whatever earlier tests had preloaded.
+GAME = """
+import json
+import numpy as np
+import psutil
+import plangym_like as pl
+
+with pl.make("ALE/MsPacman-v5", n_workers=2, isolate=True) as env:
+    state = env.reset(seed=0).state
+    for _ in range(3):
+        env.step_batch(np.arange(128) % 9, state)
+    for process in env.batch_env:
+        loaded = process.apply(lambda env: list(__import__("sys").modules))(10)
+        print(json.dumps([psutil.Process(process.pid).memory_full_info().uss, loaded]))
+"""
+
+
 def test_a_worker_needs_little_memory_of_its_own() -> None:
     pytest.importorskip("ale_py")
-    with pl.make("ALE/MsPacman-v5", n_workers=2, isolate=True) as env:
-        state = env.reset(seed=0).state
-        for _ in range(3):
-            env.step_batch(np.arange(128) % 9, state)
-        for process in env.batch_env:
-            assert private_nbytes(process.pid) < 90 * MEGABYTE
-            loaded = process.apply(lambda env: list(__import__("sys").modules))(10)
-            assert not {"torch", "ray", "pygame", "matplotlib", "cv2", "pytest"} & set(loaded)
+    result = run_script(GAME)
+    assert result.returncode == 0, result.stderr
+    lines = result.stdout.splitlines()
+    assert len(lines) == 2
+    for line in lines:
+        own_nbytes, loaded = json.loads(line)
+        assert own_nbytes < 90 * MEGABYTE
+        assert "ale_py" in loaded
+        assert not {"torch", "ray", "pygame", "matplotlib", "cv2", "pytest"} & set(loaded)
 
 
 STOPWATCH = """
