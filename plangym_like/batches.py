@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from plangym_like import spaces
 from plangym_like.errors import BatchLengthError, InputError, StepCountError
+from plangym_like.phases import PhaseClock
 from plangym_like.states import Row, StateFormat
 from plangym_like.transitions import BatchInfo, BatchStep, BatchTransition, Rollout
 
@@ -42,7 +43,8 @@ class Rows:
     ``horizon`` is 0 in ``step_batch``, else T, and then ``rewards``, flags and ``observations``
     have a second axis T. ``next_states`` and ``observations`` are ``None`` where nobody wants
     them. ``columns`` are info keys that every row has, ``infos`` what else a row's info holds.
-    ``cursor[0]`` is the row being stepped.
+    ``cursor[0]`` is the row being stepped. ``clock``, if there is one, is told when each phase of a
+    row, or of a chunk, is over.
     """
 
     inputs: Inputs
@@ -55,6 +57,7 @@ class Rows:
     columns: dict[str, NDArray[Any]]
     infos: MutableMapping[int, Mapping[str, Any]] | None
     cursor: NDArray[np.int64] = field(default_factory=lambda: np.zeros(1, np.int64))
+    clock: PhaseClock | None = None
 
 
 class Layout:

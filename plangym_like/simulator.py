@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from plangym_like import spaces
 from plangym_like.batches import Leaf, Rows, dt_of
 from plangym_like.errors import SnapshotError
+from plangym_like.phases import OBSERVE, RESTORE, SAVE, STEP
 from plangym_like.states import HEADER_NBYTES, Row
 
 Outcome = tuple[Any, float, bool, bool, dict[str, Any], int]
@@ -136,14 +137,21 @@ class Simulator(abc.ABC):
         inputs = rows.inputs
         shared = len(inputs.states) == 1
         seeds = inputs.seeds
+        clock = rows.clock
+        if clock is not None:
+            clock.start()
         for index in range(start, stop):
             rows.cursor[0] = index
             self.write(inputs.states[0 if shared else index, HEADER_NBYTES:])
             if seeds is not None:
                 self.reseed(int(seeds[index]))
+            if clock is not None:
+                clock.lap(RESTORE)
             obs, reward, terminated, truncated, info, n_step = self.step(
                 inputs.actions[index], dt_of(inputs, index)
             )
+            if clock is not None:
+                clock.lap(STEP)
             rows.rewards[index] = reward
             rows.terminateds[index] = terminated
             rows.truncateds[index] = truncated
@@ -153,19 +161,28 @@ class Simulator(abc.ABC):
                 column[index] = self.image() if name == "rgb" else info.pop(name)
             if rows.infos is not None and info:
                 rows.infos[index] = info
+            if clock is not None:
+                clock.lap(OBSERVE)
             if rows.next_states is not None:
                 self.save(rows.next_states[index])
+            if clock is not None:
+                clock.lap(SAVE)
 
     def rollout_rows(self, rows: Rows, start: int, stop: int) -> None:
         """Step rows `start` to `stop` through all their T actions, without coming back."""
         inputs = rows.inputs
         shared = len(inputs.states) == 1
         seeds = inputs.seeds
+        clock = rows.clock
+        if clock is not None:
+            clock.start()
         for index in range(start, stop):
             rows.cursor[0] = index
             self.write(inputs.states[0 if shared else index, HEADER_NBYTES:])
             if seeds is not None:
                 self.reseed(int(seeds[index]))
+            if clock is not None:
+                clock.lap(RESTORE)
             actions, dt = inputs.actions[index], dt_of(inputs, index)
             ended = False
             frames = 0
@@ -177,6 +194,8 @@ class Simulator(abc.ABC):
                     obs, reward, terminated, truncated, _, n_step = self.step(actions[time], dt)
                     frames += n_step
                     ended = terminated or truncated
+                if clock is not None:
+                    clock.lap(STEP)
                 rows.rewards[index, time] = reward
                 rows.terminateds[index, time] = terminated
                 rows.truncateds[index, time] = truncated
@@ -185,9 +204,13 @@ class Simulator(abc.ABC):
                 elif rows.observations is not None:
                     place = (index, time)
                     spaces.put(self.observation_space, rows.observations, place, obs)
+                if clock is not None:
+                    clock.lap(OBSERVE)
             rows.n_step[index] = frames
             if rows.next_states is not None:
                 self.save(rows.next_states[index])
+            if clock is not None:
+                clock.lap(SAVE)
 
     def save(self, row: Row) -> None:
         """Read the current state into a stamped `row` ``(state_nbytes,)``."""

@@ -23,6 +23,7 @@ GROUND = {
     "state_files",
     "spaces",
     "batches",
+    "phases",
     "simulator",
     "random_state",
 }

@@ -13,6 +13,7 @@ from ale_py import ALEState
 from plangym_like.batches import Rows, dt_of
 from plangym_like.envs.ale_game import PlannableAle
 from plangym_like.errors import StateCapacityError
+from plangym_like.phases import OBSERVE, RESTORE, SAVE, STEP
 from plangym_like.states import HEADER_NBYTES, Row
 
 HEAD = struct.Struct("<qq")
@@ -50,12 +51,17 @@ def step_plain_rows(base: PlannableAle, rows: Rows, start: int, stop: int, room:
     outcomes = []
     code, index = base.previous, start
     base.warm_up()
+    clock = rows.clock
+    if clock is not None:
+        clock.start()
     for code, view in zip(codes, rows.observations[start:stop], strict=True):
         cursor[0] = index
         at = index * width + HEADER_NBYTES
         length = HEAD.unpack_from(memory, at)[0]
         at += ALE_AT
         restore(ALEState(bytes(memory[at : at + length])))
+        if clock is not None:
+            clock.lap(RESTORE)
         before = lives() if base.episodic_life else 0
         frames = dt_of(inputs, index) * base.plain_frames
         reward, ran = act(code), 1
@@ -74,6 +80,8 @@ def step_plain_rows(base: PlannableAle, rows: Rows, start: int, stop: int, room:
                 frame_number(),
             )
         )
+        if clock is not None:
+            clock.lap(STEP)
         # The emulator writes byte by byte, which is fast only where the cache already is.
         observe(seen)
         view[...] = seen
@@ -81,6 +89,8 @@ def step_plain_rows(base: PlannableAle, rows: Rows, start: int, stop: int, room:
             ram = ale.getRAM()
             for column, address in places:
                 column[index] = ram[address]
+        if clock is not None:
+            clock.lap(OBSERVE)
         if fresh is not None:
             text = clone().serialize()
             length = len(text)
@@ -92,6 +102,8 @@ def step_plain_rows(base: PlannableAle, rows: Rows, start: int, stop: int, room:
             fresh[at : at + length] = text
             at += length
             fresh[at:end] = zeros[: end - at]
+            if clock is not None:
+                clock.lap(SAVE)
         index += 1
     base.previous, base.picture = code, None
     columns = (

@@ -8,7 +8,7 @@ tried out against ``step`` when the environment is made, and refused where they 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, cast
 
 import gymnasium
@@ -20,6 +20,7 @@ from plangym_like.batches import Rows
 from plangym_like.envs.gymnasium_simulator import GymnasiumSimulator
 from plangym_like.envs.own_chunks import OwnChunks, agree
 from plangym_like.errors import SnapshotError, StateCapacityError, StateFormatError
+from plangym_like.phases import RESTORE, SAVE, STEP
 from plangym_like.plan_env import PlanEnv
 from plangym_like.random_state import GENERATOR_NBYTES
 from plangym_like.snapshots import plain_data
@@ -178,16 +179,30 @@ class OwnSimulator(GymnasiumSimulator):
         if self._chunks is None or rows.inputs.seeds is not None:
             super().step_rows(rows, start, stop)
         else:
-            states = self._chunks.step_rows(rows, start, stop, self._given(rows, start, stop))
-            self._put(rows, start, stop, states)
+            self._run_chunk(self._chunks.step_rows, rows, start, stop)
 
     def rollout_rows(self, rows: Rows, start: int, stop: int) -> None:
         """Run a chunk at once where the environment can, else row by row."""
         if self._chunks is None or rows.inputs.seeds is not None:
             super().rollout_rows(rows, start, stop)
         else:
-            states = self._chunks.rollout_rows(rows, start, stop, self._given(rows, start, stop))
-            self._put(rows, start, stop, states)
+            self._run_chunk(self._chunks.rollout_rows, rows, start, stop)
+
+    def _run_chunk(
+        self, run: Callable[..., NDArray[Any]], rows: Rows, start: int, stop: int
+    ) -> None:
+        clock = rows.clock
+        if clock is not None:
+            clock.start()
+        given = self._given(rows, start, stop)
+        if clock is not None:
+            clock.lap(RESTORE)
+        states = run(rows, start, stop, given)
+        if clock is not None:
+            clock.lap(STEP)
+        self._put(rows, start, stop, states)
+        if clock is not None:
+            clock.lap(SAVE)
 
     def _given(self, rows: Rows, start: int, stop: int) -> NDArray[Any]:
         given = rows.inputs.states

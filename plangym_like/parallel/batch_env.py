@@ -192,7 +192,7 @@ class BatchEnv:
         errors: dict[int, Exception] | None = None
         if self._caller is not None and inputs.count:
             run = self._caller.run_rows_apart if masked else self._caller.run_rows
-            begun = time.perf_counter()
+            rows.clock, begun = self.stats.clock.sample(inputs.count), time.perf_counter()
             errors = run(rows, 0, inputs.count)
             seconds = time.perf_counter() - begun
             self.stats.seconds_here += seconds

@@ -15,6 +15,7 @@ from plangym_like.errors import StateMismatchError
 from plangym_like.parallel.placement import Memory, Shape, place, signature
 from plangym_like.parallel.remote_errors import pack_exception
 from plangym_like.parallel.shared_memory import attach
+from plangym_like.phases import PhaseClock
 from plangym_like.plan_env import PlanEnv
 
 # One line of the control block belongs to each lane: (number of lanes, 8) int64.
@@ -25,6 +26,7 @@ _FINE_SECONDS, _COARSE_SECONDS = 2e-4, 6e-3
 
 _blocks: dict[int, Memory] = {}
 _seconds_per_row = 0.0
+_clock = PhaseClock()
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,10 +54,14 @@ class Job:
 
 @dataclass(slots=True)
 class Report:
-    """What a lane has to say of its rows beyond what stands in shared memory."""
+    """What a lane has to say of its rows beyond what stands in shared memory.
+
+    ``phases`` are the seconds that a `PhaseClock` has counted since the last report, if any.
+    """
 
     stop: int
     seconds: float
+    phases: list[float]
     infos: dict[int, Mapping[str, Any]] = field(default_factory=dict)
     observations: dict[int, Any] = field(default_factory=dict)
     errors: dict[int, bytes] = field(default_factory=dict)
@@ -94,6 +100,7 @@ def run_job(env: PlanEnv, job: Job, fds: Sequence[int] = ()) -> Report:
     while (limit := min(job.stop, int(control[LIMIT]))) > at:
         stop = at + 1 if job.careful else at + portion(limit - at, _seconds_per_row)
         control[REACH] = stop
+        rows.clock = _clock.sample(stop - at)
         started = time.perf_counter()
         if job.masked:
             errors |= env.run_rows_apart(rows, at, stop)
@@ -102,7 +109,7 @@ def run_job(env: PlanEnv, job: Job, fds: Sequence[int] = ()) -> Report:
         taken = (time.perf_counter() - started) / (stop - at)
         _seconds_per_row = faded_minimum(_seconds_per_row, taken)
         control[DONE] = at = stop
-    report = Report(at, time.perf_counter() - begun)
+    report = Report(at, time.perf_counter() - begun, _clock.take())
     report.errors = {index: pack_exception(error) for index, error in errors.items()}
     if rows.infos:
         report.infos = dict(rows.infos)

@@ -136,6 +136,7 @@ class Schedule:
         while self._own[0] < self._own[1]:
             start, stop = self._own
             middle = start + portion(stop - start, self._house.seconds_per_row)
+            self._rows.clock = self._house.stats.clock.sample(middle - start)
             begun = time.perf_counter()
             assert self._step_here is not None
             try:
@@ -236,6 +237,8 @@ class Schedule:
         if (count := report.stop - lane.start) > 0:
             house.mortality.note_rows_done()
             house.stats.seconds_on_lanes += report.seconds
+            if report.phases:
+                house.stats.note_phases(report.phases)
             house.slowest_row = max(house.slowest_row * 0.9, report.seconds / count)
             if lane.alone and self._deaths[lane.start]:
                 # The row was innocent: its worker was killed by something else.

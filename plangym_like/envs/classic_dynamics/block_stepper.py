@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from plangym_like.batches import Inputs, Rows
 from plangym_like.envs.classic_dynamics.columns import Columns, Survivors
 from plangym_like.envs.classic_dynamics.dynamics import Dynamics, NotVectorisableError
+from plangym_like.phases import OBSERVE, RESTORE, SAVE, STEP
 from plangym_like.random_state import GENERATOR_NBYTES, save_generator, seeded_generator
 from plangym_like.states import HEADER_NBYTES, Row
 
@@ -56,21 +57,35 @@ class BlockStepper:
         NotVectorisableError
             Some row needs the environment itself; any results of these rows may be wrong.
         """
-        block = slice(first, last)
+        block, clock = slice(first, last), rows.clock
+        if clock is not None:
+            clock.start()
         columns = self._load(rows, block)
+        if clock is not None:
+            clock.lap(RESTORE)
         outcomes = self._outcomes
         actions, frames = rows.inputs.actions[block], self._frames(rows.inputs, block)
         self._hold(columns, actions, frames, *outcomes)
+        if clock is not None:
+            clock.lap(STEP)
         rows.rewards[block], rows.terminateds[block] = outcomes[:2]
         rows.truncateds[block], rows.n_step[block] = outcomes[2:]
         if rows.observations is not None:
             self._form.observe(columns.x, rows.observations[block])
+        if clock is not None:
+            clock.lap(OBSERVE)
         self._store(columns, rows, block)
+        if clock is not None:
+            clock.lap(SAVE)
 
     def rollout(self, rows: Rows, first: int, last: int) -> None:
         """Step rows `first` to `last` through all their T actions; raises what `step` raises."""
-        block, count = slice(first, last), last - first
+        block, count, clock = slice(first, last), last - first, rows.clock
+        if clock is not None:
+            clock.start()
         columns = self._load(rows, block)
+        if clock is not None:
+            clock.lap(RESTORE)
         frames = self._frames(rows.inputs, block)
         going = Survivors(columns)
         terminated, truncated = np.zeros((2, count), bool)
@@ -87,15 +102,21 @@ class BlockStepper:
                 rewards[at], terminated[at], truncated[at] = reward, ended, late
                 n_step[at] += ran
                 going.keep(~(ended | late))
+            if clock is not None:
+                clock.lap(STEP)
             rows.rewards[block, time] = rewards
             rows.terminateds[block, time] = terminated
             rows.truncateds[block, time] = truncated
             if rows.observations is not None:
                 going.write_back()
                 self._form.observe(columns.x, rows.observations[block, time])
+            if clock is not None:
+                clock.lap(OBSERVE)
         going.write_back()
         rows.n_step[block] = n_step
         self._store(columns, rows, block)
+        if clock is not None:
+            clock.lap(SAVE)
 
     def _hold(
         self,

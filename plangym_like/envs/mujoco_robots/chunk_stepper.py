@@ -13,6 +13,7 @@ from plangym_like.batches import Inputs, Rows
 from plangym_like.envs.mujoco_physics import INTEGRATION, PhysicsMemory, lay_out
 from plangym_like.envs.mujoco_robots.record import Record
 from plangym_like.envs.mujoco_robots.robot import Frames, Robot, look_in
+from plangym_like.phases import OBSERVE, RESTORE, SAVE, STEP
 from plangym_like.states import HEADER_NBYTES, Row
 
 # Frames that are simulated before their results are worked out: few enough to stay in a cache.
@@ -104,6 +105,9 @@ class ChunkStepper:
         held: int,
     ) -> None:
         """Step `block` for up to `wanted` frames; `actions` has one for each frame."""
+        clock = rows.clock
+        if clock is not None:
+            clock.start()
         source = rows.inputs.states
         source = source if len(source) == 1 else source[block]
         elapsed = self._elapsed(source)
@@ -129,7 +133,11 @@ class ChunkStepper:
                 self._tell_rollout(rows, block, numbers, rewards, going, flags, ran, held)
             else:
                 self._tell_hold(rows, block, numbers, rewards, going, flags, ran, infos)
+        if clock is not None:
+            clock.lap(OBSERVE)
         self._store(rows, block, source, record.bytes[:count], ran, elapsed)
+        if clock is not None:
+            clock.lap(SAVE)
 
     # Simulating
 
@@ -148,7 +156,7 @@ class ChunkStepper:
             :, HEADER_NBYTES : HEADER_NBYTES + self._physics.nbytes
         ]
         record.numbers[:count, 0, self.places["ctrl"][0]] = actions[:, 0]
-        robot, cursor, parts = self._robot, rows.cursor, self._parts
+        robot, cursor, parts, clock = self._robot, rows.cursor, self._parts, rows.clock
         model, data, substeps = robot.simulation()
         ctrl, advance, refresh = data.ctrl, robot.advance, robot.refresh
         write, read = mujoco.mj_setState, mujoco.mj_getState
@@ -160,12 +168,18 @@ class ChunkStepper:
                 write(model, data, state, INTEGRATION)
                 if refresh is not None:
                     refresh(model, data)
+                if clock is not None:
+                    clock.lap(RESTORE)
                 advance(model, data, substeps)
                 if derive is not None:
                     derive(model, data)
+                if clock is not None:
+                    clock.lap(STEP)
                 read(model, data, after, INTEGRATION)
                 for view, place in parts:
                     everything[place] = view
+                if clock is not None:
+                    clock.lap(SAVE)
                 index += 1
             return
         controls = actions.astype(np.float64)
@@ -176,6 +190,8 @@ class ChunkStepper:
             write(model, data, views[0][0], INTEGRATION)
             if refresh is not None:
                 refresh(model, data)
+            if clock is not None:
+                clock.lap(RESTORE)
             for frame in range(frames):
                 if frame:
                     if robot.over():
@@ -185,10 +201,14 @@ class ChunkStepper:
                 advance(model, data, substeps)
                 if derive is not None:
                     derive(model, data)
+                if clock is not None:
+                    clock.lap(STEP)
                 after, everything = views[frame + 1]
                 read(model, data, after, INTEGRATION)
                 for view, place in parts:
                     everything[place] = view
+                if clock is not None:
+                    clock.lap(SAVE)
             index += 1
 
     def _record(self, frames: int) -> Record:
