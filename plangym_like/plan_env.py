@@ -148,26 +148,28 @@ class PlanEnv(StandingEnv):
     def run_rows(self, rows: Rows, start: int, stop: int) -> None:
         """Step rows `start` to `stop` of a checked batch; what lanes of a batch call."""
         self.setup()
-        sim, layout = self._sim, self._layout
-        assert sim is not None
         with self._lock:
             self._park()
-            if stop <= start:
-                return
-            fresh = None if rows.next_states is None else rows.next_states[start:stop]
-            rows.cursor[0] = start
-            if fresh is not None and not sim.copies_headers:
-                layout.format.stamp(fresh)
-            try:
-                if rows.inputs.horizon:
-                    sim.rollout_rows(rows, start, stop)
-                else:
-                    sim.step_rows(rows, start, stop)
-            except BaseException as error:
-                error.add_note(f"(in row {int(rows.cursor[0])} of a batch of {rows.inputs.count})")
-                raise
-            if fresh is not None:
-                layout.format.seal(fresh)
+            if start < stop:
+                self._run_range(rows, start, stop)
+
+    def _run_range(self, rows: Rows, start: int, stop: int) -> None:
+        sim, layout = self._sim, self._layout
+        assert sim is not None
+        fresh = None if rows.next_states is None else rows.next_states[start:stop]
+        rows.cursor[0] = start
+        if fresh is not None and not sim.copies_headers:
+            layout.format.stamp(fresh)
+        try:
+            if rows.inputs.horizon:
+                sim.rollout_rows(rows, start, stop)
+            else:
+                sim.step_rows(rows, start, stop)
+        except BaseException as error:
+            error.add_note(f"(in row {int(rows.cursor[0])} of a batch of {rows.inputs.count})")
+            raise
+        if fresh is not None:
+            layout.format.seal(fresh)
 
     # States as data
 

@@ -91,9 +91,17 @@ def _refuse_the_impossible(nbytes: int) -> None:
 
 
 def attach(fd: int) -> NDArray[np.uint8]:
-    """Return an array over the block behind `fd`, which is closed."""
+    """Return an array over the block behind `fd`, which is closed.
+
+    Raises
+    ------
+    MemoryError
+        There is no room for it in this process.
+    """
     try:
         memory = mmap.mmap(fd, os.fstat(fd).st_size)
+    except OSError as error:
+        raise MemoryError(f"no room here for a block of shared memory: {error}") from error
     finally:
         os.close(fd)
     return np.frombuffer(memory, np.uint8)

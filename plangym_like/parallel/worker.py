@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import mmap
 import os
 import select
 import signal
@@ -30,28 +31,43 @@ from plangym_like.parallel.remote_errors import pack_exception
 
 # Frames of `_answer` and what it calls here, which say nothing to the reader of a traceback.
 _OWN_FRAMES = 2
+# Address space that is kept free for telling that there is no more.
+_RESERVE_NBYTES = 4 << 20
 
 
 def run(data_fd: int, alive_fd: int) -> NoReturn:
     """Serve the owner on the socket `data_fd` until told to close or until it is gone."""
     status = 1
     try:
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
-        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        signal.pthread_sigmask(signal.SIG_SETMASK, ())
-        lifeline.tie_to(alive_fd)
-        os.set_inheritable(data_fd, False)
-        connection = socket.socket(fileno=data_fd)
-        connection.setblocking(True)
-        os.register_at_fork(after_in_child=lambda: _leave_to_parent(connection, alive_fd))
-        with contextlib.suppress(ConnectionError):
-            status = Worker(connection).serve()
+        status = _serve(data_fd, alive_fd)
+    except ConnectionError:
+        pass
     except BaseException:
         traceback.print_exc()
     finally:
-        with contextlib.suppress(BaseException):
-            flush_outputs()
+        _flush()
         os._exit(status)
+
+
+# Short functions, for a reason: where no memory is left at all, CPython before 3.14 would for ever
+# try to leave a `with` or `finally` that is further down in its function than 256 instructions.
+
+
+def _serve(data_fd: int, alive_fd: int) -> int:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+    lifeline.tie_to(alive_fd)
+    os.set_inheritable(data_fd, False)
+    connection = socket.socket(fileno=data_fd)
+    connection.setblocking(True)
+    os.register_at_fork(after_in_child=lambda: _leave_to_parent(connection, alive_fd))
+    return Worker(connection).serve()
+
+
+def _flush() -> None:
+    with contextlib.suppress(BaseException):
+        flush_outputs()
 
 
 def _leave_to_parent(connection: socket.socket, alive_fd: int) -> None:
@@ -71,6 +87,7 @@ class Worker:
         self._reader = BlockingReader(connection)
         self._hosted: Any = None
         self._linger = 0.0
+        self._reserve = mmap.mmap(-1, _RESERVE_NBYTES)
 
     def serve(self) -> int:
         """Answer until CLOSE or the end of the connection, and return the exit status."""
@@ -111,13 +128,20 @@ class Worker:
         return True
 
     def _answer(self, message: Message) -> None:
-        kind = RESULT
         try:
             payload = dumps(self._do(message))
         except BaseException as error:
-            kind = EXCEPTION
-            payload = pack_exception(error, skip_frames=_OWN_FRAMES)
-        self._send(kind, message.request, payload)
+            self._reserve.close()
+            told = pack_exception(error, skip_frames=_OWN_FRAMES)
+            self._send(EXCEPTION, message.request, told)
+        else:
+            self._send(RESULT, message.request, payload)
+        if self._reserve.closed:
+            self._set_aside()
+
+    def _set_aside(self) -> None:
+        with contextlib.suppress(OSError):
+            self._reserve = mmap.mmap(-1, _RESERVE_NBYTES)
 
     def _do(self, message: Message) -> Any:
         descriptors = message.descriptors

@@ -35,7 +35,11 @@ def kill(process: ExternalProcess) -> bool:
 
 
 class Killer:
-    """Kills a random worker again and again, from another thread, while the block runs."""
+    """Kills a random worker again and again, from another thread, while the block runs.
+
+    Not before a row has been begun since the last time: where a crowded machine takes longer to
+    start a worker than there is between two kills, there would be no end.
+    """
 
     def __init__(self, batch_env: Any, seconds: float, seed: int = 0) -> None:
         self._batch_env, self._seconds = batch_env, seconds
@@ -45,7 +49,13 @@ class Killer:
         self.kills = 0
 
     def _run(self) -> None:
+        seen: set[Any] = set()
         while not self._over.wait(self._seconds):
+            lanes = [lane for lane in self._batch_env.lanes if lane.busy]
+            begun = {(lane.process.pid, lane.cursor) for lane in lanes}
+            if not any(cursor >= 0 for _, cursor in begun - seen):
+                continue
+            seen = begun
             lane = self._random.randrange(len(self._batch_env))
             self.kills += kill(self._batch_env[lane])
 

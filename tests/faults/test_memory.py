@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import dis
 import os
 import shutil
 import subprocess
 import sys
+import types
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from residents import script_environ
+
+import plangym_like
 
 GAME = """
 import numpy as np
@@ -103,7 +109,8 @@ owner = os.getpid()
 def limit():
     used = 0
     if what == "RLIMIT_AS":
-        used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
+        with open("/proc/self/statm") as file:
+            used = int(file.read().split()[0]) * resource.getpagesize()
     most = used + int(megabytes * (1 << 20))
     limited = getattr(resource, what)
     resource.setrlimit(limited, (most, resource.getrlimit(limited)[1]))
@@ -131,9 +138,6 @@ with ParallelEnv(make, "toy", n_workers=2, isolate=True) as env, CounterEnv("toy
             del result
             told.append("works")
         except MemoryError as error:
-            told.append("refused")
-        except OSError as error:
-            assert error.errno == 12, error
             told.append("refused")
     assert env.stats.deaths == 0
     print(*told)
@@ -172,3 +176,20 @@ def test_limits_of_processes(what: str, side: str, megabytes: float) -> None:
         assert told == ["works", "refused"] * 2 + ["works"]
     elif megabytes >= 256:
         assert told == ["works"] * 5
+
+
+def deep_cleanups(code: types.CodeType) -> Iterator[str]:
+    """Yield functions with a cleanup that CPython 3.11 to 3.13 cannot reach without memory."""
+    if any(entry.lasti and entry.end > 512 for entry in dis._parse_exception_table(code)):
+        yield code.co_qualname
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            yield from deep_cleanups(constant)
+
+
+@pytest.mark.skipif(sys.version_info >= (3, 14), reason="it needs no memory for that any more")
+@pytest.mark.parametrize("name", ["parallel/worker", "parallel/lane", "plan_env", "simulator"])
+def test_a_worker_that_runs_out_of_memory_can_say_so(name: str) -> None:
+    path = Path(plangym_like.__file__).parent / f"{name}.py"
+    code = compile(path.read_text(encoding="utf-8"), path, "exec")
+    assert set(deep_cleanups(code)) <= {"_settle_in"}  # which is over before the first row
