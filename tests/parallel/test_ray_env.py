@@ -94,6 +94,7 @@ def test_results_are_the_serial_ones(breakout: RayEnv) -> None:
         assert_same(call(breakout), call(serial), f"call {number}")
     assert breakout.stats.rows_sent >= 40 * 7
     assert breakout.stats.actors == breakout.stats.nodes == 2
+    assert breakout.stats.seconds_stepping > breakout.stats.seconds_restoring > 0
 
 
 @pytest.mark.parametrize("kind", [Diary, Letter])

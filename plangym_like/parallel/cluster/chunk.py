@@ -81,7 +81,7 @@ class Harvest:
 
     ``observations`` are the leaves of the nest, or a list of objects; ``infos`` the plain infos by
     row; ``failed`` what masked rows raised; ``counts`` what happened to the actor's own workers
-    meanwhile.
+    meanwhile, ``phases`` what a `PhaseClock` has counted.
     """
 
     seconds: float
@@ -93,6 +93,7 @@ class Harvest:
     columns: dict[str, NDArray[Any]] = field(default_factory=dict)
     infos: dict[int, Mapping[str, Any]] = field(default_factory=dict)
     failed: dict[int, bytes] = field(default_factory=dict)
+    phases: Sequence[float] = ()
 
     def take(self, layout: Layout, order: Order, result: Any) -> None:
         """Take over the `result` of a batch."""

@@ -307,6 +307,7 @@ class RayFleet:
             lane.note(len(chunk), harvest.seconds)
         for name, count in harvest.counts.items():
             setattr(self.stats, name, getattr(self.stats, name) + count)
+        self.stats.note_phases(harvest.phases)
         if deaths := harvest.counts.get("deaths"):
             logger.warning(
                 "%d workers of the actor on node %s died and were replaced",

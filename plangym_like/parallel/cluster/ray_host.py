@@ -102,7 +102,7 @@ class RayHost:
         except Exception as error:
             harvest.error = pack_exception(error, skip_frames=1)
         harvest.seconds = time.perf_counter() - begun
-        harvest.counts = self._news(env)
+        harvest.counts, harvest.phases = self._news(env), env.stats.clock.take()
         return harvest
 
     def _run_near(self, env: ParallelEnv, order: Order, near: NearOrder, harvest: Harvest) -> None:
@@ -123,18 +123,19 @@ class RayHost:
 
     def _news(self, env: ParallelEnv) -> dict[str, int]:
         """Return by how much the counters have grown since the last time."""
-        counts = {item.name: getattr(env.stats, item.name) for item in fields(env.stats)}
+        names = {item.name for item in fields(env.stats)} - _TOLD_OTHERWISE
+        counts = {name: getattr(env.stats, name) for name in names}
         news = {name: count - self._told.get(name, 0) for name, count in counts.items()}
         self._told = counts
-        return {name: count for name, count in news.items() if count and name not in _COUNTED_THERE}
+        return {name: count for name, count in news.items() if count}
 
     def _close(self) -> None:
         if self._env is not None:
             self._env.close()
 
 
-# The side that deals out rows counts these itself.
-_COUNTED_THERE = {"batches", "rows", "rows_sent"}
+# The side that deals out rows counts these itself, but for the clock, whose seconds go along.
+_TOLD_OTHERWISE = {"batches", "rows", "rows_sent", "clock"}
 
 
 def write_recipe(construct: Callable[..., Any], options: dict[str, Any]) -> bytes:
