@@ -1,4 +1,4 @@
-"""What a worker process hosts: one object for each group of lanes that was dealt to it."""
+"""What a worker hosts: one object for each group of lanes that was dealt to it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from plangym_like.batchers.engine.nests import Leaf
+from plangym_like.batchers.engine.nests import Leaf, leaves, take
 from plangym_like.batchers.engine.shared_nest import attach_nest
 
 # The shared memory that every crew has.
@@ -18,6 +18,10 @@ CONTROL = "control"
 def control_layout(num_groups: int) -> Any:
     """Return the layout of the heartbeats, one a group, and of the flag that ends all work."""
     return {"beats": Leaf((num_groups,), torch.int64), "stop": Leaf((1,), torch.int64)}
+
+
+# Takes piece `index` of the pool `name`, as it is now, to where its owner sees it.
+Send = Callable[[str, int, Any], None]
 
 
 class StoppedError(Exception):
@@ -32,15 +36,18 @@ class Workplace:
     group : int
         Its number.
     memory : dict of str to nest of torch.Tensor
-        What the owner has shared so far (`Crew.share`), by name.
+        What the owner has shared so far (`Crew.share`), and the pools that it has made, by name.
     alone : bool
         Whether the process is the crew's, and not the owner's.
     """
 
-    def __init__(self, group: int, memory: dict[str, Any], *, alone: bool) -> None:
+    def __init__(
+        self, group: int, memory: dict[str, Any], *, alone: bool, send: Send | None = None
+    ) -> None:
         self.group = group
         self.memory = memory
         self.alone = alone
+        self._send = send
         self._beats: memoryview | None = None
         self._stop: memoryview | None = None
 
@@ -62,6 +69,29 @@ class Workplace:
         if self._stop[0]:
             raise StoppedError("closed in the middle of this")
 
+    def place_of(self, name: str, index: int) -> int:
+        """Return where in ``memory[name]`` piece `index` of that pool is to be filled.
+
+        There, in memory that is not shared with the owner, one piece stands for any.
+        """
+        return index % len(leaves(self.memory[name])[0])
+
+    def hand_in(
+        self, name: str, index: int, trim: Callable[[Any], Any] = lambda piece: piece
+    ) -> None:
+        """Let the owner see piece `index` of a pool, once the job is done.
+
+        Parameters
+        ----------
+        name : str
+        index : int
+        trim : callable
+            Given the piece, returns a nest of what is worth seeing of it, if that is not all.
+        """
+        if self._send is not None:
+            piece = take(self.memory[name], self.place_of(name, index))
+            self._send(name, index, trim(piece))
+
 
 class Residents:
     """The objects of `groups`, made in their order.
@@ -75,6 +105,8 @@ class Residents:
         What is shared from the beginning.
     alone : bool
         Whether the process is theirs, so that torch gets one thread for good.
+    send : callable, optional
+        How pieces of pools get to their owner, where memory is not shared with it.
     """
 
     def __init__(
@@ -84,6 +116,7 @@ class Residents:
         memory: dict[str, Any] | None = None,
         *,
         alone: bool = True,
+        send: Send | None = None,
     ) -> None:
         if alone:
             torch.set_num_threads(1)
@@ -91,7 +124,8 @@ class Residents:
         self._residents: dict[int, Any] = {}
         for group in groups:
             try:
-                self._residents[group] = make_resident(Workplace(group, self.memory, alone=alone))
+                place = Workplace(group, self.memory, alone=alone, send=send)
+                self._residents[group] = make_resident(place)
             except BaseException:
                 with suppress(Exception):
                     self.close()

@@ -43,11 +43,18 @@ class EpisodeBatcher(GroupBatcher):
         How processes are started; see `ExternalProcess`.
     timeout : float
         Seconds without a step after which a worker counts as hung.
+    backend : {"process", "ray"}
+        Whether workers are processes of this machine or actors on a Ray cluster, of which there are
+        `n_threads` then; what is played is the same, and comes through Ray's object store.
+    address, resources, runtime_env
+        On a cluster, as in `plangym_like.RayEnv`; an actor claims one core unless told otherwise.
 
     Raises
     ------
     InputError
-        Numbers that make no sense.
+        Numbers that make no sense, or a backend that there is not.
+    MissingExtraError
+        Ray is not installed.
 
     Examples
     --------

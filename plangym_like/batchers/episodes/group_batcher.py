@@ -12,8 +12,10 @@ from typing import Any, Self
 import numpy as np
 import torch
 
+from plangym_like.batchers.engine.backend import Backend
 from plangym_like.batchers.engine.crew import Crew
-from plangym_like.batchers.engine.nests import Leaf
+from plangym_like.batchers.engine.nests import Leaf, map_nest
+from plangym_like.batchers.engine.pools import Pool
 from plangym_like.batchers.engine.shared_nest import SharedNest
 from plangym_like.batchers.episodes.harvest import Harvest
 from plangym_like.batchers.episodes.player import (
@@ -58,6 +60,10 @@ class GroupBatcher:
         *,
         start_method: str = "forkserver",
         timeout: float = 30.0,
+        backend: str = "process",
+        address: str | None = None,
+        resources: dict[str, Any] | None = None,
+        runtime_env: dict[str, Any] | None = None,
     ) -> None:
         for name, number, least in (
             ("n_timesteps", n_timesteps, 1),
@@ -84,7 +90,13 @@ class GroupBatcher:
             lambda workplace: Player(workplace, recipe),
             len(self._seeds),
             num_workers=n_threads,
-            start_method=start_method,
+            backend=Backend(
+                backend,
+                start_method=start_method,
+                address=address,
+                resources=resources,
+                runtime_env=runtime_env,
+            ),
             timeout=timeout,
             name=type(self).__name__,
             preload=("plangym_like.batchers.episodes.player",),
@@ -93,7 +105,7 @@ class GroupBatcher:
         self._closed = False
         self._failure: BaseException | None = None
         self._n_envs: int | None = None
-        self._slots: dict[int, SharedNest] = {}
+        self._slots: dict[int, Pool] = {}
         self._weights = Weights(0)
         self._new_weights: Any = None
         self._shared_weights: SharedNest | None = None
@@ -167,6 +179,7 @@ class GroupBatcher:
                 self._crew.share(WEIGHTS, self._shared_weights)
             for key, tensor in content.items():
                 self._shared_weights.tensors[key].copy_(tensor)
+            self._crew.renew(WEIGHTS)
             sent = None
         self._weights = Weights(self._weights.version + 1, sent)
         return self._weights
@@ -227,7 +240,7 @@ class GroupBatcher:
         self._note_n_envs(reply.n_envs)
         freed = [piece.slot for piece in reply.pieces]
         if reply.pieces:
-            self._harvest.add(reply.pieces, self._slots[group].tensors)
+            self._harvest.add(reply.pieces, self._slots[group])
         if reply.finished:
             self._unfinished.discard(group)
             self._num_running[group] = reply.n_running
@@ -236,8 +249,10 @@ class GroupBatcher:
         if reply.layout is not None:
             # With as many slots as lanes, a lane that has filled one always gets another.
             num_slots = max(self._n_slots // len(self._seeds), reply.n_envs)
-            self._slots[group] = SharedNest(reply.layout, (num_slots, self._n_timesteps))
-            self._crew.share(slots_name(group), self._slots[group])
+            slot = map_nest(
+                lambda leaf: Leaf((self._n_timesteps, *leaf.shape), leaf.dtype), reply.layout
+            )
+            self._slots[group] = self._crew.make_pool(slots_name(group), slot, num_slots, group)
         self._take_turn(group, freed)
 
     def close(self) -> None:

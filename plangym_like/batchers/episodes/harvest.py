@@ -9,6 +9,7 @@ import torch
 from tensordict import TensorDict
 
 from plangym_like.batchers.engine.nests import map_nest
+from plangym_like.batchers.engine.pools import Pool
 from plangym_like.batchers.episodes.dict_tensor import DictTensor, has_tensors
 from plangym_like.batchers.episodes.player import Piece
 from plangym_like.batchers.episodes.trajectories import Trajectories
@@ -30,13 +31,14 @@ class Harvest:
     def __init__(self) -> None:
         self._batches: list[_Batch] = []
 
-    def add(self, pieces: Sequence[Piece], slots: Any) -> None:
-        """Copy `pieces` out of `slots`, a nest of tensors ``[n_slots, n_timesteps, ...]``."""
+    def add(self, pieces: Sequence[Piece], slots: Pool) -> None:
+        """Copy `pieces` out of `slots`."""
         for start in sorted({piece.start for piece in pieces}):
             columns = zip(*(piece for piece in pieces if piece.start == start), strict=True)
-            rows, places, _, lengths = map(torch.tensor, columns)
-            longest = int(lengths.max())
-            tensors = map_nest(lambda slot: slot[:, :longest][places], slots)  # noqa: B023
+            row_numbers, places, _, all_lengths = columns
+            rows, lengths = torch.tensor(row_numbers), torch.tensor(all_lengths)
+            longest = max(all_lengths)
+            tensors = slots.gather(places, longest)
             self._batches.append(_Batch(rows, lengths, start, longest, tensors))
 
     def rows(self) -> list[int]:

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from plangym_like.batchers.engine.nests import leaves, map_nest
+from plangym_like.batchers.engine.nests import leaves, map_nest, take
 from plangym_like.batchers.engine.residents import Workplace
 from plangym_like.batchers.engine.seeding import RandomStreams, seed_groups
 from plangym_like.batchers.episodes.dict_tensor import DictTensor
@@ -253,8 +253,13 @@ class Player:
             slot, length = int(places[lane]), int(lengths[lane])
             if lane < n_wanted:
                 self._pieces.append(Piece(first_row + lane, slot, start, length))
+                self._hand_in(slot, length)
             else:
                 self._free.append(slot)
+
+    def _hand_in(self, slot: int, length: int) -> None:
+        name = slots_name(self._place.group)
+        self._place.hand_in(name, slot, lambda steps: take(steps, slice(0, length)))
 
     def _are_free(self, count: int) -> bool:
         """Return whether there are `count` free slots."""

@@ -14,7 +14,7 @@ from plangym_like.batchers.engine.seeding import GroupSeed, RandomStreams
 from plangym_like.batchers.engine.shared_actor import ActorCopy
 from plangym_like.batchers.rollout.actor_module import BaseActorModule
 from plangym_like.batchers.rollout.collector import Collector
-from plangym_like.batchers.rollout.record import Record
+from plangym_like.batchers.rollout.record import Record, without_empty_rows
 
 # The names of what is shared with all groups.
 ACTOR, BUFFERS = "actor", "buffers"
@@ -43,7 +43,8 @@ class GroupPlan:
 class Group:
     """Fills buffers with fragments, on request.
 
-    Messages say which buffer, and nothing else: steps go to shared memory, weights come from it.
+    Messages say which buffer, and nothing else: steps go to the pool's memory, weights come from
+    what is shared.
     """
 
     def __init__(self, plan: GroupPlan, place: Workplace) -> None:
@@ -79,9 +80,11 @@ class Group:
         """Write the next fragment into `buffer`, by an actor with the newest weights."""
         if self._copy is None:
             self._copy = ActorCopy(self._actor, self._place.memory[ACTOR])
-        if buffer not in self._records:
-            self._records[buffer] = Record(take(self._place.memory[BUFFERS], buffer))
-        self._collector.collect(self._records[buffer], self._copy.refresh())
+        at = self._place.place_of(BUFFERS, buffer)
+        if at not in self._records:
+            self._records[at] = Record(take(self._place.memory[BUFFERS], at))
+        self._collector.collect(self._records[at], self._copy.refresh())
+        self._place.hand_in(BUFFERS, buffer, without_empty_rows)
 
     def close(self) -> None:
         """Close the environments, if that is wanted."""

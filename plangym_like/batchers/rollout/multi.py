@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from plangym_like.batchers.engine.backend import Backend
 from plangym_like.batchers.rollout.actor_module import BaseActorModule
 from plangym_like.batchers.rollout.pooled import PooledRollout
 
@@ -34,6 +35,10 @@ def rollout(
     keep_final: bool = True,
     infos: bool = True,
     vectorise: bool = True,
+    backend: str = "process",
+    address: str | None = None,
+    resources: dict[str, Any] | None = None,
+    runtime_env: dict[str, Any] | None = None,
 ) -> PooledRollout:
     """Collect fragments in worker processes while the caller learns from the last ones.
 
@@ -91,6 +96,12 @@ def rollout(
         Whether fragments hold the numbers in the environments' infos.
     vectorise : bool
         Whether environments that have a vectorised form are stepped in it.
+    backend : {"process", "ray"}
+        Whether workers are processes of this machine or actors on a Ray cluster. Equal seeds give
+        equal fragments in both, as for any `n_workers`. On a cluster fragments and weights travel
+        through Ray's object store: with ``copy=False`` a fragment stays there while it is held.
+    address, resources, runtime_env
+        On a cluster, as in `plangym_like.RayEnv`; an actor claims one core unless told otherwise.
 
     Returns
     -------
@@ -102,7 +113,9 @@ def rollout(
     Raises
     ------
     InputError
-        The numbers do not fit together.
+        The numbers do not fit together, or there is no such backend.
+    MissingExtraError
+        Ray is not installed.
     """
     return PooledRollout(
         factory,
@@ -115,7 +128,13 @@ def rollout(
         sticky=sticky,
         pinned=pinned,
         close=close,
-        start_method=start_method,
+        backend=Backend(
+            backend,
+            start_method=start_method,
+            address=address,
+            resources=resources,
+            runtime_env=runtime_env,
+        ),
         device=device,
         timeout=timeout,
         n_workers=n_workers,

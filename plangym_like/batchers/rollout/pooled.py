@@ -10,11 +10,11 @@ from typing import Any
 
 import torch
 
+from plangym_like.batchers.engine.backend import Backend
 from plangym_like.batchers.engine.crew import Crew, Job
-from plangym_like.batchers.engine.nests import take
+from plangym_like.batchers.engine.pools import Pool
 from plangym_like.batchers.engine.seeding import seed_groups
 from plangym_like.batchers.engine.shared_actor import SharedActor
-from plangym_like.batchers.engine.shared_nest import SharedNest
 from plangym_like.batchers.rollout.actor_module import BaseActorModule
 from plangym_like.batchers.rollout.delivery import Delivery
 from plangym_like.batchers.rollout.fragment import Fragment
@@ -39,7 +39,7 @@ class PooledRollout(RolloutIterator):
         sticky: bool,
         pinned: bool,
         close: bool,
-        start_method: str,
+        backend: Backend,
         device: torch.device | str | None,
         timeout: float,
         n_workers: int | None,
@@ -76,7 +76,7 @@ class PooledRollout(RolloutIterator):
             plan,
             n_actors,
             num_workers=n_workers,
-            start_method=start_method,
+            backend=backend,
             timeout=timeout,
             name="rollout",
         )
@@ -84,7 +84,7 @@ class PooledRollout(RolloutIterator):
         self._begun = self._crew.submit(0, "describe")
         for group in range(1, n_actors):
             self._crew.submit(group, "describe")
-        self._buffers: SharedNest | None = None
+        self._buffers: Pool | None = None
         self._free: deque[int] = deque()
         self._yielded: list[int] = []
         # What the next fragment will be made of; a Ctrl-C while waiting for the rest loses nothing.
@@ -100,7 +100,7 @@ class PooledRollout(RolloutIterator):
         return self._crew.pids
 
     def _next(self) -> Fragment:
-        self.stats.version = self._actor.publish()
+        self._publish()
         start = time.perf_counter()
         if self._buffers is None:
             self._begin()
@@ -122,16 +122,21 @@ class PooledRollout(RolloutIterator):
         jobs.clear()
         return self._delivery.deliver([self._memory(buffer) for buffer in self._yielded])
 
+    def _publish(self) -> None:
+        version = self._actor.publish()
+        if version != self.stats.version:
+            self.stats.version = version
+            self._crew.renew(ACTOR)
+
     def _begin(self) -> None:
         """Make the pool, once it is known what a fragment consists of."""
         self._crew.wait(job=self._begun)
-        self._buffers = SharedNest(self._begun.result, (self._n_buffers,))
-        self._memories = [take(self._buffers.tensors, b) for b in range(self._n_buffers)]
-        self._crew.share(BUFFERS, self._buffers)
+        self._buffers = self._crew.make_pool(BUFFERS, self._begun.result, self._n_buffers)
         self._free.extend(range(self._n_buffers))
 
     def _memory(self, buffer: int) -> Any:
-        return self._memories[buffer]
+        assert self._buffers is not None
+        return self._buffers[buffer]
 
     def _dispatch(self, wanted: int) -> None:
         """Send actors to work on free buffers, as far ahead as the lag allows."""

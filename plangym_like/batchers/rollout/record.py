@@ -59,6 +59,17 @@ def record_layout(
     }
 
 
+def without_empty_rows(record: Any) -> Any:
+    """Return what has been written to the memory of `record`, without the room that was not needed.
+
+    It is a record all the same.
+    """
+    final = dict(record["final"])
+    count = final.pop("count")
+    rows = slice(0, int(count))
+    return {**record, "final": {"count": count, **take(final, rows)}}
+
+
 class Row(NamedTuple):
     """One step: ``obs`` to ``actor`` ``(1, B, ...)`` as the actor takes and gives them, the others
     ``(B, ...)`` as the lanes do. ``obs_out`` is what the step leads to.

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from plangym_like.batchers.engine.backend import Backend
 from plangym_like.batchers.rollout.actor_module import BaseActorModule
 from plangym_like.batchers.rollout.pooled import PooledRollout
 
@@ -53,7 +54,7 @@ def rollout(
         sticky=sticky,
         pinned=pinned,
         close=close,
-        start_method=start_method,
+        backend=Backend(start_method=start_method),
         device=device,
         timeout=timeout,
         n_workers=n_workers,

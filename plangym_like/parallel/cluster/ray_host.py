@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -12,12 +11,13 @@ from typing import Any
 
 from plangym_like.parallel.cluster.chunk import Harvest, Order
 from plangym_like.parallel.cluster.near_memory import GivenPools, NearOrder, Proof
+from plangym_like.parallel.cluster.surroundings import settle_in, surroundings
 from plangym_like.parallel.messages import dumps, dumps_by_value, loads
 from plangym_like.parallel.parallel_env import ParallelEnv
 from plangym_like.parallel.placement import place, signature
 from plangym_like.parallel.registered import know, spec_of
 from plangym_like.parallel.remote_errors import pack_exception
-from plangym_like.states import Row, adopt_session_key, session_key
+from plangym_like.states import Row
 
 # What `RayHost` may do at the same time: step one chunk, send the results of another, close.
 CONCURRENCY = 3
@@ -69,7 +69,7 @@ class RayHost:
     def _greet(self, proof: Proof) -> Greeting:
         try:
             settings, packed = loads(self._recipe)
-            _settle_in(**settings)
+            settle_in(**settings)
             construct, options, spec = loads(packed)
             know(spec)
             self._env = ParallelEnv(construct, isolate=True, **options)
@@ -139,24 +139,7 @@ _TOLD_OTHERWISE = {"batches", "rows", "rows_sent", "clock"}
 
 
 def write_recipe(construct: Callable[..., Any], options: dict[str, Any]) -> bytes:
-    """Return what a `RayHost` needs to make the environment ``construct(**options)`` on its node.
-
-    The environment's own pickles are trusted there as they are here, and modules that this process
-    would find are found, as far as their folders exist on that machine.
-    """
-    settings = {
-        "path": [entry for entry in sys.path if type(entry) is str and entry],
-        "session_key": session_key(),
-        "threads": os.environ.get("OMP_NUM_THREADS"),
-    }
-    return dumps((settings, dumps_by_value((construct, options, spec_of(options.get("name"))))))
-
-
-def _settle_in(*, path: list[str], session_key: bytes, threads: str | None) -> None:
-    sys.path += [entry for entry in path if entry not in sys.path and os.path.exists(entry)]
-    # Ray allows each actor as many threads as it has cores; here each lane has one core.
-    if threads is None:
-        os.environ.pop("OMP_NUM_THREADS", None)
-    else:
-        os.environ["OMP_NUM_THREADS"] = threads
-    adopt_session_key(session_key)
+    """Return what a `RayHost` needs to make ``construct(**options)`` on its node."""
+    return dumps(
+        (surroundings(), dumps_by_value((construct, options, spec_of(options.get("name")))))
+    )

@@ -8,6 +8,7 @@ from typing import Any
 
 from plangym_like.batches import Layout
 from plangym_like.parallel.cluster.chunk import Chunk, Harvest, Order
+from plangym_like.parallel.cluster.claims import claims
 from plangym_like.parallel.cluster.near_memory import NearMemory, Proof
 from plangym_like.parallel.cluster.places import Place
 from plangym_like.parallel.cluster.ray_host import CONCURRENCY, RayHost
@@ -138,23 +139,12 @@ def actor_options(
 ) -> dict[str, Any]:
     """Return what Ray is asked for so that an actor runs at `place`.
 
-    `reserve`: whether it claims a core for each of its lanes. Ray itself never starts an actor or
-    repeats a call: a fresh one would do so without our knowing.
+    `reserve`: whether it claims a core for each of its lanes.
     """
     from ray.util import scheduling_strategies  # type: ignore[import-not-found,unused-ignore]
 
-    named = dict(resources or {})
-    options: dict[str, Any] = {
-        "num_cpus": place.lanes if reserve else 0,
-        "max_restarts": 0,
-        "max_task_retries": 0,
-        "max_concurrency": CONCURRENCY,
-    }
-    options.update({key: named.pop(key) for key in _OWN_OPTIONS if key in named})
-    if named:
-        options["resources"] = named
-    if runtime_env is not None:
-        options["runtime_env"] = runtime_env
+    options = claims(place.lanes if reserve else 0, resources, runtime_env)
+    options["max_concurrency"] = CONCURRENCY
     if placement_group is not None:
         options["scheduling_strategy"] = scheduling_strategies.PlacementGroupSchedulingStrategy(
             placement_group, place.bundle
@@ -164,6 +154,3 @@ def actor_options(
             place.node, soft=False
         )
     return options
-
-
-_OWN_OPTIONS = ("num_cpus", "num_gpus", "memory")

@@ -1,0 +1,110 @@
+"""Rollouts by actors of a real cluster are those of processes, to the bit."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import pytest
+import torch
+from counting import Count, Follower, Policy
+from vanishing import assert_gone
+
+from plangym_like.batchers.engine.nests import leaves
+from plangym_like.batchers.rollout import Fragment, multi
+from plangym_like.errors import ClosedError, InputError, RemoteTraceback, WorkerDiedError
+
+ray = pytest.importorskip("ray", reason="Ray is not installed")
+ON_RAY: dict[str, Any] = {"backend": "ray", "resources": {"num_cpus": 0}}
+
+
+def _cart_pole() -> Any:
+    return gymnasium.make("CartPole-v1")
+
+
+def _learn(**options: Any) -> tuple[list[Fragment], torch.Tensor]:
+    torch.manual_seed(0)
+    actor = Policy()
+    fragments = []
+    with multi.rollout(
+        _cart_pole, actor, 40, 3, 2, 6, 2, seed=7, ordered=True, max_lag=0, **options
+    ) as it:
+        for fragment in islice(it, 6):
+            fragments.append(fragment)
+            with torch.no_grad():
+                actor.policy[0].weight += 0.1 * fragment.state.rew.sum()
+    return fragments, actor.policy[0].weight
+
+
+def test_fragments_are_those_of_processes(cluster: Any) -> None:
+    """Though actors sample, and weights change in step."""
+    ours, weights = _learn(n_workers=2, **ON_RAY)
+    theirs, expected = _learn(n_workers=0)
+    for mine, its in zip(ours, theirs, strict=True):
+        pairs = zip(leaves(tuple(mine[:-1])), leaves(tuple(its[:-1])), strict=True)
+        assert all(torch.equal(one, other) for one, other in pairs)
+    assert torch.equal(weights, expected)
+    assert ours[0].state.fin.any() and len(ours[0].final.t)
+    assert [fragment.version[0] for fragment in ours] == list(range(6))
+
+
+class Trap(Count):
+    """A Count that raises at the fourth step of an episode, once it is armed."""
+
+    def __init__(self, flag: str) -> None:
+        super().__init__()
+        self.flag = flag
+
+    def step(self, action: Any) -> Any:
+        if self.index == 3 and os.path.exists(self.flag):
+            raise FloatingPointError("the world is broken")
+        return super().step(action)
+
+
+def test_what_goes_wrong_in_an_actor_comes_out(cluster: Any, tmp_path: Path) -> None:
+    flag = tmp_path / "armed"
+    with multi.rollout(
+        lambda: Trap(str(flag)), Follower(), 5, 1, 2, 4, 1, copy=False, **ON_RAY
+    ) as it:
+        first, second = next(it), next(it)
+        (pid,) = it.pids
+        assert first.state.obs[0, :, 0].tolist() == [0, 0]
+        assert second.state.obs[0, :, 0].tolist() == [5, 5]
+        flag.touch()
+        with pytest.raises(FloatingPointError, match="the world is broken") as caught:
+            while True:
+                next(it)
+        assert isinstance(caught.value.__cause__, RemoteTraceback)
+        assert 'raise FloatingPointError("the world is broken")' in str(caught.value.__cause__)
+        assert f"in worker rollout-0 (pid {pid} on node" in caught.value.__notes__[-1]
+        with pytest.raises(ClosedError, match="FloatingPointError"):
+            next(it)
+        assert_gone([pid])
+
+
+def test_an_actor_that_is_killed(cluster: Any) -> None:
+    with multi.rollout(Count, Follower(), 5, 1, 2, 4, 1, **ON_RAY) as it:
+        next(it)
+        (pid,) = it.pids
+        os.kill(pid, signal.SIGKILL)
+        begin = time.monotonic()
+        with pytest.raises(WorkerDiedError, match=f"pid {pid}"):
+            while True:
+                next(it)
+        assert time.monotonic() - begin < 15
+        begin = time.monotonic()
+        it.close()
+        assert time.monotonic() - begin < 5
+    assert len([node for node in ray.nodes() if node["Alive"]]) == 2
+
+
+def test_other_backends_are_refused() -> None:
+    with pytest.raises(InputError, match="'process', 'ray'"):
+        multi.rollout(Count, Follower(), 5, backend="threads")
+    with pytest.raises(ValueError, match="resources"):
+        multi.rollout(Count, Follower(), 5, resources={"num_gpus": 1})
