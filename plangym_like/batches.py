@@ -220,6 +220,14 @@ def dt_of(inputs: Inputs, index: int) -> int:
     return inputs.dt if isinstance(inputs.dt, int) else int(inputs.dt[index])
 
 
+def steps_of(inputs: Inputs) -> int:
+    """Return how many single steps a row of `inputs` amounts to, on average."""
+    held = inputs.dt
+    if not isinstance(held, int):
+        held = -(-int(held.sum()) // max(1, inputs.count))
+    return held * max(1, inputs.horizon)
+
+
 def _spread(array: NDArray[Any], count: int) -> NDArray[Any]:
     return np.broadcast_to(array[0], (count, *array.shape[1:]))
 

@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any, Self
 
 from plangym_like import spaces
-from plangym_like.batches import Inputs, Layout, check_on_error
+from plangym_like.batches import Inputs, Layout, check_on_error, steps_of
 from plangym_like.errors import ClosedError, InputError, WorkerDiedError
 from plangym_like.parallel.batch_memory import BatchMemory
 from plangym_like.parallel.costs import Costs
@@ -153,8 +153,9 @@ class BatchEnv:
                 self._flight.settle()
             self.stats.batches += 1
             self.stats.rows += inputs.count
-            if self._stays_here(inputs):
-                result = self._run_here(inputs, states, observations, masked)
+            steps = steps_of(inputs)
+            if self._stays_here(inputs.count, steps):
+                result = self._run_here(inputs, steps, states, observations, masked)
                 return result if blocking else lambda timeout=None: result
             self._settle()
             begun, complete = time.perf_counter(), all(lane.ready for lane in self.lanes)
@@ -177,17 +178,19 @@ class BatchEnv:
                 del flight  # an error's traceback holds this frame
             seconds = time.perf_counter() - begun
             if complete:  # else it was stepped here after all
-                self._costs.note(inputs.count, _steps(inputs), seconds=seconds, sent=True)
+                self._costs.note(inputs.count, steps, seconds=seconds, sent=True)
             return result
 
-    def _stays_here(self, inputs: Inputs) -> bool:
+    def _stays_here(self, count: int, steps: int) -> bool:
         if self._caller is None:
-            return inputs.count == 0
-        if inputs.count < 2 or not self.lanes:
+            return count == 0
+        if count < 2 or not self.lanes:
             return True
-        return not self._costs.send(inputs.count, _steps(inputs))
+        return not self._costs.send(count, steps)
 
-    def _run_here(self, inputs: Inputs, states: bool, observations: bool, masked: bool) -> Any:
+    def _run_here(
+        self, inputs: Inputs, steps: int, states: bool, observations: bool, masked: bool
+    ) -> Any:
         rows = self.layout.allocate(inputs, states=states, observations=observations)
         errors: dict[int, Exception] | None = None
         if self._caller is not None and inputs.count:
@@ -196,7 +199,7 @@ class BatchEnv:
             errors = run(rows, 0, inputs.count)
             seconds = time.perf_counter() - begun
             self.stats.seconds_here += seconds
-            self._costs.note(inputs.count, _steps(inputs), seconds=seconds, sent=False)
+            self._costs.note(inputs.count, steps, seconds=seconds, sent=False)
         return self.layout.result(rows, errors)
 
     def wait(self, seconds: float) -> None:
@@ -339,7 +342,7 @@ class BatchEnv:
         until = time.monotonic() + _CLOSE_SECONDS
         for lane in self.lanes:
             if lane.busy:
-                lane.lower(0)
+                lane.end_at(0)
         # Those that can say goodbye do so, before others have used up the time.
         for lane in sorted(self.lanes, key=lambda lane: lane.busy or not lane.ready):
             lane.process.close(max(0.0, until - time.monotonic()))
@@ -376,12 +379,6 @@ def _land(house: BatchEnv, flight: Flight, timeout: float | None = None) -> Any:
         return flight.land(timeout)
     finally:
         del flight
-
-
-def _steps(inputs: Inputs) -> int:
-    """Return how many single steps a row of a batch amounts to."""
-    held = inputs.dt if isinstance(inputs.dt, int) else -(-int(inputs.dt.sum()) // inputs.count)
-    return held * max(1, inputs.horizon)
 
 
 def _common_layout(envs: Sequence[ExternalProcess]) -> Layout:

@@ -102,11 +102,11 @@ class Flight:
         if len(given.states) == 1 or not self._here:
             sent.states[:] = given.states
 
-    def _send(self, lane: WorkerLane, start: int, stop: int, careful: bool) -> None:
+    def _send(self, lane: WorkerLane, start: int, stop: int, most: int, careful: bool) -> None:
         given = self._inputs
         if len(given.states) > 1 and self._here:
-            self._sent.states[start:stop] = given.states[start:stop]
-        actions = given.actions[start:stop] if isinstance(given.actions, list) else None
+            self._sent.states[start:most] = given.states[start:most]
+        actions = given.actions[start:most] if isinstance(given.actions, list) else None
         blocks = self._memory.blocks
         dropped = (number for pool in self._pools.values() for number in pool.dropped)
         make_job = partial(
@@ -119,7 +119,7 @@ class Flight:
             masked=self._masked,
             actions=actions,
         )
-        lane.send(make_job, list(blocks.values()), start, stop)
+        lane.send(make_job, list(blocks.values()), start, stop, most)
 
     def land(self, timeout: float | None = None) -> Any:
         """Return the result; raises what stepping the rows raised. May be called again.

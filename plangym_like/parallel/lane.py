@@ -6,7 +6,7 @@ import os
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,9 +29,8 @@ _seconds_per_row = 0.0
 _clock = PhaseClock()
 
 
-@dataclass(frozen=True, slots=True)
-class Job:
-    """Rows `start` to `stop` of a batch, for one lane.
+class Job(NamedTuple):
+    """Rows of a batch for one lane: from `start` to its limit, which never lies beyond `stop`.
 
     ``blocks`` names the block of each region; ``attached`` numbers the descriptors that came
     along, ``dropped`` the blocks to forget. ``careful`` steps one row at a time; ``masked`` goes on
@@ -68,7 +67,7 @@ class Report:
 
 
 def run_job(env: PlanEnv, job: Job, fds: Sequence[int] = ()) -> Report:
-    """Step rows from ``job.start`` until the lane's limit, which the parent may lower meanwhile.
+    """Step rows from ``job.start`` until the lane's limit, which the parent may move meanwhile.
 
     The lane writes which row it is in, up to where it is done, and up to where it may have written
     anything, so that its parent knows after any death which rows are left and which was running.
@@ -88,7 +87,7 @@ def run_job(env: PlanEnv, job: Job, fds: Sequence[int] = ()) -> Report:
         )
     actions = None
     if job.actions is not None:
-        actions = [None] * job.shape.count
+        actions = [None] * job.shape.rows
         actions[job.start : job.stop] = job.actions
     regions = {region: _blocks[number] for region, number in job.blocks.items()}
     rows = place(layout, job.shape, regions, actions)
@@ -137,14 +136,14 @@ def _attach(numbers: Sequence[int], fds: Sequence[int]) -> None:
 def portion(remaining: int, seconds_per_row: float) -> int:
     """Return how many rows to step before looking up: fewer toward the end, so that lanes even out.
 
-    >>> portion(1000, 1e-4), portion(20, 1e-4), portion(1000, 0.0)
-    (60, 10, 1)
+    >>> portion(1000, 1e-4), portion(30, 1e-4), portion(1000, 0.0)
+    (60, 20, 1)
     """
     if seconds_per_row <= 0.0:
         return 1
     fine = max(1, int(_FINE_SECONDS / seconds_per_row))
     coarse = max(1, int(_COARSE_SECONDS / seconds_per_row))
-    return min(remaining, max(fine, min(coarse, remaining // 2)))
+    return min(remaining, max(fine, min(coarse, remaining * 2 // 3)))
 
 
 def faded_minimum(best: float, measured: float) -> float:

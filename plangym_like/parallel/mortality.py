@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 import time
 
-from plangym_like.errors import WorkerDiedError, WorkerStartError
+from plangym_like.errors import PoisonInputError, WorkerDiedError, WorkerStartError
 
 # Processes that die before their environments stand, for each lane, before this is an error; and
 # where they are killed, which may have nothing to do with them.
@@ -89,3 +89,15 @@ class Mortality:
 
 def _may_be_sent(exitcode: int | None) -> bool:
     return exitcode is None or exitcode in _SENT
+
+
+def poisoned(row: int, deaths: int, deaths_alone: int, error: WorkerDiedError) -> PoisonInputError:
+    """Return the error that says that `row` is to blame for so many deaths, the last by `error`."""
+    found = PoisonInputError(
+        f"row {row} killed {deaths} workers, {deaths_alone} of which were fresh and stepped "
+        f"nothing else (exit status {error.exitcode}); the pool is usable, leave that row out",
+        row,
+        error.exitcode,
+    )
+    found.__cause__ = error
+    return found

@@ -277,14 +277,14 @@ class ParallelEnv:
         on_error: str = "raise",
     ) -> Any:
         """Step N states on all lanes; see `PlanEnv.step_batch`."""
-        env = self.plan_env
+        lanes = self._batch_env
+        if lanes is None:
+            lanes = self.batch_env
         wanted = return_state if return_state is not None else states is not None
-        given = env.get_state() if states is None else states
-        inputs = env.layout.check(actions, given, dt, seeds)
-        how: dict[str, Any] = {"masked": True} if check_on_error(on_error) else {}
-        return self.batch_env.run(
-            inputs, states=wanted, observations=True, blocking=blocking, **how
-        )
+        given = self.plan_env.get_state() if states is None else states
+        inputs = lanes.layout.check(actions, given, dt, seeds)
+        masked = check_on_error(on_error)
+        return lanes.run(inputs, states=wanted, observations=True, blocking=blocking, masked=masked)
 
     make_transitions = step_batch
 
@@ -299,12 +299,10 @@ class ParallelEnv:
         blocking: bool = True,
     ) -> Any:
         """Run T steps of N rows on all lanes; see `PlanEnv.rollout_batch`."""
-        env = self.plan_env
-        given = env.get_state() if states is None else states
-        inputs = env.layout.check(actions, given, dt, seeds, horizon=True)
-        return self.batch_env.run(
-            inputs, states=True, observations=return_observations, blocking=blocking
-        )
+        lanes = self.batch_env
+        given = self.plan_env.get_state() if states is None else states
+        inputs = lanes.layout.check(actions, given, dt, seeds, horizon=True)
+        return lanes.run(inputs, states=True, observations=return_observations, blocking=blocking)
 
     def sync_states(self, state: Row | None = None) -> None:
         """Make `state` the current state; workers hold none, so this is `set_state`."""

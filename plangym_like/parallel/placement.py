@@ -10,9 +10,8 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,15 +24,14 @@ _ALIGN = 64
 Memory = NDArray[np.uint8]
 
 
-@dataclass(frozen=True, slots=True)
-class Shape:
+class Shape(NamedTuple):
     """What a batch looks like: rows, horizon, and which arrays it has.
 
     ``state_rows`` is the number of input states (1: shared by all rows), ``dt`` the common one or 0
     where each row has its own.
     """
 
-    count: int
+    rows: int
     horizon: int
     state_rows: int
     dt: int
@@ -92,11 +90,11 @@ def place(layout: Layout, shape: Shape, regions: dict[str, Memory], actions: Any
     seeds = next(given) if shape.seeded else None
     if layout.array_actions:
         actions = next(given)
-    inputs = Inputs(shape.count, shape.horizon, actions, states, dt, seeds)
+    inputs = Inputs(shape.rows, shape.horizon, actions, states, dt, seeds)
     observations: Any = None
     if shape.wants_observations:
         if layout.obs_leaves is None:
-            observations = [None] * (shape.count * max(1, shape.horizon))
+            observations = [None] * (shape.rows * max(1, shape.horizon))
         else:
             observations = spaces.build(layout.observation_space, iter(found["observations"]))
     rewards, terminateds, truncateds, n_step, *columns = found["outcomes"]
@@ -116,22 +114,22 @@ def place(layout: Layout, shape: Shape, regions: dict[str, Memory], actions: Any
 
 @lru_cache(maxsize=128)
 def _arrays(layout: Layout, shape: Shape, region: str) -> list[Leaf]:
-    lead = (shape.count, shape.horizon) if shape.horizon else (shape.count,)
+    lead = (shape.rows, shape.horizon) if shape.horizon else (shape.rows,)
     number = np.dtype(np.int64)
     width = layout.format.state_nbytes
     if region == "inputs":
         arrays: list[Leaf] = [((shape.state_rows, width), np.dtype(np.uint8))]
         if not shape.dt:
-            arrays.append(((shape.count,), number))
+            arrays.append(((shape.rows,), number))
         if shape.seeded:
-            arrays.append(((shape.count,), np.dtype(np.uint64)))
+            arrays.append(((shape.rows,), np.dtype(np.uint64)))
         if layout.array_actions:
             assert layout.action_space.shape is not None
             dtype = np.dtype(layout.action_space.dtype)
             arrays.append(((*lead, *layout.action_space.shape), dtype))
         return arrays
     if region == "states":
-        return [((shape.count, width), np.dtype(np.uint8))] if shape.wants_states else []
+        return [((shape.rows, width), np.dtype(np.uint8))] if shape.wants_states else []
     if region == "observations":
         if not shape.wants_observations:
             return []
@@ -142,8 +140,8 @@ def _arrays(layout: Layout, shape: Shape, region: str) -> list[Leaf]:
         (lead, np.dtype(np.float64)),
         (lead, flag),
         (lead, flag),
-        ((shape.count,), number),
-        *(((shape.count, *inner), dtype) for inner, dtype in columns.values()),
+        ((shape.rows,), number),
+        *(((shape.rows, *inner), dtype) for inner, dtype in columns.values()),
     ]
 
 

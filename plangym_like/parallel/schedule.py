@@ -2,7 +2,9 @@
 
 Every lane starts on a share of the rows. Whoever is done takes half of what the slowest still has,
 by lowering that lane's limit: no lock, so nothing that a killed worker could hold. When victim and
-thief race for a row, both step it, and because rows are pure they write the same bytes.
+thief race for a row, both step it, and because rows are pure they write the same bytes. This
+process steps its own rows from the last one down, so that the lane next to them can be given some
+before it runs dry, by raising its limit: that costs nothing, where a message costs both sides.
 """
 
 from __future__ import annotations
@@ -14,8 +16,9 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, cast
 
 from plangym_like.batches import Rows, split
-from plangym_like.errors import PoisonInputError, StepTimeoutError, WorkerDiedError
+from plangym_like.errors import StepTimeoutError, WorkerDiedError
 from plangym_like.parallel.lane import Report, faded_minimum, portion
+from plangym_like.parallel.mortality import poisoned
 from plangym_like.parallel.remote_errors import unpack_exception
 from plangym_like.parallel.worker_lane import WorkerLane
 
@@ -24,6 +27,9 @@ if TYPE_CHECKING:
 
 _LOOK_SECONDS = 6e-3
 _WAIT_SECONDS = 0.5
+# Rows that take less are done here before another lane has heard of them. How much more than its
+# share a lane may be given without hearing of it: one part in so many.
+_SENDING_SECONDS, _AHEAD = 8e-4, 4
 _LOOK_AT_CLOCK_SECONDS = 0.02
 # How long a row that hung may take when it is tried again: a hang by chance shows in that time, and
 # the caller has waited long enough already. Where rows are slow, so many of them.
@@ -42,7 +48,8 @@ class Schedule:
     rows : Rows
         The batch, its results in shared memory and its inputs where the caller has them.
     send : callable
-        ``send(lane, start, stop, careful)`` hands rows to a lane.
+        ``send(lane, start, stop, most, careful)`` hands rows to a lane; its limit may be raised to
+        `most` later.
     step_here : callable or None
         ``step_here(start, stop)`` steps rows in this process, and where `masked` returns what those
         that failed raised; ``None``: never do that.
@@ -59,7 +66,7 @@ class Schedule:
         self,
         house: BatchEnv,
         rows: Rows,
-        send: Callable[[WorkerLane, int, int, bool], None],
+        send: Callable[[WorkerLane, int, int, int, bool], None],
         step_here: Callable[[int, int], dict[int, Exception] | None] | None,
         *,
         masked: bool = False,
@@ -92,16 +99,18 @@ class Schedule:
             self._pending.append((0, count))
             return
         shares = list(split(count, len(lanes) + here))
+        self._own = shares[-1] if here else (0, 0)
         for lane, (start, stop) in zip(lanes, shares, strict=False):
             if stop > start:
                 self._hand(lane, start, stop)
-        if here:
-            self._own = shares[-1]
 
     def _hand(self, lane: WorkerLane, start: int, stop: int, *, alone: bool = False) -> None:
         lane.alone = alone
         self._house.stats.rows_sent += stop - start
-        self._send(lane, start, stop, self._careful)
+        most = stop
+        if stop == self._own[0] and not alone:
+            most = min(stop + (stop - start) // _AHEAD, self._own[1])
+        self._send(lane, start, stop, most, self._careful)
 
     def finish(self, until: float = math.inf) -> bool:
         """Bring the batch to its end; return whether that was done by the time `until`."""
@@ -113,7 +122,7 @@ class Schedule:
             if start >= stop:
                 if self._failure is not None and not self._below_failure():
                     return True
-                if not self._pending and not self._suspects and not self._any_busy():
+                if not (self._pending or self._suspects or any(lane.busy for lane in self._lanes)):
                     return True
             left = until - time.monotonic()
             if left <= 0:
@@ -131,27 +140,38 @@ class Schedule:
         return self._failure[1]
 
     def _step_own(self) -> None:
-        """Step rows here until it is time to look at the other lanes."""
+        """Step rows here, the last first, until it is time to look at the other lanes."""
         until = time.perf_counter() + _LOOK_SECONDS
         while self._own[0] < self._own[1]:
             start, stop = self._own
-            middle = start + portion(stop - start, self._house.seconds_per_row)
-            self._rows.clock = self._house.stats.clock.sample(middle - start)
+            middle = stop - portion(stop - start, self._house.seconds_per_row)
+            self._rows.clock = self._house.stats.clock.sample(stop - middle)
             begun = time.perf_counter()
             assert self._step_here is not None
             try:
-                self.errors |= self._step_here(start, middle) or {}
+                self.errors |= self._step_here(middle, stop) or {}
             except Exception as error:
                 self._fail(int(self._rows.cursor[0]), error)
                 return
             now = time.perf_counter()
             self._house.stats.seconds_here += now - begun
             self._house.seconds_per_row = faded_minimum(
-                self._house.seconds_per_row, (now - begun) / (middle - start)
+                self._house.seconds_per_row, (now - begun) / (stop - middle)
             )
-            self._own = (middle, self._own[1])
+            self._own = (start, middle)
+            self._pass_on()
             if now > until or any(lane.busy and lane.left == 0 for lane in self._lanes):
                 return
+
+    def _pass_on(self) -> None:
+        """Let the lane below these rows have some of them if it will be done first."""
+        start, stop = self._own
+        for lane in self._lanes:
+            more = min((stop - start - lane.left) // 2, lane.most - start)
+            if lane.busy and lane.stop == start and more > 0:
+                self._own = (start + more, stop)
+                self._house.stats.rows_sent += more
+                lane.end_at(start + more)
 
     def _feed(self) -> None:
         """Give work to every lane that has none, this process included."""
@@ -180,23 +200,22 @@ class Schedule:
         return self._steal()
 
     def _steal(self) -> tuple[int, int] | None:
-        """Take the upper half of what the slowest lane still has before it."""
+        """Take half of what the slowest lane still has before it."""
         victim = max(self._lanes, key=lambda lane: lane.left, default=None)
         start, stop = self._own
-        if victim is None or stop - start > victim.left:
-            if stop - start < 2:
+        own = stop - start
+        if victim is None or own > victim.left:
+            if own < 2 or own * self._house.seconds_per_row < _SENDING_SECONDS:
                 return None
-            middle = start + (stop - start + 1) // 2
-            self._own = (start, middle)
+            stolen = start, start + own // 2
+            self._own = (stolen[1], stop)
+        elif (left := victim.left) < 2 or victim.alone:
+            return None
         else:
-            left = victim.left
-            if left < 2 or victim.alone:
-                return None
-            stop = victim.stop
-            middle = stop - left // 2
-            victim.lower(middle)
+            stolen = victim.stop - left // 2, victim.stop
+            victim.end_at(stolen[0])
         self._house.stats.steals += 1
-        return middle, stop
+        return stolen
 
     # Hearing from lanes
 
@@ -263,9 +282,9 @@ class Schedule:
         else:
             self._deaths[row] += 1
             self._deaths_alone[row] += alone
-            told = self._deaths[row], self._deaths_alone[row], error.exitcode
-            if mortality.blames(*told):
-                self._lose(row, self._poisoned(row, error))
+            told = self._deaths[row], self._deaths_alone[row]
+            if mortality.blames(*told, error.exitcode):
+                self._lose(row, poisoned(row, *told, error))
             else:
                 self._suspect(row)
         self._retry(start, row, stop)
@@ -348,7 +367,7 @@ class Schedule:
         self._own = (start, min(stop, last)) if start < last and row != start else (0, 0)
         for lane in self._lanes:
             if lane.busy and lane.stop > last:
-                lane.lower(max(last, 0))
+                lane.end_at(max(last, 0))
 
     def _below_failure(self) -> bool:
         """Return whether rows below the lowest failure are still on their way.
@@ -373,22 +392,8 @@ class Schedule:
         """Tell every lane to stop; what they still answer is no longer awaited."""
         for lane in self._lanes:
             if lane.busy:
-                lane.lower(0)
-
-    def _any_busy(self) -> bool:
-        return any(lane.busy for lane in self._lanes)
+                lane.end_at(0)
 
     def _nap(self) -> float:
         limit = self._house.step_timeout
         return _WAIT_SECONDS if limit is None else min(_LOOK_AT_CLOCK_SECONDS, limit / 8)
-
-    def _poisoned(self, row: int, error: WorkerDiedError) -> PoisonInputError:
-        poisoned = PoisonInputError(
-            f"row {row} killed {self._deaths[row]} workers, {self._deaths_alone[row]} of which "
-            f"were fresh and stepped nothing else (exit status {error.exitcode}); the pool is "
-            "usable, leave that row out",
-            row,
-            error.exitcode,
-        )
-        poisoned.__cause__ = error
-        return poisoned

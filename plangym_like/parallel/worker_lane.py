@@ -26,8 +26,8 @@ class WorkerLane:
 
     Attributes
     ----------
-    start, stop : int
-        Its range; `stop` is lowered when rows are taken from it.
+    start, stop, most : int
+        Its range; `stop` is lowered when rows are taken from it, and may be raised to `most`.
     alone : bool
         Whether it was given a single row to find out if that row kills.
     lost : bool
@@ -39,7 +39,7 @@ class WorkerLane:
         self.index = index
         self._control = control
         self.line = control_line(control.array(), index)
-        self.start = self.stop = 0
+        self.start = self.stop = self.most = 0
         self.alone = self.lost = False
         self.job: Any = None
         self.known: set[int] = set()
@@ -87,12 +87,14 @@ class WorkerLane:
         """How many rows it has not finished."""
         return max(0, self.stop - self.done) if self.busy else 0
 
-    def send(self, make_job: Any, blocks: list[SharedBlock], start: int, stop: int) -> None:
+    def send(
+        self, make_job: Any, blocks: list[SharedBlock], start: int, stop: int, most: int
+    ) -> None:
         """Hand it rows `start` to `stop`; `make_job` fills in what only the batch knows."""
         if self.process.pid != self._pid:  # somebody else has restarted it
             self._pid = self.process.pid
             self.known.clear()
-        self.start, self.stop = start, stop
+        self.start, self.stop, self.most = start, stop, most
         line = self.line
         line[CURSOR], line[LIMIT], line[DONE], line[REACH] = -1, stop, start, start
         fresh = [block for block in (self._control, *blocks) if block.number not in self.known]
@@ -100,7 +102,7 @@ class WorkerLane:
             lane=self.index,
             control=self._control.number,
             start=start,
-            stop=stop,
+            stop=most,
             attached=tuple(block.number for block in fresh),
         )
         self.progress_at = time.monotonic()
@@ -114,8 +116,8 @@ class WorkerLane:
             self.lost = True
             raise
 
-    def lower(self, stop: int) -> None:
-        """Take the rows from `stop` on away from it."""
+    def end_at(self, stop: int) -> None:
+        """Take the rows from `stop` on away from it, or give it those below `stop` as well."""
         self.stop = stop
         self.line[LIMIT] = stop
 

@@ -51,7 +51,7 @@ def arrays_of(rows: Rows, space: Any) -> list[Any]:
 def shapes() -> Any:
     return st.builds(
         Shape,
-        count=st.integers(0, 70),
+        rows=st.integers(0, 70),
         horizon=st.sampled_from([0, 0, 1, 4]),
         state_rows=st.integers(0, 70),
         dt=st.sampled_from([0, 1, 5]),
@@ -79,7 +79,7 @@ def test_both_sides_find_the_same_arrays(which: str, shape: Shape, seed: int) ->
     space = here.observation_space
     sizes = region_nbytes(here, shape)
     memory = {region: np.zeros(nbytes, np.uint8) for region, nbytes in sizes.items() if nbytes}
-    actions = None if here.array_actions else ["a"] * shape.count
+    actions = None if here.array_actions else ["a"] * shape.rows
     ours = place(here, shape, memory, actions)
     theirs = place(here, shape, memory, actions)
     rng = np.random.default_rng(seed)

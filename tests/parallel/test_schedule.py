@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -39,6 +40,8 @@ from plangym_like.errors import (
 )
 from plangym_like.parallel import batch_env
 from plangym_like.parallel.parallel_env import ParallelEnv
+from plangym_like.parallel.schedule import Schedule
+from plangym_like.parallel.stats import Stats
 
 ACTIONS = np.arange(200)
 
@@ -165,6 +168,34 @@ def test_the_caller_takes_over_what_a_slow_lane_has_left(
     assert env.stats.steals >= 1
 
 
+@pytest.mark.parametrize(("done", "stop"), [(0, 100), (98, 125)], ids=["slow", "quick"])
+def test_a_quick_lane_is_given_more_without_a_message(done: int, stop: int) -> None:
+    class Lane:
+        ready, busy, alone, stop, most = True, False, False, 0, 0
+
+        @property
+        def left(self) -> int:
+            return self.stop - done if self.busy else 0
+
+        def end_at(self, stop: int) -> None:
+            self.stop = stop
+
+    def send(lane: Any, start: int, stop: int, most: int, careful: bool) -> None:
+        lane.busy, lane.stop, lane.most = True, stop, most
+
+    lane, stepped = Lane(), []
+    house: Any = SimpleNamespace(lanes=[lane], stats=Stats(), seconds_per_row=1e-3)
+    rows: Any = SimpleNamespace(inputs=SimpleNamespace(count=200))
+    schedule = Schedule(house, rows, send, lambda first, last: stepped.extend(range(first, last)))
+    schedule.launch(here=True)
+    assert (lane.stop, lane.most) == (100, 125)
+    while len(stepped) < 200 - lane.stop:
+        schedule._step_own()
+    assert lane.stop == stop
+    assert sorted(stepped) == list(range(stop, 200))
+    assert house.stats.rows_sent == stop and house.stats.steals == 0
+
+
 def test_a_lane_that_is_not_ready_yet_holds_nothing_up(
     serial: CounterEnv, tmp_path: Path, meeting: Meeting
 ) -> None:
@@ -177,7 +208,7 @@ def test_a_lane_that_is_not_ready_yet_holds_nothing_up(
 
     with ParallelEnv(construct, "toy", n_workers=2) as env:
         env.batch_env._costs.send = lambda count, steps: True  # type: ignore[method-assign]
-        tried = env.batch_env._costs._tries
+        tried = env.batch_env._costs._sent
         expected = serial.step_batch(ACTIONS, serial.get_state())
         assert_same(env.step_batch(ACTIONS, serial.get_state()), expected)
         assert env.stats.rows_sent == 0

@@ -7,7 +7,7 @@ import time
 from functools import partial
 from typing import Any
 
-from plangym_like.batches import Inputs, Layout
+from plangym_like.batches import Inputs, Layout, steps_of
 from plangym_like.errors import ClosedError
 from plangym_like.parallel.cluster.ray_fleet import RayFleet
 from plangym_like.parallel.cluster.ray_flight import RayFlight
@@ -116,7 +116,7 @@ class RayPool:
             result = flight.land()
             if stood and not done:
                 seconds = time.perf_counter() - begun
-                self._costs.note(inputs.count, _steps(inputs), seconds=seconds, sent=True)
+                self._costs.note(inputs.count, steps_of(inputs), seconds=seconds, sent=True)
             return result
 
     def _run_here(
@@ -129,7 +129,7 @@ class RayPool:
         count = inputs.count
         if step_here is None or not count:
             return 0
-        steps = _steps(inputs)
+        steps = steps_of(inputs)
         begun = time.perf_counter()
         done = self._probe(count, steps, step_here, errors)
         if done < count:
@@ -187,9 +187,3 @@ class RayPool:
             "this RayEnv belongs to the process that this one was forked from; make or clone "
             "another one in a fresh process"
         )
-
-
-def _steps(inputs: Inputs) -> int:
-    """Return how many single steps a row of a batch amounts to."""
-    held = inputs.dt if isinstance(inputs.dt, int) else -(-int(inputs.dt.sum()) // inputs.count)
-    return held * max(1, inputs.horizon)
