@@ -167,7 +167,7 @@ class Schedule:
         """Let the lane below these rows have some of them if it will be done first."""
         start, stop = self._own
         for lane in self._lanes:
-            more = min((stop - start - lane.left) // 2, lane.most - start)
+            more = min((stop - start - lane.ahead) // 2, lane.most - start)
             if lane.busy and lane.stop == start and more > 0:
                 self._own = (start + more, stop)
                 self._house.stats.rows_sent += more

@@ -87,6 +87,11 @@ class WorkerLane:
         """How many rows it has not finished."""
         return max(0, self.stop - self.done) if self.busy else 0
 
+    @property
+    def ahead(self) -> int:
+        """How many rows lie before it, about: it is halfway through those that it has begun."""
+        return self.stop - (self.done + int(self.line[REACH])) // 2
+
     def send(
         self, make_job: Any, blocks: list[SharedBlock], start: int, stop: int, most: int
     ) -> None:

@@ -177,6 +177,8 @@ def test_a_quick_lane_is_given_more_without_a_message(done: int, stop: int) -> N
         def left(self) -> int:
             return self.stop - done if self.busy else 0
 
+        ahead = left
+
         def end_at(self, stop: int) -> None:
             self.stop = stop
 
