@@ -20,7 +20,7 @@ from typing import Any
 ROOT = Path(__file__).parents[1]
 FIGURES = ROOT / "docs" / "figures"
 LIMIT = 12.0
-VERSIONS = ("gymnasium", "stable_baselines3", "envpool", "numpy")
+VERSIONS = ("plangym", "gymnasium", "stable_baselines3", "envpool", "numpy")
 
 
 def measure(library: str, fault: str) -> dict[str, Any]:
