@@ -152,6 +152,7 @@ class Layout:
         """Return what the user gets of finished `rows`, of which those in `errors` failed."""
         if errors:
             _blank(rows, list(errors))
+        infos = self._infos(rows, errors)
         if horizon := rows.inputs.horizon:
             assert rows.next_states is not None
             observations = rows.observations
@@ -164,8 +165,8 @@ class Layout:
                 rows.rewards,
                 rows.terminateds,
                 rows.truncateds,
+                infos,
             )
-        infos = self._infos(rows, errors)
         if rows.next_states is None:
             return BatchStep(
                 rows.observations, rows.rewards, rows.terminateds, rows.truncateds, infos
@@ -198,7 +199,10 @@ def _blank(rows: Rows, failed: list[int]) -> None:
     """Leave nothing of rows that failed: a state that no environment takes, a reward of NaN."""
     if rows.next_states is not None:
         rows.next_states[failed] = 0
-    if rows.observations is not None:
+    if isinstance(rows.observations, list) and (horizon := rows.inputs.horizon):
+        starts = [index * horizon for index in failed]
+        spaces.blank(rows.observations, [start + t for start in starts for t in range(horizon)])
+    elif rows.observations is not None:
         spaces.blank(rows.observations, failed)
     rows.rewards[failed] = np.nan
     for column in (rows.terminateds, rows.truncateds, rows.n_step, *rows.columns.values()):

@@ -101,13 +101,14 @@ class PlanEnv(StandingEnv):
         seeds: Any = None,
         return_observations: bool = False,
         blocking: bool = True,
+        on_error: str = "raise",
     ) -> Any:
         """Run T steps of N rows without coming back in between.
 
         Parameters
         ----------
         actions : array ``(N, T, *action_shape)``
-        states, dt, seeds, blocking
+        states, dt, seeds, blocking, on_error
             As in `step_batch`.
         return_observations : bool
             Whether to bring the observations ``(N, T, *obs_shape)`` back.
@@ -119,8 +120,9 @@ class PlanEnv(StandingEnv):
         with self._using(start=states is None):
             given = self.get_state() if states is None else states
             inputs = self._layout.check(actions, given, dt, seeds, horizon=True)
+            masked = check_on_error(on_error)
             rows = self._layout.allocate(inputs, observations=return_observations)
-            result: Any = self._run(rows)
+            result: Any = self._run(rows, masked)
         return result if blocking else lambda timeout=None: result
 
     def _run(self, rows: Rows, masked: bool = False) -> BatchTransition | BatchStep | Rollout:

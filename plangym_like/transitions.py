@@ -76,7 +76,8 @@ class Rollout(NamedTuple):
 
     ``states`` ``(N, state_nbytes)`` are the final ones, ``observations`` ``(N, T, *obs_shape)`` or
     ``None``, ``rewards`` ``(N, T)``, ``terminateds`` and ``truncateds`` ``(N, T) bool``. Once a row
-    has ended it stays where it ended: its flags stay as they are, its rewards are 0.
+    has ended it stays where it ended: its flags stay as they are, its rewards are 0. ``infos`` is a
+    `BatchInfo` of N rows: ``n_step``, the frames that each ran in all, ``dt``, and which failed.
     """
 
     states: NDArray[np.uint8]
@@ -84,6 +85,7 @@ class Rollout(NamedTuple):
     rewards: NDArray[np.float64]
     terminateds: NDArray[np.bool_]
     truncateds: NDArray[np.bool_]
+    infos: BatchInfo
 
 
 class BatchInfo(Sequence[dict[str, Any]]):

@@ -36,7 +36,7 @@ INFOS = BatchInfo(3, COLUMNS, PLAIN)
         (Step, "obs reward terminated truncated info"),
         (BatchTransition, "states obs rewards terminateds truncateds infos"),
         (BatchStep, "obs rewards terminateds truncateds infos"),
-        (Rollout, "states observations rewards terminateds truncateds"),
+        (Rollout, "states observations rewards terminateds truncateds infos"),
     ],
 )
 def test_results_unpack_in_the_documented_order(kind, fields):

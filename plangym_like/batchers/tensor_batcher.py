@@ -65,6 +65,7 @@ class TensorBatcher:
         *,
         seeds: Any = None,
         blocking: bool = True,
+        on_error: str = "raise",
     ) -> Any:
         """Step N states, each by its own action; see `PlanEnv.step_batch`.
 
@@ -77,6 +78,8 @@ class TensorBatcher:
         blocking : bool
             ``False`` returns a promise: call it, with a ``timeout`` if need be, for the result.
             Arguments may be overwritten as soon as it is there.
+        on_error : {"raise", "mask"}
+            As in `PlanEnv.step_batch`.
 
         Returns
         -------
@@ -90,7 +93,14 @@ class TensorBatcher:
             Before anything happens.
         """
         return self._call(
-            self.env.step_batch, blocking, actions, states, dt, return_state, seeds=seeds
+            self.env.step_batch,
+            blocking,
+            actions,
+            states,
+            dt,
+            return_state,
+            seeds=seeds,
+            on_error=on_error,
         )
 
     def rollout_batch(
@@ -102,6 +112,7 @@ class TensorBatcher:
         seeds: Any = None,
         return_observations: bool = False,
         blocking: bool = True,
+        on_error: str = "raise",
     ) -> Any:
         """Run T steps of N rows, actions ``(N, T, ...)``; see `PlanEnv.rollout_batch`.
 
@@ -118,6 +129,7 @@ class TensorBatcher:
             dt,
             seeds=seeds,
             return_observations=return_observations,
+            on_error=on_error,
         )
 
     def get_state(self) -> torch.Tensor:

@@ -297,12 +297,20 @@ class ParallelEnv:
         seeds: Any = None,
         return_observations: bool = False,
         blocking: bool = True,
+        on_error: str = "raise",
     ) -> Any:
         """Run T steps of N rows on all lanes; see `PlanEnv.rollout_batch`."""
         lanes = self.batch_env
         given = self.plan_env.get_state() if states is None else states
         inputs = lanes.layout.check(actions, given, dt, seeds, horizon=True)
-        return lanes.run(inputs, states=True, observations=return_observations, blocking=blocking)
+        masked = check_on_error(on_error)
+        return lanes.run(
+            inputs,
+            states=True,
+            observations=return_observations,
+            blocking=blocking,
+            masked=masked,
+        )
 
     def sync_states(self, state: Row | None = None) -> None:
         """Make `state` the current state; workers hold none, so this is `set_state`."""

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from comparing import assert_same, row
 from harm import Killer, dangerous, kill, overflow
-from playground import CounterEnv, kill_itself, leave, read_nowhere, refuse, sending
+from playground import CounterEnv, Letter, kill_itself, leave, read_nowhere, refuse, sending
 
 import plangym_like
 from plangym_like.errors import PoisonInputError, StateError, StepTimeoutError, WorkerDiedError
@@ -163,6 +163,62 @@ def test_masked_rows_that_kill_hang_and_raise(serial: CounterEnv) -> None:
         # What is masked cannot be mistaken for a state.
         with pytest.raises(ValueError, match="state row 7 "):
             env.step_batch(np.arange(COUNT), result.states)
+
+
+def test_masked_rows_of_rollouts(serial: CounterEnv) -> None:
+    def refuse_some(action: int) -> None:
+        if action == 4001:
+            refuse(action)
+
+    plans = np.arange(COUNT * 3).reshape(COUNT, 3)
+    expected = serial.rollout_batch(plans, serial.get_state(), return_observations=True)
+    assert expected.infos["n_step"].max() == 3 and not expected.infos.failed.any()
+    lost = {12: 0, 77: 2, 149: 1}
+    begun = {index: not at or expected.rewards[index, at] for index, at in lost.items()}
+    for index, at in lost.items():
+        plans[index, at] = 4001
+    with (
+        CounterEnv("toy", trap=refuse_some) as one,
+        ParallelEnv(CounterEnv, "toy", n_workers=2, trap=refuse_some) as many,
+        ParallelEnv(dangerous(list(HARMS)), "toy", n_workers=2, isolate=True) as isolated,
+    ):
+        for env in (one, many, isolated):
+            if env is not one:
+                sending(env)
+            if env is isolated:
+                for number, (index, at) in enumerate(lost.items()):
+                    plans[index, at] = 4096 + number
+            result = env.rollout_batch(
+                plans, serial.get_state(), return_observations=True, on_error="mask"
+            )
+            failed = [index for index in lost if begun[index]]
+            assert sorted(result.infos.errors) == failed
+            kind = PoisonInputError if env is isolated else ArithmeticError
+            assert all(isinstance(error, kind) for error in result.infos.errors.values())
+            for index in np.flatnonzero(~result.infos.failed):
+                assert_same(row(result, index), row(expected, index))
+            assert np.isnan(result.rewards[failed]).all()
+            assert not (result.states[failed].any() or result.observations[failed].any())
+            with pytest.raises(kind):
+                env.rollout_batch(plans, serial.get_state())
+
+
+def test_masked_rows_of_rollouts_whose_observations_are_objects() -> None:
+    class Choosy(Letter):
+        def step(self, action: Any) -> Any:
+            if 5 in action:
+                raise ArithmeticError("no fives")
+            return super().step(action)
+
+    with plangym_like.make(Choosy) as env:
+        state = env.reset(seed=0).state
+        plans = [[(1,), (2, 3)], [(1,), (5,)], [(4,), (1,)]]
+        result = env.rollout_batch(plans, state, return_observations=True, on_error="mask")
+        fine = env.rollout_batch(plans[::2], state, return_observations=True)
+        assert list(result.infos.errors) == [1]
+        assert result.observations[1] == [None, None]
+        assert [result.observations[index] for index in (0, 2)] == fine.observations
+        assert result.states[::2].tobytes() == fine.states.tobytes()
 
 
 @pytest.mark.parametrize("kwargs", [{}, {"n_workers": 2}, {"n_workers": 2, "isolate": True}])

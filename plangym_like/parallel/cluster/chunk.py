@@ -107,12 +107,12 @@ class Harvest:
         elif order.horizon:
             found = [obs for row in found for obs in row]
         self.observations = found
+        infos = result.infos
+        self.failed = {
+            index: pack_exception(error, skip_frames=1) for index, error in infos.errors.items()
+        }
+        self.outcomes = [*self.outcomes, infos["n_step"]]
         if not order.horizon:
-            infos = result.infos
-            self.failed = {
-                index: pack_exception(error, skip_frames=1) for index, error in infos.errors.items()
-            }
-            self.outcomes = [*self.outcomes, infos["n_step"]]
             self.columns = {name: infos[name] for name in layout.columns}
             if layout.plain_infos:
                 told = {*layout.columns, "n_step", "dt"}
