@@ -122,7 +122,9 @@ class WorkerLane:
             raise
 
     def end_at(self, stop: int) -> None:
-        """Take the rows from `stop` on away from it, or give it those below `stop` as well."""
+        """Take the rows from `stop` on away from it, for good, or give it those below as well."""
+        if stop < self.stop:
+            self.most = stop
         self.stop = stop
         self.line[LIMIT] = stop
 
