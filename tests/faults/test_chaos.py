@@ -92,5 +92,5 @@ def test_game_transitions_under_a_kill_every_200_ms(batches: int, count: int) ->
         with Killer(env.batch_env, 0.2) as killer:
             for actions, (states, wanted) in zip(batch_actions, expected, strict=True):
                 assert digest(env.step_batch(actions, states, dt=3)) == wanted
-        assert killer.kills >= 2
+        assert killer.kills >= batches // 4
         assert env.stats.deaths >= killer.kills - 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +15,7 @@ from playground import CounterEnv, Meeting, get_stuck, sending
 from residents import wait_until_gone
 
 from plangym_like.errors import ClosedError, StepTimeoutError
+from plangym_like.parallel.external_process import ExternalProcess
 from plangym_like.parallel.parallel_env import ParallelEnv
 
 COUNT = 60
@@ -25,6 +27,13 @@ def serial() -> Iterator[CounterEnv]:
     with CounterEnv("toy") as env:
         env.reset(seed=5)
         yield env
+
+
+def seconds_to_start() -> float:
+    begun = time.monotonic()
+    with ExternalProcess(partial(CounterEnv, "toy")) as process:
+        process.wait_ready()
+        return time.monotonic() - begun
 
 
 @pytest.mark.parametrize("kind", range(len(STUCK)), ids=["sleep", "loop", "in C"])
@@ -42,7 +51,7 @@ def test_the_row_that_hangs_is_named_in_time(
     rng = np.random.default_rng(kind)
     with ParallelEnv(dangerous(STUCK), "toy", n_workers=2, step_timeout=timeout) as env:
         sending(env)
-        seconds = []
+        seconds, starts = [], []
         for _ in range(times):
             actions, index = rng.integers(0, 4096, COUNT), int(rng.integers(COUNT))
             actions[index] = 4096 + kind
@@ -55,7 +64,12 @@ def test_the_row_that_hangs_is_named_in_time(
             actions[index] = 0
             ours = env.step_batch(actions, serial.get_state())
             assert_same(ours, serial.step_batch(actions, serial.get_state()))
-        assert min(seconds) < timeout + 0.5
+            starts.append(seconds_to_start())
+        # The row is tried once more by another worker, whose start a crowded machine draws out.
+        late = sorted(
+            second - timeout - start for second, start in zip(seconds, starts, strict=True)
+        )
+        assert late[(times - 1) // 2] < 0.5
         assert max(seconds) < timeout + 5  # whatever else the machine is doing
 
 
