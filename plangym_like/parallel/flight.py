@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import copy
-import math
-import time
 import weakref
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from plangym_like.batches import Inputs, Rows
-from plangym_like.errors import ClosedError
 from plangym_like.parallel.batch_memory import BatchMemory
+from plangym_like.parallel.landing import Landing
 from plangym_like.parallel.lane import Job
 from plangym_like.parallel.placement import Shape, place, region_nbytes, signature
 from plangym_like.parallel.schedule import Schedule
@@ -24,7 +22,7 @@ if TYPE_CHECKING:
     from plangym_like.parallel.batch_env import BatchEnv
 
 
-class Flight:
+class Flight(Landing):
     """A batch in shared memory.
 
     Parameters
@@ -58,15 +56,13 @@ class Flight:
         masked: bool = False,
     ) -> None:
         self._house: BatchEnv = weakref.proxy(house)
+        super().__init__(self._house, inputs.count)
         self._pools = pools
         if not here and isinstance(inputs.actions, list):
             inputs = replace(inputs, actions=copy.deepcopy(inputs.actions))
         self._inputs = inputs
         self._here = here
         self._masked = masked
-        self._result: Any = None
-        self._error: BaseException | None = None
-        self._landed = False
         self._shape = Shape.of(inputs, states=states, observations=observations)
         sizes = region_nbytes(house.layout, self._shape)
         self._memory = BatchMemory(pools, sizes)
@@ -121,63 +117,21 @@ class Flight:
         )
         lane.send(make_job, list(blocks.values()), start, stop, most)
 
-    def land(self, timeout: float | None = None) -> Any:
-        """Return the result; raises what stepping the rows raised. May be called again.
-
-        Raises
-        ------
-        TimeoutError
-            It takes longer than `timeout` seconds; the batch goes on, and may be landed later.
-        """
-        self.settle(timeout)
-        if not self._landed:
-            raise TimeoutError(
-                f"a batch of {self._inputs.count} rows is not done within {timeout} s; it is still "
-                "on its way, and the promise stays good"
-            )
+    def _bring_in(self, until: float) -> bool:
+        if not self._schedule.finish(until):
+            return False
+        self._error = self._schedule.failure
         if self._error is None:
-            return self._result
-        try:
-            raise self._error
-        finally:
-            # Its traceback holds this frame, which must not hold what holds the error.
-            del self
-
-    def settle(self, timeout: float | None = None) -> None:
-        """See the batch to its end, and keep what came of it for who asks."""
-        until = math.inf if timeout is None else time.monotonic() + timeout
-        with self._house.lock:
-            if not self._landed:
-                self._house.ensure_open()
-                self._finish(until)
-
-    def _finish(self, until: float) -> None:
-        over = True
-        try:
-            over = self._schedule.finish(until)
-            if not over:
-                return
-            self._error = self._schedule.failure
-            if self._error is None:
-                self._rows.inputs = self._inputs
-                errors = self._schedule.errors
-                self._result = self._house.layout.result(self._own_rows(), errors)
-                self._memory.release()
-            else:
-                self._abandon()
-        except Exception as error:
-            self._error = error
+            self._rows.inputs = self._inputs
+            self._result = self._house.layout.result(self._own_rows(), self._schedule.errors)
+            self._memory.release()
+        else:
             self._abandon()
-        except BaseException:
-            self._error = ClosedError("this batch was interrupted")
-            self._abandon()
-            raise
-        finally:
-            if over:
-                self._landed = True
-                self._house.landed(self)
-                # The caller alone decides how long memory is lent: no other reference stays.
-                del self._rows, self._sent, self._schedule, self._memory
+        return True
+
+    def _let_go(self) -> None:
+        # The caller alone decides how long memory is lent: no other reference stays.
+        del self._rows, self._sent, self._schedule, self._memory
 
     def _abandon(self) -> None:
         """Stop the lanes; the memory waits until they have stopped."""

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import copy
-import math
-import time
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from plangym_like.batches import Rows
-from plangym_like.errors import ClosedError
 from plangym_like.parallel.cluster.chunk import Chunk, Order, distinct, order_nbytes, order_of
 from plangym_like.parallel.cluster.ray_lane import RayLane
 from plangym_like.parallel.cluster.ray_schedule import RaySchedule, StepHere
 from plangym_like.parallel.cluster.ray_session import load
+from plangym_like.parallel.landing import Landing
 
 if TYPE_CHECKING:
     from plangym_like.parallel.cluster.ray_pool import RayPool
@@ -26,7 +24,7 @@ _PUT_NBYTES = 1 << 16
 _FEW = 4
 
 
-class RayFlight:
+class RayFlight(Landing):
     """A batch in this process's memory, of which chunks go out and come back.
 
     Parameters
@@ -58,14 +56,12 @@ class RayFlight:
         here: bool,
         masked: bool,
     ) -> None:
+        super().__init__(pool, rows.inputs.count)
         self._pool = pool
         if not here:
             # Once the caller goes on, its arrays are its own again.
             rows.inputs = copy.deepcopy(rows.inputs)
         self._rows = rows
-        self._result: Any = None
-        self._error: BaseException | None = None
-        self._landed = False
         self._shared: Any = None
         self._which: NDArray[Any] | None = None
         self._looked = False
@@ -142,45 +138,14 @@ class RayFlight:
             masked=self._masked,
         )
 
-    def land(self, timeout: float | None = None) -> Any:
-        """Return the result; raises what stepping the rows raised. May be called again.
+    def _bring_in(self, until: float) -> bool:
+        over = self._schedule.finish(until)
+        if over:
+            self._result = self._pool.layout.result(self._rows, self._errors)
+        return over
 
-        Raises
-        ------
-        TimeoutError
-            It takes longer than `timeout` seconds; the batch goes on, and may be landed later.
-        """
-        self.settle(timeout)
-        if not self._landed:
-            raise TimeoutError(
-                f"a batch of {self._rows.inputs.count} rows is not done within {timeout} s; it is "
-                "still on its way, and the promise stays good"
-            )
-        if self._error is not None:
-            raise self._error
-        return self._result
+    def _abandon(self) -> None:
+        """Leave chunks that are on their way to themselves: nobody asks for them any more."""
 
-    def settle(self, timeout: float | None = None) -> None:
-        """See the batch to its end, and keep what came of it for who asks."""
-        until = math.inf if timeout is None else time.monotonic() + timeout
-        with self._pool.lock:
-            if not self._landed:
-                self._pool.ensure_open()
-                self._finish(until)
-
-    def _finish(self, until: float) -> None:
-        over = True
-        try:
-            over = self._schedule.finish(until)
-            if over:
-                self._result = self._pool.layout.result(self._rows, self._errors)
-        except Exception as error:
-            self._error = error
-        except BaseException:
-            self._error = ClosedError("this batch was interrupted")
-            raise
-        finally:
-            if over:
-                self._landed = True
-                self._pool.landed(self)
-                del self._rows, self._schedule, self._shared, self._which
+    def _let_go(self) -> None:
+        del self._rows, self._schedule, self._shared, self._which
