@@ -96,7 +96,9 @@ class ClusterHost:
             raise InputError("on a cluster there is at least 1 worker, got 0")
         self._staff = staff
         self._actors: list[Any] = []
+        self._made: list[_ActorCall] = []
         self._calls: dict[Any, tuple[int, _ActorCall]] = {}
+        self._pulses: dict[Any, int] = {}
         self._shared: dict[str, _Shared] = {}
         self._inboxes: dict[str, Inbox] = {}
         self._session: ray_session.RaySession | None = ray_session.join(address)
@@ -115,7 +117,6 @@ class ClusterHost:
                 self._actors.append(actor.remote(recipe, groups, staff.num_groups))
             self._seen: list[dict[str, int]] = [{} for _ in self._actors]
             self._pulse: list[Pulse | None] = [None] * self.num_workers
-            self._pulses: dict[Any, int] = {}
             self._felt = [float("-inf")] * self.num_workers
             self._made = [self._track(w, a.make.remote()) for w, a in enumerate(self._actors)]
             self._feel_pulses()
@@ -192,15 +193,20 @@ class ClusterHost:
         if ready and len(refs) > 1:
             ready, _ = ray.wait(refs, num_returns=len(refs), timeout=0)
         for ref in ready:
-            if ref in self._calls:
-                self._take_in(ref)
-            else:
+            if ref in self._pulses:
+                worker = self._pulses.pop(ref)
+                # Of an actor that is gone, its jobs tell.
                 with suppress(ray.exceptions.RayError):
-                    self._pulse[self._pulses.pop(ref)] = ray.get(ref)
+                    self._pulse[worker] = ray.get(ref)
+            else:
+                worker, call = self._calls[ref]
+                if not call.settled:
+                    self._take_in(ref, worker, call)
+                # Last, so that no interrupt can come between: a job would be waited for in vain.
+                del self._calls[ref]
 
-    def _take_in(self, ref: Any) -> None:
+    def _take_in(self, ref: Any, worker: int, call: _ActorCall) -> None:
         ray = ray_session.load()
-        worker, call = self._calls[ref]
         try:
             answer: Answer = ray.get(ref)
         except ray.exceptions.RayError as error:
@@ -209,8 +215,8 @@ class ClusterHost:
             for name, index, parcel in answer.pieces:
                 self._inboxes[name].put(index, parcel)
             answer.pieces.clear()
+            self._pulse[worker] = answer.pulse
             call.settle(answer)
-        del self._calls[ref]
 
     def _death(self, worker: int, error: Exception) -> Callable[[], BaseException]:
         pulse = self._pulse[worker]
@@ -243,7 +249,8 @@ class ClusterHost:
         if ray.is_initialized():
             for actor in actors:
                 actor.stop.options(concurrency_group=_ASIDE).remote()
-            goodbyes = [a.close.remote() for w, a in enumerate(actors) if self.stands(w)]
+            stand = [actor for actor, made in zip(actors, self._made, strict=False) if made.settled]
+            goodbyes = [actor.close.remote() for actor in stand]
             if goodbyes:
                 seconds = min(timeout, _GOODBYE_SECONDS)
                 ray.wait(goodbyes, num_returns=len(goodbyes), timeout=seconds)

@@ -38,6 +38,7 @@ class Notice(NamedTuple):
 class Answer:
     """What a job came to: its pickled result or error, and the pieces that it has handed in."""
 
+    pulse: Pulse
     result: bytes = b""
     error: bytes | None = None
     pieces: list[tuple[str, int, Parcel]] = field(default_factory=list)
@@ -59,41 +60,40 @@ class ClusterWorker:
 
     def __init__(self, recipe: bytes, groups: Sequence[int], num_groups: int) -> None:
         self._recipe = recipe
+        self._node: str = ray_session.load().util.get_node_ip_address()
         self._groups = groups
         self._control = empty(control_layout(num_groups), ())
         self._memory: dict[str, Any] = {CONTROL: self._control}
         self._layouts: dict[str, Any] = {}
         self._residents: Residents | None = None
+        self._failure: bytes | None = None
         self._pieces: list[tuple[str, int, Parcel]] = []
 
     def make(self) -> Answer:
         """Make the residents; where that fails, every job fails with the same."""
         try:
-            self._hosted()
-        except BaseException as error:
-            return Answer(error=pack_exception(error, skip_frames=1))
-        return Answer(dumps(None))
-
-    def _hosted(self) -> Residents:
-        if self._residents is None:
             surroundings, make_resident = loads(self._recipe)
             settle_in(**surroundings)
             self._residents = Residents(
                 loads(make_resident), self._groups, self._memory, send=self._send
             )
-        return self._residents
+        except BaseException as error:
+            self._failure = pack_exception(error, skip_frames=1)
+        return Answer(self.pulse(), dumps(None), self._failure)
 
     def do(self, group: int, method: str, args: bytes, *notices: Notice) -> Answer:
         """Take over what is new in shared memory, and call a method of a group's object."""
+        residents = self._residents
+        if residents is None:
+            return Answer(self.pulse(), error=self._failure)
         try:
-            hosted = self._hosted()
             for notice in notices:
                 self._heed(notice)
-            result = dumps(hosted.do(group, method, *loads(args)))
+            result = dumps(residents.do(group, method, *loads(args)))
             pieces, self._pieces = self._pieces, []
-            return Answer(result, pieces=pieces)
+            return Answer(self.pulse(), result, pieces=pieces)
         except BaseException as error:
-            return Answer(error=pack_exception(error, skip_frames=1))
+            return Answer(self.pulse(), error=pack_exception(error, skip_frames=1))
 
     def _heed(self, notice: Notice) -> None:
         name, (layout, contents), is_pool = notice
@@ -111,8 +111,7 @@ class ClusterWorker:
 
     def pulse(self) -> Pulse:
         """Say who is there and how far it is."""
-        node: str = ray_session.load().util.get_node_ip_address()
-        return Pulse(os.getpid(), node, int(self._control["beats"].sum()))
+        return Pulse(os.getpid(), self._node, int(self._control["beats"].sum()))
 
     def stop(self) -> None:
         """End the job that is being done at its next step."""
