@@ -29,7 +29,7 @@ _LOOK_SECONDS = 6e-3
 _WAIT_SECONDS = 0.5
 # Rows that take less are done here before another lane has heard of them. How much more than its
 # share a lane may be given without hearing of it: one part in so many.
-_SENDING_SECONDS, _AHEAD = 8e-4, 4
+_SENDING_SECONDS, _AHEAD = 8e-4, 16
 _LOOK_AT_CLOCK_SECONDS = 0.02
 # How long a row that hung may take when it is tried again: a hang by chance shows in that time, and
 # the caller has waited long enough already. Where rows are slow, so many of them.
