@@ -15,9 +15,8 @@ _TRIES_HERE, _TRIES_SENT = 3, 8
 # The last few measurements make it up. One may be spoilt by another program: it counts as this
 # much longer than usual at most.
 _MEMORY, _SPOILT = 4, 1.25
-# What is lost by trying the slower way again is at most one part in so many. Ways that are nearly
-# equal are compared often: which is the slower may soon be another. It is tried twice in a row, and
-# only the second time counts: workers that have not been needed for a while are asleep.
+# What is lost by trying the slower way again, and by changing over, is at most one part in so many
+# of all. The first batch after a change says little: workers that were not needed are asleep.
 _RETRY = 64
 
 _Size = tuple[int, int]
@@ -26,18 +25,49 @@ _Size = tuple[int, int]
 class _Way:
     """What batches of one size take, going one way: seconds on average, of so many tries."""
 
-    __slots__ = ("seconds", "since", "tries")
+    __slots__ = ("first_tries", "seconds", "tries")
 
-    def __init__(self) -> None:
+    def __init__(self, first_tries: int) -> None:
         self.seconds = float("inf")
-        self.tries = self.since = 0
+        self.first_tries, self.tries = first_tries, 0
 
-    def note(self, seconds: float, first_tries: int) -> None:
+    @property
+    def known(self) -> bool:
+        return self.tries >= self.first_tries
+
+    def note(self, seconds: float) -> None:
         self.tries += 1
-        if self.tries <= first_tries:
+        if self.tries <= self.first_tries:
             self.seconds = min(self.seconds, seconds)
         else:
             self.seconds += (min(seconds, _SPOILT * self.seconds) - self.seconds) / _MEMORY
+
+
+class _Ways:
+    """Both ways for batches of one size; the last one taken, so often in a row; seconds lost."""
+
+    __slots__ = ("here", "lost", "row", "sent", "took")
+
+    def __init__(self) -> None:
+        self.here, self.sent = _Way(_TRIES_HERE), _Way(_TRIES_SENT)
+        self.took, self.row, self.lost = self.here, 1, 0.0
+
+    def choose(self) -> _Way:
+        if self.row == 1:
+            return self.took
+        try_slower = self.lost <= 0.0
+        return self.sent if (self.sent.seconds < self.here.seconds) != try_slower else self.here
+
+    def note(self, way: _Way, seconds: float) -> None:
+        changed = way is not self.took
+        self.took, self.row = way, 1 if changed else self.row + 1
+        if not (changed and way.known):
+            way.note(seconds)
+        if self.sent.tries:
+            least = min(self.here.seconds, self.sent.seconds)
+            usual = way.seconds <= least and not changed
+            self.lost += -seconds / _RETRY if usual else seconds - least
+            self.lost = max(self.lost, 0.0)
 
 
 class Costs:
@@ -55,50 +85,34 @@ class Costs:
     """
 
     def __init__(self) -> None:
-        self._here: dict[_Size, _Way] = {}
-        self._sent: dict[_Size, _Way] = {}
-        self._last: dict[_Size, bool] = {}
+        self._ways: dict[_Size, _Ways] = {}
 
     def send(self, count: int, steps: int) -> bool:
         """Return whether to send a batch of `count` rows of `steps` steps each."""
         size = (count.bit_length(), steps.bit_length())
-        way = self._here.get(size)
-        known = way is not None and way.tries >= _TRIES_HERE
-        here = way.seconds if way is not None and known else self._bound(size)
-        if here < _CHEAP_SECONDS:
+        ways = self._ways.get(size)
+        if ways is None or not ways.here.known:
+            if self._bound(size) < _CHEAP_SECONDS or self._guess(size) < _LONG_SECONDS:
+                return False
+        elif ways.here.seconds < _CHEAP_SECONDS:
             return False
-        if not known and self._guess(size) < _LONG_SECONDS:
-            return False
-        sent = self._sent.get(size)
-        if sent is None or sent.tries < _TRIES_SENT:
+        if ways is None or not ways.sent.known:
             return True
-        faster_sent = sent.seconds < here
-        less, more = sorted((here, sent.seconds))
-        sent.since += 1
-        enough = _RETRY * 2 * (more / less - 1.0)
-        if sent.since > enough:
-            if sent.since > enough + 1:
-                sent.since = 0
-            return not faster_sent
-        return faster_sent
+        return ways.choose() is ways.sent
 
     def note(self, count: int, steps: int, *, seconds: float, sent: bool) -> None:
-        """Remember what a batch took, unless the one of its size before went the other way."""
+        """Remember what a batch took."""
         size = (count.bit_length(), steps.bit_length())
-        ways = self._sent if sent else self._here
-        way = ways.get(size)
-        if way is None:
-            way = ways[size] = _Way()
-        first_tries = _TRIES_SENT if sent else _TRIES_HERE
-        if way.tries < first_tries or self._last.get(size) == sent:
-            way.note(seconds, first_tries)
-        self._last[size] = sent
+        ways = self._ways.get(size)
+        if ways is None:
+            ways = self._ways[size] = _Ways()
+        ways.note(ways.sent if sent else ways.here, seconds)
 
     def _guess(self, size: _Size) -> float:
         """Return what a batch takes here if rows cost the same in every batch."""
         each = (
-            way.seconds * 2.0 ** (size[0] - rows + size[1] - steps)
-            for (rows, steps), way in self._here.items()
+            ways.here.seconds * 2.0 ** (size[0] - rows + size[1] - steps)
+            for (rows, steps), ways in self._ways.items()
         )
         return min(each, default=0.0)
 
@@ -107,8 +121,8 @@ class Costs:
 
         Fewer rows take no longer than more, and twice as many no longer than twice as long.
         """
-        bound = float("inf") if self._here else 0.0
-        for (rows, steps), way in self._here.items():
+        bound = float("inf") if self._ways else 0.0
+        for (rows, steps), ways in self._ways.items():
             doublings = max(0, size[0] - rows) + max(0, size[1] - steps)
-            bound = min(bound, way.seconds * float(1 << doublings))
+            bound = min(bound, ways.here.seconds * float(1 << doublings))
         return bound

@@ -45,14 +45,23 @@ def test_a_way_that_costs_more_after_a_pause_is_judged_by_what_it_costs_without(
 
 def test_a_way_that_was_slow_for_a_while_is_found_again() -> None:
     costs = Costs()
-    for _ in range(3):
-        costs.note(256, 1, seconds=0.02, sent=False)
-    for index in range(40):
-        costs.note(256, 1, seconds=0.012 if index < 20 else 0.08, sent=True)
-    assert not costs.send(256, 1)
-    tried = 0
-    for _ in range(1000):
-        way = costs.send(256, 1)
-        tried += way
-        costs.note(256, 1, seconds=0.012 if way else 0.02, sent=way)
-    assert tried > 300
+    ways = []
+    for index in range(2000):
+        ways.append(costs.send(256, 1))
+        sent = 0.08 if 300 < index < 500 else 0.012
+        costs.note(256, 1, seconds=sent if ways[-1] else 0.02, sent=ways[-1])
+    assert sum(ways[100:300]) > 190
+    assert sum(ways[350:500]) < 20
+    assert sum(ways[1000:]) > 950
+
+
+def test_to_compare_ways_that_cost_the_same_costs_little() -> None:
+    costs = Costs()
+    last, spent = False, 0.0
+    for _ in range(3000):
+        way = costs.send(4, 1)
+        seconds = 0.0006 + (0.0016 if way and not last else 0.0)
+        costs.note(4, 1, seconds=seconds, sent=way)
+        last = way
+        spent += seconds
+    assert spent < 3000 * 0.0006 / 0.97

@@ -210,7 +210,7 @@ def test_a_lane_that_is_not_ready_yet_holds_nothing_up(
 
     with ParallelEnv(construct, "toy", n_workers=2) as env:
         env.batch_env._costs.send = lambda count, steps: True  # type: ignore[method-assign]
-        tried = env.batch_env._costs._sent
+        tried = env.batch_env._costs._ways
         expected = serial.step_batch(ACTIONS, serial.get_state())
         assert_same(env.step_batch(ACTIONS, serial.get_state()), expected)
         assert env.stats.rows_sent == 0
