@@ -52,7 +52,7 @@ class Backend:
         if name == "ray":
             ray_session.load()
         elif given := [option for option, value in cluster.items() if value is not None]:
-            raise InputError(f"{', '.join(given)} say something of backend='ray', got {name!r}")
+            raise InputError(f"only backend='ray' takes {', '.join(given)}, got {name!r}")
         if resources is not None and not isinstance(resources, dict):
             raise InputError(f"resources is a dict such as {{'num_gpus': 1}}, got {resources!r}")
         self._name = name

@@ -54,12 +54,10 @@ class Resident:
         while True:
             time.sleep(0.01)
 
-    def work(self, seconds: float) -> str:
-        end = time.monotonic() + seconds
-        while time.monotonic() < end:
+    def work(self, steps: int) -> None:
+        for _ in range(steps):
             self.place.beat()
-            time.sleep(0.01)
-        return "done"
+            time.sleep(0.04)
 
 
 def crew_of(num_groups: int, num_workers: int, make: Any = Resident, **options: Any) -> Crew:
@@ -145,38 +143,26 @@ def test_a_resident_that_cannot_be_made(cluster: Any) -> None:
         assert_gone(crew.pids)
 
 
-def test_a_worker_that_hangs(cluster: Any) -> None:
+def test_who_works_is_heard_of_and_who_hangs_is_found_out(cluster: Any) -> None:
     with crew_of(1, 1, timeout=2.0) as crew:
         pid = crew.run(0, "where")[1]
+        crew.submit(0, "work", 40)
         crew.submit(0, "hang")
+        heard = set()
         with pytest.raises(WorkerTimeoutError, match=rf"worker collector-0 \(pid {pid} on node"):
+            while True:
+                crew.wait(0.05)
+                heard.add(crew._host.beats(0))
+        assert 40 in heard and heard & set(range(1, 40))
+        with pytest.raises(ClosedError, match="no progress"):
             crew.wait()
         assert_gone([pid])
-
-
-def test_closing_is_quick_in_the_middle_of_anything(cluster: Any) -> None:
-    crew = crew_of(2, 1, timeout=4.0)
-    crew.run(0, "where")
-    crew.submit(0, "work", 60.0)
-    crew.submit(1, "hang")
-    pids = crew.pids
-    # Whoever works is heard of, again and again.
-    for beats in (1, 50):
-        while crew._host.beats(0) < beats:
-            assert crew.wait(0.05) is None
-    begin = time.monotonic()
-    crew.close()
-    crew.close()
-    assert time.monotonic() - begin < 5
-    assert_gone(pids)
-    with pytest.raises(ClosedError):
-        crew.submit(0, "where")
 
 
 def test_backends_that_there_are_not() -> None:
     with pytest.raises(InputError, match="'process', 'ray', got 'cloud'"):
         Backend("cloud")
-    with pytest.raises(InputError, match="address say"):
+    with pytest.raises(InputError, match="takes address"):
         Backend("process", address="10.0.0.1:6379")
     with pytest.raises(InputError, match="a dict such as"):
         Backend("ray", resources=["num_gpus"])  # type: ignore[arg-type]

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import time
 from typing import Any
 
 import pytest
 import torch
-from episode_envs import Counter, Weighted, chance_env, count_env, harmful_env
+from episode_envs import Counter, Weighted, chance_env, count_env
 from vanishing import assert_gone
 
 from plangym_like.batchers.episodes import Batcher, DictTensor, EpisodeBatcher, Trajectories
@@ -24,55 +26,56 @@ def _assert_same(ours: list[Trajectories], theirs: list[Trajectories]) -> None:
         assert all(torch.equal(value, its[key]) for key, value in mine.items())
 
 
-def _play(n_threads: int, **options: Any) -> list[Trajectories]:
-    """Play episodes that are longer than a slot, with changing weights and few slots."""
+def _batcher(n_threads: int, **options: Any) -> EpisodeBatcher:
+    """Few slots, each shorter than an episode."""
+    return EpisodeBatcher(3, 6, n_threads, [0, 10_000], Weighted, {}, chance_env, {}, **options)
+
+
+def _play(batcher: EpisodeBatcher) -> list[Trajectories]:
     played = []
-    with EpisodeBatcher(
-        3, 6, n_threads, [0, 10_000], Weighted, {}, chance_env, {}, **options
-    ) as batcher:
-        for weight in (None, 3.0, 5.0):
-            if weight is not None:
-                batcher.update({"weight": torch.tensor([weight])})
-            batcher.execute(8)
-            played.append(batcher.get())
+    for weight in (None, 3.0, 5.0):
+        if weight is not None:
+            batcher.update({"weight": torch.tensor([weight])})
+        batcher.execute(8)
+        played.append(batcher.get())
     return played
 
 
-def test_episodes_are_those_of_processes(cluster: Any) -> None:
-    ours, theirs = _play(1, **ON_RAY), _play(0)
-    _assert_same(ours, theirs)
-    assert [int(played["action"][0, 0]) for played in ours[1:]] == [3, 5]
-    assert ours[0].lengths.tolist() == [7] * 8
+def test_episodes_are_those_of_processes_until_an_actor_dies(cluster: Any) -> None:
+    with _batcher(1, **ON_RAY) as batcher, _batcher(0) as same:
+        ours, theirs = _play(batcher), _play(same)
+        _assert_same(ours, theirs)
+        assert [int(played["action"][0, 0]) for played in ours[1:]] == [3, 5]
+        assert ours[0].lengths.tolist() == [7] * 8
+
+        (pid,) = batcher._crew.pids
+        os.kill(pid, signal.SIGKILL)
+        batcher.execute(8)
+        with pytest.raises(WorkerDiedError, match=f"pid {pid} on node .* is gone") as caught:
+            batcher.get(timeout=30)
+        assert f"in worker EpisodeBatcher-0 (pid {pid}" in caught.value.__notes__[-1]
+        with pytest.raises(ClosedError):
+            batcher.get()
 
 
 def test_chunks_and_close_in_the_middle(cluster: Any) -> None:
     long = DictTensor({"end": torch.full((4,), 1_000_000)})
     found = []
     for n_threads, options in ((1, ON_RAY), (0, {})):
-        with Batcher(5, 8, n_threads, [0], Counter, {}, count_env, {}, **options) as batcher:
-            batcher.execute(env_info=long)
-            chunks = [batcher.get()]
-            batcher.reexecute()
-            chunks.append(batcher.get())
-            batcher.reexecute()
-            pids = batcher._crew.pids
+        batcher = Batcher(200, 8, n_threads, [0], Counter, {}, count_env, {}, **options)
+        batcher.execute(env_info=long)
+        chunks = [batcher.get()]
+        batcher.reexecute()
+        chunks.append(batcher.get())
+        batcher.reexecute()
+        pids = batcher._crew.pids
+        begin = time.monotonic()
+        batcher.close()
+        batcher.close()
+        assert time.monotonic() - begin < 5
         found.append(chunks)
         assert_gone(pids)
     _assert_same(*found)
-
-
-def test_an_actor_that_is_killed(cluster: Any) -> None:
-    args = {"harm": "kill"}
-    with EpisodeBatcher(5, 8, 1, [0], Counter, {}, harmful_env, args, **ON_RAY) as batcher:
-        batcher.execute(4)
-        begin = time.monotonic()
-        with pytest.raises(WorkerDiedError, match="is gone") as caught:
-            batcher.get()
-        assert time.monotonic() - begin < 30
-        assert "in worker EpisodeBatcher-0 (pid" in caught.value.__notes__[-1]
-        with pytest.raises(ClosedError):
-            batcher.get()
-        assert_gone(batcher._crew.pids)
 
 
 def test_other_backends_are_refused() -> None:

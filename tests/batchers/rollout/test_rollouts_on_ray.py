@@ -27,30 +27,49 @@ def _cart_pole() -> Any:
     return gymnasium.make("CartPole-v1")
 
 
-def _learn(**options: Any) -> tuple[list[Fragment], torch.Tensor]:
+def _learner(**options: Any) -> tuple[Any, Policy]:
     torch.manual_seed(0)
     actor = Policy()
-    fragments = []
-    with multi.rollout(
+    it = multi.rollout(
         _cart_pole, actor, 40, 3, 2, 6, 2, seed=7, ordered=True, max_lag=0, **options
-    ) as it:
-        for fragment in islice(it, 6):
-            fragments.append(fragment)
-            with torch.no_grad():
-                actor.policy[0].weight += 0.1 * fragment.state.rew.sum()
-    return fragments, actor.policy[0].weight
+    )
+    return it, actor
 
 
-def test_fragments_are_those_of_processes(cluster: Any) -> None:
-    """Though actors sample, and weights change in step."""
-    ours, weights = _learn(n_workers=2, **ON_RAY)
-    theirs, expected = _learn(n_workers=0)
-    for mine, its in zip(ours, theirs, strict=True):
-        pairs = zip(leaves(tuple(mine[:-1])), leaves(tuple(its[:-1])), strict=True)
-        assert all(torch.equal(one, other) for one, other in pairs)
-    assert torch.equal(weights, expected)
-    assert ours[0].state.fin.any() and len(ours[0].final.t)
-    assert [fragment.version[0] for fragment in ours] == list(range(6))
+def _learn(it: Any, actor: Policy) -> list[Fragment]:
+    fragments = []
+    for fragment in islice(it, 6):
+        fragments.append(fragment)
+        with torch.no_grad():
+            actor.policy[0].weight += 0.1 * fragment.state.rew.sum()
+    return fragments
+
+
+def test_fragments_are_those_of_processes_until_an_actor_dies(cluster: Any) -> None:
+    """Though the policy samples, and its weights change in step."""
+    it, actor = _learner(n_workers=2, **ON_RAY)
+    same, copy = _learner(n_workers=0)
+    with it, same:
+        ours, theirs = _learn(it, actor), _learn(same, copy)
+        for mine, its in zip(ours, theirs, strict=True):
+            pairs = zip(leaves(tuple(mine[:-1])), leaves(tuple(its[:-1])), strict=True)
+            assert all(torch.equal(one, other) for one, other in pairs)
+        assert torch.equal(actor.policy[0].weight, copy.policy[0].weight)
+        assert ours[0].state.fin.any() and len(ours[0].final.t)
+        assert [fragment.version[0] for fragment in ours] == list(range(6))
+
+        pids = it.pids
+        os.kill(pids[0], signal.SIGKILL)
+        begin = time.monotonic()
+        with pytest.raises(WorkerDiedError, match=f"pid {pids[0]}"):
+            while True:
+                next(it)
+        assert time.monotonic() - begin < 15
+        begin = time.monotonic()
+        it.close()
+        assert time.monotonic() - begin < 5
+        assert_gone(pids)
+    assert len([node for node in ray.nodes() if node["Alive"]]) == 2
 
 
 class Trap(Count):
@@ -85,22 +104,6 @@ def test_what_goes_wrong_in_an_actor_comes_out(cluster: Any, tmp_path: Path) -> 
         with pytest.raises(ClosedError, match="FloatingPointError"):
             next(it)
         assert_gone([pid])
-
-
-def test_an_actor_that_is_killed(cluster: Any) -> None:
-    with multi.rollout(Count, Follower(), 5, 1, 2, 4, 1, **ON_RAY) as it:
-        next(it)
-        (pid,) = it.pids
-        os.kill(pid, signal.SIGKILL)
-        begin = time.monotonic()
-        with pytest.raises(WorkerDiedError, match=f"pid {pid}"):
-            while True:
-                next(it)
-        assert time.monotonic() - begin < 15
-        begin = time.monotonic()
-        it.close()
-        assert time.monotonic() - begin < 5
-    assert len([node for node in ray.nodes() if node["Alive"]]) == 2
 
 
 def test_other_backends_are_refused() -> None:
