@@ -146,7 +146,7 @@ class SB3:
     def __init__(self) -> None:
         from stable_baselines3.common.vec_env import SubprocVecEnv
 
-        self.env = SubprocVecEnv([Echo] * NUM, start_method="fork")
+        self.env = SubprocVecEnv([Echo] * NUM)
         self.env.reset()
 
     def step(self, actions: Any, timeout: float | None = None) -> list[int]:
@@ -295,6 +295,7 @@ def kill_the_parent(library: str, action: int) -> Outcome:
     parent = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     assert parent.stdout is not None
     parent.stdout.readline()
+    print("ready", flush=True)
     time.sleep(0.7)
     children = psutil.Process(parent.pid).children(recursive=True)
     parent.kill()
@@ -326,7 +327,7 @@ DEATHS = {
 
 
 def main() -> None:
-    """``fault_injection.py LIBRARY FAULT`` prints ``ok|text``."""
+    """``fault_injection.py LIBRARY FAULT`` prints ``ready``, does it, and prints ``ok|text``."""
     library, fault = sys.argv[1:3]
     if library == "parent":
         env = LIBRARIES[fault]()
@@ -339,7 +340,9 @@ def main() -> None:
         fine, text = kill_the_parent(library, DEATHS[fault])
         print(f"{int(fine)}|{text}", flush=True)
     else:
-        fine, text = FAULTS[fault](LIBRARIES[library]())
+        env = LIBRARIES[library]()
+        print("ready", flush=True)
+        fine, text = FAULTS[fault](env)
         print(f"{int(fine)}|{text}", flush=True)
     os._exit(0)
 
