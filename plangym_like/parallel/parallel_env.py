@@ -22,8 +22,9 @@ from plangym_like.plan_env import PlanEnv
 from plangym_like.standing_env import closed
 from plangym_like.states import Row
 
-# A search comes back with its next batch sooner than this, as a rule.
-_LINGER_SECONDS = 2e-3
+# A search comes back with its next batch sooner than this, as a rule. To check and to lay out a
+# large one takes 2 ms of it.
+_LINGER_SECONDS = 5e-3
 
 
 class ParallelEnv:
