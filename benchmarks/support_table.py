@@ -49,7 +49,7 @@ def ids() -> Iterator[tuple[str, str]]:
         elif place.startswith("gymnasium.envs."):
             yield place.split(".")[2].split(":")[0], name
         elif place.startswith("minigrid"):
-            yield "MiniGrid", name
+            yield "MiniGrid", f"minigrid:{name}"
         elif not place.startswith("ale_py"):
             yield "others", name
     for variant in ("MsPacman-v0", "MsPacmanNoFrameskip-v4", "MsPacman-ramDeterministic-v4"):
