@@ -18,6 +18,7 @@ import pathlib
 import re
 import subprocess
 import sys
+import sysconfig
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -92,7 +93,8 @@ def check(name: str, options: argparse.Namespace) -> dict[str, Any]:
         return report
     lines = [line for line in done.stderr.splitlines() if line.startswith(f"{name}: ")]
     said = lines[-1].removeprefix(f"{name}: ") if lines else f"it ended with {done.returncode}"
-    return {"ok": False, "reason": said}
+    # Where packages are on this machine says nothing to others.
+    return {"ok": False, "reason": said.replace(f"{sysconfig.get_path('purelib')}/", "")}
 
 
 def write_page(known: dict[str, dict[str, Any]]) -> None:

@@ -9,6 +9,7 @@ from ale_py import ALEInterface, ALEState, LoggerMode
 from ale_py.env import AtariEnv as AleEnv
 from numpy.typing import NDArray
 
+from plangym_like.envs.ale_memory import TIMERS, GolfCounts, LastTimer
 from plangym_like.envs.ale_places import PLACES
 
 # What ALE's own save and restore does not carry: the frame buffers, which these games draw only in
@@ -28,6 +29,8 @@ _UNSETTLED = frozenset(
         "yars_revenge",
     }
 )
+# Steps start from a restored state here, too: the phase of a clock is rounded when it is saved.
+_ROUNDED = frozenset({"pitfall2"})
 
 
 class PlannableAle(AleEnv):
@@ -53,31 +56,46 @@ class PlannableAle(AleEnv):
         self._neutral: ALEState | None = None
         # While it thinks, this game fills the second buffer in part only, even in settling frames.
         self._settling_frames = 4 if self._game == "tic_tac_toe_3d" else 2
-        if self._game in _UNSETTLED:
-            self._neutral = self._draw_neutral()
-        # The frameskip where nothing is drawn, settled or converted on the way; else 0.
-        simple = not (self.continuous or self.stickiness or self._neutral is not None)
+        self._restores_first = self._game in _UNSETTLED | _ROUNDED
+        self._golf = GolfCounts() if self._game == "miniature_golf" else None
+        self._timer: LastTimer | None = None
+        if self._game in _UNSETTLED or self._game in TIMERS:
+            self._draw_neutral()
+        # The number of lives, also where no frame has run since a state was restored.
+        self.lives = self._atlantis2_lives if self._game == "atlantis2" else self.ale.lives
+        # The frameskip where nothing is drawn, converted or made up for on the way; else 0.
+        special = self._neutral is not None or self._golf is not None or self._timer is not None
+        simple = not (self.continuous or self.stickiness or special)
         self.plain_frames = self._frameskip if simple and isinstance(self._frameskip, int) else 0
 
-    def _draw_neutral(self) -> ALEState:
-        """Return a state in the middle of play that is the same in every process."""
+    def _draw_neutral(self) -> None:
+        """Take from the middle of play what is the same in every process."""
         self.ale.setInt("random_seed", 0)
         self.load_game()
         self.ale.reset_game()
         for _ in range(64):
             self.ale.act(0)
-        neutral = self.ale.cloneState()
+        if self._game in TIMERS:
+            self._timer = LastTimer(self.ale, TIMERS[self._game])
+        else:
+            self._neutral = self.ale.cloneState()
         self.seed_game()
         self.load_game()
-        return neutral
+
+    def _atlantis2_lives(self) -> int:
+        # ALE's own number is that of the last frame that ran.
+        return 0 if self.ale.game_over(with_truncation=False) else int(self.ale.getRAM()[0x71])
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Any, Any]:
         self.ran_a_frame = False
+        self.settled = False
         self.picture = None
         result = super().reset(seed=seed, options=options)
         self.previous = 0
+        if self._golf is not None:
+            self._golf.reset()
         if self._neutral is not None:
             self.settle()
         return result
@@ -85,7 +103,14 @@ class PlannableAle(AleEnv):
     def settle(self) -> None:
         """Continue as if the present state had been restored; the picture stays."""
         self.picture = self.ale.getScreenRGB()
-        self.restore(self.ale.cloneState())
+        self.restore(self.clone())
+
+    def clone(self) -> ALEState:
+        """Return the emulator's state, whole."""
+        state = self.ale.cloneState()
+        if self._golf is None:
+            return state
+        return ALEState(self._golf.written_into(state.serialize()))
 
     def restore(self, state: ALEState) -> None:
         """Restore `state`; valid from the first moment on."""
@@ -95,6 +120,11 @@ class PlannableAle(AleEnv):
             for _ in range(self._settling_frames):
                 self.ale.act(0)
         self.ale.restoreState(state)
+        if self._timer is not None:
+            self._timer.recall(self.ale)
+            self.ale.restoreState(state)
+        if self._golf is not None:
+            self._golf.read_from(state.serialize())
         self.settled = True
 
     def warm_up(self) -> None:
@@ -110,10 +140,10 @@ class PlannableAle(AleEnv):
             chosen, strength = self._joystick(action)
         else:
             chosen, strength = int(self.codes[action]), 1.0
-        if self._neutral is not None and not self.settled:
+        if self._restores_first and not self.settled:
             self.settle()
         self.settled = False
-        act, over = self.ale.act, self.ale.game_over
+        act, over, golf = self.ale.act, self.ale.game_over, self._golf
         skip = self._frameskip
         reward, frames = 0.0, 0
         self.picture = None
@@ -127,6 +157,8 @@ class PlannableAle(AleEnv):
                     self.previous = chosen
                     reward += act(chosen, strength)
                 frames += 1
+                if golf is not None:
+                    golf.follow(self.ale.getRAM())
                 if over():
                     self.frames += frames
                     return reward, frames
@@ -134,9 +166,9 @@ class PlannableAle(AleEnv):
         return reward, frames
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, Any]:
-        lives = self.ale.lives()
+        lives = self.lives()
         reward, _ = self.hold(action, 1)
-        lost = self.episodic_life and self.ale.lives() < lives
+        lost = self.episodic_life and self.lives() < lives
         return (
             self._get_obs(),
             reward,

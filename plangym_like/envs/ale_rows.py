@@ -28,7 +28,7 @@ def step_plain_rows(base: PlannableAle, rows: Rows, start: int, stop: int, room:
     """
     ale, inputs, cursor = base.ale, rows.inputs, rows.cursor
     restore, act, clone = ale.restoreState, ale.act, ale.cloneState
-    lives, over, truncated = ale.lives, ale.game_over, ale.game_truncated
+    lives, over, truncated = base.lives, ale.game_over, ale.game_truncated
     episode_frame_number, frame_number = ale.getEpisodeFrameNumber, ale.getFrameNumber
     kind = base._obs_type
     observe = (

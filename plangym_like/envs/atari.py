@@ -171,7 +171,7 @@ class AtariSimulator(GymnasiumSimulator):
         Where a game's places are known (`plangym_like.envs.ale_places`), they are named too.
         """
         base = self.base
-        saved, picture = base.ale.cloneState(), self.image()
+        saved, picture = base.clone(), self.image()
         columns: dict[str, list[Any]] = {
             "ram": [],
             "lives": [],
@@ -182,7 +182,7 @@ class AtariSimulator(GymnasiumSimulator):
             state = self._ale_state(payload)
             base.restore(state)
             columns["ram"].append(base.ale.getRAM())
-            columns["lives"].append(base.ale.lives())
+            columns["lives"].append(base.lives())
             columns["frame_number"].append(state.getFrameNumber())
             columns["episode_frame_number"].append(state.getEpisodeFrameNumber())
         base.restore(saved)
@@ -198,7 +198,7 @@ class AtariSimulator(GymnasiumSimulator):
     def read_base(self, payload: Row) -> None:
         """Serialise the emulator; 20 us on top of which everything else is small."""
         base = self.base
-        text = base.ale.cloneState().serialize()
+        text = base.clone().serialize()
         length = len(text)
         if length > self._ale_nbytes:
             raise outgrown(length, self._ale_nbytes)
@@ -254,9 +254,9 @@ class AtariSimulator(GymnasiumSimulator):
         self._stale = False
         base = self.base
         if self.env is base:
-            lives = base.ale.lives()
+            lives = base.lives()
             reward, frames = base.hold(action, dt)
-            lost = base.episodic_life and base.ale.lives() < lives
+            lost = base.episodic_life and base.lives() < lives
             over = base.ale.game_over(with_truncation=False)
             truncated = base.ale.game_truncated()
             return base._get_obs(), reward, over or lost, truncated, dict(base._get_info()), frames
@@ -290,7 +290,7 @@ class AtariSimulator(GymnasiumSimulator):
         """
         base = self.base
         if base.picture is None and self._stale:
-            saved = base.ale.cloneState()
+            saved = base.clone()
             base.ale.act(0)
             picture = base.ale.getScreenRGB()
             base.restore(saved)
