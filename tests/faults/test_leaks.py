@@ -119,7 +119,7 @@ def nothing_more() -> Iterator[Callable[..., None]]:
         pytest.param(close_properly, 500, marks=pytest.mark.full),
         pytest.param(drop, 51, marks=pytest.mark.full),
         pytest.param(fail, 51, marks=pytest.mark.full),
-        pytest.param(lose_workers, 100, marks=pytest.mark.full),
+        pytest.param(lose_workers, 30, marks=pytest.mark.full),
     ],
     ids=lambda value: getattr(value, "__name__", str(value)),
 )
@@ -129,7 +129,7 @@ def test_nothing_is_left(
     nothing_more(function, times)
 
 
-@pytest.mark.parametrize("times", [12, pytest.param(30, marks=pytest.mark.full)])
+@pytest.mark.parametrize("times", [12, pytest.param(18, marks=pytest.mark.full)])
 def test_nothing_is_left_of_games(nothing_more: Callable[..., None], times: int) -> None:
     pytest.importorskip("ale_py")
     import plangym_like
