@@ -37,7 +37,7 @@ learn: .venv/.test
 	$(BIN)/python examples/dqn.py --seeds 0 1 2 3 4 --out learn/dqn.png
 
 test: lint docs
-	$(BIN)/python -m pytest --quiet
+	$(BIN)/python -m pytest --quiet --numprocesses 2 --dist loadgroup
 
 lint: .venv/.test
 	$(BIN)/ruff check .

@@ -94,12 +94,13 @@ def learn(seed):
         env_args={},
     )
     with batcher:
-        while time.perf_counter() < end:
+        while True:
             episodes = play(batcher, policy, args.episodes, True)
             steps += int(episodes.lengths.sum())
             curve.append((steps, float(episodes["_reward"].sum(1).mean())))
             # One good batch may be luck.
-            if len(curve) > 2 and min(score for _, score in curve[-3:]) > args.enough:
+            learned = len(curve) > 2 and min(score for _, score in curve[-3:]) > args.enough
+            if learned or time.perf_counter() > end:
                 break
             optimizer.zero_grad()
             loss_of(policy, episodes).backward()

@@ -27,8 +27,14 @@ STORE_NBYTES = 100 << 20
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Have what runs on the cluster run last: nothing else has Ray's processes beside it."""
+    """Have what runs on the cluster run last, and where tests run side by side, in one process.
+
+    The other tests of a file share their environments, so a file stays together, too.
+    """
     items.sort(key=_is_on_cluster)
+    for item in items:
+        group = "cluster" if _is_on_cluster(item) else item.nodeid.partition("::")[0]
+        item.add_marker(pytest.mark.xdist_group(group))
 
 
 def _is_on_cluster(item: pytest.Item) -> bool:

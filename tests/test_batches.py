@@ -98,7 +98,7 @@ def test_lengths_that_do_not_fit_are_told(actions, states, dt, seeds):
     assert told in str(caught.value)
 
 
-@pytest.mark.parametrize("states", [None, 3, [None], [rows(1)[0], None], "ab", object()])
+@pytest.mark.parametrize("states", [None, 3, [None], [rows(1)[0], None], "ab", object])
 def test_what_is_no_state_is_malformed(states):
     with pytest.raises(StateFormatError):
         LAYOUT.check([0, 1], states, 1, None)
@@ -167,7 +167,7 @@ def test_step_counts_by_row_are_an_array(dt):
     "dt",
     [
         *(0, -1, -(2**40), 2**63, 2**70, 1.0, 1.5, float("nan"), True, False, None, "1", 1j),
-        *(np.bool_(True), np.float64(2.0), np.int8(-3), object(), {}),
+        *(np.bool_(True), np.float64(2.0), np.int8(-3), object, {}),
         *([1, 0], [1, -1], [1.0, 2.0], [True, True], [1, None], [[1, 2]], [[1], [1, 2]], ["1"]),
         np.array([2**63], np.uint64),
     ],
@@ -196,7 +196,7 @@ def test_seeds_are_whole_numbers(seeds):
 
 @pytest.mark.parametrize(
     "seeds",
-    [-1, [0, -1], 1.5, [1.0, 2.0], True, "1", [None, 1], 2**64, [[1, 2]], [[1], [1, 2]], object()],
+    [-1, [0, -1], 1.5, [1.0, 2.0], True, "1", [None, 1], 2**64, [[1, 2]], [[1], [1, 2]], object],
     ids=repr,
 )
 def test_other_seeds_are_refused(seeds):

@@ -207,9 +207,10 @@ from plangym_like.parallel.parallel_env import ParallelEnv
 env = ParallelEnv(EchoEnv, "echo", n_workers=2, isolate=True)
 state = env.reset(seed=0).state
 sending(env)
-over = threading.Event()
+begun, over = threading.Event(), threading.Event()
 
 def press():
+    begun.wait()
     for _ in range({times}):
         time.sleep(0.003)
         os.kill(os.getpid(), signal.SIGINT)
@@ -220,6 +221,7 @@ caught = wrong = number = 0
 thread.start()
 while True:
     try:
+        begun.set()
         while not over.is_set():
             number += 1
             actions = number * 1000 + np.arange(400)
