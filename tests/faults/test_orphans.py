@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import select
 import signal
 import subprocess
 import sys
@@ -86,7 +86,9 @@ def test_no_worker_outlives_its_parent(method: str, death: str, tmp_path: Path) 
         for pid in {*workers, *nurseries}:
             assert wait_until_gone(pid, max(0.0, begun + 2 - time.monotonic())), pid
         # Nobody holds its output open any more, whoever that might be.
-        os.set_blocking(parent.stdout.fileno(), False)
+        poller = select.poll()
+        poller.register(parent.stdout, select.POLLHUP)
+        assert poller.poll(max(0.0, begun + 2 - time.monotonic()) * 1000)
         assert parent.stdout.read() == ""
 
 
