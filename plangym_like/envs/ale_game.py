@@ -141,7 +141,7 @@ class PlannableAle(AleEnv):
         else:
             chosen, strength = int(self.codes[action]), 1.0
         if self._restores_first and not self.settled:
-            self.settle()
+            self.restore(self.clone())
         self.settled = False
         act, over, golf = self.ale.act, self.ale.game_over, self._golf
         skip = self._frameskip
