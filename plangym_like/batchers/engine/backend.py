@@ -9,6 +9,7 @@ from plangym_like.batchers.engine.own_host import OwnHost
 from plangym_like.batchers.engine.process_host import ProcessHost
 from plangym_like.errors import InputError
 from plangym_like.parallel.cluster import ray_session
+from plangym_like.parallel.cluster.claims import check_resources
 
 _NAMES = ("process", "ray")
 
@@ -53,8 +54,7 @@ class Backend:
             ray_session.load()
         elif given := [option for option, value in cluster.items() if value is not None]:
             raise InputError(f"only backend='ray' takes {', '.join(given)}, got {name!r}")
-        if resources is not None and not isinstance(resources, dict):
-            raise InputError(f"resources is a dict such as {{'num_gpus': 1}}, got {resources!r}")
+        check_resources(resources)
         self._name = name
         self._start_method = start_method
         self._cluster = cluster

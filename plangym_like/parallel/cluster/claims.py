@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from plangym_like.errors import InputError
+
 _OWN_OPTIONS = ("num_cpus", "num_gpus", "memory")
 
 
@@ -25,3 +27,9 @@ def claims(
     if runtime_env is not None:
         options["runtime_env"] = runtime_env
     return options
+
+
+def check_resources(resources: Any) -> None:
+    """Raise `InputError` unless `resources` can be claimed."""
+    if resources is not None and not isinstance(resources, dict):
+        raise InputError(f"resources is a dict such as {{'num_gpus': 1}}, got {resources!r}")

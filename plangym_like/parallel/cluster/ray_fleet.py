@@ -12,6 +12,7 @@ import numpy as np
 from plangym_like.batches import Layout
 from plangym_like.errors import InputError, StateMismatchError, WorkerStartError
 from plangym_like.parallel.cluster.chunk import Chunk, Harvest
+from plangym_like.parallel.cluster.claims import check_resources
 from plangym_like.parallel.cluster.near_memory import proof_of
 from plangym_like.parallel.cluster.places import Place, share
 from plangym_like.parallel.cluster.ray_host import Greeting
@@ -355,7 +356,6 @@ def check_options(n_workers: Any, cores_per_actor: Any, resources: Any, placemen
             continue
         if not isinstance(value, (int, np.integer)) or value < 1:
             raise InputError(f"{name} is a whole number of at least 1, got {value!r}")
-    if resources is not None and not isinstance(resources, dict):
-        raise InputError(f"resources is a dict such as {{'num_gpus': 1}}, got {resources!r}")
+    check_resources(resources)
     if isinstance(placement, str) and placement not in ("spread", "pack"):
         raise InputError(f"placement is 'spread', 'pack' or a placement group, got {placement!r}")
