@@ -54,6 +54,9 @@ def entries(task: Task, *, quick: bool = False) -> list[Entry]:
         Entry("raw", f"{CORES} raw loops at once", "raw", "raw", {"processes": CORES}),
         Entry("raw_one", "one raw loop", "raw", "raw", {"processes": 1}),
     ]
+    if atari:
+        label = f"{CORES} raw loops that keep results"
+        found.append(Entry("raw_keep", label, "raw", "raw", {"processes": CORES, "keep": True}))
     for n_workers in (None, CORES) if quick else (None, CORES, 2 * CORES):
         name = "serial" if n_workers is None else f"{n_workers} workers"
         key = f"plangym_{n_workers or 'serial'}"

@@ -2,6 +2,10 @@
 
 On Atari: ``restoreState``, ``act``, the observation into one buffer that is used again and again,
 ``cloneState``. On classic control: Gymnasium's own environment, its state set and stepped.
+
+With ``keep=True`` the loop on Atari also keeps what a batch returns, observations and states of all
+its rows, those of the last batch until the next is done: what nobody can do without who returns
+them.
 """
 
 from __future__ import annotations
@@ -19,13 +23,15 @@ PACKAGES = ("gymnasium", "ale-py", "numpy")
 Row = Callable[[int], tuple[Any, float]]
 
 
-def open_job(job: Job, *, processes: int) -> Work:
+def open_job(job: Job, *, processes: int, keep: bool = False) -> Work:
     """Start the loops; each takes its share of the batch's rows."""
     context = multiprocessing.get_context("fork")
     loops = []
     for index in range(processes):
         near, far = context.Pipe()
-        process = context.Process(target=_serve, args=(far, job, index, processes), daemon=True)
+        process = context.Process(
+            target=_serve, args=(far, job, index, processes, keep), daemon=True
+        )
         process.start()
         far.close()
         loops.append((process, near))
@@ -65,8 +71,8 @@ class _RawWork(Work):
         return total, total / rate
 
 
-def _serve(pipe: Connection, job: Job, index: int, processes: int) -> None:
-    row = _open_row(job)
+def _serve(pipe: Connection, job: Job, index: int, processes: int, keep: bool) -> None:
+    row = _open_row(job, keep=keep)
     mine = range(index, job.count, processes)
     pipe.send("ready")
     while True:
@@ -86,11 +92,11 @@ def _serve(pipe: Connection, job: Job, index: int, processes: int) -> None:
         pipe.send((transitions, end - start))
 
 
-def _open_row(job: Job) -> Row:
-    return _open_atari(job) if job.atari else _open_classic(job)
+def _open_row(job: Job, *, keep: bool = False) -> Row:
+    return _open_atari(job, keep=keep) if job.atari else _open_classic(job)
 
 
-def _open_atari(job: Job) -> Row:
+def _open_atari(job: Job, *, keep: bool) -> Row:
     import ale_py
     import gymnasium as gym
     import numpy as np
@@ -130,7 +136,22 @@ def _open_atari(job: Job) -> Row:
         ale.cloneState()
         return buffer, reward
 
-    return row
+    kept = np.zeros((2, job.count, *buffer.shape), np.uint8) if keep else None
+    clones: list[Any] = [None] * (2 * job.count)
+    visits = [0] * job.count
+
+    def keeping_row(index: int) -> tuple[Any, float]:
+        assert kept is not None
+        turn = visits[index] = 1 - visits[index]
+        ale.restoreState(states[index])
+        reward = ale.act(actions[index])
+        # Faster than having the emulator write there byte by byte.
+        read(buffer)
+        kept[turn, index] = buffer
+        clones[turn * job.count + index] = ale.cloneState()
+        return buffer, reward
+
+    return keeping_row if keep else row
 
 
 def _open_classic(job: Job) -> Row:

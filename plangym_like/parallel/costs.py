@@ -16,8 +16,9 @@ _TRIES_HERE, _TRIES_SENT = 3, 8
 # much longer than usual at most.
 _MEMORY, _SPOILT = 4, 1.25
 # What is lost by trying the slower way again, and by changing over, is at most one part in so many
-# of all. The first batch after a change says little: workers that were not needed are asleep.
-_RETRY = 64
+# of all: the first of the two, and fewer and fewer down to the second while it stays the slower
+# one. The first batch after a change says little: workers that were not needed are asleep.
+_RETRY, _RETRY_LATER = 64, 256
 
 _Size = tuple[int, int]
 
@@ -46,17 +47,18 @@ class _Way:
 class _Ways:
     """Both ways for batches of one size; the last one taken, so often in a row; seconds lost."""
 
-    __slots__ = ("here", "lost", "row", "sent", "took")
+    __slots__ = ("best", "here", "lost", "retry", "row", "sent", "took")
 
     def __init__(self) -> None:
         self.here, self.sent = _Way(_TRIES_HERE), _Way(_TRIES_SENT)
         self.took, self.row, self.lost = self.here, 1, 0.0
+        self.best, self.retry = self.here, _RETRY
 
     def choose(self) -> _Way:
         if self.row == 1:
             return self.took
         try_slower = self.lost <= 0.0
-        return self.sent if (self.sent.seconds < self.here.seconds) != try_slower else self.here
+        return self.sent if (self.best is self.sent) != try_slower else self.here
 
     def note(self, way: _Way, seconds: float) -> None:
         changed = way is not self.took
@@ -64,9 +66,13 @@ class _Ways:
         if not (changed and way.known):
             way.note(seconds)
         if self.sent.tries:
-            least = min(self.here.seconds, self.sent.seconds)
-            usual = way.seconds <= least and not changed
-            self.lost += -seconds / _RETRY if usual else seconds - least
+            best = self.sent if self.sent.seconds < self.here.seconds else self.here
+            if best is not self.best:
+                self.best, self.retry = best, _RETRY
+            elif way is not best and not changed and way.tries > way.first_tries:
+                self.retry = min(2 * self.retry, _RETRY_LATER)
+            usual = way.seconds <= best.seconds and not changed
+            self.lost += -seconds / self.retry if usual else seconds - best.seconds
             self.lost = max(self.lost, 0.0)
 
 

@@ -27,9 +27,9 @@ if TYPE_CHECKING:
 
 _LOOK_SECONDS = 6e-3
 _WAIT_SECONDS = 0.5
-# Rows that take less are done here before another lane has heard of them. How much more than its
+# Rows that take less are done before another lane has heard of them. How much more than its
 # share a lane may be given without hearing of it: one part in so many.
-_SENDING_SECONDS, _AHEAD = 8e-4, 16
+_SENDING_SECONDS, _AHEAD = 4e-4, 16
 _LOOK_AT_CLOCK_SECONDS = 0.02
 # How long a row that hung may take when it is tried again: a hang by chance shows in that time, and
 # the caller has waited long enough already. Where rows are slow, so many of them.
@@ -181,12 +181,12 @@ class Schedule:
             if self._suspects:
                 row = self._suspects.popleft()
                 self._hand(lane, row, row + 1, alone=True)
-            elif (found := self._next_range()) is not None:
+            elif (found := self._next_range(here=False)) is not None:
                 self._hand(lane, *found)
         if self._step_here is not None and self._own[0] >= self._own[1]:
-            self._own = self._next_range() or self._own
+            self._own = self._next_range(here=True) or self._own
 
-    def _next_range(self) -> tuple[int, int] | None:
+    def _next_range(self, *, here: bool) -> tuple[int, int] | None:
         while self._pending:
             start, stop = self._pending.popleft()
             if self._failure is not None:
@@ -197,25 +197,26 @@ class Schedule:
                 if middle < stop:
                     self._pending.appendleft((middle, stop))
                 return start, middle
-        return self._steal()
+        return self._steal(here=here)
 
-    def _steal(self) -> tuple[int, int] | None:
-        """Take half of what the slowest lane still has before it."""
-        victim = max(self._lanes, key=lambda lane: lane.left, default=None)
+    def _steal(self, *, here: bool) -> tuple[int, int] | None:
+        """Take rows that were not begun from the slowest, so many that both end together.
+
+        What a lane has begun it sees through. Others than this process need a message for it.
+        """
+        worth = 1 if here else max(1, int(_SENDING_SECONDS / (self._house.seconds_per_row or 1.0)))
+        victim = max(self._lanes, key=lambda lane: lane.unbegun, default=None)
+        theirs = 0 if victim is None or victim.alone else min(victim.unbegun, victim.ahead // 2)
         start, stop = self._own
-        own = stop - start
-        if victim is None or own > victim.left:
-            if own < 2 or own * self._house.seconds_per_row < _SENDING_SECONDS:
-                return None
-            stolen = start, start + own // 2
-            self._own = (stolen[1], stop)
-        elif (left := victim.left) < 2 or victim.alone:
+        ours = (stop - start) // 2
+        if max(ours, theirs) < worth:
             return None
-        else:
-            stolen = victim.stop - left // 2, victim.stop
-            victim.end_at(stolen[0])
         self._house.stats.steals += 1
-        return stolen
+        if victim is None or ours >= theirs:
+            self._own = (start + ours, stop)
+            return start, start + ours
+        victim.end_at(victim.stop - theirs)
+        return victim.stop, victim.stop + theirs
 
     # Hearing from lanes
 

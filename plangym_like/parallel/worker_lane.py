@@ -88,6 +88,11 @@ class WorkerLane:
         return max(0, self.stop - self.done) if self.busy else 0
 
     @property
+    def unbegun(self) -> int:
+        """How many rows it has not begun, so that they may be taken from it."""
+        return max(0, self.stop - int(self.line[REACH])) if self.busy else 0
+
+    @property
     def ahead(self) -> int:
         """How many rows lie before it, about: it is halfway through those that it has begun."""
         return self.stop - (self.done + int(self.line[REACH])) // 2

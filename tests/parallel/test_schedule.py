@@ -42,6 +42,7 @@ from plangym_like.parallel import batch_env
 from plangym_like.parallel.parallel_env import ParallelEnv
 from plangym_like.parallel.schedule import Schedule
 from plangym_like.parallel.stats import Stats
+from plangym_like.parallel.worker_lane import WorkerLane
 
 ACTIONS = np.arange(200)
 
@@ -323,9 +324,16 @@ def test_an_idle_lane_that_dies_during_a_batch_is_replaced_at_once(
 
 
 def test_rows_that_a_lane_spoilt_after_they_were_taken_from_it_are_done_again(
-    serial: CounterEnv, lanes: Any, meeting: Meeting, tmp_path: Path
+    serial: CounterEnv,
+    lanes: Any,
+    meeting: Meeting,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """It had started on a chunk before its limit was lowered, and dies having written to it."""
+    # As if it had always begun just after somebody looked.
+    monkeypatch.setattr(WorkerLane, "unbegun", WorkerLane.left)
+    monkeypatch.setattr(WorkerLane, "ahead", WorkerLane.left)
     owner = os.getpid()
     (tmp_path / "once").mkdir()
     trap = Trap(meeting, [0], tmp_path / "once")
