@@ -819,10 +819,12 @@ def test_a_delayed_env_is_set_up_by_its_first_use(backend):
 
 # Pictures and kinds of observation
 
+DRAWN = {"render_mode": "rgb_array", "return_image": True}
+
 
 @pytest.mark.parametrize("name", ["ALE/Breakout-v5", "CartPole-v1"])
-def test_pictures_show_the_current_state(new_env, name):
-    env = new_env(name, render_mode="rgb_array")
+def test_pictures_show_the_current_state(shared_env, name):
+    env = shared_env(name, **DRAWN)
     env.reset(seed=0)
     reference = gymnasium.make(
         name, render_mode="rgb_array", **({"repeat_action_probability": 0} if "ALE" in name else {})
@@ -858,8 +860,8 @@ def test_looking_changes_nothing(shared_env):
 
 
 @pytest.mark.parametrize("name", ["ALE/Breakout-v5", "CartPole-v1"])
-def test_infos_hold_pictures_where_asked_for(new_env, name):
-    env = new_env(name, render_mode="rgb_array", return_image=True)
+def test_infos_hold_pictures_where_asked_for(shared_env, name):
+    env = shared_env(name, **DRAWN)
     first = env.reset(seed=0)
     assert_same(first.info["rgb"], env.get_image())
     result = env.step_batch([0, 1, 1, 0], first.state, dt=[1, 2, 3, 4])
@@ -882,10 +884,8 @@ def test_pictures_need_a_renderer(backend):
 @pytest.mark.parametrize(
     ("name", "obs_type", "shape"),
     [
-        ("CartPole-v1", "coords", (4,)),
         ("CartPole-v1", "rgb", (400, 600, 3)),
         ("CartPole-v1", "grayscale", (400, 600)),
-        ("ALE/Breakout-v5", "coords", (210, 160, 3)),
         ("ALE/Breakout-v5", "rgb", (210, 160, 3)),
         ("ALE/Breakout-v5", "grayscale", (210, 160)),
         ("ALE/Breakout-v5", "ram", (128,)),
@@ -903,6 +903,14 @@ def test_kinds_of_observation(new_env, name, obs_type, shape):
         assert_same(batch.obs[index], env.step(action, states[index]).obs)
     if obs_type == "rgb":
         assert_same(batch.obs[3], env.get_image())
+
+
+@pytest.mark.parametrize(("name", "shape"), [("CartPole-v1", (4,)), (ATARI[0], (210, 160, 3))])
+def test_coords_are_what_the_id_registers(name, shape):
+    with plangym_like.make(name, obs_type="coords") as env, plangym_like.make(name) as plain:
+        assert env.observation_space == plain.observation_space
+        assert env.observation_space.shape == shape
+        assert_same(env.reset(seed=3), plain.reset(seed=3))
 
 
 def test_unknown_kinds_of_observation_are_refused(backend):

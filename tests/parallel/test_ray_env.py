@@ -199,7 +199,7 @@ def test_exceptions_arrive_as_what_they_were(cluster: Any, plain: CounterEnv) ->
 def test_masked_rows(cluster: Any, plain: CounterEnv) -> None:
     state = plain.reset(seed=0).state
     bad = {0: ArithmeticError, 33: StepTimeoutError, 61: PoisonInputError, 90: ArithmeticError}
-    with counters(Harms(), step_timeout=0.5) as env:
+    with counters(Harms(), n_workers=1, step_timeout=0.5) as env:
         result = env.step_batch(range(100), state, on_error="mask")
         assert np.flatnonzero(result.infos.failed).tolist() == [*bad]
         for index, error in result.infos.errors.items():

@@ -18,6 +18,7 @@ from plangym_like.parallel.cluster.claims import claims
 from plangym_like.parallel.cluster.surroundings import surroundings
 from plangym_like.parallel.messages import dumps, dumps_by_value, loads
 from plangym_like.parallel.remote_errors import unpack_exception
+from plangym_like.states import session_key
 
 _GOODBYE_SECONDS = 1.0
 # The thread of an actor that answers whatever its other one is doing.
@@ -111,7 +112,8 @@ class ClusterHost:
             options = claims(0 if self._session.started else 1, resources, runtime_env)
             actor = ray.remote(concurrency_groups={_ASIDE: 1})(ClusterWorker)
             actor = actor.options(scheduling_strategy="SPREAD", **options)
-            recipe = ray.put(dumps((surroundings(), dumps_by_value(staff.make_resident))))
+            made_by = dumps_by_value(staff.make_resident)
+            recipe = ray.put(dumps((surroundings(), session_key(), made_by)))
             for worker in range(self.num_workers):
                 groups = staff.groups_of(worker, self.num_workers)
                 self._actors.append(actor.remote(recipe, groups, staff.num_groups))

@@ -16,6 +16,7 @@ from plangym_like.parallel.cluster import ray_session
 from plangym_like.parallel.cluster.surroundings import settle_in
 from plangym_like.parallel.messages import dumps, loads
 from plangym_like.parallel.remote_errors import pack_exception
+from plangym_like.states import adopt_session_key
 
 
 class Pulse(NamedTuple):
@@ -52,7 +53,7 @@ class ClusterWorker:
     Parameters
     ----------
     recipe : bytes
-        Pickled: the caller's surroundings, and what makes a resident.
+        Pickled: the caller's surroundings and session key, and what makes a resident.
     groups : sequence of int
     num_groups : int
         Of all workers.
@@ -72,8 +73,9 @@ class ClusterWorker:
     def make(self) -> Answer:
         """Make the residents; where that fails, every job fails with the same."""
         try:
-            surroundings, make_resident = loads(self._recipe)
+            surroundings, key, make_resident = loads(self._recipe)
             settle_in(**surroundings)
+            adopt_session_key(key)
             self._residents = Residents(
                 loads(make_resident), self._groups, self._memory, send=self._send
             )

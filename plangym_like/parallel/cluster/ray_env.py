@@ -6,8 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 from plangym_like.parallel.cluster import ray_session
+from plangym_like.parallel.cluster.node_env import write_recipe
 from plangym_like.parallel.cluster.ray_fleet import RayFleet, check_options
-from plangym_like.parallel.cluster.ray_host import write_recipe
 from plangym_like.parallel.cluster.ray_pool import RayPool
 from plangym_like.parallel.cluster.ray_stats import RayStats
 from plangym_like.parallel.parallel_env import ParallelEnv

@@ -14,8 +14,8 @@ from plangym_like.errors import InputError, StateMismatchError, WorkerStartError
 from plangym_like.parallel.cluster.chunk import Chunk, Harvest
 from plangym_like.parallel.cluster.claims import check_resources
 from plangym_like.parallel.cluster.near_memory import proof_of
+from plangym_like.parallel.cluster.node_env import Greeting
 from plangym_like.parallel.cluster.places import Place, share
-from plangym_like.parallel.cluster.ray_host import Greeting
 from plangym_like.parallel.cluster.ray_lane import RayLane, actor_options
 from plangym_like.parallel.cluster.ray_session import load
 from plangym_like.parallel.cluster.ray_stats import RayStats
@@ -43,7 +43,7 @@ class RayFleet:
     Parameters
     ----------
     recipe : callable
-        ``recipe(lanes)`` returns what a `RayHost` with so many processes needs.
+        ``recipe(lanes)`` returns what a `NodeEnv` with so many processes needs.
     layout : Layout
         What the batches of every one of them must look like.
     private : bool

@@ -1,58 +1,43 @@
-"""The actor's side of a cluster: one process that hosts a `ParallelEnv` on its node."""
+"""The actor's side of a cluster, light to import: its nursery starts while it imports the rest."""
 
 from __future__ import annotations
 
-import os
-import time
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, fields
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from plangym_like.parallel.cluster.chunk import Harvest, Order
-from plangym_like.parallel.cluster.near_memory import GivenPools, NearOrder, Proof
-from plangym_like.parallel.cluster.surroundings import settle_in, surroundings
-from plangym_like.parallel.messages import dumps, dumps_by_value, loads
-from plangym_like.parallel.parallel_env import ParallelEnv
-from plangym_like.parallel.placement import place, signature
-from plangym_like.parallel.registered import know, spec_of
-from plangym_like.parallel.remote_errors import pack_exception
-from plangym_like.states import Row
+from plangym_like.parallel import nursery
+from plangym_like.parallel.cluster.surroundings import settle_in
+
+if TYPE_CHECKING:
+    from plangym_like.parallel.cluster.chunk import Harvest, Order
+    from plangym_like.parallel.cluster.near_memory import Proof
+    from plangym_like.parallel.cluster.node_env import Greeting, NodeEnv
+    from plangym_like.states import Row
 
 # What `RayHost` may do at the same time: step one chunk, send the results of another, close.
 CONCURRENCY = 3
 
 
-@dataclass(frozen=True, slots=True)
-class Greeting:
-    """What an actor says of itself once its environment stands, or the error instead."""
-
-    pid: int
-    signature: int = 0
-    meaning: str = ""
-    near: bool = False
-    error: bytes | None = None
-
-
 class RayHost:
-    """Steps chunks of batches in processes of this node.
+    """Hosts a `NodeEnv`.
 
-    Rows never run in this process itself, so none of them can take the connection to the cluster
-    with it. Everything happens in one thread of its own, because some simulators belong to the
-    thread that made them; meanwhile results of the chunk before are on their way.
+    Everything happens in one thread of its own, because some simulators belong to the thread that
+    made them; meanwhile results of the chunk before are on their way.
 
     Parameters
     ----------
+    surroundings : dict
+        What `settle_in` takes.
     recipe : bytes
         What `write_recipe` wrote.
     """
 
-    def __init__(self, recipe: bytes) -> None:
+    def __init__(self, surroundings: dict[str, Any], recipe: bytes) -> None:
+        settle_in(**surroundings)
+        nursery.warm_up(["plangym_like.parallel.lane"])
         self._recipe = recipe
         self._stepper = ThreadPoolExecutor(1, "plangym_like")
-        self._env: ParallelEnv | None = None
-        self._told: dict[str, int] = {}
-        self._given = GivenPools()
+        self._hosted: NodeEnv | None = None
 
     def greet(self, proof: Proof) -> Greeting:
         """Make the environment and its processes."""
@@ -60,86 +45,19 @@ class RayHost:
 
     def run(self, order: Order, states: Row | None) -> Harvest:
         """Step a chunk; what stepping it raises is part of the harvest."""
-        return self._stepper.submit(self._run, order, states).result()
+        assert self._hosted is not None
+        return self._stepper.submit(self._hosted.run, order, states).result()
 
     def close(self) -> None:
         """Close the environment, once what is being stepped is done."""
         self._stepper.submit(self._close).result()
 
     def _greet(self, proof: Proof) -> Greeting:
-        try:
-            settings, packed = loads(self._recipe)
-            settle_in(**settings)
-            construct, options, spec = loads(packed)
-            know(spec)
-            self._env = ParallelEnv(construct, isolate=True, **options)
-            workers = self._env.batch_env
-            for index in range(len(workers)):
-                workers[index].wait_ready()
-            layout = self._env.plan_env.layout
-            return Greeting(os.getpid(), signature(layout), layout.format.meaning, proof.holds())
-        except Exception as error:
-            return Greeting(os.getpid(), error=pack_exception(error, skip_frames=1))
+        from plangym_like.parallel.cluster.node_env import NodeEnv
 
-    def _run(self, order: Order, states: Row | None) -> Harvest:
-        env = self._env
-        assert env is not None
-        begun = time.perf_counter()
-        harvest = Harvest(0.0, {})
-        try:
-            if order.near is not None:
-                self._run_near(env, order, order.near, harvest)
-            else:
-                assert states is not None
-                result = env.batch_env.run(
-                    order.inputs(states),
-                    states=order.wants_states,
-                    observations=order.wants_observations,
-                    blocking=True,
-                    masked=order.masked,
-                )
-                harvest.take(env.plan_env.layout, order, result)
-        except Exception as error:
-            harvest.error = pack_exception(error, skip_frames=1)
-        harvest.seconds = time.perf_counter() - begun
-        harvest.counts, harvest.phases = self._news(env), env.stats.clock.take()
-        return harvest
-
-    def _run_near(self, env: ParallelEnv, order: Order, near: NearOrder, harvest: Harvest) -> None:
-        """Step a chunk where it lies in memory that its sender and the workers here share."""
-        layout, workers = env.plan_env.layout, env.batch_env
-        arrays = self._given.offer(near)
-        result = workers.run(
-            place(layout, near.shape, arrays, order.actions).inputs,
-            states=order.wants_states,
-            observations=order.wants_observations,
-            blocking=True,
-            masked=order.masked,
-            pools=self._given,
-        )
-        harvest.take_infos(layout, order, result)
-        for pool in self._given.values():
-            pool.forget(lambda number: any(number in lane.known for lane in workers.lanes))
-
-    def _news(self, env: ParallelEnv) -> dict[str, int]:
-        """Return by how much the counters have grown since the last time."""
-        names = {item.name for item in fields(env.stats)} - _TOLD_OTHERWISE
-        counts = {name: getattr(env.stats, name) for name in names}
-        news = {name: count - self._told.get(name, 0) for name, count in counts.items()}
-        self._told = counts
-        return {name: count for name, count in news.items() if count}
+        self._hosted = NodeEnv(self._recipe)
+        return self._hosted.greet(proof)
 
     def _close(self) -> None:
-        if self._env is not None:
-            self._env.close()
-
-
-# The side that deals out rows counts these itself, but for the clock, whose seconds go along.
-_TOLD_OTHERWISE = {"batches", "rows", "rows_sent", "clock"}
-
-
-def write_recipe(construct: Callable[..., Any], options: dict[str, Any]) -> bytes:
-    """Return what a `RayHost` needs to make ``construct(**options)`` on its node."""
-    return dumps(
-        (surroundings(), dumps_by_value((construct, options, spec_of(options.get("name")))))
-    )
+        if self._hosted is not None:
+            self._hosted.close()

@@ -13,6 +13,7 @@ from plangym_like.parallel.cluster.near_memory import NearMemory, Proof
 from plangym_like.parallel.cluster.places import Place
 from plangym_like.parallel.cluster.ray_host import CONCURRENCY, RayHost
 from plangym_like.parallel.cluster.ray_session import load
+from plangym_like.parallel.cluster.surroundings import surroundings
 from plangym_like.states import Row
 
 # Chunks that an actor has at once: one that it steps, one that is there when that is done.
@@ -57,7 +58,7 @@ class RayLane:
         self.near = False
         self._resting: list[NearMemory] = []
         self._given: dict[Any, NearMemory] = {}
-        self._actor = ray.remote(RayHost).options(**options).remote(recipe)
+        self._actor = ray.remote(RayHost).options(**options).remote(surroundings(), recipe)
         self.greeting: Any = self._actor.greet.remote(proof)
 
     @property

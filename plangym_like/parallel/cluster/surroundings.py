@@ -6,23 +6,19 @@ import os
 import sys
 from typing import Any
 
-from plangym_like.states import adopt_session_key, session_key
-
 
 def surroundings() -> dict[str, Any]:
     """Return what `settle_in` takes: this program's surroundings, as far as others can share them.
 
-    Pickled rows of this session are trusted there as they are here, and modules that this process
-    would find are found, as far as their folders exist on that machine.
+    Modules that this process would find are found, as far as their folders exist on that machine.
     """
     return {
         "path": [entry for entry in sys.path if type(entry) is str and entry],
-        "session_key": session_key(),
         "threads": os.environ.get("OMP_NUM_THREADS"),
     }
 
 
-def settle_in(*, path: list[str], session_key: bytes, threads: str | None) -> None:
+def settle_in(*, path: list[str], threads: str | None) -> None:
     """Make this process see the world as the program does."""
     sys.path += [entry for entry in path if entry not in sys.path and os.path.exists(entry)]
     # Ray allows each actor as many threads as it has cores; here each lane has one core.
@@ -30,4 +26,3 @@ def settle_in(*, path: list[str], session_key: bytes, threads: str | None) -> No
         os.environ.pop("OMP_NUM_THREADS", None)
     else:
         os.environ["OMP_NUM_THREADS"] = threads
-    adopt_session_key(session_key)
