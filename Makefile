@@ -23,7 +23,7 @@ help:
 	@echo "make soak   SOAK_MINUTES=$(SOAK_MINUTES) of mixed load with kills"
 	@echo "make fault-table  the same faults done to this package and to its rivals"
 	@echo "make docs   build the documentation into docs/_build/html"
-	@echo "make table  check everything that is installed and write docs/support.md"
+	@echo "make table  restore each family a thousand times, check everything installed, write docs/support.md"
 	@echo "make bench  measure this package beside its rivals and redraw the published figures"
 	@echo "make clean  remove whatever the other targets made"
 
@@ -57,6 +57,7 @@ docs: .venv/.test
 	@echo "docs/_build/html/index.html"
 
 table: .venv/.test
+	$(BIN)/python benchmarks/trials.py
 	$(BIN)/python benchmarks/support_table.py
 
 bench: .venv-bench/.bench

@@ -187,29 +187,29 @@ class Schedule:
             self._own = self._next_range(here=True) or self._own
 
     def _next_range(self, *, here: bool) -> tuple[int, int] | None:
+        # Others than this process need a message, which a few rows are not worth.
+        least = 1 if here else max(1, int(_SENDING_SECONDS / (self._house.seconds_per_row or 1.0)))
         while self._pending:
             start, stop = self._pending.popleft()
-            if self._failure is not None:
-                stop = min(stop, self._failure[0])
+            stop = stop if self._failure is None else min(stop, self._failure[0])
+            if start < stop < start + least:
+                self._pending.appendleft((start, stop))
+                return None
             if start < stop:
                 lanes = 1 + sum(not lane.busy and lane.ready for lane in self._lanes)
                 middle = start + -(-(stop - start) // lanes)
                 if middle < stop:
                     self._pending.appendleft((middle, stop))
                 return start, middle
-        return self._steal(here=here)
+        return self._steal(least)
 
-    def _steal(self, *, here: bool) -> tuple[int, int] | None:
-        """Take rows that were not begun from the slowest, so many that both end together.
-
-        What a lane has begun it sees through. Others than this process need a message for it.
-        """
-        worth = 1 if here else max(1, int(_SENDING_SECONDS / (self._house.seconds_per_row or 1.0)))
+    def _steal(self, least: int) -> tuple[int, int] | None:
+        """Take rows from the slowest, so that both end together; a lane keeps what it began."""
         victim = max(self._lanes, key=lambda lane: lane.unbegun, default=None)
         theirs = 0 if victim is None or victim.alone else min(victim.unbegun, victim.ahead // 2)
         start, stop = self._own
         ours = (stop - start) // 2
-        if max(ours, theirs) < worth:
+        if max(ours, theirs) < least:
             return None
         self._house.stats.steals += 1
         if victim is None or ours >= theirs:

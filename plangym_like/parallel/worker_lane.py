@@ -94,8 +94,12 @@ class WorkerLane:
 
     @property
     def ahead(self) -> int:
-        """How many rows lie before it, about: it is halfway through those that it has begun."""
-        return self.stop - (self.done + int(self.line[REACH])) // 2
+        """How many rows lie before it, about.
+
+        Some families step all rows that they begin at once: these are taken to be halfway.
+        """
+        done, cursor = self.done, self.cursor
+        return self.stop - (cursor if cursor > done else (done + int(self.line[REACH])) // 2)
 
     def send(
         self, make_job: Any, blocks: list[SharedBlock], start: int, stop: int, most: int
