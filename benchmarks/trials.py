@@ -41,6 +41,7 @@ FAMILIES = {
     "Box2D, car": "CarRacing-v3",
     "stable-retro": "Airstriker-Genesis-v0",
     "pickled, MiniGrid": "minigrid:MiniGrid-Dynamic-Obstacles-8x8-v0",
+    "JAX, Gymnasium's own": "tabular/Blackjack-v0",
     "JAX, pgx": "pgx/2048",
 }
 STEPS, JOURNEYS = 20, 25

@@ -21,6 +21,8 @@ FAMILIES: dict[str, tuple[str, str]] = {
     "gymnasium.envs.classic_control.": ("plangym_like.envs.classic_control", "ClassicControlEnv"),
     "gymnasium.envs.box2d.": ("plangym_like.envs.box2d", "Box2DEnv"),
     "gymnasium.envs.mujoco.": ("plangym_like.envs.mujoco", "MujocoEnv"),
+    "gymnasium.envs.phys2d.": ("plangym_like.envs.functional_jax", "FunctionalJaxEnvironment"),
+    "gymnasium.envs.tabular.": ("plangym_like.envs.functional_jax", "FunctionalJaxEnvironment"),
     "gymnasium.envs.toy_text.": ("plangym_like.envs.toy_text", "ToyTextEnv"),
 }
 # What no family of its own claims is saved by the first of these that is exact.
@@ -38,6 +40,7 @@ _EXTRAS = {
     "plangym_like.envs.dm_control": "dm-control",
     "plangym_like.envs.retro": "retro",
     "plangym_like.envs.functional": "jax",
+    "plangym_like.envs.functional_jax": "jax",
 }
 
 # Tasks of dm_control's suite are named as in plangym ("walker-walk") or as in shimmy

@@ -22,7 +22,7 @@ from plangym_like.plan_env import PlanEnv
 CURSOR, LIMIT, DONE, REACH = 0, 1, 2, 3
 CONTROL_WORDS = 8
 
-_FINE_SECONDS, _COARSE_SECONDS = 2e-4, 6e-3
+_FINE_SECONDS, _COARSE_SECONDS = 4e-4, 12e-3
 
 _blocks: dict[int, Memory] = {}
 _seconds_per_row = 0.0
@@ -137,13 +137,13 @@ def portion(remaining: int, seconds_per_row: float) -> int:
     """Return how many rows to step before looking up: fewer toward the end, so that lanes even out.
 
     >>> portion(1000, 1e-4), portion(30, 1e-4), portion(1000, 0.0)
-    (60, 20, 1)
+    (120, 22, 1)
     """
     if seconds_per_row <= 0.0:
         return 1
     fine = max(1, int(_FINE_SECONDS / seconds_per_row))
     coarse = max(1, int(_COARSE_SECONDS / seconds_per_row))
-    return min(remaining, max(fine, min(coarse, remaining * 2 // 3)))
+    return min(remaining, max(fine, min(coarse, remaining * 3 // 4)))
 
 
 def faded_minimum(best: float, measured: float) -> float:
