@@ -84,6 +84,7 @@ def _bars(axes: Any, task: Mapping[str, Any]) -> None:
         axes.set_xlabel("transitions/s, logarithmic")
     else:
         axes.set_xlim(0, max(rates) * 1.18)
+        axes.locator_params(axis="x", nbins=5)
         axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
 
 
