@@ -18,6 +18,7 @@ from gymnasium.envs.functional_jax_env import FunctionalJaxEnv
 
 from plangym_like.envs.gymnasium_simulator import GymnasiumSimulator
 from plangym_like.envs.own import OwnSimulator
+from plangym_like.errors import MissingExtraError
 from plangym_like.plan_env import PlanEnv
 from plangym_like.random_state import seeded_generator
 
@@ -33,7 +34,10 @@ class FunctionalJaxSimulator(OwnSimulator):
 
     def make_env(self) -> gymnasium.Env[Any, Any]:
         """Return the environment, with the two methods that `OwnSimulator` asks for."""
-        env = GymnasiumSimulator.make_env(self)
+        try:
+            env = GymnasiumSimulator.make_env(self)
+        except ImportError as error:
+            raise MissingExtraError(f"{error}: pip install 'plangym_like[jax]'") from error
         base: Any = env.unwrapped
         base.save_state = partial(_save, base)
         base.load_state = partial(_load, base)
