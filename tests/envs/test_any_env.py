@@ -1,5 +1,6 @@
 """How states are saved: chosen by proof, or as it is asked for."""
 
+import sys
 from typing import Any
 
 import numpy as np
@@ -8,7 +9,7 @@ from dungeon import Dungeon
 from gymnasium.utils import EzPickle
 
 import plangym_like
-from plangym_like.errors import InputError, SnapshotError
+from plangym_like.errors import InputError, MissingExtraError, SnapshotError
 
 
 class Shy(EzPickle, Dungeon):
@@ -115,3 +116,12 @@ def test_a_way_is_not_taken_where_it_cannot_be_exact() -> None:
         plangym_like.make(Dungeon, snapshot="native")
     with pytest.raises(SnapshotError, match="EzPickle"):
         plangym_like.make(Shy, snapshot="pickle")
+
+
+def test_environments_on_jax_name_the_extra_that_they_need(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(sys.modules, "jax", None)
+    monkeypatch.delitem(sys.modules, "plangym_like.envs.functional_jax", raising=False)
+    with pytest.raises(MissingExtraError, match=r"pip install 'plangym_like\[jax\]'"):
+        plangym_like.make("phys2d/CartPole-v1")
