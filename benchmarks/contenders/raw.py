@@ -129,29 +129,23 @@ def _open_atari(job: Job, *, keep: bool) -> Row:
         buffer = np.empty((*ale.getScreenDims(), 3), np.uint8)
         read = ale.getScreenRGB
 
+    kept = np.zeros((2, job.count if keep else 0, *buffer.shape), np.uint8)
+    clones: list[list[Any]] = [[None] * job.count for _ in range(2)]
+    turns = [0] * job.count
+
     def row(index: int) -> tuple[Any, float]:
         ale.restoreState(states[index])
         reward = ale.act(actions[index])
         read(buffer)
-        ale.cloneState()
+        clone = ale.cloneState()
+        if keep:
+            turn = turns[index] = 1 - turns[index]
+            # Faster than having the emulator write there byte by byte.
+            kept[turn, index] = buffer
+            clones[turn][index] = clone
         return buffer, reward
 
-    kept = np.zeros((2, job.count, *buffer.shape), np.uint8) if keep else None
-    clones: list[Any] = [None] * (2 * job.count)
-    visits = [0] * job.count
-
-    def keeping_row(index: int) -> tuple[Any, float]:
-        assert kept is not None
-        turn = visits[index] = 1 - visits[index]
-        ale.restoreState(states[index])
-        reward = ale.act(actions[index])
-        # Faster than having the emulator write there byte by byte.
-        read(buffer)
-        kept[turn, index] = buffer
-        clones[turn * job.count + index] = ale.cloneState()
-        return buffer, reward
-
-    return keeping_row if keep else row
+    return row
 
 
 def _open_classic(job: Job) -> Row:

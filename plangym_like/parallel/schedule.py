@@ -189,13 +189,13 @@ class Schedule:
     def _next_range(self, *, here: bool) -> tuple[int, int] | None:
         # Others than this process need a message, which a few rows are not worth.
         least = 1 if here else max(1, int(_SENDING_SECONDS / (self._house.seconds_per_row or 1.0)))
-        while self._pending:
+        for _ in range(len(self._pending)):
             start, stop = self._pending.popleft()
-            stop = stop if self._failure is None else min(stop, self._failure[0])
+            if self._failure is not None:
+                stop = min(stop, self._failure[0])
             if start < stop < start + least:
-                self._pending.appendleft((start, stop))
-                return None
-            if start < stop:
+                self._pending.append((start, stop))
+            elif start < stop:
                 lanes = 1 + sum(not lane.busy and lane.ready for lane in self._lanes)
                 middle = start + -(-(stop - start) // lanes)
                 if middle < stop:
