@@ -59,6 +59,8 @@ def cluster() -> Iterator[Any]:
         "num_cpus": 1,
         "object_store_memory": STORE_NBYTES,
         "include_dashboard": False,
+        "include_log_monitor": False,
+        "no_monitor": True,  # the autoscaler's
         "_system_config": noticing | {"health_check_failure_threshold": 3},
     }
     cluster = Cluster(initialize_head=True, head_node_args=head)

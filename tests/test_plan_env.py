@@ -893,9 +893,7 @@ def test_pictures_need_a_renderer(backend):
         ("ALE/Breakout-v5", "ram", (128,)),
     ],
 )
-def test_kinds_of_observation(new_env, backend, name, obs_type, shape):
-    if (backend, obs_type) == ("ray", "coords"):
-        pytest.skip("what ids register is what most other tests observe on Ray; an actor is dear")
+def test_kinds_of_observation(new_env, name, obs_type, shape):
     env = new_env(name, obs_type=obs_type)
     assert env.observation_space.shape == env.obs_shape == shape
     obs = env.reset(seed=0).obs

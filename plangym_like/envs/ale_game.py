@@ -61,6 +61,8 @@ class PlannableAle(AleEnv):
         self._timer: LastTimer | None = None
         if self._game in _UNSETTLED or self._game in TIMERS:
             self._draw_neutral()
+        self.ale.reset_game()
+        self._beginning = self.clone(), self.ale.getScreenRGB()
         # The number of lives, also where no frame has run since a state was restored.
         self.lives = self._atlantis2_lives if self._game == "atlantis2" else self.ale.lives
         # The frameskip where nothing is drawn, converted or made up for on the way; else 0.
@@ -92,13 +94,35 @@ class PlannableAle(AleEnv):
         self.ran_a_frame = False
         self.settled = False
         self.picture = None
-        result = super().reset(seed=seed, options=options)
+        if seed is None:
+            result = super().reset(options=options)
+        else:
+            result = self._begin(seed)
         self.previous = 0
         if self._golf is not None:
             self._golf.reset()
         if self._neutral is not None:
             self.settle()
         return result
+
+    def _begin(self, seed: int) -> tuple[Any, Any]:
+        """Reset the game as if it had just been loaded, which takes a tenth of a second.
+
+        An emulator without stickiness draws nothing, so all seeds begin the same way. A reset
+        alone leaves the counts of frames, which the state of the beginning has right; the tone
+        generators; and in a few games (solaris and berzerk are two) memory, which shows.
+        """
+        seeds = self.seed_game(seed)
+        self.ale.reset_game()
+        state, screen = self._beginning
+        if not self.sound_obs and np.array_equal(self.ale.getScreenRGB(), screen):
+            self.ale.restoreState(state)
+        else:
+            self.load_game()
+            self.ale.reset_game()
+        info: Any = self._get_info()
+        info["seeds"] = seeds
+        return self._get_obs(), info
 
     def settle(self) -> None:
         """Continue as if the present state had been restored; the picture stays."""

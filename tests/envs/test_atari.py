@@ -13,6 +13,7 @@ from gymnasium.wrappers import FrameStackObservation
 from small_envs import preprocessed
 
 import plangym_like
+from plangym_like.envs.ale_game import PlannableAle
 from plangym_like.envs.ale_places import PLACES
 from plangym_like.errors import SnapshotError, StateCapacityError
 
@@ -34,25 +35,26 @@ def test_all_games_that_are_registered():
     assert len(GAMES) == 104
 
 
-def assert_an_episode_equals_gymnasiums(name: str, steps: int, **kwargs: Any) -> None:
+def assert_episodes_equal_gymnasiums(name: str, steps: int, **kwargs: Any) -> None:
     chance = {"repeat_action_probability": 0.0}
     with plangym_like.make(name, **kwargs) as env:
         other = gymnasium.make(name, **chance, **kwargs)
-        _, obs, info = env.reset(seed=7)
-        expected, expected_info = other.reset(seed=7)
-        assert_same(obs, expected)
         own = {"n_step", "dt", *PLACES.get(other.unwrapped._game, ())}
-        assert {key: value for key, value in info.items() if key not in own} == expected_info
         other.action_space.seed(3)
-        for _ in range(steps):
-            action = other.action_space.sample()
-            step, expected_step = env.step(action), other.step(action)
-            assert_same(step.obs, expected_step[0])
-            assert step[1:4] == expected_step[1:4]
-            info = {key: value for key, value in step.info.items() if key not in own}
-            assert info == expected_step[4]
-            if step.terminated or step.truncated:
-                other.reset()
+        for seed in (7, 8):
+            _, obs, info = env.reset(seed=seed)
+            expected, expected_info = other.reset(seed=seed)
+            assert_same(obs, expected)
+            assert {key: value for key, value in info.items() if key not in own} == expected_info
+            for _ in range(steps):
+                action = other.action_space.sample()
+                step, expected_step = env.step(action), other.step(action)
+                assert_same(step.obs, expected_step[0])
+                assert step[1:4] == expected_step[1:4]
+                info = {key: value for key, value in step.info.items() if key not in own}
+                assert info == expected_step[4]
+                if step.terminated or step.truncated:
+                    other.reset()
         other.close()
 
 
@@ -65,6 +67,7 @@ def assert_an_episode_equals_gymnasiums(name: str, steps: int, **kwargs: Any) ->
         ("ALE/SpaceInvaders-v5", {"obs_type": "grayscale", "mode": 3, "difficulty": 1}),
         ("ALE/Breakout-v5", {"continuous": True}),
         ("ALE/Breakout-v5", {"sound_obs": True, "obs_type": "ram"}),
+        ("ALE/Solaris-v5", {"obs_type": "grayscale"}),
         ("ALE/Pong-v5", {"frameskip": (2, 5), "obs_type": "ram"}),
         ("ALE/Freeway-v5", {"mode": 2, "frameskip": 1, "obs_type": "ram"}),
         ("ALE/Boxing-v5", {"max_num_frames_per_episode": 300, "obs_type": "ram"}),
@@ -73,8 +76,8 @@ def assert_an_episode_equals_gymnasiums(name: str, steps: int, **kwargs: Any) ->
         ("BreakoutNoFrameskip-v4", {}),
     ],
 )
-def test_a_seeded_episode_equals_gymnasiums(name, kwargs):
-    assert_an_episode_equals_gymnasiums(name, 150, **kwargs)
+def test_seeded_episodes_equal_gymnasiums(name, kwargs):
+    assert_episodes_equal_gymnasiums(name, 100, **kwargs)
 
 
 def assert_every_state_continues(name: str, steps: int) -> None:
@@ -124,8 +127,22 @@ def test_every_state_of_every_game_continues(name):
 
 @pytest.mark.full
 @pytest.mark.parametrize("name", [name for name in GAMES if name not in SETTLED])
-def test_a_seeded_episode_of_every_game_equals_gymnasiums(name):
-    assert_an_episode_equals_gymnasiums(name, 200)
+def test_seeded_episodes_of_every_game_equal_gymnasiums(name):
+    assert_episodes_equal_gymnasiums(name, 150)
+
+
+@pytest.mark.parametrize(("game", "loads"), [("MsPacman", 0), ("Solaris", 3)])
+def test_a_seeded_reset_loads_only_games_that_a_reset_does_not_clear(monkeypatch, game, loads):
+    loaded = []
+    with plangym_like.make(f"ALE/{game}-v5", obs_type="ram") as env:
+        load_game = PlannableAle.load_game
+        monkeypatch.setattr(
+            PlannableAle, "load_game", lambda self: (loaded.append(1), load_game(self))
+        )
+        for seed in range(3):
+            env.reset(seed=seed)
+            env.step_batch([0] * 9, dt=range(1, 10))
+        assert len(loaded) == loads
 
 
 def test_stickiness_and_drawn_frameskips_are_part_of_the_state():

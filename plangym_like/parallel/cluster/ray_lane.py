@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import time
 from itertools import count
 from typing import Any
@@ -50,7 +51,6 @@ class RayLane:
     """
 
     def __init__(self, place: Place, recipe: bytes, options: dict[str, Any], proof: Proof) -> None:
-        ray = load()
         self.place = place
         self.tasks: dict[Any, tuple[Any, Chunk]] = {}
         self.seconds_per_row = 0.0
@@ -58,7 +58,7 @@ class RayLane:
         self.near = False
         self._resting: list[NearMemory] = []
         self._given: dict[Any, NearMemory] = {}
-        self._actor = ray.remote(RayHost).options(**options).remote(surroundings(), recipe)
+        self._actor = _host_class().options(**options).remote(surroundings(), recipe)
         self.greeting: Any = self._actor.greet.remote(proof)
 
     @property
@@ -128,6 +128,12 @@ class RayLane:
         """End the actor, and with it all its processes."""
         self.forget()
         load().kill(self._actor, no_restart=True)
+
+
+@functools.cache
+def _host_class() -> Any:
+    """Return `RayHost` for the cluster; one that is made anew is published anew each time."""
+    return load().remote(RayHost)
 
 
 def actor_options(
