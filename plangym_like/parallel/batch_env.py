@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import select
 import threading
 import time
 from collections.abc import Sequence
@@ -17,24 +16,17 @@ from plangym_like.parallel.costs import Costs
 from plangym_like.parallel.external_process import ExternalProcess
 from plangym_like.parallel.flight import Flight
 from plangym_like.parallel.fork_safety import forget_after_fork
-from plangym_like.parallel.lane import CONTROL_WORDS
+from plangym_like.parallel.lane import CONTROL_WORDS, Report
 from plangym_like.parallel.mortality import Mortality
-from plangym_like.parallel.placement import REGIONS
+from plangym_like.parallel.placement import REGIONS, common_layout
 from plangym_like.parallel.shared_memory import BlockPool, SharedBlock
 from plangym_like.parallel.stats import Stats
+from plangym_like.parallel.watch import Watch
 from plangym_like.parallel.worker_lane import WorkerLane
 from plangym_like.plan_env import PlanEnv
 from plangym_like.states import Row
 
 _CLOSE_SECONDS = 2.0
-_SPIN_SECONDS = 3e-4
-_SHARED = {
-    "observation_space": "observation space",
-    "action_space": "action space",
-    "format": "meaning of states",
-    "columns": "set of info columns",
-    "plain_infos": "presence of other infos",
-}
 
 
 class BatchEnv:
@@ -70,20 +62,21 @@ class BatchEnv:
         self._envs = list(envs)
         self.blocking = blocking
         self.step_timeout = step_timeout
-        self.stats = Stats()
+        self.tally = Stats()
         self.seconds_per_row = 0.0
         self._costs = Costs()
         self._caller = caller
         if not self._envs and caller is None:
             raise InputError("a BatchEnv needs at least one ExternalProcess")
-        self.layout = layout if layout is not None else _common_layout(self._envs)
+        self.layout = (
+            layout if layout is not None else common_layout([env.layout for env in self._envs])
+        )
         self._control = SharedBlock(8 * CONTROL_WORDS * max(1, len(self._envs)))
         self._pools = {region: BlockPool() for region in REGIONS}
         self.lanes = [
             WorkerLane(process, index, self._control) for index, process in enumerate(self._envs)
         ]
-        self._poller = select.poll()
-        self._watched: set[int] = set()
+        self._watch = Watch(self.lanes)
         self.lock = threading.RLock()
         self._flight: Flight | None = None
         self._leftover: list[BatchMemory] = []
@@ -151,8 +144,8 @@ class BatchEnv:
             self.ensure_open()
             if self._flight is not None:
                 self._flight.settle()
-            self.stats.batches += 1
-            self.stats.rows += inputs.count
+            self.tally.batches += 1
+            self.tally.rows += inputs.count
             steps = steps_of(inputs)
             if self._stays_here(inputs.count, steps):
                 result = self._run_here(inputs, steps, states, observations, masked)
@@ -195,37 +188,51 @@ class BatchEnv:
         errors: dict[int, Exception] | None = None
         if self._caller is not None and inputs.count:
             run = self._caller.run_rows_apart if masked else self._caller.run_rows
-            rows.clock, begun = self.stats.clock.sample(inputs.count), time.perf_counter()
+            rows.clock, begun = self.tally.clock.sample(inputs.count), time.perf_counter()
             errors = run(rows, 0, inputs.count)
             seconds = time.perf_counter() - begun
-            self.stats.seconds_here += seconds
+            self.tally.seconds_here += seconds
             self._costs.note(inputs.count, steps, seconds=seconds, sent=False)
         return self.layout.result(rows, errors)
 
-    def wait(self, seconds: float) -> None:
-        """Sleep until a worker says something or dies, or `seconds` have passed."""
-        watched: set[int] = set()
-        for lane in self.lanes:
-            watched.update((lane.process.fileno(), lane.process.sentinel or -1))
-        watched.discard(-1)
-        if watched != self._watched:
-            self._poller = select.poll()
-            for fd in watched:
-                self._poller.register(fd, select.POLLIN)
-            self._watched = watched
-        # The last rows take little longer in other lanes than here, and waking up costs as much.
-        begun = time.perf_counter()
-        until = begun + min(seconds, _SPIN_SECONDS)
-        while not self._poller.poll(0) and time.perf_counter() < until:
-            pass
-        self._poller.poll(max(0.0, seconds - _SPIN_SECONDS) * 1000)
-        self.stats.seconds_waiting += time.perf_counter() - begun
+    def wait(self, seconds: float, *, watch: bool = False) -> None:
+        """Sleep until a worker says something or dies, or `seconds` have passed.
+
+        `watch`: or until one is seen to have finished its rows.
+        """
+        self.tally.seconds_waiting += self._watch.wait(seconds, finished=watch)
         for lane in self.lanes:
             lane.process.drain()
 
+    def hear_late(self, *, patient: bool = False) -> None:
+        """Hear what lanes still had to say when a batch was seen to be done; `patient`: wait."""
+        for lane in self.lanes:
+            if (said := lane.late_report(patient=patient)) is not None:
+                self.note_rows_done(*said)
+
+    def note_rows_done(self, report: Report, count: int) -> None:
+        """Learn from a lane that has done `count` rows."""
+        if not count:
+            return
+        self.mortality.note_rows_done()
+        self.tally.seconds_on_lanes += report.seconds
+        if report.phases:
+            self.tally.note_phases(report.phases)
+        self.slowest_row = max(self.slowest_row * 0.9, report.seconds / count)
+
+    @property
+    def stats(self) -> Stats:
+        """What has happened so far."""
+        if self.lock.acquire(blocking=False):  # else a batch is on its way, in another thread
+            try:
+                self.hear_late(patient=True)
+            finally:
+                self.lock.release()
+        return self.tally
+
     def bury(self, lane: WorkerLane, *, stray: bool = True) -> None:
         """Give a lane whose worker died a fresh process; `stray`: it was in no row."""
-        self.stats.deaths += 1
+        self.tally.deaths += 1
         if stray:
             self.mortality.note_stray()
         self.restart(lane)
@@ -233,7 +240,7 @@ class BatchEnv:
     def restart(self, lane: WorkerLane) -> None:
         """Give the lane a fresh process."""
         lane.restart()
-        self.stats.restarts += 1
+        self.tally.restarts += 1
 
     def arrive(self, lane: WorkerLane) -> None:
         """Take note if the lane's environment stands by now.
@@ -379,19 +386,3 @@ def _land(house: BatchEnv, flight: Flight, timeout: float | None = None) -> Any:
         return flight.land(timeout)
     finally:
         del flight
-
-
-def _common_layout(envs: Sequence[ExternalProcess]) -> Layout:
-    layouts: list[Layout] = [env.layout for env in envs]
-    first = layouts[0]
-    for index, layout in enumerate(layouts[1:], 1):
-        for name, what in _SHARED.items():
-            one, other = getattr(first, name), getattr(layout, name)
-            if one != other:
-                if name == "format":
-                    one, other = one.meaning, other.meaning
-                raise ValueError(
-                    f"the environments of a BatchEnv are all alike, but the {what} of env 0 is "
-                    f"{one} and that of env {index} is {other}"
-                )
-    return first

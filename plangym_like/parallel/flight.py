@@ -66,7 +66,7 @@ class Flight(Landing):
         self._shape = Shape.of(inputs, states=states, observations=observations)
         sizes = region_nbytes(house.layout, self._shape)
         self._memory = BatchMemory(pools, sizes)
-        house.stats.bytes_shared += sum(sizes.values())
+        house.tally.bytes_shared += sum(sizes.values())
         actions = inputs.actions if isinstance(inputs.actions, list) else None
         self._rows = place(house.layout, self._shape, self._memory.arrays, actions)
         self._sent = self._rows.inputs

@@ -19,7 +19,7 @@ from plangym_like.phases import PhaseClock
 from plangym_like.plan_env import PlanEnv
 
 # One line of the control block belongs to each lane: (number of lanes, 8) int64.
-CURSOR, LIMIT, DONE, REACH = 0, 1, 2, 3
+CURSOR, LIMIT, DONE, REACH, LEFT = 0, 1, 2, 3, 4
 CONTROL_WORDS = 8
 
 _FINE_SECONDS, _COARSE_SECONDS = 4e-4, 12e-3
@@ -70,7 +70,8 @@ def run_job(env: PlanEnv, job: Job, fds: Sequence[int] = ()) -> Report:
     """Step rows from ``job.start`` until the lane's limit, which the parent may move meanwhile.
 
     The lane writes which row it is in, up to where it is done, and up to where it may have written
-    anything, so that its parent knows after any death which rows are left and which was running.
+    anything, so that its parent knows after any death which rows are left and which was running;
+    and at last that it has left the rows and reads their limit no more.
     """
     global _seconds_per_row
     _attach(job.attached, fds)
@@ -108,6 +109,7 @@ def run_job(env: PlanEnv, job: Job, fds: Sequence[int] = ()) -> Report:
         taken = (time.perf_counter() - started) / (stop - at)
         _seconds_per_row = faded_minimum(_seconds_per_row, taken)
         control[DONE] = at = stop
+    control[LEFT] = 1
     report = Report(at, time.perf_counter() - begun, _clock.take())
     report.errors = {index: pack_exception(error) for index, error in errors.items()}
     if rows.infos:

@@ -5,7 +5,12 @@ from __future__ import annotations
 import signal
 import time
 
-from plangym_like.errors import PoisonInputError, WorkerDiedError, WorkerStartError
+from plangym_like.errors import (
+    PoisonInputError,
+    StepTimeoutError,
+    WorkerDiedError,
+    WorkerStartError,
+)
 
 # Processes that die before their environments stand, for each lane, before this is an error; and
 # where they are killed, which may have nothing to do with them.
@@ -101,3 +106,13 @@ def poisoned(row: int, deaths: int, deaths_alone: int, error: WorkerDiedError) -
     )
     found.__cause__ = error
     return found
+
+
+def timed_out(rows: list[int], limit: float | None) -> StepTimeoutError:
+    """Return the error that tells of rows that hung twice."""
+    named = f"row {rows[0]}" if len(rows) == 1 else f"rows {', '.join(map(str, rows))}"
+    return StepTimeoutError(
+        f"{named} took longer than step_timeout={limit} seconds, and hung again in a fresh worker; "
+        "the environment hangs in this state, or needs a larger step_timeout",
+        rows,
+    )

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -22,6 +22,13 @@ from plangym_like.batches import Inputs, Layout, Leaf, Rows
 REGIONS = ("inputs", "states", "observations", "outcomes")
 _ALIGN = 64
 Memory = NDArray[np.uint8]
+_SHARED = {
+    "observation_space": "observation space",
+    "action_space": "action space",
+    "format": "meaning of states",
+    "columns": "set of info columns",
+    "plain_infos": "presence of other infos",
+}
 
 
 class Shape(NamedTuple):
@@ -51,6 +58,22 @@ class Shape(NamedTuple):
             states,
             observations,
         )
+
+
+def common_layout(layouts: Sequence[Layout]) -> Layout:
+    """Return the layout that all of them are; `ValueError` where they differ."""
+    first = layouts[0]
+    for index, layout in enumerate(layouts[1:], 1):
+        for name, what in _SHARED.items():
+            one, other = getattr(first, name), getattr(layout, name)
+            if one != other:
+                if name == "format":
+                    one, other = one.meaning, other.meaning
+                raise ValueError(
+                    f"the environments of a BatchEnv are all alike, but the {what} of env 0 is "
+                    f"{one} and that of env {index} is {other}"
+                )
+    return first
 
 
 @lru_cache(maxsize=8)

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, cast
 from plangym_like.batches import Rows, split
 from plangym_like.errors import StepTimeoutError, WorkerDiedError
 from plangym_like.parallel.lane import Report, faded_minimum, portion
-from plangym_like.parallel.mortality import poisoned
+from plangym_like.parallel.mortality import poisoned, timed_out
 from plangym_like.parallel.remote_errors import unpack_exception
 from plangym_like.parallel.worker_lane import WorkerLane
 
@@ -83,6 +83,8 @@ class Schedule:
         self._outran: set[int] = set()
         self._hung: set[int] = set()
         self._masked = masked
+        # Whether some results come with what lanes say at their end, beside those in memory.
+        self._told = masked or rows.infos is not None or isinstance(rows.observations, list)
         self.errors: dict[int, Exception] = {}
         self._own = (0, 0)
         self._failure: tuple[int, Exception] | None = None
@@ -106,7 +108,7 @@ class Schedule:
 
     def _hand(self, lane: WorkerLane, start: int, stop: int, *, alone: bool = False) -> None:
         lane.alone = alone
-        self._house.stats.rows_sent += stop - start
+        self._house.tally.rows_sent += stop - start
         most = stop
         if stop == self._own[0] and not alone:
             most = min(stop + (stop - start) // _AHEAD, self._own[1])
@@ -122,13 +124,27 @@ class Schedule:
             if start >= stop:
                 if self._failure is not None and not self._below_failure():
                     return True
-                if not (self._pending or self._suspects or any(lane.busy for lane in self._lanes)):
+                if not (self._pending or self._suspects) and self._all_done():
                     return True
             left = until - time.monotonic()
             if left <= 0:
                 return False
             if start >= stop:
-                self._house.wait(min(left, self._nap()))
+                self._house.wait(min(left, self._nap()), watch=not self._eventful)
+
+    def _all_done(self) -> bool:
+        """Return whether no lane has rows; those that are seen to be done are not waited for."""
+        busy = [lane for lane in self._lanes if lane.busy]
+        if self._eventful or not all(lane.finished and lane.unheard is None for lane in busy):
+            return not busy
+        for lane in busy:
+            lane.leave()
+        return True
+
+    @property
+    def _eventful(self) -> bool:
+        """Whether what lanes say is awaited."""
+        return self._told or self._careful or self._failure is not None
 
     @property
     def failure(self) -> Exception | None:
@@ -136,16 +152,16 @@ class Schedule:
         if self._failure is None:
             return None
         if isinstance(self._failure[1], StepTimeoutError):
-            return self._timed_out(sorted(self._hung))
+            return timed_out(sorted(self._hung), self._house.step_timeout)
         return self._failure[1]
 
     def _step_own(self) -> None:
         """Step rows here, the last first, until it is time to look at the other lanes."""
-        until = time.perf_counter() + _LOOK_SECONDS
+        house, until = self._house, time.perf_counter() + _LOOK_SECONDS
         while self._own[0] < self._own[1]:
             start, stop = self._own
-            middle = stop - portion(stop - start, self._house.seconds_per_row)
-            self._rows.clock = self._house.stats.clock.sample(stop - middle)
+            middle = stop - portion(stop - start, house.seconds_per_row)
+            self._rows.clock = house.tally.clock.sample(stop - middle)
             begun = time.perf_counter()
             assert self._step_here is not None
             try:
@@ -154,10 +170,9 @@ class Schedule:
                 self._fail(int(self._rows.cursor[0]), error)
                 return
             now = time.perf_counter()
-            self._house.stats.seconds_here += now - begun
-            self._house.seconds_per_row = faded_minimum(
-                self._house.seconds_per_row, (now - begun) / (stop - middle)
-            )
+            house.tally.seconds_here += now - begun
+            each = (now - begun) / (stop - middle)
+            house.seconds_per_row = faded_minimum(house.seconds_per_row, each)
             self._own = (start, middle)
             self._pass_on()
             if now > until or any(lane.busy and lane.left == 0 for lane in self._lanes):
@@ -170,7 +185,7 @@ class Schedule:
             more = min((stop - start - lane.ahead) // 2, lane.most - start)
             if lane.busy and lane.stop == start and more > 0:
                 self._own = (start + more, stop)
-                self._house.stats.rows_sent += more
+                self._house.tally.rows_sent += more
                 lane.end_at(start + more)
 
     def _feed(self) -> None:
@@ -211,7 +226,7 @@ class Schedule:
         ours = (stop - start) // 2
         if max(ours, theirs) < least:
             return None
-        self._house.stats.steals += 1
+        self._house.tally.steals += 1
         if victim is None or ours >= theirs:
             self._own = (start + ours, stop)
             return start, start + ours
@@ -221,6 +236,7 @@ class Schedule:
     # Hearing from lanes
 
     def _settle_lanes(self) -> None:
+        self._house.hear_late()
         for lane in self._lanes:
             if lane.job is not None:
                 if lane.job.done():
@@ -253,18 +269,12 @@ class Schedule:
 
     def _note_alive(self, lane: WorkerLane, report: Report) -> None:
         """Learn from a lane that has done its rows."""
-        house = self._house
-        if (count := report.stop - lane.start) > 0:
-            house.mortality.note_rows_done()
-            house.stats.seconds_on_lanes += report.seconds
-            if report.phases:
-                house.stats.note_phases(report.phases)
-            house.slowest_row = max(house.slowest_row * 0.9, report.seconds / count)
-            if lane.alone and self._deaths[lane.start]:
+        self._house.note_rows_done(report, report.stop - lane.start)
+        if lane.alone and report.stop > lane.start:
+            self._outran.discard(lane.start)
+            if self._deaths[lane.start]:
                 # The row was innocent: its worker was killed by something else.
-                house.mortality.note_stray()
-            if lane.alone:
-                self._outran.discard(lane.start)
+                self._house.mortality.note_stray()
 
     def _mourn(self, lane: WorkerLane, error: WorkerDiedError) -> None:
         """Hand out a dead lane's unfinished rows again, the one that was running on its own."""
@@ -298,10 +308,8 @@ class Schedule:
 
     def _take_back(self, lane: WorkerLane) -> tuple[int, int, int]:
         """Return a lost lane's rows: the first to do again, the one it was in, and the end."""
-        # What a lane reports at its end is lost, even of rows that are done in shared memory.
-        reports = self._rows.infos is not None or isinstance(self._rows.observations, list)
-        start = lane.start if reports or self._masked else lane.done
-        return start, lane.cursor, lane.reach
+        # What a lane would have told is lost, even of rows that are done in shared memory.
+        return lane.start if self._told else lane.done, lane.cursor, lane.reach
 
     def _retry(self, start: int, row: int, stop: int) -> None:
         """Hand out again all rows from `start` to `stop` but `row`, and those that are lost."""
@@ -310,7 +318,7 @@ class Schedule:
             if first < last:
                 self._pending.append((first, last))
             first = last + 1
-        self._house.stats.rows_retried += max(0, stop - start)
+        self._house.tally.rows_retried += max(0, stop - start)
 
     def _watch(self, lane: WorkerLane) -> None:
         """Replace a worker that hangs; its row is tried once more, for a short while."""
@@ -327,27 +335,18 @@ class Schedule:
             patience = limit
         if lane.idle_seconds() <= patience:
             return
-        self._house.stats.timeouts += 1
+        self._house.tally.timeouts += 1
         self._house.restart(lane)
         if not begun:
             row = stop
         elif again:
             self._hung.add(row)
             self._outran.discard(row)
-            self._lose(row, self._timed_out([row]))
+            self._lose(row, timed_out([row], limit))
         else:
             self._outran.add(row)
             self._suspect(row)
         self._retry(start, row, stop)
-
-    def _timed_out(self, rows: list[int]) -> StepTimeoutError:
-        named = f"row {rows[0]}" if len(rows) == 1 else f"rows {', '.join(map(str, rows))}"
-        return StepTimeoutError(
-            f"{named} took longer than step_timeout={self._house.step_timeout} seconds, and hung "
-            "again in a fresh worker; the environment hangs in this state, or needs a larger "
-            "step_timeout",
-            rows,
-        )
 
     # Failing
 

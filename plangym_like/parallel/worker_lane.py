@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import platform
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -10,6 +12,7 @@ from plangym_like.parallel.external_process import ExternalProcess
 from plangym_like.parallel.lane import (
     CURSOR,
     DONE,
+    LEFT,
     LIMIT,
     REACH,
     Job,
@@ -19,6 +22,12 @@ from plangym_like.parallel.lane import (
     run_job,
 )
 from plangym_like.parallel.shared_memory import SharedBlock
+
+# How long a lane that has left its rows may take to say so.
+_SAY_SECONDS = 1.0
+# Whose cores see the writes of another in the order in which they were made, so that the word of a
+# lane in shared memory is true of its rows there. Elsewhere only a message is.
+_ORDERED = platform.machine() in ("x86_64", "AMD64")
 
 
 class WorkerLane:
@@ -32,6 +41,8 @@ class WorkerLane:
         Whether it was given a single row to find out if that row kills.
     lost : bool
         Whether nobody knows what it is doing, because sending rows to it was interrupted.
+    unheard : (Promise, int) or None
+        The report that `leave` did not wait for, and the first of the rows that it is about.
     """
 
     def __init__(self, process: ExternalProcess, index: int, control: SharedBlock) -> None:
@@ -42,6 +53,7 @@ class WorkerLane:
         self.start = self.stop = self.most = 0
         self.alone = self.lost = False
         self.job: Any = None
+        self.unheard: tuple[Any, int] | None = None
         self.known: set[int] = set()
         self._attached: Sequence[int] = ()
         self._pid = process.pid
@@ -88,6 +100,12 @@ class WorkerLane:
         return max(0, self.stop - self.done) if self.busy else 0
 
     @property
+    def finished(self) -> bool:
+        """Whether all its rows are seen to be done, which is some time before it says so."""
+        line = self.line
+        return _ORDERED and self.busy and bool(line[LEFT]) and int(line[DONE]) >= self.stop
+
+    @property
     def unbegun(self) -> int:
         """How many rows it has not begun, so that they may be taken from it."""
         return max(0, self.stop - int(self.line[REACH])) if self.busy else 0
@@ -110,7 +128,7 @@ class WorkerLane:
             self.known.clear()
         self.start, self.stop, self.most = start, stop, most
         line = self.line
-        line[CURSOR], line[LIMIT], line[DONE], line[REACH] = -1, stop, start, start
+        line[CURSOR], line[LIMIT], line[DONE], line[REACH], line[LEFT] = -1, stop, start, start, 0
         fresh = [block for block in (self._control, *blocks) if block.number not in self.known]
         job: Job = make_job(
             lane=self.index,
@@ -137,6 +155,22 @@ class WorkerLane:
         self.stop = stop
         self.line[LIMIT] = stop
 
+    def leave(self) -> None:
+        """Have done with a lane that has finished; what it says of its rows is heard later."""
+        self.unheard, self.job = (self.job, self.start), None
+
+    def late_report(self, *, patient: bool) -> tuple[Report, int] | None:
+        """Return what it still had to say, if it has said it, and of how many rows.
+
+        `patient`: wait for it. Whatever has happened to the worker since, its rows are done.
+        """
+        if self.unheard is not None and (patient or self.unheard[0].done()):
+            (promise, start), self.unheard = self.unheard, None
+            with contextlib.suppress(Exception):
+                report: Report = promise(_SAY_SECONDS)
+                return report, report.stop - start
+        return None
+
     def report(self) -> Report:
         """Return what it says of its rows; raises what stepping them raised."""
         promise, self.job = self.job, None
@@ -158,7 +192,7 @@ class WorkerLane:
 
     def restart(self) -> None:
         """Replace a dead or hung process by a fresh one; its rows are forgotten."""
-        self.job = None
+        self.job = self.unheard = None
         self.known.clear()
         self.process.restart()
         self._greeting = self.process.apply(greet)

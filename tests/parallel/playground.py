@@ -162,6 +162,19 @@ def get_stuck(action: int) -> None:
     ctypes.PyDLL(None).sleep(600)
 
 
+def hesitate(action: int) -> None:
+    """Take half a second from now on, whenever rows are done, before saying so."""
+    from plangym_like.parallel import lane
+
+    make_report = lane.Report
+
+    def report(*args: Any) -> Any:
+        time.sleep(0.5)
+        return make_report(*args)
+
+    lane.Report = report  # type: ignore[assignment,misc]
+
+
 class Meeting:
     """Harm, or none: a worker says that it is here, and waits until the test lets it go on."""
 

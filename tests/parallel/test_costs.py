@@ -65,3 +65,13 @@ def test_to_compare_ways_that_cost_the_same_costs_little() -> None:
         last = way
         spent += seconds
     assert spent < 3000 * 0.0006 / 0.97
+
+
+def test_what_it_cost_beside_busy_programs_is_not_made_up_for_long() -> None:
+    costs = Costs()
+    ways = []
+    for index in range(1500):
+        ways.append(costs.send(256, 1))
+        sent, here = (0.1, 0.014) if index < 60 else (0.004, 0.007)
+        costs.note(256, 1, seconds=sent if ways[-1] else here, sent=ways[-1])
+    assert sum(ways[500:]) > 970

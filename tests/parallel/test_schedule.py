@@ -23,6 +23,7 @@ from playground import (
     ScribblingEnv,
     Trap,
     get_stuck,
+    hesitate,
     kill_itself,
     leave,
     read_nowhere,
@@ -38,7 +39,7 @@ from plangym_like.errors import (
     StepTimeoutError,
     WorkerStartError,
 )
-from plangym_like.parallel import batch_env
+from plangym_like.parallel import batch_env, watch, worker_lane
 from plangym_like.parallel.parallel_env import ParallelEnv
 from plangym_like.parallel.schedule import Schedule
 from plangym_like.parallel.stats import Stats
@@ -169,6 +170,36 @@ def test_the_caller_takes_over_what_a_slow_lane_has_left(
     assert env.stats.steals >= 1
 
 
+@pytest.mark.skipif(not worker_lane._ORDERED, reason="only a message says that rows are done")
+@pytest.mark.parametrize("killed", [False, True])
+def test_rows_that_are_seen_to_be_done_are_not_waited_for(
+    serial: CounterEnv,
+    lanes: Any,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    killed: bool,
+) -> None:
+    # Only as long as it is awake does this process see what happens in memory.
+    monkeypatch.setattr(watch, "_SPIN_SECONDS", 0.3)
+    env = lanes(Trap(hesitate, [0, 9], tmp_path))
+    # Infos of plain steps come with what a worker says; a rollout has none.
+    plans, state = np.arange(10)[:, None], serial.get_state()
+    expected = serial.rollout_batch(plans, state)
+    begun = time.monotonic()
+    first = env.rollout_batch(plans, state)
+    assert time.monotonic() - begun < 0.4
+    assert_same(first, expected)
+    if killed:
+        for process in env.batch_env:
+            process.kill()
+    else:
+        assert env.stats.seconds_on_lanes > 0
+        assert time.monotonic() - begun > 0.5
+    assert_same(env.rollout_batch(plans, state), expected)
+    assert env.stats.deaths == 2 * killed
+    assert_same(first, expected)
+
+
 @pytest.mark.parametrize(("done", "stop"), [(0, 100), (98, 106)], ids=["slow", "quick"])
 def test_a_quick_lane_is_given_more_without_a_message(done: int, stop: int) -> None:
     class Lane:
@@ -187,8 +218,8 @@ def test_a_quick_lane_is_given_more_without_a_message(done: int, stop: int) -> N
         lane.busy, lane.stop, lane.most = True, stop, most
 
     lane, stepped = Lane(), []
-    house: Any = SimpleNamespace(lanes=[lane], stats=Stats(), seconds_per_row=1e-3)
-    rows: Any = SimpleNamespace(inputs=SimpleNamespace(count=200))
+    house: Any = SimpleNamespace(lanes=[lane], tally=Stats(), seconds_per_row=1e-3)
+    rows: Any = SimpleNamespace(inputs=SimpleNamespace(count=200), infos=None, observations=None)
     schedule = Schedule(house, rows, send, lambda first, last: stepped.extend(range(first, last)))
     schedule.launch(here=True)
     assert (lane.stop, lane.most) == (100, 106)
@@ -196,7 +227,7 @@ def test_a_quick_lane_is_given_more_without_a_message(done: int, stop: int) -> N
         schedule._step_own()
     assert lane.stop == stop
     assert sorted(stepped) == list(range(stop, 200))
-    assert house.stats.rows_sent == stop and house.stats.steals == 0
+    assert house.tally.rows_sent == stop and house.tally.steals == 0
 
 
 def test_a_lane_that_is_not_ready_yet_holds_nothing_up(

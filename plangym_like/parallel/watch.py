@@ -1,0 +1,53 @@
+"""`Watch`: waiting for word from workers."""
+
+from __future__ import annotations
+
+import select
+import time
+from collections.abc import Sequence
+
+from plangym_like.parallel.worker_lane import WorkerLane
+
+# The last rows take little longer in other lanes than here, and waking up costs as much.
+_SPIN_SECONDS = 3e-4
+
+
+class Watch:
+    """Looks out for replies and deaths, and for rows that are done in shared memory.
+
+    Parameters
+    ----------
+    lanes : sequence of WorkerLane
+    """
+
+    def __init__(self, lanes: Sequence[WorkerLane]) -> None:
+        self._lanes = lanes
+        self._poller = select.poll()
+        self._watched: set[int] = set()
+
+    def wait(self, seconds: float, *, finished: bool) -> float:
+        """Wait for `seconds` at most, first awake and then asleep; return how long it was.
+
+        `finished`: to see a lane that has finished its rows is enough.
+        """
+        self._look_at_all()
+        begun = time.perf_counter()
+        until = begun + min(seconds, _SPIN_SECONDS)
+        while not self._poller.poll(0):
+            if finished and any(lane.finished for lane in self._lanes):
+                break
+            if time.perf_counter() > until:
+                self._poller.poll(max(0.0, seconds - _SPIN_SECONDS) * 1000)
+                break
+        return time.perf_counter() - begun
+
+    def _look_at_all(self) -> None:
+        watched: set[int] = set()
+        for lane in self._lanes:
+            watched.update((lane.process.fileno(), lane.process.sentinel or -1))
+        watched.discard(-1)
+        if watched != self._watched:
+            self._poller = select.poll()
+            for fd in watched:
+                self._poller.register(fd, select.POLLIN)
+            self._watched = watched
