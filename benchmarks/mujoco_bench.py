@@ -137,8 +137,9 @@ def markdown(results: dict[str, Any]) -> str:
     here = results["machine"]
     method = (
         f"Measured on {here['cores']} cores ({here['cpu']}), load {here['load_at_start']} at the "
-        f"start, in one run: each contender in a process of its own, slices of {results['seconds']} s "
-        f"interleaved, medians of {results['rounds']} rounds. A ratio is the median of the rounds' ratios."
+        "start, in one run: each contender in a process of its own, slices of "
+        f"{results['seconds']} s interleaved, medians of {results['rounds']} rounds. A ratio is "
+        "the median of the rounds' ratios."
     )
     lines = [method, ""]
     for task in results["tasks"]:

@@ -18,7 +18,7 @@ _MEMORY, _SPOILT = 4, 1.25
 # What is lost by trying the slower way again, and by changing over, is at most one part in so many
 # of all: the first of the two, and fewer and fewer down to the second while it stays the slower
 # one. The first batch after a change says little: workers that were not needed are asleep.
-_RETRY, _RETRY_LATER = 32, 256
+_RETRY, _RETRY_LATER = 64, 256
 # What was lost while other programs had the cores is not to be made up for long after: so many
 # batches' time at most.
 _OWED = 4.0
