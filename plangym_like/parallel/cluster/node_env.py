@@ -15,6 +15,7 @@ from plangym_like.parallel.parallel_env import ParallelEnv
 from plangym_like.parallel.placement import place, signature
 from plangym_like.parallel.registered import know, spec_of
 from plangym_like.parallel.remote_errors import pack_exception
+from plangym_like.parallel.stats import Stats
 from plangym_like.states import Row, adopt_session_key, session_key
 
 
@@ -85,7 +86,9 @@ class NodeEnv:
         except Exception as error:
             harvest.error = pack_exception(error, skip_frames=1)
         harvest.seconds = time.perf_counter() - begun
-        harvest.counts, harvest.phases = self._news(env), env.stats.clock.take()
+        # What workers say once their rows are seen to be done goes along with the next chunk.
+        tally = env.batch_env.tally
+        harvest.counts, harvest.phases = self._news(tally), tally.clock.take()
         return harvest
 
     def _run_near(self, env: ParallelEnv, order: Order, near: NearOrder, harvest: Harvest) -> None:
@@ -104,10 +107,10 @@ class NodeEnv:
         for pool in self._given.values():
             pool.forget(lambda number: any(number in lane.known for lane in workers.lanes))
 
-    def _news(self, env: ParallelEnv) -> dict[str, int]:
+    def _news(self, tally: Stats) -> dict[str, int]:
         """Return by how much the counters have grown since the last time."""
-        names = {item.name for item in fields(env.stats)} - _TOLD_OTHERWISE
-        counts = {name: getattr(env.stats, name) for name in names}
+        names = {item.name for item in fields(tally)} - _TOLD_OTHERWISE
+        counts = {name: getattr(tally, name) for name in names}
         news = {name: count - self._told.get(name, 0) for name, count in counts.items()}
         self._told = counts
         return {name: count for name, count in news.items() if count}
