@@ -59,6 +59,11 @@ class Rows:
     cursor: NDArray[np.int64] = field(default_factory=lambda: np.zeros(1, np.int64))
     clock: PhaseClock | None = None
 
+    @property
+    def have_objects(self) -> bool:
+        """Whether some results are objects, which no shared memory holds."""
+        return self.infos is not None or isinstance(self.observations, list)
+
 
 class Layout:
     """What an environment's batches look like; the same on every side of a process border.

@@ -135,7 +135,7 @@ def _rows_of(layout: Layout, job: Job) -> Rows:
         actions[job.start : job.stop] = job.actions
     regions = {region: _blocks[number] for region, number in job.blocks.items()}
     rows = place(layout, job.shape, regions, actions)
-    if actions is None and rows.infos is None and not isinstance(rows.observations, list):
+    if actions is None and not rows.have_objects:
         if len(_placed) >= _KEPT_PLACES:
             _placed.clear()
         _placed[key] = rows

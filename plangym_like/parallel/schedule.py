@@ -84,7 +84,7 @@ class Schedule:
         self._hung: set[int] = set()
         self._masked = masked
         # Whether some results come with what lanes say at their end, beside those in memory.
-        self._told = masked or rows.infos is not None or isinstance(rows.observations, list)
+        self._told = masked or rows.have_objects
         self.errors: dict[int, Exception] = {}
         self._own = (0, 0)
         self._failure: tuple[int, Exception] | None = None

@@ -77,7 +77,7 @@ def assert_episodes_equal_gymnasiums(name: str, steps: int, **kwargs: Any) -> No
     ],
 )
 def test_seeded_episodes_equal_gymnasiums(name, kwargs):
-    assert_episodes_equal_gymnasiums(name, 100, **kwargs)
+    assert_episodes_equal_gymnasiums(name, 150, **kwargs)
 
 
 def assert_every_state_continues(name: str, steps: int) -> None:
@@ -128,7 +128,7 @@ def test_every_state_of_every_game_continues(name):
 @pytest.mark.full
 @pytest.mark.parametrize("name", [name for name in GAMES if name not in SETTLED])
 def test_seeded_episodes_of_every_game_equal_gymnasiums(name):
-    assert_episodes_equal_gymnasiums(name, 150)
+    assert_episodes_equal_gymnasiums(name, 200)
 
 
 @pytest.mark.parametrize(("game", "loads"), [("MsPacman", 0), ("Solaris", 3)])

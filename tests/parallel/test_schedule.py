@@ -219,7 +219,7 @@ def test_a_quick_lane_is_given_more_without_a_message(done: int, stop: int) -> N
 
     lane, stepped = Lane(), []
     house: Any = SimpleNamespace(lanes=[lane], tally=Stats(), seconds_per_row=1e-3)
-    rows: Any = SimpleNamespace(inputs=SimpleNamespace(count=200), infos=None, observations=None)
+    rows: Any = SimpleNamespace(inputs=SimpleNamespace(count=200), have_objects=False)
     schedule = Schedule(house, rows, send, lambda first, last: stepped.extend(range(first, last)))
     schedule.launch(here=True)
     assert (lane.stop, lane.most) == (100, 106)
