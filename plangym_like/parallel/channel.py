@@ -120,6 +120,8 @@ class Channel:
     def pass_on(self, deliver: Deliver) -> bool:
         """Pass on all complete messages taken in so far, and return whether there were any."""
         chunks = self._chunks
+        if not chunks:
+            return False
         if len(chunks) > 1:
             if len(chunks[0]) < HEADER.size:
                 chunks[:] = [b"".join(chunks)]

@@ -11,6 +11,7 @@ import pytest
 from residents import Resident, run_script
 
 from plangym_like.errors import ClosedError
+from plangym_like.parallel.channel import Channel
 from plangym_like.parallel.external_process import ExternalProcess
 
 
@@ -164,6 +165,27 @@ print(num_handled >= 400, num_refused < num_handled // 2, wrong)
 def test_a_signal_handler_may_use_the_worker_that_it_interrupts() -> None:
     result = run_script(HANDLER_THAT_CALLS)
     assert (result.stdout, result.stderr) == ("True True []\n", "")
+
+
+def test_a_signal_handler_takes_in_what_was_about_to_be_passed_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with ExternalProcess(Resident) as process:
+        process.wait_ready(10)
+        heard: list[object] = []
+
+        def interrupted(channel: Channel) -> bool:
+            # As if a signal came right behind the question, while a message is there in part.
+            unread = bool(channel._chunks)
+            if unread and not heard:
+                heard.append(None)
+                heard[0] = process.call("echo", "handler")(10)
+            return unread
+
+        monkeypatch.setattr(Channel, "unread", property(interrupted))
+        blob = b"x" * 3_000_000
+        assert process.call("echo", blob)(10) == blob
+        assert heard == ["handler"]
 
 
 INTERRUPTED = """
