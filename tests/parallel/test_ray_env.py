@@ -185,6 +185,28 @@ def test_actors_of_this_machine_get_nothing_over_the_network(
     assert 0 < sent < 4000 * (plain.state_nbytes + 8)
 
 
+def test_an_actor_of_this_machine_alone_is_called_past_ray(
+    cluster: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    serial = plangym_like.make(Diary)
+    state = serial.reset(seed=1).state
+    serial.action_space.seed(0)
+    actions = [serial.action_space.sample() for _ in range(300)]
+    expected = serial.step_batch(actions, state)
+    with make(Diary, n_workers=1) as env:
+        (lane,) = env.batch_env.lanes
+        until = time.monotonic() + 20
+        while lane._line._spare.alive and time.monotonic() < until:
+            env.step_batch(actions[:2], state)
+        with monkeypatch.context() as patch:
+            patch.setattr(lane, "_actor", None)
+            assert_same(env.step_batch(actions[:9], state), serial.step_batch(actions[:9], state))
+            # So many actions, which are objects here, are more than the line takes.
+            with pytest.raises(AttributeError, match="run"):
+                env.step_batch(actions, state)
+        assert_same(env.step_batch(actions, state), expected)
+
+
 def test_exceptions_arrive_as_what_they_were(cluster: Any, plain: CounterEnv) -> None:
     state = plain.reset(seed=0).state
     with counters(Trap(refuse, [77, 150, 190])) as env:

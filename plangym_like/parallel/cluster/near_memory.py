@@ -170,4 +170,9 @@ class GivenPools(dict[str, BlockPool]):
 
 
 def _open(pid: int, fd: int) -> int:
-    return os.open(f"/proc/{pid}/fd/{fd}", os.O_RDWR | os.O_CLOEXEC)
+    return os.open(descriptor_path(pid, fd), os.O_RDWR | os.O_CLOEXEC)
+
+
+def descriptor_path(pid: int, fd: int) -> str:
+    """Return where a process that may can open what descriptor `fd` of another stands for."""
+    return f"/proc/{pid}/fd/{fd}"

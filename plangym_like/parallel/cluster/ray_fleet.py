@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import select
 import time
 from collections.abc import Callable
 from typing import Any
@@ -27,6 +28,8 @@ logger = logging.getLogger("plangym_like")
 
 _SURVEY_SECONDS = 1.0
 _GOODBYE_SECONDS = 1.0
+# For how long to listen to nothing but lines while something is to come from Ray.
+_ELSEWHERE_SECONDS = 2e-3
 _FAILED_STARTS = 3
 # Without any actor, and nothing stepped here: how long to wait for the cluster to give a place.
 _PATIENCE_SECONDS = 120.0
@@ -164,6 +167,11 @@ class RayFleet:
         """Whether any actor does."""
         return any(lane.ready for lane in self.lanes)
 
+    @property
+    def all_near(self) -> bool:
+        """Whether every actor that stands shares memory with this process."""
+        return all(lane.near for lane in self.lanes if lane.ready)
+
     def is_alive(self, node: str) -> bool:
         """Return whether `node` was in the cluster at the last look."""
         return not node or node in self._nodes
@@ -172,15 +180,30 @@ class RayFleet:
 
     def wait(self, seconds: float) -> list[tuple[RayLane, Any]]:
         """Return whatever actors have answered, waiting up to `seconds` for the first."""
+        if lines := {lane.line: lane for lane in self.lanes if lane.line >= 0}:
+            if heard := self._listen(lines, seconds):
+                return heard
+            seconds = 0.0
         owners = {ref: lane for lane in self.lanes for ref in lane.refs}
         if not owners:
-            time.sleep(min(seconds, 0.05))
+            if seconds:
+                time.sleep(min(seconds, 0.05))
             return []
         ray, refs = load(), list(owners)
         ready, _ = ray.wait(refs, num_returns=1, timeout=seconds)
         if ready and len(refs) > 1:
             ready, _ = ray.wait(refs, num_returns=len(refs), timeout=0)
         return [(owners[ref], ref) for ref in ready]
+
+    def _listen(self, lines: dict[int, RayLane], seconds: float) -> list[tuple[RayLane, Any]]:
+        """Return what actors have answered on their lines, as `wait` does."""
+        poller = select.poll()
+        for descriptor in lines:
+            poller.register(descriptor, select.POLLIN)
+        if any(lane.refs for lane in self.lanes):
+            seconds = min(seconds, _ELSEWHERE_SECONDS)
+        ready = [lines[descriptor] for descriptor, _ in poller.poll(1000 * seconds)]
+        return [(lane, number) for lane in ready for number in lane.listen()]
 
     def wait_ready(self, timeout: float | None = None) -> None:
         """Wait until every actor that has been asked for stands.
@@ -230,7 +253,8 @@ class RayFleet:
         if failure is None:
             lane.greeting, lane.pid = None, greeting.pid
             # Machines of one name, as those that a test pretends to have, are still apart.
-            lane.near = greeting.near and lane.place.node in ("", self._here)
+            if greeting.near and lane.place.node in ("", self._here):
+                lane.come_near()
             self._ever_ready = True
             self._failed_starts.pop(key, None)
             self.stats.actors = sum(lane.ready for lane in self.lanes)

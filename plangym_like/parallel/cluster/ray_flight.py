@@ -107,7 +107,8 @@ class RayFlight(Landing):
             states = self._rows.inputs.states
             own = states if len(states) == 1 else states[chunk.start : chunk.stop]
             order = self._order(chunk, None)
-            lane.send_near(self._schedule, chunk, pool.layout, order, own)
+            by_line = pool.fleet.all_near
+            lane.send_near(self._schedule, chunk, pool.layout, order, own, by_line=by_line)
         else:
             self._send_far(lane, chunk)
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from plangym_like.parallel import nursery
@@ -10,6 +12,7 @@ from plangym_like.parallel.cluster.surroundings import settle_in
 
 if TYPE_CHECKING:
     from plangym_like.parallel.cluster.chunk import Harvest, Order
+    from plangym_like.parallel.cluster.near_line import Address
     from plangym_like.parallel.cluster.near_memory import Proof
     from plangym_like.parallel.cluster.node_env import Greeting, NodeEnv
     from plangym_like.states import Row
@@ -42,6 +45,13 @@ class RayHost:
     def greet(self, proof: Proof) -> Greeting:
         """Make the environment and its processes."""
         return self._stepper.submit(self._greet, proof).result()
+
+    def listen(self, address: Address) -> None:
+        """Take orders from a `NearLine` as well, from now on; returns at once."""
+        from plangym_like.parallel.cluster.near_line import answer
+
+        run = partial(self.run, states=None)
+        threading.Thread(target=answer, args=(address, run), daemon=True).start()
 
     def run(self, order: Order, states: Row | None) -> Harvest:
         """Step a chunk; what stepping it raises is part of the harvest."""

@@ -10,6 +10,7 @@ from typing import Any
 from plangym_like.batches import Layout
 from plangym_like.parallel.cluster.chunk import Chunk, Harvest, Order
 from plangym_like.parallel.cluster.claims import claims
+from plangym_like.parallel.cluster.near_line import NearLine
 from plangym_like.parallel.cluster.near_memory import NearMemory, Proof
 from plangym_like.parallel.cluster.places import Place
 from plangym_like.parallel.cluster.ray_host import CONCURRENCY, RayHost
@@ -40,8 +41,9 @@ class RayLane:
 
     Attributes
     ----------
-    tasks : dict of ObjectRef to (owner, Chunk)
-        What it has been sent and has not answered, in order; the owner is the batch.
+    tasks : dict of (ObjectRef or int) to (owner, Chunk)
+        What it has been sent and has not answered, in order; the owner is the batch. Those sent by
+        its line have numbers.
     pid : int
         Of its own process, on its machine; 0 until it stands.
     near : bool
@@ -56,6 +58,7 @@ class RayLane:
         self.seconds_per_row = 0.0
         self.pid = 0
         self.near = False
+        self._line: NearLine | None = None
         self._resting: list[NearMemory] = []
         self._given: dict[Any, NearMemory] = {}
         self._actor = _host_class().options(**options).remote(surroundings(), recipe)
@@ -68,25 +71,49 @@ class RayLane:
 
     @property
     def refs(self) -> list[Any]:
-        """What it owes."""
-        return [*self.tasks] if self.greeting is None else [self.greeting]
+        """What it owes to Ray."""
+        if self.greeting is not None:
+            return [self.greeting]
+        return [key for key in self.tasks if not isinstance(key, int)]
+
+    @property
+    def line(self) -> int:
+        """The descriptor of its line, if it owes anything there; else -1."""
+        if self._line is None or not any(isinstance(key, int) for key in self.tasks):
+            return -1
+        return self._line.fileno()
 
     @property
     def speed(self) -> float:
         """Rows per second; infinite before the first measurement."""
         return 1.0 / self.seconds_per_row if self.seconds_per_row else float("inf")
 
+    def come_near(self) -> None:
+        """Share memory with the actor from now on, and lay a line to it."""
+        self.near = True
+        self._line = NearLine()
+        self._actor.listen.remote(self._line.address)
+
     def send(self, owner: Any, chunk: Chunk, order: Order, states: Any) -> None:
         """Have `chunk` stepped."""
+        self._send(owner, chunk, self._actor.run.remote(order, states))
+
+    def _send(self, owner: Any, chunk: Chunk, key: Any) -> None:
         chunk.sent_at = time.monotonic()
-        ref = self._actor.run.remote(order, states)
-        self.tasks[ref] = owner, chunk
+        self.tasks[key] = owner, chunk
         chunk.copies += 1
 
     def send_near(
-        self, owner: Any, chunk: Chunk, layout: Layout, order: Order, states: Row
+        self,
+        owner: Any,
+        chunk: Chunk,
+        layout: Layout,
+        order: Order,
+        states: Row,
+        *,
+        by_line: bool,
     ) -> None:
-        """Have `chunk` stepped where it lies in shared memory."""
+        """Have `chunk` stepped where it lies in shared memory; `by_line`: told so past Ray."""
         memory = self._resting.pop() if self._resting else NearMemory(next(_numbers))
         inputs = order.inputs(states)
         order.near = memory.put(
@@ -96,19 +123,56 @@ class RayLane:
         order.dt = 1
         if not isinstance(order.actions, list):
             order.actions = None
-        self.send(owner, chunk, order, None)
-        self._given[next(reversed(self.tasks))] = memory
+        key: Any = self._line.send(order) if by_line and self._line is not None else None
+        if key is None:
+            key = self._actor.run.remote(order, None)
+        self._send(owner, chunk, key)
+        self._given[key] = memory
 
-    def fetch(self, ref: Any, harvest: Harvest, layout: Layout) -> None:
+    def listen(self) -> list[int]:
+        """Return which tasks have been answered on its line; where that has ended, the first."""
+        assert self._line is not None
+        due = [key for key in self.tasks if isinstance(key, int)]
+        try:
+            heard = self._line.hear()
+        except EOFError:
+            return due[:1]
+        for number in heard:
+            if number not in due:  # whoever sent it was interrupted
+                self._line.take(number)
+        return [number for number in due if number in heard]
+
+    def harvest(self, key: Any) -> Harvest:
+        """Return what a task that has been answered gave.
+
+        Raises
+        ------
+        RayError
+            It was lost.
+        EOFError
+            The actor has ended.
+        """
+        found: Harvest
+        if isinstance(key, int):
+            assert self._line is not None
+            found = self._line.take(key)
+        else:
+            found = load().get(key)
+        return found
+
+    def fetch(self, key: Any, harvest: Harvest, layout: Layout) -> None:
         """Add to a harvest what lies in shared memory; it must be read before the next is sent."""
-        memory = self._given.pop(ref, None)
+        memory = self._given.pop(key, None)
         if memory is not None:
             if harvest.error is None:
                 harvest.take_rows(layout, memory.rows)
             self._resting.append(memory)
 
     def forget(self) -> None:
-        """Give all shared memory back, of an actor that is gone."""
+        """Give all shared memory back, and cut the line, of an actor that is gone."""
+        if self._line is not None:
+            self._line.close()
+            self._line = None
         for memory in (*self._resting, *self._given.values()):
             memory.close()
         self._resting.clear()

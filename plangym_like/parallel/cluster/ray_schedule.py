@@ -229,7 +229,7 @@ class RaySchedule:
         owner, chunk = lane.tasks.pop(ref)
         chunk.copies -= 1
         try:
-            harvest: Harvest = ray.get(ref)
+            harvest = lane.harvest(ref)
         except ray.exceptions.ObjectLostError as error:
             # The actor lives, but what it had to say was lost on the way.
             logger.warning("rows %d to %d were lost on their way: %s", *chunk.range, error)
@@ -238,7 +238,7 @@ class RaySchedule:
             if owner is self:
                 self._fail(chunk.start, error)
                 self._open.discard(chunk)
-        except ray.exceptions.RayError as error:
+        except (ray.exceptions.RayError, EOFError) as error:
             tasks = [(owner, chunk), *self._fleet.lose(lane, error)]
             self._take_back(tasks, suspect=self._fleet.is_alive(lane.place.node))
         else:
