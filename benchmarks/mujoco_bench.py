@@ -6,9 +6,10 @@ Run it from anywhere::
     python benchmarks/mujoco_bench.py --quick   # a rough look, writes nothing
     python benchmarks/mujoco_bench.py --python mujoco_plangym=/path/to/python
 
-``mujoco.rollout`` does the physics alone; ours come with next states, observations, rewards, flags
-and infos. Every contender lives in a process of its own and is measured in turn, for a second: the
-first batch after a pause, in which cores and workers fell asleep, takes a third longer.
+``mujoco.rollout`` does the physics alone, and beside it stands one that works out observations,
+rewards and flags from that; ours come with states to go on from and infos besides. Every contender
+lives in a process of its own and is measured in turn, for a second: the first batch after a pause,
+in which cores and workers fell asleep, takes a third longer.
 """
 
 from __future__ import annotations
@@ -28,7 +29,10 @@ ROWS, HORIZON = 256, 20
 
 @dataclass(frozen=True)
 class Task:
-    """One table: what is stepped, by whom, and which ratio is promised."""
+    """One table: what is stepped, by whom, and which ratio is promised.
+
+    ``also`` are further ratios that are told: a text, and the keys of two entries.
+    """
 
     key: str
     title: str
@@ -36,6 +40,7 @@ class Task:
     entries: tuple[Entry, ...]
     over: str
     at_least: float
+    also: tuple[tuple[str, str, str], ...] = ()
 
 
 def _ours(n_workers: int | None, horizon: int = 0) -> Entry:
@@ -45,10 +50,17 @@ def _ours(n_workers: int | None, horizon: int = 0) -> Entry:
     return Entry(key, label, "ours_mujoco", "ours", options)
 
 
-def _rollout(threads: int, horizon: int = 0) -> Entry:
-    label = f"mujoco.rollout, {threads} thread{'s' * (threads > 1)} (physics alone)"
-    options = {"threads": threads, "horizon": horizon}
-    return Entry(f"rollout_{threads}", label, "mujoco_rollout", "raw", options)
+def _rollout(threads: int, horizon: int = 0, *, told: bool = False) -> Entry:
+    what = "with observations, rewards, flags" if told else "physics alone"
+    label = f"mujoco.rollout, {threads} thread{'s' * (threads > 1)} ({what})"
+    options = {"threads": threads, "horizon": horizon, "told": told}
+    key = f"told_{threads}" if told else f"rollout_{threads}"
+    return Entry(key, label, "mujoco_rollout", "raw", options)
+
+
+def _cheetah(horizon: int = 0) -> tuple[Entry, ...]:
+    alone = _rollout(2, horizon), _rollout(1, horizon)
+    return _ours(2, horizon), _ours(None, horizon), *alone, _rollout(2, horizon, told=True)
 
 
 def _plangym(n_workers: int | None) -> Entry:
@@ -60,25 +72,33 @@ def _plangym(n_workers: int | None) -> Entry:
 def _robot(name: str) -> Task:
     everybody = (_ours(2), _ours(None), _rollout(2), _plangym(2), _plangym(None))
     title = f"{name}, {ROWS} states"
-    return Task(name, title, f"{name}-v5", everybody, "plangym_best", 2.0)
+    also = (
+        ("over plangym as its `make` gives it, serial", "ours", "plangym_serial"),
+        ("for comparison, mujoco.rollout over plangym, 2 workers", "rollout_2", "plangym"),
+    )
+    return Task(name, title, f"{name}-v5", everybody, "plangym_best", 2.0, also)
 
+
+_TOLD = (("over the same with its observations, rewards and flags", "ours", "told_2"),)
 
 TASKS = (
     Task(
         "HalfCheetah",
         f"HalfCheetah, {ROWS} states",
         "HalfCheetah-v5",
-        (_ours(2), _ours(None), _rollout(2), _rollout(1), _plangym(2), _plangym(None)),
+        (*_cheetah(), _plangym(2), _plangym(None)),
         "rollout_2",
         0.9,
+        _TOLD,
     ),
     Task(
         "HalfCheetah_plans",
         f"HalfCheetah, {ROWS} plans of {HORIZON} steps",
         "HalfCheetah-v5",
-        (_ours(2, HORIZON), _ours(None, HORIZON), _rollout(2, HORIZON), _rollout(1, HORIZON)),
+        _cheetah(HORIZON),
         "rollout_2",
         0.9,
+        _TOLD,
     ),
     _robot("Ant"),
     _robot("Humanoid"),
@@ -120,6 +140,11 @@ def measure(
         "promise": f"plangym_like, 2 workers, over {best.entry.label}",
         "at_least": task.at_least,
         "ratio": None if ratio is None else round(ratio, 3),
+        "also": {
+            text: round(found, 3)
+            for text, one, other in task.also
+            if (found := paired_ratio(figures[one], figures[other])) is not None
+        },
         "rows": [
             {
                 "label": figure.entry.label,
@@ -147,7 +172,8 @@ def markdown(results: dict[str, Any]) -> str:
         for row in task["rows"]:
             rate = f"{row['rate']:,}" if row["rate"] else f"none: {row['reason']}"
             lines.append(f"| {row['label']} | {rate} |")
-        lines += ["", f"{task['promise']}: **{task['ratio']}** (aim: {task['at_least']:g})", ""]
+        lines += ["", f"{task['promise']}: **{task['ratio']}** (aim: {task['at_least']:g})"]
+        lines += [f"; {text}: {ratio}" for text, ratio in task["also"].items()] + [""]
     return "\n".join(lines)
 
 
