@@ -6,11 +6,12 @@ state follows, then zeros.
 
 from __future__ import annotations
 
+import itertools
 import struct
 
 from ale_py import ALEState
 
-from plangym_like.batches import Rows, dt_of
+from plangym_like.batches import Rows
 from plangym_like.envs.ale_game import PlannableAle
 from plangym_like.errors import StateCapacityError
 from plangym_like.phases import OBSERVE, RESTORE, SAVE, STEP
@@ -26,11 +27,16 @@ def step_plain_rows(base: PlannableAle, rows: Rows, start: int, stop: int, room:
 
     What is asked of the emulator is bound to names first, because a row takes some 100 us.
     """
-    ale, inputs, cursor = base.ale, rows.inputs, rows.cursor
+    ale, inputs, cursor, frames = base.ale, rows.inputs, rows.cursor, base.plain_frames
     restore, act, clone = ale.restoreState, ale.act, ale.cloneState
     lives, over, truncated = base.lives, ale.game_over, ale.game_truncated
     episode_frame_number, frame_number = ale.getEpisodeFrameNumber, ale.getFrameNumber
-    kind = base._obs_type
+    kind, episodic = base._obs_type, base.episodic_life
+    held = (
+        itertools.repeat(inputs.dt)
+        if isinstance(inputs.dt, int)
+        else inputs.dt[start:stop].tolist()
+    )
     observe = (
         ale.getScreenRGB
         if kind == "rgb"
@@ -54,7 +60,8 @@ def step_plain_rows(base: PlannableAle, rows: Rows, start: int, stop: int, room:
     clock = rows.clock
     if clock is not None:
         clock.start()
-    for code, view in zip(codes, rows.observations[start:stop], strict=True):
+    views = rows.observations[start:stop]
+    for code, view, dt in zip(codes, views, held, strict=False):
         cursor[0] = index
         at = index * width + HEADER_NBYTES
         length = HEAD.unpack_from(memory, at)[0]
@@ -62,10 +69,9 @@ def step_plain_rows(base: PlannableAle, rows: Rows, start: int, stop: int, room:
         restore(ALEState(bytes(memory[at : at + length])))
         if clock is not None:
             clock.lap(RESTORE)
-        before = lives() if base.episodic_life else 0
-        frames = dt_of(inputs, index) * base.plain_frames
+        before = lives() if episodic else 0
         reward, ran = act(code), 1
-        while ran < frames and not over():
+        while ran < dt * frames and not over():
             reward += act(code)
             ran += 1
         left = lives()
