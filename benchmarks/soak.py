@@ -3,7 +3,8 @@
 ``python benchmarks/soak.py --minutes 30`` plays games and a classic control task in batches of all
 kinds and sizes on isolated lanes, while a worker is killed every half second or so. Each result is
 compared with a serial environment's, byte for byte. Prints a line every ten seconds; ends with
-status 1 at the first difference, or when memory has grown.
+status 1 at the first difference, or when memory has grown. With ``--ray`` the lanes are those of
+actors on a local Ray, and it is whole actors that are killed, every two seconds or so.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ GAMES: list[tuple[str, dict[str, Any]]] = [
     ("CartPole-v1", {}),
 ]
 MOST_GROWTH = 48 << 20
-KILL_SECONDS = 0.5
+KILL_SECONDS, KILL_ACTOR_SECONDS = 0.5, 2.0
 WARM_UP_ROUNDS = 60
 
 
@@ -42,11 +43,12 @@ def private_nbytes() -> int:
 
 
 class Pair:
-    """One environment in this process and on lanes."""
+    """One environment in this process and on lanes, or on a cluster's."""
 
-    def __init__(self, name: str, kwargs: dict[str, Any]) -> None:
+    def __init__(self, name: str, kwargs: dict[str, Any], *, ray: bool) -> None:
+        self.ray = ray
         self.serial = plangym_like.make(name, **kwargs)
-        self.lanes = plangym_like.make(name, n_workers=2, isolate=True, **kwargs)
+        self.lanes = plangym_like.make(name, n_workers=2, isolate=True, ray=ray, **kwargs)
         self.state = self.serial.reset(seed=0).state
         self.num_actions = int(self.serial.action_space.n)
 
@@ -82,13 +84,22 @@ class Pair:
         return count
 
     def kill_one(self, chance: random.Random) -> int:
-        """Kill a worker as a stranger would; return whether there was one."""
+        """Kill a worker, or an actor, as a stranger would; return whether there was one."""
         try:
-            process = self.lanes.batch_env[chance.randrange(2)]
-            signal.pidfd_send_signal(process.sentinel, signal.SIGKILL)
-        except (OSError, TypeError):
+            if self.ray:
+                os.kill(next(lane.pid for lane in self.lanes.batch_env.lanes if lane.pid), 9)
+            else:
+                process = self.lanes.batch_env[chance.randrange(2)]
+                signal.pidfd_send_signal(process.sentinel, signal.SIGKILL)
+        except (OSError, TypeError, StopIteration):
             return 0
         return 1
+
+    @property
+    def losses(self) -> int:
+        """How many of those that were killed it has noticed."""
+        stats = self.lanes.stats
+        return int(stats.actors_lost if self.ray else stats.deaths)
 
     def close(self) -> None:
         """Close both."""
@@ -101,14 +112,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--minutes", type=float, default=30.0)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--ray", action="store_true", help="on actors of a local Ray")
     arguments = parser.parse_args()
     logging.getLogger("plangym_like").setLevel(logging.ERROR)
     rng, chance = np.random.default_rng(arguments.seed), random.Random(arguments.seed)
-    pairs = [Pair(name, kwargs) for name, kwargs in GAMES]
+    pairs = [Pair(name, kwargs, ray=arguments.ray) for name, kwargs in GAMES]
     over, kills = threading.Event(), [0]
 
     def kill() -> None:
-        while not over.wait(KILL_SECONDS):
+        while not over.wait(KILL_ACTOR_SECONDS if arguments.ray else KILL_SECONDS):
             kills[0] += chance.choice(pairs).kill_one(chance)
 
     killer = threading.Thread(target=kill)
@@ -124,7 +136,7 @@ def main() -> None:
                 before, num_descriptors = private_nbytes(), len(os.listdir("/proc/self/fd"))
             if now - said > 10:
                 said = now
-                deaths = sum(pair.lanes.stats.deaths for pair in pairs)
+                deaths = sum(pair.losses for pair in pairs)
                 print(
                     f"{now - begun:6.0f} s  {rounds} batches, {rows} rows, {kills[0]} kills, "
                     f"{deaths} deaths seen, {private_nbytes() >> 20} MB",
