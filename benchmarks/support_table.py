@@ -5,8 +5,8 @@
 
 Every environment is checked in a process of its own (``python -m plangym_like check ID --json``).
 What was found is kept in ``docs/figures/support.json`` as it comes, so the work can be done in
-pieces; an id that is checked again takes the place of what was known of it. ``docs/support.md`` is
-written anew from all of it.
+pieces; an id that is checked again takes the place of what was known of it, unless an extra that it
+needs is missing here. ``docs/support.md`` is written anew from all of it.
 """
 
 from __future__ import annotations
@@ -146,6 +146,9 @@ def main() -> int:
         if options.seconds and time.monotonic() - begin > options.seconds:
             break
         report = {"group": group, **check(name, options)}
+        if report.get("reason", "").startswith("MissingExtraError") and name in known:
+            print(f"{name}: what was known of it stays; {report['reason']}", flush=True)
+            continue
         report["asked"] = {"states": options.states, "steps": options.steps}
         report["asked"]["workers"] = options.workers
         known[name] = report
