@@ -162,13 +162,6 @@ class ChunkStepper:
         write, read = mujoco.mj_setState, mujoco.mj_getState
         derive = mujoco.mj_rnePostConstraint if robot.contact_forces else None
         index = block.start
-        if length == 1 and refresh is derive is clock is None and not parts:
-            for index, (state, after) in enumerate(record.pairs(count), block.start):
-                cursor[0] = index
-                write(model, data, state, INTEGRATION)
-                advance(model, data, substeps)
-                read(model, data, after, INTEGRATION)
-            return
         if length == 1:
             for (state, _), (after, everything) in record.views(count)[:count]:
                 cursor[0] = index

@@ -29,7 +29,6 @@ class Record:
         self.numbers = self.bytes.view(np.float64)
         self._size = state_nbytes // 8
         self._views: list[Views] = []
-        self._pairs: list[tuple[NDArray[np.float64], NDArray[np.float64]]] = []
 
     def views(self, count: int) -> list[Views]:
         """Return, for each of `count` rows and its instants, integration state and all bytes.
@@ -41,9 +40,3 @@ class Record:
             states = self.numbers[row, :, : self._size]
             self._views.append(list(zip(states, self.bytes[row], strict=True)))
         return self._views
-
-    def pairs(self, count: int) -> list[tuple[NDArray[np.float64], NDArray[np.float64]]]:
-        """Return the integration states of `count` rows, before and after one frame."""
-        missing = self.views(count)[len(self._pairs) :]
-        self._pairs += [(before[0], after[0]) for before, after in missing]
-        return self._pairs[:count]
