@@ -63,6 +63,7 @@ table: .venv/.test
 bench: .venv-bench/.bench
 	$(BENCH_BIN)/python benchmarks/bench.py
 	$(BENCH_BIN)/python benchmarks/ray_bench.py
+	$(BENCH_BIN)/python benchmarks/mujoco_bench.py
 	$(BENCH_BIN)/python docs/copy_table.py
 
 clean:
@@ -72,7 +73,7 @@ clean:
 # A stamp per target in the virtual environment: installing again waits for a change of the metadata.
 .venv/.demo: EXTRAS := atari,classic-control,viz
 .venv/.test: EXTRAS := dev,docs,atari,classic-control,box2d,mujoco,dm-control,retro,viz,torch
-.venv-bench/.bench: EXTRAS := bench,atari,classic-control,viz,ray
+.venv-bench/.bench: EXTRAS := bench,atari,classic-control,viz,mujoco,dm-control,ray
 
 .venv/.%: setup.cfg pyproject.toml .venv/.created
 	@echo "installing plangym_like[$(EXTRAS)] into .venv"
