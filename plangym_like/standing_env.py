@@ -345,10 +345,14 @@ class StandingEnv:
     def _using(self, *, start: bool = False) -> Iterator[Simulator]:
         self.setup()
         with self._lock:
-            if start and not self._started:
-                self.reset(return_state=False)
+            if start:
+                self._start()
             assert self._sim is not None
             yield self._sim
+
+    def _start(self) -> None:
+        if not self._started:
+            self.reset(return_state=False)
 
     def _read(self, sim: Simulator) -> Row:
         rows = self._layout.format.new(1)
