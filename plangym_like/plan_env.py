@@ -84,10 +84,7 @@ class PlanEnv(StandingEnv):
         InputError, StateError
             Before anything happens.
         """
-        self.setup()
-        with self._lock:
-            if states is None:
-                self._start()
+        with self._using(start=states is None):
             wanted = return_state if return_state is not None else states is not None
             given = self.get_state() if states is None else states
             inputs = self._layout.check(actions, given, dt, seeds)

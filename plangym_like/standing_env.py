@@ -345,14 +345,10 @@ class StandingEnv:
     def _using(self, *, start: bool = False) -> Iterator[Simulator]:
         self.setup()
         with self._lock:
-            if start:
-                self._start()
+            if start and not self._started:
+                self.reset(return_state=False)
             assert self._sim is not None
             yield self._sim
-
-    def _start(self) -> None:
-        if not self._started:
-            self.reset(return_state=False)
 
     def _read(self, sim: Simulator) -> Row:
         rows = self._layout.format.new(1)
