@@ -87,7 +87,8 @@ class Pair:
         """Kill a worker, or an actor, as a stranger would; return whether there was one."""
         try:
             if self.ray:
-                os.kill(next(lane.pid for lane in self.lanes.batch_env.lanes if lane.pid), 9)
+                pid = next(lane.pid for lane in self.lanes.batch_env.lanes if lane.pid)
+                os.kill(pid, signal.SIGKILL)
             else:
                 process = self.lanes.batch_env[chance.randrange(2)]
                 signal.pidfd_send_signal(process.sentinel, signal.SIGKILL)

@@ -151,11 +151,8 @@ def _leaf_actions(space: spaces.Space[Any], actions: Any, lead: int) -> NDArray[
         raise ActionError(f"actions of dtype {batch.dtype} do not fit the action space {space}")
     good: Any
     if isinstance(space, spaces.Discrete):
-        low, high = int(space.start), int(space.start) + int(space.n)
-        # Usually all of them are, and then the two ends say so in half the time.
-        good = bool(batch.size and low <= batch.min() and batch.max() < high)
-        if not good:
-            good = (batch >= low) & (batch < high)
+        low = int(space.start)
+        good = (batch >= low) & (batch < low + int(space.n))
     elif isinstance(space, spaces.MultiDiscrete):
         start = np.asarray(space.start)
         good = (batch >= start) & (batch - start < space.nvec)
@@ -167,7 +164,7 @@ def _leaf_actions(space: spaces.Space[Any], actions: Any, lead: int) -> NDArray[
             with np.errstate(over="ignore"):
                 batch = batch.astype(dtype)
         good = (batch >= space.low) & (batch <= space.high)
-    if good is not True and not good.all():
+    if not good.all():
         wrong = np.argwhere(~good)[0]
         row = tuple(int(x) for x in wrong[:lead])
         place = f" (row {row if lead > 1 else row[0]})" if lead else ""

@@ -33,7 +33,7 @@ def step_plain_rows(base: PlannableAle, rows: Rows, start: int, stop: int, room:
     episode_frame_number, frame_number = ale.getEpisodeFrameNumber, ale.getFrameNumber
     kind, episodic = base._obs_type, base.episodic_life
     held = (
-        itertools.repeat(inputs.dt)
+        itertools.repeat(inputs.dt, stop - start)
         if isinstance(inputs.dt, int)
         else inputs.dt[start:stop].tolist()
     )
@@ -61,7 +61,7 @@ def step_plain_rows(base: PlannableAle, rows: Rows, start: int, stop: int, room:
     if clock is not None:
         clock.start()
     views = rows.observations[start:stop]
-    for code, view, dt in zip(codes, views, held, strict=False):
+    for code, view, dt in zip(codes, views, held, strict=True):
         cursor[0] = index
         at = index * width + HEADER_NBYTES
         length = HEAD.unpack_from(memory, at)[0]

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import struct
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -18,11 +17,11 @@ from itertools import count
 from plangym_like.parallel.cluster.chunk import Harvest, Order
 from plangym_like.parallel.cluster.near_memory import descriptor_path
 from plangym_like.parallel.interrupts import hold
-from plangym_like.parallel.messages import dumps, loads
+from plangym_like.parallel.messages import CALL, HEADER, RESULT, dumps, frame, loads
 from plangym_like.parallel.remote_errors import pack_exception
 
-# Number of an order and bytes of what follows; number 0 says that the actor listens.
-_HEADER = struct.Struct("<QQ")
+# Framed as messages to workers are. What the actor says first, of no order, is that it listens.
+_LISTENING = 0
 # So much a pipe takes as a whole or not at all (`PIPE_BUF` in pipe(7)).
 _MOST_NBYTES = 4096
 _READ_NBYTES = 1 << 16
@@ -70,11 +69,12 @@ class NearLine:
             self.hear()
             if self._spare.alive:
                 return None
-        number, payload = next(self._numbers), dumps(order)
-        if _HEADER.size + len(payload) > _MOST_NBYTES:
+        number = next(self._numbers)
+        message = b"".join(frame(CALL, number, dumps(order)))
+        if len(message) > _MOST_NBYTES:
             return None
         try:
-            os.write(self._orders, _HEADER.pack(number, len(payload)) + payload)
+            os.write(self._orders, message)
         except BlockingIOError:
             return None
         return number
@@ -95,13 +95,13 @@ class NearLine:
         except BlockingIOError:
             pass
         data, start = b"".join(self._chunks), 0
-        while len(data) - start >= _HEADER.size:
-            number, nbytes = _HEADER.unpack_from(data, start)
-            end = start + _HEADER.size + nbytes
+        while len(data) - start >= HEADER.size:
+            _, number, _, nbytes = HEADER.unpack_from(data, start)
+            end = start + HEADER.size + nbytes
             if end > len(data):
                 break
-            if number:
-                self._heard[number] = data[start + _HEADER.size : end]
+            if number != _LISTENING:
+                self._heard[number] = data[start + HEADER.size : end]
             else:
                 # From now on nobody but the actor holds its end, so that one sees it end.
                 self._spare()
@@ -138,9 +138,9 @@ def answer(address: Address, run: Callable[[Order], Harvest]) -> None:
         open(path(address.pid, address.orders), "rb") as orders,
         open(path(address.pid, address.harvests), "wb") as harvests,
     ):
-        _tell(harvests, 0, b"")
-        while header := orders.read(_HEADER.size):
-            number, nbytes = _HEADER.unpack(header)
+        _tell(harvests, _LISTENING, b"")
+        while header := orders.read(HEADER.size):
+            _, number, _, nbytes = HEADER.unpack(header)
             harvest = run(loads(orders.read(nbytes)))
             try:
                 told = dumps(harvest)
@@ -151,5 +151,5 @@ def answer(address: Address, run: Callable[[Order], Harvest]) -> None:
 
 
 def _tell(harvests: BufferedWriter, number: int, payload: bytes) -> None:
-    harvests.write(_HEADER.pack(number, len(payload)) + payload)
+    harvests.writelines(frame(RESULT, number, payload))
     harvests.flush()

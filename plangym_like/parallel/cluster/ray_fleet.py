@@ -180,7 +180,7 @@ class RayFleet:
 
     def wait(self, seconds: float) -> list[tuple[RayLane, Any]]:
         """Return whatever actors have answered, waiting up to `seconds` for the first."""
-        if lines := {lane.line: lane for lane in self.lanes if lane.line >= 0}:
+        if lines := {line: lane for lane in self.lanes if (line := lane.line) >= 0}:
             if heard := self._listen(lines, seconds):
                 return heard
             seconds = 0.0

@@ -79,9 +79,11 @@ class RayLane:
     @property
     def line(self) -> int:
         """The descriptor of its line, if it owes anything there; else -1."""
-        if self._line is None or not any(isinstance(key, int) for key in self.tasks):
-            return -1
-        return self._line.fileno()
+        return self._line.fileno() if self._line is not None and self._due else -1
+
+    @property
+    def _due(self) -> list[int]:
+        return [key for key in self.tasks if isinstance(key, int)]
 
     @property
     def speed(self) -> float:
@@ -132,7 +134,7 @@ class RayLane:
     def listen(self) -> list[int]:
         """Return which tasks have been answered on its line; where that has ended, the first."""
         assert self._line is not None
-        due = [key for key in self.tasks if isinstance(key, int)]
+        due = self._due
         try:
             heard = self._line.hear()
         except EOFError:
