@@ -164,7 +164,7 @@ def _leaf_actions(space: spaces.Space[Any], actions: Any, lead: int) -> NDArray[
             with np.errstate(over="ignore"):
                 batch = batch.astype(dtype)
         good = (batch >= space.low) & (batch <= space.high)
-    if not good.all():
+    if np.count_nonzero(good) != good.size:
         wrong = np.argwhere(~good)[0]
         row = tuple(int(x) for x in wrong[:lead])
         place = f" (row {row if lead > 1 else row[0]})" if lead else ""

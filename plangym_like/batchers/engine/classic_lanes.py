@@ -54,6 +54,7 @@ class ClassicLanes(Lanes):
         self._saved = np.empty_like(self._columns.x)
         self._saved_hidden = np.empty_like(self._columns.hidden)
         self._rewards = np.empty(count)
+        self._states = np.empty((count, len(self._form.order)))
 
     def start(
         self,
@@ -130,10 +131,11 @@ class ClassicLanes(Lanes):
             )
         saved, hidden = self._saved[:, :count], self._saved_hidden[:count]
         saved[...], hidden[...] = columns.x, columns.hidden
-        earned = self._rewards[:count]
+        earned, states = self._rewards[:count], self._states[:count]
         try:
             form.advance(columns, actions, earned, terminated)
-            form.observe(columns.x, obs)
+            form.store(columns.x, states)
+            form.observe(columns.x, states, obs)
             if columns.single is not None:
                 columns.single.fill(form.leaves_single)
         except NotVectorisableError:

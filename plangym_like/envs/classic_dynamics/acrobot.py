@@ -112,7 +112,7 @@ class Acrobot(Dynamics):
         np.divide(-(d2 * slope[3] + phi1), d1, out=slope[2])
         return slope
 
-    def observe(self, x: Floats, out: NDArray[np.float32]) -> None:
+    def observe(self, x: Floats, states: Floats, out: NDArray[np.float32]) -> None:
         out[:, 0] = np.cos(x[0])
         out[:, 1] = np.sin(x[0])
         out[:, 2] = np.cos(x[1])

@@ -49,9 +49,9 @@ def agrees(form: Dynamics, env: Any) -> bool:
                 form.advance(columns, actions, rewards, terminated)
             except NotVectorisableError:
                 return False
-            form.observe(columns.x, observed)
             reached = np.empty((_TRIALS, size))
             form.store(columns.x, reached)
+            form.observe(columns.x, reached, observed)
             for row in range(_TRIALS):
                 twin.state = starts[row]
                 if form.hidden:

@@ -103,6 +103,3 @@ class CartPole(Dynamics):
             # The step that ends the episode is rewarded like any other; those after it are not.
             rewards[ended] = -1.0 if c._sutton_barto_reward else steps == self.no_hidden
             columns.hidden[ended] = steps + 1
-
-    def observe(self, x: Floats, out: NDArray[np.float32]) -> None:
-        self.store(x, out)

@@ -87,8 +87,8 @@ class Dynamics(abc.ABC):
         for row, column in enumerate(self.order):
             x[row] = states[:, column]
 
-    def store(self, x: Floats, states: NDArray[Any]) -> None:
-        """Fill `states` ``(N, size)``, of any float dtype, from `x`: the inverse of `load`."""
+    def store(self, x: Floats, states: Floats) -> None:
+        """Fill `states` ``(N, size)`` from `x`: the inverse of `load`."""
         for row, column in enumerate(self.order):
             states[:, column] = x[row]
 
@@ -110,9 +110,12 @@ class Dynamics(abc.ABC):
             A row needs the environment itself; `columns` is left in disorder.
         """
 
-    @abc.abstractmethod
-    def observe(self, x: Floats, out: NDArray[np.float32]) -> None:
-        """Fill `out` ``(N, *obs_shape)`` with what is observed of `x`."""
+    def observe(self, x: Floats, states: Floats, out: NDArray[np.float32]) -> None:
+        """Fill `out` ``(N, *obs_shape)`` with what is observed: here, the states themselves.
+
+        ``x`` ``(size, N)`` are the columns, ``states`` ``(N, size)`` what `store` makes of them.
+        """
+        out[:] = states
 
 
 def cosine(angles: Floats) -> Floats:

@@ -53,6 +53,3 @@ class MountainCar(Dynamics):
         np.greater_equal(position, c.goal_position, out=terminated)
         terminated &= velocity >= c.goal_velocity
         rewards.fill(-1.0)
-
-    def observe(self, x: Floats, out: NDArray[np.float32]) -> None:
-        self.store(x, out)

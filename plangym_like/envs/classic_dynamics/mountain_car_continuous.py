@@ -86,6 +86,3 @@ class MountainCarContinuous(Dynamics):
         terminated &= velocity >= c.goal_velocity
         x[0] = position.astype(np.float32)
         x[1] = velocity.astype(np.float32)
-
-    def observe(self, x: Floats, out: NDArray[np.float32]) -> None:
-        self.store(x, out)

@@ -47,7 +47,7 @@ class Pendulum(Dynamics):
         np.subtract(0.0, costs, out=rewards)
         terminated.fill(False)
 
-    def observe(self, x: Floats, out: NDArray[np.float32]) -> None:
+    def observe(self, x: Floats, states: Floats, out: NDArray[np.float32]) -> None:
         out[:, 0] = np.cos(x[0])
         out[:, 1] = np.sin(x[0])
         out[:, 2] = x[1]
