@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ from numpy.typing import NDArray
 
 from plangym_like.envs.ale_memory import TIMERS, GolfCounts, LastTimer
 from plangym_like.envs.ale_places import PLACES
+from plangym_like.envs.ale_screen import Screen
 
 # What ALE's own save and restore does not carry: the frame buffers, which these games draw only in
 # part (so a frame can show what another branch drew), and memory that a reset leaves behind. They
@@ -46,8 +48,6 @@ class PlannableAle(AleEnv):
         self.episodic_life = episodic_life
         self.places = PLACES.get(self._game, {})
         self.codes = np.array([action.value for action in self._action_set])
-        # Memory that an observation may always be written to.
-        self.seen = np.empty(self.observation_space.shape or (), np.uint8)
         self.previous = 0
         self.frames = 0
         self.ran_a_frame = False
@@ -69,6 +69,11 @@ class PlannableAle(AleEnv):
         special = self._neutral is not None or self._golf is not None or self._timer is not None
         simple = not (self.continuous or self.stickiness or special)
         self.plain_frames = self._frameskip if simple and isinstance(self._frameskip, int) else 0
+
+    @cached_property
+    def screen(self) -> Screen:
+        """The picture of the emulator, for those who draw every frame."""
+        return Screen(self.ale)
 
     def _draw_neutral(self) -> None:
         """Take from the middle of play what is the same in every process."""

@@ -8,8 +8,11 @@ from __future__ import annotations
 
 import itertools
 import struct
+from collections.abc import Callable
 
+import numpy as np
 from ale_py import ALEState
+from numpy.typing import NDArray
 
 from plangym_like.batches import Rows
 from plangym_like.envs.ale_game import PlannableAle
@@ -31,20 +34,13 @@ def step_plain_rows(base: PlannableAle, rows: Rows, start: int, stop: int, room:
     restore, act, clone = ale.restoreState, ale.act, ale.cloneState
     lives, over, truncated = base.lives, ale.game_over, ale.game_truncated
     episode_frame_number, frame_number = ale.getEpisodeFrameNumber, ale.getFrameNumber
-    kind, episodic = base._obs_type, base.episodic_life
+    episodic = base.episodic_life
     held = (
         itertools.repeat(inputs.dt, stop - start)
         if isinstance(inputs.dt, int)
         else inputs.dt[start:stop].tolist()
     )
-    observe = (
-        ale.getScreenRGB
-        if kind == "rgb"
-        else ale.getRAM
-        if kind == "ram"
-        else ale.getScreenGrayscale
-    )
-    seen = base.seen
+    draw = _drawer(base)
     memory, width = _flat(inputs.states), inputs.states.shape[1]
     if len(inputs.states) == 1:
         width = 0
@@ -88,9 +84,7 @@ def step_plain_rows(base: PlannableAle, rows: Rows, start: int, stop: int, room:
         )
         if clock is not None:
             clock.lap(STEP)
-        # The emulator writes byte by byte, which is fast only where the cache already is.
-        observe(seen)
-        view[...] = seen
+        view[...] = draw()
         if places:
             ram = ale.getRAM()
             for column, address in places:
@@ -121,6 +115,23 @@ def step_plain_rows(base: PlannableAle, rows: Rows, start: int, stop: int, room:
     )
     for column, values in zip(columns, zip(*outcomes, strict=True), strict=True):
         column[start:stop] = values
+
+
+def _drawer(base: PlannableAle) -> Callable[[], NDArray[np.uint8]]:
+    """Return what gives the observation, in an array that is its own.
+
+    The emulator writes byte by byte, which is fast only where the cache already is.
+    """
+    if base._obs_type == "rgb":
+        return base.screen.draw
+    seen = np.empty(base.observation_space.shape or (), np.uint8)
+    observe = base.ale.getRAM if base._obs_type == "ram" else base.ale.getScreenGrayscale
+
+    def draw() -> NDArray[np.uint8]:
+        observe(seen)
+        return seen
+
+    return draw
 
 
 def outgrown(nbytes: int, reserved: int) -> StateCapacityError:
