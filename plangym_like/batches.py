@@ -25,7 +25,7 @@ class Inputs:
 
     ``actions`` ``(N, ...)`` or, in rollouts, ``(N, T, ...)`` (a list of objects where the space is
     no array); ``states`` ``(N, state_nbytes)`` or one row for all; ``dt`` an int for all or ``(N,)
-    int64``; ``seeds`` ``None`` or ``(N,) uint64``.
+    int64``; ``seeds`` ``None`` or ``(N,) uint64``. ``verified``: whether checksums were looked at.
     """
 
     count: int
@@ -34,6 +34,7 @@ class Inputs:
     states: Row
     dt: int | NDArray[np.int64]
     seeds: NDArray[np.uint64] | None
+    verified: bool = True
 
 
 @dataclass(slots=True)
@@ -96,9 +97,18 @@ class Layout:
         self.array_actions = spaces.is_leaf(action_space)
 
     def check(
-        self, actions: Any, states: Any, dt: Any, seeds: Any, *, horizon: bool = False
+        self,
+        actions: Any,
+        states: Any,
+        dt: Any,
+        seeds: Any,
+        *,
+        horizon: bool = False,
+        sums: bool = True,
     ) -> Inputs:
         """Return the inputs of a batch, every one of them checked; nothing has happened before.
+
+        ``sums=False`` leaves the checksums of many states to `verify`.
 
         Raises
         ------
@@ -106,7 +116,7 @@ class Layout:
             See `plangym_like.errors`; the message names the row.
         """
         batch = spaces.as_actions(self.action_space, actions, 2 if horizon else 1)
-        rows = self._check_states(states)
+        rows = self._check_states(states, sums)
         steps = check_dt(dt)
         numbers = _check_seeds(seeds)
         lengths = {"actions": len(batch), "states": len(rows)}
@@ -124,7 +134,12 @@ class Layout:
         if numbers is not None and len(numbers) != count:
             numbers = _spread(numbers, count)
         length = _horizon(batch, count) if horizon else 0
-        return Inputs(count, length, batch, rows, steps, numbers)
+        return Inputs(count, length, batch, rows, steps, numbers, sums or not self.format.checksum)
+
+    def verify(self, inputs: Inputs, start: int = 0, stop: int | None = None) -> None:
+        """Raise `StateFormatError` where a checksum does not match that has not been looked at."""
+        if not inputs.verified:
+            self.format.verify(inputs.states[start:stop], start)
 
     def allocate(
         self,
@@ -193,11 +208,11 @@ class Layout:
             plain = [rows.infos.get(index, {}) for index in range(count)]
         return BatchInfo(count, columns, plain, errors)
 
-    def _check_states(self, states: Any) -> Row:
+    def _check_states(self, states: Any, sums: bool) -> Row:
         empty_list = isinstance(states, (list, tuple)) and not states
         if empty_list or (isinstance(states, np.ndarray) and states.shape == (0,)):
             return np.empty((0, self.format.state_nbytes), np.uint8)
-        return self.format.check(states)
+        return self.format.check(states, sums=sums)
 
 
 def _blank(rows: Rows, failed: list[int]) -> None:

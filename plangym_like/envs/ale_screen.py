@@ -1,7 +1,7 @@
 """What an emulator shows, in colour: only what has changed is converted.
 
 ALE converts all 33,600 pixels of a frame byte by byte, which takes an eighth of a transition. Most
-of them are as they were in the frame before, also where that was another state of the same game.
+of them are as they were in the frame before, even where that was another state of the same game.
 """
 
 from __future__ import annotations
@@ -10,14 +10,13 @@ import numpy as np
 from ale_py import ALEInterface
 from numpy.typing import NDArray
 
-# The emulator gives a byte for each pixel. Eight of them, a word, are compared at once.
-_WORD = 8
+# The emulator gives a byte for each pixel. Eight of them, a word, are compared at once, and two
+# looked up. What pairs look like whose colours are not known (if some do look like this, they are
+# drawn by ALE all the same):
+_UNKNOWN = np.frombuffer(b"\x01\x02\x03\x05\x07\x0b", "V6")
 # With one word in so many changed, ALE's own conversion is as fast. It is then used for some frames
 # on end.
-_FEW, _BLIND_FRAMES = 13, 16
-# Two pixels are looked up at once. Their colours take six bytes of eight; the last two are zero.
-_PAIR = np.dtype({"names": ["rgb"], "formats": ["V6"], "offsets": [0], "itemsize": 8})
-_UNKNOWN = np.uint64((1 << 64) - 1)
+_FEW, _BLIND_FRAMES = 11, 16
 
 
 class Screen:
@@ -36,15 +35,14 @@ class Screen:
 
     def __init__(self, ale: ALEInterface) -> None:
         self._ale = ale
-        height, width = ale.getScreenDims()
-        self.picture = np.zeros((height, width, 3), np.uint8)
-        frame, drawn = np.zeros((2, height, width), np.uint8)
-        self._frame, self._drawn = frame, drawn
-        self._words, self._drawn_words = (x.reshape(-1).view(np.uint64) for x in (frame, drawn))
-        self._changed = np.empty(len(self._words), bool)
-        self._most = len(self._words) // _FEW
-        self._pairs = self.picture.reshape(-1).view("V6").reshape(-1, _WORD // 2)
-        self._table = np.full(1 << 16, _UNKNOWN)
+        shape = ale.getScreenDims()
+        self.picture = np.zeros((*shape, 3), np.uint8)
+        self._frame, self._drawn = np.zeros((2, *shape), np.uint8)
+        self._frame_words, self._drawn_words = _words(self._frame), _words(self._drawn)
+        self._picture_words = self.picture.reshape(-1).view("V24")
+        self._changed = np.empty(len(self._frame_words), bool)
+        self._most = len(self._frame_words) // _FEW
+        self._looks = np.repeat(_UNKNOWN, 1 << 16)
         self._palette = np.zeros((256, 3), np.uint8)
         self._known = np.empty(0, np.uint8)
         self._blind = 1
@@ -56,19 +54,20 @@ class Screen:
             self._draw_all(remember=not self._blind)
             return self.picture
         self._ale.getScreen(self._frame)
-        (places,) = np.not_equal(self._words, self._drawn_words, out=self._changed).nonzero()
+        words = self._frame_words
+        (places,) = np.not_equal(words, self._drawn_words, out=self._changed).nonzero()
         if len(places) > self._most:
             self._blind = _BLIND_FRAMES
             self._draw_all()
         elif len(places):
-            words = self._words[places]
-            colours = self._table.take(words.view(np.uint16))
-            if colours.max() == _UNKNOWN:
+            looks = self._looks.take(words[places].view(np.uint16))
+            if _UNKNOWN.tobytes() in looks.tobytes():
                 self._draw_all(remember=True)
                 self._learn()
             else:
-                self._drawn_words[places] = words
-                self._pairs[places] = colours.view(_PAIR)["rgb"].reshape(-1, _WORD // 2)
+                self._picture_words[places] = looks.view("V24")
+                self._frame, self._drawn = self._drawn, self._frame
+                self._frame_words, self._drawn_words = self._drawn_words, words
         return self.picture
 
     def _draw_all(self, *, remember: bool = False) -> None:
@@ -78,11 +77,14 @@ class Screen:
             self._ale.getScreen(self._drawn)
 
     def _learn(self) -> None:
-        """Learn which byte is which colour from what is drawn, and all pairs of those known."""
+        """Learn which byte is which colour from what is drawn, and how two of those known look."""
         shown, places = np.unique(self._drawn, return_index=True)
         self._palette[shown] = self.picture.reshape(-1, 3)[places]
         known = self._known = np.union1d(self._known, shown)
-        bytes_, colours = (np.zeros((len(known), len(known), n), np.uint8) for n in (2, 8))
-        bytes_[..., 0], bytes_[..., 1] = known[:, None], known
-        colours[..., :3], colours[..., 3:6] = self._palette[known][:, None], self._palette[known]
-        self._table[bytes_.view(np.uint16)] = colours.view(np.uint64)
+        pairs = np.stack(np.meshgrid(known, known), axis=-1)
+        looks = self._palette[pairs].reshape(len(known), -1).view("V6")
+        self._looks[pairs.reshape(len(known), -1).view(np.uint16)] = looks
+
+
+def _words(frame: NDArray[np.uint8]) -> NDArray[np.uint64]:
+    return frame.reshape(-1).view(np.uint64)

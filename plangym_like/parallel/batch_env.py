@@ -122,7 +122,7 @@ class BatchEnv:
         """
         wanted = return_state if return_state is not None else states is not None
         given = self._common_state() if states is None else states
-        inputs = self.layout.check(actions, given, dt, seeds)
+        inputs = self.layout.check(actions, given, dt, seeds, sums=False)
         masked = check_on_error(on_error)
         return self.run(inputs, states=wanted, observations=True, blocking=blocking, masked=masked)
 
@@ -138,16 +138,19 @@ class BatchEnv:
     ) -> Any:
         """Step checked inputs; return their result, or a promise of it.
 
+        Checksums that have not been looked at are, before anything is sent or stepped; but where
+        rows take long, each lane's first ones are on their way while those of others are looked at.
+
         `masked`: rows that fail are told in the result instead of raised. `pools`: whose memory.
         """
         with self.lock:
             self.ensure_open()
             if self._flight is not None:
                 self._flight.settle()
-            self.tally.batches += 1
-            self.tally.rows += inputs.count
             steps = steps_of(inputs)
             if self._stays_here(inputs.count, steps):
+                self.layout.verify(inputs)
+                self.tally.begin(inputs.count)
                 result = self._run_here(inputs, steps, states, observations, masked)
                 return result if blocking else lambda timeout=None: result
             self._settle()
@@ -163,6 +166,7 @@ class BatchEnv:
                 masked=masked,
             )
             self._flight = flight
+            self.tally.begin(inputs.count)
             if not blocking:
                 return partial(_land, self, flight)
             try:

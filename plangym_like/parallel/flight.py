@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 import weakref
 from dataclasses import replace
 from functools import partial
@@ -20,6 +21,10 @@ from plangym_like.plan_env import PlanEnv
 
 if TYPE_CHECKING:
     from plangym_like.parallel.batch_env import BatchEnv
+
+
+# How long it takes to see to the states of a batch: to verify and to copy them, and to tell a lane.
+_SUPPLY_SECONDS, _SUPPLIED_PER_SECOND = 1e-3, 1e9
 
 
 class Flight(Landing):
@@ -77,9 +82,14 @@ class Flight(Landing):
             step_here = partial(caller.run_rows_apart if masked else caller.run_rows, self._rows)
         send = partial(Flight._send, weakref.proxy(self))
         self._schedule = Schedule(self._house, self._rows, send, step_here, masked=masked)
+        self._owed: list[tuple[WorkerLane, int, int]] = []
+        self._supplied, self._first = 0, self._first_rows()
         try:
+            if not self._first:
+                self._verify_all()
             self._copy_inputs()
             self._schedule.launch(here=here)
+            self._supply_rest()
         except BaseException:
             self._abandon()
             raise
@@ -98,10 +108,48 @@ class Flight(Landing):
         if len(given.states) == 1 or not self._here:
             sent.states[:] = given.states
 
-    def _send(self, lane: WorkerLane, start: int, stop: int, most: int, careful: bool) -> None:
+    def _first_rows(self) -> int:
+        """Return how many rows each lane is sent at first; 0 where all are sent at once.
+
+        They keep it busy while the states of all others are verified and copied, where rows take
+        long enough for that.
+        """
+        house, inputs = self._house, self._inputs
+        shared = len(inputs.states) == 1 or not self._here
+        if inputs.verified or shared or not house.seconds_per_row:
+            return 0
+        seconds = max(_SUPPLY_SECONDS, inputs.states.nbytes / _SUPPLIED_PER_SECOND)
+        rows = math.ceil(seconds / house.seconds_per_row)
+        return rows if 2 * rows * (len(house.lanes) + 1) < inputs.count else 0
+
+    def _supply(self, start: int, stop: int) -> None:
+        """Verify the states of rows, and put them where lanes find them."""
         given = self._inputs
         if len(given.states) > 1 and self._here:
-            self._sent.states[start:most] = given.states[start:most]
+            self._house.layout.verify(given, start, stop)
+            self._sent.states[start:stop] = given.states[start:stop]
+            self._supplied = max(self._supplied, stop)
+
+    def _supply_rest(self) -> None:
+        """Give lanes the rows that they were not sent yet, and verify those that stay here."""
+        for lane, start, stop in self._owed:
+            self._supply(start, lane.most)
+            lane.end_at(stop)
+        self._verify_all(self._supplied)
+        self._first = 0
+
+    def _verify_all(self, start: int = 0) -> None:
+        """Verify the states of all rows from `start` on, those before it being known."""
+        self._house.layout.verify(self._inputs, start)
+        self._inputs.verified = True
+
+    def _send(self, lane: WorkerLane, start: int, stop: int, most: int, careful: bool) -> None:
+        given = self._inputs
+        now = stop
+        if self._first and start + self._first < stop:
+            now = start + self._first
+            self._owed.append((lane, now, stop))
+        self._supply(start, now if now < stop else most)
         actions = given.actions[start:most] if isinstance(given.actions, list) else None
         blocks = self._memory.blocks
         dropped = (number for pool in self._pools.values() for number in pool.dropped)
@@ -115,7 +163,7 @@ class Flight(Landing):
             masked=self._masked,
             actions=actions,
         )
-        lane.send(make_job, list(blocks.values()), start, stop, most)
+        lane.send(make_job, list(blocks.values()), start, now, most)
 
     def _bring_in(self, until: float) -> bool:
         if not self._schedule.finish(until):

@@ -283,7 +283,7 @@ class ParallelEnv:
             lanes = self.batch_env
         wanted = return_state if return_state is not None else states is not None
         given = self.plan_env.get_state() if states is None else states
-        inputs = lanes.layout.check(actions, given, dt, seeds)
+        inputs = lanes.layout.check(actions, given, dt, seeds, sums=False)
         masked = check_on_error(on_error)
         return lanes.run(inputs, states=wanted, observations=True, blocking=blocking, masked=masked)
 
@@ -303,7 +303,7 @@ class ParallelEnv:
         """Run T steps of N rows on all lanes; see `PlanEnv.rollout_batch`."""
         lanes = self.batch_env
         given = self.plan_env.get_state() if states is None else states
-        inputs = lanes.layout.check(actions, given, dt, seeds, horizon=True)
+        inputs = lanes.layout.check(actions, given, dt, seeds, horizon=True, sums=False)
         masked = check_on_error(on_error)
         return lanes.run(
             inputs,

@@ -171,9 +171,8 @@ def _arrays(layout: Layout, shape: Shape, region: str) -> list[Leaf]:
 def _carve(memory: Memory, arrays: list[Leaf]) -> Iterator[NDArray[Any]]:
     start = 0
     for shape, dtype in arrays:
-        nbytes = _nbytes(shape, dtype)
-        yield memory[start : start + nbytes].view(dtype).reshape(shape)
-        start += _rounded(nbytes)
+        yield np.ndarray(shape, dtype, memory, start)
+        start += _rounded(_nbytes(shape, dtype))
 
 
 def _nbytes(shape: tuple[int, ...], dtype: np.dtype[Any]) -> int:

@@ -108,11 +108,11 @@ class Schedule:
 
     def _hand(self, lane: WorkerLane, start: int, stop: int, *, alone: bool = False) -> None:
         lane.alone = alone
-        self._house.tally.rows_sent += stop - start
         most = stop
         if stop == self._own[0] and not alone:
             most = min(stop + (stop - start) // _AHEAD, self._own[1])
         self._send(lane, start, stop, most, self._careful)
+        self._house.tally.rows_sent += stop - start
 
     def finish(self, until: float = math.inf) -> bool:
         """Bring the batch to its end; return whether that was done by the time `until`."""

@@ -69,6 +69,11 @@ class Stats:
         """Seconds that went into reading states out of simulators."""
         return self._estimate(SAVE)
 
+    def begin(self, rows: int) -> None:
+        """Count one more batch, of so many rows."""
+        self.batches += 1
+        self.rows += rows
+
     def note_phases(self, seconds: Sequence[float]) -> None:
         """Add what another process's clock has counted."""
         for phase, more in enumerate(seconds):

@@ -93,8 +93,8 @@ class RayPool:
             self.ensure_open()
             if self._flight is not None:
                 self._flight.settle()
-            self.stats.batches += 1
-            self.stats.rows += inputs.count
+            self.layout.verify(inputs)
+            self.stats.begin(inputs.count)
             rows = self.layout.allocate(inputs, states=states, observations=observations)
             step_here: StepHere | None = None
             if self.caller is not None:
