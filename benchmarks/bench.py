@@ -33,9 +33,9 @@ from interleave import Figure, paired_ratio
 FIGURES = Path(__file__).resolve().parent.parent / "docs" / "figures"
 CONTENDERS = ("ours", "raw", "plangym", "gymnasium", "stable_baselines3", "envpool")
 FULL = {
-    "rounds": 11,
+    "rounds": 15,
     "slice_seconds": 0.25,
-    "batch_rounds": 15,
+    "batch_rounds": 21,
     "batch_slice_seconds": 0.05,
     "starts": 5,
 }
