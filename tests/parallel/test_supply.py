@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import signal
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -70,3 +74,30 @@ def test_where_lanes_do_not_begin_before_all_is_seen(
             env.step_batch([2] * 12, damaged[:12])
     assert env.stats.rows_sent == sent
     assert_same(env.step_batch([3] * ROWS, states), serial.step_batch([3] * ROWS, states))
+
+
+def test_workers_that_die_meanwhile(env: Any, serial: Any, states: Any) -> None:
+    expected = serial.step_batch([4] * ROWS, states)
+    damaged = states.copy()
+    damaged[110, 1000] ^= 4
+    over = threading.Event()
+
+    def kill() -> None:
+        chance = np.random.default_rng(1)
+        while not over.wait(chance.uniform(0.02, 0.1)):
+            standing = [lane.process.pid for lane in env.batch_env.lanes if lane.ready]
+            with contextlib.suppress(ProcessLookupError):
+                if standing:
+                    os.kill(chance.choice(standing), signal.SIGKILL)
+
+    killer = threading.Thread(target=kill)
+    deaths = env.stats.deaths
+    killer.start()
+    try:
+        while env.stats.deaths < deaths + 10:
+            assert_same(env.step_batch([4] * ROWS, states), expected)
+            with pytest.raises(StateFormatError, match="row 110 "):
+                env.step_batch([4] * ROWS, damaged)
+    finally:
+        over.set()
+        killer.join()
