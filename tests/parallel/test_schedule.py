@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import threading
@@ -539,6 +540,19 @@ def test_failures_in_batch_after_batch_leave_the_pool_whole(serial: CounterEnv, 
 # Ctrl-C
 
 
+@pytest.fixture
+def unwatched_collections() -> Iterator[None]:
+    """Take away what is called at garbage collections: a Ctrl-C that strikes there is lost.
+
+    Hypothesis times them so, once some test has imported it.
+    """
+    callbacks = gc.callbacks[:]
+    gc.callbacks.clear()
+    yield
+    gc.callbacks[:] = callbacks
+
+
+@pytest.mark.usefixtures("unwatched_collections")
 @pytest.mark.parametrize("isolate", [True, False])
 def test_ctrl_c_comes_through_at_once_and_the_next_batch_is_right(
     serial: CounterEnv, lanes: Any, tmp_path: Path, isolate: bool
@@ -558,6 +572,7 @@ def test_ctrl_c_comes_through_at_once_and_the_next_batch_is_right(
     press.close()
 
 
+@pytest.mark.usefixtures("unwatched_collections")
 def test_ctrl_c_while_a_promise_is_awaited(serial: CounterEnv, lanes: Any, tmp_path: Path) -> None:
     press = PressCtrlC(tmp_path)
     env = lanes(Trap(press, [0]))
