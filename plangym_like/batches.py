@@ -77,6 +77,12 @@ class Layout:
         Info keys that every step of the family fills.
     plain_infos : bool
         Whether rows have info beyond the columns.
+    exact : bool
+        Whether a row that is stepped twice gives the same bytes. If not, no two processes step
+        the same row at once.
+    exact : bool
+        Whether a row that is stepped twice gives the same bytes. If not, no two processes step
+        the same row at once.
     """
 
     def __init__(
@@ -87,12 +93,14 @@ class Layout:
         columns: Mapping[str, Leaf],
         *,
         plain_infos: bool,
+        exact: bool = True,
     ) -> None:
         self.observation_space = observation_space
         self.action_space = action_space
         self.format = state_format
         self.columns = dict(columns)
         self.plain_infos = plain_infos
+        self.exact = exact
         self.obs_leaves = spaces.leaves(observation_space)
         self.array_actions = spaces.is_leaf(action_space)
 

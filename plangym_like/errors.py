@@ -13,6 +13,7 @@
     |   +-- StateCapacityError             a payload that is larger than the row
     |   +-- UntrustedStateError            a pickled row from outside this session
     +-- SnapshotError (TypeError)          an environment that cannot be saved exactly
+    +-- ImpureEnvironmentError (RuntimeError)  a row gave two results
     +-- MissingExtraError (ImportError)    an optional dependency is not installed
     +-- ClosedError (RuntimeError)         use after close
     +-- WorkerError (RuntimeError)         a child process
@@ -86,6 +87,29 @@ class UntrustedStateError(StateError):
 
 class SnapshotError(PlangymError, TypeError):
     """An environment or wrapper cannot be saved and restored exactly, so it is refused."""
+
+
+class ImpureEnvironmentError(PlangymError, RuntimeError):
+    """A row was stepped a second time by the audit, and the results differ.
+
+    Attributes
+    ----------
+    index : int
+        The row in its batch; 0 for a single step.
+    field : str
+        What differs, such as ``"rewards"`` or ``"info['lives']"``.
+    values : str
+        Both values.
+    """
+
+    def __init__(self, message: str, index: int = -1, field: str = "", values: str = "") -> None:
+        super().__init__(message, index, field, values)
+        self.index = index
+        self.field = field
+        self.values = values
+
+    def __str__(self) -> str:
+        return str(self.args[0])
 
 
 class MissingExtraError(PlangymError, ImportError):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import time
 from os import PathLike
 from typing import Any
 
@@ -9,10 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from plangym_like import state_files
-from plangym_like.batches import Rows, check_on_error
+from plangym_like.batches import Inputs, Rows, check_on_error
 from plangym_like.standing_env import StandingEnv
 from plangym_like.states import HEADER_NBYTES, Row
-from plangym_like.transitions import BatchStep, BatchTransition, Rollout
+from plangym_like.transitions import BatchStep, BatchTransition, Rollout, Step, Transition
 
 
 class PlanEnv(StandingEnv):
@@ -35,6 +37,25 @@ class PlanEnv(StandingEnv):
         What the family takes: ``render_mode``, ``obs_type``, ``wrappers``,
         ``remove_time_limit``, and the environment's own arguments.
     """
+
+    def step(
+        self,
+        action: Any,
+        state: Row | None = None,
+        dt: int = 1,
+        return_state: bool | None = None,
+    ) -> Transition | Step:
+        """Hold `action` for ``dt * frameskip`` frames; see `StandingEnv.step`."""
+        if state is None or not self.auditor.is_due(1):
+            return super().step(action, state, dt, return_state)
+        with self._using():
+            given, begun = copy.deepcopy((action, state)), time.perf_counter()
+            result = super().step(action, state, dt, True)
+            assert isinstance(result, Transition)
+            seconds = time.perf_counter() - begun
+            inputs = self._layout.check([given[0]], given[1], dt, None)
+            self.auditor.choose(inputs).compare_step(result, self.run_again, seconds)
+        return result if return_state in (None, True) else Step(*result[1:])
 
     # Batches
 
@@ -89,7 +110,7 @@ class PlanEnv(StandingEnv):
             given = self.get_state() if states is None else states
             inputs = self._layout.check(actions, given, dt, seeds)
             masked = check_on_error(on_error)
-            result: Any = self._run(self._layout.allocate(inputs, states=wanted), masked)
+            result = self._run_audited(inputs, masked, wanted, True)
         return result if blocking else lambda timeout=None: result
 
     def rollout_batch(
@@ -121,14 +142,31 @@ class PlanEnv(StandingEnv):
             given = self.get_state() if states is None else states
             inputs = self._layout.check(actions, given, dt, seeds, horizon=True)
             masked = check_on_error(on_error)
-            rows = self._layout.allocate(inputs, observations=return_observations)
-            result: Any = self._run(rows, masked)
+            result = self._run_audited(inputs, masked, True, return_observations)
         return result if blocking else lambda timeout=None: result
 
-    def _run(self, rows: Rows, masked: bool = False) -> BatchTransition | BatchStep | Rollout:
+    def _run_audited(self, inputs: Inputs, masked: bool, states: bool, observations: bool) -> Any:
+        sample = self.auditor.draw(inputs)
+        self._stats.begin(inputs.count)
+        begun = time.perf_counter()
+        result = self._run(inputs, masked, states, observations)
+        self._stats.seconds_here += time.perf_counter() - begun
+        if sample is not None:
+            sample.compare(result, self.run_again)
+        return result
+
+    def run_again(self, inputs: Inputs) -> Any:
+        """Step rows of an audit; rows that fail are reported in the result."""
+        return self._run(inputs, True, True, True)
+
+    def _run(
+        self, inputs: Inputs, masked: bool, states: bool, observations: bool
+    ) -> BatchTransition | BatchStep | Rollout:
+        rows = self._layout.allocate(inputs, states=states, observations=observations)
+        rows.clock = self._stats.clock.sample(inputs.count)
         if masked:
-            return self._layout.result(rows, self.run_rows_apart(rows, 0, rows.inputs.count))
-        self.run_rows(rows, 0, rows.inputs.count)
+            return self._layout.result(rows, self.run_rows_apart(rows, 0, inputs.count))
+        self.run_rows(rows, 0, inputs.count)
         return self._layout.result(rows)
 
     def run_rows_apart(self, rows: Rows, start: int, stop: int) -> dict[int, Exception]:

@@ -11,6 +11,7 @@ from typing import Any
 import gymnasium
 from gymnasium.envs.registration import EnvSpec
 
+from plangym_like.audit import EVERY
 from plangym_like.errors import InputError, MissingExtraError
 from plangym_like.plan_env import PlanEnv
 from plangym_like.standing_env import name_of
@@ -170,6 +171,8 @@ def make(
     snapshot: str = "auto",
     isolate: bool = False,
     step_timeout: float | None = None,
+    audit: str = "raise",
+    audit_every: int = EVERY,
     **env_kwargs: Any,
 ) -> Any:
     """Make an environment that can be saved, restored and stepped from any state.
@@ -198,6 +201,14 @@ def make(
         Step nothing in this process, so that no simulator can crash or hang it.
     step_timeout : float, optional
         Seconds that one row may take; implies `isolate`.
+    audit : {"raise", "warn", "off"}
+        Rows are a function of their inputs, and that is watched: a sample of them is stepped a
+        second time, elsewhere or later, and every byte of the results compared. A difference raises
+        `ImpureEnvironmentError`; ``"warn"`` warns once and sets ``env.exactness`` to
+        ``"approximate"`` instead. Environments that are approximate from the start are not audited.
+    audit_every : int
+        One row in so many is audited, after the first 256, which all are; 1 audits all rows. Cheap
+        environments are audited less often, so that it takes less than a hundredth of the time.
     env_kwargs
         ``wrappers``, ``render_mode``, ``obs_type``, ``return_image``, ``remove_time_limit``, the
         options of a snapshot (``state_capacity``, ``replay_capacity``, ...) and what the
@@ -223,6 +234,8 @@ def make(
         "frameskip": frameskip,
         "autoreset": autoreset,
         "delay_setup": delay_setup,
+        "audit": audit,
+        "audit_every": audit_every,
         **env_kwargs,
     }
     if ray:

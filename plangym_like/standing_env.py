@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, ClassVar, Self
@@ -12,11 +13,13 @@ import numpy as np
 from gymnasium.spaces import Space
 from numpy.typing import NDArray
 
+from plangym_like.audit import EVERY, Auditor, check_audit
 from plangym_like.batches import Layout, check_dt
 from plangym_like.errors import ClosedError, InputError
 from plangym_like.simulator import Outcome, Simulator
 from plangym_like.spaces import as_actions
 from plangym_like.states import HEADER_NBYTES, Row, StateFormat
+from plangym_like.stats import Stats
 from plangym_like.transitions import ResetObservation, ResetResult, Step, Transition
 
 
@@ -39,20 +42,26 @@ class StandingEnv:
         delay_setup: bool = False,
         *,
         return_image: bool = False,
+        audit: str = "raise",
+        audit_every: int = EVERY,
         **simulator_kwargs: Any,
     ) -> None:
         if return_image and simulator_kwargs.get("render_mode") != "rgb_array":
             raise InputError("return_image=True needs render_mode='rgb_array'")
+        check_audit(audit, audit_every)
         self._name = name
         self._kwargs: dict[str, Any] = {
             "frameskip": frameskip,
             "autoreset": autoreset,
             "return_image": return_image,
+            "audit": audit,
+            "audit_every": audit_every,
             **simulator_kwargs,
         }
         self.autoreset = autoreset
         self.return_image = return_image
         self._sim: Simulator | None = None
+        self._stats = Stats()
         self._closed = False
         if not delay_setup:
             self.setup()
@@ -66,7 +75,7 @@ class StandingEnv:
         kwargs = {
             key: value
             for key, value in self._kwargs.items()
-            if key not in ("autoreset", "return_image")
+            if key not in ("autoreset", "return_image", "audit", "audit_every")
         }
         sim = type(self).simulator_class(self._name, **kwargs)
         columns = dict(sim.columns)
@@ -85,12 +94,29 @@ class StandingEnv:
             state_format,
             columns,
             plain_infos=sim.plain_infos,
+            exact=sim.exactness == "exact",
+        )
+        self.auditor = Auditor(
+            self._layout,
+            self.name,
+            sim.state_difference,
+            self._note_inexact,
+            mode=self._kwargs["audit"],
+            every=self._kwargs["audit_every"],
+            stats=self._stats,
+            wrappers=sim.wrapper_names(),
         )
         self._lock = threading.RLock()
         self._started = False
         self._parked: Row | None = None
         self._picture: Any = None
         self._sim = sim
+
+    def _note_inexact(self, note: str) -> None:
+        """Declare the environment approximate, and warn: the audit has found a difference."""
+        assert self._sim is not None
+        self._sim.exactness, self._sim.exactness_note = "approximate", note
+        warnings.warn(note, RuntimeWarning, stacklevel=4)
 
     def __getstate__(self) -> dict[str, Any]:
         if self._sim is not None:
@@ -192,6 +218,11 @@ class StandingEnv:
         self.setup()
         assert self._sim is not None
         return self._sim.snapshot_note
+
+    @property
+    def stats(self) -> Stats:
+        """What has happened to batches so far."""
+        return self._stats
 
     @property
     def unwrapped(self) -> Self:

@@ -149,6 +149,11 @@ class BatchInfo(Sequence[dict[str, Any]]):
         return self._errors
 
     @property
+    def has_objects(self) -> bool:
+        """Whether some row has info beyond the columns that all rows share."""
+        return self._rows is not None
+
+    @property
     def failed(self) -> NDArray[np.bool_]:
         """Which rows failed, ``(N,) bool``."""
         failed = np.zeros(self._count, bool)

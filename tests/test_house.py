@@ -24,15 +24,17 @@ GROUND = {
     "spaces",
     "batches",
     "phases",
+    "stats",
     "simulator",
     "random_state",
 }
-ENV = {"standing_env", "plan_env"}
+ENV = {"audit", "standing_env", "plan_env"}
 # What each room may import, besides itself and the ground that all stand on.
 BELOW = {
-    "standing_env": set(),
-    "plan_env": {"standing_env"},
     "snapshots": set(),
+    "audit": {"snapshots"},
+    "standing_env": {"audit"},
+    "plan_env": {"audit", "standing_env"},
     "envs": ENV | {"snapshots"},
     "parallel": ENV,
     "registry": ENV | {"envs", "parallel"},

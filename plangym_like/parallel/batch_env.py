@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import threading
 import time
+import warnings
 from collections.abc import Sequence
 from functools import partial
 from typing import Any, Self
 
 from plangym_like import spaces
+from plangym_like.audit import EVERY, Auditor, check_audit
 from plangym_like.batches import Inputs, Layout, check_on_error, steps_of
 from plangym_like.errors import ClosedError, InputError, WorkerDiedError
 from plangym_like.parallel.batch_memory import BatchMemory
@@ -20,11 +22,11 @@ from plangym_like.parallel.lane import CONTROL_WORDS, Report
 from plangym_like.parallel.mortality import Mortality
 from plangym_like.parallel.placement import REGIONS, common_layout
 from plangym_like.parallel.shared_memory import BlockPool, SharedBlock
-from plangym_like.parallel.stats import Stats
 from plangym_like.parallel.watch import Watch
 from plangym_like.parallel.worker_lane import WorkerLane
 from plangym_like.plan_env import PlanEnv
 from plangym_like.states import Row
+from plangym_like.stats import Stats
 
 _CLOSE_SECONDS = 2.0
 
@@ -43,6 +45,8 @@ class BatchEnv:
         An environment in this process that steps rows as well.
     step_timeout : float, optional
         Seconds that one row may take before its worker is replaced.
+    audit : {"raise", "warn", "off"}
+        What happens when a row that is stepped a second time gives another result (see `make`).
 
     Raises
     ------
@@ -58,7 +62,11 @@ class BatchEnv:
         caller: PlanEnv | None = None,
         layout: Layout | None = None,
         step_timeout: float | None = None,
+        audit: str = "raise",
     ) -> None:
+        check_audit(audit, EVERY)
+        self._audit = audit
+        self._auditor: Auditor | None = None
         self._envs = list(envs)
         self.blocking = blocking
         self.step_timeout = step_timeout
@@ -124,7 +132,35 @@ class BatchEnv:
         given = self._common_state() if states is None else states
         inputs = self.layout.check(actions, given, dt, seeds, sums=False)
         masked = check_on_error(on_error)
-        return self.run(inputs, states=wanted, observations=True, blocking=blocking, masked=masked)
+        sample = self._own_auditor().draw(inputs)
+        run = partial(self.run, observations=True)
+        result = run(inputs, states=wanted, blocking=blocking, masked=masked)
+        if sample is None:
+            return result
+        again = partial(run, states=True, blocking=True, masked=True)
+        return sample.audited(result, again, blocking=blocking)
+
+    def _own_auditor(self) -> Auditor:
+        """Return what audits batches of `make_transitions`; a `ParallelEnv` has its own."""
+        if self._auditor is None:
+            env = self._envs[0]
+
+            def state_difference(one: Row, other: Row) -> Any:
+                return env.call("state_difference", one, other)()
+
+            def warn(note: str) -> None:
+                warnings.warn(note, RuntimeWarning, stacklevel=5)
+
+            self._auditor = Auditor(
+                self.layout,
+                env.name,
+                state_difference,
+                warn,
+                mode=self._audit,
+                every=EVERY,
+                stats=self.tally,
+            )
+        return self._auditor
 
     def run(
         self,

@@ -11,16 +11,16 @@ from typing import Any, Self
 
 import numpy as np
 
-from plangym_like.batches import check_on_error
+from plangym_like.batches import Inputs, check_on_error
 from plangym_like.errors import InputError, WorkerError
 from plangym_like.parallel import nursery
 from plangym_like.parallel.batch_env import BatchEnv
 from plangym_like.parallel.external_process import ExternalProcess
 from plangym_like.parallel.registered import construct, spec_of
-from plangym_like.parallel.stats import Stats
 from plangym_like.plan_env import PlanEnv
 from plangym_like.standing_env import closed
 from plangym_like.states import Row
+from plangym_like.stats import Stats
 
 # A search comes back with its next batch sooner than this, as a rule. To check and to lay out a
 # large one takes 2 ms of it.
@@ -153,6 +153,7 @@ class ParallelEnv:
                 process.close()
             env.close()
             raise
+        env.auditor.stats = self._batch_env.stats
         self._lock = threading.RLock()
         self._env = env
 
@@ -285,7 +286,7 @@ class ParallelEnv:
         given = self.plan_env.get_state() if states is None else states
         inputs = lanes.layout.check(actions, given, dt, seeds, sums=False)
         masked = check_on_error(on_error)
-        return lanes.run(inputs, states=wanted, observations=True, blocking=blocking, masked=masked)
+        return self._run_audited(inputs, blocking, masked, wanted, True)
 
     make_transitions = step_batch
 
@@ -305,12 +306,25 @@ class ParallelEnv:
         given = self.plan_env.get_state() if states is None else states
         inputs = lanes.layout.check(actions, given, dt, seeds, horizon=True, sums=False)
         masked = check_on_error(on_error)
-        return lanes.run(
-            inputs,
-            states=True,
-            observations=return_observations,
-            blocking=blocking,
-            masked=masked,
+        return self._run_audited(inputs, blocking, masked, True, return_observations)
+
+    def _run_audited(
+        self, inputs: Inputs, blocking: bool, masked: bool, states: bool, observations: bool
+    ) -> Any:
+        sample = self.plan_env.auditor.draw(inputs)
+        result = self.batch_env.run(
+            inputs, states=states, observations=observations, blocking=blocking, masked=masked
+        )
+        if sample is None:
+            return result
+        # Rows that are isolated from this process stay so.
+        again = self.plan_env.run_again if not self.isolate else self._run_again
+        return sample.audited(result, again, blocking=blocking)
+
+    def _run_again(self, inputs: Inputs) -> Any:
+        """Step rows of an audit on the lanes."""
+        return self.batch_env.run(
+            inputs, states=True, observations=True, blocking=True, masked=True
         )
 
     def sync_states(self, state: Row | None = None) -> None:

@@ -220,7 +220,10 @@ class Schedule:
 
     def _steal(self, least: int) -> tuple[int, int] | None:
         """Take rows from the slowest, so that both end together; a lane keeps what it began."""
-        victim = max(self._lanes, key=lambda lane: lane.unbegun, default=None)
+        # A thief and its victim may both step a row, which only an exact environment allows.
+        exact = self._house.layout.exact
+        lanes = self._lanes if exact else ()
+        victim = max(lanes, key=lambda lane: lane.unbegun, default=None)
         theirs = 0 if victim is None or victim.alone else min(victim.unbegun, victim.ahead // 2)
         start, stop = self._own
         ours = (stop - start) // 2

@@ -43,8 +43,8 @@ from plangym_like.errors import (
 from plangym_like.parallel import batch_env, watch, worker_lane
 from plangym_like.parallel.parallel_env import ParallelEnv
 from plangym_like.parallel.schedule import Schedule
-from plangym_like.parallel.stats import Stats
 from plangym_like.parallel.worker_lane import WorkerLane
+from plangym_like.stats import Stats
 
 ACTIONS = np.arange(200)
 

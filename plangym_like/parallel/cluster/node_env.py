@@ -15,8 +15,8 @@ from plangym_like.parallel.parallel_env import ParallelEnv
 from plangym_like.parallel.placement import place, signature
 from plangym_like.parallel.registered import know, spec_of
 from plangym_like.parallel.remote_errors import pack_exception
-from plangym_like.parallel.stats import Stats
 from plangym_like.states import Row, adopt_session_key, session_key
+from plangym_like.stats import Stats
 
 
 @dataclass(frozen=True, slots=True)

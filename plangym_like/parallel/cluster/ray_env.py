@@ -146,6 +146,7 @@ class RayEnv(ParallelEnv):
         except BaseException:
             env.close()
             raise
+        env.auditor.stats = self._batch_env.stats
         self._env = env
 
     def _recipe(self, lanes: int) -> bytes:

@@ -130,7 +130,7 @@ class RaySchedule:
                         break
                     if len(lane.tasks) == depth and not _has_suspect(lane):
                         self._deal_to(lane, part, alone=len(shares) == 1)
-        if not self._pending and self._open:
+        if not self._pending and self._open and self._layout.exact:
             self._back_up()
 
     def _shares(self) -> dict[RayLane, float]:

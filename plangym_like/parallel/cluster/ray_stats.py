@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from plangym_like.parallel.stats import Stats
+from plangym_like.stats import Stats
 
 
 @dataclass(slots=True)

@@ -1,4 +1,4 @@
-"""What has happened on a `BatchEnv` so far."""
+"""What has happened to the batches of an environment so far."""
 
 from __future__ import annotations
 
@@ -16,6 +16,8 @@ class Stats:
     ----------
     batches, rows : int
         What was asked for.
+    rows_audited : int
+        Rows that were stepped a second time and compared (see `plangym_like.audit`).
     rows_sent : int
         Rows that were handed to child processes.
     steals : int
@@ -37,6 +39,7 @@ class Stats:
 
     batches: int = 0
     rows: int = 0
+    rows_audited: int = 0
     rows_sent: int = 0
     steals: int = 0
     deaths: int = 0

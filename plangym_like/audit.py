@@ -1,0 +1,175 @@
+"""The audit: a sample of rows is stepped a second time, and every byte of the results compared.
+
+No trial of finite length shows that an environment is pure and exact, so both are watched while
+it is used. A row is a function of its inputs, so stepping it again has no side effect.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from plangym_like.audited_rows import AuditedRows, Difference, copy_rows
+from plangym_like.batches import Inputs, Layout
+from plangym_like.errors import ImpureEnvironmentError, InputError
+from plangym_like.states import HEADER_NBYTES, Row
+from plangym_like.stats import Stats
+
+MODES = ("raise", "warn", "off")
+EVERY = 500
+# Rows of a new environment that are all audited, from its first batch on. After N rows, one in
+# N / _FADING is, until that is one in `every`: what goes wrong late is mostly found early, too.
+_FIRST, _FADING = 256, 64
+# At most this part of the time is spent on audits after that (`benchmarks/audit_cost.py`).
+_SHARE = 0.004
+# Rows of one audit at most.
+_MOST = 64
+
+
+class Auditor:
+    """Chooses rows to audit, and reports those whose results differ.
+
+    Parameters
+    ----------
+    layout : Layout
+        What the environment's batches look like; marked as not exact after a warning.
+    name : str
+        The environment, for messages.
+    state_difference : callable
+        ``state_difference(one, other)`` returns where two payloads differ in meaning, and both
+        values, or ``None``.
+    on_found : callable
+        Called with a note when a difference was found that is not raised.
+    mode : {"raise", "warn", "off"}
+        What happens when results differ.
+    every : int
+        One row in so many is audited in the long run.
+    stats : Stats
+        Counts ``rows_audited``.
+    wrappers : sequence of str
+        Names of the wrappers around the environment, for messages.
+    """
+
+    def __init__(
+        self,
+        layout: Layout,
+        name: str,
+        state_difference: Callable[[Row, Row], tuple[str, str] | None],
+        on_found: Callable[[str], None],
+        *,
+        mode: str,
+        every: int,
+        stats: Stats,
+        wrappers: Sequence[str] = (),
+    ) -> None:
+        check_audit(mode, every)
+        self._layout = layout
+        self._name = name
+        self._state_difference = state_difference
+        self._on_found = on_found
+        self._mode = mode
+        self._every = every
+        self.stats = stats
+        self._wrappers = wrappers
+        self._random = np.random.default_rng(0)
+        self._first = _FIRST
+        self._seen, self._gap = 0.0, 1.0  # one row in `_gap` is audited
+        self._seconds = np.inf  # of the cheapest audit so far
+        # Rows until the next audit, and what that was once the last one was over.
+        self._left = self._pause = 0.0 if layout.exact and mode != "off" else np.inf
+        self._audits = 0
+        self._earlier: Inputs | None = None
+
+    # Batches
+
+    def is_due(self, count: int) -> bool:
+        """Count `count` rows that are about to be stepped; return whether to audit some of them."""
+        self._left -= count
+        return self._left <= 0
+
+    def draw(self, inputs: Inputs) -> AuditedRows | None:
+        """Return the rows of a checked batch to audit, or ``None``, as is usual.
+
+        Called before the batch is stepped, since inputs may change while it is.
+        """
+        return self.choose(inputs) if self.is_due(inputs.count) and inputs.count else None
+
+    def choose(self, inputs: Inputs) -> AuditedRows:
+        """Return rows of a checked batch to audit, chosen at random."""
+        count = inputs.count
+        wanted = self._first or int(min(_MOST, -self._left // self._gap + 1))
+        rows = np.arange(count)
+        if wanted < count:
+            rows = np.sort(self._random.choice(count, wanted, replace=False))
+        return AuditedRows(self, count, rows, copy_rows(inputs, rows))
+
+    def earlier(self, inputs: Inputs) -> Inputs | None:
+        """Return a row of the last audit, and keep one of this one's `inputs`."""
+        found, self._earlier = self._earlier, copy_rows(inputs, np.array([inputs.count - 1]))
+        return found
+
+    @property
+    def continues(self) -> bool:
+        """Whether this audit also checks that saving a state changes nothing; later, one in two."""
+        return bool(self._first) or self._audits % 2 == 0
+
+    def note(self, rows: int, compared: int, each: float, seconds: float) -> None:
+        """Count an audit of so many rows, and decide when the next one is due.
+
+        `each` is what a row of the batch took, `seconds` what the audit took.
+        """
+        self.stats.rows_audited += compared
+        if self._left == np.inf:
+            return
+        self._audits += 1
+        self._seen += self._pause - self._left
+        self._first = max(0, self._first - rows)
+        self._seconds = min(self._seconds, seconds)
+        self._gap = min(self._every, max(1.0, self._seen / _FADING))
+        self._pause = 0.0 if self._first else self._gap
+        if self._gap == self._every > 1:
+            self._pause = max(self._gap, self._seconds / (_SHARE * max(each, 1e-9)))
+        self._left = self._pause
+
+    def state_difference(self, one: Row, other: Row) -> tuple[str, str] | None:
+        """Return where two rows differ in what they mean, and both values; ``None`` if nowhere."""
+        if np.array_equal(one, other):
+            return None
+        found = self._state_difference(one[HEADER_NBYTES:], other[HEADER_NBYTES:])
+        return None if found is None else (f"next state {found[0]}", found[1])
+
+    def report(self, found: Difference, how: str, cause: str) -> None:
+        """Raise a difference, or warn of it and end the audit.
+
+        Raises
+        ------
+        ImpureEnvironmentError
+        """
+        message = (
+            f"row {found.row} of {self._name} {how}, and {found.field} differed: {found.values}. "
+            f"{cause or self._likely_cause()} Results of this environment cannot be relied on; "
+            "audit='warn' turns this error into a warning"
+        )
+        if self._mode == "raise":
+            raise ImpureEnvironmentError(message, *found)
+        self._left = np.inf
+        self._layout.exact = False
+        self._on_found(message)
+
+    def _likely_cause(self) -> str:
+        own = f", such as {' or '.join(self._wrappers)}," if self._wrappers else ""
+        return (
+            "Likely causes: state outside the environment (a class, a module, a file, the clock), "
+            f"a random generator that no state holds, or a wrapper{own} with a memory that is not "
+            "saved."
+        )
+
+
+def check_audit(mode: Any, every: Any) -> None:
+    """Raise `InputError` unless these are options of an audit."""
+    if mode not in MODES:
+        raise InputError(f"audit is one of {', '.join(map(repr, MODES))}, got {mode!r}")
+    if not isinstance(every, (int, np.integer)) or isinstance(every, bool) or every < 1:
+        raise InputError(f"audit_every is a whole number of at least 1, got {every!r}")

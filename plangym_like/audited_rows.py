@@ -1,0 +1,275 @@
+"""`AuditedRows`: some rows of one batch, stepped again once it is done."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from plangym_like import spaces
+from plangym_like.batches import Inputs
+from plangym_like.errors import WorkerError
+from plangym_like.snapshots.differences import difference, object_difference
+from plangym_like.snapshots.replay_trial import watched_generators
+from plangym_like.transitions import BatchTransition, Transition
+
+if TYPE_CHECKING:
+    from plangym_like.audit import Auditor
+
+_AGAIN = "was stepped a second time"
+_SAVED = "was continued with and without saving and restoring its state in between"
+_INCOMPLETE = "Its state row does not hold everything that the next step depends on."
+# Steps rows and returns states and observations too, failures masked.
+Again = Callable[[Inputs], Any]
+
+
+class Difference(NamedTuple):
+    """The first difference: the row in its batch, the field, and both values."""
+
+    row: int
+    field: str
+    values: str
+
+
+class AuditedRows:
+    """Rows of one batch that are audited once it is done.
+
+    Parameters
+    ----------
+    auditor : Auditor
+        Who is told what was found.
+    count : int
+        Rows of the whole batch.
+    rows : int array ``(K,)``
+        The rows to audit.
+    inputs : Inputs
+        What these rows are given, copied before the batch was stepped.
+    """
+
+    def __init__(
+        self, auditor: Auditor, count: int, rows: NDArray[np.intp], inputs: Inputs
+    ) -> None:
+        self._auditor = auditor
+        self._count = count
+        self._rows = rows
+        self._inputs = inputs
+        self._begun = time.perf_counter()
+
+    def audited(self, result: Any, again: Again, *, blocking: bool = True) -> Any:
+        """Return `result`, or a promise of it, once it is compared; see `compare`."""
+        if not blocking:
+            return AuditedPromise(self, result, again)
+        self.compare(result, again)
+        return result
+
+    def compare(self, result: Any, again: Again, seconds: float | None = None) -> None:
+        """Step the rows once more, in another order and after another row, and compare.
+
+        Parameters
+        ----------
+        result : BatchTransition, BatchStep or Rollout
+            What the batch gave.
+        again : callable
+            ``again(inputs)`` steps rows and returns their results, with states and observations.
+        seconds : float, optional
+            What the batch took; by default the time since it began.
+
+        Raises
+        ------
+        ImpureEnvironmentError
+            A result is not the same; nothing is raised where the audit only warns.
+        """
+        begun = time.perf_counter()
+        done = [place for place, row in enumerate(self._rows) if row not in result.infos.errors]
+        order = np.array(done[::-1], np.intp)
+        if len(order):
+            if (earlier := self._auditor.earlier(self._inputs)) is not None:
+                with contextlib.suppress(Exception):
+                    again(earlier)
+            self._compare(result, again, copy_rows(self._inputs, order), self._rows[order])
+        each = (begun - self._begun if seconds is None else seconds) / self._count
+        self._auditor.note(len(self._rows), len(order), each, time.perf_counter() - begun)
+
+    def compare_step(self, result: Transition, again: Again, seconds: float) -> None:
+        """Compare a single step with the same row of a batch, and that as `compare` does."""
+        batch = again(self._inputs)
+        if not batch.infos.errors:
+            for name, one in (
+                ("reward", batch.rewards[0].item()),
+                ("terminated", bool(batch.terminateds[0])),
+                ("truncated", bool(batch.truncateds[0])),
+            ):
+                if found := difference(getattr(result, name), one, name):
+                    self._auditor.report(Difference(0, *found), _AGAIN, "")
+            if found := self._auditor.state_difference(result.state, batch.states[0]):
+                self._auditor.report(Difference(0, *found), _AGAIN, "")
+        self.compare(batch, again, seconds)
+
+    def _compare(
+        self, result: Any, again: Again, inputs: Inputs, rows: NDArray[np.intp]
+    ) -> None:
+        second = again(inputs)
+        if found := self._first_difference(result, second, rows):
+            cause = ""
+            with watched_generators() as drawn_from, contextlib.suppress(Exception):
+                again(inputs)
+                cause = drawn_from().strip()
+            self._auditor.report(found, _AGAIN, cause)
+        elif self._auditor.continues and not inputs.horizon:
+            self._compare_continued(second, again, inputs, rows)
+
+    def _compare_continued(
+        self, first: BatchTransition, again: Again, inputs: Inputs, rows: NDArray[np.intp]
+    ) -> None:
+        """Take the same action once more, with and without restoring the state in between."""
+        ended = first.terminateds | first.truncateds | first.infos.failed
+        places = np.flatnonzero(~ended)
+        if not len(places):
+            return
+        begin = copy_rows(inputs, places)
+        live = again(replace(begin, horizon=2, actions=_twice(begin.actions)))
+        restored = again(replace(begin, states=first.states[places], seeds=None))
+        whole = BatchTransition(
+            live.states,
+            _second_step(live.observations),
+            live.rewards[:, 1],
+            live.terminateds[:, 1],
+            live.truncateds[:, 1],
+            restored.infos,
+        )
+        both = live.infos.failed | restored.infos.failed
+        if found := self._first_difference(whole, restored, np.arange(len(places)), both):
+            row = int(rows[places[found.row]])
+            self._auditor.report(found._replace(row=row), _SAVED, _INCOMPLETE)
+
+    def _first_difference(
+        self,
+        result: Any,
+        second: Any,
+        rows: NDArray[np.intp],
+        left_out: NDArray[np.bool_] | None = None,
+    ) -> Difference | None:
+        """Return the first difference of ``result[rows[i]]`` and ``second[i]``, if any."""
+        if left_out is None and _equal(result, second, rows):
+            return None
+        for place, row in enumerate(rows.tolist()):
+            if left_out is not None and left_out[place]:
+                continue
+            if (error := second.infos.errors.get(place)) is not None:
+                # A worker that was killed says nothing about the environment.
+                if not isinstance(error, WorkerError):
+                    return Difference(row, "its result", f"none the second time but {error!r}")
+                continue
+            if found := self._row_difference(result, second, row, place):
+                return Difference(row, *found)
+        return None
+
+    def _row_difference(
+        self, result: Any, second: Any, row: int, place: int
+    ) -> tuple[str, str] | None:
+        for name in result._fields:
+            one, other = getattr(result, name), getattr(second, name)
+            if one is None:
+                continue
+            if name == "infos":
+                infos = without_clock(one[row]), without_clock(other[place])
+                found = object_difference(*infos, "info")
+            elif name == "states":
+                found = self._auditor.state_difference(one[row], other[place])
+            elif isinstance(one, list):
+                found = object_difference(one[row], other[place], name)
+            else:
+                found = difference(spaces.take(one, row), spaces.take(other, place), name)
+            if found is not None:
+                return found
+        return None
+
+
+class AuditedPromise:
+    """The promise of a batch, some rows of which are audited before its result is returned."""
+
+    def __init__(self, rows: AuditedRows, promise: Callable[..., Any], again: Again) -> None:
+        self._rows: AuditedRows | None = rows
+        self._promise = promise
+        self._again = again
+
+    def __call__(self, timeout: float | None = None) -> Any:
+        """Return the result, as the promise does."""
+        result = self._promise(timeout)
+        rows, self._rows = self._rows, None
+        if rows is not None:
+            rows.compare(result, self._again)
+        return result
+
+
+def copy_rows(inputs: Inputs, rows: NDArray[np.intp]) -> Inputs:
+    """Return copies of some rows of a batch."""
+    if isinstance(inputs.actions, list):
+        actions: Any = copy.deepcopy([inputs.actions[row] for row in rows])
+    else:
+        actions = inputs.actions[rows]
+    return replace(
+        inputs,
+        count=len(rows),
+        actions=actions,
+        states=inputs.states.copy() if len(inputs.states) == 1 else inputs.states[rows],
+        dt=inputs.dt if isinstance(inputs.dt, int) else inputs.dt[rows],
+        seeds=None if inputs.seeds is None else inputs.seeds[rows],
+    )
+
+
+def without_clock(info: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return `info` without the one entry that a wrapper of Gymnasium's reads off the clock.
+
+    `gymnasium.wrappers.RecordEpisodeStatistics` puts elapsed seconds into ``episode["t"]``.
+    """
+    episode = info.get("episode")
+    if not isinstance(episode, dict) or "t" not in episode:
+        return info
+    return {**info, "episode": {key: value for key, value in episode.items() if key != "t"}}
+
+
+def _equal(result: Any, second: Any, rows: NDArray[np.intp]) -> bool:
+    """Return whether all results are equal to the last bit; ``False`` also where that is not known.
+
+    It settles most audits at a fraction of the cost of looking at each row.
+    """
+    infos, others = result.infos, second.infos
+    if others.errors or infos.has_objects or others.has_objects:
+        return False
+    names = [name for name in result._fields if name != "infos"]
+    pairs = [(getattr(result, name), getattr(second, name)) for name in names]
+    pairs += [(infos.column(key), others.column(key)) for key in sorted(infos.keys())]
+    while pairs:
+        one, other = pairs.pop()
+        if isinstance(one, dict):
+            pairs += [(one[key], other[key]) for key in one]
+        elif isinstance(one, tuple):
+            pairs += zip(one, other, strict=True)
+        elif isinstance(one, list) or (one is not None and one[rows].tobytes() != other.tobytes()):
+            return False
+    return True
+
+
+def _twice(actions: Any) -> Any:
+    """Return plans of two steps: each action, and the same action again."""
+    if isinstance(actions, list):
+        return [[action, copy.deepcopy(action)] for action in actions]
+    return np.repeat(actions[:, None], 2, axis=1)
+
+
+def _second_step(observations: Any) -> Any:
+    """Return the second step of observations ``(N, 2, ...)``."""
+    if isinstance(observations, dict):
+        return {key: _second_step(part) for key, part in observations.items()}
+    if isinstance(observations, tuple):
+        return tuple(_second_step(part) for part in observations)
+    if isinstance(observations, list):
+        return [row[1] for row in observations]
+    return observations[:, 1]

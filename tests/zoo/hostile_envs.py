@@ -1,0 +1,575 @@
+"""Small environments that are hard to save, or that are no function of their state.
+
+Each keeps something where a snapshot may miss it, or hands out what it still uses. `ENVS` lists
+them. What is wrong shows from step `LATE` on, after any short trial; `EARLY` is from the first.
+"""
+
+from __future__ import annotations
+
+import collections
+import ctypes
+import functools
+import itertools
+import os
+import random
+import secrets
+import tempfile
+import threading
+import time
+import types
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+
+EARLY, LATE = 1, 30
+MODULE = {"count": 0}
+
+
+class Walk(gymnasium.Env[Any, Any]):
+    """A walk on a line: nothing is wrong with it.
+
+    Others override `extra`, which is added to the reward of each step from `begins` on.
+    """
+
+    observation_space: Any = spaces.Box(-1000, 1000, (2,), np.float64)
+    action_space: Any = spaces.Discrete(3)
+    length = 70
+    begins = EARLY
+
+    def __init__(self) -> None:
+        self.x = 0.0
+        self.time = 0
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        self.x = float(self.np_random.normal())
+        self.time = 0
+        self.begin()
+        return self.observe(), self.tell()
+
+    def step(self, action: Any) -> Any:
+        self.time += 1
+        self.x += float(action) - 1 + float(self.np_random.normal()) / 8
+        bonus = self.extra(int(action)) if self.time >= self.begins else 0.0
+        return self.observe(), self.x + bonus, self.time >= self.length, False, self.tell()
+
+    def begin(self) -> None:
+        """Start an episode."""
+
+    def observe(self) -> Any:
+        return np.array([self.x, self.time])
+
+    def tell(self) -> dict[str, Any]:
+        return {"time": self.time}
+
+    def extra(self, action: int) -> float:
+        return 0.0
+
+
+# Handed out while still in use
+
+
+class PersistentInfo(Walk):
+    """One dict for all infos."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.info: dict[str, Any] = {"count": 0}
+
+    def begin(self) -> None:
+        self.info["count"] = 0
+
+    def tell(self) -> dict[str, Any]:
+        return self.info
+
+    def extra(self, action: int) -> float:
+        self.info["count"] += action
+        return float(self.info["count"])
+
+
+class PersistentParts(Walk):
+    """A fresh dict, the list, dict and array in it are always the same."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.path: list[int] = []
+        self.nested = {"deep": {"path": self.path}}
+        self.buffer = np.zeros(3)
+
+    def begin(self) -> None:
+        self.path.clear()
+        self.buffer[:] = 0
+
+    def tell(self) -> dict[str, Any]:
+        return {"path": self.path, "nested": self.nested, "buffer": self.buffer}
+
+    def extra(self, action: int) -> float:
+        self.path.append(action)
+        self.buffer += action
+        return float(self.buffer[0])
+
+
+class OwnBuffer(Walk):
+    """Observes its own array, which the next reset overwrites."""
+
+    length = 12
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen = np.zeros(2)
+
+    def observe(self) -> Any:
+        self.seen[:] = self.x, self.time
+        return self.seen
+
+
+class Objects(Walk):
+    """Observes a sequence, which is a list of objects in batches, and reuses its arrays."""
+
+    observation_space = spaces.Sequence(spaces.Box(-1000, 1000, (2,), np.float64))
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen = (np.zeros(2), np.zeros(2))
+
+    def observe(self) -> Any:
+        for part in self.seen:
+            part[:] = self.x, self.time
+        return self.seen
+
+
+class ChangesAction(Walk):
+    """Writes into the action that it is given."""
+
+    action_space = spaces.Box(-1, 1, (2,), np.float64)
+
+    def step(self, action: Any) -> Any:
+        action *= 2
+        self.time += 1
+        self.x += float(action.sum())
+        return self.observe(), self.x, self.time >= self.length, False, {}
+
+
+# State outside the object
+
+
+class ClassCounter(Walk):
+    total = 0
+
+    def extra(self, action: int) -> float:
+        type(self).total += 1
+        return type(self).total % 7 / 7
+
+
+class ModuleCounter(Walk):
+    def extra(self, action: int) -> float:
+        MODULE["count"] += 1
+        return MODULE["count"] % 7 / 7
+
+
+class DefaultArgument(Walk):
+    def extra(self, action: int, memory: Any = [0]) -> float:  # noqa: B006
+        memory[0] += 1
+        return memory[0] % 7 / 7
+
+
+class FunctionAttribute(Walk):
+    def extra(self, action: int) -> float:
+        _count.total += 1  # type: ignore[attr-defined]
+        return _count.total % 7 / 7  # type: ignore[attr-defined]
+
+
+def _count() -> None: ...
+
+
+_count.total = 0  # type: ignore[attr-defined]
+
+
+class CachedCalls(Walk):
+    """A cache that gives what the first caller computed."""
+
+    def extra(self, action: int) -> float:
+        return _first_seen(self.time, action, self)
+
+
+@functools.cache
+def _first_of(time: int, action: int) -> list[float]:
+    return []
+
+
+def _first_seen(time: int, action: int, env: Walk) -> float:
+    found = _first_of(time, action)
+    if not found:
+        found.append(env.x)
+    return found[0]
+
+
+class Closure(Walk):
+    def __init__(self) -> None:
+        super().__init__()
+        total = 0
+
+        def count() -> float:
+            nonlocal total
+            total += 1
+            return total % 7 / 7
+
+        self.count = count
+
+    def extra(self, action: int) -> float:
+        return self.count()
+
+
+class ByIdentity(Walk):
+    """Keeps its memory in a table of the module, by its address."""
+
+    table: dict[int, int] = {}  # noqa: RUF012
+
+    def extra(self, action: int) -> float:
+        self.table[id(self)] = self.table.get(id(self), 0) + 1
+        return self.table[id(self)] % 7 / 7
+
+
+class ThreadLocal(Walk):
+    local = threading.local()
+
+    def extra(self, action: int) -> float:
+        self.local.count = getattr(self.local, "count", 0) + 1
+        return self.local.count % 7 / 7
+
+
+class InAFile(Walk):
+    length = 20
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.path = Path(tempfile.gettempdir()) / f"zoo-{os.getpid()}-{uuid.uuid4().hex}"
+
+    def extra(self, action: int) -> float:
+        count = len(self.path.read_text()) + 1 if self.path.exists() else 1
+        self.path.write_text("x" * (count % 50))
+        return count % 7 / 7
+
+    def close(self) -> None:
+        self.path.unlink(missing_ok=True)
+
+
+class CMemory(Walk):
+    """Counts in memory that a pickle holds no bytes of."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.memory = (ctypes.c_int * 1)()
+        self.address = ctypes.addressof(self.memory)
+
+    def extra(self, action: int) -> float:
+        cell = ctypes.c_int.from_address(self.address)
+        cell.value = (cell.value + 1) % 7
+        return cell.value / 7
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {key: value for key, value in vars(self).items() if key != "memory"}
+
+
+class InSpaces(Walk):
+    """Counts on its action space, which snapshots take for configuration."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.action_space = spaces.Discrete(3)
+
+    def extra(self, action: int) -> float:
+        self.action_space.count = getattr(self.action_space, "count", 0) + 1
+        return self.action_space.count % 7 / 7
+
+
+class Slots(Walk):
+    __slots__ = ("hidden",)
+
+    def begin(self) -> None:
+        self.hidden = 0
+
+    def extra(self, action: int) -> float:
+        self.hidden += action
+        return float(self.hidden)
+
+
+# Randomness
+
+
+class NumpyGlobal(Walk):
+    def extra(self, action: int) -> float:
+        return float(np.random.random())
+
+
+class RandomModule(Walk):
+    def extra(self, action: int) -> float:
+        return random.random()
+
+
+class SampledAction(Walk):
+    def __init__(self) -> None:
+        super().__init__()
+        self.action_space = spaces.Discrete(3)
+
+    def extra(self, action: int) -> float:
+        return float(self.action_space.sample())
+
+
+class OperatingSystem(Walk):
+    def extra(self, action: int) -> float:
+        return secrets.randbelow(1000) / 1000
+
+
+class OwnRandom(Walk):
+    """Has a generator of its own, which a seed does not reach; pure all the same."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.own = random.Random(5)
+        self.other = np.random.default_rng(5)
+
+    def extra(self, action: int) -> float:
+        return self.own.random() + self.other.random()
+
+
+class OwnLegacyRandom(Walk):
+    def __init__(self) -> None:
+        super().__init__()
+        self.own = np.random.RandomState(5)
+
+    def extra(self, action: int) -> float:
+        return float(self.own.random_sample())
+
+
+class SharedGenerator(Walk):
+    """All copies draw from one generator of the module."""
+
+    generator = np.random.default_rng(0)
+
+    def extra(self, action: int) -> float:
+        return float(self.generator.random())
+
+
+class UnseededReset(Walk):
+    """Starts from a generator that seeds do not reach."""
+
+    def begin(self) -> None:
+        self.x = float(np.random.default_rng().normal())
+
+
+# Clocks, addresses, hashes
+
+
+class WallClock(Walk):
+    def extra(self, action: int) -> float:
+        return time.perf_counter() % 1
+
+
+class ClockInInfo(Walk):
+    def tell(self) -> dict[str, Any]:
+        return {"seconds": time.perf_counter()}
+
+
+class ProcessNumber(Walk):
+    def extra(self, action: int) -> float:
+        return float(os.getpid() % 997)
+
+
+class Address(Walk):
+    def extra(self, action: int) -> float:
+        return float(id(self) // 16 % 997)
+
+
+class HashOfText(Walk):
+    def extra(self, action: int) -> float:
+        return float(hash(f"word {self.time}") % 997)
+
+
+class Thing:
+    """Hashed by its address."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+
+class IdentitySet(Walk):
+    """Iterates over a set whose order follows from addresses."""
+
+    def begin(self) -> None:
+        self.things = {Thing(number) for number in range(9)}
+
+    def extra(self, action: int) -> float:
+        for place, thing in enumerate(self.things):
+            thing.number += place
+        return float(next(iter(self.things)).number)
+
+
+class StringSet(Walk):
+    """Iterates over a set whose order follows from the hash seed of the process."""
+
+    def begin(self) -> None:
+        self.words = {f"word {number}" for number in range(9)}
+
+    def extra(self, action: int) -> float:
+        word = next(iter(self.words))
+        self.words.discard(word)
+        self.words.add(f"{word} {self.time}" if len(word) < 30 else f"word {self.time}")
+        return float(sum(map(ord, word)) % 97)
+
+
+class Orders(Walk):
+    """Dicts, deques and iterators, whose order a snapshot has to keep."""
+
+    def begin(self) -> None:
+        self.table = {number * 7 % 5: number for number in range(5)}
+        self.queue = collections.deque(range(5), maxlen=5)
+        self.counter = itertools.count()
+
+    def extra(self, action: int) -> float:
+        key, value = next(iter(self.table.items()))
+        del self.table[key]
+        self.table[key] = value + action
+        self.queue.append(next(self.counter))
+        return float(key + self.queue[0] + next(iter(self.table)))
+
+
+# What no pickle takes
+
+
+class GeneratorObject(Walk):
+    """Runs as a Python generator."""
+
+    def begin(self) -> None:
+        self.script = self.run()
+
+    def run(self) -> Any:
+        total = 0.0
+        while True:
+            total += self.time
+            yield total % 11
+
+    def extra(self, action: int) -> float:
+        return float(next(self.script))
+
+
+class Lock(Walk):
+    def __init__(self) -> None:
+        super().__init__()
+        self.lock = threading.Lock()
+
+    def extra(self, action: int) -> float:
+        with self.lock:
+            return 0.5
+
+
+class Namespace(Walk):
+    """Keeps all in nested objects that share parts."""
+
+    def begin(self) -> None:
+        shared = [0]
+        self.tree = types.SimpleNamespace(left=shared, right=types.SimpleNamespace(up=shared))
+
+    def extra(self, action: int) -> float:
+        self.tree.left[0] += action
+        return float(self.tree.right.up[0])
+
+
+class GrowsSlowly(Walk):
+    """Remembers each step: its snapshots become longer and longer."""
+
+    length = 200
+
+    def begin(self) -> None:
+        self.log: list[bytes] = []
+
+    def extra(self, action: int) -> float:
+        self.log.append(bytes(400))
+        return float(len(self.log))
+
+
+# Own snapshots
+
+
+class SavesItself(Walk):
+    """Implements ``save_state`` and ``load_state``, rightly."""
+
+    def save_state(self) -> bytes:
+        return np.array([self.x, self.time]).tobytes() + repr(self.generator_state()).encode()
+
+    def generator_state(self) -> Any:
+        return self.np_random.bit_generator.state
+
+    def load_state(self, data: bytes) -> None:
+        self.x, steps = np.frombuffer(data[:16])
+        self.x, self.time = float(self.x), int(steps)
+        self.np_random.bit_generator.state = eval(data[16:])
+
+
+class ForgetsItself(SavesItself):
+    """Its ``save_state`` leaves out what decides later."""
+
+    def begin(self) -> None:
+        self.forgotten = 0
+
+    def extra(self, action: int) -> float:
+        self.forgotten += action
+        return float(self.forgotten)
+
+
+# Results that fit no array
+
+
+class TooLarge(Walk):
+    observation_space = spaces.Box(0, 255, (2,), np.uint8)
+
+    def observe(self) -> Any:
+        return np.array([300 if self.time >= self.begins else 3, 4])
+
+
+class NoObservation(Walk):
+    def observe(self) -> Any:
+        return None if self.time >= self.begins else super().observe()
+
+
+class Scalar(Walk):
+    def observe(self) -> Any:
+        return 7.0 if self.time >= self.begins else super().observe()
+
+
+class ShapeOne(Walk):
+    def observe(self) -> Any:
+        return np.ones(1) if self.time >= self.begins else super().observe()
+
+
+class VectorReward(Walk):
+    def step(self, action: Any) -> Any:
+        obs, reward, terminated, truncated, info = super().step(action)
+        return obs, np.array([reward, 1.0]), terminated, truncated, info
+
+
+def late(kind: type[Walk]) -> type[Walk]:
+    """Return `kind`, behaving itself before step `LATE`."""
+    return type(f"Late{kind.__name__}", (kind,), {"begins": LATE, "length": 70, "__module__": __name__})
+
+
+_SUDDEN: tuple[type[Walk], ...] = (
+    *(ClassCounter, ModuleCounter, DefaultArgument, FunctionAttribute, CachedCalls, Closure),
+    *(ByIdentity, ThreadLocal, InAFile, CMemory, InSpaces, NumpyGlobal, RandomModule),
+    *(SampledAction, OperatingSystem, SharedGenerator, WallClock, ProcessNumber, Address),
+    *(HashOfText, IdentitySet, StringSet, ForgetsItself),
+    *(TooLarge, NoObservation, Scalar, ShapeOne),
+)
+# Workers find these classes by name.
+globals().update({kind.__name__: kind for kind in map(late, _SUDDEN)})
+
+ENVS: tuple[Callable[[], Walk], ...] = tuple(
+    kind
+    for name, kind in sorted(globals().items())
+    if isinstance(kind, type) and issubclass(kind, Walk)
+)

@@ -1,0 +1,242 @@
+"""Wrappers with memories that a snapshot may miss, to be put around environments of every family."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium import wrappers
+
+MODULE = {"count": 0}
+
+
+class _Extra(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """Adds what `extra` returns to each reward."""
+
+    def step(self, action: Any) -> Any:
+        obs, reward, terminated, truncated, info = self.env.step(action)
+        return obs, float(reward) + self.extra(action), terminated, truncated, info
+
+    def extra(self, action: Any) -> float:
+        return 0.0
+
+
+class OwnCounter(_Extra):
+    """Counts in an attribute of its own, and starts again with each episode."""
+
+    count = 0
+
+    def reset(self, **kwargs: Any) -> Any:
+        self.count = 0
+        return self.env.reset(**kwargs)
+
+    def extra(self, action: Any) -> float:
+        self.count += 1
+        return float(self.count)
+
+
+class CountsOnBase(_Extra):
+    def reset(self, **kwargs: Any) -> Any:
+        self.unwrapped.steps_so_far = 0  # type: ignore[attr-defined]
+        return self.env.reset(**kwargs)
+
+    def extra(self, action: Any) -> float:
+        self.unwrapped.steps_so_far += 1  # type: ignore[attr-defined]
+        return float(self.unwrapped.steps_so_far)  # type: ignore[attr-defined]
+
+
+class CountsOnNeighbour(_Extra):
+    def reset(self, **kwargs: Any) -> Any:
+        self.env.steps_so_far = 0  # type: ignore[attr-defined]
+        return self.env.reset(**kwargs)
+
+    def extra(self, action: Any) -> float:
+        self.env.steps_so_far += 1  # type: ignore[attr-defined]
+        return float(self.env.steps_so_far)  # type: ignore[attr-defined]
+
+
+class ClassCounter(_Extra):
+    total = 0
+
+    def extra(self, action: Any) -> float:
+        type(self).total += 1
+        return type(self).total % 7 / 7
+
+
+class ModuleCounter(_Extra):
+    def extra(self, action: Any) -> float:
+        MODULE["count"] += 1
+        return MODULE["count"] % 7 / 7
+
+
+class DefaultArgument(_Extra):
+    def extra(self, action: Any, memory: Any = [0]) -> float:  # noqa: B006
+        memory[0] += 1
+        return memory[0] % 7 / 7
+
+
+class ByIdentity(_Extra):
+    table: dict[int, int] = {}  # noqa: RUF012
+
+    def extra(self, action: Any) -> float:
+        self.table[id(self)] = self.table.get(id(self), 0) + 1
+        return self.table[id(self)] % 7 / 7
+
+
+class SamplesAction(_Extra):
+    def extra(self, action: Any) -> float:
+        return float(np.sum(self.action_space.sample()))
+
+
+class SamplesObservation(_Extra):
+    def extra(self, action: Any) -> float:
+        return float(np.sum(self.observation_space.sample()) % 7)
+
+
+class NumpyGlobal(_Extra):
+    def extra(self, action: Any) -> float:
+        return float(np.random.random())
+
+
+class RandomModule(_Extra):
+    def extra(self, action: Any) -> float:
+        return random.random()
+
+
+class OwnGenerator(_Extra):
+    """Draws from a generator of its own; pure, where the generator is saved."""
+
+    def __init__(self, env: Any) -> None:
+        super().__init__(env)
+        self.generator = np.random.default_rng(3)
+
+    def extra(self, action: Any) -> float:
+        return float(self.generator.random())
+
+
+class Clock(_Extra):
+    def extra(self, action: Any) -> float:
+        return time.perf_counter() % 1
+
+
+class ChangesAction(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """Writes into the action that it is given, if it is an array."""
+
+    def step(self, action: Any) -> Any:
+        if isinstance(action, np.ndarray) and action.ndim:
+            action *= 0.5
+        return self.env.step(action)
+
+
+class PersistentInfo(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """Tells what it knows in one dict, which it keeps."""
+
+    def __init__(self, env: Any) -> None:
+        super().__init__(env)
+        self.told: dict[str, Any] = {"steps": 0, "path": []}
+
+    def reset(self, **kwargs: Any) -> Any:
+        obs, _ = self.env.reset(**kwargs)
+        self.told["steps"] = 0
+        self.told["path"].clear()
+        return obs, self.told
+
+    def step(self, action: Any) -> Any:
+        obs, reward, terminated, truncated, _ = self.env.step(action)
+        self.told["steps"] += 1
+        self.told["path"].append(self.told["steps"])
+        return obs, reward, terminated, truncated, self.told
+
+
+def item_counter(env: Any) -> Any:
+    """A closure that counts by an augmented assignment to an item."""
+    count = [0]
+
+    def change(reward: Any) -> float:
+        count[0] += 1
+        return float(reward) + count[0] % 7 / 7
+
+    return wrappers.TransformReward(env, change)
+
+
+def aliased_counter(env: Any) -> Any:
+    """The same through another name for the list."""
+    count = [0]
+    alias = count
+
+    def change(reward: Any) -> float:
+        held = alias
+        held[0] = held[0] + 1
+        return float(reward) + count[0] % 7 / 7
+
+    return wrappers.TransformReward(env, change)
+
+
+def nonlocal_counter(env: Any) -> Any:
+    count = 0
+
+    def change(reward: Any) -> float:
+        nonlocal count
+        count += 1
+        return float(reward) + count % 7 / 7
+
+    return wrappers.TransformReward(env, change)
+
+
+def method_counter(env: Any) -> Any:
+    """A bound method whose object counts."""
+
+    class Counter:
+        total = 0
+
+        def change(self, reward: Any) -> float:
+            self.total += 1
+            return float(reward) + self.total % 7 / 7
+
+    return wrappers.TransformReward(env, Counter().change)
+
+
+def default_counter(env: Any) -> Any:
+    def change(reward: Any, memory: Any = [0]) -> float:  # noqa: B006
+        memory[0] += 1
+        return float(reward) + memory[0] % 7 / 7
+
+    return wrappers.TransformReward(env, change)
+
+
+def iterator_counter(env: Any) -> Any:
+    def numbers() -> Iterator[int]:
+        number = 0
+        while True:
+            number += 1
+            yield number
+
+    endless = numbers()
+    return wrappers.TransformReward(env, lambda reward: float(reward) + next(endless) % 7 / 7)
+
+
+def noisy_reward(env: Any) -> Any:
+    return wrappers.TransformReward(env, lambda reward: float(reward) + np.random.normal())
+
+
+def scaled_reward(env: Any) -> Any:
+    """Nothing is wrong with this one."""
+    return wrappers.TransformReward(env, lambda reward: 2.0 * float(reward))
+
+
+def sticky(env: Any) -> Any:
+    return wrappers.StickyAction(env, 0.5)
+
+
+WRAPPERS: tuple[Callable[[Any], Any], ...] = (
+    *(OwnCounter, CountsOnBase, CountsOnNeighbour, ClassCounter, ModuleCounter, DefaultArgument),
+    *(ByIdentity, SamplesAction, SamplesObservation, NumpyGlobal, RandomModule, OwnGenerator),
+    *(Clock, ChangesAction, PersistentInfo),
+    *(item_counter, aliased_counter, nonlocal_counter, method_counter, default_counter),
+    *(iterator_counter, noisy_reward, scaled_reward, sticky),
+    *(wrappers.NormalizeReward, wrappers.RecordEpisodeStatistics),
+)
