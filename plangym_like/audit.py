@@ -99,7 +99,7 @@ class Auditor:
     def choose(self, inputs: Inputs) -> AuditedRows:
         """Return rows of a checked batch to audit, chosen at random."""
         count = inputs.count
-        wanted = self._first or int(min(_MOST, -self._left // self._gap + 1))
+        wanted = max(self._first, int(min(_MOST, -self._left // self._gap + 1)))
         rows = np.arange(count)
         if wanted < count:
             rows = np.sort(self._random.choice(count, wanted, replace=False))

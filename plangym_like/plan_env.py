@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from plangym_like import state_files
+from plangym_like.audited_rows import Again
 from plangym_like.batches import Inputs, Rows, check_on_error
 from plangym_like.standing_env import StandingEnv
 from plangym_like.states import HEADER_NBYTES, Row
@@ -38,6 +39,9 @@ class PlanEnv(StandingEnv):
         ``remove_time_limit``, and the environment's own arguments.
     """
 
+    # Where single steps are audited; ``None``: here.
+    run_elsewhere: Again | None = None
+
     def step(
         self,
         action: Any,
@@ -54,7 +58,8 @@ class PlanEnv(StandingEnv):
             assert isinstance(result, Transition)
             seconds = time.perf_counter() - begun
             inputs = self._layout.check([given[0]], given[1], dt, None)
-            self.auditor.choose(inputs).compare_step(result, self.run_again, seconds)
+            again = self.run_elsewhere or self.run_again
+            self.auditor.choose(inputs).compare_step(result, again, seconds)
         return result if return_state in (None, True) else Step(*result[1:])
 
     # Batches

@@ -137,7 +137,7 @@ class BatchEnv:
         result = run(inputs, states=wanted, blocking=blocking, masked=masked)
         if sample is None:
             return result
-        again = partial(run, states=True, blocking=True, masked=True)
+        again = partial(run, states=True, blocking=True, masked=True, audit=True)
         return sample.audited(result, again, blocking=blocking)
 
     def _own_auditor(self) -> Auditor:
@@ -171,6 +171,7 @@ class BatchEnv:
         blocking: bool,
         masked: bool = False,
         pools: dict[str, BlockPool] | None = None,
+        audit: bool = False,
     ) -> Any:
         """Step checked inputs; return their result, or a promise of it.
 
@@ -178,6 +179,7 @@ class BatchEnv:
         rows take long, each lane's first ones are on their way while those of others are looked at.
 
         `masked`: rows that fail are told in the result instead of raised. `pools`: whose memory.
+        `audit`: these rows are not counted in `stats`.
         """
         with self.lock:
             self.ensure_open()
@@ -186,7 +188,8 @@ class BatchEnv:
             steps = steps_of(inputs)
             if self._stays_here(inputs.count, steps):
                 self.layout.verify(inputs)
-                self.tally.begin(inputs.count)
+                if not audit:
+                    self.tally.begin(inputs.count)
                 result = self._run_here(inputs, steps, states, observations, masked)
                 return result if blocking else lambda timeout=None: result
             self._settle()
@@ -202,7 +205,8 @@ class BatchEnv:
                 masked=masked,
             )
             self._flight = flight
-            self.tally.begin(inputs.count)
+            if not audit:
+                self.tally.begin(inputs.count)
             if not blocking:
                 return partial(_land, self, flight)
             try:

@@ -153,7 +153,7 @@ class ParallelEnv:
                 process.close()
             env.close()
             raise
-        env.auditor.stats = self._batch_env.stats
+        self._audit(env, self._batch_env)
         self._lock = threading.RLock()
         self._env = env
 
@@ -317,15 +317,16 @@ class ParallelEnv:
         )
         if sample is None:
             return result
-        # Rows that are isolated from this process stay so.
-        again = self.plan_env.run_again if not self.isolate else self._run_again
+        again = self.plan_env.run_elsewhere or self.plan_env.run_again
         return sample.audited(result, again, blocking=blocking)
 
-    def _run_again(self, inputs: Inputs) -> Any:
-        """Step rows of an audit on the lanes."""
-        return self.batch_env.run(
-            inputs, states=True, observations=True, blocking=True, masked=True
-        )
+    def _audit(self, env: PlanEnv, pool: Any) -> None:
+        """Have rows audited in `env`, or in `pool` where rows are isolated from this process."""
+        env.auditor.stats = pool.stats
+        if self.isolate:
+            env.run_elsewhere = partial(
+                pool.run, states=True, observations=True, blocking=True, masked=True, audit=True
+            )
 
     def sync_states(self, state: Row | None = None) -> None:
         """Make `state` the current state; workers hold none, so this is `set_state`."""

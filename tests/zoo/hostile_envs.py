@@ -555,7 +555,8 @@ class VectorReward(Walk):
 
 def late(kind: type[Walk]) -> type[Walk]:
     """Return `kind`, behaving itself before step `LATE`."""
-    return type(f"Late{kind.__name__}", (kind,), {"begins": LATE, "length": 70, "__module__": __name__})
+    body = {"begins": LATE, "length": 70, "__module__": __name__}
+    return type(f"Late{kind.__name__}", (kind,), body)
 
 
 _SUDDEN: tuple[type[Walk], ...] = (
@@ -573,3 +574,5 @@ ENVS: tuple[Callable[[], Walk], ...] = tuple(
     for name, kind in sorted(globals().items())
     if isinstance(kind, type) and issubclass(kind, Walk)
 )
+
+HANDED_OUT = (PersistentInfo, PersistentParts, OwnBuffer, Objects, ChangesAction)

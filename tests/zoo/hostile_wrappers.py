@@ -1,4 +1,4 @@
-"""Wrappers with memories that a snapshot may miss, to be put around environments of every family."""
+"""Wrappers with memories that a snapshot may miss, for environments of every family."""
 
 from __future__ import annotations
 

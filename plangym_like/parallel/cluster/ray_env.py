@@ -146,7 +146,7 @@ class RayEnv(ParallelEnv):
         except BaseException:
             env.close()
             raise
-        env.auditor.stats = self._batch_env.stats
+        self._audit(env, self._batch_env)
         self._env = env
 
     def _recipe(self, lanes: int) -> bytes:

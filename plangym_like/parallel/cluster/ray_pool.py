@@ -84,17 +84,20 @@ class RayPool:
         observations: bool,
         blocking: bool,
         masked: bool = False,
+        audit: bool = False,
     ) -> Any:
         """Step checked inputs; return their result, or a promise of it.
 
-        `masked`: rows that fail are told in the result instead of raised.
+        `masked`: rows that fail are told in the result instead of raised. `audit`: these rows are
+        not counted.
         """
         with self.lock:
             self.ensure_open()
             if self._flight is not None:
                 self._flight.settle()
             self.layout.verify(inputs)
-            self.stats.begin(inputs.count)
+            if not audit:
+                self.stats.begin(inputs.count)
             rows = self.layout.allocate(inputs, states=states, observations=observations)
             step_here: StepHere | None = None
             if self.caller is not None:

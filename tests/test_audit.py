@@ -1,0 +1,243 @@
+"""The audit: rows that are stepped a second time, and what it says of those that differ."""
+
+from __future__ import annotations
+
+import random
+import warnings
+from typing import Any
+
+import numpy as np
+import pytest
+from hostile_envs import (
+    ClockInInfo,
+    LateClassCounter,
+    LateNumpyGlobal,
+    LateStringSet,
+    PersistentInfo,
+    Walk,
+)
+
+import plangym_like
+from conftest import BACKENDS, sending
+from plangym_like import BatchEnv, ExternalProcess
+from plangym_like.errors import ImpureEnvironmentError, InputError
+
+
+class Counts(Walk):
+    """Adds to each reward how many steps this process has made."""
+
+    total = 0
+
+    def extra(self, action: int) -> float:
+        Counts.total += 1
+        return float(Counts.total)
+
+
+class CountsAtLast(Counts):
+    """Does so in the last ten steps of an episode."""
+
+    begins = 60
+
+
+class Fails(Walk):
+    def extra(self, action: int) -> float:
+        if action == 2:
+            raise ValueError("no")
+        return 0.0
+
+
+def walk(env: Any, steps: int) -> tuple[list[Any], np.ndarray]:
+    """Return actions and states of an episode, stepped by `step` without a state."""
+    state, _, _ = env.reset(seed=0)
+    actions, states = [], [state]
+    for step in range(steps):
+        actions.append(step % 3)
+        env.step(step % 3)
+        states.append(env.get_state())
+    return actions, np.stack(states[:-1])
+
+
+def make(backend: str, kind: Any, **kwargs: Any) -> Any:
+    return sending(plangym_like.make(kind, **{**BACKENDS[backend], **kwargs}))
+
+
+def test_a_difference_is_an_error_that_names_row_field_values_and_cause(backend: str) -> None:
+    with make(backend, LateNumpyGlobal) as env:
+        actions, states = walk(env, 69)
+        with pytest.raises(ImpureEnvironmentError) as told:
+            env.step_batch(actions, states)
+    assert told.value.field == "rewards" and told.value.index >= 29
+    assert told.value.values in str(told.value)
+    assert f"row {told.value.index} of LateNumpyGlobal" in str(told.value)
+    if backend in ("serial", "parallel"):  # elsewhere, another process draws
+        assert "global generator of numpy.random" in str(told.value)
+
+
+def test_rollouts_are_audited(backend: str) -> None:
+    with make(backend, LateNumpyGlobal) as env:
+        _, states = walk(env, 69)
+        with pytest.raises(ImpureEnvironmentError):
+            env.rollout_batch(np.ones((69, 3), int), states)
+
+
+def test_a_promise_is_audited_when_its_result_is_asked_for(backend: str) -> None:
+    with make(backend, LateNumpyGlobal) as env:
+        actions, states = walk(env, 69)
+        with pytest.raises(ImpureEnvironmentError):
+            env.step_batch(actions, states, blocking=False)()
+
+
+def test_single_steps_from_given_states_are_audited(backend: str) -> None:
+    with make(backend, LateNumpyGlobal) as env:
+        actions, states = walk(env, 69)
+        with pytest.raises(ImpureEnvironmentError) as told:
+            for action, state in zip(actions, states, strict=True):
+                env.step(action, state)
+    assert told.value.index == 0
+
+
+def test_batches_of_a_batch_env_are_audited() -> None:
+    with ExternalProcess(lambda: plangym_like.make(LateNumpyGlobal)) as worker:
+        with BatchEnv([worker]) as env, plangym_like.make(LateNumpyGlobal) as same:
+            actions, states = walk(same, 69)
+            with pytest.raises(ImpureEnvironmentError):
+                env.make_transitions(actions, states)
+
+
+def test_what_a_state_row_does_not_hold_is_noticed_by_going_on_without_it() -> None:
+    with plangym_like.make(LateStringSet) as env:
+        actions, states = walk(env, 69)
+        with pytest.raises(ImpureEnvironmentError, match="with and without saving"):
+            env.step_batch(actions, states)
+
+
+def test_what_begins_late_is_noticed() -> None:
+    with plangym_like.make(CountsAtLast) as env:
+        actions, states = walk(env, 69)
+        early = slice(0, 40)
+        for _ in range(10):
+            env.step_batch(actions[early], states[early])
+        with pytest.raises(ImpureEnvironmentError):
+            for _ in range(20):
+                env.step_batch(actions, states)
+
+
+def test_a_warning_makes_the_environment_approximate(backend: str) -> None:
+    with make(backend, LateClassCounter, audit="warn") as env:
+        actions, states = walk(env, 69)
+        assert env.exactness == "exact"
+        with pytest.warns(RuntimeWarning, match="rewards differed") as told:
+            for _ in range(3):
+                env.step_batch(actions, states)
+        assert len([one for one in told if "differed" in str(one.message)]) == 1
+        assert env.exactness == "approximate" and "rewards differed" in env.exactness_note
+
+
+def test_an_audit_can_be_switched_off() -> None:
+    with plangym_like.make(LateClassCounter, audit="off") as env:
+        actions, states = walk(env, 69)
+        for _ in range(5):
+            env.step_batch(actions, states)
+        assert env.stats.rows_audited == 0
+
+
+@pytest.mark.parametrize(
+    "options", [{"audit": True}, {"audit": "maybe"}, {"audit_every": 0}, {"audit_every": 2.5}]
+)
+def test_options_are_checked(options: dict[str, Any]) -> None:
+    with pytest.raises(InputError, match="audit"):
+        plangym_like.make("CartPole-v1", **options)
+
+
+def test_the_first_rows_are_all_audited_and_then_fewer_and_fewer(backend: str) -> None:
+    with make(backend, Walk) as env:
+        actions, states = walk(env, 64)
+        audited = []
+        for _ in range(100):
+            env.step_batch(actions, states)
+            audited.append(env.stats.rows_audited)
+        assert audited[:4] == [64, 128, 192, 256]
+        assert 300 < audited[-1] < 700
+        assert env.stats.rows == 6400
+        more = np.diff(audited)
+        assert more[4:20].sum() > more[84:].sum() > 0
+
+
+def test_every_row_is_audited_on_request() -> None:
+    with plangym_like.make(Walk, audit_every=1) as env:
+        actions, states = walk(env, 60)
+        for _ in range(20):
+            env.step_batch(actions, states)
+        assert env.stats.rows_audited == 1200
+
+
+def test_an_audit_changes_nothing_else() -> None:
+    with plangym_like.make(Walk) as env, plangym_like.make(Walk, audit="off") as plain:
+        actions, states = walk(env, 60)
+        walk(plain, 60)
+        random.seed(1)
+        np.random.seed(1)
+        before = random.getstate(), np.random.get_state()[1].tolist(), env.get_state().tobytes()
+        one, other = (each.step_batch(actions, states) for each in (env, plain))
+        assert env.stats.rows_audited == 60 and plain.stats.rows_audited == 0
+        assert one.states.tobytes() == other.states.tobytes()
+        assert one.rewards.tobytes() == other.rewards.tobytes()
+        after = random.getstate(), np.random.get_state()[1].tolist(), env.get_state().tobytes()
+        assert before == after
+        assert env.step(1).reward == plain.step(1).reward
+
+
+def test_rows_that_fail_are_left_out(backend: str) -> None:
+    with make(backend, Fails) as env:
+        state, _, _ = env.reset(seed=0)
+        result = env.step_batch([0, 1, 2, 0], state, on_error="mask")
+        assert result.infos.failed.tolist() == [False, False, True, False]
+        assert env.stats.rows_audited == 3
+
+
+def test_a_row_that_raises_the_second_time_is_noticed() -> None:
+    class RaisesLater(Walk):
+        calls = 0
+
+        def extra(self, action: int) -> float:
+            RaisesLater.calls += self.time > 40  # ten of fifty steps
+            if RaisesLater.calls > 12:
+                raise ValueError("too often")
+            return 0.0
+
+    with plangym_like.make(RaisesLater) as env:
+        actions, states = walk(env, 50)
+        RaisesLater.calls = 0
+        with pytest.raises(ImpureEnvironmentError, match="too often"):
+            env.step_batch(actions, states)
+
+
+def test_persistent_infos_are_no_difference(backend: str) -> None:
+    with make(backend, PersistentInfo) as env:
+        actions, states = walk(env, 60)
+        env.step_batch(actions, states)
+        assert env.stats.rows_audited == 60
+
+
+def test_approximate_environments_are_not_audited() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        with plangym_like.make(ClockInInfo) as env:
+            assert env.exactness == "approximate"
+            actions, states = walk(env, 60)
+            env.step_batch(actions, states)
+            assert env.stats.rows_audited == 0
+
+
+def test_rows_of_approximate_environments_are_never_stepped_by_two_workers() -> None:
+    with sending(plangym_like.make(ClockInInfo, n_workers=2, isolate=True)) as env:
+        actions, states = walk(env, 60)
+        for _ in range(20):
+            env.step_batch(actions * 4, np.concatenate([states] * 4))
+        assert env.stats.steals == 0
+        env.batch_env.layout.exact = True
+        for _ in range(200):
+            env.step_batch(actions * 4, np.concatenate([states] * 4))
+            if env.stats.steals:
+                break
+        assert env.stats.steals > 0
