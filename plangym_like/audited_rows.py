@@ -111,9 +111,7 @@ class AuditedRows:
                 self._auditor.report(Difference(0, *found), _AGAIN, "")
         self.compare(batch, again, seconds)
 
-    def _compare(
-        self, result: Any, again: Again, inputs: Inputs, rows: NDArray[np.intp]
-    ) -> None:
+    def _compare(self, result: Any, again: Again, inputs: Inputs, rows: NDArray[np.intp]) -> None:
         second = again(inputs)
         if found := self._first_difference(result, second, rows):
             cause = ""

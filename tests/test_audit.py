@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from conftest import BACKENDS, sending
 from hostile_envs import (
     ClockInInfo,
     LateClassCounter,
@@ -18,7 +19,6 @@ from hostile_envs import (
 )
 
 import plangym_like
-from conftest import BACKENDS, sending
 from plangym_like import BatchEnv, ExternalProcess
 from plangym_like.errors import ImpureEnvironmentError, InputError
 
@@ -97,11 +97,11 @@ def test_single_steps_from_given_states_are_audited(backend: str) -> None:
 
 
 def test_batches_of_a_batch_env_are_audited() -> None:
-    with ExternalProcess(lambda: plangym_like.make(LateNumpyGlobal)) as worker:
-        with BatchEnv([worker]) as env, plangym_like.make(LateNumpyGlobal) as same:
-            actions, states = walk(same, 69)
-            with pytest.raises(ImpureEnvironmentError):
-                env.make_transitions(actions, states)
+    worker = ExternalProcess(lambda: plangym_like.make(LateNumpyGlobal))
+    with BatchEnv([worker]) as env, plangym_like.make(LateNumpyGlobal) as same:
+        actions, states = walk(same, 69)
+        with pytest.raises(ImpureEnvironmentError):
+            env.make_transitions(actions, states)
 
 
 def test_what_a_state_row_does_not_hold_is_noticed_by_going_on_without_it() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 import time
-import warnings
 from collections.abc import Sequence
 from functools import partial
 from typing import Any, Self
@@ -23,6 +22,7 @@ from plangym_like.parallel.mortality import Mortality
 from plangym_like.parallel.placement import REGIONS, common_layout
 from plangym_like.parallel.shared_memory import BlockPool, SharedBlock
 from plangym_like.parallel.watch import Watch
+from plangym_like.parallel.worker_audit import auditor_of
 from plangym_like.parallel.worker_lane import WorkerLane
 from plangym_like.plan_env import PlanEnv
 from plangym_like.states import Row
@@ -132,35 +132,15 @@ class BatchEnv:
         given = self._common_state() if states is None else states
         inputs = self.layout.check(actions, given, dt, seeds, sums=False)
         masked = check_on_error(on_error)
-        sample = self._own_auditor().draw(inputs)
+        if self._auditor is None:
+            self._auditor = auditor_of(self._envs[0], self.layout, self._audit, self.tally)
+        sample = self._auditor.draw(inputs)
         run = partial(self.run, observations=True)
         result = run(inputs, states=wanted, blocking=blocking, masked=masked)
         if sample is None:
             return result
         again = partial(run, states=True, blocking=True, masked=True, audit=True)
         return sample.audited(result, again, blocking=blocking)
-
-    def _own_auditor(self) -> Auditor:
-        """Return what audits batches of `make_transitions`; a `ParallelEnv` has its own."""
-        if self._auditor is None:
-            env = self._envs[0]
-
-            def state_difference(one: Row, other: Row) -> Any:
-                return env.call("state_difference", one, other)()
-
-            def warn(note: str) -> None:
-                warnings.warn(note, RuntimeWarning, stacklevel=5)
-
-            self._auditor = Auditor(
-                self.layout,
-                env.name,
-                state_difference,
-                warn,
-                mode=self._audit,
-                every=EVERY,
-                stats=self.tally,
-            )
-        return self._auditor
 
     def run(
         self,

@@ -8,13 +8,13 @@ from typing import Any
 
 import gymnasium
 import pytest
+from conftest import sending
 from gymnasium import wrappers
 from hostile_envs import ENVS, HANDED_OUT, Walk
 from hostile_wrappers import WRAPPERS
 from judging import ROWS, judge
 
 import plangym_like
-from conftest import sending
 
 # Executor -> arguments of `make`, and rows to step where the whole zoo is not asked for.
 EXECUTORS: dict[str, tuple[dict[str, Any], int]] = {
