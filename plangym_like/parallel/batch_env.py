@@ -132,15 +132,20 @@ class BatchEnv:
         given = self._common_state() if states is None else states
         inputs = self.layout.check(actions, given, dt, seeds, sums=False)
         masked = check_on_error(on_error)
-        if self._auditor is None:
-            self._auditor = auditor_of(self._envs[0], self.layout, self._audit, self.tally)
-        sample = self._auditor.draw(inputs)
+        sample = self._own_auditor().draw(inputs)
         run = partial(self.run, observations=True)
         result = run(inputs, states=wanted, blocking=blocking, masked=masked)
         if sample is None:
             return result
         again = partial(run, states=True, blocking=True, masked=True, audit=True)
         return sample.audited(result, again, blocking=blocking)
+
+    def _own_auditor(self) -> Auditor:
+        if self._caller is not None:
+            return self._caller.auditor
+        if self._auditor is None:
+            self._auditor = auditor_of(self._envs[0], self.layout, self._audit, self.tally)
+        return self._auditor
 
     def run(
         self,
