@@ -18,6 +18,7 @@ MODULES = sorted(PACKAGE.rglob("*.py"))
 
 GROUND = {
     "errors",
+    "fork_safety",
     "transitions",
     "states",
     "state_files",

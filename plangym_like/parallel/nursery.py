@@ -22,13 +22,13 @@ from itertools import count
 from typing import Any
 
 from plangym_like.errors import WorkerStartError
+from plangym_like.fork_safety import forget_after_fork
 from plangym_like.parallel.child_process import (
     ChildProcess,
     Fate,
     Status,
     open_pidfd,
 )
-from plangym_like.parallel.fork_safety import forget_after_fork
 from plangym_like.parallel.interrupts import interrupts_deferred
 from plangym_like.parallel.lifeline import OwnersPipe
 from plangym_like.parallel.messages import (

@@ -21,7 +21,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from plangym_like.parallel.fork_safety import take_care_after_fork
+from plangym_like.fork_safety import take_care_after_fork
 
 _numbers = itertools.count(1)
 _PAGE = mmap.PAGESIZE
