@@ -19,6 +19,7 @@ MODULES = sorted(PACKAGE.rglob("*.py"))
 GROUND = {
     "errors",
     "fork_safety",
+    "memory_limits",
     "transitions",
     "states",
     "state_files",
