@@ -161,7 +161,7 @@ def test_in_a_cgroup_of_250_megabytes() -> None:
         [sys.executable, "-c", IN_CGROUP, os.environ["PLANGYM_LIKE_TEST_CGROUP"]],
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=600,
         env=script_environ(),
         check=False,
     )

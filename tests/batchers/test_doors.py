@@ -53,7 +53,7 @@ def _run(arguments: list[str], directory: Path) -> str:
         env={**os.environ, "PYTHONPATH": str(directory)},
         capture_output=True,
         text=True,
-        timeout=280,
+        timeout=600,
     )
     assert outcome.returncode == 0, outcome.stdout + outcome.stderr
     return outcome.stdout
