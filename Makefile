@@ -44,7 +44,7 @@ lint: .venv/.test
 	$(BIN)/python -m mypy --strict plangym_like
 
 faults: .venv/.test
-	$(BIN)/python -m pytest --quiet --timeout 600 -m "full or not full" tests/faults
+	$(BIN)/python -m pytest --quiet --timeout 2400 -m "full or not full" tests/faults
 
 soak: .venv/.test
 	$(BIN)/python benchmarks/soak.py --minutes $(SOAK_MINUTES)

@@ -83,7 +83,6 @@ def test_without_torch_the_install_command_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.full
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize("door", TESTED)
 def test_the_suite_of_a_door_passes_without_the_others(door: str, tmp_path: Path) -> None:
     _take_away_the_others(door, tmp_path)

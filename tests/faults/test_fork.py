@@ -182,21 +182,18 @@ finally:
 )
 
 
-@pytest.mark.timeout(400)
 @pytest.mark.parametrize("use", ["busy.step(1)", "busy.step_batch([0, 1], state)"])
 def test_a_copy_does_not_wait_for_a_thread_that_it_lacks(use: str) -> None:
     result = run_script(SERIAL.replace("USE", use), timeout=300)
     assert (result.stdout, result.returncode) == ("fine\n", 0), result.stderr
 
 
-@pytest.mark.timeout(400)
 def test_a_copy_of_a_program_with_lanes(tmp_path: object) -> None:
     path = tmp_path / "program.py"  # type: ignore[operator]
     result = run_script(PARALLEL, path=path, timeout=300)
     assert (result.stdout, result.returncode) == ("fine\n", 0), result.stderr
 
 
-@pytest.mark.timeout(400)
 def test_no_lock_of_the_package_stays_locked_in_a_copy() -> None:
     result = run_script(HELD_LOCKS, timeout=300)
     assert (result.stdout, result.returncode) == ("fine\n", 0), result.stderr
