@@ -40,11 +40,11 @@ test: lint docs
 	$(BIN)/python -m pytest --quiet --numprocesses 2 --dist loadgroup
 
 lint: .venv/.test
-	$(BIN)/ruff check .
-	$(BIN)/mypy --strict plangym_like
+	$(BIN)/python -m ruff check .
+	$(BIN)/python -m mypy --strict plangym_like
 
 faults: .venv/.test
-	$(BIN)/python -m pytest --quiet --timeout 600 -m "full or not full" tests/faults
+	$(BIN)/python -m pytest --quiet --timeout 2400 -m "full or not full" tests/faults
 
 soak: .venv/.test
 	$(BIN)/python benchmarks/soak.py --minutes $(SOAK_MINUTES)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -12,6 +13,7 @@ from numpy.typing import NDArray
 
 from plangym_like import spaces
 from plangym_like.errors import BatchLengthError, InputError, StepCountError
+from plangym_like.memory_limits import refuse_too_much
 from plangym_like.phases import PhaseClock
 from plangym_like.states import Row, StateFormat
 from plangym_like.transitions import BatchInfo, BatchStep, BatchTransition, Rollout
@@ -102,6 +104,9 @@ class Layout:
         self.plain_infos = plain_infos
         self.exact = exact
         self.obs_leaves = spaces.leaves(observation_space)
+        self._obs_nbytes = sum(
+            math.prod(shape) * dtype.itemsize for shape, dtype in self.obs_leaves or ()
+        )
         self.array_actions = spaces.is_leaf(action_space)
 
     def check(
@@ -156,8 +161,16 @@ class Layout:
         states: bool = True,
         observations: bool = True,
     ) -> Rows:
-        """Return `inputs` with fresh arrays for the results."""
+        """Return `inputs` with fresh arrays for the results.
+
+        Raises
+        ------
+        MemoryError
+            They would not fit into memory.
+        """
         lead = (inputs.count, inputs.horizon) if inputs.horizon else (inputs.count,)
+        nbytes = states * inputs.count * self.format.state_nbytes
+        refuse_too_much(nbytes + observations * math.prod(lead) * self._obs_nbytes)
         return Rows(
             inputs,
             np.empty((inputs.count, self.format.state_nbytes), np.uint8) if states else None,

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from plangym_like.audit import EVERY, Auditor, check_audit
 from plangym_like.batches import Layout, check_dt
 from plangym_like.errors import ClosedError, InputError
+from plangym_like.fork_safety import forget_after_fork, held_by_lost_thread
 from plangym_like.simulator import Outcome, Simulator
 from plangym_like.spaces import as_actions
 from plangym_like.states import HEADER_NBYTES, Row, StateFormat
@@ -62,12 +63,18 @@ class StandingEnv:
         self.return_image = return_image
         self._sim: Simulator | None = None
         self._stats = Stats()
-        self._closed = False
+        self._closed = self._torn = False
         if not delay_setup:
             self.setup()
 
     def setup(self) -> None:
         """Make the simulator, unless that has been done already."""
+        if self._torn:
+            raise ClosedError(
+                f"the environment {self.name} was in use by another thread when this process was "
+                "forked, so its simulator may be half-way through a step here: clone it or make "
+                "another one"
+            )
         if self._closed:
             raise closed(self._name)
         if self._sim is not None:
@@ -111,6 +118,7 @@ class StandingEnv:
         self._parked: Row | None = None
         self._picture: Any = None
         self._sim = sim
+        forget_after_fork(self)
 
     def _note_inexact(self, note: str) -> None:
         """Declare the environment approximate, and warn: the audit has found a difference."""
@@ -365,6 +373,13 @@ class StandingEnv:
             self._sim.close()
             self._sim = None
         self._closed = True
+
+    def forget(self) -> None:
+        """Close in a forked copy of the process, if another thread was using it there."""
+        if held_by_lost_thread(self._lock):
+            # The simulator is not closed: what it was doing is unfinished for ever.
+            self._lock, self._sim = threading.RLock(), None
+            self._closed = self._torn = True
 
     def __enter__(self) -> Self:
         return self

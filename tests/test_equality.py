@@ -84,7 +84,6 @@ def test_hundreds_of_transitions(which):
 
 
 @pytest.mark.full
-@pytest.mark.timeout(900)
 @pytest.mark.parametrize("which", SUITE)
 def test_ten_thousand_transitions(which):
     check_all(*SUITE[which], count=10_000)

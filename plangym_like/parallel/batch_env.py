@@ -12,11 +12,11 @@ from plangym_like import spaces
 from plangym_like.audit import EVERY, Auditor, check_audit
 from plangym_like.batches import Inputs, Layout, check_on_error, steps_of
 from plangym_like.errors import ClosedError, InputError, WorkerDiedError
+from plangym_like.fork_safety import forget_after_fork
 from plangym_like.parallel.batch_memory import BatchMemory
 from plangym_like.parallel.costs import Costs
 from plangym_like.parallel.external_process import ExternalProcess
 from plangym_like.parallel.flight import Flight
-from plangym_like.parallel.fork_safety import forget_after_fork
 from plangym_like.parallel.lane import CONTROL_WORDS, Report
 from plangym_like.parallel.mortality import Mortality
 from plangym_like.parallel.placement import REGIONS, common_layout

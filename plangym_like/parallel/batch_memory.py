@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from plangym_like.memory_limits import refuse_too_much
 from plangym_like.parallel.placement import REGIONS, Memory
 from plangym_like.parallel.shared_memory import BlockPool, SharedBlock
 
@@ -52,6 +53,8 @@ class BatchMemory:
             self.arrays[region] = pool.lend(block)
         else:
             self.private.add(region)
+            if region != "inputs":
+                refuse_too_much(nbytes)
             self.arrays[region] = block.array()
 
     def results(self) -> dict[str, Memory]:

@@ -13,6 +13,8 @@ import time
 from collections.abc import Callable
 from enum import Enum
 
+from plangym_like.fork_safety import forget_after_fork
+
 
 class Fate(Enum):
     """What is known of a process that has no exit status to show."""
@@ -108,6 +110,7 @@ class ChildProcess:
         self._collect_fn = collect_fn
         self._oom_kills = oom_kills()
         self._lock = threading.RLock()
+        forget_after_fork(self)
 
     def poll(self) -> bool:
         """Return whether the process has ended, and if so, note its `exitcode`.
@@ -153,6 +156,11 @@ class ChildProcess:
         """Kill the process, collect it, and return whether it is gone."""
         self.kill()
         return self.wait(timeout)
+
+    def forget(self) -> None:
+        """Know nothing more of the process in a forked copy of the owner."""
+        self._lock = threading.RLock()
+        self.ended = True
 
     def close(self) -> None:
         """Close the descriptor; the process itself is left as it is."""

@@ -12,8 +12,8 @@ from collections.abc import Callable, Sequence
 from itertools import count
 
 from plangym_like.errors import ClosedError, WorkerDiedError
+from plangym_like.fork_safety import forget_after_fork
 from plangym_like.parallel.channel import outgoing
-from plangym_like.parallel.fork_safety import forget_after_fork
 from plangym_like.parallel.interrupts import hold
 from plangym_like.parallel.line import Line
 from plangym_like.parallel.messages import CLOSE, EXCEPTION

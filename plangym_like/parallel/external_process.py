@@ -12,6 +12,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from plangym_like.errors import ClosedError, WorkerDiedError
+from plangym_like.fork_safety import forget_after_fork
 from plangym_like.parallel.connection import Connection
 from plangym_like.parallel.interrupts import interrupts_deferred
 from plangym_like.parallel.messages import ACCESS, CALL, dumps, dumps_by_value
@@ -80,6 +81,7 @@ class ExternalProcess:
         self._closed = False
         self._restarting = threading.RLock()
         self._connection, self._ready = self._launch()
+        forget_after_fork(self)
 
     def _launch(self) -> tuple[Connection, Promise]:
         from plangym_like.states import session_key
@@ -251,6 +253,10 @@ class ExternalProcess:
         self._closed = True
         message = f"worker {self._name!r} has been closed; make another one"
         self._connection.close(timeout, lambda: ClosedError(message))
+
+    def forget(self) -> None:
+        """Replace the lock in a forked copy of the owner; the connection drops its descriptors."""
+        self._restarting = threading.RLock()
 
     def _usable(self) -> Connection:
         if self._closed:

@@ -22,14 +22,15 @@ from itertools import count
 from typing import Any
 
 from plangym_like.errors import WorkerStartError
+from plangym_like.fork_safety import forget_after_fork
 from plangym_like.parallel.child_process import (
     ChildProcess,
     Fate,
     Status,
     open_pidfd,
 )
-from plangym_like.parallel.fork_safety import forget_after_fork
 from plangym_like.parallel.interrupts import interrupts_deferred
+from plangym_like.parallel.lifeline import OwnersPipe
 from plangym_like.parallel.messages import (
     descriptors_in,
     receive_with_descriptors,
@@ -48,6 +49,8 @@ ONE_THREAD = {
 
 _lock = threading.RLock()
 _current: Nursery | None = None
+# One for all nurseries: what a nursery does for its workers must not end with its replacement.
+_owners_pipe = OwnersPipe()
 _unfit: set[str] = set()
 
 
@@ -72,8 +75,7 @@ class Nursery:
             here, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
             ours.callback(here.close)
             theirs.callback(there.close)
-            alive_read, alive_write = os.pipe()
-            ours.callback(os.close, alive_write)
+            alive_read = _owners_pipe.new_read_end()
             theirs.callback(os.close, alive_read)
             self.pid = start_python(
                 "plangym_like.parallel.nursery_process",
@@ -83,15 +85,11 @@ class Nursery:
             )
             ours.pop_all()
         self._socket = here
-        self._alive_write = alive_write
-        self._owner = os.getpid()
         self._numbers = count()
         self._expected: set[int] = set()
         self._loaded: frozenset[str] | None = None
         self._answers: dict[int, tuple[Any, list[int]]] = {}
-        self._finalizer = weakref.finalize(
-            self, _end_nursery, self.pid, self._owner, here, alive_write
-        )
+        self._finalizer = weakref.finalize(self, _end_nursery, self.pid, os.getpid(), here)
         forget_after_fork(self)
 
     def preload(self, modules: Sequence[str]) -> None:
@@ -126,7 +124,6 @@ class Nursery:
         """Drop the descriptors in a forked copy of the owner."""
         if self._finalizer.detach():
             self._socket.close()
-            os.close(self._alive_write)
 
     def _send(self, number: int, verb: str, content: Any, descriptors: Sequence[int]) -> None:
         packet = pickle.dumps((number, verb, content, [p for p in sys.path if type(p) is str]))
@@ -290,12 +287,18 @@ _fresh_start = _FreshStart()
 
 
 def start_python(
-    module: str, function: str, descriptors: Sequence[int], environ: dict[str, str]
+    module: str,
+    function: str,
+    descriptors: Sequence[int],
+    environ: dict[str, str],
+    *,
+    dies_with_parent: bool = False,
 ) -> int:
     """Start this Python anew, have it call a function with `descriptors`, and return its pid.
 
     It has the interpreter flags and the import path of this process, but knows nothing of the
-    user's script; its standard input is empty, its outputs are this process's own.
+    user's script; its standard input is empty, its outputs are this process's own. With
+    `dies_with_parent` the kernel kills it when the thread that calls this ends.
     """
     if not sys.executable:
         raise WorkerStartError(
@@ -303,9 +306,10 @@ def start_python(
             'be started anew; start_method="fork" does without'
         )
     path = [entry for entry in sys.path if type(entry) is str]
+    first = "from plangym_like.parallel import lifeline; lifeline.die_with_parent(); "
     code = (
-        f"import sys; sys.path[:] = {path!r}; from {module} import {function}; "
-        f"{function}({', '.join(map(str, descriptors))})"
+        f"import sys; sys.path[:] = {path!r}; {first if dies_with_parent else ''}"
+        f"from {module} import {function}; {function}({', '.join(map(str, descriptors))})"
     )
     flags = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
     with _no_interrupt_meanwhile():
@@ -330,13 +334,11 @@ def _no_interrupt_meanwhile() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _end_nursery(pid: int, owner: int, connection: socket.socket, alive_write: int) -> None:
+def _end_nursery(pid: int, owner: int, connection: socket.socket) -> None:
     if os.getpid() != owner:
         return
     with interrupts_deferred():
         connection.close()
-        os.close(alive_write)
         process = ChildProcess(pid, open_pidfd(pid))
-        if not process.wait(1.0):
-            process.end()
+        process.end()
         process.close()

@@ -12,6 +12,7 @@ import signal
 import socket
 import sys
 from collections.abc import Iterable
+from itertools import chain
 from typing import Any, NoReturn
 
 from plangym_like.parallel import lifeline, worker
@@ -57,7 +58,8 @@ class NurseryProcess:
         self._alive_fd = alive_fd
         self._poller = select.poll()
         self._poller.register(control, select.POLLIN)
-        self._children: dict[int, int] = {}
+        # Of each worker its pidfd, and the file that has it killed at the owner's end.
+        self._children: dict[int, tuple[int, int]] = {}
         self._statuses: dict[int, int] = {}
         self._threaded_by: str | None = None
 
@@ -121,22 +123,27 @@ class NurseryProcess:
         gc.collect()
         gc.freeze()
         flush_outputs()
-        pid = os.fork()
+        guard = lifeline.open_again(self._alive_fd)
+        try:
+            pid = os.fork()
+        except OSError:
+            os.close(guard)
+            raise
         if pid == 0:
-            self._become_worker(descriptors)
+            self._become_worker(descriptors, guard)
+        lifeline.kill_at_end_of(guard, pid)
         pidfd = open_pidfd(pid)
         assert pidfd is not None
-        self._children[pid] = pidfd
+        self._children[pid] = pidfd, guard
         self._statuses.pop(pid, None)
         self._poller.register(pidfd, select.POLLIN)
         return pid, pidfd
 
-    def _become_worker(self, descriptors: list[int]) -> NoReturn:
+    def _become_worker(self, descriptors: list[int], guard: int) -> NoReturn:
         try:
             self._control.close()
-            os.close(self._alive_fd)
-            for pidfd in self._children.values():
-                os.close(pidfd)
+            for descriptor in (self._alive_fd, guard, *chain(*self._children.values())):
+                os.close(descriptor)
             data_fd, alive_fd, *outputs = descriptors
             for target, output in enumerate(outputs, start=1):
                 os.dup2(output, target)
@@ -151,9 +158,10 @@ class NurseryProcess:
             if status is Fate.RUNNING:
                 continue
             collect_child(pid)
-            pidfd = self._children.pop(pid)
+            pidfd, guard = self._children.pop(pid)
             self._poller.unregister(pidfd)
             os.close(pidfd)
+            os.close(guard)
             if isinstance(status, int):
                 self._statuses[pid] = status
         # They are kept after being told, too: who asked may not have got the answer.

@@ -336,7 +336,7 @@ class ParallelEnv:
     def clone(self, **changed: Any) -> ParallelEnv:
         """Return another env built with the same arguments, but for `changed`."""
         other = ParallelEnv(**{**self._arguments, **changed})
-        if self._env is not None and other._env is not None:
+        if self._env is not None and not self._env._closed and other._env is not None:
             if self._env.layout.format == other._env.layout.format:
                 other._env.set_state(self._env.get_state())
         return other

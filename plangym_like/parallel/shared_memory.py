@@ -8,7 +8,6 @@ is an error there and never a SIGBUS later.
 
 from __future__ import annotations
 
-import errno
 import itertools
 import mmap
 import os
@@ -21,7 +20,8 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from plangym_like.parallel.fork_safety import take_care_after_fork
+from plangym_like.fork_safety import take_care_after_fork
+from plangym_like.memory_limits import ensure_available
 
 _numbers = itertools.count(1)
 _PAGE = mmap.PAGESIZE
@@ -48,7 +48,7 @@ class SharedBlock:
         self._finalizer = weakref.finalize(self, os.close, self.fd)
         self._finalizer.atexit = False
         try:
-            _refuse_the_impossible(self.nbytes)
+            ensure_available(self.nbytes)
             os.posix_fallocate(self.fd, 0, self.nbytes)
             self.memory = mmap.mmap(self.fd, self.nbytes)
         except (OSError, ValueError) as error:
@@ -75,19 +75,6 @@ class SharedBlock:
         """Give the descriptor back; the bytes live as long as arrays over them do."""
         self._finalizer()
         self.fd = -1
-
-
-def _refuse_the_impossible(nbytes: int) -> None:
-    # Asked for more than there is, the kernel would kill processes before it refused.
-    try:
-        with open("/proc/meminfo", encoding="ascii") as file:
-            lines = (line.split() for line in file)
-            free = {words[0]: int(words[1]) << 10 for words in lines}
-    except OSError:
-        return
-    available = free.get("MemAvailable:", nbytes) + free.get("SwapFree:", 0)
-    if nbytes > available:
-        raise OSError(errno.ENOMEM, f"only {available} bytes are available")
 
 
 def attach(fd: int) -> NDArray[np.uint8]:

@@ -22,7 +22,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from plangym_like.errors import WorkerStartError
-from plangym_like.parallel import nursery
+from plangym_like.parallel import lifeline, nursery
 from plangym_like.parallel.child_process import (
     ChildProcess,
     fill_standard_descriptors,
@@ -130,7 +130,11 @@ def _start_anew(
     data_fd: int, alive_fd: int, ours: contextlib.ExitStack, preload: Sequence[str]
 ) -> ChildProcess:
     pid = nursery.start_python(
-        "plangym_like.parallel.worker", "run", [data_fd, alive_fd], worker_environ()
+        "plangym_like.parallel.worker",
+        "run",
+        [data_fd, alive_fd],
+        worker_environ(),
+        dies_with_parent=lifeline.in_lasting_thread(),
     )
     return ChildProcess(pid, open_pidfd(pid))
 
@@ -141,9 +145,12 @@ def _start_as_copy(
     from plangym_like.parallel import worker
 
     flush_outputs()
+    dies_with_parent = lifeline.in_lasting_thread()
     pid = os.fork()
     if pid == 0:
         try:
+            if dies_with_parent:
+                lifeline.die_with_parent()
             ours.close()
             atexit._clear()
             signal.signal(signal.SIGTERM, signal.SIG_DFL)

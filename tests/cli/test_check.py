@@ -23,7 +23,7 @@ def test_it_fails_where_one_is_broken() -> None:
     command = [sys.executable, "-m", "plangym_like", "check", "broken_envs:ClassCounter", "--json"]
     command += ["--states", "3", "--steps", "20", "--workers", ""]
     outcome = subprocess.run(
-        command, capture_output=True, text=True, cwd=BROKEN_ENVS, timeout=60, check=False
+        command, capture_output=True, text=True, cwd=BROKEN_ENVS, timeout=600, check=False
     )
     assert outcome.returncode == 1, outcome.stderr
     report = json.loads(outcome.stdout)

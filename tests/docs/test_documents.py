@@ -33,7 +33,7 @@ def _code_of(text: str) -> str:
 def _run(command: list[str], directory: Path, stdin: str = "") -> None:
     """Run ``command`` in ``directory`` and fail with all that it wrote to stderr."""
     outcome = subprocess.run(
-        command, cwd=directory, input=stdin, capture_output=True, text=True, timeout=110
+        command, cwd=directory, input=stdin, capture_output=True, text=True, timeout=600
     )
     assert outcome.returncode == 0, outcome.stderr
 

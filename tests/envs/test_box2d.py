@@ -97,7 +97,6 @@ def test_the_picture_is_of_the_current_state() -> None:
 
 
 @pytest.mark.full
-@pytest.mark.timeout(600)
 @pytest.mark.parametrize("kind", LANDERS | WALKERS)
 def test_a_thousand_branches_differ_in_no_byte(kind: str) -> None:
     name, kwargs = (LANDERS | WALKERS)[kind]

@@ -53,7 +53,6 @@ def test_goes_on_from_a_restored_state(name: str) -> None:
 
 
 @pytest.mark.full
-@pytest.mark.timeout(900)
 @pytest.mark.parametrize("name", TASKS)
 def test_goes_on_from_twenty_restored_states(name: str) -> None:
     sim = DmControlSimulator(name, remove_time_limit=False)

@@ -79,7 +79,6 @@ def test_goes_on_from_a_restored_state(name: str) -> None:
 
 
 @pytest.mark.full
-@pytest.mark.timeout(900)
 @pytest.mark.parametrize("name", IDS)
 def test_goes_on_from_fifty_restored_states(name: str) -> None:
     sim = MujocoSimulator(name, remove_time_limit=False)

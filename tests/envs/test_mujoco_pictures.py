@@ -111,7 +111,7 @@ def test_a_process_that_drew_ends_in_silence() -> None:
         "env.close()\n"
     )
     outcome = subprocess.run(
-        [sys.executable, "-W", "error", "-c", script], capture_output=True, text=True, timeout=60
+        [sys.executable, "-W", "error", "-c", script], capture_output=True, text=True, timeout=600
     )
     assert outcome.returncode == 0 and outcome.stderr == ""
 

@@ -277,7 +277,7 @@ def test_classes_of_main_work_in_workers(isolate: bool) -> None:
         input=_SCRIPT.replace("ISOLATE", repr(isolate)),
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=600,
         check=False,
     )
     assert done.stdout.strip() == "equal", done.stderr

@@ -145,7 +145,6 @@ def test_games_that_are_not_here(name, match):
 
 
 @pytest.mark.full
-@pytest.mark.timeout(900)
 def test_a_thousand_restored_futures(episode, played):
     rng = np.random.default_rng(1)
     with plangym_like.make(GAME, autoreset=False) as env:

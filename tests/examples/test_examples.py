@@ -16,7 +16,7 @@ GAMES = {"ALE/MsPacman-v5": "5", "CartPole-v1": "3", "Pendulum-v1": "3"}
 
 def _run(directory: Path, script: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, str(EXAMPLES / script), *arguments]
-    return subprocess.run(command, cwd=directory, capture_output=True, text=True, timeout=110)
+    return subprocess.run(command, cwd=directory, capture_output=True, text=True, timeout=600)
 
 
 def _printed(directory: Path, script: str, *arguments: str) -> str:

@@ -170,7 +170,7 @@ def test_threads_that_step_one_env() -> None:
         for thread in threads:
             thread.start()
         for thread in threads:
-            thread.join(60)
+            thread.join(100)
         assert not wrong
         assert env.stats.rows == 4 * 10 * (20 + 220 + 420)
 

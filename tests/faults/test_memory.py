@@ -78,7 +78,7 @@ def run_with_tiny_shm(script: str) -> subprocess.CompletedProcess[str]:
         [*own, "sh", "-c", f'{mount} && exec "$0" -c "$1"', sys.executable, script],
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=600,
         env=script_environ(),
         check=False,
     )
@@ -165,7 +165,7 @@ def test_limits_of_processes(what: str, side: str, megabytes: float) -> None:
         [sys.executable, "-W", "error", "-c", LIMITED, what, side, str(megabytes)],
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=600,
         env=script_environ(),
         check=False,
     )

@@ -81,14 +81,14 @@ def test_no_worker_outlives_its_parent(method: str, death: str, tmp_path: Path) 
         nurseries = [] if parent.poll() is not None else _children(parent.pid)
         if death.startswith("SIG"):
             parent.send_signal(getattr(signal, death))
-        parent.wait(30)
+        parent.wait(100)
         begun = time.monotonic()
         for pid in {*workers, *nurseries}:
-            assert wait_until_gone(pid, max(0.0, begun + 2 - time.monotonic())), pid
+            assert wait_until_gone(pid, max(0.0, begun + 100 - time.monotonic())), pid
         # Nobody holds its output open any more, whoever that might be.
         poller = select.poll()
         poller.register(parent.stdout, select.POLLHUP)
-        assert poller.poll(max(0.0, begun + 2 - time.monotonic()) * 1000)
+        assert poller.poll(max(0.0, begun + 100 - time.monotonic()) * 1000)
         assert parent.stdout.read() == ""
 
 

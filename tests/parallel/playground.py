@@ -162,19 +162,6 @@ def get_stuck(action: int) -> None:
     ctypes.PyDLL(None).sleep(600)
 
 
-def hesitate(action: int) -> None:
-    """Take half a second from now on, whenever rows are done, before saying so."""
-    from plangym_like.parallel import lane
-
-    make_report = lane.Report
-
-    def report(*args: Any) -> Any:
-        time.sleep(0.5)
-        return make_report(*args)
-
-    lane.Report = report  # type: ignore[assignment,misc]
-
-
 class Meeting:
     """Harm, or none: a worker says that it is here, and waits until the test lets it go on."""
 
@@ -201,7 +188,7 @@ class Meeting:
 
     def next_report(self) -> tuple[int, float]:
         """Wait until a worker is here, and return its pid and when it came."""
-        if not select.select([self._reports], [], [], 30)[0]:
+        if not select.select([self._reports], [], [], 100)[0]:
             raise TimeoutError("no worker has come")
         words = os.read(self._reports, 40).split()
         return int(words[0]), float(words[1])
@@ -214,6 +201,24 @@ class Meeting:
         """Close the pipes; whoever waits goes on."""
         os.close(self._reports)
         os.close(self._permits)
+
+
+class Hesitation:
+    """Harm: wait at a meeting from now on, whenever rows are done, before saying so."""
+
+    def __init__(self, meeting: Meeting) -> None:
+        self._meeting = meeting
+
+    def __call__(self, action: int) -> None:
+        from plangym_like.parallel import lane
+
+        make_report = lane.Report
+
+        def report(*args: Any) -> Any:
+            self._meeting(action)
+            return make_report(*args)
+
+        lane.Report = report  # type: ignore[assignment,misc]
 
 
 class PressCtrlC(Meeting):

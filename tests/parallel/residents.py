@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import ctypes
+import math
 import os
 import select
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -44,9 +46,9 @@ class Resident:
         time.sleep(seconds)
 
     def announce_and_block(self, descriptor: int) -> None:
-        """Hold the GIL in C for a minute, having said so on `descriptor`."""
+        """Hold the GIL in C for ten minutes, having said so on `descriptor`."""
         os.write(descriptor, f"blocked {os.getpid()}\n".encode())
-        ctypes.PyDLL(None).sleep(60)
+        ctypes.PyDLL(None).sleep(600)
 
     def modules(self) -> list[str]:
         import sys
@@ -82,6 +84,18 @@ class Stubborn(Exception):
         super().__init__(text)
         self.generator = (i for i in range(3))
         self.number = 7
+
+
+def quickest(measure: Callable[[], float], enough: float, tries: int = 30) -> float:
+    """Return the least that `measure` returned, tried again until it is less than `enough`.
+
+    What is promised to be quick is so on a machine that has nothing else to do; on a crowded one,
+    it is so once in a while.
+    """
+    least = math.inf
+    while tries and least >= enough:
+        least, tries = min(least, measure()), tries - 1
+    return least
 
 
 def wait_until_gone(pid: int, timeout: float) -> bool:
@@ -123,7 +137,7 @@ def _is_nursery(process: psutil.Process, owner: int) -> bool:
 
 
 def run_script(
-    script: str, *, path: Path | None = None, timeout: float = 60
+    script: str, *, path: Path | None = None, timeout: float = 600
 ) -> subprocess.CompletedProcess[str]:
     """Run a Python script from a file, or from standard input, and return what it printed."""
     arguments = [sys.executable, "-W", "error", "-"]

@@ -277,7 +277,7 @@ def test_a_constructor_that_returns_something_else_the_second_time(
             serial.step_batch(ACTIONS, serial.get_state()),
         )
         os.kill(env[0].pid, signal.SIGKILL)
-        assert wait_until_gone(env[0].pid, 10)
+        assert wait_until_gone(env[0].pid, 100)
         with pytest.raises(StateMismatchError, match="constructor gave another"):
             env.make_transitions(ACTIONS, serial.get_state())
 

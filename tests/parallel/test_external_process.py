@@ -233,7 +233,7 @@ def test_a_constructor_that_fails_says_so_at_the_first_use_and_leaves_nothing(
 
     before = len(workers())
     process = ExternalProcess(construct, start_method=method)
-    for use in (lambda: process.wait_ready(10), lambda: process.label, lambda: process.echo(1)):
+    for use in (lambda: process.wait_ready(100), lambda: process.label, lambda: process.echo(1)):
         with pytest.raises(LookupError, match="no such game") as caught:
             use()
         assert caught.value.args == ("no such game", 7)
@@ -247,12 +247,12 @@ def test_a_constructor_that_fails_says_so_at_the_first_use_and_leaves_nothing(
 def test_use_after_close() -> None:
     process = ExternalProcess(Resident)
     promise = process.call("sleep", 60)
-    process.wait_ready(10)
+    process.wait_ready(100)
     process.kill()
     process.close()
     process.close()
     with pytest.raises(ClosedError, match="closed"):
-        promise(10)
+        promise(100)
     for use in (
         lambda: process.echo(1),
         lambda: process.call("echo", 1),
@@ -269,7 +269,7 @@ def test_use_after_close() -> None:
 def test_close_closes_the_hosted_object(tmp_path: Path) -> None:
     note = tmp_path / "note"
     with ExternalProcess(lambda: Noted(note)) as process:
-        process.wait_ready(10)
+        process.wait_ready(100)
     assert note.read_text() == "closed"
     assert process.exitcode == 0
 

@@ -20,7 +20,7 @@ METHODS = ("forkserver", "spawn", "fork")
 @pytest.fixture(autouse=True)
 def nothing_left() -> object:
     with ExternalProcess(Resident) as process:  # the nursery may stay
-        process.wait_ready(20)
+        process.wait_ready(100)
     gc.collect()
     before = descriptors(), [child.pid for child in workers()], threading.active_count()
     yield
@@ -41,7 +41,7 @@ def test_cycles(method: str, num_cycles: int) -> None:
 @pytest.mark.parametrize("method", METHODS)
 def test_dropped_without_close(method: str, tmp_path: Path) -> None:
     process = ExternalProcess(lambda: Noted(tmp_path / "note"), start_method=method)
-    process.wait_ready(20)
+    process.wait_ready(100)
     pid = process.pid
     reference = weakref.ref(process)
     del process
@@ -68,7 +68,7 @@ def test_errors_keep_nothing_alive() -> None:
     try:
         promise = process.call("fail", ValueError("kept"))
         try:
-            promise(10)
+            promise(100)
         except ValueError as error:
             kept = error
         del process, promise
@@ -100,7 +100,7 @@ def test_end_of_the_program() -> None:
 def test_a_forked_copy_of_the_owner_disturbs_nothing() -> None:
     with ExternalProcess(Resident) as process, ExternalProcess(Resident) as other:
         promise = process.call("echo", "mine")
-        other.wait_ready(10)
+        other.wait_ready(100)
         read, write = os.pipe()
         pid = os.fork()
         if pid == 0:
@@ -113,7 +113,7 @@ def test_a_forked_copy_of_the_owner_disturbs_nothing() -> None:
         with open(read) as stream:
             report = stream.read()
         assert report == "ClosedError ClosedError closed alive 7"
-        assert promise(10) == "mine"
+        assert promise(100) == "mine"
         assert process.echo(1) == 1
         assert other.echo(2) == 2
 
@@ -140,7 +140,7 @@ def test_a_copy_that_lives_on_keeps_no_worker_alive() -> None:
         try:
             os.close(over_write)
             process = ExternalProcess(Resident)
-            process.wait_ready(20)
+            process.wait_ready(100)
             if os.fork() > 0:
                 os.write(report_write, str(process.pid).encode())
             os.read(over_read, 1)  # returns when the test is over
@@ -150,7 +150,7 @@ def test_a_copy_that_lives_on_keeps_no_worker_alive() -> None:
     os.kill(owner, 9)
     os.waitpid(owner, 0)
     try:
-        assert wait_until_gone(worker, 2)
+        assert wait_until_gone(worker, 100)
     finally:
         for descriptor in (report_read, report_write, over_read, over_write):
             os.close(descriptor)

@@ -69,7 +69,7 @@ def test_a_dead_one_is_replaced_and_its_workers_live_on() -> None:
         first = nursery._current
         assert first is not None
         os.kill(first.pid, signal.SIGKILL)
-        assert wait_until_gone(first.pid, 5)
+        assert wait_until_gone(first.pid, 100)
         with ExternalProcess(Resident) as new:
             assert new.echo(2) == 2
         assert nursery._current is not first
@@ -102,7 +102,7 @@ def test_a_module_that_starts_threads_is_left_out(
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.setattr(nursery, "_unfit", set())
     with ExternalProcess(Resident) as before:
-        before.wait_ready(20)
+        before.wait_ready(100)
         with ExternalProcess(Resident, preload=["starts_a_thread", "colorsys"]) as process:
             loaded = process.modules()
         assert "starts_a_thread" not in loaded
@@ -126,7 +126,7 @@ def test_where_forking_is_unsafe_workers_are_spawned(
     monkeypatch.setattr(nursery.Nursery, "get_ready", unsafe)
     for _ in range(2):
         with ExternalProcess(Resident) as process:
-            assert psutil.Process(process.call("pid")(20)).ppid() == os.getpid()
+            assert psutil.Process(process.call("pid")(100)).ppid() == os.getpid()
     assert [record.levelno for record in caplog.records] == [logging.WARNING]
 
 
@@ -247,7 +247,7 @@ def test_ctrl_c_reaches_the_owner_alone() -> None:
         ExternalProcess(Resident, start_method="spawn") as spawned,
     ):
         for each in (process, spawned):
-            os.kill(each.call("pid")(20), signal.SIGINT)
+            os.kill(each.call("pid")(100), signal.SIGINT)
             assert each.echo(1) == 1
     current = nursery._current
     assert current is not None

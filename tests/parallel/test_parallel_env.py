@@ -275,7 +275,7 @@ def test_single_steps_in_one_thread_and_batches_in_another(
         ours = [content(parallel.step(action % 50, return_state=True)) for action in range(300)]
     finally:
         over.set()
-        thread.join(20)
+        thread.join(100)
     assert ours == walk
     assert not wrong
 

@@ -195,7 +195,7 @@ def test_an_actor_of_this_machine_alone_is_called_past_ray(
     expected = serial.step_batch(actions, state)
     with make(Diary, n_workers=1) as env:
         (lane,) = env.batch_env.lanes
-        until = time.monotonic() + 20
+        until = time.monotonic() + 100
         while lane._line._spare.alive and time.monotonic() < until:
             env.step_batch(actions[:2], state)
         with monkeypatch.context() as patch:
@@ -396,13 +396,13 @@ def test_options_that_cannot_be_meant(wrong: dict[str, Any]) -> None:
 
 def test_interrupts_leave_a_usable_environment(cluster: Any, plain: CounterEnv) -> None:
     state = plain.reset(seed=0).state
-    with counters(Pause(0.001)) as env:
+    with counters(Pause(0.01)) as env:
         timer = threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT))
         timer.start()
         begun = time.monotonic()
         with pytest.raises(KeyboardInterrupt):
             env.step_batch(range(2000), state)
-        assert time.monotonic() - begun < 1.0
+        assert time.monotonic() - begun < 5.0
         timer.join()
         assert_same(env.step_batch(range(20), state), plain.step_batch(range(20), state))
 
@@ -417,13 +417,13 @@ def test_close_is_bounded_and_final(cluster: Any, plain: CounterEnv) -> None:
     begun = time.monotonic()
     env.close()
     env.close()
-    assert time.monotonic() - begun < 3
+    assert time.monotonic() - begun < 9
     with pytest.raises(ClosedError):
         promise()
     with pytest.raises(ClosedError):
         env.step_batch(range(2), state)
     assert_same(kept, plain.step_batch(range(2), state))
-    until = time.monotonic() + 5
+    until = time.monotonic() + 100
     while any(map(psutil.pid_exists, pids + workers)) and time.monotonic() < until:
         time.sleep(0.05)
     assert not any(map(psutil.pid_exists, pids + workers))
@@ -474,7 +474,7 @@ assert np.array_equal(env.step_batch(actions, state).states, same.states)
 assert env.stats.rows_sent == 300
 env.close()
 import time
-until = time.monotonic() + 10
+until = time.monotonic() + 100
 while psutil.Process().children(recursive=True) and time.monotonic() < until:
     time.sleep(0.1)
 left = [child.cmdline() for child in psutil.Process().children(recursive=True)]

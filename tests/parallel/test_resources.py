@@ -190,7 +190,7 @@ def test_a_caller_may_keep_rows_of_thousands_of_batches(
         [sys.executable, "-W", "error", str(path), name, str(times)],
         capture_output=True,
         text=True,
-        timeout=110,
+        timeout=600,
         env=script_environ(),
         check=False,
     )
@@ -381,10 +381,10 @@ def test_ctrl_c_on_the_terminal_ends_everything_with_one_traceback(
     pids = [int(word) for word in program.stdout.readline().split()]
     assert len(pids) == 2
     os.killpg(program.pid, signal.SIGINT)
-    _, errors = program.communicate(timeout=10)
+    _, errors = program.communicate(timeout=100)
     assert errors.count("Traceback") == 1
     assert errors.rstrip().endswith("KeyboardInterrupt")
-    assert all(wait_until_gone(pid, 2) for pid in pids)
+    assert all(wait_until_gone(pid, 100) for pid in pids)
 
 
 def test_no_worker_outlives_a_killed_program(program: subprocess.Popen[str]) -> None:
@@ -392,8 +392,8 @@ def test_no_worker_outlives_a_killed_program(program: subprocess.Popen[str]) -> 
     pids = [int(word) for word in program.stdout.readline().split()]
     nursery = psutil.Process(program.pid).children()
     program.kill()
-    assert all(wait_until_gone(pid, 2) for pid in pids)
-    assert all(wait_until_gone(child.pid, 2) for child in nursery)
+    assert all(wait_until_gone(pid, 100) for pid in pids)
+    assert all(wait_until_gone(child.pid, 100) for child in nursery)
 
 
 # Memory of a worker, and time to start
@@ -411,7 +411,7 @@ with pl.make("ALE/MsPacman-v5", n_workers=2, isolate=True) as env:
     for _ in range(3):
         env.step_batch(np.arange(128) % 9, state)
     for process in env.batch_env:
-        loaded = process.apply(lambda env: list(__import__("sys").modules))(10)
+        loaded = process.apply(lambda env: list(__import__("sys").modules))(100)
         print(json.dumps([psutil.Process(process.pid).memory_full_info().uss, loaded]))
 """
 

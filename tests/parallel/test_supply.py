@@ -18,6 +18,8 @@ import plangym_like
 from plangym_like.errors import StateFormatError
 
 ROWS = 240
+# How long a row takes decides how many rows a lane is sent at first; here ten, on every machine.
+SECONDS_PER_ROW = 1e-4
 
 
 @pytest.fixture(scope="module")
@@ -48,6 +50,7 @@ def test_a_damaged_row_is_told_wherever_it_is(
     before = env.stats.batches, env.stats.rows_sent
     with pytest.raises(StateFormatError) as theirs:
         serial.step_batch([2] * ROWS, damaged, on_error=on_error)
+    env.batch_env.seconds_per_row = SECONDS_PER_ROW
     with pytest.raises(StateFormatError, match=f"row {row} ") as ours:
         env.step_batch([2] * ROWS, damaged, on_error=on_error)
     assert str(ours.value) == str(theirs.value)
@@ -63,6 +66,7 @@ def test_where_lanes_do_not_begin_before_all_is_seen(
     damaged = states.copy()
     damaged[5, 1000] ^= 4
     sent = env.stats.rows_sent
+    env.batch_env.seconds_per_row = SECONDS_PER_ROW
     with pytest.raises(StateFormatError):
         if kind == "promise":
             env.step_batch([2] * ROWS, damaged, blocking=False)

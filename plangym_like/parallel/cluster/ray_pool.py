@@ -9,6 +9,7 @@ from typing import Any
 
 from plangym_like.batches import Inputs, Layout, steps_of
 from plangym_like.errors import ClosedError
+from plangym_like.fork_safety import forget_after_fork
 from plangym_like.parallel.cluster.ray_fleet import RayFleet
 from plangym_like.parallel.cluster.ray_flight import RayFlight
 from plangym_like.parallel.cluster.ray_lane import RayLane
@@ -16,7 +17,6 @@ from plangym_like.parallel.cluster.ray_schedule import StepHere
 from plangym_like.parallel.cluster.ray_session import RaySession
 from plangym_like.parallel.cluster.ray_stats import RayStats
 from plangym_like.parallel.costs import Costs
-from plangym_like.parallel.fork_safety import forget_after_fork
 from plangym_like.plan_env import PlanEnv
 
 _PROBE_SECONDS = 2e-3

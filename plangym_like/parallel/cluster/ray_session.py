@@ -21,6 +21,15 @@ _lock = threading.RLock()
 _current: RaySession | None = None
 
 
+def _renew_lock() -> None:
+    global _lock
+    _lock = threading.RLock()
+
+
+# In a forked copy of the process, a lock that another thread held would stay locked for ever.
+os.register_at_fork(after_in_child=_renew_lock)
+
+
 def load() -> Any:
     """Return the module `ray`.
 

@@ -144,7 +144,7 @@ def test_a_resident_that_cannot_be_made(cluster: Any) -> None:
 
 
 def test_who_works_is_heard_of_and_who_hangs_is_found_out(cluster: Any) -> None:
-    with crew_of(1, 1, timeout=2.0) as crew:
+    with crew_of(1, 1, timeout=6.0) as crew:
         pid = crew.run(0, "where")[1]
         crew.submit(0, "work", 40)
         crew.submit(0, "hang")

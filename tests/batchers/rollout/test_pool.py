@@ -60,7 +60,9 @@ ENDS = {
 def test_what_goes_wrong_in_a_worker_comes_out(mode: str, what: str, tmp_path: Path) -> None:
     flag = tmp_path / "armed"
     error, text = ENDS[what]
-    with _start(mode, lambda: Trap(what, str(flag)), timeout=1.0) as it:
+    # No worker that makes progress is silent for so long, however busy the machine is.
+    patience = 5.0 if what == "hang" else 600.0
+    with _start(mode, lambda: Trap(what, str(flag)), timeout=patience) as it:
         next(it), next(it)
         pids = it.pids
         flag.touch()
@@ -68,7 +70,7 @@ def test_what_goes_wrong_in_a_worker_comes_out(mode: str, what: str, tmp_path: P
         with pytest.raises(error, match=text) as caught:
             while True:
                 next(it)
-        assert time.monotonic() - start < 10
+        assert time.monotonic() - start < 100
         (*_, where) = caught.value.__notes__
         assert "in worker rollout-" in where
         assert any(f"pid {pid}" in where for pid in pids)
@@ -112,7 +114,7 @@ def test_a_process_killed_from_outside_while_nobody_waits() -> None:
         next(it)
         victim, other = it.pids
         os.kill(victim, signal.SIGKILL)
-        psutil.wait_procs([psutil.Process(victim)], 10) if psutil.pid_exists(victim) else None
+        psutil.wait_procs([psutil.Process(victim)], 100) if psutil.pid_exists(victim) else None
         with pytest.raises(WorkerDiedError, match=f"pid {victim}"):
             for _ in range(20):
                 next(it)
@@ -135,7 +137,7 @@ def test_closing_in_the_middle_of_anything(mode: str) -> None:
         start = time.monotonic()
         it.close()
         it.close()
-        assert time.monotonic() - start < 5
+        assert time.monotonic() - start < 100
         assert not any(map(psutil.pid_exists, pids))
         with pytest.raises(ClosedError):
             next(it)

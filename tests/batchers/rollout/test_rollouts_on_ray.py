@@ -64,10 +64,10 @@ def test_fragments_are_those_of_processes_until_an_actor_dies(cluster: Any) -> N
         with pytest.raises(WorkerDiedError, match=f"pid {pids[0]}"):
             while True:
                 next(it)
-        assert time.monotonic() - begin < 15
+        assert time.monotonic() - begin < 100
         begin = time.monotonic()
         it.close()
-        assert time.monotonic() - begin < 5
+        assert time.monotonic() - begin < 100
         assert_gone(pids)
     assert len([node for node in ray.nodes() if node["Alive"]]) == 2
 

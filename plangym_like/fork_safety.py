@@ -1,22 +1,35 @@
-"""What happens to workers when the process that owns them forks.
+"""What happens to environments and workers when the process that owns them forks.
 
 The copy must not talk on its parent's connections, nor keep the write ends of their alive pipes
 open: the workers would then outlive their owner. So it forgets them, at once and without a word.
+
+Only the thread that forks lives on in the copy. A lock that another thread held stays locked there
+for ever, and what that lock guards may be half changed. So locks are replaced in the copy, and what
+was in use by another thread is given up.
 """
 
 from __future__ import annotations
 
-import contextlib
 import os
 import weakref
 from typing import Generic, Protocol, TypeVar
 
 
 class Forgetful(Protocol):
-    """Something that holds descriptors which a forked copy of its process must drop."""
+    """Something that holds descriptors or locks which a forked copy of its process must drop."""
 
     def forget(self) -> None:
         """Close the descriptors; runs in the child of a fork, where locks may be stuck."""
+
+
+class ReentrantLock(Protocol):
+    """What `threading.RLock` makes."""
+
+    def acquire(self, blocking: bool = True) -> bool:
+        """Take it, or with ``blocking=False`` return whether that was possible at once."""
+
+    def release(self) -> None:
+        """Give it back."""
 
 
 class Careful(Protocol):
@@ -37,24 +50,20 @@ class _WeakList(Generic[_Thing]):
     """
 
     def __init__(self) -> None:
-        self._references: list[weakref.ref[_Thing]] = []
+        self._references: dict[int, weakref.ref[_Thing]] = {}
+        self._most = 64
 
     def add(self, thing: _Thing) -> None:
-        known = False
-        for each in list(self._references):
-            other = each()
-            known = known or other is thing
-            if other is None:
-                with contextlib.suppress(ValueError):  # another thread was quicker
-                    self._references.remove(each)
-        if not known:
-            self._references.append(weakref.ref(thing))
+        self._references[id(thing)] = weakref.ref(thing)
+        if len(self._references) > self._most:
+            for key, reference in list(self._references.items()):
+                if reference() is None and self._references.get(key) is reference:
+                    self._references.pop(key, None)
+            self._most = max(64, 2 * len(self._references))
 
     def alive(self) -> list[_Thing]:
-        return [thing for each in self._references if (thing := each()) is not None]
-
-    def clear(self) -> None:
-        self._references.clear()
+        references = list(self._references.values())
+        return [thing for each in references if (thing := each()) is not None]
 
 
 _careful: _WeakList[Careful] = _WeakList()
@@ -63,7 +72,10 @@ _armed = False
 
 
 def forget_after_fork(thing: Forgetful) -> None:
-    """Have ``thing.forget()`` called in every process that this one forks from now on."""
+    """Have ``thing.forget()`` called in every process that this one forks from now on.
+
+    A copy that forks calls it once more.
+    """
     _arm()
     _known.add(thing)
 
@@ -72,6 +84,14 @@ def take_care_after_fork(thing: Careful) -> None:
     """Have ``thing.take_care()`` called in this process whenever it has forked."""
     _arm()
     _careful.add(thing)
+
+
+def held_by_lost_thread(lock: ReentrantLock) -> bool:
+    """Return whether a thread that is not in this forked copy held `lock`; called in `forget`."""
+    if lock.acquire(blocking=False):
+        lock.release()
+        return False
+    return True
 
 
 def _arm() -> None:
@@ -89,4 +109,3 @@ def _take_care_of_all() -> None:
 def _forget_all() -> None:
     for thing in _known.alive():
         thing.forget()
-    _known.clear()

@@ -1,0 +1,142 @@
+"""How much more memory this process may use: what the machine has left, and what its cgroups allow.
+
+Asked for more than that, the kernel does not refuse: it kills. So large arrays are refused here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+from collections.abc import Iterator
+from pathlib import Path, PurePosixPath
+
+# Smaller requests are not checked: it would take longer than to fill them.
+_CHECKED_NBYTES = 1 << 24
+# What a cgroup keeps free for everything else that its processes are about to do.
+_RESERVE_NBYTES = 1 << 24
+_PROC = Path("/proc")
+
+
+def ensure_available(nbytes: int) -> None:
+    """Raise an error if `nbytes` more bytes are more than there are.
+
+    Raises
+    ------
+    OSError
+        With ``errno.ENOMEM``: the machine, or a cgroup of this process, has no such amount.
+    """
+    if nbytes < _CHECKED_NBYTES:
+        return
+    for available, where in _available(_PROC):
+        if nbytes > available:
+            raise OSError(errno.ENOMEM, f"only {max(available, 0)} bytes are available {where}")
+
+
+def refuse_too_much(nbytes: int) -> None:
+    """Raise an error if an ordinary array of `nbytes` would not fit into memory.
+
+    Raises
+    ------
+    MemoryError
+        The machine, or a cgroup of this process, has not as much.
+    """
+    try:
+        ensure_available(nbytes)
+    except OSError as error:
+        raise MemoryError(f"no {nbytes} bytes of memory for this batch: {error}") from error
+
+
+def _available(proc: Path) -> Iterator[tuple[int, str]]:
+    """Yield how many bytes are left in each place that limits this process, and name the place."""
+    try:
+        lines = (line.split() for line in _read(proc / "meminfo").splitlines())
+        machine = {words[0]: int(words[1]) << 10 for words in lines}
+    except (OSError, ValueError, IndexError):
+        return
+    swap = machine.get("SwapFree:", 0)
+    if "MemAvailable:" in machine:
+        yield machine["MemAvailable:"] + swap, "on this machine"
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        for version, folder in _cgroups(proc):
+            available = _left_in_1(folder, swap) if version == 1 else _left_in_2(folder, swap)
+            if available is not None:
+                yield available - _RESERVE_NBYTES, f"in the cgroup {folder}"
+
+
+def _cgroups(proc: Path) -> Iterator[tuple[int, Path]]:
+    """Yield the version and the folder of each cgroup that counts memory, from the inside out."""
+    paths: dict[int, str] = {}
+    for line in _read(proc / "self/cgroup").splitlines():
+        number, controllers, path = line.split(":", 2)
+        if number == "0" and not controllers:
+            paths[2] = path
+        elif "memory" in controllers.split(","):
+            paths[1] = path
+    for line in _read(proc / "self/mountinfo").splitlines():
+        front, _, back = line.partition(" - ")
+        root, mount = front.split()[3:5]
+        kind, _, options = back.split()[:3]
+        version = 2 if kind == "cgroup2" else 1
+        if kind not in ("cgroup", "cgroup2") or version not in paths:
+            continue
+        if version == 1 and "memory" not in options.split(","):
+            continue
+        # Within a container, the mount may show only the container's own part of the tree.
+        top = Path(mount.encode().decode("unicode_escape"))
+        within = PurePosixPath(paths[version])
+        inner = within.relative_to(root) if within.is_relative_to(root) else PurePosixPath()
+        if ".." in inner.parts:
+            inner = PurePosixPath()
+        for folder in (inner, *inner.parents):
+            yield version, top / folder
+
+
+def _left_in_2(folder: Path, swap: int) -> int | None:
+    limit = _number(folder / "memory.max")
+    used = _number(folder / "memory.current")
+    if limit is None or used is None:
+        return None
+    swap_limit = _number(folder / "memory.swap.max")
+    if swap_limit is not None:
+        swap = min(swap, max(0, swap_limit - (_number(folder / "memory.swap.current") or 0)))
+    counts = _counts(folder)
+    # Pages of files can be dropped, and make room.
+    cached = counts.get("inactive_file", 0) + counts.get("active_file", 0)
+    return limit - used + cached + swap
+
+
+def _left_in_1(folder: Path, swap: int) -> int | None:
+    limit = _number(folder / "memory.limit_in_bytes")
+    used = _number(folder / "memory.usage_in_bytes")
+    if limit is None or used is None or limit >= 1 << 60:
+        return None
+    counts = _counts(folder)
+    cached = counts.get("total_inactive_file", 0) + counts.get("total_active_file", 0)
+    left = limit - used + swap
+    # Memory and swap together, where that is limited too.
+    both = _number(folder / "memory.memsw.limit_in_bytes")
+    both_used = _number(folder / "memory.memsw.usage_in_bytes")
+    if both is not None and both_used is not None:
+        left = min(left, both - both_used)
+    return left + cached
+
+
+def _counts(folder: Path) -> dict[str, int]:
+    try:
+        lines = (line.split() for line in _read(folder / "memory.stat").splitlines())
+        return {words[0]: int(words[1]) for words in lines}
+    except (OSError, ValueError, IndexError):
+        return {}
+
+
+def _number(path: Path) -> int | None:
+    """Return the number in a file, or ``None`` where there is none: no file, or no limit."""
+    try:
+        text = _read(path).strip()
+    except OSError:
+        return None
+    return None if text == "max" else int(text)
+
+
+def _read(path: Path) -> str:
+    return path.read_text(encoding="utf-8", errors="surrogateescape")

@@ -1,0 +1,199 @@
+"""A program that forks while another thread of it uses an environment: the copy never hangs."""
+
+from __future__ import annotations
+
+import pytest
+from residents import run_script
+
+HEAD = """
+import os, signal, sys, threading, time, traceback, warnings
+import gymnasium
+import numpy as np
+import plangym_like
+from gymnasium import spaces
+from plangym_like.errors import ClosedError
+from plangym_like.parallel.external_process import ExternalProcess
+
+# From Python 3.12 on, it warns of just what is done here.
+warnings.filterwarnings("ignore", "This process .* is multi-threaded", DeprecationWarning)
+
+inside, leave = threading.Event(), threading.Event()
+
+class Slow(gymnasium.Env):
+    '''Action 1 waits, in the process that made it only.'''
+    observation_space = spaces.Box(0, 1000, (1,), np.int64)
+    action_space = spaces.Discrete(2)
+    owner = os.getpid()
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.count = np.zeros(1, np.int64)
+        return self.count.copy(), {}
+
+    def step(self, action):
+        if action == 1 and os.getpid() == self.owner and waits:
+            inside.set()
+            leave.wait()
+        self.count += 1
+        return self.count.copy(), 1.0, False, False, {}
+
+    def save_state(self):
+        return self.count.tobytes()
+
+    def load_state(self, state):
+        self.count = np.frombuffer(state, np.int64).copy()
+
+waits = False
+
+def in_child(work):
+    '''Fork, do `work` in the copy, and wait until it has ended.'''
+    pid = os.fork()
+    if pid == 0:
+        status = 1
+        try:
+            work()
+            status = 0
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            os._exit(status)
+    until = time.monotonic() + 90
+    while not (ended := os.waitpid(pid, os.WNOHANG))[0]:
+        if time.monotonic() > until:
+            os.kill(pid, signal.SIGKILL)
+            print("the copy hangs")
+            until = float("inf")
+        time.sleep(0.01)
+    assert ended[1] == 0
+
+def refuses(use, *words):
+    try:
+        use()
+    except ClosedError as error:
+        assert all(word in str(error) for word in words), str(error)
+    else:
+        raise AssertionError("it was not refused")
+"""
+
+SERIAL = (
+    HEAD
+    + """
+busy, idle = plangym_like.make(Slow), plangym_like.make(Slow)
+state = busy.reset(seed=0).state
+idle.reset(seed=0)
+idle.step(0)
+waits = True
+thread = threading.Thread(target=lambda: USE, daemon=True)
+thread.start()
+assert inside.wait(60)
+
+def work():
+    for use in (
+        busy.reset,
+        busy.get_state,
+        busy.get_image,
+        lambda: busy.step(0),
+        lambda: busy.set_state(state),
+        lambda: busy.step(0, state),
+        lambda: busy.step_batch([0], state),
+        lambda: busy.rollout_batch([[0]], state),
+        lambda: busy.simulator,
+    ):
+        refuses(use, "Slow", "forked", "clone")
+    with busy.clone() as other:
+        assert other.step(0, state).obs.tolist() == [1]
+        assert other.step_batch([0, 1], state).obs.tolist() == [[1], [1]]
+    busy.close()
+    # Nobody was using this one.
+    assert idle.step(0).obs.tolist() == [2]
+
+in_child(work)
+in_child(lambda: in_child(work))
+leave.set()
+thread.join()
+assert busy.step(0, state).obs.tolist() == [1]
+print("fine")
+"""
+)
+
+PARALLEL = (
+    HEAD
+    + """
+env = plangym_like.make(Slow, n_workers=1)
+state = env.reset(seed=0).state
+waits = True
+# This process steps rows as well, with the environment's lock held.
+thread = threading.Thread(target=lambda: env.step(1, state), daemon=True)
+thread.start()
+assert inside.wait(60)
+
+def work():
+    refuses(lambda: env.step(0, state), "forked", "clone")
+    refuses(lambda: env.step_batch([0, 0], state), "forked")
+    with env.clone() as other:
+        assert other.step(0, state).obs.tolist() == [1]
+        assert other.step_batch([0, 1] * 20, state).obs.tolist() == [[1]] * 40
+    env.close()
+
+in_child(work)
+leave.set()
+thread.join()
+env.close()
+print("fine")
+"""
+)
+
+HELD_LOCKS = (
+    HEAD
+    + """
+from plangym_like.parallel import nursery
+from plangym_like.parallel.cluster import ray_session
+
+process = ExternalProcess(lambda: [1, 2, 3])
+process.wait_ready()
+
+def hold_all():
+    connection = process._connection
+    locks = (process._restarting, connection.process._lock, nursery._lock, ray_session._lock)
+    for lock in (*locks, connection._sending, connection._receiving, connection._closing):
+        lock.acquire()
+    inside.set()
+    leave.wait()
+
+thread = threading.Thread(target=hold_all, daemon=True)
+thread.start()
+assert inside.wait(60)
+
+def work():
+    refuses(lambda: process.index(3), "forked")
+    process.exitcode, process.is_alive(), repr(process)
+    process.close()
+    with ExternalProcess(lambda: [1, 2, 3]) as other:
+        assert other.index(3) == 2
+    with ray_session._lock:
+        pass
+
+try:
+    in_child(work)
+    os.write(1, b"fine\\n")
+finally:
+    os._exit(0)  # the thread holds what an orderly end would take
+"""
+)
+
+
+@pytest.mark.parametrize("use", ["busy.step(1)", "busy.step_batch([0, 1], state)"])
+def test_a_copy_does_not_wait_for_a_thread_that_it_lacks(use: str) -> None:
+    result = run_script(SERIAL.replace("USE", use), timeout=300)
+    assert (result.stdout, result.returncode) == ("fine\n", 0), result.stderr
+
+
+def test_a_copy_of_a_program_with_lanes(tmp_path: object) -> None:
+    path = tmp_path / "program.py"  # type: ignore[operator]
+    result = run_script(PARALLEL, path=path, timeout=300)
+    assert (result.stdout, result.returncode) == ("fine\n", 0), result.stderr
+
+
+def test_no_lock_of_the_package_stays_locked_in_a_copy() -> None:
+    result = run_script(HELD_LOCKS, timeout=300)
+    assert (result.stdout, result.returncode) == ("fine\n", 0), result.stderr

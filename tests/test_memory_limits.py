@@ -1,0 +1,169 @@
+"""What a process may use: as the machine and the cgroups of both versions tell it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from residents import script_environ
+
+from plangym_like import memory_limits
+
+MB = 1 << 20
+MEMINFO = "MemTotal: 9000000 kB\nMemAvailable: 4096000 kB\nSwapFree: 102400 kB\nHugePages_Free: 0\n"
+
+
+def _lay_out(folder: Path, cgroup: str, mounts: list[str]) -> Path:
+    """Make a folder that looks like ``/proc``, and return it."""
+    proc = folder / "proc"
+    (proc / "self").mkdir(parents=True)
+    (proc / "meminfo").write_text(MEMINFO)
+    (proc / "self/cgroup").write_text(cgroup)
+    (proc / "self/mountinfo").write_text("".join(f"{mount}\n" for mount in mounts))
+    return proc
+
+
+def _write(folder: Path, **files: int | str) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, content in files.items():
+        (folder / f"memory.{name}".replace("swap_", "swap.")).write_text(f"{content}\n")
+
+
+def _left(proc: Path) -> list[int]:
+    """Return the megabytes left on the machine, and in each cgroup from the inside out."""
+    return [nbytes // MB for nbytes, _ in memory_limits._available(proc)]
+
+
+def test_version_2_counts_every_level(tmp_path: Path) -> None:
+    top = tmp_path / "cgroup fs"
+    mount = f"30 23 0:26 / {top}".replace("cgroup fs", "cgroup\\040fs")
+    proc = _lay_out(
+        tmp_path, "0::/user/job\n", [f"{mount} rw,relatime shared:4 - cgroup2 cgroup2 rw"]
+    )
+    _write(top, stat="anon 5\n")
+    _write(top / "user", max=500 * MB, current=400 * MB, swap_max=10 * MB, swap_current=4 * MB)
+    _write(top / "user", stat=f"anon 1\ninactive_file {20 * MB}\nactive_file {30 * MB}")
+    _write(top / "user/job", max="max", current=300 * MB)
+    # 4,000 and 100 of swap; 500 - 400 + 50 of files + 6 of swap - 16 in reserve.
+    assert _left(proc) == [4100, 140]
+    _write(top / "user/job", max=250 * MB, current=100 * MB, swap_max=0)
+    assert _left(proc) == [4100, 134, 140]
+
+
+def test_version_1_beside_an_empty_version_2(tmp_path: Path) -> None:
+    mounts = [
+        f"30 23 0:26 / {tmp_path}/cpu rw - cgroup cgroup rw,cpu",
+        f"31 23 0:27 / {tmp_path}/memory rw - cgroup cgroup rw,memory",
+        f"32 23 0:28 / {tmp_path}/unified rw - cgroup2 cgroup2 rw",
+    ]
+    cgroup = "4:memory:/jobs/one\n1:cpu:/\n0::/elsewhere\n"
+    proc = _lay_out(tmp_path, cgroup, mounts)
+    top = tmp_path / "memory"
+    unlimited = 9223372036854771712
+    _write(top, limit_in_bytes=unlimited, usage_in_bytes=800 * MB)
+    _write(top / "jobs", limit_in_bytes=unlimited, usage_in_bytes=100 * MB)
+    _write(top / "jobs/one", limit_in_bytes=250 * MB, usage_in_bytes=50 * MB)
+    assert _left(proc) == [4100, 250 - 50 + 100 - 16]
+    names = {"memsw.limit_in_bytes": 250 * MB, "memsw.usage_in_bytes": 60 * MB}
+    _write(top / "jobs/one", **names, stat=f"inactive_file 7\ntotal_inactive_file {MB}")
+    assert _left(proc) == [4100, 250 - 60 + 1 - 16]
+
+
+@pytest.mark.parametrize(
+    ("root", "path"),
+    [("/docker/abc", "/docker/abc"), ("/", "/"), ("/docker/abc", "/../other"), ("/..", "/")],
+)
+def test_a_container_sees_its_own_part_only(root: str, path: str, tmp_path: Path) -> None:
+    top = tmp_path / "cgroup"
+    mount = f"30 23 0:26 {root} {top} rw,relatime - cgroup2 cgroup2 rw"
+    proc = _lay_out(tmp_path, f"0::{path}\n", [mount])
+    _write(top, max=100 * MB, current=50 * MB, swap_max=0)
+    assert _left(proc) == [4100, 34]
+
+
+def test_where_nothing_is_told_nothing_is_refused(tmp_path: Path) -> None:
+    assert _left(tmp_path) == []
+    proc = _lay_out(tmp_path, "odd\n", ["odd"])
+    assert _left(proc) == [4100]
+    (proc / "meminfo").write_text("odd")
+    assert _left(proc) == []
+
+
+def test_what_no_machine_has_is_refused() -> None:
+    memory_limits.ensure_available(memory_limits._CHECKED_NBYTES - 1)
+    with pytest.raises(OSError, match=r"only \d+ bytes are available"):
+        memory_limits.ensure_available(1 << 60)
+    with pytest.raises(MemoryError, match="for this batch"):
+        memory_limits.refuse_too_much(1 << 60)
+
+
+IN_CGROUP = """
+import os, sys
+with open(os.path.join(sys.argv[1], "cgroup.procs"), "w") as file:
+    file.write(str(os.getpid()))
+
+import gymnasium
+import numpy as np
+import plangym_like
+from gymnasium import spaces
+
+class Large(gymnasium.Env):
+    observation_space = spaces.Box(0, 255, (1 << 20,), np.uint8)
+    action_space = spaces.Discrete(2)
+
+    def reset(self, *, seed=None, options=None):
+        self.count = 0
+        return np.zeros(1 << 20, np.uint8), {}
+
+    def step(self, action):
+        self.count += 1
+        return np.full(1 << 20, self.count % 256, np.uint8), 1.0, False, False, {}
+
+    def save_state(self):
+        return self.count.to_bytes(8, "little")
+
+    def load_state(self, state):
+        self.count = int.from_bytes(state, "little")
+
+for kwargs in ({}, {"n_workers": 2, "isolate": True}):
+    with plangym_like.make(Large, **kwargs) as env:
+        state = env.reset(seed=0).state
+        for count in (10, 300, 10, 300, 10):
+            try:
+                result = env.step_batch(np.zeros(count, int), state)
+            except MemoryError as error:
+                assert count == 300 and "cgroup" in str(error), error
+                print("refused", end=" ")
+            else:
+                assert (result.obs == 1).all()
+                print("works", end=" ")
+                del result
+        kept = []
+        try:  # results that are kept, until there is no more room
+            while len(kept) < 30:
+                kept.append(env.step_batch(np.zeros(20, int), state))
+        except MemoryError:
+            print("full", end=" ")
+        assert all((result.obs == 1).all() for result in kept)
+        del kept
+"""
+
+
+@pytest.mark.skipif(
+    "PLANGYM_LIKE_TEST_CGROUP" not in os.environ,
+    reason="PLANGYM_LIKE_TEST_CGROUP names no cgroup of 250 MB to run in",
+)
+def test_in_a_cgroup_of_250_megabytes() -> None:
+    result = subprocess.run(
+        [sys.executable, "-c", IN_CGROUP, os.environ["PLANGYM_LIKE_TEST_CGROUP"]],
+        capture_output=True,
+        text=True,
+        timeout=600,
+        env=script_environ(),
+        check=False,
+    )
+    assert result.returncode == 0, result.stderr
+    assert result.stdout == "works refused works refused works full " * 2
