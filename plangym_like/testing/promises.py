@@ -15,7 +15,7 @@ import numpy as np
 
 from plangym_like import spaces
 from plangym_like.snapshots.differences import attributes, difference, differing_attributes
-from plangym_like.snapshots.replay_trial import watched_generators
+from plangym_like.snapshots.generators import watched_generators
 from plangym_like.states import Row
 from plangym_like.testing.journeys import (
     Journey,
