@@ -195,7 +195,7 @@ class DmControlSimulator(ChunkedPhysics):
         end = self._random_at + RANDOM_NBYTES
         self.base.random.read(payload[self._random_at : end])
         if self._wrapped:
-            memory = save_generator(vars(self.base).get("_np_random"))
+            memory = save_generator(self.base.np_random)
             payload[end : end + GENERATOR_NBYTES] = np.frombuffer(memory, np.uint8)
 
     # How is it written

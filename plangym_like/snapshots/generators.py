@@ -32,15 +32,17 @@ def watched_generators() -> Iterator[Callable[[], str]]:
         np.random.set_state(saved[1])
 
 
-def global_generators() -> dict[str, bytes]:
-    """Return the states of the global generators, by name."""
+def global_generators() -> dict[str, Any]:
+    """Return the states of the global generators, by name; they can be compared by ``==``."""
+    numpys: Any = np.random.get_state(legacy=False)
+    inner = [v.tobytes() if isinstance(v, np.ndarray) else v for v in numpys["state"].values()]
     return {
-        "the module random": pickle.dumps(random.getstate()),
-        "numpy.random": pickle.dumps(np.random.get_state(legacy=False)),
+        "the module random": random.getstate(),
+        "numpy.random": (inner, numpys.get("has_gauss"), numpys.get("gauss")),
     }
 
 
-def moved_generators(before: dict[str, bytes]) -> list[str]:
+def moved_generators(before: dict[str, Any]) -> list[str]:
     """Return the names of the global generators that are not in the state `before` any more."""
     return [name for name, state in global_generators().items() if state != before[name]]
 

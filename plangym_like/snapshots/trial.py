@@ -91,7 +91,7 @@ class Trial:
         self._drawn: dict[str, None] = {}
 
     def run(self) -> str:
-        """Return what is not exact (empty: nothing was found); the global generators are drawn from.
+        """Return what is not exact (empty: nothing was found). Draws from the global generators.
 
         Raises
         ------
@@ -133,19 +133,19 @@ class Trial:
         second = _Play()
         assert self._copy is not None
         self._reset(self._copy, 0, second)
-        found = _first_difference(first.outcomes[0], second.outcomes[0])
-        if found is not None:
-            place, values = found
-            if self._seeds_matter and not place.startswith("info"):
-                raise self._refusal(place, 0, values)
-            self._notes.append(
-                f"the {place} of a reset with a seed is not the same the second time: {values}. "
-                f"{self._drawn_from()}".rstrip(". ")
-            )
-            if not place.startswith("info"):
-                return
         self._steps(self._copy, self._actions, second, between=self._meanwhile(self._sim))
-        self._compare(first, second, 0, states=False)
+        pairs = zip(first.outcomes, second.outcomes, strict=False)
+        for step, (before, after) in enumerate(pairs):
+            found = _first_difference(before, after)
+            if found is not None:
+                place, values = found
+                if self._seeds_matter and not place.startswith("info"):
+                    raise self._refusal(place, step, values)
+                self._notes.append(
+                    "an episode with a seed is not the same in another copy: the "
+                    f"{place} of step {step} was {values}. {self._drawn_from()}".strip()
+                )
+                return
 
     def _compare_restored(self, first: _Play) -> None:
         """Go on from rows of the first play: the middle one, then the first, in both copies."""

@@ -33,7 +33,7 @@ def test_what_is_broken_is_found_and_named(kind: str) -> None:
 
 
 def test_the_step_is_the_one_where_it_shows() -> None:
-    """The wrapper pays less from its 47th step on; the moment before has to be far enough."""
+    """The wrapper pays less after 145 steps without a reset."""
     report = check_env(PickledEnv(forgetful, delay_setup=True), workers=(), states=40, steps=30)
     assert report.broken[0].step is not None
     one = check_env(PickledEnv(BROKEN["wall-clock time"].make, delay_setup=True), workers=())
