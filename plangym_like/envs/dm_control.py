@@ -112,7 +112,7 @@ class DmControlSimulator(ChunkedPhysics):
                 edited |= {name for name in arrays if (arrays[name] != before[name]).any()}
                 now = vars(self._task)
                 changed |= {name for name in now if _differs(now[name], remembered.get(name))}
-        self.forget_randomness()
+        env.seeded = False
         task = vars(self._task)
         self._numbers: dict[str, slice] = {}
         end = 0
@@ -130,11 +130,6 @@ class DmControlSimulator(ChunkedPhysics):
         self._physics = PhysicsMemory(model, data, carried)
         self._count_at = self._physics.nbytes
         self._random_at = self._count_at + 8 + 8 * end
-
-    def forget_randomness(self) -> None:
-        """Have the next reset without a seed begin with fresh randomness."""
-        super().forget_randomness()
-        self.base.seeded = False
 
     # What is the state
 
@@ -228,6 +223,11 @@ class DmControlSimulator(ChunkedPhysics):
         self.base.random.restart(seed)
         self.base._np_random = seeded_generator(seed)
         self.memory.reseed(seed)
+
+    def renew(self) -> None:
+        """Have the next episode draw a fresh generator."""
+        super().renew()
+        self.base.seeded = False
 
     # How is it stepped
 

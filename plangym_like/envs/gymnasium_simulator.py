@@ -161,8 +161,8 @@ class GymnasiumSimulator(Simulator):
             self.exactness = "approximate"
             self.exactness_note = "; ".join(filter(None, [self.exactness_note, note]))
         self.write(original)
-        self.forget_randomness()
         self._fresh = fresh
+        self.renew()
 
     def _second_copy(self) -> Self | None:
         """Return a simulator made with the same arguments, or ``None`` if there can be only one."""
@@ -203,10 +203,6 @@ class GymnasiumSimulator(Simulator):
         The reset's randomness is taken back, so that the user's first unseeded reset is random.
         """
         self.env.reset(seed=0)
-        self.forget_randomness()
-
-    def forget_randomness(self) -> None:
-        """Have the next reset without a seed begin with fresh randomness."""
         forget_seed(self.env)
 
     def remember(self, env: gymnasium.Env[Any, Any]) -> Any:
@@ -259,6 +255,10 @@ class GymnasiumSimulator(Simulator):
         """Give the base and every wrapper that draws numbers of its own a new generator."""
         self.base._np_random = random_state.seeded_generator(seed)
         self.memory.reseed(seed)
+
+    def renew(self) -> None:
+        """Have the next reset without a seed begin with a fresh generator."""
+        forget_seed(self.env)
 
     # How is it stepped
 

@@ -146,13 +146,7 @@ class ReplayedSimulator(GymnasiumSimulator):
         measured = -(-(len(self._stage.history) - begun) // steps)
         self._step_nbytes = max(self._histories.action_nbytes, measured, 1)
         super().prepare()
-
-    def forget_randomness(self) -> None:
-        """Have the next reset without a seed begin with fresh randomness, in a new copy."""
-        super().forget_randomness()
         self._stage.let_go()
-        self._stage.forget()
-        self._stage.prefixes.replayed = 0
 
     def _second_copy(self) -> Self | None:
         return None if self._stage.prefixes.alone else super()._second_copy()
@@ -239,6 +233,13 @@ class ReplayedSimulator(GymnasiumSimulator):
         """Give the base and every wrapper that draws numbers of its own a new generator."""
         self._stage.reseed(seed)
         self.memory.reseed(seed)
+
+    def renew(self) -> None:
+        """Have the next episode begin with a fresh generator."""
+        self._stage.let_go()
+        self._stage.forget()
+        self._stage.prefixes.replayed = 0
+        super().renew()
 
     def forget(self) -> None:
         """Close all live copies but the one in use."""

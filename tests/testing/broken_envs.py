@@ -302,6 +302,106 @@ class Careless(PlanEnv):
     simulator_class = _Careless
 
 
+class _StaleInfo(PickledSimulator):
+    """Gives each row of a batch the same info."""
+
+    def step_rows(self, rows: Any, start: int, stop: int) -> None:
+        super().step_rows(rows, start, stop)
+        rows.infos.update({row: {"time": 1} for row in range(start, stop)})
+
+
+class StaleInfo(PlanEnv):
+    simulator_class = _StaleInfo
+
+
+class _Reseedless(PickledSimulator):
+    """Takes any generator for that of a seed."""
+
+    def reseed(self, seed: int) -> None:
+        self.base._np_random = np.random.default_rng()
+
+
+class Reseedless(PlanEnv):
+    simulator_class = _Reseedless
+
+
+class _LastReward(PickledSimulator):
+    """Pays only for the last of the steps that an action lasts."""
+
+    def step(self, action: Any, dt: int) -> Any:
+        for _ in range(dt - 1):
+            super().step(action, 1)
+        return super().step(action, 1)
+
+
+class LastReward(PlanEnv):
+    simulator_class = _LastReward
+
+
+class Sharing(PlanEnv):
+    """Returns one and the same info dict from each step."""
+
+    simulator_class = PickledSimulator
+
+    def step(self, *args: Any, **kwargs: Any) -> Any:
+        result = super().step(*args, **kwargs)
+        shared = self.__dict__.setdefault("shared", {})
+        shared.update(result.info)
+        return result._replace(info=shared)
+
+
+class UnseededLuck(Walk):
+    """Is lucky, late, in episodes without a seed, and never after it was restored."""
+
+    state_attributes = ("position", "time", "_np_random")
+    luck = 0.0
+
+    @property
+    def position(self) -> float:
+        return self.x
+
+    @position.setter
+    def position(self, value: float) -> None:
+        self.x, self.luck = value, 0.0
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        self.luck = float(np.random.default_rng().random()) if seed is None else 0.0
+        return super().reset(seed=seed, options=options)
+
+    def step(self, action: Any) -> Any:
+        obs, reward, *rest = super().step(action)
+        return obs, reward + (self.luck if self.time > 15 else 0.0), *rest
+
+
+class OtherGenerator(Walk):
+    """Gives wrappers another generator than its own, and does not save it."""
+
+    _others: Any = None
+
+    @property
+    def np_random(self) -> Any:
+        if self._others is None:
+            self._others = np.random.default_rng(0)
+        return self._others
+
+    def step(self, action: Any) -> Any:
+        self.time += 1
+        self.x += float(action) - 1
+        return self.observe(), self.x, self.time >= self.length, False, {}
+
+
+class Late(Walk):
+    """Is wrong after 110 steps."""
+
+    length = 400
+    total = 0
+
+    def step(self, action: Any) -> Any:
+        obs, reward, *rest = super().step(action)
+        Late.total += self.time > 110
+        return obs, reward + Late.total, *rest
+
+
 class Broken(NamedTuple):
     """How to make it; the promise that it breaks; what the report has to name."""
 
@@ -338,6 +438,12 @@ BROKEN: dict[str, Broken] = {
     ),
     "rows that see each other": Broken(Walk, "purity", "reward", Ordered),
     "rows that are written into": Broken(Walk, "restore", "the row that was given", Careless),
+    "an info that is another in batches": Broken(Walk, "purity", r"info\['time'\]", StaleInfo),
+    "an info dict that is used again": Broken(Walk, "handed out", r"info\['time'\]", Sharing),
+    "seeds that are ignored": Broken(Walk, "seeds", "observation", Reseedless),
+    "rewards that are not summed": Broken(Walk, "dt", "reward", LastReward),
+    "luck without a seed": Broken(UnseededLuck, "unseeded", "reward"),
+    "a generator for wrappers alone": Broken(OtherGenerator, "wrappers", "observation"),
     "a class-level counter, replayed": Broken(ClassCounter, "repeat", "reward", ReplayedEnv),
     "wall-clock time, replayed": Broken(WallClock, "repeat", "reward", ReplayedEnv),
 }
