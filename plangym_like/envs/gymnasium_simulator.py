@@ -169,10 +169,13 @@ class GymnasiumSimulator(Simulator):
         if not self.copied_in_trial:
             return None
         args, kwargs = self._arguments
+        if "wrappers" in kwargs:
+            # What was given may be an iterator that is used up.
+            kwargs = {**kwargs, "wrappers": self._wrappers}
         other = type(self).__new__(type(self), *args, **kwargs)
         other._is_copy = True
         try:
-            other.__init__(*args, **{**kwargs, "wrappers": self._wrappers})  # type: ignore[misc]
+            other.__init__(*args, **kwargs)  # type: ignore[misc]
         except Exception:
             return None
         if other.env.unwrapped is self.env.unwrapped:
@@ -269,6 +272,9 @@ class GymnasiumSimulator(Simulator):
         if self._fresh is not None:
             self._fresh()
             self._fresh = None
+        if seed is None:
+            # Gymnasium makes it at its first use; in a step, that would be another for every row.
+            _ = self.env.unwrapped.np_random
         obs, info = self.env.reset(seed=seed, options=options)
         return self.observe(obs), info
 

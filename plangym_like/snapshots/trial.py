@@ -15,7 +15,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import gymnasium
 import numpy as np
 
 from plangym_like.errors import SnapshotError, StateCapacityError
@@ -177,11 +176,6 @@ class Trial:
     def _compare_unseeded(self) -> None:
         first = _Play()
         self._reset(self._sim, None, first)
-        base: Any = self._sim.env.unwrapped
-        if isinstance(base, gymnasium.Env):
-            # An environment that has not drawn yet has no generator that a row could hold.
-            _ = base.np_random
-            first.rows[0] = _row(self._sim)
         actions = self._actions[:_UNSEEDED_STEPS]
         self._steps(self._sim, actions, first)
         simulator = self._copy or self._sim
