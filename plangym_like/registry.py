@@ -195,8 +195,8 @@ def make(
         Make simulators and processes on first use.
     snapshot : {"auto", "native", "pickle", "replay"}
         How states are saved: ``"auto"`` takes what the family is known for, and for all others the
-        first way that proves exact when the environment is made (``env.snapshot`` says which,
-        ``env.snapshot_note`` why).
+        first way that is exact in a trial when the environment is made (``env.snapshot`` says
+        which, ``env.snapshot_note`` why).
     isolate : bool
         Step nothing in this process, so that no simulator can crash or hang it.
     step_timeout : float, optional

@@ -71,7 +71,7 @@ class Work:
 
 
 def summarise(observations: Any, rewards: Any) -> dict[str, float]:
-    """Return the sums by which contenders prove that they did the same work."""
+    """Return the sums by which contenders show that they did the same work."""
     import numpy as np
 
     stacked = np.asarray(observations)

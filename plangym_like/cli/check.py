@@ -1,4 +1,4 @@
-"""``python -m plangym_like check ID ...``: proves that environments are saved exactly.
+"""``python -m plangym_like check ID ...``: tests whether environments are saved exactly.
 
 The status is 0 where every promise holds, 1 where one is broken, 2 where an environment could not
 be made at all.
@@ -22,7 +22,7 @@ def add_to(commands: Any) -> None:
     """Add the command to a parser's others."""
     parser = commands.add_parser(
         "check",
-        help="prove that an environment is saved, restored and stepped exactly",
+        help="test whether an environment is saved, restored and stepped exactly",
         description=__doc__,
     )
     parser.add_argument(
@@ -32,7 +32,12 @@ def add_to(commands: Any) -> None:
         help="a Gymnasium id, or module:callable for an environment of your own",
     )
     parser.add_argument("--states", type=int, default=16, help="states to go on from (16)")
-    parser.add_argument("--steps", type=int, default=20, help="for how many steps (20)")
+    parser.add_argument(
+        "--steps",
+        type=int,
+        default=20,
+        help="for how many steps (20); episodes are four times as long; more find what comes late",
+    )
     parser.add_argument("--seed", type=int, default=0, help="of everything that is random (0)")
     parser.add_argument(
         "--workers", type=_numbers, default=(1, 2, 3), help="numbers of processes (1,2,3)"

@@ -7,6 +7,7 @@ Payload of a row::
     8 bytes     steps since the episode began
     8 bytes     for each number that the task remembers in attributes
     2512 bytes  the task's random generator
+    40 bytes    with wrappers, the generator that they draw from
     ...         the wrappers' memory
 
 Everything that depends on positions and velocities is computed anew after a restore: between two
@@ -35,6 +36,12 @@ from plangym_like.envs.mujoco_robots.chunk_stepper import ChunkStepper
 from plangym_like.envs.mujoco_robots.robot import Robot
 from plangym_like.errors import InputError
 from plangym_like.plan_env import PlanEnv
+from plangym_like.random_state import (
+    GENERATOR_NBYTES,
+    load_generator,
+    save_generator,
+    seeded_generator,
+)
 from plangym_like.snapshots.configuration import qualified_name
 from plangym_like.states import Row
 
@@ -127,8 +134,9 @@ class DmControlSimulator(ChunkedPhysics):
     # What is the state
 
     def base_nbytes(self) -> int:
-        """Return the bytes of physics, counter, task and generator."""
-        return self._random_at + RANDOM_NBYTES
+        """Return the bytes of physics, counter, task and generators."""
+        self._wrapped = self.env is not self.base
+        return self._random_at + RANDOM_NBYTES + GENERATOR_NBYTES * self._wrapped
 
     def meaning(self) -> Mapping[str, Any]:
         """Name task, model and versions; how it is observed and drawn has no part in it."""
@@ -172,14 +180,18 @@ class DmControlSimulator(ChunkedPhysics):
     # How is it read
 
     def read_base(self, payload: Row) -> None:
-        """Read physics, counter, task and generator."""
+        """Read physics, counter, task and generators."""
         self._physics.read(payload)
         payload[self._count_at : self._count_at + 8].view(np.int64)[0] = self._suite._step_count
         if self._numbers:
             numbers = payload[self._count_at + 8 : self._random_at].view(np.float64)
             for name, place in self._numbers.items():
                 numbers[place] = np.ravel(getattr(self._task, name))
-        self.base.random.read(payload[self._random_at : self._random_at + RANDOM_NBYTES])
+        end = self._random_at + RANDOM_NBYTES
+        self.base.random.read(payload[self._random_at : end])
+        if self._wrapped:
+            memory = save_generator(self.base.np_random)
+            payload[end : end + GENERATOR_NBYTES] = np.frombuffer(memory, np.uint8)
 
     # How is it written
 
@@ -198,13 +210,24 @@ class DmControlSimulator(ChunkedPhysics):
                     setattr(self._task, name, part.astype(old.dtype).reshape(old.shape))
                 else:
                     setattr(self._task, name, type(old)(part[0]))
-        self.base.random.write(payload[self._random_at : self._random_at + RANDOM_NBYTES])
+        end = self._random_at + RANDOM_NBYTES
+        self.base.random.write(payload[self._random_at : end])
+        if self._wrapped:
+            memory = payload[end : end + GENERATOR_NBYTES]
+            own = vars(self.base).get("_np_random")
+            self.base._np_random = load_generator(memory, own)
         self.base.seeded = True
 
     def reseed(self, seed: int) -> None:
         """Restart the task's generator, and those of the wrappers."""
         self.base.random.restart(seed)
+        self.base._np_random = seeded_generator(seed)
         self.memory.reseed(seed)
+
+    def renew(self) -> None:
+        """Have the next episode draw a fresh generator."""
+        super().renew()
+        self.base.seeded = False
 
     # How is it stepped
 

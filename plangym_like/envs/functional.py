@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import gymnasium
 import jax
@@ -44,6 +44,8 @@ class FunctionalSimulator(OwnSimulator):
     """
 
     family = "FUNC"
+    # A second copy would be compiled a second time.
+    copied_in_trial: ClassVar[bool] = False
     base: FunctionalGym
 
     def make_env(self) -> gymnasium.Env[Any, Any]:

@@ -9,7 +9,7 @@ arrays of its own. Steps are Gymnasium's, so seeded episodes are its episodes, t
 from __future__ import annotations
 
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 import gymnasium
 import jax
@@ -30,6 +30,8 @@ class FunctionalJaxSimulator(OwnSimulator):
     """One of them; the arguments are `GymnasiumSimulator`'s."""
 
     family = "FJAX"
+    # A second copy would be compiled a second time.
+    copied_in_trial: ClassVar[bool] = False
     base: FunctionalJaxEnv[Any]
 
     def make_env(self) -> gymnasium.Env[Any, Any]:

@@ -10,7 +10,7 @@ import abc
 import contextlib
 import importlib.metadata
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import Any, ClassVar, Self
 
 import gymnasium
 import numpy as np
@@ -19,10 +19,13 @@ from numpy.typing import NDArray
 
 from plangym_like import random_state
 from plangym_like.batches import Leaf
-from plangym_like.errors import InputError
+from plangym_like.errors import InputError, SnapshotError
 from plangym_like.simulator import Outcome, Simulator
 from plangym_like.snapshots.configuration import describe
 from plangym_like.snapshots.fresh_memory import fresh_memory
+from plangym_like.snapshots.generators import watched_generators
+from plangym_like.snapshots.known_wrappers import has_foreign_code
+from plangym_like.snapshots.trial import REMEDY, Trial
 from plangym_like.snapshots.wrapper_memory import WrapperMemory
 from plangym_like.states import Row, padded
 
@@ -56,6 +59,21 @@ class GymnasiumSimulator(Simulator):
     """
 
     obs_types: tuple[str, ...] = ("coords", "rgb", "grayscale")
+    # Whether the environment itself is tried when it is made; foreign wrappers always are.
+    tried: ClassVar[bool] = False
+    # Whether the trial compares two copies, and how many steps it takes.
+    copied_in_trial: ClassVar[bool] = True
+    trial_steps: ClassVar[int] = 12
+    seeds_matter: ClassVar[bool] = False
+    remedy: ClassVar[str] = REMEDY
+    _arguments: tuple[tuple[Any, ...], dict[str, Any]]
+    _is_copy: bool = False
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> Self:
+        """Keep the arguments, so that the trial can make a second copy."""
+        simulator = super().__new__(cls)
+        simulator._arguments = args, kwargs
+        return simulator
 
     def __init__(
         self,
@@ -80,10 +98,13 @@ class GymnasiumSimulator(Simulator):
         if self._pictures and render_mode is None:
             self.render_mode = "rgb_array"
         self._set_frameskip(frameskip)
+        wrappers = self._wrappers = tuple(wrappers or ())
         env = self.make_env()
         self.render_mode = self.render_mode or getattr(env, "render_mode", None)
         try:
-            self._set_up(env, wrappers or (), remove_time_limit)
+            with watched_generators():
+                self._set_up(env, wrappers, remove_time_limit)
+                self._try_out()
         except BaseException:
             # Some simulators allow one of their kind at a time: another way may yet save it.
             with contextlib.suppress(Exception):
@@ -115,6 +136,53 @@ class GymnasiumSimulator(Simulator):
             self.observation_space = gymnasium.spaces.Box(
                 0, 255, shape if self.obs_type == "rgb" else shape[:2], np.uint8
             )
+
+    def _try_out(self) -> None:
+        """Try whether the environment does the same again; see `plangym_like.snapshots.trial`."""
+        if self._is_copy or not (self.tried or has_foreign_code(self.env)):
+            return
+        fresh, self._fresh = self._fresh, None
+        original = np.zeros(self.payload_nbytes, np.uint8)
+        self.read(original)
+        trial = Trial(
+            self,
+            self._second_copy,
+            steps=self.trial_steps,
+            seeds_matter=self.seeds_matter,
+            remedy=self.remedy,
+        )
+        try:
+            note = trial.run()
+        except SnapshotError as error:
+            if self.exactness == "exact":
+                raise
+            note = str(error)
+        if note:
+            self.exactness = "approximate"
+            self.exactness_note = "; ".join(filter(None, [self.exactness_note, note]))
+        self.write(original)
+        self._fresh = fresh
+        self.renew()
+
+    def _second_copy(self) -> Self | None:
+        """Return a simulator made with the same arguments, or ``None`` if there can be only one."""
+        if not self.copied_in_trial:
+            return None
+        args, kwargs = self._arguments
+        if "wrappers" in kwargs:
+            # What was given may be an iterator that is used up.
+            kwargs = {**kwargs, "wrappers": self._wrappers}
+        other = type(self).__new__(type(self), *args, **kwargs)
+        other._is_copy = True
+        try:
+            other.__init__(*args, **kwargs)  # type: ignore[misc]
+        except Exception:
+            return None
+        if other.env.unwrapped is self.env.unwrapped:
+            # A callable that returns one and the same object each time.
+            return None
+        other._fresh = None
+        return other
 
     def _set_frameskip(self, frameskip: int | tuple[int, int] | None) -> None:
         if frameskip is None:
@@ -191,6 +259,10 @@ class GymnasiumSimulator(Simulator):
         self.base._np_random = random_state.seeded_generator(seed)
         self.memory.reseed(seed)
 
+    def renew(self) -> None:
+        """Have the next reset without a seed begin with a fresh generator."""
+        forget_seed(self.env)
+
     # How is it stepped
 
     def reset(
@@ -200,6 +272,9 @@ class GymnasiumSimulator(Simulator):
         if self._fresh is not None:
             self._fresh()
             self._fresh = None
+        if seed is None:
+            # Gymnasium makes it at its first use; in a step, that would be another for every row.
+            _ = self.env.unwrapped.np_random
         obs, info = self.env.reset(seed=seed, options=options)
         return self.observe(obs), info
 

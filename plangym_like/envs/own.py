@@ -9,7 +9,7 @@ tried out against ``step`` when the environment is made, and refused where they 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, cast
+from typing import Any, ClassVar
 
 import gymnasium
 import numpy as np
@@ -24,10 +24,8 @@ from plangym_like.phases import RESTORE, SAVE, STEP
 from plangym_like.plan_env import PlanEnv
 from plangym_like.random_state import GENERATOR_NBYTES
 from plangym_like.snapshots import plain_data
-from plangym_like.snapshots.chain_pickle import ChainPickle
 from plangym_like.snapshots.configuration import describe, qualified_name
 from plangym_like.snapshots.known_wrappers import TRANSPARENT, chain
-from plangym_like.snapshots.repetition import try_out
 from plangym_like.states import HEADER_NBYTES, Row, padded
 
 _METHODS = ("save_state", "load_state")
@@ -53,13 +51,11 @@ class OwnSimulator(GymnasiumSimulator):
 
     family = "OWNS"
     checksum = True
+    tried: ClassVar[bool] = True
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._chunks: OwnChunks | None = None
-        _, note = try_out(self.env, cast(ChainPickle, _WholeRow(self)))
-        if note:
-            self.exactness, self.exactness_note = "approximate", note
         if callable(getattr(self.base, "step_states", None)):
             self._chunks = self._tried_chunks()
 
@@ -224,24 +220,6 @@ class OwnSimulator(GymnasiumSimulator):
         end = GENERATOR_NBYTES + states[0].nbytes
         raw = np.ascontiguousarray(states).reshape(stop - start, -1).view(np.uint8)
         fresh[:, GENERATOR_NBYTES:end] = raw
-
-
-class _WholeRow:
-    """A simulator's rows as `try_out` wants them."""
-
-    def __init__(self, simulator: OwnSimulator) -> None:
-        self._simulator = simulator
-
-    def dumps(self) -> bytes:
-        payload = np.zeros(self._simulator.payload_nbytes, np.uint8)
-        self._simulator.read(payload)
-        return payload.tobytes()
-
-    def loads(self, data: bytes) -> Row:
-        return np.frombuffer(data, np.uint8).copy()
-
-    def restore(self, payload: Row) -> None:
-        self._simulator.write(payload)
 
 
 class OwnEnv(PlanEnv):

@@ -12,16 +12,19 @@ bytes: a pickle knows whether two equal strings are one object.
 
 from __future__ import annotations
 
+import contextlib
+import copy
 import hashlib
 import hmac
 import struct
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import gymnasium
 import numpy as np
 from numpy.typing import NDArray
 
+from plangym_like import random_state
 from plangym_like.envs.gymnasium_simulator import GymnasiumSimulator
 from plangym_like.errors import StateCapacityError, StateFormatError, UntrustedStateError
 from plangym_like.plan_env import PlanEnv
@@ -29,7 +32,6 @@ from plangym_like.snapshots.chain_pickle import ChainPickle
 from plangym_like.snapshots.configuration import describe, qualified_name
 from plangym_like.snapshots.differences import object_difference
 from plangym_like.snapshots.fresh_memory import fresh_memory
-from plangym_like.snapshots.repetition import try_out
 from plangym_like.states import Row, padded, session_key
 
 _LENGTH = struct.Struct("<Q")
@@ -65,6 +67,7 @@ class PickledSimulator(GymnasiumSimulator):
     snapshot = "pickle"
     checksum = True
     variable = True
+    tried: ClassVar[bool] = True
 
     def __init__(
         self,
@@ -90,17 +93,31 @@ class PickledSimulator(GymnasiumSimulator):
         return self._pickle
 
     def base_nbytes(self) -> int:
-        """Try the environment out, and return the bytes to reserve."""
-        longest, note = try_out(self.env, self._pickle)
-        if note:
-            self.exactness, self.exactness_note = "approximate", note
-        needed = _START + longest
+        """Take a few steps, and return the bytes to reserve."""
+        needed = _START + self._longest()
         if self.state_capacity is None:
             # A power of two, so that a pickle that is a little longer elsewhere gives the same.
             return 1 << (2 * needed + _SLACK - 1).bit_length()
         if needed > self.state_capacity:
             raise _too_small(needed, self.state_capacity)
         return self.state_capacity
+
+    def _longest(self) -> int:
+        """Return the length of the longest snapshot in a few steps, which are taken back."""
+        original = self._pickle.dumps()
+        longest = len(original)
+        self.base._np_random = random_state.seeded_generator(0)
+        space = copy.deepcopy(self.env.action_space)
+        space.seed(0)
+        # Some environments take only actions that are legal now.
+        with contextlib.suppress(Exception):
+            for _ in range(self.trial_steps):
+                *_, terminated, truncated, _ = self.env.step(space.sample())
+                longest = max(longest, len(self._pickle.dumps()))
+                if terminated or truncated:
+                    break
+        self._pickle.restore(self._pickle.loads(original))
+        return longest
 
     def meaning(self) -> Mapping[str, Any]:
         """Return id or callable, class, arguments, wrappers and version."""

@@ -16,7 +16,7 @@ import contextlib
 import copy
 import importlib.metadata
 from collections.abc import Callable, Mapping
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import gymnasium
 import numpy as np
@@ -30,7 +30,7 @@ from plangym_like.snapshots.configuration import describe, qualified_name
 from plangym_like.snapshots.history import ACTION, PLAIN, Histories
 from plangym_like.snapshots.known_wrappers import TRANSPARENT, chain
 from plangym_like.snapshots.live_prefixes import WITNESS_NBYTES, LivePrefixes
-from plangym_like.snapshots.replay_trial import try_replay
+from plangym_like.snapshots.replay_trial import needs_seeds
 from plangym_like.snapshots.stage import Stage
 from plangym_like.states import Row
 
@@ -66,8 +66,14 @@ class ReplayedSimulator(GymnasiumSimulator):
     family = "RPLY"
     checksum = True
     snapshot = "replay"
-    # Whether making it tries out if it is deterministic.
     tried: ClassVar[bool] = True
+    trial_steps: ClassVar[int] = 24
+    seeds_matter: ClassVar[bool] = True
+    remedy: ClassVar[str] = (
+        "So its states cannot be saved as histories either: draw all randomness from "
+        "self.np_random (or from what reset(seed=...) seeds), keep no state outside the object, "
+        "and look at no clock"
+    )
     copies: ClassVar[int] = 64
 
     def __init__(
@@ -108,20 +114,22 @@ class ReplayedSimulator(GymnasiumSimulator):
 
     def _can_be_copied(self) -> bool:
         try:
-            self._copy().close()
+            other = self._copy()
         except Exception:
             # Some simulators allow one of their kind in a process.
             return False
+        if other is self._stage.env:
+            # A callable that returns one and the same object each time.
+            return False
+        with contextlib.suppress(Exception):
+            other.close()
         return True
 
     def prepare(self) -> None:
-        """Find out whether the environment is deterministic, and what an action takes."""
+        """Find out how episodes can be begun again, and what an action takes."""
         if self.tried:
             alone = self._stage.prefixes.alone = not self._can_be_copied()
-            make = None if alone else self._copy
-            self._stage.seeds_only, note = try_replay(make, self._stage.env)
-            if note:
-                self.exactness, self.exactness_note = "approximate", note
+            self._stage.seeds_only = needs_seeds(None if alone else self._copy, self._stage.env)
         self._refuse_holders()
         self._stage.prefixes.shared = any(
             type(wrapper) not in (*TRANSPARENT, TimeLimit) for wrapper in chain(self.env)
@@ -139,6 +147,9 @@ class ReplayedSimulator(GymnasiumSimulator):
         self._step_nbytes = max(self._histories.action_nbytes, measured, 1)
         super().prepare()
         self._stage.let_go()
+
+    def _second_copy(self) -> Self | None:
+        return None if self._stage.prefixes.alone else super()._second_copy()
 
     def _refuse_holders(self) -> None:
         """Refuse wrappers that hold a copy of the base, since another may be current."""
@@ -222,6 +233,13 @@ class ReplayedSimulator(GymnasiumSimulator):
         """Give the base and every wrapper that draws numbers of its own a new generator."""
         self._stage.reseed(seed)
         self.memory.reseed(seed)
+
+    def renew(self) -> None:
+        """Have the next episode begin with a fresh generator."""
+        self._stage.let_go()
+        self._stage.forget()
+        self._stage.prefixes.replayed = 0
+        super().renew()
 
     def forget(self) -> None:
         """Close all live copies but the one in use."""

@@ -32,7 +32,6 @@ from plangym_like.snapshots.configuration import (
     own_pickling,
     qualified_name,
 )
-from plangym_like.snapshots.hidden_memory import hidden_memory
 from plangym_like.snapshots.known_wrappers import chain, describe_wrappers, impossible, memory_of
 from plangym_like.snapshots.memory_holder import (
     CONSTANT,
@@ -40,6 +39,7 @@ from plangym_like.snapshots.memory_holder import (
     kind_of,
     restart_generators,
 )
+from plangym_like.snapshots.outside_memory import held_objects
 
 _MAX_DEPTH = 30
 _VALUES = (type(None), bool, int, float, str, bytes)
@@ -219,14 +219,12 @@ class ChainPickle:
                 self._gather(f"{place}.{name}", item, depth + 1)
 
     def _check_function(self, place: str, value: Any) -> None:
-        reason, objects = hidden_memory(value)
-        held = [thing for thing in objects if id(thing) not in self._ids]
-        if reason is None and held:
-            reason = f"holds {kind_of(held[0])}, which may remember something"
-        if reason is not None:
+        held = [thing for thing in held_objects(value) if id(thing) not in self._ids]
+        if held:
             raise SnapshotError(
-                f"{place} cannot be saved: the function {reason}, out of reach of a pickle; keep "
-                "it in an attribute of the environment or wrapper itself"
+                f"{place} cannot be saved: the function holds {kind_of(held[0])}, which may "
+                "remember something, out of reach of a pickle; keep it in an attribute of the "
+                "environment or wrapper itself"
             )
 
     def _culprit(self, memories: list[Any], error: Exception) -> SnapshotError:

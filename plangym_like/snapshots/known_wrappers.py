@@ -121,6 +121,37 @@ def memory_of(wrapper: Any) -> tuple[str, ...] | None:
     return names
 
 
+def is_known(wrapper: Any) -> bool:
+    """Tell whether `wrapper` is one of Gymnasium's own, whose memory is known."""
+    kind = type(wrapper)
+    name = qualified_name(kind)
+    own = name.removeprefix(_OWN)
+    known = own != name and (own.startswith(_UNCHANGING) or own in _CHANGING)
+    return kind in TRANSPARENT or known
+
+
+def has_foreign_code(env: gymnasium.Env[Any, Any]) -> bool:
+    """Tell whether the wrappers around `env` run code that is neither Gymnasium's nor NumPy's."""
+    return any(
+        not is_known(wrapper)
+        or (
+            type(wrapper) not in TRANSPARENT
+            and any(
+                callable(value) and not _is_trusted(value)
+                for name, value in vars(wrapper).items()
+                if name not in CONSTANT
+            )
+        )
+        for wrapper in chain(env)
+    )
+
+
+def _is_trusted(value: Any) -> bool:
+    kind = type(value)
+    package = str(getattr(value, "__module__", None) or kind.__module__).partition(".")[0]
+    return package in ("gymnasium", "numpy") or isinstance(value, type)
+
+
 def impossible(wrapper: Any) -> str | None:
     """Return why a wrapper of this class cannot be saved, or ``None``."""
     kinds = (qualified_name(kind) for kind in type(wrapper).__mro__)

@@ -37,7 +37,6 @@ from plangym_like.snapshots.configuration import (
     own_pickling,
     qualified_name,
 )
-from plangym_like.snapshots.hidden_memory import hidden_memory
 from plangym_like.snapshots.known_wrappers import chain, describe_wrappers, impossible, memory_of
 from plangym_like.snapshots.memory_holder import (
     CONSTANT,
@@ -45,6 +44,7 @@ from plangym_like.snapshots.memory_holder import (
     kind_of,
     restart_generators,
 )
+from plangym_like.snapshots.outside_memory import held_objects
 from plangym_like.states import Row, padded
 
 _NUMBER = np.dtype("<i8")
@@ -243,13 +243,7 @@ class WrapperMemory:
                 f"{place} cannot be saved: it is another environment, outside the chain of "
                 "wrappers, whose state would be missing from the row; use one environment"
             )
-        reason, objects = hidden_memory(value)
-        if reason is not None:
-            raise SnapshotError(
-                f"{place} cannot be saved: the function {reason}, which no state row reaches; keep "
-                "what it remembers in attributes of a wrapper"
-            )
-        for held in objects:
+        for held in held_objects(value):
             self._leave_alone(f"{place} -> {type(held).__name__}", held, _constant(held))
         if not is_configuration(value):
             self._open(place, value, locate)

@@ -1,4 +1,4 @@
-"""`check_env`: proves on a user's own environment that its states are saved exactly."""
+"""`check_env`: tests on a user's own environment whether its states are saved exactly."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from plangym_like.standing_env import name_of
 from plangym_like.testing.promises import CHECKS, Broken, Evidence
 from plangym_like.testing.report import BrokenPromise, Report
 from plangym_like.testing.timing import measure
+from plangym_like.testing.variations import VARIATIONS
 
 
 def check_env(
@@ -26,12 +27,13 @@ def check_env(
     workers: Sequence[int] = (1, 2, 3),
     **make_kwargs: Any,
 ) -> Report:
-    """Prove that an environment is saved, restored and stepped exactly, or say where it is not.
+    """Test whether an environment is saved, restored and stepped exactly, or say where it is not.
 
     Random episodes are played without ever stopping; then again in other copies, from states
-    restored in random order, in batches, from files, in child processes. Everything is compared to
-    the last bit: observations, rewards, flags, infos, and the states that follow. It stops at the
-    first promise that is broken.
+    restored in random order, in batches, from files, in child processes; with seeds, with ``dt``,
+    from resets without a seed, and in wrappers of Gymnasium's. Everything is compared to the last
+    bit: observations, rewards, flags, infos, and the states that follow. It stops at the first
+    promise that is broken. What shows only after more steps than are taken here is not found.
 
     Parameters
     ----------
@@ -40,7 +42,8 @@ def check_env(
     states : int
         How many reached states to go on from.
     steps : int
-        For how many steps; the episodes are four times as long.
+        For how many steps; the episodes are four times as long, or more of them are played. Take
+        more where something rare or late may be wrong.
     seed : int
         Of everything that is random here.
     workers : sequence of int
@@ -61,7 +64,9 @@ def check_env(
         raise InputError(f"states and steps are at least 1, got {states} and {steps}")
     name, make, spread = _makers(env_or_name, make_kwargs)
     report = Report(name)
-    evidence = Evidence(make, spread, states, steps, seed, tuple(workers))
+    evidence = Evidence(
+        make, spread, states, steps, seed, tuple(workers), wrap=lambda more: make(more)
+    )
     try:
         try:
             env = evidence.fresh()
@@ -72,7 +77,7 @@ def check_env(
         report.exactness, report.exactness_note = env.exactness, env.exactness_note
         report.state_nbytes = env.state_nbytes
         report.kept.append("made")
-        for promise, check in CHECKS.items():
+        for promise, check in {**CHECKS, **VARIATIONS}.items():
             try:
                 if check(evidence):
                     report.kept.append(promise)
@@ -90,7 +95,7 @@ def check_env(
     return report
 
 
-_Makers = tuple[str, Callable[[], PlanEnv], Callable[[int], Any]]
+_Makers = tuple[str, Callable[..., PlanEnv], Callable[[int], Any]]
 
 
 def _makers(env_or_name: Any, kwargs: dict[str, Any]) -> _Makers:
@@ -113,8 +118,10 @@ def _makers(env_or_name: Any, kwargs: dict[str, Any]) -> _Makers:
         name, own = given, {"autoreset": False, **kwargs}
         kind = registry.family_of(name, own.pop("snapshot", "auto"))  # type: ignore[assignment]
 
-    def make() -> PlanEnv:
-        return kind(name, **own)
+    def make(wrappers: tuple[Any, ...] = ()) -> PlanEnv:
+        if not wrappers:
+            return kind(name, **own)
+        return kind(name, **{**own, "wrappers": (*(own.get("wrappers") or ()), *wrappers)})
 
     def spread(count: int) -> Any:
         return ParallelEnv(kind, name, n_workers=count, isolate=True, **own)

@@ -30,7 +30,7 @@ class Moment:
 class Journey:
     """An episode: the seed of its reset, what that showed, and its steps."""
 
-    seed: int
+    seed: int | None
     opening: tuple[Any, dict[str, Any]]
     moments: list[Moment] = field(default_factory=list)
     last: Row | None = None
@@ -42,7 +42,7 @@ class Journey:
         return [state for state in states if state is not None]
 
 
-def travel(env: Any, seed: int, length: int, *, save: bool) -> Journey:
+def travel(env: Any, seed: int | None, length: int, *, save: bool) -> Journey:
     """Reset with `seed` and take `length` random steps; `save` reads the state before each."""
     space = copy.deepcopy(env.action_space)
     space.seed(seed)
@@ -118,6 +118,20 @@ def compare_states(env: Any, one: Row, other: Row) -> tuple[str, str] | None:
         named = difference(env.view_state(one), env.view_state(other))
         found = named or found
     return f"next state {found[0]}", found[1]
+
+
+def info_difference(one: dict[str, Any], other: dict[str, Any]) -> tuple[str, str] | None:
+    """Return where the info of a single step and that of a batch's row differ.
+
+    Whether a number is Python's or NumPy's does not count.
+    """
+    return difference(_plain(one), _plain(other), "info")
+
+
+def _plain(info: dict[str, Any]) -> dict[str, Any]:
+    return {
+        key: value.item() if isinstance(value, np.generic) else value for key, value in info.items()
+    }
 
 
 def attributes_after(env: Any, journey: Journey, count: int) -> dict[str, bytes]:

@@ -15,7 +15,7 @@ import numpy as np
 
 from plangym_like import spaces
 from plangym_like.snapshots.differences import attributes, difference, differing_attributes
-from plangym_like.snapshots.replay_trial import watched_generators
+from plangym_like.snapshots.generators import watched_generators
 from plangym_like.states import Row
 from plangym_like.testing.journeys import (
     Journey,
@@ -23,12 +23,14 @@ from plangym_like.testing.journeys import (
     attributes_after,
     compare_outcomes,
     compare_states,
+    info_difference,
     take,
     travel,
     without_clock,
 )
 
 _EPISODES = 4
+_MOST_EPISODES = 100
 _NAMED = 6
 _PARTS = (
     ("obs", "observation"),
@@ -56,6 +58,8 @@ class Evidence:
     steps: int
     seed: int
     workers: tuple[int, ...]
+    # Makes an environment with these wrappers around it as well.
+    wrap: Callable[[tuple[Any, ...]], Any] | None = None
     journeys: list[Journey] = field(default_factory=list)
     chosen: list[Moment] = field(default_factory=list)
     places: list[tuple[Journey, int]] = field(default_factory=list)
@@ -64,7 +68,11 @@ class Evidence:
 
     def fresh(self) -> Any:
         """Return a new copy of the environment."""
-        self._made.append(self.make())
+        return self.fresh_from(self.make)
+
+    def fresh_from(self, make: Callable[[], Any]) -> Any:
+        """Return what `make` makes, to be closed at the end."""
+        self._made.append(make())
         return self._made[-1]
 
     def used(self) -> Any:
@@ -72,10 +80,15 @@ class Evidence:
         return self._made[0] if self._made else self.fresh()
 
     def travel(self, *, save: bool) -> list[Journey]:
-        """Play the episodes in a new copy."""
+        """Play episodes in a new copy: four of the full length, or more that end earlier."""
         env = self.fresh()
         length = 4 * self.steps
-        return [travel(env, self.seed + k, length, save=save) for k in range(_EPISODES)]
+        found: list[Journey] = []
+        left = _EPISODES * length
+        while left > 0 and len(found) < _MOST_EPISODES:
+            found.append(travel(env, self.seed + len(found), length, save=save))
+            left -= max(1, len(found[-1].moments))
+        return found
 
     def choose(self) -> None:
         """Choose the moments to go on from."""
@@ -169,12 +182,12 @@ def purity(evidence: Evidence) -> bool:
     _compare_with_moments(env, whole, evidence.chosen)
     order = np.arange(len(actions))[::-1]
     turned = stepped([actions[index] for index in order], states[order])
-    _compare_batches(env, whole, turned, order, "in another order")
+    compare_batches(env, whole, turned, order, "in another order")
     for index in range(min(3, len(actions))):
         alone = stepped([actions[index]], states[index])
-        _compare_batches(env, _rows(whole, [index]), alone, np.arange(1), "on its own")
+        compare_batches(env, _rows(whole, [index]), alone, np.arange(1), "on its own")
     one = stepped(actions[:1] * 3, states[0])
-    _compare_batches(env, _rows(whole, [0, 0, 0]), one, np.arange(3), "three times over")
+    compare_batches(env, _rows(whole, [0, 0, 0]), one, np.arange(3), "three times over")
     if not np.array_equal(states, given):
         raise Broken(None, "the rows that were given", "they have been written into")
     return True
@@ -194,10 +207,15 @@ def rollout(evidence: Evidence) -> bool:
     if not plans:
         return False
     states = np.stack([part[0].state for part in moments if part[0].state is not None])
-    result = env.rollout_batch(plans, states)
+    result = env.rollout_batch(plans, states, return_observations=True)
     for row, part in enumerate(moments):
         for time, moment in enumerate(part):
-            _, reward, terminated, truncated, _ = moment.outcome
+            obs, reward, terminated, truncated, _ = moment.outcome
+            shown = spaces.empty(env.observation_space, (1,))
+            spaces.put(env.observation_space, shown, 0, obs)
+            seen = spaces.take(spaces.take(result.observations, row), time)
+            if found := difference(spaces.take(shown, 0), seen, "observation"):
+                raise Broken(time + 1, *found)
             for name, expected, got in (
                 ("reward", reward, result.rewards[row, time]),
                 ("terminated", terminated, result.terminateds[row, time]),
@@ -228,7 +246,7 @@ def travelling(evidence: Evidence) -> bool:
             if not np.array_equal(rows, states):
                 raise Broken(None, "the rows", f"they are others once they were {how}")
             order = np.arange(len(actions))
-            _compare_batches(other, expected, other.step_batch(actions, rows), order, how)
+            compare_batches(other, expected, other.step_batch(actions, rows), order, how)
     return True
 
 
@@ -244,7 +262,7 @@ def workers(evidence: Evidence) -> bool:
             here, there = states, states
             for step in (1, 2):
                 one, other = env.step_batch(actions, here), lanes.step_batch(actions, there)
-                _compare_batches(env, one, other, order, f"with {count} of them", step)
+                compare_batches(env, one, other, order, f"with {count} of them", step)
                 here, there = one.states, other.states
     return True
 
@@ -328,7 +346,7 @@ def _causes(evidence: Evidence, env: Any, journey: Journey, number: int) -> str:
 
 def _compare_with_moments(env: Any, batch: Any, moments: list[Moment]) -> None:
     for index, moment in enumerate(moments):
-        obs, reward, terminated, truncated, _ = moment.outcome
+        obs, reward, terminated, truncated, info = moment.outcome
         one = spaces.empty(env.observation_space, (1,))
         spaces.put(env.observation_space, one, 0, obs)
         got = (batch.rewards[index], batch.terminateds[index], batch.truncateds[index])
@@ -337,11 +355,12 @@ def _compare_with_moments(env: Any, batch: Any, moments: list[Moment]) -> None:
             ("reward", "terminated", "truncated"), (reward, terminated, truncated), got, strict=True
         ):
             found = found or difference(float(left), float(right), name)
+        found = found or info_difference(info, without_clock(batch.infos[index]))
         if found:
             raise Broken(1, found[0], f"{found[1]} (in row {index} of a batch)")
 
 
-def _compare_batches(env: Any, one: Any, other: Any, order: Any, how: str, step: int = 1) -> None:
+def compare_batches(env: Any, one: Any, other: Any, order: Any, how: str, step: int = 1) -> None:
     """Compare row ``order[i]`` of `one` with row i of `other`."""
     for row, index in enumerate(order):
         for name, singular in _PARTS:

@@ -61,6 +61,26 @@ PROMISES: dict[str, tuple[str, str]] = {
         "after set_state, the picture is of that state",
         "draw the picture from the state, not from what was drawn before",
     ),
+    "handed out": (
+        "observations and infos that were returned are not changed by later steps",
+        "return a new array and a new dict from each step",
+    ),
+    "seeds": (
+        "with seeds, a row depends on its own action, state and seed alone",
+        "draw all randomness of steps from self.np_random, whatever generator reset has made",
+    ),
+    "dt": (
+        "dt=n gives what n steps of the same action give",
+        "let nothing in a wrapper or simulator count calls of step_batch",
+    ),
+    "unseeded": (
+        "states of episodes that began without a seed are saved as exactly",
+        "keep every generator in an attribute, and draw from self.np_random",
+    ),
+    "wrappers": (
+        "with wrappers around it, it is saved as exactly",
+        "let what wrappers read, such as np_random and the spaces, be the environment's own",
+    ),
 }
 
 

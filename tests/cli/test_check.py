@@ -31,6 +31,14 @@ def test_it_fails_where_one_is_broken() -> None:
     assert report["broken"][0]["field"] == "reward" and report["broken"][0]["step"] == 31
 
 
+@pytest.mark.parametrize("steps, status", [("20", 0), ("40", 1)])
+def test_more_steps_find_what_comes_late(
+    steps: str, status: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(BROKEN_ENVS)
+    assert main(["check", "broken_envs:Late", *QUICK, "--steps", steps]) == status
+
+
 def test_it_says_what_could_not_be_made(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["check", "CartPoll-v1", "CartPole-v1", *QUICK]) == 2
     told = capsys.readouterr()

@@ -1,4 +1,4 @@
-"""How states are saved: chosen by proof, or as it is asked for."""
+"""How states are saved: chosen by a trial, or as it is asked for."""
 
 import sys
 from typing import Any

@@ -72,7 +72,7 @@ class Remembering(Dungeon):
     def __init__(self) -> None:
         super().__init__()
         log: list[Any] = []
-        self.score = lambda cell: float(log.append(cell) is None)
+        self.score = lambda cell: float(log.append(cell) or len(log))
 
 
 class Entangled(Dungeon):
@@ -129,10 +129,10 @@ REFUSED = {
     Filed: r"Filed\.file, an object of class _io\.TextIOWrapper, cannot be pickled",
     Threaded: r"Threaded\.workers, .*cannot be pickled: what a thread does.*state_attributes",
     Nested: r"Nested\.inner, .*Wrapped is an EzPickle",
-    Remembering: r"Remembering\.score cannot be saved: the function changes 'log', a list",
+    Remembering: r"Remembering does not repeat itself.*the reward of step",
     Entangled: r"Entangled\.score cannot be saved: the function holds an object of class .*Cell",
-    ClassCounter: r"ClassCounter does not repeat itself.*the reward of step 1 was",
-    ModuleCounter: r"ModuleCounter does not repeat itself.*the observation.2. of step 1 was",
+    ClassCounter: r"ClassCounter does not repeat itself.*the reward of step",
+    ModuleCounter: r"ModuleCounter does not repeat itself.*the observation.2. of step",
     SpaceDrawing: r"SpaceDrawing does not repeat itself.*draw from self.np_random",
     GlobalDrawing: r"GlobalDrawing does not repeat itself.*the reward of step",
     Ending: "Ending does not repeat itself",

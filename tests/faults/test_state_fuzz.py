@@ -251,7 +251,7 @@ def test_game_states_with_a_repaired_checksum_end_workers_at_most(count: int) ->
                 lost += 1
             except Exception:  # what the emulator itself has to say of it
                 continue
-        assert lost > 0  # else this proves nothing
+        assert lost > 0  # else this tests nothing
         env.set_state(rows[0])
         again = env.step_batch(actions[:, 0], rows)
         assert again.states.tobytes() == clean.states.tobytes()

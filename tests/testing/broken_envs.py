@@ -223,7 +223,10 @@ class UnsteadyInfo(Walk):
 
 
 class ForgetfulWrapper(gymnasium.Wrapper):
-    """Pays less and less, and says that it remembers nothing."""
+    """Pays less and less, and says that it remembers nothing.
+
+    Only after more steps than an episode has: the trial at `make` takes too few.
+    """
 
     state_attributes = ()
 
@@ -238,7 +241,7 @@ class ForgetfulWrapper(gymnasium.Wrapper):
     def step(self, action: Any) -> Any:
         obs, reward, terminated, truncated, info = self.env.step(action)
         self.steps += 1
-        return obs, float(reward) / max(1, self.steps - 45), terminated, truncated, info
+        return obs, float(reward) / max(1, self.steps - 145), terminated, truncated, info
 
 
 def forgetful() -> gymnasium.Env:
@@ -299,6 +302,106 @@ class Careless(PlanEnv):
     simulator_class = _Careless
 
 
+class _StaleInfo(PickledSimulator):
+    """Gives each row of a batch the same info."""
+
+    def step_rows(self, rows: Any, start: int, stop: int) -> None:
+        super().step_rows(rows, start, stop)
+        rows.infos.update({row: {"time": 1} for row in range(start, stop)})
+
+
+class StaleInfo(PlanEnv):
+    simulator_class = _StaleInfo
+
+
+class _Reseedless(PickledSimulator):
+    """Takes any generator for that of a seed."""
+
+    def reseed(self, seed: int) -> None:
+        self.base._np_random = np.random.default_rng()
+
+
+class Reseedless(PlanEnv):
+    simulator_class = _Reseedless
+
+
+class _LastReward(PickledSimulator):
+    """Pays only for the last of the steps that an action lasts."""
+
+    def step(self, action: Any, dt: int) -> Any:
+        for _ in range(dt - 1):
+            super().step(action, 1)
+        return super().step(action, 1)
+
+
+class LastReward(PlanEnv):
+    simulator_class = _LastReward
+
+
+class Sharing(PlanEnv):
+    """Returns one and the same info dict from each step."""
+
+    simulator_class = PickledSimulator
+
+    def step(self, *args: Any, **kwargs: Any) -> Any:
+        result = super().step(*args, **kwargs)
+        shared = self.__dict__.setdefault("shared", {})
+        shared.update(result.info)
+        return result._replace(info=shared)
+
+
+class UnseededLuck(Walk):
+    """Is lucky, late, in episodes without a seed, and never after it was restored."""
+
+    state_attributes = ("position", "time", "_np_random")
+    luck = 0.0
+
+    @property
+    def position(self) -> float:
+        return self.x
+
+    @position.setter
+    def position(self, value: float) -> None:
+        self.x, self.luck = value, 0.0
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        self.luck = float(np.random.default_rng().random()) if seed is None else 0.0
+        return super().reset(seed=seed, options=options)
+
+    def step(self, action: Any) -> Any:
+        obs, reward, *rest = super().step(action)
+        return obs, reward + (self.luck if self.time > 15 else 0.0), *rest
+
+
+class OtherGenerator(Walk):
+    """Gives wrappers another generator than its own, and does not save it."""
+
+    _others: Any = None
+
+    @property
+    def np_random(self) -> Any:
+        if self._others is None:
+            self._others = np.random.default_rng(0)
+        return self._others
+
+    def step(self, action: Any) -> Any:
+        self.time += 1
+        self.x += float(action) - 1
+        return self.observe(), self.x, self.time >= self.length, False, {}
+
+
+class Late(Walk):
+    """Is wrong after 110 steps."""
+
+    length = 400
+    total = 0
+
+    def step(self, action: Any) -> Any:
+        obs, reward, *rest = super().step(action)
+        Late.total += self.time > 110
+        return obs, reward + Late.total, *rest
+
+
 class Broken(NamedTuple):
     """How to make it; the promise that it breaks; what the report has to name."""
 
@@ -330,9 +433,17 @@ BROKEN: dict[str, Broken] = {
     "an unsteady info": Broken(UnsteadyInfo, "repeat", r"info\['frame'\]"),
     "a wrapper that forgets": Broken(forgetful, "restore", r"reward(?s:.*)ForgetfulWrapper\.steps"),
     "an EzPickle": Broken(Native, "made", "Native is an EzPickle"),
-    "an EzPickle that comes back unstepped": Broken(Walk, "restore", "observation", Unstepped),
+    "an EzPickle that comes back unstepped": Broken(
+        Walk, "made", "does not repeat itself", Unstepped
+    ),
     "rows that see each other": Broken(Walk, "purity", "reward", Ordered),
     "rows that are written into": Broken(Walk, "restore", "the row that was given", Careless),
+    "an info that is another in batches": Broken(Walk, "purity", r"info\['time'\]", StaleInfo),
+    "an info dict that is used again": Broken(Walk, "handed out", r"info\['time'\]", Sharing),
+    "seeds that are ignored": Broken(Walk, "seeds", "observation", Reseedless),
+    "rewards that are not summed": Broken(Walk, "dt", "reward", LastReward),
+    "luck without a seed": Broken(UnseededLuck, "unseeded", "reward"),
+    "a generator for wrappers alone": Broken(OtherGenerator, "wrappers", "observation"),
     "a class-level counter, replayed": Broken(ClassCounter, "repeat", "reward", ReplayedEnv),
     "wall-clock time, replayed": Broken(WallClock, "repeat", "reward", ReplayedEnv),
 }

@@ -2,12 +2,12 @@
 
 import json
 import re
-from typing import Any
+from typing import Any, ClassVar
 
 import gymnasium
 import numpy as np
 import pytest
-from broken_envs import BROKEN, Broken, ForgetfulWrapper, Walk, forgetful
+from broken_envs import BROKEN, Broken, ForgetfulWrapper, Late, Walk, forgetful
 from gymnasium.wrappers import TimeLimit
 
 import plangym_like
@@ -33,11 +33,31 @@ def test_what_is_broken_is_found_and_named(kind: str) -> None:
 
 
 def test_the_step_is_the_one_where_it_shows() -> None:
-    """The wrapper pays less from its 47th step on; the moment before has to be far enough."""
+    """The wrapper pays less after 145 steps without a reset."""
     report = check_env(PickledEnv(forgetful, delay_setup=True), workers=(), states=40, steps=30)
     assert report.broken[0].step is not None
     one = check_env(PickledEnv(BROKEN["wall-clock time"].make, delay_setup=True), workers=())
     assert one.broken[0].step == 31
+
+
+def test_more_steps_find_what_comes_late() -> None:
+    assert check_env(Late, workers=()).ok
+    report = check_env(Late, workers=(), steps=40)
+    assert [found.promise for found in report.broken] == ["repeat"]
+
+
+def test_short_episodes_are_followed_by_more_of_them() -> None:
+    class Short(Walk):
+        length = 5
+        made: ClassVar[list[Any]] = []
+
+        def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+            self.made.append(seed)
+            return super().reset(seed=seed, options=options)
+
+    assert check_env(PickledEnv(Short, delay_setup=True), workers=(), states=2, steps=10).ok
+    # 160 steps, 8 of them in an episode and beyond its end
+    assert {*range(20)} <= {*Short.made}
 
 
 def test_nothing_is_wrong_with_the_walk() -> None:

@@ -1,0 +1,236 @@
+"""The trial when an environment is made: what it finds, and that it leaves no trace."""
+
+import contextlib
+import random
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium import spaces
+from gymnasium.utils import EzPickle
+
+import plangym_like
+from plangym_like.envs.own import OwnSimulator
+from plangym_like.envs.pickled import PickledSimulator
+from plangym_like.envs.replayed import ReplayedEnv, ReplayedSimulator
+from plangym_like.errors import SnapshotError
+from plangym_like.snapshots.generators import own_generators, watched_generators
+
+
+class Walk(gymnasium.Env):
+    """Nothing is wrong with it; its generator is first used in a step."""
+
+    observation_space = spaces.Box(-1000, 1000, (2,), np.float64)
+
+    def __init__(self) -> None:
+        self.action_space = spaces.Discrete(3)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        self.x, self.time = 0.0, 0
+        return np.zeros(2), {}
+
+    def step(self, action: Any) -> Any:
+        self.time += 1
+        self.x += float(action) - 1 + float(self.np_random.normal()) + self.more()
+        return np.array([self.x, self.time]), self.x, self.time > 30, False, {}
+
+    def more(self) -> float:
+        return 0.0
+
+
+class Stated(Walk):
+    def save_state(self) -> Any:
+        return np.array([self.x, self.time])
+
+    def load_state(self, saved: Any) -> None:
+        self.x, self.time = float(saved[0]), int(saved[1])
+
+
+_engine = {"x": 0.0}
+
+
+class SharedEngine(Walk):
+    """All copies drive one and the same simulator, which each reset starts anew."""
+
+    def reset(self, **kwargs: Any) -> Any:
+        _engine["x"] = 0.0
+        return super().reset(**kwargs)
+
+    def more(self) -> float:
+        _engine["x"] += 0.25
+        return _engine["x"]
+
+
+class SharedEngineStated(SharedEngine, Stated):
+    """It is saved, so one copy alone would do."""
+
+    def save_state(self) -> Any:
+        return np.array([self.x, self.time, _engine["x"]])
+
+    def load_state(self, saved: Any) -> None:
+        super().load_state(saved)
+        _engine["x"] = float(saved[2])
+
+
+class UnusedDraw(Walk):
+    """Draws from a global generator, and does not use it yet."""
+
+    def more(self) -> float:
+        return float(np.random.random() < 1e-12)
+
+
+class UnusedSample(Walk):
+    def more(self) -> float:
+        return float(self.action_space.sample() > 5)
+
+
+class SeedsGlobally(Walk):
+    """Seeds a global generator in each reset, and draws from it there alone."""
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        found = super().reset(seed=seed)
+        if seed is not None:
+            random.seed(seed)
+        self.x = random.random()
+        return np.array([self.x, 0.0]), found[1]
+
+
+class DrawsInReset(Walk):
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        self.x = float(np.random.random())
+        return np.array([self.x, 0.0]), {}
+
+
+class UnseededGenerator(Walk):
+    """Without a seed it draws from a generator of the class."""
+
+    generators: Any = np.random.default_rng(0)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        self.lucky = seed is None
+        return super().reset(seed=seed)
+
+    def more(self) -> float:
+        return float(self.generators.random()) if self.lucky else 0.0
+
+
+@pytest.mark.parametrize("simulator", [PickledSimulator, ReplayedSimulator])
+@pytest.mark.parametrize(
+    "kind, reason",
+    [
+        (SharedEngine, "the observation.0. of step"),
+        (UnusedDraw, "draw from the global generator of numpy.random"),
+    ],
+)
+def test_what_does_not_repeat_itself_is_refused(simulator: Any, kind: Any, reason: str) -> None:
+    with pytest.raises(SnapshotError, match=f"(?s)does not repeat itself.*{reason}"):
+        simulator(kind)
+
+
+def test_episodes_without_a_seed_are_tried_too() -> None:
+    with pytest.raises(SnapshotError, match="does not repeat itself: the observation.0. of step"):
+        PickledSimulator(UnseededGenerator)
+    # A history begins with a seed that was drawn for it.
+    env = plangym_like.make(UnseededGenerator)
+    assert (env.snapshot, env.exactness) == ("replay", "exact")
+    state = env.reset().state
+    assert len(np.unique(env.step_batch([1] * 4, state).rewards)) == 1
+
+
+def test_what_copies_share_is_found_where_one_copy_is_right() -> None:
+    with pytest.raises(SnapshotError, match="does not repeat itself: the observation"):
+        OwnSimulator(SharedEngineStated)
+
+
+def test_a_sample_of_the_environments_own_space_is_found_though_it_changes_nothing() -> None:
+    reason = "draw from the generator of UnusedSample.action_space"
+    with pytest.raises(SnapshotError, match=reason):
+        PickledSimulator(UnusedSample)
+    with pytest.raises(SnapshotError, match=reason):
+        OwnSimulator(type("UnusedSample", (UnusedSample, Stated), {}))
+
+
+def test_a_reset_that_seeds_the_global_generator_is_right() -> None:
+    for make in (PickledSimulator, ReplayedSimulator):
+        assert make(SeedsGlobally).exactness == "exact"
+
+
+def test_a_reset_that_ignores_its_seed_is_said() -> None:
+    env = plangym_like.make(DrawsInReset)
+    assert (env.snapshot, env.exactness) == ("pickle", "approximate")
+    assert "an episode with a seed is not the same in another copy" in env.exactness_note
+    assert "It draws from the global generator of numpy.random" in env.exactness_note
+
+
+@pytest.mark.parametrize("kind", [Walk, Stated, SeedsGlobally, DrawsInReset, UnusedDraw])
+def test_the_users_generators_are_put_back(kind: Any) -> None:
+    random.seed(5)
+    np.random.seed(5)
+    before = random.getstate(), repr(np.random.get_state(legacy=False))
+    with contextlib.suppress(SnapshotError):
+        plangym_like.make(kind).close()
+    assert (random.getstate(), repr(np.random.get_state(legacy=False))) == before
+
+
+@pytest.mark.parametrize("snapshot", ["auto", "pickle", "replay"])
+@pytest.mark.parametrize("kind", [Walk, Stated])
+def test_a_generator_that_was_never_used_is_in_the_rows(kind: Any, snapshot: str) -> None:
+    env = plangym_like.make(kind, snapshot=snapshot)
+    state = env.reset().state
+    batch = env.step_batch([1] * 6, state)
+    assert len(np.unique(batch.rewards)) == 1
+    other = plangym_like.make(kind, snapshot=snapshot)
+    assert other.reset().obs[1] == 0
+    assert not np.array_equal(other.step(1)[0], batch.obs[0]), "all begin with the same generator"
+
+
+def test_a_callable_that_returns_one_object_is_played_in_that_one() -> None:
+    class Machine(Walk, EzPickle):
+        pass
+
+    one = Machine()
+    env = ReplayedEnv(lambda: one)
+    plain = ReplayedEnv(Machine)
+    states, others = [env.reset(seed=0).state], [plain.reset(seed=0).state]
+    for action in (0, 1, 2, 2):
+        states.append(env.step(action, state=states[-1]).state)
+        others.append(plain.step(action, state=others[-1]).state)
+    for index in (4, 1, 3, 2, 0):
+        found = env.step_batch([2, 0], states[index]).obs
+        assert np.array_equal(found, plain.step_batch([2, 0], others[index]).obs)
+
+
+def test_wrappers_may_come_as_an_iterator() -> None:
+    class Plain(gymnasium.Wrapper):
+        pass
+
+    sim = PickledSimulator(Walk, wrappers=iter([Plain]))
+    assert sim.wrapper_names() == ["Plain"]
+
+
+def test_it_is_told_which_generator_was_drawn_from() -> None:
+    with watched_generators() as told:
+        assert told() == ""
+        random.random()
+        assert told() == "It draws from the global generator of the module random. "
+        np.random.random()
+        assert "the module random and of numpy.random" in told()
+
+
+def test_generators_of_nested_spaces_are_watched() -> None:
+    class Nested(Walk):
+        def __init__(self) -> None:
+            self.action_space = spaces.Dict(
+                a=spaces.Tuple([spaces.Discrete(2)]), b=spaces.Sequence(spaces.Discrete(3))
+            )
+
+    env = Nested()
+    before = own_generators(env)
+    env.action_space["a"][0].sample()
+    between = own_generators(env)
+    assert before != between
+    env.action_space["b"].feature_space.sample()
+    assert own_generators(env) != between
