@@ -16,7 +16,7 @@ from plangym_like import spaces
 from plangym_like.batches import Inputs
 from plangym_like.errors import WorkerError
 from plangym_like.snapshots.differences import difference, object_difference
-from plangym_like.snapshots.replay_trial import watched_generators
+from plangym_like.snapshots.generators import watched_generators
 from plangym_like.transitions import BatchTransition, Transition
 
 if TYPE_CHECKING:
