@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from plangym_like.batches import Layout, check_dt
 from plangym_like.errors import ClosedError, InputError
 from plangym_like.simulator import Outcome, Simulator
-from plangym_like.spaces import as_actions
+from plangym_like.spaces import as_actions, check_out_of_bounds
 from plangym_like.states import HEADER_NBYTES, Row, StateFormat
 from plangym_like.transitions import ResetObservation, ResetResult, Step, Transition
 
@@ -39,6 +39,7 @@ class StandingEnv:
         delay_setup: bool = False,
         *,
         return_image: bool = False,
+        out_of_bounds: str = "pass",
         **simulator_kwargs: Any,
     ) -> None:
         if return_image and simulator_kwargs.get("render_mode") != "rgb_array":
@@ -48,6 +49,7 @@ class StandingEnv:
             "frameskip": frameskip,
             "autoreset": autoreset,
             "return_image": return_image,
+            "out_of_bounds": check_out_of_bounds(out_of_bounds),
             **simulator_kwargs,
         }
         self.autoreset = autoreset
@@ -66,7 +68,7 @@ class StandingEnv:
         kwargs = {
             key: value
             for key, value in self._kwargs.items()
-            if key not in ("autoreset", "return_image")
+            if key not in ("autoreset", "return_image", "out_of_bounds")
         }
         sim = type(self).simulator_class(self._name, **kwargs)
         columns = dict(sim.columns)
@@ -85,6 +87,7 @@ class StandingEnv:
             state_format,
             columns,
             plain_infos=sim.plain_infos,
+            out_of_bounds=self._kwargs["out_of_bounds"],
         )
         self._lock = threading.RLock()
         self._started = False
@@ -265,6 +268,8 @@ class StandingEnv:
         Parameters
         ----------
         action : element of the action space
+            Numbers of a `Box` keep the dtype that ``numpy.asarray`` gives them, and may lie beyond
+            its bounds unless `out_of_bounds` says otherwise.
         state : row, optional
             The state to step from; the env is left in what comes of it.
         dt : int
@@ -278,7 +283,7 @@ class StandingEnv:
             ``(state, obs, reward, terminated, truncated, info)``; without the state, a `Step`.
         """
         with self._using(start=state is None) as sim:
-            chosen = as_actions(self.action_space, action, 0)
+            chosen = as_actions(self.action_space, action, 0, self._layout.out_of_bounds)
             steps = check_dt(dt)
             if not isinstance(steps, int):
                 raise InputError("step takes one dt")

@@ -58,6 +58,7 @@ def shapes() -> Any:
         seeded=st.booleans(),
         wants_states=st.booleans(),
         wants_observations=st.booleans(),
+        action=st.sampled_from(["<i8", "<f4", "<f8"]),
     )
 
 
@@ -122,8 +123,8 @@ def test_they_look_as_a_batch_in_ordinary_memory(which: str, horizon: int) -> No
 
 def test_only_what_is_there_takes_room() -> None:
     here = LAYOUTS["nest"]
-    bare = Shape(4, 0, 1, 1, False, False, False)
-    full = Shape(4, 0, 4, 0, True, True, True)
+    bare = Shape(4, 0, 1, 1, False, False, False, "<i8")
+    full = Shape(4, 0, 4, 0, True, True, True, "<i8")
     assert region_nbytes(here, bare)["states"] == region_nbytes(here, bare)["observations"] == 0
     assert all(region_nbytes(here, full)[region] > 0 for region in REGIONS)
     assert region_nbytes(here, full)["inputs"] > region_nbytes(here, bare)["inputs"]
@@ -133,7 +134,7 @@ def test_only_what_is_there_takes_room() -> None:
 def test_rewards_do_not_live_as_long_as_pictures() -> None:
     """Each kind of result is a region of its own, so that holding one holds no other."""
     here = LAYOUTS["box"]
-    shape = Shape(100, 0, 100, 1, False, True, True)
+    shape = Shape(100, 0, 100, 1, False, True, True, "<i8")
     assert region_nbytes(here, shape)["outcomes"] < 100 * (8 + 1 + 1 + 8) + 4 * 64
 
 
