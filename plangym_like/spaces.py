@@ -266,7 +266,7 @@ def _leaf_actions(
     if isinstance(space, spaces.Box):
         if out_of_bounds == "clip":
             batch = np.clip(batch, space.low, space.high)
-        dtype = batch.dtype.newbyteorder("=")
+        dtype = np.dtype(batch.dtype.str[1:])  # one object for all arrays of it
         good = _within(space, batch, out_of_bounds)
     elif isinstance(space, spaces.Discrete):
         low = int(space.start)
