@@ -100,7 +100,9 @@ class AtariSimulator(GymnasiumSimulator):
         spec = gymnasium.spec(self.name)
         given = dict(self.env_kwargs)
         limit = given.pop("max_episode_steps", None)
-        unchecked = given.pop("disable_env_checker", None) is not False
+        unchecked = given.pop("disable_env_checker", True)
+        if unchecked is None:
+            unchecked = spec.disable_env_checker
         kwargs = {
             **spec.kwargs,
             **({} if self.obs_type is None else {"obs_type": self.obs_type}),
