@@ -91,31 +91,28 @@ def put(space: spaces.Space[Any], batch: Any, index: int | tuple[int, ...], valu
         ):
             value = fitted(space, value, batch.shape[lead:], batch.dtype)
         batch[index] = value
+    elif isinstance(batch, list):
+        if value is None:
+            raise ObservationError(f"the observation is None, which is not in {space}")
+        batch[index] = value  # type: ignore[index]
     else:
-        _put_parts(space, batch, index, value)
-
-
-def _put_parts(space: Any, batch: Any, index: int | tuple[int, ...], value: Any) -> None:
-    """Write a value that is no single array."""
-    if isinstance(batch, dict):
-        parts = _parts_of_dict(space, value)
-    elif isinstance(batch, tuple):
-        parts = _parts_of_tuple(space, value)
-    elif value is None:
-        raise ObservationError(f"the observation is None, which is not in {space}")
-    else:
-        batch[index] = value
-        return
-    for key, part in parts:
-        inner = space.spaces[key]
+        parts: Any = space.spaces  # type: ignore[attr-defined]
+        if isinstance(batch, dict):
+            _check_keys(space, value)
+            keys = parts
+        else:
+            _check_length(space, value)
+            keys = range(len(parts))
+        key = None
         try:
-            put(inner, batch[key], index, part)
+            for key in keys:
+                put(parts[key], batch[key], index, value[key])
         except ObservationError as error:
             raise ObservationError(error.args[0], (key, *error.path)) from None
 
 
-def _parts_of_dict(space: Any, value: Any) -> list[tuple[Any, Any]]:
-    if not isinstance(value, Mapping):
+def _check_keys(space: Any, value: Any) -> None:
+    if type(value) is not dict and not isinstance(value, Mapping):
         raise ObservationError(f"the observation is {_told(value)}, not a dict as in {space}")
     if value.keys() != space.spaces.keys():
         missing = [key for key in space.spaces if key not in value]
@@ -124,17 +121,15 @@ def _parts_of_dict(space: Any, value: Any) -> list[tuple[Any, Any]]:
             f"the observation has other keys than its space: it lacks {missing}, and {extra} are "
             f"not in {space}"
         )
-    return [(key, value[key]) for key in space.spaces]
 
 
-def _parts_of_tuple(space: Any, value: Any) -> list[tuple[int, Any]]:
+def _check_length(space: Any, value: Any) -> None:
     if not isinstance(value, (tuple, list)) and not (isinstance(value, np.ndarray) and value.ndim):
         raise ObservationError(f"the observation is {_told(value)}, not a tuple as in {space}")
     if len(value) != len(space.spaces):
         raise ObservationError(
             f"the observation has {len(value)} parts, but {len(space.spaces)} are in {space}"
         )
-    return list(enumerate(value))
 
 
 def fitted(

@@ -191,9 +191,7 @@ def test_every_backend_gives_the_same_bytes(cluster: Any, which: str) -> None:
 
 
 @pytest.mark.parametrize("policy", ["pass", "raise", "clip"])
-def test_the_option_holds_on_every_backend_and_is_kept_by_clones(
-    cluster: Any, policy: str
-) -> None:
+def test_the_option_holds_on_every_backend_and_is_kept_by_clones(cluster: Any, policy: str) -> None:
     for backend in BACKENDS:
         first = make_on(backend, "Pendulum-v1", out_of_bounds=policy)
         for env in (first, first.clone()):

@@ -51,26 +51,45 @@ class MountainCarContinuous(Dynamics):
         rewards: Floats,
         terminated: NDArray[np.bool_],
     ) -> None:
-        c, x, count = self.values, columns.x, len(actions)
+        c, x, single = self.values, columns.x, columns.single
         action = actions[:, 0]
         cost = np.float_power(action.astype(np.float64), 2.0) * 0.1
-        if not np.isfinite(cost).all():
+        if action.dtype == np.float64 and not np.isfinite(cost).all():
             raise NotVectorisableError  # math.pow raises OverflowError
-        low, high = action < c.min_action, action > c.max_action
-        # A force that was limited is a Python number, which takes on the precision of the state.
-        limited = low | high
-        limits = np.where(low, float(c.min_action), float(c.max_action)) * c.power
         push = action * c.power
-        single = np.zeros(count, bool) if columns.single is None else columns.single
-        for precision, rows in ((np.float32, single), (np.float64, ~single)):
-            for pushes, part in ((push, rows & ~limited), (limits, rows & limited)):
-                if np.count_nonzero(part) == count:
-                    self._drive(x, precision, pushes, pushes is limits, terminated)
-                elif part.any():
-                    moved, ended = x[:, part], terminated[part]
-                    self._drive(moved, precision, pushes[part], pushes is limits, ended)
-                    x[:, part], terminated[part] = moved, ended
+        low, high = action < c.min_action, action > c.max_action
+        limited = low | high
+        if not limited.any():
+            self._move(x, single, push, terminated)
+        else:
+            # A force that was limited is a Python number, which keeps the precision of the state.
+            limits = np.where(low, float(c.min_action), float(c.max_action)) * c.power
+            for pushes, rows in ((push, ~limited), (limits, limited)):
+                moved, ended = x[:, rows], terminated[rows]
+                some = None if single is None else single[rows]
+                self._move(moved, some, pushes[rows], ended, weak=pushes is limits)
+                x[:, rows], terminated[rows] = moved, ended
         np.subtract(np.where(terminated, 100.0, 0.0), cost, out=rewards)
+
+    def _move(
+        self,
+        x: Floats,
+        single: NDArray[np.bool_] | None,
+        push: NDArray[Any],
+        terminated: NDArray[np.bool_],
+        *,
+        weak: bool = False,
+    ) -> None:
+        """Move `x`, each row in its precision; `weak`: the push does not widen it."""
+        if single is None or single.all():
+            self._drive(x, np.float32, push, weak, terminated)
+        elif not single.any():
+            self._drive(x, np.float64, push, weak, terminated)
+        else:
+            for rows, precision in ((single, np.float32), (~single, np.float64)):
+                part, ended = x[:, rows], terminated[rows]
+                self._drive(part, precision, push[rows], weak, ended)
+                x[:, rows], terminated[rows] = part, ended
 
     def _drive(
         self,
@@ -80,7 +99,6 @@ class MountainCarContinuous(Dynamics):
         weak: bool,
         terminated: NDArray[np.bool_],
     ) -> None:
-        """Move `x`; `weak`: the push does not widen the precision."""
         c = self.values
         position, velocity = x.astype(precision)
         slope = 0.0025 * cosine((3 * position).astype(np.float64))
