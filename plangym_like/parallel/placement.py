@@ -28,6 +28,7 @@ _SHARED = {
     "format": "meaning of states",
     "columns": "set of info columns",
     "plain_infos": "presence of other infos",
+    "out_of_bounds": "option out_of_bounds",
 }
 
 

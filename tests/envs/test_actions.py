@@ -147,6 +147,8 @@ CASES: dict[str, tuple[Any, dict[str, Any]]] = {
 }
 if "HalfCheetah-v5" in IDS:
     CASES["HalfCheetah"] = ("HalfCheetah-v5", {})
+if importlib.util.find_spec("dm_control"):
+    CASES["walker"] = ("walker-walk", {})
 if "LunarLanderContinuous-v3" in IDS:
     CASES["lander"] = ("LunarLanderContinuous-v3", {})
 

@@ -12,7 +12,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from plangym_like.batches import Layout, Rows
-from plangym_like.parallel.placement import REGIONS, Shape, place, region_nbytes, signature
+from plangym_like.parallel.placement import (
+    REGIONS,
+    Shape,
+    common_layout,
+    place,
+    region_nbytes,
+    signature,
+)
 from plangym_like.spaces import flatten
 from plangym_like.states import StateFormat
 
@@ -165,9 +172,25 @@ def test_shapes_say_what_inputs_are() -> None:
     here = layout()
     states = here.format.new(3)
     inputs = here.check([1, 2, 3], states, [1, 2, 3], [4, 5, 6])
-    assert Shape.of(inputs, states=True, observations=False) == Shape(3, 0, 3, 0, True, True, False)
+    assert Shape.of(inputs, states=True, observations=False) == Shape(
+        3, 0, 3, 0, True, True, False, "<i8"
+    )
     shared = here.check([1, 2, 3], states[0], 2, None)
     assert Shape.of(shared, states=False, observations=True) == Shape(
-        3, 0, 1, 2, False, False, True
+        3, 0, 1, 2, False, False, True, "<i8"
     )
     assert content(shared.states) == content(states[:1])
+    numbers = layout(actions=BOX)
+    for kind in ("<f4", "<f8", "<f2"):
+        box = numbers.check(np.zeros((3, *BOX.shape), kind), states, 1, None)
+        assert Shape.of(box, states=True, observations=True).action == kind
+    words = layout(actions=TEXT).check(["a"] * 3, states, 1, None)
+    assert Shape.of(words, states=True, observations=True).action == ""
+
+
+def test_envs_of_a_batch_treat_bounds_alike() -> None:
+    one, other = layout(actions=BOX), layout(actions=BOX)
+    other.out_of_bounds = "clip"
+    assert common_layout([one, one]) is one
+    with pytest.raises(ValueError, match="out_of_bounds of env 0 is pass and that of env 1"):
+        common_layout([one, other])
