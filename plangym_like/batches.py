@@ -25,9 +25,10 @@ Leaf = tuple[tuple[int, ...], np.dtype[Any]]
 class Inputs:
     """What a batch is asked to do, checked and of one length.
 
-    ``actions`` ``(N, ...)`` or, in rollouts, ``(N, T, ...)`` (a list of objects where the space is
-    no array); ``states`` ``(N, state_nbytes)`` or one row for all; ``dt`` an int for all or ``(N,)
-    int64``; ``seeds`` ``None`` or ``(N,) uint64``. ``verified``: whether checksums were looked at.
+    ``actions`` ``(N, ...)`` or, in rollouts, ``(N, T, ...)``, for a `Box` in the dtype they were
+    given in (a list of objects where the space is no array); ``states`` ``(N, state_nbytes)`` or
+    one row for all; ``dt`` an int for all or ``(N,) int64``; ``seeds`` ``None`` or ``(N,) uint64``.
+    ``verified``: whether checksums were looked at.
     """
 
     count: int
@@ -82,9 +83,8 @@ class Layout:
     exact : bool
         Whether a row that is stepped twice gives the same bytes. If not, no two processes step
         the same row at once.
-    exact : bool
-        Whether a row that is stepped twice gives the same bytes. If not, no two processes step
-        the same row at once.
+    out_of_bounds : {"pass", "raise", "clip"}
+        What becomes of actions beyond the bounds of a `Box`.
     """
 
     def __init__(
@@ -96,6 +96,7 @@ class Layout:
         *,
         plain_infos: bool,
         exact: bool = True,
+        out_of_bounds: str = "pass",
     ) -> None:
         self.observation_space = observation_space
         self.action_space = action_space
@@ -103,6 +104,7 @@ class Layout:
         self.columns = dict(columns)
         self.plain_infos = plain_infos
         self.exact = exact
+        self.out_of_bounds = out_of_bounds
         self.obs_leaves = spaces.leaves(observation_space)
         self._obs_nbytes = sum(
             math.prod(shape) * dtype.itemsize for shape, dtype in self.obs_leaves or ()
@@ -128,7 +130,8 @@ class Layout:
         InputError, StateError
             See `plangym_like.errors`; the message names the row.
         """
-        batch = spaces.as_actions(self.action_space, actions, 2 if horizon else 1)
+        lead = 2 if horizon else 1
+        batch = spaces.as_actions(self.action_space, actions, lead, self.out_of_bounds)
         rows = self._check_states(states, sums)
         steps = check_dt(dt)
         numbers = _check_seeds(seeds)

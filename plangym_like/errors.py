@@ -12,6 +12,8 @@
     |   +-- StateMismatchError             well formed, but of another environment or version
     |   +-- StateCapacityError             a payload that is larger than the row
     |   +-- UntrustedStateError            a pickled row from outside this session
+    +-- ObservationError (ValueError)      an observation that does not fit its space
+    +-- RewardError (ValueError)           a reward that is not one number
     +-- SnapshotError (TypeError)          an environment that cannot be saved exactly
     +-- ImpureEnvironmentError (RuntimeError)  a row gave two results
     +-- MissingExtraError (ImportError)    an optional dependency is not installed
@@ -40,7 +42,7 @@ class InputError(PlangymError, ValueError):
 
 
 class ActionError(InputError):
-    """An action lies outside the action space, or holds a NaN."""
+    """An action does not belong to the action space, or holds a NaN."""
 
 
 class BatchLengthError(InputError):
@@ -83,6 +85,28 @@ class StateCapacityError(StateError):
 
 class UntrustedStateError(StateError):
     """A row that holds a pickle was not made in this session, and nobody vouched for it."""
+
+
+class ObservationError(PlangymError, ValueError):
+    """An environment returned an observation whose keys, shape or dtype are not its space's.
+
+    Attributes
+    ----------
+    path : tuple
+        The keys and indices that lead to the part in question; empty for the whole observation.
+    """
+
+    def __init__(self, message: str, path: tuple[object, ...] = ()) -> None:
+        super().__init__(message, path)
+        self.path = path
+
+    def __str__(self) -> str:
+        place = "".join(f"[{key!r}]" for key in self.path)
+        return f"obs{place}: {self.args[0]}" if place else str(self.args[0])
+
+
+class RewardError(PlangymError, ValueError):
+    """An environment returned a reward that is not one number."""
 
 
 class SnapshotError(PlangymError, TypeError):

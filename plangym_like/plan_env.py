@@ -34,6 +34,9 @@ class PlanEnv(StandingEnv):
     return_image : bool
         Put the picture of each resulting state into ``info["rgb"]``; needs
         ``render_mode="rgb_array"``.
+    out_of_bounds : {"pass", "raise", "clip"}
+        What becomes of finite actions beyond the bounds of a `Box`: the environment gets them as
+        they are, `ActionError`, or they are clipped.
     simulator_kwargs
         What the family takes: ``render_mode``, ``obs_type``, ``wrappers``,
         ``remove_time_limit``, and the environment's own arguments.
@@ -82,6 +85,7 @@ class PlanEnv(StandingEnv):
         Parameters
         ----------
         actions : array ``(N, *action_shape)``, sequence, or one action for all rows
+            Numbers of a `Box` keep the dtype that ``numpy.asarray`` gives the batch.
         states : array ``(N, state_nbytes) uint8``, sequence of rows, or one row for all
             ``None`` branches every action from the current state.
         dt : int or int array ``(N,)``

@@ -211,8 +211,11 @@ def make(
         environments are audited less often, so that it takes less than a hundredth of the time.
     env_kwargs
         ``wrappers``, ``render_mode``, ``obs_type``, ``return_image``, ``remove_time_limit``, the
-        options of a snapshot (``state_capacity``, ``replay_capacity``, ...) and what the
-        environment itself takes.
+        options of a snapshot (``state_capacity``, ``replay_capacity``, ...), what
+        ``gymnasium.make`` takes (``max_episode_steps``, ``disable_env_checker``), what the
+        environment itself takes, and ``out_of_bounds``: whether finite actions beyond the bounds
+        of a `Box` are given to the environment as they are (``"pass"``, the default, as Gymnasium
+        does), refused with `ActionError` (``"raise"``), or clipped (``"clip"``).
 
     Raises
     ------

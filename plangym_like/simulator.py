@@ -18,11 +18,37 @@ from numpy.typing import NDArray
 
 from plangym_like import spaces
 from plangym_like.batches import Leaf, Rows, dt_of
-from plangym_like.errors import SnapshotError
+from plangym_like.errors import RewardError, SnapshotError
 from plangym_like.phases import OBSERVE, RESTORE, SAVE, STEP
 from plangym_like.states import HEADER_NBYTES, Row
 
 Outcome = tuple[Any, float, bool, bool, dict[str, Any], int]
+_NUMBERS = (float, int, np.floating, np.integer, np.bool_)
+
+
+def as_reward(reward: Any) -> float:
+    """Return `reward`, what an environment's ``step`` returned, as a float.
+
+    Raises
+    ------
+    RewardError
+        It is not one number.
+    """
+    if isinstance(reward, _NUMBERS):
+        return float(reward)
+    if reward is None or isinstance(reward, (str, bytes)):
+        raise RewardError(f"step returned the reward {reward!r}, which is not a number")
+    try:
+        numbers = np.asarray(reward)
+        if numbers.size == 1:
+            return float(numbers.item())
+    except (TypeError, ValueError) as error:
+        raise RewardError(f"step returned the reward {reward!r}, which is not a number") from error
+    raise RewardError(
+        f"step returned a reward of shape {numbers.shape}, but rewards are single numbers here; "
+        "combine several rewards in a wrapper, wrappers=[(mo_gymnasium.wrappers.LinearReward, "
+        "{'weight': ...})] for instance"
+    )
 
 
 class Simulator(abc.ABC):

@@ -8,16 +8,20 @@ size, so N of them are a list of N Python objects.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
-from plangym_like.errors import ActionError
+from plangym_like.errors import ActionError, InputError, ObservationError
 
 _LEAVES = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
+# What becomes of actions beyond the bounds of a `Box`.
+_POLICIES = ("pass", "raise", "clip")
+# Which kinds of numbers fit: whole ones where casting leaves them as they are; others are rounded.
+_CASTS = {"f": "biuf", "i": "biu", "u": "biu", "b": "biu"}
 
 
 def is_leaf(space: spaces.Space[Any]) -> bool:
@@ -71,15 +75,102 @@ def empty(space: spaces.Space[Any], lead: tuple[int, ...]) -> Any:
 
 
 def put(space: spaces.Space[Any], batch: Any, index: int | tuple[int, ...], value: Any) -> None:
-    """Write `value`, an element of `space`, as row `index` of `batch`."""
-    if isinstance(batch, dict):
-        for key, part in space.spaces.items():  # type: ignore[attr-defined]
-            put(part, batch[key], index, value[key])
-    elif isinstance(batch, tuple):
-        for part, inner, leaf in zip(space.spaces, batch, value, strict=True):  # type: ignore[attr-defined]
-            put(part, inner, index, leaf)
-    else:
+    """Write `value`, an observation of `space`, as row `index` of `batch`.
+
+    Raises
+    ------
+    ObservationError
+        Its keys, shape or dtype are not those of the space; bounds are not looked at.
+    """
+    if isinstance(batch, np.ndarray):
+        lead = 1 if isinstance(index, int) else len(index)
+        if (
+            type(value) is not np.ndarray
+            or value.dtype is not batch.dtype
+            or value.shape != batch.shape[lead:]
+        ):
+            value = fitted(space, value, batch.shape[lead:], batch.dtype)
         batch[index] = value
+    elif isinstance(batch, list):
+        if value is None:
+            raise ObservationError(f"the observation is None, which is not in {space}")
+        batch[index] = value  # type: ignore[index]
+    else:
+        parts: Any = space.spaces  # type: ignore[attr-defined]
+        if isinstance(batch, dict):
+            _check_keys(space, value)
+            keys = parts
+        else:
+            _check_length(space, value)
+            keys = range(len(parts))
+        key = None
+        try:
+            for key in keys:
+                put(parts[key], batch[key], index, value[key])
+        except ObservationError as error:
+            raise ObservationError(error.args[0], (key, *error.path)) from None
+
+
+def _check_keys(space: Any, value: Any) -> None:
+    if type(value) is not dict and not isinstance(value, Mapping):
+        raise ObservationError(f"the observation is {_told(value)}, not a dict as in {space}")
+    if value.keys() != space.spaces.keys():
+        missing = [key for key in space.spaces if key not in value]
+        extra = [key for key in value if key not in space.spaces]
+        raise ObservationError(
+            f"the observation has other keys than its space: it lacks {missing}, and {extra} are "
+            f"not in {space}"
+        )
+
+
+def _check_length(space: Any, value: Any) -> None:
+    if not isinstance(value, (tuple, list)) and not (isinstance(value, np.ndarray) and value.ndim):
+        raise ObservationError(f"the observation is {_told(value)}, not a tuple as in {space}")
+    if len(value) != len(space.spaces):
+        raise ObservationError(
+            f"the observation has {len(value)} parts, but {len(space.spaces)} are in {space}"
+        )
+
+
+def fitted(
+    space: spaces.Space[Any], value: Any, shape: tuple[int, ...], dtype: np.dtype[Any]
+) -> NDArray[Any]:
+    """Return the observation `value` as an array of `shape` that fits into one of `dtype`.
+
+    Raises
+    ------
+    ObservationError
+        It does not fit; the message names `space`.
+    """
+    try:
+        given = np.asarray(value)
+    except (ValueError, TypeError) as error:
+        raise ObservationError(f"the observation is no array: {error}; it is in {space}") from error
+    if given.dtype.kind not in _CASTS.get(dtype.kind, dtype.kind):
+        raise ObservationError(
+            f"the observation is {_told(value)}, which cannot become {dtype} as in {space}"
+        )
+    if given.shape != shape:
+        raise ObservationError(
+            f"the observation has shape {given.shape}, but the shape is {shape} in {space}"
+        )
+    if dtype.kind != "f" and given.dtype != dtype and not np.can_cast(given.dtype, dtype):
+        cast = given.astype(dtype)
+        if not np.array_equal(cast, given):
+            wrong = given.ravel()[np.argmax((cast != given).ravel())]
+            raise ObservationError(
+                f"the observation holds {wrong}, which is no number of {dtype} as in {space}"
+            )
+        return cast
+    return given
+
+
+def _told(value: Any) -> str:
+    """Return a few words about `value`."""
+    if value is None:
+        return "None"
+    dtype = getattr(value, "dtype", None)
+    return type(value).__name__ if dtype is None else f"an array of {dtype}"
 
 
 def blank(batch: Any, indices: Sequence[int]) -> None:
@@ -106,8 +197,20 @@ def take(batch: Any, index: int | tuple[int, ...]) -> Any:
     return batch[index]
 
 
-def as_actions(space: spaces.Space[Any], actions: Any, lead: int = 1) -> Any:
+def check_out_of_bounds(policy: Any) -> str:
+    """Return `policy`; `InputError` unless ``"pass"``, ``"raise"`` or ``"clip"``."""
+    if policy not in _POLICIES:
+        raise InputError(f"out_of_bounds is 'pass', 'raise' or 'clip', got {policy!r}")
+    return str(policy)
+
+
+def as_actions(
+    space: spaces.Space[Any], actions: Any, lead: int = 1, out_of_bounds: str = "pass"
+) -> Any:
     """Return `actions` as one batch of `space`, each of them checked.
+
+    Actions of a `Box` keep the dtype that ``numpy.asarray`` gives them, since an environment
+    computes in the precision of its actions. Those of other spaces get the dtype of the space.
 
     Parameters
     ----------
@@ -118,6 +221,9 @@ def as_actions(space: spaces.Space[Any], actions: Any, lead: int = 1) -> Any:
     lead : int
         Leading axes of a batch: 1 ``(N, ...)``, 2 ``(N, T, ...)`` for rollouts, or 0 for a single
         action, which stays one.
+    out_of_bounds : {"pass", "raise", "clip"}
+        What becomes of finite numbers beyond the bounds of a `Box`: they are left as they are (as
+        in Gymnasium), refused, or clipped as by Gymnasium's ``ClipAction``.
 
     Raises
     ------
@@ -125,11 +231,13 @@ def as_actions(space: spaces.Space[Any], actions: Any, lead: int = 1) -> Any:
         An action is not in the space; the message names the first such row.
     """
     if isinstance(space, _LEAVES):
-        return _leaf_actions(space, actions, lead)
-    return _object_actions(space, actions, lead)
+        return _leaf_actions(space, actions, lead, out_of_bounds)
+    return _object_actions(space, actions, lead, out_of_bounds)
 
 
-def _leaf_actions(space: spaces.Space[Any], actions: Any, lead: int) -> NDArray[Any]:
+def _leaf_actions(
+    space: spaces.Space[Any], actions: Any, lead: int, out_of_bounds: str
+) -> NDArray[Any]:
     assert space.dtype is not None and space.shape is not None
     shape, dtype = tuple(space.shape), np.dtype(space.dtype)
     try:
@@ -146,24 +254,23 @@ def _leaf_actions(space: spaces.Space[Any], actions: Any, lead: int) -> NDArray[
             f"actions of shape {np.shape(actions)} are no batch of the action space {space}: "
             f"expected {('N', 'T')[:lead]} + {shape}"
         )
-    whole = dtype.kind in "iu"
-    if batch.dtype.kind not in ("iu" if whole else "iuf"):
+    kinds = "iu" if dtype.kind in "iu" else "iuf"
+    if batch.dtype.kind not in kinds or batch.dtype.itemsize > 8:
         raise ActionError(f"actions of dtype {batch.dtype} do not fit the action space {space}")
     good: Any
-    if isinstance(space, spaces.Discrete):
+    if isinstance(space, spaces.Box):
+        if out_of_bounds == "clip":
+            batch = np.clip(batch, space.low, space.high)
+        dtype = np.dtype(batch.dtype.str[1:])  # one object for all arrays of it
+        good = _within(space, batch, out_of_bounds)
+    elif isinstance(space, spaces.Discrete):
         low = int(space.start)
         good = (batch >= low) & (batch < low + int(space.n))
     elif isinstance(space, spaces.MultiDiscrete):
         start = np.asarray(space.start)
         good = (batch >= start) & (batch - start < space.nvec)
-    elif isinstance(space, spaces.MultiBinary):
-        good = (batch == 0) | (batch == 1)
     else:
-        assert isinstance(space, spaces.Box)
-        if not whole and batch.dtype != dtype:
-            with np.errstate(over="ignore"):
-                batch = batch.astype(dtype)
-        good = (batch >= space.low) & (batch <= space.high)
+        good = (batch == 0) | (batch == 1)
     if np.count_nonzero(good) != good.size:
         wrong = np.argwhere(~good)[0]
         row = tuple(int(x) for x in wrong[:lead])
@@ -173,16 +280,27 @@ def _leaf_actions(space: spaces.Space[Any], actions: Any, lead: int) -> NDArray[
     return checked
 
 
-def _object_actions(space: spaces.Space[Any], actions: Any, lead: int) -> Any:
+def _within(space: spaces.Box, batch: NDArray[Any], out_of_bounds: str) -> Any:
+    """Tell which numbers of `batch` may be given to an environment."""
+    strict = out_of_bounds == "raise"
+    if strict and batch.dtype.kind == "f":
+        # A bound in double precision may lie just beyond the same bound in single precision.
+        with np.errstate(over="ignore"):
+            batch = batch.astype(space.dtype, copy=False)
+    inside = (batch >= space.low) & (batch <= space.high)
+    if strict or np.count_nonzero(inside) == inside.size:
+        return inside
+    return inside | np.isfinite(batch)
+
+
+def _object_actions(space: spaces.Space[Any], actions: Any, lead: int, out_of_bounds: str) -> Any:
     if lead == 0:
-        if not space.contains(actions):
-            raise ActionError(f"action {actions!r} is not in the action space {space}")
-        return actions
+        return _one_action(space, actions, out_of_bounds, "")
     if isinstance(actions, np.ndarray):
         rows: list[Any] = list(actions)
     elif isinstance(actions, list):
-        rows = actions
-    elif space.contains(actions) and lead == 1:
+        rows = list(actions)
+    elif lead == 1 and _is_one_action(space, actions, out_of_bounds):
         rows = [actions]
     elif isinstance(actions, (dict, tuple)):
         try:
@@ -193,13 +311,52 @@ def _object_actions(space: spaces.Space[Any], actions: Any, lead: int) -> Any:
     else:
         raise ActionError(f"expected a list of actions of {space}, got {type(actions).__name__}")
     for index, row in enumerate(rows):
-        if lead > 1 and not isinstance(row, (list, tuple, np.ndarray)):
+        place = f" (row {index})"
+        if lead == 1:
+            rows[index] = _one_action(space, row, out_of_bounds, place)
+        elif isinstance(row, (list, tuple, np.ndarray)):
+            rows[index] = [_one_action(space, step, out_of_bounds, place) for step in row]
+        else:
             raise ActionError(f"row {index} is no sequence of actions of {space}, but {row!r}")
-        steps: Sequence[Any] = row if lead > 1 else (row,)
-        for step in steps:
-            if not space.contains(step):
-                raise ActionError(f"action {step!r} (row {index}) is not in {space}")
     return rows
+
+
+def _is_one_action(space: spaces.Space[Any], action: Any, out_of_bounds: str) -> bool:
+    try:
+        _one_action(space, action, out_of_bounds, "")
+    except ActionError:
+        return False
+    return True
+
+
+def _one_action(space: spaces.Space[Any], action: Any, out_of_bounds: str, place: str) -> Any:
+    """Return `action`, of a space that is no array, if its parts may be given to an environment."""
+    if _parts(space) is None:
+        if not space.contains(action):
+            raise ActionError(f"action {action!r}{place} is not in the action space {space}")
+        return action
+    try:
+        return _checked_parts(space, action, out_of_bounds)
+    except ActionError as error:
+        raise ActionError(f"action {action!r}{place} is not in the action space {space}") from error
+
+
+def _checked_parts(space: spaces.Space[Any], action: Any, out_of_bounds: str) -> Any:
+    if isinstance(space, spaces.Box):
+        return _leaf_actions(space, action, 0, out_of_bounds)
+    if isinstance(space, spaces.Dict):
+        if isinstance(action, Mapping) and action.keys() == space.spaces.keys():
+            return {
+                key: _checked_parts(part, action[key], out_of_bounds)
+                for key, part in space.spaces.items()
+            }
+    elif isinstance(space, spaces.Tuple):
+        if isinstance(action, (tuple, list)) and len(action) == len(space.spaces):
+            pairs = zip(space.spaces, action, strict=True)
+            return tuple([_checked_parts(part, inner, out_of_bounds) for part, inner in pairs])
+    elif space.contains(action):
+        return action
+    raise ActionError(f"{action!r} is not in {space}")
 
 
 def _parts(space: spaces.Space[Any]) -> list[spaces.Space[Any]] | None:

@@ -18,10 +18,13 @@ from plangym_like.batches import Layout, check_dt
 from plangym_like.errors import ClosedError, InputError
 from plangym_like.fork_safety import forget_after_fork, held_by_lost_thread
 from plangym_like.simulator import Outcome, Simulator
-from plangym_like.spaces import as_actions
+from plangym_like.spaces import as_actions, check_out_of_bounds
 from plangym_like.states import HEADER_NBYTES, Row, StateFormat
 from plangym_like.stats import Stats
 from plangym_like.transitions import ResetObservation, ResetResult, Step, Transition
+
+# Options that concern the environment and not its simulator.
+_OWN_OPTIONS = ("autoreset", "return_image", "audit", "audit_every", "out_of_bounds")
 
 
 class StandingEnv:
@@ -45,6 +48,7 @@ class StandingEnv:
         return_image: bool = False,
         audit: str = "raise",
         audit_every: int = EVERY,
+        out_of_bounds: str = "pass",
         **simulator_kwargs: Any,
     ) -> None:
         if return_image and simulator_kwargs.get("render_mode") != "rgb_array":
@@ -57,6 +61,7 @@ class StandingEnv:
             "return_image": return_image,
             "audit": audit,
             "audit_every": audit_every,
+            "out_of_bounds": check_out_of_bounds(out_of_bounds),
             **simulator_kwargs,
         }
         self.autoreset = autoreset
@@ -82,7 +87,7 @@ class StandingEnv:
         kwargs = {
             key: value
             for key, value in self._kwargs.items()
-            if key not in ("autoreset", "return_image", "audit", "audit_every")
+            if key not in _OWN_OPTIONS
         }
         sim = type(self).simulator_class(self._name, **kwargs)
         columns = dict(sim.columns)
@@ -102,6 +107,7 @@ class StandingEnv:
             columns,
             plain_infos=sim.plain_infos,
             exact=sim.exactness == "exact",
+            out_of_bounds=self._kwargs["out_of_bounds"],
         )
         self.auditor = Auditor(
             self._layout,
@@ -304,6 +310,8 @@ class StandingEnv:
         Parameters
         ----------
         action : element of the action space
+            Numbers of a `Box` keep the dtype that ``numpy.asarray`` gives them, and may lie beyond
+            its bounds unless `out_of_bounds` says otherwise.
         state : row, optional
             The state to step from; the env is left in what comes of it.
         dt : int
@@ -317,7 +325,7 @@ class StandingEnv:
             ``(state, obs, reward, terminated, truncated, info)``; without the state, a `Step`.
         """
         with self._using(start=state is None) as sim:
-            chosen = as_actions(self.action_space, action, 0)
+            chosen = as_actions(self.action_space, action, 0, self._layout.out_of_bounds)
             steps = check_dt(dt)
             if not isinstance(steps, int):
                 raise InputError("step takes one dt")

@@ -22,12 +22,13 @@ from plangym_like.errors import (
     StepCountError,
 )
 
+STRICT = {"out_of_bounds": "raise"}
 SUITE: dict[str, tuple[Any, dict[str, Any]]] = {
     "CartPole": ("CartPole-v1", {}),
-    "Pendulum": ("Pendulum-v1", {}),
+    "Pendulum": ("Pendulum-v1", STRICT),
     "MsPacman": ("ALE/MsPacman-v5", {"obs_type": "ram"}),
-    "Levers": (Levers, {}),
-    "Nested": (Nested, {}),
+    "Levers": (Levers, STRICT),
+    "Nested": (Nested, STRICT),
 }
 COUNT = 6
 

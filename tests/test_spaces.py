@@ -1,5 +1,6 @@
 """Spaces as nests of arrays, and actions that are in them or not."""
 
+import pickle
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,7 @@ from gymnasium.vector.utils import batch_space, concatenate, create_empty_array
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plangym_like.errors import ActionError, InputError
+from plangym_like.errors import ActionError, InputError, ObservationError
 from plangym_like.spaces import (
     as_actions,
     build,
@@ -121,6 +122,105 @@ def test_what_has_no_fixed_size_has_no_leaves_and_is_a_list(space):
     assert take(batch, 1) is element
 
 
+# Observations that do not fit
+
+FLOATS = spaces.Box(-9, 9, (2,), np.float32)
+BYTES = spaces.Box(0, 255, (2,), np.uint8)
+PAIR = spaces.Tuple((spaces.Discrete(3), FLOATS))
+
+
+@pytest.mark.parametrize("index", [1, (1, 2)])
+@pytest.mark.parametrize(
+    ("space", "value", "told"),
+    [
+        (BYTES, [300, 1], "holds 300"),
+        (BYTES, [-1, 1], "holds -1"),
+        (BYTES, np.array([0, 1.5]), "float64"),
+        (BYTES, np.array([0, 1], np.float32), "float32"),
+        (BYTES, 7, r"shape \(\)"),
+        (BYTES, [7], r"shape \(1,\)"),
+        (BYTES, None, "None"),
+        (FLOATS, None, "None"),
+        (FLOATS, 0.5, r"shape \(\)"),
+        (FLOATS, np.float32([0.5]), r"shape \(1,\)"),
+        (FLOATS, np.zeros((1, 2), np.float32), r"shape \(1, 2\)"),
+        (FLOATS, np.zeros(3, np.float32), r"shape \(3,\)"),
+        (FLOATS, ["1", "2"], "list"),
+        (FLOATS, "12", "str"),
+        (FLOATS, [1, [2]], "inhomogeneous"),
+        (FLOATS, np.array([1j, 0]), "complex"),
+        (FLOATS, {"a": 1}, "dict"),
+        (spaces.Discrete(4), 1.0, "float"),
+        (spaces.Discrete(4), [1], r"shape \(1,\)"),
+        (spaces.Discrete(4), None, "None"),
+        (spaces.Discrete(4, dtype=np.int8), 300, "holds 300"),
+        (spaces.MultiBinary(2), [0, 256], "holds 256"),
+        (spaces.Box(0, 1, (2,), bool), [0, 2], "holds 2"),
+    ],
+    ids=str,
+)
+def test_an_observation_that_does_not_fit_is_refused(space, value, told, index):
+    lead = (3,) if index == 1 else (3, 4)
+    batch = empty(space, lead)
+    batch[...] = 1
+    with pytest.raises(ObservationError, match=told):
+        put(space, batch, index, value)
+    assert (batch == 1).all()
+    nest = spaces.Dict(a=spaces.Tuple((BOX, space)))
+    with pytest.raises(ObservationError, match=rf"^obs\['a'\]\[1\]: .*{told}") as caught:
+        put(nest, empty(nest, lead), index, {"a": (np.zeros(2, np.float32), value)})
+    assert caught.value.path == ("a", 1)
+    assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("space", "value", "told"),
+    [
+        (spaces.Dict(a=BOX), {}, r"lacks \['a'\]"),
+        (spaces.Dict(a=BOX), {"a": [0.0, 0], "b": 1}, r"\['b'\] are not"),
+        (spaces.Dict(a=BOX), [0.0, 0], "list, not a dict"),
+        (spaces.Dict(a=BOX), None, "None, not a dict"),
+        (PAIR, (1,), "1 parts"),
+        (PAIR, (1, [0.0, 0], 3), "3 parts"),
+        (PAIR, 3, "int, not a tuple"),
+        (PAIR, None, "None, not a tuple"),
+        (PAIR, np.array(3.0), "not a tuple"),
+        (spaces.Text(5), None, "None"),
+    ],
+    ids=str,
+)
+def test_a_nest_that_is_another_is_refused(space, value, told):
+    with pytest.raises(ObservationError, match=told):
+        put(space, empty(space, (2,)), 0, value)
+
+
+@pytest.mark.parametrize(
+    ("space", "value"),
+    [
+        (FLOATS, np.array([0.1, 1e-40])),
+        (FLOATS, [1, 2]),
+        (FLOATS, np.array([1, 2], np.uint8)),
+        (FLOATS, [99.0, np.nan]),
+        (BYTES, [0, 255]),
+        (BYTES, np.array([True, False])),
+        (BYTES, np.array([3, 4], np.float64).astype(np.int32)),
+        (spaces.Discrete(3), True),
+        (spaces.Discrete(3), np.uint8(7)),
+        (spaces.Discrete(3), np.array(1)),
+        (spaces.MultiBinary(2), np.array([True, False])),
+        (spaces.Box(0, 1, (2,), bool), [0, 1]),
+        (PAIR, [1, [0.5, 0.5]]),
+        (spaces.Tuple((spaces.Discrete(3),) * 2), np.array([1, 2])),
+    ],
+    ids=str,
+)
+def test_what_fits_is_taken_as_numpy_takes_it(space, value):
+    batch = empty(space, (2,))
+    put(space, batch, 1, value)
+    for leaf, given_leaf in zip(flatten(space, take(batch, 1)), flatten(space, value), strict=True):
+        assert_same(np.asarray(leaf), np.asarray(given_leaf).astype(leaf.dtype))
+
+
 # Actions that are in the space
 
 
@@ -132,7 +232,8 @@ def test_batches_of_actions_are_taken_as_lists_and_arrays(space, lead):
     given_actions = array if lead == 1 else array.reshape(2, 3, *array.shape[1:])
     for actions in (given_actions, list(given_actions), given_actions.tolist()):
         batch = as_actions(space, actions, lead)
-        assert_same(batch, np.ascontiguousarray(given_actions, space.dtype))
+        dtype = np.asarray(actions).dtype if isinstance(space, spaces.Box) else space.dtype
+        assert_same(batch, np.ascontiguousarray(given_actions, dtype))
 
 
 @pytest.mark.parametrize("space", SPACES, ids=str)
@@ -207,24 +308,20 @@ def test_bounds_belong_to_the_space():
         (spaces.Discrete(5), {"a": 1}),
         (spaces.Discrete(3, start=2), 1),
         (spaces.Discrete(3, start=2), 5),
-        (BOX, [0, 1.001]),
         (BOX, [0, float("nan")]),
         (BOX, [0, float("inf")]),
         (BOX, [-float("inf"), 0]),
-        (BOX, [0, 1e300]),
         (BOX, [0, "a"]),
+        (BOX, np.zeros(2, np.longdouble)),
+        (BOX, np.zeros(2, complex)),
         (BOX, [0, None]),
         (BOX, [0]),
         (BOX, [0, 0, 0]),
         (BOX, [[0], [0, 0]]),
         (BOX, 0.5),
         (BOX, [[[[0.0, 0.0]]]]),
-        (spaces.Box(0, 200, (1,), np.uint8), [201]),
-        (spaces.Box(0, 200, (1,), np.uint8), [256]),
-        (spaces.Box(0, 200, (1,), np.uint8), [-1]),
-        (spaces.Box(0, 200, (1,), np.uint8), [2**40]),
         (spaces.Box(0, 200, (1,), np.uint8), [1.0]),
-        (spaces.Box(-5, 5, (1,), np.int16), [65536]),
+        (spaces.Box(0, 200, (1,), np.uint8), [2**70]),
         (spaces.MultiBinary(2), [0, 2]),
         (spaces.MultiBinary(2), [0, -1]),
         (spaces.MultiBinary(2), [0, 256]),
@@ -238,6 +335,10 @@ def test_bounds_belong_to_the_space():
         (NEST, None),
         (NEST, "ab"),
         (NEST, ()),
+        (spaces.Dict(a=BOX), {"a": np.array([0, np.nan])}),
+        (spaces.Dict(a=BOX), {"a": np.zeros(3)}),
+        (spaces.Dict(a=BOX), {"a": np.zeros(2), "b": 1}),
+        (spaces.Tuple((BOX,)), (np.zeros(2), 1)),
         (spaces.Text(3), "abcd"),
         (spaces.Text(3), 5),
     ],
@@ -256,7 +357,90 @@ def test_what_is_not_in_the_space_is_refused(space, action):
         as_actions(space, [[good, good], [good, action]], 2)
 
 
+# Actions out of bounds
+
+BYTE = spaces.Box(0, 200, (1,), np.uint8)
+BEYOND: list[tuple[spaces.Box, Any]] = [
+    (BOX, [0, 1.001]),
+    (BOX, [0, 1e300]),
+    (BOX, np.float32([0, -1.5])),
+    (BOX, np.float16([7, 0])),
+    (BOX, np.array([0, 9])),
+    (BYTE, [201]),
+    (BYTE, [256]),
+    (BYTE, [-1]),
+    (BYTE, [2**40]),
+    (spaces.Box(-5, 5, (1,), np.int16), [65536]),
+]
+
+
+@pytest.mark.parametrize(("space", "action"), BEYOND, ids=str)
+def test_finite_actions_out_of_bounds_are_left_as_they_are(space, action):
+    given_action = np.asarray(action)
+    assert_same(as_actions(space, action, 0), given_action)
+    assert_same(as_actions(space, [action, action]), np.stack([given_action] * 2))
+    nest = spaces.Dict(a=space, b=spaces.Discrete(2))
+    for checked in (
+        as_actions(nest, {"a": action, "b": 1}, 0),
+        as_actions(nest, [{"a": action, "b": 1}])[0],
+        as_actions(nest, {"a": [action], "b": [1]})[0],
+    ):
+        assert_same(checked["a"], given_action)
+
+
+@pytest.mark.parametrize(("space", "action"), BEYOND, ids=str)
+def test_out_of_bounds_raise(space, action):
+    with pytest.raises(ActionError, match="is not in the action space"):
+        as_actions(space, action, 0, "raise")
+    with pytest.raises(ActionError, match=r"row 1\b"):
+        as_actions(space, [space.low, action], 1, "raise")
+    nest = spaces.Tuple((space,))
+    with pytest.raises(ActionError, match="is not in the action space"):
+        as_actions(nest, (action,), 0, "raise")
+
+
+@pytest.mark.parametrize(("space", "action"), BEYOND, ids=str)
+def test_out_of_bounds_clip_is_what_clip_action_does(space, action):
+    expected = np.clip(np.asarray(action), space.low, space.high)
+    assert_same(as_actions(space, action, 0, "clip"), expected)
+    assert_same(as_actions(space, [action], 1, "clip"), expected[None])
+    assert_same(as_actions(spaces.Dict(a=space), {"a": action}, 0, "clip")["a"], expected)
+
+
+def test_infinite_actions_belong_to_unbounded_spaces_only():
+    infinite = np.array([np.inf, -np.inf])
+    with pytest.raises(ActionError):
+        as_actions(BOX, infinite)
+    half = spaces.Box(-np.inf, 1, (2,))
+    with pytest.raises(ActionError):
+        as_actions(half, infinite)
+    assert_same(as_actions(half, -np.abs(infinite), 0), -np.abs(infinite))
+    assert as_actions(BOX, infinite, 0, "clip").tolist() == [1, -1]
+    for policy in ("pass", "raise", "clip"):
+        with pytest.raises(ActionError):
+            as_actions(BOX, [np.nan, 0], 0, policy)
+
+
+def test_a_bound_in_double_precision_is_in_bounds():
+    tenth = spaces.Box(-0.1, 0.1, (1,), np.float32)
+    assert float(tenth.high[0]) > 0.1 and float(np.float32(-0.7)) > -0.7
+    seven = spaces.Box(-0.7, 0.7, (1,), np.float32)
+    for space, bound in ((tenth, 0.1), (seven, 0.7), (seven, -0.7)):
+        assert as_actions(space, [bound], 0, "raise").tolist() == [bound]
+
+
+@pytest.mark.parametrize("kind", [np.float16, np.float32, np.float64, np.int64, np.int8])
+def test_actions_of_a_box_keep_their_dtype(kind):
+    for actions in (np.ones(2, kind), [kind(1), kind(1)]):
+        for lead in (0, 1):
+            assert as_actions(BOX, actions, lead).dtype == kind
+    assert as_actions(BOX, np.ones((3, 2), np.dtype(kind).newbyteorder(">"))).dtype == kind
+    assert as_actions(spaces.Discrete(5), np.ones(3, np.int8)).dtype == np.int64
+
+
 def test_truth_values_are_no_numbers():
+    with pytest.raises(ActionError, match="dtype bool"):
+        as_actions(BOX, np.zeros(2, bool))
     for actions in (True, [True, False], np.array([True])):
         with pytest.raises(ActionError, match="dtype bool"):
             as_actions(spaces.Discrete(5), actions)
@@ -293,6 +477,11 @@ def test_actions_are_taken_exactly_where_gymnasium_would(space, data):
             value = abs(int(value))
         array[place] = value
     if space.contains(array[()] if isinstance(space, spaces.Discrete) else array):
+        assert_same(as_actions(space, array[None]), np.ascontiguousarray(array[None]))
+        return
+    with pytest.raises(ActionError):
+        as_actions(space, array[None], 1, "raise")
+    if isinstance(space, spaces.Box) and np.isfinite(array).all():
         assert_same(as_actions(space, array[None]), np.ascontiguousarray(array[None]))
     else:
         with pytest.raises(ActionError):

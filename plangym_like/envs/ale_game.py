@@ -213,8 +213,9 @@ class PlannableAle(AleEnv):
             info.update((name, int(ram[address])) for name, address in self.places.items())
         return info
 
-    def _joystick(self, action: NDArray[np.float32]) -> tuple[int, float]:
-        radius, angle, fire = action
+    def _joystick(self, action: NDArray[Any]) -> tuple[int, float]:
+        # ale-py's own environment takes nothing but single precision.
+        radius, angle, fire = np.asarray(action, np.float32)
         limit = self.continuous_action_threshold
         x, y = radius * np.cos(angle), radius * np.sin(angle)
         event = self.map_action_idx(

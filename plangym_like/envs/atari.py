@@ -18,7 +18,7 @@ import ale_py
 import gymnasium
 import numpy as np
 from ale_py import ALEState
-from gymnasium.wrappers import TimeLimit
+from gymnasium.wrappers import PassiveEnvChecker, TimeLimit
 from numpy.typing import NDArray
 
 from plangym_like import random_state
@@ -28,7 +28,7 @@ from plangym_like.envs.ale_rows import ALE_AT, COUNTS, HEAD, outgrown, step_plai
 from plangym_like.envs.gymnasium_simulator import GymnasiumSimulator
 from plangym_like.errors import InputError
 from plangym_like.plan_env import PlanEnv
-from plangym_like.simulator import Outcome
+from plangym_like.simulator import Outcome, as_reward
 from plangym_like.states import Row, padded
 
 _SLACK = 64
@@ -98,19 +98,25 @@ class AtariSimulator(GymnasiumSimulator):
         """Return the game, with the time limit that its id registers, if any."""
         assert isinstance(self.name, str)
         spec = gymnasium.spec(self.name)
+        given = dict(self.env_kwargs)
+        limit = given.pop("max_episode_steps", None)
+        unchecked = given.pop("disable_env_checker", True)
+        if unchecked is None:
+            unchecked = spec.disable_env_checker
         kwargs = {
             **spec.kwargs,
             **({} if self.obs_type is None else {"obs_type": self.obs_type}),
-            **self.env_kwargs,
+            **given,
             "frameskip": self.frameskip,
             "render_mode": self.render_mode,
             **self._layer,
         }
         env: gymnasium.Env[Any, Any] = PlannableAle(**kwargs)
         env.unwrapped.spec = spec
-        if spec.max_episode_steps is not None:
-            env = TimeLimit(env, spec.max_episode_steps)
-        return env
+        if not unchecked:
+            env = PassiveEnvChecker(env)
+        limit = spec.max_episode_steps if limit is None else limit
+        return env if limit in (None, -1) else TimeLimit(env, limit)
 
     def prepare(self) -> None:
         """Reset the emulator once, to learn the size of its states."""
@@ -264,7 +270,7 @@ class AtariSimulator(GymnasiumSimulator):
         for _ in range(dt):
             base.frames = 0
             obs, gain, terminated, truncated, info = self.env.step(action)
-            total += float(gain)
+            total += as_reward(gain)
             ran += base.frames
             if terminated or truncated:
                 break

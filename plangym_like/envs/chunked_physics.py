@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import abc
+from typing import Any
 
 from plangym_like.batches import Rows
 from plangym_like.envs.gymnasium_simulator import GymnasiumSimulator
@@ -10,10 +11,11 @@ from plangym_like.envs.mujoco_robots.chunk_stepper import ChunkStepper
 
 
 class ChunkedPhysics(GymnasiumSimulator):
-    """A simulator that looks for its `ChunkStepper` when it is first given rows."""
+    """A simulator that looks for its `ChunkStepper` when actions of some dtype first come."""
 
-    _stepper: ChunkStepper | None = None
-    _tried = False
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        self._steppers: dict[str, ChunkStepper | None] = {}
+        super().__init__(*args, **kwargs)
 
     def step_rows(self, rows: Rows, start: int, stop: int) -> None:
         """Step whole chunks where there is a form for them, else row by row."""
@@ -34,11 +36,14 @@ class ChunkedPhysics(GymnasiumSimulator):
     def _chunk_stepper(self, rows: Rows) -> ChunkStepper | None:
         if self.plain_infos or "rgb" in rows.columns:
             return None
-        if not self._tried:
-            self._tried = True
-            self._stepper = self._find_stepper()
-        return self._stepper
+        kind = rows.inputs.actions.dtype.char
+        if kind not in self._steppers:
+            self._steppers[kind] = self._find_stepper(kind)
+        return self._steppers[kind]
 
     @abc.abstractmethod
-    def _find_stepper(self) -> ChunkStepper | None:
-        """Return the stepper, once it has given the same bytes as the environment itself."""
+    def _find_stepper(self, kind: str) -> ChunkStepper | None:
+        """Return the stepper, once it has given the same bytes as the environment itself.
+
+        `kind` is the type character of the actions.
+        """

@@ -3,9 +3,10 @@
 Payload of a row::
 
     float64 * size   the physical state, ``env.state``
-    4 bytes          what is beside it: CartPole's steps_beyond_terminated (int32, -1 for None),
-                     Pendulum's last_u (float32, NaN for None), nothing elsewhere
-    int32            1 where ``env.state`` is single precision, else 0
+    4 or 8 bytes     what is beside it: CartPole's steps_beyond_terminated (int32, -1 for None),
+                     Pendulum's last_u (float64, NaN for None), 4 unused bytes elsewhere
+    as many          1 where ``env.state`` is single precision, else 0; Pendulum adds 2 where last_u
+                     is double, and 4 where it is half precision
     40 bytes         the random generator
     ...              the wrappers' memory
 
@@ -56,7 +57,7 @@ class ClassicControlSimulator(GymnasiumSimulator):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         self._signature: tuple[Any, ...] = ()
-        self._stepper: BlockStepper | None = None
+        self._steppers: dict[str, BlockStepper | None] = {}
         super().__init__(*args, **kwargs)
         self._note_inexactness()
         self._vectorisable = self._is_plain()
@@ -73,8 +74,9 @@ class ClassicControlSimulator(GymnasiumSimulator):
         self._known = known[0]
         self._form: type[Dynamics] = FORMS[self._known]
         self._size = size = len(self._form.order)
-        hidden = self._form.no_hidden.dtype.char
-        self._packing = struct.Struct(f"={size}d{hidden}i{GENERATOR_NBYTES}s")
+        hidden = self._form.no_hidden.dtype
+        flags = "i" if hidden.itemsize == 4 else "q"
+        self._packing = struct.Struct(f"={size}d{hidden.char}{flags}{GENERATOR_NBYTES}s")
         super().prepare()
 
     def _note_inexactness(self) -> None:
@@ -163,7 +165,7 @@ class ClassicControlSimulator(GymnasiumSimulator):
 
     @property
     def _hidden(self) -> slice:
-        return slice(8 * self._size, 8 * self._size + 4)
+        return slice(8 * self._size, 8 * self._size + self._form.no_hidden.itemsize)
 
     # How is it read
 
@@ -182,7 +184,7 @@ class ClassicControlSimulator(GymnasiumSimulator):
             0,
             *state.tolist(),
             form.no_hidden if hidden is None else hidden,
-            state.dtype.char == "f",
+            (state.dtype.char == "f") | form.kind_of(hidden) << 1,
             save_generator(base._np_random),
         )
 
@@ -191,13 +193,13 @@ class ClassicControlSimulator(GymnasiumSimulator):
     def write_base(self, payload: Row) -> None:
         """Unpack what `read_base` packed; nothing of the old state stays."""
         base, form = self.base, self._form
-        *x, hidden, single, memory = self._packing.unpack_from(payload.data)
+        *x, hidden, flags, memory = self._packing.unpack_from(payload.data)
         base.state = np.array(x)
-        if single:
+        if flags & 1:
             with np.errstate(over="ignore"):
                 base.state = base.state.astype(np.float32)
         if form.hidden:
-            setattr(base, form.hidden, form.as_hidden(hidden))
+            setattr(base, form.hidden, form.as_hidden(hidden, flags >> 1))
         base._np_random = load_generator(memory, base._np_random)
 
     # How is it stepped
@@ -265,14 +267,18 @@ class ClassicControlSimulator(GymnasiumSimulator):
         old = self._signature
         if len(signature) != len(old) or not all(map(is_, signature, old)):
             self._signature = signature
-            self._stepper = self._find_stepper()
-        return self._stepper
+            self._steppers = {}
+        kind = rows.inputs.actions.dtype.char
+        if kind not in self._steppers:
+            self._steppers[kind] = self._find_stepper(kind)
+        return self._steppers[kind]
 
-    def _find_stepper(self) -> BlockStepper | None:
+    def _find_stepper(self, kind: str) -> BlockStepper | None:
+        """Return the stepper for actions of this type character, once it has been tried."""
         if not self._form.suits(self.base):
             return None
         form = self._form(self.base)
-        if not agrees(form, self.base):
+        if not agrees(form, self.base, kind):
             return None
         assert isinstance(self.frameskip, int)
         return BlockStepper(form, self._base_nbytes, self.memory.time_limit, self.frameskip)

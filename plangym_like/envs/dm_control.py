@@ -70,8 +70,8 @@ class DmControlSimulator(ChunkedPhysics):
     obs_types = ("coords", "dict", "rgb", "grayscale")
     plain_infos = False
 
-    def __init__(self, name: str, *, remove_time_limit: bool = True, **kwargs: Any) -> None:
-        self._limited = not remove_time_limit
+    def __init__(self, name: str, *, remove_time_limit: bool | None = None, **kwargs: Any) -> None:
+        self._limited = remove_time_limit is False
         super().__init__(name, remove_time_limit=remove_time_limit, **kwargs)
         self.plain_infos = self.env is not self.base
 
@@ -231,7 +231,7 @@ class DmControlSimulator(ChunkedPhysics):
 
     # How is it stepped
 
-    def _find_stepper(self) -> ChunkStepper | None:
+    def _find_stepper(self, kind: str) -> ChunkStepper | None:
         """Return the stepper, once it has given the same bytes as the task itself."""
         form = _FORMS.get(qualified_name(type(self._task)))
         usual = self.base.flat and self._physics_is_usual() and not self._pictures
@@ -246,7 +246,7 @@ class DmControlSimulator(ChunkedPhysics):
             elapsed_at=self._count_at,
             limit=lambda: int(np.ceil(min(self._suite._step_limit, 2.0**62))),
         )
-        return stepper if agrees(stepper, self) else None
+        return stepper if agrees(stepper, self, kind) else None
 
     def _physics_is_usual(self) -> bool:
         runge_kutta = self._model.opt.integrator == mujoco.mjtIntegrator.mjINT_RK4

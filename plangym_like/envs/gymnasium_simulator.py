@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from plangym_like import random_state
 from plangym_like.batches import Leaf
 from plangym_like.errors import InputError, SnapshotError
-from plangym_like.simulator import Outcome, Simulator
+from plangym_like.simulator import Outcome, Simulator, as_reward
 from plangym_like.snapshots.configuration import describe
 from plangym_like.snapshots.fresh_memory import fresh_memory
 from plangym_like.snapshots.generators import watched_generators
@@ -50,8 +50,9 @@ class GymnasiumSimulator(Simulator):
         after ITU-R BT.601.
     wrappers : iterable
         Wrapper classes or ``(class, kwargs)`` pairs, applied in order.
-    remove_time_limit : bool
-        Leave out the `TimeLimit` that the id registers.
+    remove_time_limit : bool, optional
+        Whether every `TimeLimit` below `wrappers` is left out. By default that of a registered id
+        is, unless you give ``max_episode_steps``; what a callable returns is left as it is.
     state_capacity : int, optional
         Bytes reserved in each row for what the wrappers remember, where that has no fixed size.
     env_kwargs
@@ -83,12 +84,20 @@ class GymnasiumSimulator(Simulator):
         render_mode: str | None = None,
         obs_type: str | None = None,
         wrappers: Iterable[WrapperLike] | None = None,
-        remove_time_limit: bool = True,
+        remove_time_limit: bool | None = None,
         state_capacity: int | None = None,
         **env_kwargs: Any,
     ) -> None:
         if obs_type is not None and obs_type not in self.obs_types:
             raise InputError(f"obs_type is one of {self.obs_types} here, got {obs_type!r}")
+        limit = env_kwargs.get("max_episode_steps")
+        if remove_time_limit and limit not in (None, -1) and isinstance(name, str):
+            raise InputError(
+                f"max_episode_steps={limit} and remove_time_limit=True contradict each other; "
+                "leave one of them out"
+            )
+        if remove_time_limit is None:
+            remove_time_limit = isinstance(name, str) and limit is None
         self.name = name
         self.render_mode = render_mode
         self.obs_type = obs_type
@@ -198,7 +207,7 @@ class GymnasiumSimulator(Simulator):
             return self.name(**self.env_kwargs)
         # Left to itself, an environment may well have another mode than none.
         mode: dict[str, Any] = {} if self.render_mode is None else {"render_mode": self.render_mode}
-        return gymnasium.make(self.name, disable_env_checker=True, **mode, **self.env_kwargs)
+        return gymnasium.make(self.name, **{"disable_env_checker": True, **mode, **self.env_kwargs})
 
     def prepare(self) -> None:
         """Bring a new environment into a condition in which `write` works; default: one reset.
@@ -284,7 +293,7 @@ class GymnasiumSimulator(Simulator):
         assert isinstance(self.frameskip, int)
         for _ in range(dt * self.frameskip):
             obs, reward, terminated, truncated, info = self.env.step(action)
-            total += float(reward)
+            total += reward if type(reward) is float else as_reward(reward)
             frames += 1
             if terminated or truncated:
                 break

@@ -113,10 +113,13 @@ class MujocoSimulator(ChunkedPhysics):
         return self._robot is not None and not self._pictures
 
     def _find_columns(self) -> dict[str, Leaf]:
-        """Return the info that every step gives, after one step that is taken back."""
+        """Return the info that every step gives, after one step that is taken back.
+
+        That step's action is in double precision, so that the columns hold infos of any action.
+        """
         memory = np.zeros(self._physics.nbytes, np.uint8)
         self._physics.read(memory)
-        info = self.base.step(trial_actions(self.env)[0])[4]
+        info = self.base.step(trial_actions(self.env, "d")[0])[4]
         self._physics.write(memory)
         arrays = {name: np.asarray(value) for name, value in info.items()}
         return {name: (array.shape, array.dtype) for name, array in arrays.items()}
@@ -190,7 +193,7 @@ class MujocoSimulator(ChunkedPhysics):
 
     # How is it stepped
 
-    def _find_stepper(self) -> ChunkStepper | None:
+    def _find_stepper(self, kind: str) -> ChunkStepper | None:
         """Return the stepper, once it has given the same bytes as the environment itself."""
         assert self._robot is not None and isinstance(self.frameskip, int)
         limit: Any = self.memory.time_limit
@@ -202,7 +205,7 @@ class MujocoSimulator(ChunkedPhysics):
             elapsed_at=None if limit is None else self._base_nbytes,
             limit=lambda: limit._max_episode_steps,
         )
-        return stepper if agrees(stepper, self) else None
+        return stepper if agrees(stepper, self, kind) else None
 
     def _write_generator(self, payload: Row, seed: int) -> None:
         begin = self._physics.nbytes

@@ -56,6 +56,7 @@ class OwnSimulator(GymnasiumSimulator):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._chunks: OwnChunks | None = None
+        self._agreeing: dict[str, bool] = {}
         if callable(getattr(self.base, "step_states", None)):
             self._chunks = self._tried_chunks()
 
@@ -172,17 +173,35 @@ class OwnSimulator(GymnasiumSimulator):
 
     def step_rows(self, rows: Rows, start: int, stop: int) -> None:
         """Step a chunk at once where the environment can, else row by row."""
-        if self._chunks is None or rows.inputs.seeds is not None:
+        chunks = self._chunks_for(rows)
+        if chunks is None:
             super().step_rows(rows, start, stop)
         else:
-            self._run_chunk(self._chunks.step_rows, rows, start, stop)
+            self._run_chunk(chunks.step_rows, rows, start, stop)
 
     def rollout_rows(self, rows: Rows, start: int, stop: int) -> None:
         """Run a chunk at once where the environment can, else row by row."""
-        if self._chunks is None or rows.inputs.seeds is not None:
+        chunks = self._chunks_for(rows)
+        if chunks is None:
             super().rollout_rows(rows, start, stop)
         else:
-            self._run_chunk(self._chunks.rollout_rows, rows, start, stop)
+            self._run_chunk(chunks.rollout_rows, rows, start, stop)
+
+    def _chunks_for(self, rows: Rows) -> OwnChunks | None:
+        """Return what steps `rows` at once, if it agrees for actions of their dtype."""
+        if self._chunks is None or rows.inputs.seeds is not None:
+            return None
+        actions, space = rows.inputs.actions, self.action_space
+        if not isinstance(actions, np.ndarray) or actions.dtype == space.dtype:
+            return self._chunks
+        kind = actions.dtype.char
+        if kind not in self._agreeing:
+            try:
+                agree(self.env, self.base, kind)
+                self._agreeing[kind] = True
+            except SnapshotError:
+                self._agreeing[kind] = False
+        return self._chunks if self._agreeing[kind] else None
 
     def _run_chunk(
         self, run: Callable[..., NDArray[Any]], rows: Rows, start: int, stop: int

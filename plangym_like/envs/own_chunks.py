@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 
 from plangym_like import random_state
 from plangym_like.batches import Rows
-from plangym_like.errors import SnapshotError
+from plangym_like.errors import RewardError, SnapshotError
+from plangym_like.spaces import fitted
 
 _STEPS = 12
 _NAMES = ("next state", "observation", "reward", "terminated", "truncated")
@@ -104,7 +105,11 @@ class OwnChunks:
         while len(going):
             following, seen, paid, ended, cut = self._step_states(states[going], actions[going])
             states[going] = following
-            obs[going] = seen
+            obs[going] = self._fitted(seen, len(going))
+            if np.shape(paid) != going.shape:
+                raise RewardError(
+                    f"step_states returned rewards of shape {np.shape(paid)} for {len(going)} rows"
+                )
             rewards[going] += paid
             terminateds[going] = ended
             truncateds[going] = cut
@@ -112,9 +117,18 @@ class OwnChunks:
             on = ~(terminateds[going] | truncateds[going]) & (n_step[going] < frames[going])
             going = going[on]
 
+    def _fitted(self, seen: Any, count: int) -> Any:
+        """Return observations of `count` rows; `ObservationError` if they do not fit."""
+        shape, dtype = self._space.shape or (), self._space.dtype
+        if isinstance(seen, np.ndarray) and seen.dtype == dtype and seen.shape == (count, *shape):
+            return seen
+        return fitted(self._space, seen, (count, *shape), np.dtype(dtype))
 
-def agree(env: gymnasium.Env[Any, Any], base: Any) -> None:
+
+def agree(env: gymnasium.Env[Any, Any], base: Any, kind: str | None = None) -> None:
     """Check that ``step_states`` does what ``step`` does, on random steps; leave `env` as it was.
+
+    `kind` is the type character of the actions; by default they are as the space gives them.
 
     Raises
     ------
@@ -131,7 +145,8 @@ def agree(env: gymnasium.Env[Any, Any], base: Any) -> None:
         before = random_state.save_generator(base._np_random)
         for _ in range(_STEPS):
             states.append(np.array(base.save_state()))
-            actions.append(space.sample())
+            action = space.sample()
+            actions.append(action if kind is None else np.asarray(action).astype(kind))
             obs, reward, terminated, truncated, info = env.step(actions[-1])
             outcome = np.array(base.save_state()), np.array(obs), reward, terminated, truncated
             outcomes.append(outcome)

@@ -27,7 +27,7 @@ from plangym_like.envs.gymnasium_simulator import GymnasiumSimulator
 from plangym_like.errors import InputError, SnapshotError, StateCapacityError, StateFormatError
 from plangym_like.plan_env import PlanEnv
 from plangym_like.snapshots.configuration import describe, qualified_name
-from plangym_like.snapshots.history import ACTION, PLAIN, Histories
+from plangym_like.snapshots.history import ACTIONS, Histories
 from plangym_like.snapshots.known_wrappers import TRANSPARENT, chain
 from plangym_like.snapshots.live_prefixes import WITNESS_NBYTES, LivePrefixes
 from plangym_like.snapshots.replay_trial import needs_seeds
@@ -142,7 +142,7 @@ class ReplayedSimulator(GymnasiumSimulator):
             for _ in range(_SAMPLE):
                 self.env.step(space.sample())
         tags = [tag for tag, *_ in self._histories.entries(self._stage.history, begun)]
-        steps = max(1, tags.count(ACTION) + tags.count(PLAIN))
+        steps = max(1, sum(map(tags.count, ACTIONS)))
         measured = -(-(len(self._stage.history) - begun) // steps)
         self._step_nbytes = max(self._histories.action_nbytes, measured, 1)
         super().prepare()
@@ -187,7 +187,7 @@ class ReplayedSimulator(GymnasiumSimulator):
     def fields(self, payloads: Row) -> dict[str, NDArray[Any]]:
         """Return ``n_actions`` since the reset ``(N,)``, and the wrappers' parts."""
         counts = [
-            sum(tag in (ACTION, PLAIN) for tag, *_ in self._histories.entries(_unpack(payload)[0]))
+            sum(tag in ACTIONS for tag, *_ in self._histories.entries(_unpack(payload)[0]))
             for payload in payloads
         ]
         named = self.memory.fields(payloads[:, self._base_nbytes :])

@@ -28,6 +28,7 @@ _SHARED = {
     "format": "meaning of states",
     "columns": "set of info columns",
     "plain_infos": "presence of other infos",
+    "out_of_bounds": "option out_of_bounds",
 }
 
 
@@ -35,7 +36,7 @@ class Shape(NamedTuple):
     """What a batch looks like: rows, horizon, and which arrays it has.
 
     ``state_rows`` is the number of input states (1: shared by all rows), ``dt`` the common one or 0
-    where each row has its own.
+    where each row has its own, ``action`` the dtype of the actions, "" where they are objects.
     """
 
     rows: int
@@ -45,6 +46,7 @@ class Shape(NamedTuple):
     seeded: bool
     wants_states: bool
     wants_observations: bool
+    action: str
 
     @classmethod
     def of(cls, inputs: Inputs, *, states: bool, observations: bool) -> Shape:
@@ -57,6 +59,7 @@ class Shape(NamedTuple):
             inputs.seeds is not None,
             states,
             observations,
+            "" if isinstance(inputs.actions, list) else inputs.actions.dtype.str,
         )
 
 
@@ -148,8 +151,7 @@ def _arrays(layout: Layout, shape: Shape, region: str) -> list[Leaf]:
             arrays.append(((shape.rows,), np.dtype(np.uint64)))
         if layout.array_actions:
             assert layout.action_space.shape is not None
-            dtype = np.dtype(layout.action_space.dtype)
-            arrays.append(((*lead, *layout.action_space.shape), dtype))
+            arrays.append(((*lead, *layout.action_space.shape), np.dtype(shape.action)))
         return arrays
     if region == "states":
         return [((shape.rows, width), np.dtype(np.uint8))] if shape.wants_states else []

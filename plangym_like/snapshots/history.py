@@ -7,6 +7,7 @@ tag     what follows
 ======  ====================================================================================
 ``S``   uint32 length, then plain data: seed, generator or ``None``, options of the reset
 ``A``   an action in the form that all usual ones have: its packed bytes, of one length
+``D``   an action of the usual shape in another dtype: its type character, then its bytes
 ``P``   uint32 length, then plain data: any other action
 ``R``   uint64: the seed of which the environment's generator was made anew
 ``G``   40 bytes: the environment's generator, after a wrapper has drawn from it
@@ -30,7 +31,10 @@ from plangym_like.errors import SnapshotError, StateFormatError
 from plangym_like.random_state import GENERATOR_NBYTES
 from plangym_like.snapshots import plain_data
 
-START, ACTION, PLAIN, RESEED, GENERATOR = b"S", b"A", b"P", b"R", b"G"
+START, RESEED, GENERATOR = b"S", b"R", b"G"
+# The actions.
+ACTION, OTHER_DTYPE, PLAIN = b"A", b"D", b"P"
+ACTIONS = (ACTION, OTHER_DTYPE, PLAIN)
 _LENGTH = struct.Struct("<cI")
 _SEED = struct.Struct("<cQ")
 
@@ -54,7 +58,7 @@ class Histories:
     Attributes
     ----------
     action_nbytes : int
-        What a usual action takes, or 0 where its length is not known.
+        What an action takes, for a `Box` in double precision; 0 where its length is not known.
 
     >>> histories = Histories(gymnasium.spaces.Discrete(4))
     >>> history = histories.start(Start(7, None, None)) + histories.action(np.int64(2))
@@ -71,6 +75,8 @@ class Histories:
             self._packed = _narrowest(action_space, self._dtype)
             self._width = int(np.prod(self._shape)) * self._packed.itemsize
             self.action_nbytes = 1 + self._width
+            if isinstance(action_space, gymnasium.spaces.Box):
+                self.action_nbytes = 2 + 8 * int(np.prod(self._shape))
 
     def start(self, start: Start) -> bytes:
         """Return the entry of a reset.
@@ -102,6 +108,10 @@ class Histories:
                 if self._packed == self._dtype or (packed == action).all():
                     data: bytes = packed.tobytes()
                     return ACTION + data
+        if self._usual and type(action) is np.ndarray and action.dtype.kind in "iuf":
+            if action.shape == self._shape and action.dtype.isnative:
+                kind: str = action.dtype.char
+                return OTHER_DTYPE + kind.encode() + bytes(action.tobytes())
         data = plain_data.encode(action)
         return _LENGTH.pack(PLAIN, len(data)) + data
 
@@ -134,6 +144,13 @@ class Histories:
             end = place + 1 + self._width
             packed = np.frombuffer(history[place + 1 : end], self._packed).reshape(self._shape)
             return packed.astype(self._dtype)[()], end
+        if tag == OTHER_DTYPE and self._usual:
+            dtype = np.dtype(history[place + 1 : place + 2].decode("ascii"))
+            if dtype.kind not in "iuf":
+                raise ValueError(f"actions of dtype {dtype}")
+            end = place + 2 + int(np.prod(self._shape)) * dtype.itemsize
+            action = np.frombuffer(history[place + 2 : end], dtype).reshape(self._shape)
+            return action.copy(), end
         if tag == RESEED:
             _, seed = _SEED.unpack_from(history, place)
             return seed, place + _SEED.size

@@ -37,7 +37,7 @@ def test_a_row_goes_through_a_new_simulator_unchanged(name: str, limited: bool) 
 
 def test_rows_are_small() -> None:
     widths = [make(name).state_nbytes for name in IDS]
-    assert widths == [112, 96, 96, 96, 112]
+    assert widths == [112, 96, 96, 104, 112]
     assert make(remove_time_limit=False).state_nbytes == 120
 
 

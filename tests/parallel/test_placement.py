@@ -12,7 +12,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from plangym_like.batches import Layout, Rows
-from plangym_like.parallel.placement import REGIONS, Shape, place, region_nbytes, signature
+from plangym_like.parallel.placement import (
+    REGIONS,
+    Shape,
+    common_layout,
+    place,
+    region_nbytes,
+    signature,
+)
 from plangym_like.spaces import flatten
 from plangym_like.states import StateFormat
 
@@ -58,6 +65,7 @@ def shapes() -> Any:
         seeded=st.booleans(),
         wants_states=st.booleans(),
         wants_observations=st.booleans(),
+        action=st.sampled_from(["<i8", "<f4", "<f8"]),
     )
 
 
@@ -122,8 +130,8 @@ def test_they_look_as_a_batch_in_ordinary_memory(which: str, horizon: int) -> No
 
 def test_only_what_is_there_takes_room() -> None:
     here = LAYOUTS["nest"]
-    bare = Shape(4, 0, 1, 1, False, False, False)
-    full = Shape(4, 0, 4, 0, True, True, True)
+    bare = Shape(4, 0, 1, 1, False, False, False, "<i8")
+    full = Shape(4, 0, 4, 0, True, True, True, "<i8")
     assert region_nbytes(here, bare)["states"] == region_nbytes(here, bare)["observations"] == 0
     assert all(region_nbytes(here, full)[region] > 0 for region in REGIONS)
     assert region_nbytes(here, full)["inputs"] > region_nbytes(here, bare)["inputs"]
@@ -133,7 +141,7 @@ def test_only_what_is_there_takes_room() -> None:
 def test_rewards_do_not_live_as_long_as_pictures() -> None:
     """Each kind of result is a region of its own, so that holding one holds no other."""
     here = LAYOUTS["box"]
-    shape = Shape(100, 0, 100, 1, False, True, True)
+    shape = Shape(100, 0, 100, 1, False, True, True, "<i8")
     assert region_nbytes(here, shape)["outcomes"] < 100 * (8 + 1 + 1 + 8) + 4 * 64
 
 
@@ -164,9 +172,25 @@ def test_shapes_say_what_inputs_are() -> None:
     here = layout()
     states = here.format.new(3)
     inputs = here.check([1, 2, 3], states, [1, 2, 3], [4, 5, 6])
-    assert Shape.of(inputs, states=True, observations=False) == Shape(3, 0, 3, 0, True, True, False)
+    assert Shape.of(inputs, states=True, observations=False) == Shape(
+        3, 0, 3, 0, True, True, False, "<i8"
+    )
     shared = here.check([1, 2, 3], states[0], 2, None)
     assert Shape.of(shared, states=False, observations=True) == Shape(
-        3, 0, 1, 2, False, False, True
+        3, 0, 1, 2, False, False, True, "<i8"
     )
     assert content(shared.states) == content(states[:1])
+    numbers = layout(actions=BOX)
+    for kind in ("<f4", "<f8", "<f2"):
+        box = numbers.check(np.zeros((3, *BOX.shape), kind), states, 1, None)
+        assert Shape.of(box, states=True, observations=True).action == kind
+    words = layout(actions=TEXT).check(["a"] * 3, states, 1, None)
+    assert Shape.of(words, states=True, observations=True).action == ""
+
+
+def test_envs_of_a_batch_treat_bounds_alike() -> None:
+    one, other = layout(actions=BOX), layout(actions=BOX)
+    other.out_of_bounds = "clip"
+    assert common_layout([one, one]) is one
+    with pytest.raises(ValueError, match="out_of_bounds of env 0 is pass and that of env 1"):
+        common_layout([one, other])

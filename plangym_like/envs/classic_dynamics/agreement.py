@@ -19,8 +19,11 @@ from plangym_like.envs.classic_dynamics.dynamics import Dynamics, NotVectorisabl
 _TRIALS = 32
 
 
-def agrees(form: Dynamics, env: Any) -> bool:
-    """Tell whether `form` steps as `env` does, tried on a copy; `env` itself is left alone."""
+def agrees(form: Dynamics, env: Any, dtype: Any = np.float32) -> bool:
+    """Tell whether `form` steps as `env` does, tried on a copy; `env` itself is left alone.
+
+    Actions of a box are tried in `dtype`, some of them out of bounds.
+    """
     if not elementary_functions_agree():
         return False
     twin = copy.copy(env)
@@ -31,8 +34,9 @@ def agrees(form: Dynamics, env: Any) -> bool:
     if form.num_actions:
         actions: Any = rng.integers(form.num_actions, size=_TRIALS)
     else:
-        space = env.action_space
-        actions = rng.uniform(space.low, space.high, (_TRIALS, 1)).astype(np.float32)
+        space, kind = env.action_space, np.dtype(dtype)
+        drawn = rng.uniform(1.4 * space.low, 1.4 * space.high, (_TRIALS, 1))
+        actions = (np.abs(drawn.round()) if kind.kind == "u" else drawn).astype(kind)
     for single in (False, True) if form.takes_single else (False,):
         starts = states.astype(np.float32 if single else np.float64)
         columns = Columns(

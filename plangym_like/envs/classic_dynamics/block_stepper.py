@@ -46,8 +46,10 @@ class BlockStepper:
         # The numbers of one state, which are moved as a whole: sooner than one by one.
         self._bytes = slice(8 * begin, 8 * (begin + size))
         self._whole = np.dtype((np.void, 8 * size))
-        self._hidden_at = 2 * (begin + size)
-        self._generator_at = 8 * (begin + size) + 8
+        width, place = form.no_hidden.itemsize, 8 * (begin + size)
+        self._hidden_at = place // width
+        self._flags = np.dtype(f"i{width}")
+        self._generator_at = place + 2 * width
         self._elapsed_at = (HEADER_NBYTES + base_nbytes) // 8
         self._x, self._states = np.empty((size, 0)), np.empty((0, size))
         self._outcomes = _empty_outcomes(0)
@@ -187,12 +189,12 @@ class BlockStepper:
             self._states = np.empty((count, len(form.order)))
             self._outcomes = _empty_outcomes(count)
         form.load(source.view(np.float64)[:, self._places], self._x)
-        flags = source.view(np.int32)[:, self._hidden_at + 1]
+        flags = source.view(self._flags)[:, self._hidden_at + 1]
         hidden = source.view(form.no_hidden.dtype)[:, self._hidden_at]
         single = elapsed = None
         if form.takes_single:
-            single = _copies(flags != 0, count)
-        elif np.count_nonzero(flags):
+            single = _copies((flags & 1) != 0, count)
+        elif np.count_nonzero(flags & 1 if form.hidden_kinds else flags):
             raise NotVectorisableError
         if self._time_limit is not None:
             elapsed = _copies(source.view(np.int64)[:, self._elapsed_at], count)
@@ -209,7 +211,9 @@ class BlockStepper:
         fresh[:, self._bytes].view(self._whole)[:, 0] = self._states.view(self._whole)[:, 0]
         fresh.view(columns.hidden.dtype)[:, self._hidden_at] = columns.hidden
         if columns.single is not None:
-            fresh.view(np.int32)[:, self._hidden_at + 1] = columns.single
+            fresh.view(self._flags)[:, self._hidden_at + 1] = columns.single
+        elif self._form.hidden_kinds:
+            fresh.view(self._flags)[:, self._hidden_at + 1] = self._form.hidden_kind << 1
         if columns.elapsed is not None:
             fresh.view(np.int64)[:, self._elapsed_at] = columns.elapsed
 

@@ -29,11 +29,16 @@ class Dynamics(abc.ABC):
     methods : tuple of str
         Methods of the environment that its step calls.
     num_actions : int
-        Actions of the discrete space; 0 stands for a ``float32`` box of shape ``(1,)``.
+        Actions of the discrete space; 0 stands for a ``float32`` box of shape ``(1,)``, whose
+        actions may be in any dtype.
     hidden : str
         The attribute beside ``state`` that the future or the picture depends on; "" for none.
-    no_hidden : numpy.int32 or numpy.float32
+    no_hidden : numpy.int32 or numpy.float64
         What stands for ``None`` in ``Columns.hidden``, in its dtype.
+    hidden_kinds : str
+        Type characters that the attribute may have where these differ from that dtype.
+    hidden_kind : int
+        Which of them it has after `advance`.
     takes_single, leaves_single : bool
         Whether ``float32`` states are stepped here, and whether a step leads to them.
     reach : tuple of float
@@ -45,7 +50,9 @@ class Dynamics(abc.ABC):
     methods: ClassVar[tuple[str, ...]] = ()
     num_actions: ClassVar[int]
     hidden: ClassVar[str] = ""
-    no_hidden: ClassVar[np.int32 | np.float32] = np.int32(-1)
+    no_hidden: ClassVar[np.int32 | np.float64] = np.int32(-1)
+    hidden_kinds: ClassVar[str] = ""
+    hidden_kind: int = 0
     takes_single: ClassVar[bool] = False
     leaves_single: ClassVar[bool] = False
     reach: ClassVar[tuple[float, ...]]
@@ -72,10 +79,18 @@ class Dynamics(abc.ABC):
             return bool(getattr(space, "n", 0) == cls.num_actions and space.start == 0)
         return bool(space.shape == (1,) and space.dtype == np.float32)
 
-    @staticmethod
-    def as_hidden(number: Any) -> Any:
-        """Return the value of the attribute `hidden` that the saved `number` stands for."""
+    @classmethod
+    def as_hidden(cls, number: Any, kind: int = 0) -> Any:
+        """Return the value of the attribute `hidden` that a saved number and kind stand for."""
         return None if number == -1 else number
+
+    @classmethod
+    def kind_of(cls, hidden: Any) -> int:
+        """Return the place in `hidden_kinds` of the type of `hidden`, a number or an array."""
+        if not cls.hidden_kinds or hidden is None:
+            return 0
+        kind = np.asarray(hidden).dtype.char
+        return cls.hidden_kinds.find(kind if kind in cls.hidden_kinds else "d")
 
     @staticmethod
     def refusal(env: Any, action: Any) -> str:

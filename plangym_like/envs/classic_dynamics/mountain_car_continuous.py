@@ -13,7 +13,10 @@ from plangym_like.envs.classic_dynamics.mountain_car import MountainCar
 
 
 class MountainCarContinuous(Dynamics):
-    """In double precision for the first step after a reset, in single precision from then on."""
+    """In double precision for the first step after a reset, in single precision from then on.
+
+    Actions in double precision widen a step to double precision.
+    """
 
     order = (0, 1)
     constants = (
@@ -50,35 +53,79 @@ class MountainCarContinuous(Dynamics):
     ) -> None:
         c, x, single = self.values, columns.x, columns.single
         action = actions[:, 0]
-        if (action < c.min_action).any() or (action > c.max_action).any():
-            raise NotVectorisableError
+        cost = np.float_power(action.astype(np.float64), 2.0) * 0.1
+        if action.dtype == np.float64 and not np.isfinite(cost).all():
+            raise NotVectorisableError  # math.pow raises OverflowError
         push = action * c.power
+        low, high = action < c.min_action, action > c.max_action
+        limited = low | high
+        if not limited.any():
+            self._move(x, single, push, terminated)
+        else:
+            # A force that was limited is a Python number, which keeps the precision of the state.
+            limits = np.where(low, float(c.min_action), float(c.max_action)) * c.power
+            for pushes, rows in ((push, ~limited), (limits, limited)):
+                moved, ended = x[:, rows], terminated[rows]
+                some = None if single is None else single[rows]
+                self._move(moved, some, pushes[rows], ended, weak=pushes is limits)
+                x[:, rows], terminated[rows] = moved, ended
+        np.subtract(np.where(terminated, 100.0, 0.0), cost, out=rewards)
+
+    def _move(
+        self,
+        x: Floats,
+        single: NDArray[np.bool_] | None,
+        push: NDArray[Any],
+        terminated: NDArray[np.bool_],
+        *,
+        weak: bool = False,
+    ) -> None:
+        """Move `x`, each row in its precision; `weak`: the push does not widen it."""
         if single is None or single.all():
-            self._drive(x, np.float32, push, terminated)
+            self._drive(x, np.float32, push, weak, terminated)
         elif not single.any():
-            self._drive(x, np.float64, push, terminated)
+            self._drive(x, np.float64, push, weak, terminated)
         else:
             for rows, precision in ((single, np.float32), (~single, np.float64)):
                 part, ended = x[:, rows], terminated[rows]
-                self._drive(part, precision, push[rows], ended)
+                self._drive(part, precision, push[rows], weak, ended)
                 x[:, rows], terminated[rows] = part, ended
-        cost = np.float_power(action.astype(np.float64), 2.0) * 0.1
-        np.subtract(np.where(terminated, 100.0, 0.0), cost, out=rewards)
 
     def _drive(
         self,
         x: Floats,
         precision: type[np.floating[Any]],
-        push: NDArray[np.float32],
+        push: NDArray[Any],
+        weak: bool,
         terminated: NDArray[np.bool_],
     ) -> None:
         c = self.values
         position, velocity = x.astype(precision)
         slope = 0.0025 * cosine((3 * position).astype(np.float64))
-        velocity += push - slope.astype(np.float32)
-        velocity[velocity > c.max_speed] = c.max_speed
-        velocity[velocity < -c.max_speed] = -c.max_speed
-        position += velocity
+        force = push - slope.astype(push.dtype)
+        velocity = velocity + (force.astype(precision) if weak else force)
+        fast, slow = velocity > c.max_speed, velocity < -c.max_speed
+        velocity[fast] = c.max_speed
+        velocity[slow] = -c.max_speed
+        limited = fast | slow
+        if velocity.dtype == precision or not limited.any():
+            self._arrive(x, position, velocity, terminated)
+            return
+        # A speed that was limited is a Python number too.
+        for rows, kind in ((limited, precision), (~limited, velocity.dtype)):
+            moved, ended = x[:, rows], terminated[rows]
+            self._arrive(moved, position[rows], velocity[rows].astype(kind), ended)
+            x[:, rows], terminated[rows] = moved, ended
+
+    def _arrive(
+        self,
+        x: Floats,
+        position: NDArray[Any],
+        velocity: NDArray[Any],
+        terminated: NDArray[np.bool_],
+    ) -> None:
+        c = self.values
+        position = position + velocity
         position[position > c.max_position] = c.max_position
         position[position < c.min_position] = c.min_position
         velocity[(position == c.min_position) & (velocity < 0)] = 0.0

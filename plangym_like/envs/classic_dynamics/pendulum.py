@@ -12,18 +12,22 @@ from plangym_like.envs.classic_dynamics.dynamics import Dynamics
 
 
 class Pendulum(Dynamics):
-    """The torque is ``float32``, all else double; ``last_u`` is only drawn, never computed with."""
+    """The torque is in the actions' precision, all else double; ``last_u`` is only drawn."""
 
     order = (0, 1)
     constants = ("max_speed", "max_torque", "dt", "g", "m", "l")
     num_actions = 0
     hidden = "last_u"
-    no_hidden = np.float32(np.nan)
+    no_hidden = np.float64(np.nan)
+    hidden_kinds = "fde"
     reach = (12.0, 9.0)
 
-    @staticmethod
-    def as_hidden(number: Any) -> Any:
-        return None if np.isnan(number) else np.float32(number)
+    @classmethod
+    def as_hidden(cls, number: Any, kind: int = 0) -> Any:
+        if np.isnan(number):
+            return None
+        with np.errstate(over="ignore"):
+            return np.dtype(cls.hidden_kinds[kind % 3]).type(number)
 
     def advance(
         self,
@@ -36,10 +40,10 @@ class Pendulum(Dynamics):
         angle, speed = columns.x
         torque = np.clip(actions[:, 0], -c.max_torque, c.max_torque)
         columns.hidden[:] = torque
+        self.hidden_kind = self.kind_of(torque)
         costs = np.float_power(np.remainder(angle + np.pi, 2 * np.pi) - np.pi, 2.0)
         costs += 0.1 * np.float_power(speed, 2.0)
-        # libm's powf is behind `**` of a single float32, but behind no operation on arrays of them.
-        costs += 0.001 * np.array([number**2 for number in torque], np.float32)
+        costs += 0.001 * _squared(torque)
         fall = 3 * c.g / (2 * c.l) * np.sin(angle)
         speed += (fall + 3.0 / (c.m * c.l**2) * torque) * c.dt
         np.clip(speed, -c.max_speed, c.max_speed, out=speed)
@@ -51,3 +55,12 @@ class Pendulum(Dynamics):
         out[:, 0] = np.cos(x[0])
         out[:, 1] = np.sin(x[0])
         out[:, 2] = x[1]
+
+
+def _squared(torque: NDArray[Any]) -> NDArray[Any]:
+    """Return what ``**`` of each single number gives."""
+    if torque.dtype == np.float64:
+        squares: NDArray[Any] = np.float_power(torque, 2.0)
+        return squares
+    # libm's powf is behind `**` of a single float32, but behind no operation on arrays of them.
+    return np.array([number**2 for number in torque], torque.dtype)

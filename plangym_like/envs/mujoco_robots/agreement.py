@@ -14,18 +14,24 @@ from plangym_like.states import HEADER_NBYTES, Row
 _TRIALS = 24
 
 
-def trial_actions(env: Any) -> Any:
-    """Return random actions ``(trials, nu)``, some of them at the bounds of the space."""
-    space = env.action_space
+def trial_actions(env: Any, kind: str) -> Any:
+    """Return random actions ``(trials, nu)`` of dtype `kind`, some of them out of bounds."""
+    space, dtype = env.action_space, np.dtype(kind)
     rng = np.random.Generator(np.random.PCG64(6))
     drawn = rng.uniform(-1.2, 1.2, (_TRIALS, *space.shape))
     middle, half = (space.high + space.low) / 2.0, (space.high - space.low) / 2.0
-    return np.clip(middle + half * drawn, space.low, space.high).astype(space.dtype)
+    if dtype.kind in "iu":
+        drawn = np.abs(drawn.round()) if dtype.kind == "u" else drawn.round()
+        return drawn.astype(dtype)
+    return (middle + half * drawn).astype(dtype)
 
 
-def agrees(stepper: ChunkStepper, sim: Simulator) -> bool:
-    """Tell whether `stepper` does what `sim` does one by one; leaves `sim` in another state."""
-    actions = trial_actions(sim.env)
+def agrees(stepper: ChunkStepper, sim: Simulator, kind: str) -> bool:
+    """Tell whether `stepper` does what `sim` does one by one; leaves `sim` in another state.
+
+    `kind` is the type character of the actions.
+    """
+    actions = trial_actions(sim.env, kind)
     count = len(actions)
     states = np.zeros((count + 1, HEADER_NBYTES + sim.payload_nbytes), np.uint8)
     sim.env.reset(seed=0)

@@ -24,7 +24,7 @@ class Frames:
     places : mapping of str to (slice, shape)
         Where each array lies in the last axis of `record`, and its shape.
     actions : array ``(N, F, nu)``
-        In the action space's own dtype.
+        In the dtype they were given in.
     """
 
     def __init__(

@@ -1,0 +1,292 @@
+"""Actions of a `Box`: in the dtype they are given in, out of bounds or not, as in Gymnasium."""
+
+import importlib.util
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+from classic_rows import assert_same as assert_blocks_equal_the_loop
+from classic_rows import falls_back, make, random_rows
+from comparing import assert_same, reached
+from conftest import BACKENDS, make_on
+from gymnasium.wrappers import StickyAction
+from small_envs import Levers, Nested
+
+import plangym_like
+from plangym_like.errors import ActionError, InputError
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:builtin type .* has no __module__"),
+    pytest.mark.filterwarnings("ignore:.*is out of date:DeprecationWarning"),
+]
+
+KINDS: dict[str, Any] = {
+    "float64": np.float64,
+    "float32": np.float32,
+    "float16": np.float16,
+    "int64": np.int64,
+    "int8": np.int8,
+    "list": None,
+}
+IDS = ["MountainCarContinuous-v0", "Pendulum-v1"]
+if importlib.util.find_spec("Box2D"):
+    IDS += ["BipedalWalker-v3", "BipedalWalkerHardcore-v3", "CarRacing-v3"]
+    IDS += ["LunarLanderContinuous-v3"]
+if importlib.util.find_spec("mujoco"):
+    IDS += sorted(
+        name
+        for name, spec in gymnasium.registry.items()
+        if str(spec.entry_point).startswith("gymnasium.envs.mujoco.") and name != "Pusher-v4"
+    )
+
+
+def drawn(space: Any, rng: np.random.Generator, kind: str, lead: tuple[int, ...] = ()) -> Any:
+    """Return actions of which about half are out of bounds."""
+    numbers = rng.uniform(-2, 2, (*lead, *space.shape))
+    if "int" in kind:
+        return numbers.round().astype(KINDS[kind])
+    numbers *= np.maximum(np.abs(space.low), np.abs(space.high))
+    return numbers.tolist() if kind == "list" else numbers.astype(KINDS[kind])
+
+
+@pytest.mark.parametrize("name", IDS)
+def test_an_episode_is_gymnasiums_whatever_the_dtype(name: str) -> None:
+    single = plangym_like.make(name, remove_time_limit=False, autoreset=False)
+    batched = plangym_like.make(name, remove_time_limit=False)
+    rng = np.random.default_rng(3)
+    for kind in KINDS:
+        # BipedalWalker's episodes depend on those that the same object has played before.
+        theirs = gymnasium.make(name, disable_env_checker=True)
+        theirs.reset(seed=5)
+        state = single.reset(seed=5).state
+        for _ in range(2 if name.startswith("CarRacing") else 25):
+            action = drawn(theirs.action_space, rng, kind)
+            obs, reward, terminated, truncated, info = theirs.step(np.asarray(action))
+            one = single.step(action, state)
+            many = batched.step_batch([action] * 2, state)
+            plan = batched.rollout_batch([[action]] * 2, state, return_observations=True)
+            results = [
+                (one.obs, one.reward, one.terminated, one.truncated),
+                [column[0] for column in many[1:5]],
+                [column[0, 0] for column in plan[1:5]],
+            ]
+            for result in results:
+                assert np.asarray(result[0]).tobytes() == np.asarray(obs).tobytes(), kind
+                assert float(result[1]) == float(reward), kind
+                assert (result[2], result[3]) == (terminated, truncated)
+            assert_same(many.states[0], one.state, kind)
+            assert_same(plan.states[1], one.state, kind)
+            for key, value in info.items():
+                np.testing.assert_array_equal(one.info[key], value, key)
+                np.testing.assert_array_equal(many.infos[0][key], value, key)
+            state = one.state
+            if terminated or truncated:
+                break
+        theirs.close()
+    steppers = getattr(batched.simulator, "_steppers", {"none": True})
+    assert all(steppers.values())
+    single.close()
+    batched.close()
+
+
+@pytest.mark.parametrize("name", ["Pendulum-v1", "MountainCarContinuous-v0"])
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("limited", [False, True])
+def test_blocks_equal_the_loop(name: str, kind: str, limited: bool) -> None:
+    rng = np.random.default_rng(4)
+    env = make(name, remove_time_limit=not limited)
+    assert not falls_back(env)
+    for _ in range(3):
+        states = random_rows(env, rng, 200)
+        actions = drawn(env.action_space, rng, kind, (200,))
+        dts = rng.integers(1, 5, 200)
+        for dt in (1, 3, dts):
+            assert_blocks_equal_the_loop(env, actions, states, dt)
+        plans = drawn(env.action_space, rng, kind, (200, 6))
+        assert_blocks_equal_the_loop(env, plans, states, dts, horizon=True)
+    assert None not in env.simulator._steppers.values()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_pendulums_picture_has_the_torque_of_the_last_action(kind: str) -> None:
+    theirs = gymnasium.make("Pendulum-v1", render_mode="rgb_array", disable_env_checker=True)
+    theirs.reset(seed=1)
+    with plangym_like.make("Pendulum-v1", render_mode="rgb_array") as env:
+        env.reset(seed=1)
+        rng = np.random.default_rng(5)
+        for _ in range(4):
+            action = drawn(env.action_space, rng, kind)
+            theirs.step(np.asarray(action))
+            state = env.step(action, return_state=True).state
+            expected: Any = theirs.unwrapped
+            env.set_state(env.step_batch([action, action], env.get_state()).states[0])
+            env.set_state(state)
+            found = env.simulator.base.last_u
+            assert (found, found.dtype) == (expected.last_u, expected.last_u.dtype)
+            assert_same(env.get_image(), theirs.render())
+    theirs.close()
+
+
+def test_blocks_save_the_torques_dtype() -> None:
+    env = make("Pendulum-v1")
+    state = env.reset(seed=0).state
+    for kind in KINDS:
+        action = drawn(env.action_space, np.random.default_rng(6), kind)
+        blocks = env.step_batch([action] * 4, state).states
+        assert_same(blocks[2], env.step(action, state).state, kind)
+
+
+# Every backend
+
+CASES: dict[str, tuple[Any, dict[str, Any]]] = {
+    "Pendulum": ("Pendulum-v1", {}),
+    "Nested": (Nested, {}),
+    "Levers": (Levers, {}),
+    "sticky": ("Pendulum-v1", {"wrappers": [(StickyAction, 0.5)]}),
+}
+if "HalfCheetah-v5" in IDS:
+    CASES["HalfCheetah"] = ("HalfCheetah-v5", {})
+if importlib.util.find_spec("dm_control"):
+    CASES["walker"] = ("walker-walk", {})
+if "LunarLanderContinuous-v3" in IDS:
+    CASES["lander"] = ("LunarLanderContinuous-v3", {})
+
+
+def batch_of(env: Any, kind: str, lead: tuple[int, ...]) -> Any:
+    rng = np.random.default_rng(7)
+    space = env.action_space
+    if not isinstance(space, gymnasium.spaces.Dict):
+        actions = drawn(space, rng, kind, lead)
+        # What Levers is given it shows, as whole numbers of at least 0.
+        return np.abs(actions) if "int" in kind else actions
+    moves = drawn(space["move"], rng, kind, lead)
+    picks = rng.integers(0, 3, lead)
+    if len(lead) == 1:
+        return [{"move": move, "pick": pick} for move, pick in zip(moves, picks, strict=True)]
+    return [
+        [{"move": m, "pick": p} for m, p in zip(*row, strict=True)]
+        for row in zip(moves, picks, strict=True)
+    ]
+
+
+@pytest.mark.parametrize("which", CASES)
+def test_every_backend_gives_the_same_bytes(cluster: Any, which: str) -> None:
+    name, kwargs = CASES[which]
+    envs = {backend: make_on(backend, name, **kwargs) for backend in BACKENDS}
+    serial = envs["serial"]
+    states = reached(serial, 7, every=2)
+    kinds = ["int64", "int8"] if which == "Levers" else ["float64", "float16", "float32", "list"]
+    for kind in kinds:
+        actions, plans = batch_of(serial, kind, (7,)), batch_of(serial, kind, (7, 3))
+        expected = serial.step_batch(actions, states)
+        rolled = serial.rollout_batch(plans, states, return_observations=True)
+        for index in (0, 5):
+            single = serial.step(actions[index], states[index])
+            assert_same(expected.states[index], single.state, kind)
+            assert expected.rewards[index] == single.reward
+        for env in envs.values():
+            assert_same(env.step_batch(actions, states), expected, kind)
+            assert_same(env.rollout_batch(plans, states, return_observations=True), rolled, kind)
+    for env in envs.values():
+        env.close()
+
+
+@pytest.mark.parametrize("policy", ["pass", "raise", "clip"])
+def test_the_option_holds_on_every_backend_and_is_kept_by_clones(cluster: Any, policy: str) -> None:
+    for backend in BACKENDS:
+        first = make_on(backend, "Pendulum-v1", out_of_bounds=policy)
+        for env in (first, first.clone()):
+            state = env.reset(seed=0).state
+            if policy == "raise":
+                with pytest.raises(ActionError, match=r"\[9.0\] is not in"):
+                    env.step([9.0])
+                with pytest.raises(ActionError, match="row 1"):
+                    env.step_batch([[1.0], [9.0], [1.0]], state)
+                env.step([2.0])
+                continue
+            batch = env.step_batch([[9.0], [2.0], [1.0]], state)
+            assert_same(batch.obs[0], batch.obs[1])
+            assert_same(env.step([9.0], state).obs, batch.obs[0])
+        first.close()
+        env.close()
+
+
+def test_clipping_comes_before_the_environment() -> None:
+    state, costs = None, []
+    for policy in ("pass", "clip"):
+        with plangym_like.make("MountainCarContinuous-v0", out_of_bounds=policy) as env:
+            state = env.reset(seed=0).state
+            costs.append(env.step([3.0], state).reward)
+            assert env.step_batch([[3.0]] * 2, state).rewards.tolist() == [costs[-1]] * 2
+    # Gymnasium makes the car pay for what was asked, not for what it got.
+    assert np.allclose(costs, [-0.9, -0.1])
+
+
+def test_the_option_is_one_of_three() -> None:
+    with pytest.raises(InputError, match="'pass', 'raise' or 'clip'"):
+        plangym_like.make("Pendulum-v1", out_of_bounds="wrap")
+    with pytest.raises(InputError, match="'pass', 'raise' or 'clip'"):
+        plangym_like.make("Pendulum-v1", n_workers=2, out_of_bounds=None)
+
+
+def test_what_no_environment_computes_with_is_refused() -> None:
+    with plangym_like.make("Pendulum-v1") as env:
+        for action in ([np.nan], [np.inf], [-np.inf], 1.0, [1.0, 1.0], ["a"], [None], [True]):
+            with pytest.raises(ActionError):
+                env.step(action)
+            with pytest.raises(ActionError):
+                env.step_batch([action, action])
+
+
+def test_what_an_environment_says_of_an_action_is_said() -> None:
+    with plangym_like.make("MountainCarContinuous-v0") as env:
+        state = env.reset(seed=0).state
+        with pytest.raises(OverflowError):
+            env.step([1e300])
+        with pytest.raises(OverflowError):
+            env.step_batch([[0.5], [1e300]], state)
+
+
+# Joysticks
+
+
+@pytest.mark.parametrize("kind", ["float32", "float64", "list"])
+def test_continuous_atari(kind: str) -> None:
+    import ale_py
+
+    gymnasium.register_envs(ale_py)
+    kwargs = {"continuous": True, "obs_type": "ram"}
+    theirs = gymnasium.make("ALE/Breakout-v5", repeat_action_probability=0.0, **kwargs)
+    env = plangym_like.make("ALE/Breakout-v5", **kwargs)
+    obs, _ = theirs.reset(seed=2)
+    assert_same(env.reset(seed=2).obs, obs)
+    rng = np.random.default_rng(8)
+    for _ in range(40):
+        numbers = rng.uniform([0, -4, -0.5], [1, 4, 1.5])
+        action = numbers.tolist() if kind == "list" else numbers.astype(kind)
+        expected = theirs.step(np.asarray(action, np.float32))  # it takes no other dtype
+        found = env.step(action)
+        assert_same(found.obs, expected[0])
+        assert found[1:4] == expected[1:4]
+    theirs.close()
+    env.close()
+
+
+# Replay
+
+
+def test_a_replayed_episode_of_any_dtype_fits_its_row() -> None:
+    pytest.importorskip("Box2D", reason="Box2D has no wheel here")
+    for kind in ("float64", "float32", "list"):
+        with plangym_like.make("LunarLanderContinuous-v3", replay_capacity=60) as env:
+            state = env.reset(seed=0).state
+            rng = np.random.default_rng(9)
+            actions = [np.clip(drawn(env.action_space, rng, "float64"), -1, 1) for _ in range(60)]
+            if kind == "float32":
+                actions = [action.astype(np.float32) for action in actions]
+            for action in actions:
+                state = env.step_batch([action.tolist() if kind == "list" else action], state)[0][0]
+            assert env.view_state(state)["n_actions"] == 60
+            end = env.rollout_batch([actions], env.reset(seed=0).state)
+            assert_same(end.states[0], state)

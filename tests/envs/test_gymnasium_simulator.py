@@ -1,0 +1,285 @@
+"""What all of Gymnasium's environments share: time limits, rewards, and what is observed."""
+
+import warnings
+from functools import partial
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+from conftest import BACKENDS, make_on
+from gymnasium import spaces
+from gymnasium.wrappers import PassiveEnvChecker, TimeLimit
+
+import plangym_like
+from plangym_like.errors import InputError, ObservationError, RewardError
+
+# Arguments of gymnasium.make
+
+
+def steps_until_truncated(env: Any, action: Any = 0, most: int = 600) -> int | None:
+    env.reset(seed=0)
+    for count in range(1, most):
+        if env.step(action).truncated:
+            return count
+    return None
+
+
+@pytest.mark.parametrize("name", ["MountainCar-v0", "ALE/Breakout-v5", "FrozenLake-v1"])
+@pytest.mark.parametrize("backend", ["serial", "isolated"])
+def test_max_episode_steps_is_heard(name: str, backend: str) -> None:
+    kwargs = {"is_slippery": False} if name == "FrozenLake-v1" else {}
+    env = make_on(backend, name, max_episode_steps=7, autoreset=False, **kwargs)
+    assert steps_until_truncated(env) == 7
+    copy = env.clone()
+    assert steps_until_truncated(copy) == 7
+    state = env.reset(seed=0).state
+    plan = env.rollout_batch(np.zeros((2, 9), int), state)
+    assert plan.truncateds[0].tolist() == [False] * 6 + [True] * 3
+    env.close()
+    copy.close()
+
+
+def test_the_limit_of_an_id_is_left_out_unless_asked_for() -> None:
+    for kwargs, limit in (
+        ({}, None),
+        ({"remove_time_limit": True}, None),
+        ({"remove_time_limit": False}, 200),
+        ({"remove_time_limit": False, "max_episode_steps": 9}, 9),
+        ({"max_episode_steps": -1}, None),
+        ({"max_episode_steps": None}, None),
+    ):
+        with plangym_like.make("MountainCar-v0", autoreset=False, **kwargs) as env:
+            assert steps_until_truncated(env) == limit, kwargs
+
+
+def test_two_wishes_that_contradict_each_other() -> None:
+    for name in ("MountainCar-v0", "ALE/Pong-v5"):
+        with pytest.raises(InputError, match="contradict"):
+            plangym_like.make(name, max_episode_steps=9, remove_time_limit=True)
+
+
+def test_the_limit_in_what_a_callable_makes_is_kept() -> None:
+    mine = partial(gymnasium.make, "MountainCar-v0", max_episode_steps=11)
+    for kwargs, limit in (({}, 11), ({"remove_time_limit": True}, None)):
+        with plangym_like.make(mine, autoreset=False, **kwargs) as env:
+            assert steps_until_truncated(env) == limit
+
+
+def test_the_limit_in_a_wrapper_is_kept() -> None:
+    wrappers = [(TimeLimit, 5)]
+    for more in ({}, {"remove_time_limit": True}, {"remove_time_limit": False}):
+        with plangym_like.make("MountainCar-v0", wrappers=wrappers, autoreset=False, **more) as env:
+            assert steps_until_truncated(env) == 5
+
+
+@pytest.mark.parametrize("name", ["CartPole-v1", "ALE/Breakout-v5"])
+def test_the_checker_can_be_had(name: str) -> None:
+    # In Gymnasium, None stands for what the id registers.
+    for kwargs, checked in (
+        ({}, False),
+        ({"disable_env_checker": True}, False),
+        ({"disable_env_checker": False}, True),
+        ({"disable_env_checker": None}, True),
+    ):
+        with plangym_like.make(name, **kwargs) as env:
+            assert (PassiveEnvChecker.__name__ in env.simulator.wrapper_names()) == checked
+            env.reset(seed=0)
+            env.step(1)
+
+
+def test_an_argument_that_nobody_knows_is_an_error() -> None:
+    for name in ("CartPole-v1", "ALE/Breakout-v5"):
+        with pytest.raises(TypeError, match="additional_wrappers"):
+            plangym_like.make(name, additional_wrappers=[])
+
+
+# Environments that say something odd
+
+GOOD = np.array([1, 2], np.uint8)
+
+
+class Odd(gymnasium.Env):
+    """Action 0 is harmless; action 1 gives what it was told to give."""
+
+    action_space = spaces.Discrete(2)
+    observation_space: Any = spaces.Box(0, 255, (2,), np.uint8)
+
+    def __init__(self, obs: Any = GOOD, reward: Any = 1.0) -> None:
+        self.obs, self.reward = obs, reward
+
+    def reset(self, *, seed: Any = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        return self.usual(), {}
+
+    def usual(self) -> Any:
+        return GOOD.copy()
+
+    def step(self, action: Any) -> Any:
+        if action:
+            return self.obs, self.reward, False, False, {}
+        return self.usual(), 1.0, False, False, {}
+
+
+class OddNest(Odd):
+    observation_space = spaces.Dict(a=spaces.Tuple((spaces.Discrete(3), Odd.observation_space)))
+
+    def usual(self) -> Any:
+        return {"a": (1, GOOD.copy())}
+
+
+class Rewarding(Odd):
+    """All rewards are what it was told to give."""
+
+    def step(self, action: Any) -> Any:
+        return self.usual(), self.reward, False, False, {}
+
+
+ODD_OBSERVATIONS: list[Any] = [
+    [300, 1],
+    np.array([300, 1]),
+    None,
+    7,
+    np.array([7], np.uint8),
+    np.array([0.5, 1.0]),
+    "ab",
+]
+
+
+@pytest.mark.parametrize("obs", ODD_OBSERVATIONS, ids=str)
+@pytest.mark.parametrize("kind", [Odd, OddNest])
+def test_an_observation_that_does_not_fit_its_space(kind: Any, obs: Any) -> None:
+    given = {"a": (1, obs)} if kind is OddNest else obs
+    with plangym_like.make(partial(kind, given), snapshot="pickle") as env:
+        state = env.reset(seed=0).state
+        for _ in range(2):
+            good = env.step_batch([0, 0], state)
+            assert good.rewards.tolist() == [1, 1]
+            with pytest.raises(ObservationError) as caught:
+                env.step_batch([0, 0, 1], state)
+            assert "(in row 2 of a batch of 3)" in caught.value.__notes__
+            assert str(caught.value).startswith("obs['a'][1]: ") == (kind is OddNest)
+            with pytest.raises(ObservationError) as caught:
+                env.rollout_batch([[0, 0], [0, 1]], state, return_observations=True)
+            assert "(in row 1 of a batch of 2)" in caught.value.__notes__
+        masked = env.step_batch([0, 1, 0], state, on_error="mask")
+        assert masked.infos.failed.tolist() == [False, True, False]
+        # A single step gives what the environment gave, as in Gymnasium.
+        assert str(env.step(1).obs) == str(given)
+
+
+@pytest.mark.parametrize(
+    "obs",
+    [{}, {"a": (1, GOOD), "b": 1}, {"b": (1, GOOD)}, {"a": (1,)}, {"a": (1, GOOD, 2)}, {"a": 1}],
+    ids=str,
+)
+def test_a_nest_that_is_another(obs: Any) -> None:
+    with plangym_like.make(partial(OddNest, obs), snapshot="pickle") as env:
+        state = env.reset(seed=0).state
+        with pytest.raises(ObservationError):
+            env.step_batch([0, 1], state)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_every_backend_refuses_it(cluster: Any, backend: str) -> None:
+    env = make_on(backend, partial(OddNest, {"a": (1, [300, 1])}), snapshot="pickle")
+    state = env.reset(seed=0).state
+    with pytest.raises(ObservationError, match=r"^obs\['a'\]\[1\]: .* holds 300") as caught:
+        env.step_batch([0, 0, 0, 1, 0, 0], state)
+    assert caught.value.path == ("a", 1)
+    assert [note for note in caught.value.__notes__ if "row 3 " in note]
+    assert env.step_batch([0] * 6, state).obs["a"][1].tolist() == [[1, 2]] * 6
+    env.close()
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize(
+    ("reward", "told"),
+    [
+        (np.array([1.0, 2.0]), r"shape \(2,\).*LinearReward"),
+        ([1.0, 2.0], r"shape \(2,\).*LinearReward"),
+        (np.zeros(0), r"shape \(0,\)"),
+        (None, "None, which is not a number"),
+        ("1.5", "'1.5', which is not a number"),
+        (1j, "1j, which is not a number"),
+        ({"a": 1.0}, "which is not a number"),
+    ],
+    ids=str,
+)
+def test_a_reward_that_is_not_one_number(
+    cluster: Any, backend: str, reward: Any, told: str
+) -> None:
+    env = make_on(backend, partial(Rewarding, reward=reward), snapshot="pickle")
+    state = env.reset(seed=0).state
+    for call in (
+        lambda: env.step(0),
+        lambda: env.step_batch([0, 0, 0], state),
+        lambda: env.rollout_batch([[0, 0]] * 3, state),
+    ):
+        with pytest.raises(RewardError, match=told):
+            call()
+    env.close()
+
+
+@pytest.mark.parametrize(
+    "reward",
+    [2, 2.0, np.float32(2), np.float64(2), np.int8(2), np.array(2.0), np.array([2.0]), [2]],
+    ids=repr,
+)
+def test_a_reward_that_is_one_number(reward: Any) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with plangym_like.make(partial(Rewarding, reward=reward), snapshot="pickle") as env:
+            state = env.reset(seed=0).state
+            single = env.step(0, dt=3)
+            assert type(single.reward) is float and single.reward == 6.0
+            assert env.step_batch([0, 1], state).rewards.tolist() == [2.0, 2.0]
+    with plangym_like.make(partial(Rewarding, reward=True), snapshot="pickle") as env:
+        assert env.step(0).reward == 1.0
+
+
+# Environments that step many states at once
+
+
+class Many(Odd):
+    """Says what is odd in ``step_states`` only, and only after the trials."""
+
+    observation_space = spaces.Box(0, 255, (2,), np.uint8)
+
+    def __init__(self, obs: Any = GOOD, reward: Any = 1.0) -> None:
+        super().__init__(obs, reward)
+        self.place = np.zeros(1)
+
+    def save_state(self) -> Any:
+        return self.place.copy()
+
+    def load_state(self, saved: Any) -> None:
+        self.place = saved
+
+    def step(self, action: Any) -> Any:
+        return self.usual(), 1.0, False, False, {}
+
+    def step_states(self, states: Any, actions: Any) -> Any:
+        count, ended = len(states), np.zeros(len(states), bool)
+        obs, rewards = np.tile(GOOD, (count, 1)), np.ones(count)
+        if count == 5:
+            obs = obs if self.obs is GOOD else np.asarray(self.obs)
+            rewards = rewards if type(self.reward) is float else np.asarray(self.reward)
+        return states, obs, rewards, ended, ended
+
+
+@pytest.mark.parametrize("obs", [300, [7], np.full((5, 2), 300), np.full((5, 2), 0.5)], ids=str)
+def test_step_states_gives_observations_that_do_not_fit(obs: Any) -> None:
+    with plangym_like.make(partial(Many, obs)) as env:
+        state = env.reset(seed=0).state
+        assert env.step_batch([0] * 4, state).obs.tolist() == [[1, 2]] * 4
+        with pytest.raises(ObservationError):
+            env.step_batch([0] * 5, state)
+
+
+def test_step_states_gives_rewards_of_another_shape() -> None:
+    for reward in (np.ones(1), np.ones((5, 2)), np.array(1.0)):
+        with plangym_like.make(partial(Many, reward=reward)) as env:
+            state = env.reset(seed=0).state
+            with pytest.raises(RewardError, match="for 5 rows"):
+                env.step_batch([0] * 5, state)
