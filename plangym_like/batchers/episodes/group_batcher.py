@@ -242,9 +242,9 @@ class GroupBatcher:
         if reply.pieces:
             self._harvest.add(reply.pieces, self._slots[group])
         if reply.finished:
-            self._unfinished.discard(group)
             self._num_running[group] = reply.n_running
             self._read[group] = freed
+            self._unfinished.discard(group)
             return
         if reply.layout is not None:
             # With as many slots as lanes, a lane that has filled one always gets another.
