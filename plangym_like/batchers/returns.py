@@ -146,8 +146,8 @@ def pyt_multistep(
     """Return what `n_lookahead` steps earned and the estimate after them.
 
     ``G[t, n] = rho[t] * (rew[t] + gamma * G[t + 1, n - 1])`` and ``G[t, 0] = val[t]``, without
-    ``G[t + 1]`` where ``fin[t]`` (Sutton and Barto 2018, sections 7.1 and 7.4). ``None`` looks ahead
-    to the end of the fragment, which gives `pyt_returns`.
+    ``G[t + 1]`` where ``fin[t]`` (Sutton and Barto 2018, sections 7.1 and 7.4). ``None`` looks
+    ahead to the end of the fragment, which gives `pyt_returns`.
     """
     if n_lookahead is not None and n_lookahead < 1:
         raise InputError(f"n_lookahead is at least 1, or None, got {n_lookahead}")

@@ -13,12 +13,15 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from plangym_like.batchers.engine.nests import map_nest
 from plangym_like.errors import ActionError, InputError
 
 _NUMERIC_KINDS = "biufc"
 
 
-def as_fitting(value: Any, shape: tuple[int, ...], dtype: np.dtype[Any], place: str) -> NDArray[Any]:
+def as_fitting(
+    value: Any, shape: tuple[int, ...], dtype: np.dtype[Any], place: str
+) -> NDArray[Any]:
     """Return `value` as an array of exactly this shape and dtype.
 
     Parameters
@@ -38,7 +41,9 @@ def as_fitting(value: Any, shape: tuple[int, ...], dtype: np.dtype[Any], place: 
     """
     array = as_numbers(value)
     if array is None:
-        raise InputError(f"{place} must be numbers of shape {shape} and dtype {dtype}, got {value!r}")
+        raise InputError(
+            f"{place} must be numbers of shape {shape} and dtype {dtype}, got {value!r}"
+        )
     if array.shape != shape:
         raise InputError(f"{place} must have the shape {shape}, got the shape {array.shape}")
     if array.dtype == dtype:
@@ -152,6 +157,16 @@ def as_actions(
             f"{value.max()}, which {dtype} cannot hold"
         )
     return cast
+
+
+def copy_actions(rows: Any, value: Any) -> None:
+    """Copy an actor's actions into a nest of tensors, as `as_actions` has them."""
+    if type(rows) is not torch.Tensor:
+        map_nest(copy_actions, rows, value)
+    elif type(value) is torch.Tensor and value.dtype is rows.dtype and value.shape == rows.shape:
+        rows.copy_(value)
+    else:
+        rows.copy_(as_actions(value, rows.shape, rows.dtype, "the actor's actions"))
 
 
 def _widens(dtype: torch.dtype, target: torch.dtype) -> bool:

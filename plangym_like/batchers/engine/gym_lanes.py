@@ -66,7 +66,8 @@ class GymLanes(Lanes):
         try:
             obs, self.infos[lane] = self.envs[lane].reset(seed=seed, options=options)
         except BaseException as error:
-            raise _noted(error, f"raised while lane {lane} was reset")
+            _note(error, f"raised while lane {lane} was reset")
+            raise
         return obs
 
     def step(
@@ -89,9 +90,9 @@ class GymLanes(Lanes):
                 if type(reward) not in _NUMBERS:
                     reward = as_fitting(reward, (), rewards.dtype, f"lane {lane}'s reward")
                 if type(ended) not in _FLAGS:
-                    ended = as_fitting(ended, (), terminated.dtype, f"lane {lane}'s terminated")
+                    ended = _as_flag(ended, f"lane {lane}'s terminated")
                 if type(cut) not in _FLAGS:
-                    cut = as_fitting(cut, (), truncated.dtype, f"lane {lane}'s truncated")
+                    cut = _as_flag(cut, f"lane {lane}'s truncated")
                 rewards[lane], terminated[lane], truncated[lane] = reward, ended, cut
                 if (
                     plain
@@ -103,19 +104,25 @@ class GymLanes(Lanes):
                 else:
                     put_fitting(obs, lane, value)
         except BaseException as error:
-            raise _noted(error, f"raised while lane {lane} was stepped")
+            _note(error, f"raised while lane {lane} was stepped")
+            raise
 
 
-def _noted(error: BaseException, note: str) -> BaseException:
-    """Return what is raised for an environment's error: the error, with a note.
+def _as_flag(value: Any, place: str) -> bool:
+    return bool(as_fitting(value, (), np.dtype(bool), place))
 
-    A `StopIteration` would end the loop that takes what is collected as if all was done.
+
+def _note(error: BaseException, note: str) -> None:
+    """Add a note to what an environment raised.
+
+    `StopIteration` is raised as a `RuntimeError`: it would end the loop that takes what is
+    collected, as if all was done.
     """
     if isinstance(error, StopIteration):
-        stopped, error = error, RuntimeError("an environment raised StopIteration")
-        error.__cause__ = stopped
+        failure = RuntimeError("an environment raised StopIteration")
+        failure.add_note(note)
+        raise failure from error
     error.add_note(note)
-    return error
 
 
 def _own(actions: Any, lane: int) -> Any:

@@ -95,7 +95,7 @@ def whole_seeds(seeds: Iterable[Any]) -> list[int | None]:
         except TypeError:
             number = -1
         if number is not None and number < 0:
-            raise InputError(f"a seed is a whole number of at least 0, got {seed!r}")
+            raise InputError(f"seeds are whole numbers of at least 0, got {seed!r}")
         whole.append(number)
     return whole
 

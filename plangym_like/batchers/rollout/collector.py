@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from plangym_like.batchers.engine.fitting import as_actions, copy_fitting
+from plangym_like.batchers.engine.fitting import copy_actions, copy_fitting
 from plangym_like.batchers.engine.lanes import Lanes
 from plangym_like.batchers.engine.nests import (
     Leaf,
@@ -257,7 +257,7 @@ class Collector:
             inputs = self._there((row.obs, act, rew, fin))
             answer, hx, info = actor.step(*inputs, hx=hx)
             act, rew, fin = row.act, row.rew, row.fin
-            _copy_actions(act, answer)
+            copy_actions(act, answer)
             if info.keys() != row.actor.keys():
                 raise InputError(
                     f"the actor's info has the keys {list(info)} now, and had {list(row.actor)} in "
@@ -366,16 +366,6 @@ def _copy(rows: Any, value: Any, name: str) -> None:
         raise InputError(
             f"the actor's {name!r} is another nest than at first: {_brief(value)}"
         ) from error
-
-
-def _copy_actions(rows: Any, value: Any) -> None:
-    if type(rows) is torch.Tensor:
-        if type(value) is torch.Tensor and value.dtype is rows.dtype and value.shape == rows.shape:
-            rows.copy_(value)
-        else:
-            rows.copy_(as_actions(value, rows.shape, rows.dtype, "the actor's actions"))
-        return
-    map_nest(_copy_actions, rows, value)
 
 
 def _like(flags: torch.Tensor, value: torch.Tensor) -> torch.Tensor:

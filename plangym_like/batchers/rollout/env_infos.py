@@ -1,9 +1,9 @@
 """The numbers in environments' infos: in columns, and beside them what a column cannot hold.
 
-Columns are made when a rollout begins, of what a reset and a step say. A number that comes later and
-does not fit (0.3 where there were whole numbers, or a key that was not there) travels beside the
-columns as an `Extra`, and `EnvInfos` makes the column wide enough for it when the fragment is put
-together. No value is ever rounded or cut down.
+Columns are made when a rollout begins, of what a reset and a step say. A number that comes later
+and does not fit (0.3 where there were whole numbers, or a key that was not there) travels beside
+the columns as an `Extra`, and `EnvInfos` makes the column wide enough for it when the fragment is
+put together. No value is ever rounded or cut down.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def layout_of_infos(infos: Mapping[Any, Any]) -> dict[Any, Any]:
 def note_infos(
     columns: Any, infos: Any, t: int, lane: int, extras: list[Extra], path: Path = ()
 ) -> None:
-    """Write what one lane said at step `t` into `columns`, and append what does not fit to `extras`.
+    """Write what one lane said at step `t` into `columns`, and what does not fit into `extras`.
 
     What is no number is passed over.
 
@@ -122,10 +122,11 @@ def _put_array(column: Any, t: int, lane: int, array: NDArray[Any]) -> bool:
             return False
         column[t, lane] = cast
         return True
-    cast = torch.from_numpy(array).to(column.dtype)
-    if not torch.equal(cast.to(torch.float64), torch.from_numpy(array).to(torch.float64)):
+    given = torch.from_numpy(array)
+    rounded = given.to(column.dtype)
+    if not _same_values(rounded, given):
         return False
-    column[t, lane] = cast
+    column[t, lane] = rounded
     return True
 
 
@@ -136,8 +137,8 @@ def _equal(one: NDArray[Any], other: NDArray[Any]) -> bool:
 
 def _other_shape(path: Path, lane: int, first: str, now: str) -> InputError:
     return InputError(
-        f"lane {lane}'s info {_named(path)} had {first} at the beginning, and {now} now. A fragment "
-        "holds arrays of one shape; give it one in the environment, or say infos=False"
+        f"lane {lane}'s info {_named(path)} had {first} at the beginning, and {now} now. A "
+        "fragment holds arrays of one shape; give it one in the environment, or say infos=False"
     )
 
 

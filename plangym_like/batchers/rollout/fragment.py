@@ -138,8 +138,8 @@ class Fragment(NamedTuple):
             return rewards.clone()
         if self.final is None or "value" not in self.actor:
             raise InputError(
-                "episodes were truncated, and nothing tells what they would have earned: that takes "
-                "keep_final=True and an actor whose info has a 'value'"
+                "episodes were truncated, and nothing tells what they would have earned: that "
+                "takes keep_final=True and an actor whose info has a 'value'"
             )
         value = self.final.value
         rewards = rewards.to(torch.promote_types(rewards.dtype, value.dtype), copy=True)

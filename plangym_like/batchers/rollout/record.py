@@ -146,7 +146,9 @@ class Record:
         """Forget the final observations of what was here before."""
         self._num_final = self._final["count"][0] = 0
 
-    def keep_final(self, t: int, lanes: NDArray[np.intp], value: torch.Tensor | None, hx: Any) -> None:
+    def keep_final(
+        self, t: int, lanes: NDArray[np.intp], value: torch.Tensor | None, hx: Any
+    ) -> None:
         """Note what step `t` has led `lanes` to, where their episodes ended.
 
         Parameters
