@@ -142,14 +142,14 @@ def as_actions(
         The shape is another, or the dtype cannot hold the values. Real numbers are rounded to the
         precision of a real `dtype`; whole numbers must keep their values.
     """
+    if value.dtype is dtype and value.shape == shape:
+        return value.detach().cpu()
     if value.shape != shape or not torch.can_cast(value.dtype, dtype):
         raise ActionError(
             f"{place} must be a tensor {tuple(shape)} {dtype}, got {tuple(value.shape)} "
             f"{value.dtype}"
         )
     value = value.detach().cpu()
-    if value.dtype is dtype:
-        return value
     cast = value.to(dtype)
     if not dtype.is_floating_point and not torch.equal(cast.to(value.dtype), value):
         raise ActionError(

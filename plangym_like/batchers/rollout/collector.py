@@ -322,8 +322,10 @@ class Collector:
         They are 0 where an episode terminated; ``None`` stands for zeros.
         """
         row = record.rows[t]
+        if not np.count_nonzero(row.truncated) or "value" not in row.actor:
+            return None
         cut = row.truncated & ~row.terminated
-        if "value" not in row.actor or not np.count_nonzero(cut[ended]):
+        if not np.count_nonzero(cut[ended]):
             return None
         obs = take(record.memory["obs"], slice(t + 1, t + 2))
         # What is observed there is not the first of a new episode.

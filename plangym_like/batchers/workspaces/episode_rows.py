@@ -49,8 +49,9 @@ class EpisodeRows:
     Attributes
     ----------
     last : Row or None
-        What was written last; ``None`` where a step or reset did not come to its end, so that
-        nobody knows where the lanes stand.
+        What was written last; ``None`` where a step or reset did not come to its end.
+    standing : int
+        For whoever uses this: the number of the row where the lanes stand, 0 where nobody knows.
     keeps_last : bool
         Whether the last observation of an episode is in some row.
     done, timestep : array ``(B,)``
@@ -62,6 +63,7 @@ class EpisodeRows:
         self._autoreset = autoreset
         self.keeps_last = include_last_state or not autoreset
         self.last: Row | None = None
+        self.standing = 0
         self.done = np.zeros(lanes.num_lanes, bool)
         self.timestep = np.zeros(lanes.num_lanes, np.int64)
         self._rewards = np.zeros(lanes.num_lanes)

@@ -132,8 +132,6 @@ class ParallelGymAgent(Agent):
         self._strip: Strip | None = None
         self._whose: Callable[[], Workspace | None] = lambda: None
         self._seeds: tuple[int, ...] | None = None
-        # The number of the row where the environments stand; 0 where nobody knows.
-        self._standing = 0
         # Its device is where this agent was moved to.
         self.register_buffer("_place", torch.empty(0), persistent=False)
         self.seed(seed)
@@ -147,7 +145,7 @@ class ParallelGymAgent(Agent):
         """
         (group,) = seed_groups(seed, [self.num_envs])
         self._seeds = group.lanes
-        self._standing = 0
+        self._rows.standing = 0
         return self
 
     def forward(self, t: int, **kwargs: Any) -> None:
@@ -163,17 +161,17 @@ class ParallelGymAgent(Agent):
         workspace, rows = self._board(), self._rows
         if t == 0:
             self._rewind(workspace, t)
-            if not self._standing:
+            if not rows.standing:
                 # A row that was left halfway may be in it.
                 self._strip = None
-            self._standing = 0
+            rows.standing = 0
             rows.begin(self._seeds, lambda: self._blank(workspace, t))
             ended = rows.done
         else:
             self._check_standing(workspace, t - 1)
             values = (self._action(t - 1, *expected) for expected in self._actions)
             actions = rebuild(rows.lanes.action, values)
-            self._standing = 0
+            rows.standing = 0
             self._rewind(workspace, t)
             ended = rows.done.copy()
             rows.step(actions, self._blank(workspace, t))
@@ -184,7 +182,9 @@ class ParallelGymAgent(Agent):
             self._move_reward(workspace, t, ended)
         number = next(_numbers)
         workspace.sign(self.output + "timestep", t, number)
-        self._seeds, self._standing = None, number
+        if t == 0:
+            self._seeds = None
+        rows.standing = number
 
     def _rewind(self, workspace: Workspace, t: int) -> None:
         if workspace.has(self.output + "timestep", t):
@@ -192,14 +192,15 @@ class ParallelGymAgent(Agent):
 
     def _check_standing(self, workspace: Workspace, t: int) -> None:
         """Refuse to go on at `t` from anything but what the environments wrote last."""
-        if not self._standing:
+        standing = self._rows.standing
+        if not standing:
             raise InputError(
                 f"environments begin at time 0; this call is for time {t + 1}. They have not begun "
                 "yet, or their last step was stopped halfway"
             )
         name = self.output + "timestep"
         origin = workspace.origin(name, t)
-        if origin == self._standing or not workspace.has(name, t):
+        if origin == standing or not workspace.has(name, t):
             return
         if origin is None and self._is_last_row(workspace, t):
             return
