@@ -97,7 +97,7 @@ class GymLanes(Lanes):
                 if (
                     plain
                     and type(value) is np.ndarray
-                    and value.dtype == dtype
+                    and value.dtype is dtype
                     and value.shape == shape
                 ):
                     obs[lane] = value

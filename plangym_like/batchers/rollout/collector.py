@@ -344,8 +344,11 @@ class Collector:
         row.truncated[frozen] = last.truncated[frozen]
 
     def _note_infos(self, env: Any, t: int, live: NDArray[np.intp] | None) -> None:
+        infos = self.lanes.infos
         for lane in range(self.lanes.num_lanes) if live is None else live:
-            note_infos(env, self.lanes.infos[lane], t, int(lane), self._extras)
+            info = infos[lane]
+            if info:
+                note_infos(env, info, t, int(lane), self._extras)
 
     def _reset_hx(self, lanes: Any, hx: Any) -> Any:
         fresh = self._actor.reset(lanes, hx)
