@@ -47,13 +47,14 @@ class Actor(BaseActorModule):
 def a2c_loss(batch: Fragment, actor: Actor, gamma: float, trace: float) -> torch.Tensor:
     """Return the loss of policy and critic, less a little entropy."""
     state = batch.state
-    rew = state.rew.clone()
-    if len(batch.final.t):
-        # An episode that was cut off would have gone on: count what the critic expects of it.
-        cut = (state.truncated & ~state.terminated)[batch.final.t, batch.final.lane]
-        rew[batch.final.t, batch.final.lane] += gamma * cut * actor.value(batch.final.obs)
     advantage = pyt_gae(
-        rew, state.fin, batch.actor["value"], gamma=gamma, C=trace, bootstrap=batch.bootstrap
+        # An episode that was cut off would have gone on: count what the critic expects of it.
+        batch.rewards(gamma),
+        state.fin,
+        batch.actor["value"],
+        gamma=gamma,
+        C=trace,
+        bootstrap=batch.bootstrap,
     )
     _, _, info = actor(*batch.inputs(), hx=batch.hx)
     log_pi = info["logits"].gather(-1, state.act.unsqueeze(-1)).squeeze(-1)

@@ -4,7 +4,9 @@
 
 Again and again: play a batch of whole episodes with the policy as it is, then make each action more
 likely by how much better the rest of its episode went than is usual at that step. (R. Williams,
-"Simple statistical gradient-following algorithms", 1992; the usual is the batch's mean.) Then the
+"Simple statistical gradient-following algorithms", 1992; the usual is the batch's mean.) The limit
+of 500 steps is part of the task here: there is no critic that could say what would come after it,
+and an episode is compared with others at the same step, which have as many steps left. Then the
 policy is judged by the mean return of 100 new episodes in which it takes no chances.
 """
 

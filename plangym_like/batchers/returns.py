@@ -1,23 +1,30 @@
 """Returns, advantages and their estimates, over fragments; in torch and in NumPy.
 
 All take time first: ``rew[t]`` and ``fin[t]`` are what the action of step t earned and whether it
-ended the episode, ``val[t]`` is the estimate before it, and `bootstrap` the estimate after the
-last step: a number, or of the shape of one step. `gamma` discounts. Trailing axes beyond those of
-`fin` are broadcast. ``omega[t]`` is the log of the importance weight of the action, target over
-behaviour; weights are clipped at `r_bar` and `c_bar`. Nothing is changed in place, and no gradients
-flow.
+ended the episode (of any dtype: what is not 0 is true), ``val[t]`` is the estimate before it, and
+`bootstrap` the estimate after the last step: a number, or of the shape of one step. `gamma`
+discounts. Trailing axes beyond those of `fin` are broadcast. ``omega[t]`` is the log of the
+importance weight of the action, target over behaviour; weights are clipped at `r_bar` and `c_bar`.
+Results have the widest of the dtypes of `rew`, `val`, `bootstrap` and `omega`, and a real one.
+Nothing is changed in place, and no gradients flow.
 
-``pyt_`` takes tensors, ``npy_`` arrays; the numbers are the same.
+Nothing is added where an episode was cut off: `plangym_like.batchers.rollout.Fragment.rewards` has
+rewards in which what would have come after such a step is counted.
+
+``pyt_`` takes tensors, ``npy_`` arrays; the numbers are the same. All raise `InputError` for shapes
+that do not fit together.
 """
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import torch
 from numpy.typing import NDArray
 
 from plangym_like.batchers.sampling import multinomial
+from plangym_like.errors import InputError
 
 Array = NDArray[Any]
 
@@ -48,15 +55,17 @@ def pyt_returns(
 ) -> torch.Tensor:
     """Return what was earned from each step on, discounted.
 
-    ``G[t] = rew[t] + gamma * rho[t] * G[t + 1]``, the second term 0 where ``fin[t]``; ``rho`` is
-    ``min(exp(omega), r_bar)``, or 1 without `omega`; ``G[T]`` is `bootstrap`.
+    ``G[t] = rho[t] * (rew[t] + gamma * G[t + 1])``, without ``G[t + 1]`` where ``fin[t]``; ``rho``
+    is ``min(exp(omega), r_bar)``, or 1 without `omega`; ``G[T]`` is `bootstrap`. With `omega` it is
+    per-decision importance sampling (Precup, Sutton and Singh 2000; Sutton and Barto 2018, section
+    7.4): each reward is weighted by all actions up to its own.
 
     >>> rew, fin = torch.tensor([1.0, 1.0, 1.0]), torch.tensor([False, True, False])
     >>> pyt_returns(rew, fin, gamma=0.5, bootstrap=10.0)
     tensor([1.5000, 1.0000, 6.0000])
     """
-    carry = _carry(rew, fin, gamma, _clipped(omega, r_bar))
-    return _accumulate(rew, carry, _after(rew, bootstrap))
+    rew, _, after, rho = _operands(rew, None, bootstrap, omega, r_bar)
+    return _accumulate(rho * rew, rho * _carry(rew, fin, gamma), after)
 
 
 @torch.no_grad()
@@ -72,13 +81,12 @@ def pyt_deltas(
 ) -> torch.Tensor:
     """Return the errors of the estimates after one step.
 
-    ``rho[t] * (rew[t] + gamma * val[t + 1] - val[t])``, without ``val[t + 1]`` where ``fin[t]``.
+    ``rho[t] * (rew[t] + gamma * val[t + 1] - val[t])``, without ``val[t + 1]`` where ``fin[t]``;
+    ``rho`` as in `pyt_returns` (Espeholt et al. 2018, below equation 1).
     """
-    carry = _carry(rew, fin, gamma, None)
-    after = torch.cat((val[1:], _after(val, bootstrap)[None]))
-    deltas = rew + carry * after - val
-    rho = _clipped(omega, r_bar)
-    return deltas if rho is None else deltas * _like(rho, rew)
+    rew, val, after, rho = _operands(rew, val, bootstrap, omega, r_bar)
+    following = torch.cat((val[1:], after[None]))
+    return rho * (rew + _carry(rew, fin, gamma) * following - val)
 
 
 @torch.no_grad()
@@ -91,13 +99,13 @@ def pyt_gae(
     C: float,
     bootstrap: torch.Tensor | float = 0.0,
 ) -> torch.Tensor:
-    """Return generalised advantage estimates (Schulman et al. 2016, `C` is their lambda).
+    """Return generalised advantage estimates (Schulman et al. 2016, eq. 16; `C` is their lambda).
 
     ``A[t] = delta[t] + gamma * C * A[t + 1]``, the second term 0 where ``fin[t]``. With ``C=1`` it
     is the return minus `val`, with ``C=0`` it is `pyt_deltas`.
     """
     deltas = pyt_deltas(rew, fin, val, gamma=gamma, bootstrap=bootstrap)
-    return _accumulate(deltas, _carry(rew, fin, gamma * C, None), torch.zeros_like(deltas[-1]))
+    return _accumulate(deltas, _carry(deltas, fin, gamma * C), _nothing(deltas))
 
 
 @torch.no_grad()
@@ -112,15 +120,15 @@ def pyt_vtrace(
     r_bar: float | None = 1.0,
     c_bar: float | None = 1.0,
 ) -> torch.Tensor:
-    """Return V-trace targets of the estimates (Espeholt et al. 2018, section 4.1).
+    """Return V-trace targets of the estimates (Espeholt et al. 2018, remark 1 in section 4.1).
 
     ``v[t] = val[t] + delta[t] + gamma * c[t] * (v[t + 1] - val[t + 1])``, the last term 0 where
     ``fin[t]``; ``delta`` as in `pyt_deltas` with `r_bar`, and ``c`` is ``min(exp(omega), c_bar)``.
     With ``omega=0`` it is the return.
     """
     deltas = pyt_deltas(rew, fin, val, gamma=gamma, bootstrap=bootstrap, omega=omega, r_bar=r_bar)
-    carry = _carry(rew, fin, gamma, _clipped(omega, c_bar))
-    return val + _accumulate(deltas, carry, torch.zeros_like(deltas[-1]))
+    rew, val, _, see = _operands(rew, val, bootstrap, omega, c_bar)
+    return val + _accumulate(deltas, see * _carry(rew, fin, gamma), _nothing(deltas))
 
 
 @torch.no_grad()
@@ -137,13 +145,16 @@ def pyt_multistep(
 ) -> torch.Tensor:
     """Return what `n_lookahead` steps earned and the estimate after them.
 
-    ``None`` looks ahead to the end of the fragment, which gives `pyt_returns`.
+    ``G[t, n] = rho[t] * (rew[t] + gamma * G[t + 1, n - 1])`` and ``G[t, 0] = val[t]``, without
+    ``G[t + 1]`` where ``fin[t]`` (Sutton and Barto 2018, sections 7.1 and 7.4). ``None`` looks
+    ahead to the end of the fragment, which gives `pyt_returns`.
     """
-    carry = _carry(rew, fin, gamma, _clipped(omega, r_bar))
-    after = _after(val, bootstrap)[None]
-    targets = val
-    for _ in range(min(n_lookahead or len(rew), len(rew))):
-        targets = rew + carry * torch.cat((targets[1:], after))
+    if n_lookahead is not None and n_lookahead < 1:
+        raise InputError(f"n_lookahead is at least 1, or None, got {n_lookahead}")
+    rew, targets, after, rho = _operands(rew, val, bootstrap, omega, r_bar)
+    earned, carry = rho * rew, rho * _carry(rew, fin, gamma)
+    for _ in range(len(rew) if n_lookahead is None else min(n_lookahead, len(rew))):
+        targets = earned + carry * torch.cat((targets[1:], after[None]))
     return targets
 
 
@@ -250,31 +261,67 @@ def _accumulate(each: torch.Tensor, carry: torch.Tensor, last: torch.Tensor) -> 
     return sums
 
 
-def _carry(
-    rew: torch.Tensor, fin: torch.Tensor, discount: float, weights: torch.Tensor | None
-) -> torch.Tensor:
+def _operands(
+    rew: torch.Tensor,
+    val: torch.Tensor | None,
+    bootstrap: torch.Tensor | float,
+    omega: torch.Tensor | None,
+    limit: float | None,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Return rewards, estimates, bootstrap and weights in one real dtype and of one rank.
+
+    Without `val`, the estimates are the rewards; without `omega`, weights are 1.
+    """
+    given = [rew, rew if val is None else val]
+    after = bootstrap
+    if not isinstance(after, torch.Tensor):
+        after = torch.as_tensor(bootstrap, dtype=torch.float64)
+    # A single number says nothing about the dtype.
+    dtypes = [steps.dtype for steps in (*given, after, omega) if steps is not None and steps.ndim]
+    dtype = functools.reduce(torch.promote_types, dtypes)
+    if not dtype.is_floating_point:
+        dtype = torch.get_default_dtype()
+    widest = max(given, key=lambda steps: steps.ndim)
+    first, second = (
+        _like(steps, widest, name).to(dtype).expand(widest.shape)
+        for steps, name in zip(given, ("rew", "val"), strict=True)
+    )
+    weights = torch.ones_like(first)
+    if omega is not None:
+        ratio = omega.to(dtype).exp()
+        weights = _like(ratio if limit is None else ratio.clamp(max=limit), first, "omega")
+        weights = weights.expand(first.shape)
+    step = first.shape[1:]
+    after = after.to(first.device, dtype)
+    if after.ndim and after.shape != step[: after.ndim] and len(after) == 1:
+        after = after[0]
+    return first, second, _like(after, first.new_empty(step), "bootstrap").expand(step), weights
+
+
+def _carry(rew: torch.Tensor, fin: torch.Tensor, discount: float) -> torch.Tensor:
     """Return how much of what comes after each step counts at it: nothing, where it ended."""
-    goes_on = _like(~fin, rew).to(rew.dtype) * discount
-    return goes_on if weights is None else goes_on * _like(weights, rew)
+    goes_on = torch.as_tensor(fin, device=rew.device).logical_not()
+    return (_like(goes_on, rew, "fin").to(rew.dtype) * discount).expand(rew.shape)
 
 
-def _like(steps: torch.Tensor, rew: torch.Tensor) -> torch.Tensor:
-    """Return `steps` with the axes that `rew` has beyond its own."""
-    return steps.reshape(*steps.shape, *(1,) * (rew.ndim - steps.ndim))
+def _nothing(steps: torch.Tensor) -> torch.Tensor:
+    return steps.new_zeros(steps.shape[1:])
 
 
-def _clipped(omega: torch.Tensor | None, limit: float | None) -> torch.Tensor | None:
-    if omega is None:
-        return None
-    return omega.exp() if limit is None else omega.exp().clamp(max=limit)
+def _like(steps: torch.Tensor, other: torch.Tensor, name: str) -> torch.Tensor:
+    """Return `steps` with the axes that `other` has beyond its own.
 
-
-def _after(steps: torch.Tensor, bootstrap: torch.Tensor | float) -> torch.Tensor:
-    """Return `bootstrap` in the shape of one of `steps`."""
-    value = torch.as_tensor(bootstrap, dtype=steps.dtype, device=steps.device)
-    if value.ndim == steps.ndim and len(value) == 1:
-        value = value[0]
-    return value.expand(steps.shape[1:])
+    Raises
+    ------
+    InputError
+        Its own axes are not the first ones of `other`.
+    """
+    if steps.shape != other.shape[: steps.ndim]:
+        raise InputError(
+            f"{name} of the shape {tuple(steps.shape)} does not fit steps of the shape "
+            f"{tuple(other.shape)}: axes are (T, B, ...), those of a bootstrap (B, ...)"
+        )
+    return steps.reshape(*steps.shape, *(1,) * (other.ndim - steps.ndim))
 
 
 def _tensors(*arrays: Array) -> list[Any]:
@@ -282,4 +329,4 @@ def _tensors(*arrays: Array) -> list[Any]:
 
 
 def _number(bootstrap: Array | float) -> Any:
-    return torch.as_tensor(bootstrap)
+    return bootstrap if isinstance(bootstrap, (int, float)) else torch.as_tensor(bootstrap)

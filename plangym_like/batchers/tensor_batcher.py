@@ -184,7 +184,9 @@ class TensorBatcher:
 def _arrays(value: Any) -> Any:
     """Return a nest with its tensors as arrays, over the same memory where it is the CPU's."""
     if isinstance(value, torch.Tensor):
-        return value.detach().cpu().numpy()
+        value = value.detach().cpu()
+        # NumPy has no bfloat16; float32 has all its numbers.
+        return (value.float() if value.dtype is torch.bfloat16 else value).numpy()
     if isinstance(value, Mapping):
         return {key: _arrays(part) for key, part in value.items()}
     if isinstance(value, (tuple, list)):

@@ -9,12 +9,14 @@ import torch
 from plangym_like.batchers import returns
 from plangym_like.batchers.returns import (
     multinomial,
+    npy_returns,
     pyt_deltas,
     pyt_gae,
     pyt_multistep,
     pyt_returns,
     pyt_vtrace,
 )
+from plangym_like.errors import InputError
 
 GAMMAS = pytest.mark.parametrize("gamma", [0.0, 0.5, 0.999, 1.0])
 TRAILING = pytest.mark.parametrize("trailing", [(), (3,)])
@@ -100,7 +102,111 @@ def test_vtrace_by_its_sum(trailing: tuple[int, ...]) -> None:
             assert torch.allclose(found[start, lane], expected)
 
 
-@pytest.mark.parametrize("name", ["returns", "deltas", "gae", "vtrace", "multistep"])
+@TRAILING
+@pytest.mark.parametrize("limit", [None, 1.2])
+def test_weighted_returns_by_their_sum(limit: float | None, trailing: tuple[int, ...]) -> None:
+    """Per-decision importance sampling (Precup, Sutton and Singh 2000, section 3).
+
+    Each reward is discounted by how far it is away, and weighted by all actions up to its own; the
+    bootstrap is weighted by all actions.
+    """
+    rew, fin, val, bootstrap, omega = _data(trailing, T=9)
+    options: dict[str, Any] = {"gamma": 0.9, "omega": omega, "r_bar": limit}
+    whole = pyt_returns(rew, fin, bootstrap=bootstrap, **options)
+    few = pyt_multistep(rew, fin, val, n_lookahead=3, bootstrap=bootstrap, **options)
+    rho = omega.exp() if limit is None else omega.exp().clamp(max=limit)
+    after = torch.cat((val, bootstrap[None]))
+    for found, most in ((whole, 9), (few, 3)):
+        for lane in range(rew.shape[1]):
+            for start in range(9):
+                stop = min(start + most, 9)
+                expected, weight = torch.zeros(trailing, dtype=torch.float64), 1.0
+                for t in range(start, stop):
+                    weight *= float(rho[t, lane])
+                    expected = expected + 0.9 ** (t - start) * weight * rew[t, lane]
+                    if fin[t, lane]:
+                        break
+                else:
+                    expected = expected + 0.9 ** (stop - start) * weight * after[stop, lane]
+                assert torch.allclose(found[start, lane], expected)
+
+
+def test_weighted_returns_have_the_value_of_the_target_policy_for_their_mean() -> None:
+    """One step, two actions: the behaviour draws evenly, the target takes the rewarded one in 5."""
+    target, behaviour, rew = torch.tensor([0.2, 0.8]), torch.full((2,), 0.5), torch.eye(2)[0]
+    omega = (target / behaviour).log()[None]
+    found = pyt_returns(rew[None], torch.ones(1, 2), gamma=0.9, omega=omega)[0]
+    assert float((behaviour * found).sum()) == pytest.approx(0.2)
+    # Two such steps, of independent actions.
+    pairs = [(a, b) for a in range(2) for b in range(2)]
+    omega = torch.stack([omega[0, [a for a, _ in pairs]], omega[0, [b for _, b in pairs]]])
+    rew = torch.stack([rew[[a for a, _ in pairs]], rew[[b for _, b in pairs]]])
+    found = pyt_returns(rew, torch.tensor([[0.0], [1.0]]).expand(2, 4), gamma=0.5, omega=omega)
+    assert float(found[0].mean()) == pytest.approx(0.2 + 0.5 * 0.2)
+
+
+def _call(name: str, rew: Any, fin: Any, val: Any, **options: Any) -> Any:
+    arguments = [rew, fin] if name.endswith("_returns") else [rew, fin, val]
+    if name.endswith("_gae"):
+        options["C"] = 0.7
+    if name.endswith("_vtrace"):
+        arguments.append(torch.zeros(fin.shape) if "pyt" in name else np.zeros(fin.shape))
+    return getattr(returns, name)(*arguments, gamma=0.9, **options)
+
+
+NAMES = pytest.mark.parametrize("name", ["returns", "deltas", "gae", "vtrace", "multistep"])
+
+
+@NAMES
+@pytest.mark.parametrize("dtype", [np.uint8, np.int64, np.float32])
+def test_ends_of_any_dtype(name: str, dtype: Any) -> None:
+    rew, fin, val, bootstrap, _ = _data(())
+    expected = _call(f"pyt_{name}", rew, fin, val, bootstrap=bootstrap)
+    ends = fin.numpy().astype(dtype)
+    found = _call(f"pyt_{name}", rew, torch.from_numpy(ends), val, bootstrap=bootstrap)
+    assert torch.equal(found, expected)
+    arrays = [part.numpy() for part in (rew, val, bootstrap)]
+    twin = _call(f"npy_{name}", arrays[0], ends, arrays[1], bootstrap=arrays[2])
+    assert np.array_equal(twin, expected.numpy())
+
+
+@NAMES
+def test_whole_rewards_and_narrow_estimates_cut_nothing_down(name: str) -> None:
+    rew = torch.tensor([[1], [0], [2]])
+    fin = torch.tensor([[False], [False], [False]])
+    val = torch.tensor([[0.5], [0.25], [1.0]])
+    expected = _call(f"pyt_{name}", rew.float(), fin, val, bootstrap=0.75)
+    found = _call(f"pyt_{name}", rew, fin, val, bootstrap=torch.tensor([0.75]))
+    assert found.dtype == torch.float32
+    assert torch.equal(found, expected)
+    fine = torch.tensor([1.0 + 2.0**-12])
+    wide = _call(f"pyt_{name}", rew.float(), fin, val.bfloat16(), bootstrap=fine)
+    assert torch.equal(wide, _call(f"pyt_{name}", rew.float(), fin, val, bootstrap=fine))
+    assert npy_returns(rew.numpy(), fin.numpy(), gamma=0.5).ravel().tolist() == [1.5, 1.0, 2.0]
+
+
+def test_estimates_with_an_axis_more_and_shapes_that_do_not_fit() -> None:
+    rew, fin, val, bootstrap, omega = _data(())
+    options: dict[str, Any] = {"gamma": 0.9, "bootstrap": bootstrap}
+    expected = pyt_vtrace(rew, fin, val, omega, **options)
+    found = pyt_vtrace(rew, fin, val[..., None].expand(30, 4, 3), omega, **options)
+    assert found.shape == (30, 4, 3)
+    assert torch.equal(found[..., 2], expected)
+    # One environment: broadcasting would make 30 lanes of it.
+    one = pyt_gae(rew[:, :1], fin[:, :1], val[:, :1, None], C=0.9, gamma=0.9)
+    assert torch.equal(one[..., 0], pyt_gae(rew[:, :1], fin[:, :1], val[:, :1], C=0.9, gamma=0.9))
+    for wrong in (
+        lambda: pyt_returns(rew, fin.T, gamma=0.9),
+        lambda: pyt_deltas(rew, fin, val[:, :1], gamma=0.9),
+        lambda: pyt_returns(rew, fin, gamma=0.9, bootstrap=torch.zeros(3)),
+        lambda: pyt_vtrace(rew, fin, val, omega[:5], gamma=0.9),
+        lambda: pyt_multistep(rew, fin, val, gamma=0.9, n_lookahead=0),
+    ):
+        with pytest.raises(InputError):
+            wrong()
+
+
+@NAMES
 @TRAILING
 def test_the_twins_agree(name: str, trailing: tuple[int, ...]) -> None:
     rew, fin, val, bootstrap, omega = _data(trailing)

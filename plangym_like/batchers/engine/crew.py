@@ -184,11 +184,33 @@ class Crew:
                 left = min(left, deadline - time.monotonic())
             if left <= 0 and deadline is not None:
                 return None
-            self._host.listen(left, None if job is None else job.call)
-            now = time.monotonic()
-            if now - self._looked >= min(_LOOK_AGAIN_SECONDS, self.timeout / 4):
-                self._looked = now
-                self._look_after(now)
+            self._listen(left, job)
+
+    def settle(self, job: Job | None = None) -> None:
+        """Wait until there is something for `wait` to do without waiting, or no job is left.
+
+        Nothing is taken, so an interrupt loses nothing.
+
+        Raises
+        ------
+        WorkerTimeoutError, ClosedError
+            As `wait` does.
+        """
+        while True:
+            self._usable()
+            if not self._jobs or any(
+                other.call.settled and (job is None or other is job or self._failed(other))
+                for other in self._jobs
+            ):
+                return
+            self._listen(_LOOK_AGAIN_SECONDS, job)
+
+    def _listen(self, seconds: float, job: Job | None) -> None:
+        self._host.listen(seconds, None if job is None else job.call)
+        now = time.monotonic()
+        if now - self._looked >= min(_LOOK_AGAIN_SECONDS, self.timeout / 4):
+            self._looked = now
+            self._look_after(now)
 
     def run(self, group: int, method: str, *args: Any) -> Any:
         """Submit a job, wait for it alone, and return its result."""

@@ -9,6 +9,7 @@ import gymnasium
 import numpy as np
 from numpy.typing import NDArray
 
+from plangym_like.batchers.engine.fitting import as_fitting, put_fitting
 from plangym_like.batchers.engine.lanes import Flags, Lanes
 from plangym_like.batchers.engine.nests import (
     as_arrays,
@@ -16,9 +17,12 @@ from plangym_like.batchers.engine.nests import (
     layout_of,
     layout_of_space,
     map_nest,
-    put,
     take,
 )
+
+# Rewards of these types are numbers, and flags of these types are flags; others are looked at.
+_NUMBERS = frozenset((float, int, bool, np.float64, np.float32, np.int64, np.int32, np.bool_))
+_FLAGS = frozenset((bool, np.bool_))
 
 
 class GymLanes(Lanes):
@@ -35,11 +39,14 @@ class GymLanes(Lanes):
     ) -> Any:
         nones = [None] * self.num_lanes
         pairs = zip(seeds or nones, options or nones, strict=True)
-        first = [self._reset_one(lane, *pair) for lane, pair in enumerate(pairs)]
-        self.observation = layout_of(first[0], self.envs[0].observation_space)
-        obs = as_arrays(empty(self.observation, (self.num_lanes,)))
-        for lane, value in enumerate(first):
-            put(obs, lane, value)
+        obs: Any = None
+        for lane, pair in enumerate(pairs):
+            value = self._reset_one(lane, *pair)
+            if lane == 0:
+                self.observation = layout_of(value, self.envs[0].observation_space)
+                obs = as_arrays(empty(self.observation, (self.num_lanes,)))
+            # At once: another environment may use the same memory for its own.
+            put_fitting(obs, lane, value)
         return obs
 
     def reset(
@@ -52,13 +59,14 @@ class GymLanes(Lanes):
     ) -> None:
         for place, lane in enumerate(range(self.num_lanes) if lanes is None else lanes):
             seed = seeds[place] if seeds else None
-            put(obs, lane, self._reset_one(lane, seed, options[place] if options else None))
+            value = self._reset_one(lane, seed, options[place] if options else None)
+            put_fitting(obs, lane, value)
 
     def _reset_one(self, lane: int, seed: int | None, options: dict[str, Any] | None) -> Any:
         try:
             obs, self.infos[lane] = self.envs[lane].reset(seed=seed, options=options)
         except BaseException as error:
-            error.add_note(f"raised while lane {lane} was reset")
+            _note(error, f"raised while lane {lane} was reset")
             raise
         return obs
 
@@ -72,19 +80,49 @@ class GymLanes(Lanes):
         lanes: Sequence[int] | NDArray[np.intp] | None = None,
     ) -> None:
         plain = isinstance(obs, np.ndarray)
+        shape, dtype = (obs.shape[1:], obs.dtype) if plain else ((), None)
         lane = -1
         try:
             for lane in range(self.num_lanes) if lanes is None else lanes:
-                value, rewards[lane], terminated[lane], truncated[lane], self.infos[lane] = (
-                    self.envs[lane].step(_own(actions, lane))
+                value, reward, ended, cut, self.infos[lane] = self.envs[lane].step(
+                    _own(actions, lane)
                 )
-                if plain:
+                if type(reward) not in _NUMBERS:
+                    reward = as_fitting(reward, (), rewards.dtype, f"lane {lane}'s reward")
+                if type(ended) not in _FLAGS:
+                    ended = _as_flag(ended, f"lane {lane}'s terminated")
+                if type(cut) not in _FLAGS:
+                    cut = _as_flag(cut, f"lane {lane}'s truncated")
+                rewards[lane], terminated[lane], truncated[lane] = reward, ended, cut
+                if (
+                    plain
+                    and type(value) is np.ndarray
+                    and value.dtype is dtype
+                    and value.shape == shape
+                ):
                     obs[lane] = value
                 else:
-                    put(obs, lane, value)
+                    put_fitting(obs, lane, value)
         except BaseException as error:
-            error.add_note(f"raised while lane {lane} was stepped")
+            _note(error, f"raised while lane {lane} was stepped")
             raise
+
+
+def _as_flag(value: Any, place: str) -> bool:
+    return bool(as_fitting(value, (), np.dtype(bool), place))
+
+
+def _note(error: BaseException, note: str) -> None:
+    """Add a note to what an environment raised.
+
+    `StopIteration` is raised as a `RuntimeError`: it would end the loop that takes what is
+    collected, as if all was done.
+    """
+    if isinstance(error, StopIteration):
+        failure = RuntimeError("an environment raised StopIteration")
+        failure.add_note(note)
+        raise failure from error
+    error.add_note(note)
 
 
 def _own(actions: Any, lane: int) -> Any:

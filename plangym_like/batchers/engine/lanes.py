@@ -91,6 +91,13 @@ class Lanes(abc.ABC):
         """Step `lanes` (all) by their rows of `actions`, and write what comes of it.
 
         Rows of other lanes stay as they are. `obs` may be the memory that held the last ones.
+
+        Raises
+        ------
+        InputError
+            An observation does not fit its space, or a reward or flag is no single number.
+        RuntimeError
+            An environment raised `StopIteration`. Whatever else one raises is raised as it is.
         """
 
     def close(self) -> None:

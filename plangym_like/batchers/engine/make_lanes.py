@@ -45,6 +45,8 @@ def make_envs(factory: Callable[..., Any], count: int) -> list[gymnasium.Env[Any
                     "the factory returned the same environment twice; it has to make a new one at "
                     "every call"
                 )
+        except StopIteration as error:
+            raise RuntimeError("the factory raised StopIteration") from error
         except BaseException as error:
             error.add_note(f"raised while environment {number} of {count} was made")
             raise

@@ -81,32 +81,32 @@ def layout_of(example: Any, space: gymnasium.Space[Any] | None = None) -> Any:
     example : nest
         Of tensors, arrays, numbers.
     space : gymnasium.Space, optional
-        Where `example` comes from. Where the space has an array of a dtype that the example's can
-        be cast to, and its shape, the dtype is the space's.
+        Where `example` comes from. Where the space has arrays of one shape, shape and dtype are the
+        space's; `plangym_like.batchers.engine.fitting` tells whether a value has them.
 
     Raises
     ------
     InputError
-        A leaf is no number or array of numbers; the message says where in the nest it is.
+        A leaf is no number or array of numbers, or the containers are not those of the space; the
+        message says where in the nest it is.
     """
     return _layout(example, space, "the value")
 
 
 def _layout(example: Any, space: Any, place: str) -> Any:
+    if space is not None and space.shape is not None and space.dtype is not None:
+        return Leaf(tuple(space.shape), as_torch_dtype(np.dtype(space.dtype), place))
+    parts = _parts_of(example, space, place)
     if isinstance(example, Mapping):
-        parts = space.spaces if isinstance(space, gymnasium.spaces.Dict) else {}
         return {
             key: _layout(value, parts.get(key), f"{place}[{key!r}]")
             for key, value in example.items()
         }
     nested = isinstance(space, (gymnasium.spaces.Tuple, gymnasium.spaces.Dict))
     if isinstance(example, tuple) or (isinstance(example, list) and (space is None or nested)):
-        known = isinstance(space, gymnasium.spaces.Tuple)
-        subspaces: list[Any] = list(space.spaces) if known else []
-        subspaces += [None] * (len(example) - len(subspaces))
         inner = [
-            _layout(value, part, f"{place}[{index}]")
-            for index, (value, part) in enumerate(zip(example, subspaces, strict=False))
+            _layout(value, parts.get(index), f"{place}[{index}]")
+            for index, value in enumerate(example)
         ]
         if hasattr(example, "_fields"):
             return type(example)(*inner)
@@ -115,22 +115,24 @@ def _layout(example: Any, space: Any, place: str) -> Any:
         return None
     if isinstance(example, torch.Tensor):
         return Leaf(tuple(example.shape), example.dtype)
-    return _array_leaf(example, space, place)
-
-
-def _array_leaf(example: Any, space: Any, place: str) -> Leaf:
     try:
         array = np.asarray(example)
     except ValueError as error:
         raise InputError(f"{place} is made of parts of unequal shapes: {example!r}") from error
-    dtype = array.dtype
-    if type(example) is float:
-        dtype = np.dtype(np.float32)
-    if space is not None and space.dtype is not None and space.shape == array.shape:
-        wanted = np.dtype(space.dtype)
-        if np.can_cast(dtype, wanted, "same_kind") or type(example) in (int, float):
-            dtype = wanted
-    return Leaf(array.shape, as_torch_dtype(dtype, place))
+    return Leaf(array.shape, as_torch_dtype(array.dtype, place))
+
+
+def _parts_of(example: Any, space: Any, place: str) -> Mapping[Any, Any]:
+    """Return the spaces of the parts of `example`, which must be the parts that `space` has."""
+    if isinstance(space, gymnasium.spaces.Dict):
+        if not isinstance(example, Mapping) or example.keys() != space.spaces.keys():
+            raise InputError(f"{place} must have the keys {list(space.spaces)}, got {example!r}")
+        return space.spaces
+    if isinstance(space, gymnasium.spaces.Tuple):
+        if not isinstance(example, (tuple, list)) or len(example) != len(space.spaces):
+            raise InputError(f"{place} must have {len(space.spaces)} parts, got {example!r}")
+        return dict(enumerate(space.spaces))
+    return {}
 
 
 def layout_of_space(space: gymnasium.Space[Any]) -> Any:
@@ -178,8 +180,18 @@ def empty(layout: Any, lead: Sequence[int], *, pinned: bool = False) -> Any:
 
 
 def as_arrays(nest: Any) -> Any:
-    """Return a nest of arrays over the memory of a nest of CPU tensors."""
-    return map_nest(lambda tensor: tensor.numpy(), nest)
+    """Return a nest of arrays over the memory of a nest of CPU tensors.
+
+    Tensors of dtypes that NumPy does not have (``bfloat16``) stay tensors.
+    """
+    return map_nest(_as_array, nest)
+
+
+def _as_array(tensor: torch.Tensor) -> Any:
+    try:
+        return tensor.numpy()
+    except TypeError:
+        return tensor
 
 
 def as_tensors(nest: Any) -> Any:

@@ -85,10 +85,12 @@ class OwnHost:
         torch.set_num_threads(1)
         try:
             for call in [call for call in self._calls if call.group == wanted.group]:
-                try:
-                    call.settle(self._hosted().do(call.group, call.method, *call.args))
-                except Exception as error:
-                    call.settle(None, error)
+                # A Ctrl-C may have come before a call that was done could be removed.
+                if not call.settled:
+                    try:
+                        call.settle(self._hosted().do(call.group, call.method, *call.args))
+                    except Exception as error:
+                        call.settle(None, error)
                 self._calls.remove(call)
                 if call is wanted:
                     break

@@ -120,12 +120,13 @@ class Residents:
     ) -> None:
         if alone:
             torch.set_num_threads(1)
+        self._alone = alone
         self.memory: dict[str, Any] = {} if memory is None else memory
         self._residents: dict[int, Any] = {}
         for group in groups:
             try:
                 place = Workplace(group, self.memory, alone=alone, send=send)
-                self._residents[group] = make_resident(place)
+                self._residents[group] = self._guarded(make_resident, place)
             except BaseException:
                 with suppress(Exception):
                     self.close()
@@ -138,7 +139,21 @@ class Residents:
 
     def do(self, group: int, method: str, *args: Any) -> Any:
         """Call a method of the object of `group`."""
-        return getattr(self._residents[group], method)(*args)
+        return self._guarded(getattr(self._residents[group], method), *args)
+
+    def _guarded(self, function: Callable[..., Any], *args: Any) -> Any:
+        """Call `function`; what would end its owner's loop or program becomes a `RuntimeError`.
+
+        In the owner's own process `KeyboardInterrupt` and `SystemExit` are left as they are.
+        """
+        try:
+            return function(*args)
+        except StopIteration as error:
+            raise RuntimeError("an environment, actor or factory raised StopIteration") from error
+        except (SystemExit, KeyboardInterrupt, GeneratorExit) as error:
+            if not self._alone:
+                raise
+            raise RuntimeError(f"an environment, actor or factory raised {error!r}") from error
 
     def close(self) -> None:
         """Close every object that can be closed, the others even if one fails."""

@@ -9,8 +9,9 @@ call draw one after the other from their group's generator, so no two lanes shar
 
 from __future__ import annotations
 
+import operator
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, ClassVar, NamedTuple
 
@@ -74,6 +75,39 @@ def _distinct_seeds(source: np.random.SeedSequence, count: int, taken: set[int])
             taken.add(seed)
             seeds.append(seed)
     return tuple(seeds)
+
+
+def whole_seeds(seeds: Iterable[Any]) -> list[int | None]:
+    """Return seeds of environments as Python's own numbers, which is what Gymnasium takes.
+
+    Raises
+    ------
+    InputError
+        One of them is neither ``None`` nor a whole number of at least 0.
+
+    >>> whole_seeds(np.arange(3))
+    [0, 1, 2]
+    """
+    whole: list[int | None] = []
+    for seed in seeds:
+        try:
+            number = None if seed is None else operator.index(seed)
+        except TypeError:
+            number = -1
+        if number is not None and number < 0:
+            raise InputError(f"seeds are whole numbers of at least 0, got {seed!r}")
+        whole.append(number)
+    return whole
+
+
+@contextmanager
+def without_trace() -> Iterator[None]:
+    """Undo what the block draws from the global generators: torch's, NumPy's and Python's."""
+    before = _get_states()
+    try:
+        yield
+    finally:
+        _set_states(before)
 
 
 class RandomStreams:

@@ -60,11 +60,12 @@ class SharedActor:
         Raises
         ------
         RuntimeError
-            Shapes or names have changed since the beginning.
+            Shapes, dtypes or names have changed since the beginning.
         """
         header, shared = self._shared.tensors["header"], self._shared.tensors["weights"]
         weights = list(_weights(self._actor))
-        if [weight.shape for weight in weights] != [leaf.shape for leaf in shared]:
+        form = [(weight.shape, weight.dtype) for weight in weights]
+        if form != [(weight.shape, weight.dtype) for weight in shared]:
             raise RuntimeError(
                 "the actor's parameters and buffers are no longer those it began with"
             )

@@ -16,6 +16,7 @@ from plangym_like.batchers.engine.backend import Backend
 from plangym_like.batchers.engine.crew import Crew
 from plangym_like.batchers.engine.nests import Leaf, map_nest
 from plangym_like.batchers.engine.pools import Pool
+from plangym_like.batchers.engine.seeding import whole_seeds
 from plangym_like.batchers.engine.shared_nest import SharedNest
 from plangym_like.batchers.episodes.harvest import Harvest
 from plangym_like.batchers.episodes.player import (
@@ -242,9 +243,9 @@ class GroupBatcher:
         if reply.pieces:
             self._harvest.add(reply.pieces, self._slots[group])
         if reply.finished:
-            self._unfinished.discard(group)
             self._num_running[group] = reply.n_running
             self._read[group] = freed
+            self._unfinished.discard(group)
             return
         if reply.layout is not None:
             # With as many slots as lanes, a lane that has filled one always gets another.
@@ -292,10 +293,12 @@ def _group_seeds(seeds: int | Sequence[int] | None, n_threads: int) -> tuple[int
     num_groups = max(n_threads, 1)
     if seeds is None:
         return tuple(int(seed) for seed in np.random.SeedSequence().generate_state(num_groups) >> 1)
-    if isinstance(seeds, int | np.integer):
-        seeds = [int(seeds) + _FAR * group for group in range(num_groups)]
-    found = tuple(int(seed) for seed in seeds)
-    if not found or min(found) < 0:
+    if np.ndim(seeds) == 0:
+        (first,) = whole_seeds([seeds])
+        assert first is not None
+        seeds = [first + _FAR * group for group in range(num_groups)]
+    found = tuple(seed for seed in whole_seeds(seeds) if seed is not None)  # type: ignore[arg-type]
+    if not found or len(found) < len(seeds):  # type: ignore[arg-type]
         raise InputError(
             f"seeds are whole numbers of at least 0, one for each group, got {seeds!r}"
         )

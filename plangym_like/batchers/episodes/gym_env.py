@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from tensordict import TensorDict
 
+from plangym_like.batchers.engine.fitting import as_actions
 from plangym_like.batchers.engine.make_lanes import make_lanes
 from plangym_like.batchers.engine.nests import Leaf, as_arrays, empty, map_nest
 from plangym_like.batchers.episodes.dict_tensor import DictTensor, has_tensors
@@ -212,18 +213,11 @@ def _as_actions(layout: Any, value: Any, n_rows: int, place: str) -> Any:
         if isinstance(layout, Mapping):
             return dict(zip(parts, inner, strict=True))
         return type(layout)(*inner) if hasattr(layout, "_fields") else tuple(inner)
-    if not isinstance(value, torch.Tensor) or value.shape != (n_rows, *layout.shape):
-        shape = tuple(value.shape) if hasattr(value, "shape") else type(value).__name__
-        raise ActionError(
-            f"{place!r} must be a tensor {(n_rows, *layout.shape)} of one action for each running "
-            f"environment, got {shape}"
-        )
-    if value.dtype is not layout.dtype:
-        if not torch.can_cast(value.dtype, layout.dtype):
-            raise ActionError(f"{place!r} is {value.dtype}; the action space has {layout.dtype}")
-        value = value.to(layout.dtype)
+    if not isinstance(value, torch.Tensor):
+        raise ActionError(f"{place!r} must be a tensor, got {type(value).__name__}")
+    actions = as_actions(value, (n_rows, *layout.shape), layout.dtype, repr(place))
     # A copy: what was recorded must not change with what an environment does to its action.
-    return value.detach().cpu().numpy().copy()
+    return actions.numpy().copy()
 
 
 def _scattered(rows: Any, lanes: Any, n: int) -> Any:

@@ -183,12 +183,13 @@ class Player:
     def _take_over(self, weights: Weights) -> None:
         if weights.version == self._version:
             return
-        self._version = weights.version
         content = weights.sent
         if content is None:
             content = map_nest(torch.clone, self._place.memory[WEIGHTS])
         with self._streams.in_place():
             self._group.agent.update(content)
+        # Last: an update that a Ctrl-C has stopped halfway is made again.
+        self._version = weights.version
 
     def collect(self, freed: Sequence[int], seconds: float | None = None) -> Reply:
         """Take a turn, for `seconds` at most.

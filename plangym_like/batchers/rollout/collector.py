@@ -3,28 +3,29 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from plangym_like.batchers.engine.fitting import copy_actions, copy_fitting
 from plangym_like.batchers.engine.lanes import Lanes
 from plangym_like.batchers.engine.nests import (
     Leaf,
     as_tensors,
     copy_to,
     empty,
-    layout_of,
     leaves,
     map_nest,
     put,
     take,
     to_device,
 )
-from plangym_like.batchers.engine.seeding import RandomStreams
+from plangym_like.batchers.engine.seeding import RandomStreams, without_trace
 from plangym_like.batchers.rollout.actor_module import BaseActorModule
+from plangym_like.batchers.rollout.env_infos import Extra, layout_of_infos, note_infos
 from plangym_like.batchers.rollout.record import Record, record_layout
 from plangym_like.errors import InputError
 
@@ -79,6 +80,8 @@ class Collector:
         self._beat = beat
         self._without_gradients: Any = torch.inference_mode if alone else torch.no_grad
         self._layout: Any = None
+        self._is_halfway = False
+        self._extras: list[Extra] = []
         self._stepno = np.zeros(lanes.num_lanes, np.int64)
 
     def describe(self) -> Any:
@@ -98,11 +101,8 @@ class Collector:
             obs = self.lanes.start(self._lane_seeds)
         with self._streams.in_place(keep=False):
             env = self._probe_infos(obs) if self._infos else {}
-        self._obs = map_nest(lambda leaf: leaf[None], as_tensors(obs))
         count = self.lanes.num_lanes
-        self._act = empty(self.lanes.action, (1, count))
-        self._rew = torch.zeros(1, count)
-        self._fin = torch.ones(1, count, dtype=torch.bool)
+        self._stand_at_beginnings(obs)
         with self._streams.in_place(keep=False):
             inputs = self._there((self._obs, self._act, self._rew, self._fin))
             try:
@@ -124,6 +124,15 @@ class Collector:
             keep_final=self._keep_final,
         )
         return self._layout
+
+    def _stand_at_beginnings(self, obs: Any) -> None:
+        """Take `obs` for the first observations of new episodes in all lanes."""
+        count = self.lanes.num_lanes
+        self._obs = map_nest(lambda leaf: leaf[None], as_tensors(obs))
+        self._act = empty(self.lanes.action, (1, count))
+        self._rew = torch.zeros(1, count)
+        self._fin = torch.ones(1, count, dtype=torch.bool)
+        self._stepno.fill(0)
 
     def _probe_actor(self, inputs: Any) -> Any:
         """Set the recurrent state to its beginning and return the layout of a lane's info."""
@@ -155,6 +164,7 @@ class Collector:
             ) from error
         self._recurrent = bool(leaves(self._hx))
         if self._recurrent:
+            self._check_hx(inputs)
             self._hx = self._reset_hx(slice(None), self._hx)
 
         def row(value: torch.Tensor) -> Leaf:
@@ -165,7 +175,31 @@ class Collector:
                 )
             return Leaf(tuple(value.shape[2:]), value.dtype)
 
-        return map_nest(row, info)
+        layout: dict[str, Any] = map_nest(row, info)
+        if "value" in layout and not isinstance(layout["value"], Leaf):
+            raise InputError(f"the actor's value is to be one tensor (T, B), got {layout['value']}")
+        return layout
+
+    def _check_hx(self, inputs: Any) -> None:
+        """Refuse a recurrent state that has not the lanes along the second dimension of each leaf.
+
+        Where the first dimension is as long, the actor is asked once more, about one lane less.
+        """
+        count, states = self.lanes.num_lanes, leaves(self._hx)
+        if count > 1 and any(state.shape[:2] == (count, count) for state in states):
+            try:
+                fewer = self._actor.step(*take(inputs, (slice(None), slice(count - 1))), hx=None)
+            except Exception:  # it wants just so many lanes, and cannot be asked
+                fewer = None
+            if fewer is not None:
+                count, states = count - 1, leaves(fewer[1])
+        wrong = [state.shape for state in states if state.ndim < 2 or state.shape[1] != count]
+        if wrong:
+            raise InputError(
+                f"the recurrent state of {type(self._actor).__name__} is to have the lanes along "
+                f"the second dimension, here {count}, as in torch's recurrent layers without "
+                f"batch_first; got the shape {tuple(wrong[0])}"
+            )
 
     def _probe_infos(self, obs: Any) -> dict[str, Any]:
         """Return the layout of those infos that are numbers, known from a reset and a step."""
@@ -177,26 +211,43 @@ class Collector:
             found |= env.step(space.sample())[4]
             seeds = None if self._lane_seeds is None else [self._lane_seeds[0]]
             self.lanes.reset(obs, [0], seeds=seeds)
-        layouts = {}
-        for key, value in found.items():
-            try:
-                layouts[key] = layout_of(value)
-            except InputError:
-                continue
-        return layouts
+        return layout_of_infos(found)
 
     def _there(self, nest: Any) -> Any:
         return nest if self._device is None else to_device(nest, self._device)
 
-    def collect(self, record: Record, version: int) -> None:
-        """Fill `record` with the next steps of all lanes, by the actor with weights `version`."""
+    def collect(self, record: Record, version: int) -> Sequence[Extra]:
+        """Fill `record` with the next steps of all lanes, by the actor with weights `version`.
+
+        If the last call was left halfway (by a Ctrl-C, say), nobody knows where the lanes stand, so
+        all of them begin new episodes.
+
+        Returns
+        -------
+        sequence of Extra
+            What environments said in their infos for which there is no column.
+
+        Raises
+        ------
+        InputError
+            The actor's answer has another form than its first.
+        """
         self.describe()
         with self._streams.in_place(), self._without_gradients():
+            if self._is_halfway:
+                self._stand_at_beginnings(self.lanes.start())
+                if self._recurrent:
+                    self._hx = self._reset_hx(slice(None), self._hx)
+            self._is_halfway = True
+            self._extras = []
             self._collect(record, version)
+            self._is_halfway = False
+        return self._extras
 
     def _collect(self, record: Record, version: int) -> None:
         actor, lanes = self._actor, self.lanes
-        memory, env, stepno, beat = record.memory, record.arrays["env"], self._stepno, self._beat
+        memory, stepno, beat = record.memory, self._stepno, self._beat
+        says_infos = self._infos and type(lanes).step_infos
         self._write_beginning(record, version)
         before = memory["before"]
         act, rew, fin, hx = before["act"], before["rew"], before["fin"], self._hx
@@ -206,9 +257,14 @@ class Collector:
             inputs = self._there((row.obs, act, rew, fin))
             answer, hx, info = actor.step(*inputs, hx=hx)
             act, rew, fin = row.act, row.rew, row.fin
-            _copy(act, answer)
+            copy_actions(act, answer)
+            if info.keys() != row.actor.keys():
+                raise InputError(
+                    f"the actor's info has the keys {list(info)} now, and had {list(row.actor)} in "
+                    "its first answer"
+                )
             for key, place in row.actor.items():
-                _copy(place, info[key])
+                _copy(place, info[key], key)
             row.stepno[...] = stepno
             if live is None or len(live):
                 lanes.step(
@@ -217,8 +273,8 @@ class Collector:
             if live is not None:
                 self._freeze(record, t, live)
             np.logical_or(row.terminated, row.truncated, out=row.fin_out)
-            if env:
-                self._note_infos(env, t, live)
+            if says_infos:
+                self._note_infos(record.arrays["env"], t, live)
             stepno += 1
             if np.count_nonzero(row.fin_out):
                 hx, live = self._end_episodes(record, t, live, hx)
@@ -228,17 +284,17 @@ class Collector:
         self._act, self._rew, self._fin = _clone(act), rew.clone(), fin.clone()
         if "value" in record.memory["actor"]:
             inputs = self._there((record.last_obs, act, rew, fin))
-            memory["bootstrap"].copy_(actor.value(*inputs, hx=hx))
+            _copy(memory["bootstrap"], actor.value(*inputs, hx=hx), "value")
 
     def _write_beginning(self, record: Record, version: int) -> None:
         memory = record.memory
         copy_to(record.rows[0].obs, self._obs)
         copy_to(memory["before"], {"act": self._act, "rew": self._rew, "fin": self._fin})
-        copy_to(memory["hx"], self._hx)
+        _copy(memory["hx"], self._hx, "recurrent state")
         memory["version"].fill_(version)
         record.begin()
         # What an info lacks is 0, whatever was here before.
-        map_nest(lambda array: array.fill(0), record.arrays["env"])
+        map_nest(torch.Tensor.zero_, memory["env"])
 
     def _end_episodes(
         self, record: Record, t: int, live: NDArray[np.intp] | None, hx: Any
@@ -249,7 +305,7 @@ class Collector:
         fresh = ended if live is None else np.intersect1d(ended, live, assume_unique=True)
         if len(fresh):
             if self._keep_final:
-                record.keep_final(t, fresh)
+                record.keep_final(t, fresh, self._final_value(record, t, fresh, hx), hx)
             self.lanes.reset(row.obs_out, fresh)
         self._stepno[ended] = 0
         if self._recurrent:
@@ -257,6 +313,26 @@ class Collector:
         if self._sticky:
             live = np.flatnonzero(~row.fin_out)
         return hx, live
+
+    def _final_value(
+        self, record: Record, t: int, ended: NDArray[np.intp], hx: Any
+    ) -> torch.Tensor | None:
+        """Return the critic's estimates ``(B, ...)`` of what would have come after step `t`.
+
+        They are 0 where an episode terminated; ``None`` stands for zeros.
+        """
+        row = record.rows[t]
+        if not np.count_nonzero(row.truncated) or "value" not in row.actor:
+            return None
+        cut = row.truncated & ~row.terminated
+        if not np.count_nonzero(cut[ended]):
+            return None
+        obs = take(record.memory["obs"], slice(t + 1, t + 2))
+        # What is observed there is not the first of a new episode.
+        inputs = self._there((obs, row.act, row.rew, torch.zeros_like(row.fin)))
+        with without_trace():
+            value = self._actor.value(*inputs, hx=hx)[0].cpu()
+        return torch.where(_like(torch.from_numpy(cut), value), value, torch.zeros_like(value))
 
     def _freeze(self, record: Record, t: int, live: NDArray[np.intp]) -> None:
         """Leave the lanes that are not `live` as they were in step `t` - 1, with no reward."""
@@ -268,22 +344,37 @@ class Collector:
         row.truncated[frozen] = last.truncated[frozen]
 
     def _note_infos(self, env: Any, t: int, live: NDArray[np.intp] | None) -> None:
+        infos = self.lanes.infos
         for lane in range(self.lanes.num_lanes) if live is None else live:
-            info = self.lanes.infos[lane]
-            for key, rows in env.items():
-                if key in info:
-                    put(rows, (t, lane), info[key])
+            info = infos[lane]
+            if info:
+                note_infos(env, info, t, int(lane), self._extras)
 
     def _reset_hx(self, lanes: Any, hx: Any) -> Any:
         fresh = self._actor.reset(lanes, hx)
         return hx if fresh is None else fresh
 
 
-def _copy(rows: Any, value: Any) -> None:
+def _copy(rows: Any, value: Any, name: str) -> None:
+    """Copy what the actor answered, which is to have the form of its first answer."""
     if type(rows) is torch.Tensor:
-        rows.copy_(value)
-    else:
-        copy_to(rows, value)
+        if type(value) is torch.Tensor and value.dtype is rows.dtype and value.shape == rows.shape:
+            rows.copy_(value)
+        else:
+            copy_fitting(rows, value, f"the actor's {name!r}")
+        return
+    try:
+        map_nest(lambda part, leaf: copy_fitting(part, leaf, f"the actor's {name!r}"), rows, value)
+    except (KeyError, TypeError, ValueError) as error:
+        if isinstance(error, InputError):
+            raise
+        raise InputError(
+            f"the actor's {name!r} is another nest than at first: {_brief(value)}"
+        ) from error
+
+
+def _like(flags: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+    return flags.reshape(*flags.shape, *(1,) * (value.ndim - flags.ndim))
 
 
 def _clone(nest: Any) -> Any:

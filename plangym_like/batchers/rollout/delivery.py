@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from plangym_like.batchers.rollout.env_infos import EnvInfos, Extra
 from plangym_like.batchers.rollout.fragment import Fragment
 from plangym_like.batchers.rollout.record import as_fragment, join_copies, join_views
 from plangym_like.errors import InputError
@@ -47,25 +48,25 @@ class Delivery:
         self._pinned = pinned
         self._join = join_copies if copy else join_views
         self._options: dict[str, Any] = {"sticky": sticky, "keep_final": keep_final}
+        self._infos = EnvInfos()
         self._staging: list[_Staging] = []
         self._turn = 0
 
-    def deliver(self, records: Sequence[Any]) -> Fragment:
-        """Return the fragment made of `records`, nests of CPU tensors."""
+    def deliver(self, records: Sequence[Any], extras: Sequence[Sequence[Extra]]) -> Fragment:
+        """Return the fragment made of `records`, nests of CPU tensors, and of their `extras`."""
         if self._device.type == "cuda":
-            return self._by_staging(records)
-        if self._pinned:
-            return as_fragment(records, join=_join_pinned, **self._options)
-        fragment = as_fragment(records, join=self._join, **self._options)
+            return self._by_staging(records, extras)
+        join = _join_pinned if self._pinned else self._join
+        fragment = as_fragment(records, extras, self._infos, join=join, **self._options)
         return fragment if self._device.type == "cpu" else fragment.to(self._device)
 
-    def _by_staging(self, records: Sequence[Any]) -> Fragment:
+    def _by_staging(self, records: Sequence[Any], extras: Sequence[Sequence[Extra]]) -> Fragment:
         if not self._staging:
             self._staging = [_Staging(), _Staging()]
         staging = self._staging[self._turn]
         self._turn = 1 - self._turn
         staging.wait()
-        fragment = as_fragment(records, join=staging.join, **self._options)
+        fragment = as_fragment(records, extras, self._infos, join=staging.join, **self._options)
         moved = fragment.to(self._device, non_blocking=True)
         staging.close(self._device)
         return moved

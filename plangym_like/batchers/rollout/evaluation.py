@@ -10,15 +10,16 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from plangym_like.batchers.engine.fitting import copy_actions
 from plangym_like.batchers.engine.make_lanes import make_lanes
 from plangym_like.batchers.engine.nests import (
     as_arrays,
     as_tensors,
-    copy_to,
     empty,
     map_nest,
     to_device,
 )
+from plangym_like.batchers.engine.seeding import whole_seeds
 from plangym_like.batchers.rollout.actor_module import BaseActorModule
 from plangym_like.errors import InputError
 
@@ -61,7 +62,10 @@ def evaluate(
         raise InputError(f"one environment at a time can be rendered, not {len(envs)}")
     lanes = make_lanes(envs, vectorise=not render)
     count = lanes.num_lanes
-    obs = lanes.start(seeds)
+    whole = None if seeds is None else whole_seeds(seeds)
+    if whole is not None and len(whole) != count:
+        raise InputError(f"{len(whole)} seeds were given for {count} environments")
+    obs = lanes.start(whole)
     act = empty(lanes.action, (1, count))
     actions = map_nest(lambda array: array[0], as_arrays(act))
     rew, fin = np.zeros(count, np.float32), np.ones(count, bool)
@@ -70,11 +74,13 @@ def evaluate(
     live = np.arange(count)
     rewards: list[NDArray[np.float32]] = []
     hx: Any = None
+    place = "cpu" if device is None else device
     while len(live) and (n_steps is None or len(rewards) < n_steps):
         given, earned, begun = current
-        inputs = to_device((given, act, earned, begun), "cpu" if device is None else device)
-        answer, hx, _ = actor.step(*inputs, hx=hx)
-        copy_to(act, answer)
+        # Copies: the actor's state may be views of what it was given, and these change.
+        inputs = map_nest(torch.clone, (given, act, earned, begun))
+        answer, hx, _ = actor.step(*to_device(inputs, place), hx=hx)
+        copy_actions(act, answer)
         rew.fill(0.0)
         lanes.step(actions, obs, rew, terminated, truncated, live)
         rewards.append(rew.copy())

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple, Self
 import torch
 
 from plangym_like.batchers.engine.nests import map_nest, take, to_device
+from plangym_like.errors import InputError
 
 
 class State(NamedTuple):
@@ -55,11 +56,18 @@ class Final(NamedTuple):
     t, lane : Tensor int64 ``(K,)``
         The episode of ``lane[k]`` ended with step ``t[k]``.
     obs : nest of Tensor ``(K, ...)``
+    value : Tensor ``(K,)``
+        The critic's estimate of what would have come after `obs`, by the actor that collected; 0
+        where the episode terminated, and where the actor has no critic.
+    hx : nest of Tensor ``(..., K, ...)``
+        The recurrent state with which `obs` would have been met, lanes along the second dimension.
     """
 
     t: torch.Tensor
     lane: torch.Tensor
     obs: Any
+    value: torch.Tensor
+    hx: Any
 
 
 class Fragment(NamedTuple):
@@ -71,9 +79,11 @@ class Fragment(NamedTuple):
     actor : dict of str to nest of Tensor ``(T, B, ...)``
         The actor's infos: ``actor[key][t]`` came with ``state.act[t]``.
     env : dict of str to nest of Tensor ``(T, B, ...)``
-        The numbers in the environments' infos; 0 where a step's info lacks the key.
-    bootstrap : Tensor float32 ``(1, B)``
-        The critic's estimate at ``state.obs[T]``; 0 where the actor has no critic.
+        The numbers in the environments' infos; 0 where a step's info has no number under the key.
+        Should a number not fit the dtype of those before it, a wider one takes its place from that
+        fragment on; so does a key that comes late.
+    bootstrap : Tensor ``(1, B)``
+        The critic's estimate at ``state.obs[T]``; float32 0 where the actor has no critic.
     hx : nest of Tensor
         The recurrent state with which ``state.obs[0]`` was met.
     version : Tensor int64 ``(B,)``
@@ -110,6 +120,33 @@ class Fragment(NamedTuple):
             behind(before.rew, state.rew),
             behind(before.fin, state.fin),
         )
+
+    def rewards(self, gamma: float) -> torch.Tensor:
+        """Return ``state.rew`` with what truncated episodes would still have earned, ``(T, B)``.
+
+        An episode that was cut off would have gone on. To the reward of its last step is added
+        `gamma` times ``final.value``, so that returns and advantages of these rewards are right
+        where ``fin`` is true: they need no other bootstrap than that of the fragment's end.
+
+        Raises
+        ------
+        InputError
+            Episodes were truncated, but there is no critic, or `final` was not asked for.
+        """
+        rewards = self.state.rew
+        if not bool((self.state.truncated & ~self.state.terminated & ~self.frozen).any()):
+            return rewards.clone()
+        if self.final is None or "value" not in self.actor:
+            raise InputError(
+                "episodes were truncated, and nothing tells what they would have earned: that "
+                "takes keep_final=True and an actor whose info has a 'value'"
+            )
+        value = self.final.value
+        rewards = rewards.to(torch.promote_types(rewards.dtype, value.dtype), copy=True)
+        trailing = (1,) * (value.ndim - 1)
+        rewards = rewards.reshape(*rewards.shape, *trailing).repeat(1, 1, *value.shape[1:])
+        rewards[self.final.t, self.final.lane] += gamma * value
+        return rewards
 
     @property
     def frozen(self) -> torch.Tensor:

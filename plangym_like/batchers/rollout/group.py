@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +14,7 @@ from plangym_like.batchers.engine.seeding import GroupSeed, RandomStreams
 from plangym_like.batchers.engine.shared_actor import ActorCopy
 from plangym_like.batchers.rollout.actor_module import BaseActorModule
 from plangym_like.batchers.rollout.collector import Collector
+from plangym_like.batchers.rollout.env_infos import Extra
 from plangym_like.batchers.rollout.record import Record, without_empty_rows
 
 # The names of what is shared with all groups.
@@ -76,15 +77,19 @@ class Group:
         """Return the layout of a buffer."""
         return self._collector.describe()
 
-    def collect(self, buffer: int) -> None:
-        """Write the next fragment into `buffer`, by an actor with the newest weights."""
+    def collect(self, buffer: int) -> Sequence[Extra]:
+        """Write the next fragment into `buffer`, by an actor with the newest weights.
+
+        Return what environments said in their infos for which the buffer has no column.
+        """
         if self._copy is None:
             self._copy = ActorCopy(self._actor, self._place.memory[ACTOR])
         at = self._place.place_of(BUFFERS, buffer)
         if at not in self._records:
             self._records[at] = Record(take(self._place.memory[BUFFERS], at))
-        self._collector.collect(self._records[at], self._copy.refresh())
+        extras = self._collector.collect(self._records[at], self._copy.refresh())
         self._place.hand_in(BUFFERS, buffer, without_empty_rows)
+        return extras
 
     def close(self) -> None:
         """Close the environments, if that is wanted."""

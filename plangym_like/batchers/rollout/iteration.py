@@ -62,6 +62,9 @@ class RolloutIterator(abc.ABC):
         except Exception as error:
             self._end = f"it failed with {type(error).__name__}: {error}"
             self._close()
+            if isinstance(error, StopIteration):
+                # From here it would end the caller's loop as if all was done.
+                raise RuntimeError("the actor or an environment raised StopIteration") from error
             raise
         self.stats.batches += 1
         self.stats.steps += fragment.state.fin.numel()

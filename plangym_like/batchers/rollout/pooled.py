@@ -21,6 +21,7 @@ from plangym_like.batchers.rollout.fragment import Fragment
 from plangym_like.batchers.rollout.group import ACTOR, BUFFERS, GroupPlan
 from plangym_like.batchers.rollout.iteration import RolloutIterator
 from plangym_like.errors import InputError
+from plangym_like.parallel.interrupts import interrupts_deferred
 
 
 class PooledRollout(RolloutIterator):
@@ -104,23 +105,24 @@ class PooledRollout(RolloutIterator):
         start = time.perf_counter()
         if self._buffers is None:
             self._begin()
-        self._free.extend(self._yielded)
-        self._yielded.clear()
+        # A Ctrl-C takes effect while jobs are waited for and done, and while a fragment is copied.
+        # Elsewhere it could lose a buffer, or give it to two actors at once.
         jobs = self._gathered
         while len(jobs) < self._n_per_batch:
-            self._dispatch(wanted=self._n_per_batch - len(jobs))
-            job = self._take_ready()
-            if job is None:
+            with interrupts_deferred():
+                self._free.extend(self._yielded)
+                self._yielded.clear()
+                is_there = self._take_ready()
+                self._dispatch(wanted=self._n_per_batch - len(jobs))
+            if not is_there:
                 self._gather()
-            elif self._is_too_old(job):
-                self.stats.discarded += 1
-                self._free.append(job.args[0])
-            else:
-                jobs.append(job)
         self.stats.waited += time.perf_counter() - start
-        self._yielded = [job.args[0] for job in jobs]
-        jobs.clear()
-        return self._delivery.deliver([self._memory(buffer) for buffer in self._yielded])
+        with interrupts_deferred():
+            ready = jobs[:]
+            self._yielded = [job.args[0] for job in ready]
+            jobs.clear()
+        records = [self._memory(job.args[0]) for job in ready]
+        return self._delivery.deliver(records, [job.result for job in ready])
 
     def _publish(self) -> None:
         version = self._actor.publish()
@@ -130,9 +132,11 @@ class PooledRollout(RolloutIterator):
 
     def _begin(self) -> None:
         """Make the pool, once it is known what a fragment consists of."""
-        self._crew.wait(job=self._begun)
-        self._buffers = self._crew.make_pool(BUFFERS, self._begun.result, self._n_buffers)
-        self._free.extend(range(self._n_buffers))
+        self._crew.settle(self._begun)
+        with interrupts_deferred():
+            self._crew.wait(0.0, self._begun)
+            self._free = deque(range(self._n_buffers))
+            self._buffers = self._crew.make_pool(BUFFERS, self._begun.result, self._n_buffers)
 
     def _memory(self, buffer: int) -> Any:
         assert self._buffers is not None
@@ -157,24 +161,32 @@ class PooledRollout(RolloutIterator):
 
     def _gather(self) -> None:
         """Wait for one more fragment."""
-        job = self._crew.wait()
-        if job is None or job.method != "collect":
-            return
-        self._num_busy[job.group] -= 1
-        done = self._num_dispatched[job.group] - self._num_busy[job.group] - 1
-        self._ready[done, job.group] = job
+        self._crew.settle()
+        with interrupts_deferred():
+            job = self._crew.wait(0.0)
+            if job is None or job.method != "collect":
+                return
+            self._num_busy[job.group] -= 1
+            done = self._num_dispatched[job.group] - self._num_busy[job.group] - 1
+            self._ready[done, job.group] = job
 
-    def _take_ready(self) -> Job | None:
-        """Return the fragment whose turn it is, if it is there."""
+    def _take_ready(self) -> bool:
+        """Take the fragment whose turn it is, and return whether it was there."""
         if not self._ready:
-            return None
+            return False
         turn = next(iter(self._ready))
         if self._ordered:
             turn = divmod(self._turn, self._n_actors)
             if turn not in self._ready:
-                return None
+                return False
             self._turn += 1
-        return self._ready.pop(turn)
+        job = self._ready.pop(turn)
+        if self._is_too_old(job):
+            self.stats.discarded += 1
+            self._free.append(job.args[0])
+        else:
+            self._gathered.append(job)
+        return True
 
     def _is_too_old(self, job: Job) -> bool:
         if self._max_lag is None:

@@ -10,9 +10,12 @@ import torch
 from numpy.typing import NDArray
 
 from plangym_like.batchers.engine.nests import Leaf, as_arrays, map_nest, put, take
+from plangym_like.batchers.rollout.env_infos import EnvInfos, Extra
 from plangym_like.batchers.rollout.fragment import Final, Fragment, Inputs, State
 
 _FLAGS = ("fin", "terminated", "truncated")
+# What is written with NumPy; the rest may have dtypes that only torch has.
+_ARRAYS = ("obs", "act", "rew", *_FLAGS, "stepno", "env", "final")
 
 
 def record_layout(
@@ -29,7 +32,7 @@ def record_layout(
     """Return the layout of one record, a nest of `Leaf`.
 
     `observation`, `action`, `actor` and `env` are layouts of what one lane has in one step; `hx`
-    has its full shapes.
+    has its full shapes, lanes along the second axis.
     """
 
     def rows(steps: int, layout: Any) -> Any:
@@ -37,7 +40,12 @@ def record_layout(
 
     flag, number = Leaf((), torch.bool), Leaf((), torch.int64)
     reward = Leaf((), torch.float32)
+    value = actor.get("value", reward)
     most = n_steps * n_lanes if keep_final else 0
+
+    def lane_first(leaf: Leaf) -> Leaf:
+        return Leaf((most, leaf.shape[0], *leaf.shape[2:]), leaf.dtype)
+
     return {
         "obs": rows(n_steps + 1, observation),
         "act": rows(n_steps, action),
@@ -46,7 +54,7 @@ def record_layout(
         "stepno": rows(n_steps, number),
         "actor": rows(n_steps, actor),
         "env": rows(n_steps, env),
-        "bootstrap": rows(1, reward),
+        "bootstrap": rows(1, value),
         "hx": hx,
         "version": rows(1, number),
         "before": {"act": rows(1, action), "rew": rows(1, reward), "fin": rows(1, flag)},
@@ -55,6 +63,8 @@ def record_layout(
             "t": Leaf((most,), torch.int64),
             "lane": Leaf((most,), torch.int64),
             "obs": map_nest(lambda leaf: Leaf((most, *leaf.shape), leaf.dtype), observation),
+            "value": Leaf((most, *value.shape), value.dtype),
+            "hx": map_nest(lane_first, hx),
         },
     }
 
@@ -101,7 +111,7 @@ class Record:
     ----------
     memory : nest of Tensor
     arrays : nest of array
-        Over the same memory.
+        Over the same memory: what lanes write.
     rows : list of Row
     last_obs : nest of Tensor ``(1, B, ...)``
         What the last step leads to.
@@ -109,7 +119,7 @@ class Record:
 
     def __init__(self, memory: Any) -> None:
         self.memory = memory
-        self.arrays = arrays = as_arrays(memory)
+        self.arrays = arrays = {name: as_arrays(memory[name]) for name in _ARRAYS}
         steps = len(memory["rew"])
         self.rows = [
             Row(
@@ -136,8 +146,18 @@ class Record:
         """Forget the final observations of what was here before."""
         self._num_final = self._final["count"][0] = 0
 
-    def keep_final(self, t: int, lanes: NDArray[np.intp]) -> None:
-        """Note what step `t` has led `lanes` to, where their episodes ended."""
+    def keep_final(
+        self, t: int, lanes: NDArray[np.intp], value: torch.Tensor | None, hx: Any
+    ) -> None:
+        """Note what step `t` has led `lanes` to, where their episodes ended.
+
+        Parameters
+        ----------
+        value : Tensor ``(B, ...)``, optional
+            Of all lanes; ``None`` for 0.
+        hx : nest of Tensor
+            Of all lanes.
+        """
         obs = self.rows[t].obs_out
         final, start = self._final, self._num_final
         stop = self._num_final = start + len(lanes)
@@ -147,29 +167,53 @@ class Record:
             final["obs"][start:stop] = obs[lanes]
         else:
             put(final["obs"], slice(start, stop), take(obs, lanes))
+        if value is None:
+            final["value"][start:stop] = 0
+        else:
+            self.memory["final"]["value"][start:stop] = value[lanes]
+
+        def keep(rows: torch.Tensor, state: torch.Tensor) -> None:
+            rows[start:stop] = state.cpu()[:, lanes].transpose(0, 1)
+
+        map_nest(keep, self.memory["final"]["hx"], hx)
         final["count"][0] = stop
 
 
 Join = Callable[..., torch.Tensor]
 
 
-def as_fragment(records: Sequence[Any], *, sticky: bool, keep_final: bool, join: Join) -> Fragment:
+def as_fragment(
+    records: Sequence[Any],
+    extras: Sequence[Sequence[Extra]],
+    infos: EnvInfos,
+    *,
+    sticky: bool,
+    keep_final: bool,
+    join: Join,
+) -> Fragment:
     """Return one fragment of all `records`, their lanes side by side.
 
     Parameters
     ----------
     records : sequence of nest of Tensor
         The memory of each.
+    extras : sequence of sequence of Extra
+        Of each, the infos that its columns cannot hold.
+    infos : EnvInfos
     join : callable
         Given the tensors of all records that belong together, lanes along their dimension 1,
         returns one tensor.
     """
     whole = map_nest(lambda *parts: join(parts), *({**r, "final": None} for r in records))
+    first, moved = 0, []
+    for record, found in zip(records, extras, strict=True):
+        moved += [extra._replace(lane=extra.lane + first) for extra in found]
+        first += record["fin"].shape[1]
     names = ("obs", "act", "rew", "fin", "terminated", "truncated", "stepno")
     return Fragment(
         state=State(*(whole[name] for name in names)),
         actor=whole["actor"],
-        env=whole["env"],
+        env=infos.complete(whole["env"], moved, tuple(whole["fin"].shape)),
         bootstrap=whole["bootstrap"],
         hx=whole["hx"],
         version=whole["version"][0],
@@ -184,10 +228,11 @@ def _join_finals(records: Sequence[Any]) -> Final:
     for record in records:
         final = record["final"]
         rows = slice(0, int(final["count"]))
-        obs = map_nest(lambda leaf, rows=rows: leaf[rows], final["obs"])
-        finals.append((final["t"][rows], final["lane"][rows] + first, obs))
+        parts = take({name: final[name] for name in Final._fields}, rows)
+        finals.append({**parts, "lane": parts["lane"] + first})
         first += record["fin"].shape[1]
-    return Final(*map_nest(lambda *parts: torch.cat(parts), *finals))
+    whole = Final(**map_nest(lambda *parts: torch.cat(parts), *finals))
+    return whole._replace(hx=map_nest(lambda state: state.transpose(0, 1), whole.hx))
 
 
 def join_copies(parts: Sequence[torch.Tensor]) -> torch.Tensor:

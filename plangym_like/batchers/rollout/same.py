@@ -6,13 +6,15 @@ from collections.abc import Sequence
 from typing import Any
 
 import gymnasium
+import numpy as np
 import torch
 
 from plangym_like.batchers.engine.make_lanes import make_lanes
 from plangym_like.batchers.engine.nests import empty
-from plangym_like.batchers.engine.seeding import RandomStreams, seed_groups
+from plangym_like.batchers.engine.seeding import RandomStreams, seed_groups, whole_seeds
 from plangym_like.batchers.rollout.actor_module import BaseActorModule
 from plangym_like.batchers.rollout.collector import Collector
+from plangym_like.batchers.rollout.env_infos import EnvInfos
 from plangym_like.batchers.rollout.fragment import Fragment
 from plangym_like.batchers.rollout.iteration import RolloutIterator
 from plangym_like.batchers.rollout.record import Record, as_fragment, join_copies, join_views
@@ -62,7 +64,8 @@ def rollout(
     Returns
     -------
     iterator of Fragment
-        And a context manager.
+        And a context manager. After a Ctrl-C it may be used on: all environments begin new
+        episodes then.
     """
     return SameRollout(
         envs,
@@ -119,6 +122,7 @@ class SameRollout(RolloutIterator):
             "join": join_copies if copy else join_views,
         }
         self._record: Record | None = None
+        self._env_infos = EnvInfos()
         self._weights = _fingerprint(actor)
 
     def _next(self) -> Fragment:
@@ -129,8 +133,8 @@ class SameRollout(RolloutIterator):
         if weights != self._weights:
             self._weights = weights
             self.stats.version += 1
-        self._collector.collect(self._record, self.stats.version)
-        fragment = as_fragment([self._record.memory], **self._options)
+        extras = self._collector.collect(self._record, self.stats.version)
+        fragment = as_fragment([self._record.memory], [extras], self._env_infos, **self._options)
         return fragment if self._device.type == "cpu" else fragment.to(self._device)
 
     def _close(self) -> None:
@@ -139,16 +143,17 @@ class SameRollout(RolloutIterator):
 
 def _seeds(
     seed: int | Sequence[int] | None, num_lanes: int
-) -> tuple[Sequence[int] | None, Sequence[int] | None]:
+) -> tuple[Sequence[int | None] | None, Sequence[int] | None]:
     """Return the seeds of the environments and the words of the noise."""
     if seed is None:
         return None, None
     (group,) = seed_groups(seed, [num_lanes])
-    if isinstance(seed, int):
+    if np.ndim(seed) == 0:
         return group.lanes, group.words
-    if len(seed) != num_lanes:
-        raise InputError(f"{len(seed)} seeds were given for {num_lanes} environments")
-    return list(seed), group.words
+    lanes = whole_seeds(seed)  # type: ignore[arg-type]
+    if len(lanes) != num_lanes:
+        raise InputError(f"{len(lanes)} seeds were given for {num_lanes} environments")
+    return lanes, group.words
 
 
 def _fingerprint(actor: torch.nn.Module) -> list[tuple[int, int]]:

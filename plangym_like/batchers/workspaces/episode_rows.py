@@ -48,8 +48,10 @@ class EpisodeRows:
 
     Attributes
     ----------
-    stands : bool
-        Whether `step` can go on from what was written last.
+    last : Row or None
+        What was written last; ``None`` where a step or reset did not come to its end.
+    standing : int
+        For whoever uses this: the number of the row where the lanes stand, 0 where nobody knows.
     keeps_last : bool
         Whether the last observation of an episode is in some row.
     done, timestep : array ``(B,)``
@@ -60,12 +62,12 @@ class EpisodeRows:
         self.lanes = lanes
         self._autoreset = autoreset
         self.keeps_last = include_last_state or not autoreset
-        self.stands = False
+        self.last: Row | None = None
+        self.standing = 0
         self.done = np.zeros(lanes.num_lanes, bool)
         self.timestep = np.zeros(lanes.num_lanes, np.int64)
         self._rewards = np.zeros(lanes.num_lanes)
         self._returns = np.zeros(lanes.num_lanes)
-        self._last: Row | None = None
 
     def begin(self, seeds: Sequence[int] | None, blank: Callable[[], Row]) -> None:
         """Reset every lane, by its seed or to what its own generator draws next.
@@ -77,7 +79,7 @@ class EpisodeRows:
         blank : callable
             Returns the row to write; called once the layout of observations is known.
         """
-        self.stands = False
+        self.last = None
         if seeds is not None:
             first = self.lanes.start(seeds)
             row = blank()
@@ -87,19 +89,19 @@ class EpisodeRows:
             self.lanes.reset(row.obs)
         for account in (self.done, self.timestep, self._returns):
             account.fill(0)
-        self.stands, self._last = True, row
+        self.last = row
 
     def step(self, actions: Any, row: Row) -> None:
         """Step the lanes that are in an episode; let the others begin one, or wait."""
         # Lanes of which some were stepped, and then one raised, stand nowhere.
-        self.stands = False
+        last, self.last = self.last, None
         done, timestep = self.done, self.timestep
         timestep += 1
         if not np.count_nonzero(done):
             self._advance(actions, row, None)
         elif self.keeps_last:
             (ended,) = done.nonzero()
-            self._step_some(actions, row, ended)
+            self._step_some(actions, row, ended, last)
         else:
             timestep[done] = 1
             self._advance(actions, row, None)
@@ -112,9 +114,9 @@ class EpisodeRows:
             (ended,) = done.nonzero()
             self.lanes.reset(row.obs, ended)
             self._returns[ended] = 0.0
-        self.stands, self._last = True, row
+        self.last = row
 
-    def _step_some(self, actions: Any, row: Row, ended: NDArray[np.intp]) -> None:
+    def _step_some(self, actions: Any, row: Row, ended: NDArray[np.intp], last: Row | None) -> None:
         """Step the lanes but for those that have `ended`."""
         if self._autoreset and self.lanes.steps_ended:
             # To leave lanes out of a step in NumPy costs more than to step them for nothing.
@@ -131,14 +133,14 @@ class EpisodeRows:
             self._begin_anew(row, ended)
             return
         self.timestep[ended] -= 1
-        assert self._last is not None
+        assert last is not None
 
         def wait(now: NDArray[Any], before: NDArray[Any]) -> None:
             now[ended] = before[ended]
 
-        map_nest(wait, row.obs, self._last.obs)
-        wait(row.terminated, self._last.terminated)
-        wait(row.truncated, self._last.truncated)
+        map_nest(wait, row.obs, last.obs)
+        wait(row.terminated, last.terminated)
+        wait(row.truncated, last.truncated)
 
     def _begin_anew(self, row: Row, ended: NDArray[np.intp]) -> None:
         self.lanes.reset(row.obs, ended)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
@@ -15,6 +16,7 @@ from gymnasium.wrappers import Autoreset
 from numpy.typing import NDArray
 from torch import Tensor
 
+from plangym_like.batchers.engine.fitting import as_actions
 from plangym_like.batchers.engine.make_lanes import make_envs, make_lanes
 from plangym_like.batchers.engine.nests import Leaf, is_leaf, rebuild
 from plangym_like.batchers.engine.seeding import seed_groups
@@ -22,9 +24,11 @@ from plangym_like.batchers.workspaces.agent import Agent
 from plangym_like.batchers.workspaces.episode_rows import MEASURES, EpisodeRows, Row
 from plangym_like.batchers.workspaces.strip import Strip
 from plangym_like.batchers.workspaces.workspace import Workspace
-from plangym_like.errors import ActionError, InputError
+from plangym_like.errors import InputError
 
 _FEWEST_ROWS = 32
+# Every row that any agent writes gets a number of its own, by which it is known again.
+_numbers = itertools.count(1)
 
 
 class ParallelGymAgent(Agent):
@@ -123,10 +127,7 @@ class ParallelGymAgent(Agent):
         self._rows = EpisodeRows(
             lanes, autoreset=self.autoreset, include_last_state=include_last_state
         )
-        self._actions = [
-            (name, leaf.shape, torch.empty(0, dtype=leaf.dtype).numpy().dtype)
-            for name, leaf in _named(input_string, lanes.action)
-        ]
+        self._actions = list(_named(input_string, lanes.action))
         self._layout: dict[str, Leaf] = {}
         self._strip: Strip | None = None
         self._whose: Callable[[], Workspace | None] = lambda: None
@@ -144,7 +145,7 @@ class ParallelGymAgent(Agent):
         """
         (group,) = seed_groups(seed, [self.num_envs])
         self._seeds = group.lanes
-        self._rows.stands = False
+        self._rows.standing = 0
         return self
 
     def forward(self, t: int, **kwargs: Any) -> None:
@@ -160,12 +161,17 @@ class ParallelGymAgent(Agent):
         workspace, rows = self._board(), self._rows
         if t == 0:
             self._rewind(workspace, t)
+            if not rows.standing:
+                # A row that was left halfway may be in it.
+                self._strip = None
+            rows.standing = 0
             rows.begin(self._seeds, lambda: self._blank(workspace, t))
-            self._seeds, ended = None, rows.done
+            ended = rows.done
         else:
             self._check_standing(workspace, t - 1)
             values = (self._action(t - 1, *expected) for expected in self._actions)
             actions = rebuild(rows.lanes.action, values)
+            rows.standing = 0
             self._rewind(workspace, t)
             ended = rows.done.copy()
             rows.step(actions, self._blank(workspace, t))
@@ -174,6 +180,11 @@ class ParallelGymAgent(Agent):
         workspace.extend(self._strip, self._layout, self._place.device)
         if self.reward_at_t:
             self._move_reward(workspace, t, ended)
+        number = next(_numbers)
+        workspace.sign(self.output + "timestep", t, number)
+        if t == 0:
+            self._seeds = None
+        rows.standing = number
 
     def _rewind(self, workspace: Workspace, t: int) -> None:
         if workspace.has(self.output + "timestep", t):
@@ -181,19 +192,38 @@ class ParallelGymAgent(Agent):
 
     def _check_standing(self, workspace: Workspace, t: int) -> None:
         """Refuse to go on at `t` from anything but what the environments wrote last."""
-        if not self._rows.stands:
-            raise InputError(f"environments begin at time 0; this call is for time {t + 1}")
-        strip, name = self._strip, self.output + "timestep"
-        if strip is not None and strip.stop == t + 1 and self._whose() is workspace:
+        standing = self._rows.standing
+        if not standing:
+            raise InputError(
+                f"environments begin at time 0; this call is for time {t + 1}. They have not begun "
+                "yet, or their last step was stopped halfway"
+            )
+        name = self.output + "timestep"
+        origin = workspace.origin(name, t)
+        if origin == standing or not workspace.has(name, t):
             return
-        if workspace.has(name, t):
-            told, stand = workspace.get(name, t).tolist(), self._rows.timestep.tolist()
-            if told != stand:
-                raise InputError(
-                    f"at time {t} of this workspace the environments were {told} steps into their "
-                    f"episodes, now they are {stand}: they have been run elsewhere since. "
-                    "Continue where they stand, or begin at time 0"
-                )
+        if origin is None and self._is_last_row(workspace, t):
+            return
+        told, stand = workspace.get(name, t).tolist(), self._rows.timestep.tolist()
+        raise InputError(
+            f"at time {t} of this workspace the environments were {told} steps into their "
+            f"episodes, now they are {stand}: they have been run elsewhere since. "
+            "Continue where they stand, or begin at time 0"
+        )
+
+    def _is_last_row(self, workspace: Workspace, t: int) -> bool:
+        """Tell whether a row that nobody signed, a copy perhaps, says what was written last."""
+        last = self._rows.last
+        assert last is not None
+        observation = {"env_obs": last.obs, "timestep": self._rows.timestep}
+        for path, array in _named("", observation):
+            name = self.output + path
+            if not workspace.has(name, t):
+                continue
+            row = torch.as_tensor(array)
+            if not _same_bits(workspace.get(name, t).detach().cpu(), row):
+                return False
+        return True
 
     def _blank(self, workspace: Workspace, t: int) -> Row:
         """Return the row of time `t` to be written."""
@@ -251,18 +281,11 @@ class ParallelGymAgent(Agent):
         workspace.set(reward, t - 1, earned)
         workspace.set(returns, t - 1, total)
 
-    def _action(
-        self, t: int, name: str, shape: tuple[int, ...], dtype: np.dtype[Any]
-    ) -> NDArray[Any]:
-        action: NDArray[Any] = self.get((name, t)).detach().cpu().numpy()
-        wanted = (self.num_envs, *shape)
-        if action.dtype == dtype and action.shape == wanted:
-            return action
-        if action.shape != wanted or not np.can_cast(action.dtype, dtype, "same_kind"):
-            raise ActionError(
-                f"{name!r} at time {t} is to be {wanted} {dtype}, got {action.shape} {action.dtype}"
-            )
-        return action.astype(dtype)
+    def _action(self, t: int, name: str, leaf: Leaf) -> NDArray[Any]:
+        wanted = (self.num_envs, *leaf.shape)
+        actions = as_actions(self.get((name, t)), wanted, leaf.dtype, f"{name!r} at time {t}")
+        array: NDArray[Any] = actions.numpy()
+        return array
 
     # What the environments are
 
@@ -315,9 +338,9 @@ def _has_autoreset(env: Any) -> bool:
     return False
 
 
-def _named(name: str, layout: Any) -> Iterator[tuple[str, Leaf]]:
-    """Yield the leaves of `layout` in order, each with its path below `name`."""
-    if isinstance(layout, Leaf):
+def _named(name: str, layout: Any) -> Iterator[tuple[str, Any]]:
+    """Yield the leaves of a nest in order, each with its path below `name`."""
+    if is_leaf(layout):
         yield name, layout
         return
     if isinstance(layout, Mapping):
@@ -327,6 +350,13 @@ def _named(name: str, layout: Any) -> Iterator[tuple[str, Leaf]]:
         parts = [(str(key), part) for key, part in zip(keys, layout, strict=True)]
     for key, part in parts:
         yield from _named(f"{name}/{key}" if name else key, part)
+
+
+def _same_bits(one: Tensor, other: Tensor) -> bool:
+    if one.dtype is not other.dtype or one.shape != other.shape:
+        return False
+    first, second = (tensor.contiguous().view(-1).view(torch.uint8) for tensor in (one, other))
+    return torch.equal(first, second)
 
 
 def _size(space: Any) -> Any:

@@ -40,6 +40,8 @@ class ReplayBuffer:
         self.variables: dict[str, Tensor] = {}
         self.position = 0
         self.is_full = False
+        # What a `put` is writing: an interrupt may stop it with half of the variables written.
+        self._unwritten: tuple[Tensor, dict[str, Tensor]] | None = None
 
     def put(self, workspace: Workspace) -> None:
         """Add every column of `workspace`, the last `max_size` of them where there are more.
@@ -50,6 +52,7 @@ class ReplayBuffer:
             Its variables are not those of the first `put`: in name, number of steps, shape or
             dtype. Nothing was added.
         """
+        self._write()
         columns = workspace.batch_size()
         new = {name: workspace[name].detach() for name in workspace.variables}
         if not self.variables:
@@ -65,11 +68,24 @@ class ReplayBuffer:
         start = max(columns - self.max_size, 0)
         added = columns - start
         places = (torch.arange(added, device=self.device) + self.position) % self.max_size
+        self._unwritten = places, {name: value[:, start:] for name, value in new.items()}
+        self._write()
+
+    def _write(self) -> None:
+        """Write what is to be written, also what an interrupted `put` has left."""
+        if self._unwritten is None:
+            return
+        places, new = self._unwritten
         for name, value in new.items():
-            entries = value[:, start:].to(self.device).transpose(0, 1)
-            self.variables[name].index_copy_(0, places, entries)
-        self.is_full = self.is_full or self.position + added >= self.max_size
-        self.position = (self.position + added) % self.max_size
+            entries = value.to(self.device).transpose(0, 1)
+            self.variables[name].index_copy_(0, places.to(self.device), entries)
+        stop = self.position + len(places)
+        # In one assignment, which no interrupt divides.
+        self.is_full, self.position, self._unwritten = (
+            self.is_full or stop >= self.max_size,
+            stop % self.max_size,
+            None,
+        )
 
     def get_shuffled(self, n: int, generator: torch.Generator | None = None) -> Workspace:
         """Return `n` entries, drawn with replacement, as a workspace ``[T, n, ...]``.
@@ -79,6 +95,7 @@ class ReplayBuffer:
         InputError
             There is nothing in it yet.
         """
+        self._write()
         if not self.size():
             raise InputError("nothing was put into this buffer yet")
         drawn = torch.randint(self.size(), (n,), device=self.device, generator=generator)

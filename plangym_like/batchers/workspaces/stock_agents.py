@@ -4,9 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
-from torch import Tensor
-
 from plangym_like.batchers.workspaces.agent import Agent
 
 
@@ -53,12 +50,11 @@ class EpisodesDone(Agent):
         super().__init__()
         self.in_var = in_var
         self.out_var = out_var
-        self.state: Tensor | None = None
 
     def forward(self, t: int, **kwargs: Any) -> None:
-        """Write whether the flag has been true at any time up to `t`."""
+        """Write whether the flag has been true at any time up to `t`, in this workspace."""
+        assert self.workspace is not None
         done = self.get((self.in_var, t))
-        if t == 0 or self.state is None:
-            self.state = torch.zeros_like(done)
-        self.state = self.state | done
-        self.set((self.out_var, t), self.state)
+        if self.workspace.has(self.out_var, t - 1):
+            done = done | self.get((self.out_var, t - 1))
+        self.set((self.out_var, t), done)

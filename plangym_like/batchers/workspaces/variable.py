@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import torch
 from torch import Tensor
 
@@ -17,9 +15,14 @@ class Variable:
     Rows written one by one become one ``[T, B, ...]`` tensor when the whole is first asked for, and
     are views of it from then on: reading costs one copy, and gradients flow through both forms.
     A variable may also follow its column of a `Strip`, until something else is written to it.
+
+    Attributes
+    ----------
+    origins : dict of int to int
+        For times whose row its writer has signed: the number by which it knows the row again.
     """
 
-    __slots__ = ("_full", "_like", "_name", "_place", "_rows", "_strip")
+    __slots__ = ("_full", "_like", "_name", "_place", "_rows", "_strip", "origins")
 
     def __init__(self, name: str, full: Tensor | None = None) -> None:
         self._name = name
@@ -28,6 +31,7 @@ class Variable:
         self._like: tuple[torch.Size, torch.dtype, torch.device] | None = None
         self._strip: Strip | None = None
         self._place = 0
+        self.origins: dict[int, int] = {}
         if full is not None:
             if full.ndim < 2:
                 raise InputError(
@@ -40,6 +44,7 @@ class Variable:
         column = strip.tensors[place]
         self._like = (column.shape[1:], column.dtype, column.device)
         self._rows, self._full, self._strip, self._place = [], None, strip, place
+        self.origins = {t: origin for t, origin in self.origins.items() if t < strip.stop}
 
     def follows(self, strip: Strip) -> bool:
         """Tell whether this variable grows with `strip`."""
@@ -55,6 +60,8 @@ class Variable:
         """
         if (value.shape, value.dtype, value.device) != self._like:
             self._accept(value)
+        if self.origins:
+            self.origins.pop(t, None)
         rows = self._settle()
         if self._full is not None:
             rows = self._rows = list(self._full.unbind(0))
@@ -122,12 +129,18 @@ class Variable:
         rows = [self.get(t) for t in range(start, min(stop, self.time_size()))]
         return torch.stack(rows) if rows else self.full()[:0]
 
-    def keep(self, rows: Sequence[Tensor]) -> None:
-        """Let these rows be all there is."""
-        self._rows, self._full, self._strip = list(rows), None, None
+    def last(self, n: int) -> Variable:
+        """Return a variable that has the last `n` rows, the same tensors, at times 0, 1, ..."""
+        start = self.time_size() - n
+        kept = Variable(self._name)
+        kept._like = self._like
+        kept._rows = [self.get(start + t) for t in range(n)]
+        kept.origins = {t - start: origin for t, origin in self.origins.items() if t >= start}
+        return kept
 
     def truncate(self, time_size: int) -> None:
         """Drop the rows from `time_size` on."""
+        self.origins = {t: origin for t, origin in self.origins.items() if t < time_size}
         rows = self._settle()
         if self._full is not None:
             self._full = self._full[:time_size]

@@ -42,6 +42,7 @@ class Workspace:
         if workspace is not None:
             for name in workspace.variables:
                 self.set_full(name, workspace[name].clone())
+                self.variables[name].origins = dict(workspace.variables[name].origins)
 
     # One time
 
@@ -108,6 +109,19 @@ class Workspace:
                 self.set(name, strip.stop - 1, row.to(device))
         if self._written is not None:
             self._written.update(names)
+
+    def sign(self, var_name: str, t: int, origin: int) -> None:
+        """Note by which number the writer of the row at time `t` knows it again.
+
+        The number goes where the row goes in this workspace and its copies, and is forgotten when
+        something else is written there.
+        """
+        self._variable(var_name).origins[t] = origin
+
+    def origin(self, var_name: str, t: int) -> int | None:
+        """Return the number by which the row at time `t` was signed, ``None`` if it was not."""
+        variable = self.variables.get(var_name)
+        return None if variable is None else variable.origins.get(t)
 
     def begin_step(self) -> None:
         """Say that a step of a `TemporalAgent` begins: what is written from here on is of it."""
@@ -200,10 +214,8 @@ class Workspace:
         time_size = self._shared("steps", sizes)
         if not 1 <= n <= time_size:
             raise InputError(f"{n} of the last steps of a workspace that holds {time_size}")
-        kept = {name: self.variables[name] for name in names}
-        for variable in kept.values():
-            variable.keep([variable.get(t) for t in range(time_size - n, time_size)])
-        self.variables = kept
+        # All at once: an interrupt in between would leave rows of two epochs side by side.
+        self.variables = {name: self.variables[name].last(n) for name in names}
 
     def copy_time(
         self, from_time: int, to_time: int, n_steps: int, var_names: Sequence[str] | None = None
@@ -211,8 +223,12 @@ class Workspace:
         """Write the rows ``from_time ... from_time + n_steps`` at `to_time` as well."""
         for name in list(self.variables) if var_names is None else var_names:
             variable = self._variable(name)
-            for step, row in enumerate([variable.get(from_time + i) for i in range(n_steps)]):
+            times = range(from_time, from_time + n_steps)
+            rows = [(variable.get(t), variable.origins.get(t)) for t in times]
+            for step, (row, origin) in enumerate(rows):
                 self.set(name, to_time + step, row)
+                if origin is not None:
+                    variable.origins[to_time + step] = origin
 
     def subtime(self, from_t: int, to_t: int) -> Workspace:
         """Return the steps `from_t` to `to_t` as a workspace of their own, sharing memory."""

@@ -71,11 +71,10 @@ def test_the_space_decides_about_numbers_of_no_dtype() -> None:
     box = spaces.Box(0, 255, (), np.uint8)
     assert layout_of(3, box) == Leaf((), torch.uint8)
     assert layout_of(3) == Leaf((), torch.int64)
-    assert layout_of(0.5) == Leaf((), torch.float32)
+    assert layout_of(0.5) == Leaf((), torch.float64)
     assert layout_of([1, 2], spaces.MultiDiscrete([3, 3])) == Leaf((2,), torch.int64)
     assert layout_of([1, 2]) == [Leaf((), torch.int64)] * 2
-    # What the environment says in floats is not cut down to what its space claims.
-    assert layout_of(np.float64(0.5), box) == Leaf((), torch.float64)
+    assert layout_of(np.float64(0.5), box) == Leaf((), torch.uint8)
     assert layout_of(np.zeros(2), spaces.Box(0, 1, (2,))) == Leaf((2,), torch.float32)
 
 

@@ -146,6 +146,10 @@ class Harmful(Count):
                 raise LookupError("the pole has gone")
             if self.harm == "interrupt":
                 raise KeyboardInterrupt
+            if self.harm == "stop":
+                raise StopIteration
+            if self.harm == "exit":
+                raise SystemExit(0)
             if self.harm == "kill":
                 os.kill(os.getpid(), signal.SIGKILL)
             while self.harm == "hang":

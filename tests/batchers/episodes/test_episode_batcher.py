@@ -358,6 +358,8 @@ def test_what_cannot_be_executed_is_refused_and_changes_nothing() -> None:
         ({"n_threads": 3}, "3 processes for 2 groups"),
         ({"seeds": []}, "seeds are whole numbers"),
         ({"seeds": [-1]}, "seeds are whole numbers"),
+        ({"seeds": [0.5, 100]}, "seeds are whole numbers"),
+        ({"seeds": 1.5}, "seeds are whole numbers"),
         ({"create_env": None}, "create_env must be callable"),
     ],
 )

@@ -70,6 +70,32 @@ def test_a_step_that_raises(kind: Any, n_threads: int) -> None:
 
 
 @KINDS
+@pytest.mark.parametrize(
+    ("harm", "n_threads", "name"),
+    [("stop", 0, "StopIteration"), ("stop", 2, "StopIteration"), ("exit", 2, "SystemExit")],
+)
+def test_what_would_end_a_loop_or_the_program(
+    kind: Any, harm: str, n_threads: int, name: str
+) -> None:
+    batcher = start(kind, harmful_env, n_threads, harm=harm)
+    with batcher, pytest.raises(RuntimeError, match=name):
+        for _ in iter(batcher.get, None):
+            pass
+
+
+@KINDS
+@pytest.mark.parametrize("n_threads", [0, 2])
+def test_a_factory_that_is_exhausted(kind: Any, n_threads: int) -> None:
+    def create_env(seed: int) -> Any:
+        return next(iter(()))
+
+    batcher = start(kind, create_env, n_threads)
+    with batcher, pytest.raises(RuntimeError, match="StopIteration"):
+        for _ in iter(batcher.get, None):
+            pass
+
+
+@KINDS
 def test_a_worker_that_kills_itself(kind: Any) -> None:
     batcher = start(kind, harmful_env, harm="kill")
     error = fail(batcher, WorkerDiedError, kind.__name__)

@@ -162,7 +162,7 @@ def test_wrong_actions_are_named() -> None:
         (DictTensor({"act": torch.zeros(2)}), "no field 'action'"),
         (_act([[0], [1]]), r"'action' must be a tensor \(2,\)"),
         (_act([0]), r"'action' must be a tensor \(2,\)"),
-        (_act([0.5, 0.5]), "torch.float32; the action space has torch.int64"),
+        (_act([0.5, 0.5]), r"must be a tensor \(2,\) torch.int64, got .*float32"),
     ):
         with pytest.raises(InputError, match=message):
             env.step(wrong)
@@ -192,3 +192,14 @@ def test_an_episode_lasts_as_long_as_it_lasts() -> None:
         _, (_, running) = env.step(_act([0]))
         steps += 1
     assert steps == END
+
+
+def test_an_action_that_its_dtype_cannot_hold_is_refused() -> None:
+    class Levers(Count):
+        action_space = spaces.Box(0, 200, (1,), np.uint8)
+
+    env = GymEnv([Levers(), Levers()], 0)
+    env.reset()
+    for wrong in ([[300], [0]], [[0], [-1]]):
+        with pytest.raises(ActionError, match="uint8 cannot hold"):
+            env.step(_act(wrong))

@@ -1,0 +1,246 @@
+"""The numbers in environments' infos: in columns, and beside them what a column cannot hold.
+
+Columns are made when a rollout begins, of what a reset and a step say. A number that comes later
+and does not fit (0.3 where there were whole numbers, or a key that was not there) travels beside
+the columns as an `Extra`, and `EnvInfos` makes the column wide enough for it when the fragment is
+put together. No value is ever rounded or cut down.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from plangym_like.batchers.engine.fitting import as_numbers
+from plangym_like.batchers.engine.nests import as_torch_dtype, layout_of
+from plangym_like.errors import InputError
+
+Path = tuple[Any, ...]
+_SCALARS = frozenset((int, float, bool, np.float64, np.float32, np.int64, np.int32, np.bool_))
+
+
+class Extra(NamedTuple):
+    """A value that lane `lane` said at step `t` under `path`, for which there is no column."""
+
+    path: Path
+    t: int
+    lane: int
+    value: NDArray[Any]
+
+
+def layout_of_infos(infos: Mapping[Any, Any]) -> dict[Any, Any]:
+    """Return the layout of those infos that are numbers, nests or arrays of numbers."""
+    layouts = {}
+    for key, value in infos.items():
+        try:
+            layouts[key] = layout_of(value)
+        except InputError:
+            continue
+    return layouts
+
+
+def note_infos(
+    columns: Any, infos: Any, t: int, lane: int, extras: list[Extra], path: Path = ()
+) -> None:
+    """Write what one lane said at step `t` into `columns`, and what does not fit into `extras`.
+
+    What is no number is passed over.
+
+    Parameters
+    ----------
+    columns : dict
+        A nest of arrays or tensors ``(T, B, ...)``.
+
+    Raises
+    ------
+    InputError
+        An array has another shape than the column.
+    """
+    for key, value in infos.items():
+        column = columns.get(key)
+        if type(column) is np.ndarray and type(value) in _SCALARS and column.ndim == 2:
+            if _put_number(column, t, lane, value):
+                continue
+        if value is not None:
+            _note(column, value, t, lane, extras, (*path, key))
+
+
+def _note(column: Any, value: Any, t: int, lane: int, extras: list[Extra], path: Path) -> None:
+    if isinstance(value, Mapping) and (column is None or isinstance(column, dict)):
+        note_infos(column or {}, value, t, lane, extras, path)
+        return
+    if isinstance(column, (tuple, list)):
+        if not isinstance(value, (tuple, list, np.ndarray)) or len(value) != len(column):
+            raise _other_shape(path, lane, f"{len(column)} parts", repr(value))
+        parts = dict(enumerate(value))
+        note_infos(dict(enumerate(column)), parts, t, lane, extras, path)
+        return
+    array = as_numbers(value)
+    if array is None:
+        return
+    if isinstance(column, dict):
+        raise _other_shape(path, lane, f"the keys {list(column)}", repr(value))
+    if column is not None:
+        if tuple(column.shape[2:]) != array.shape:
+            told = f"the shape {tuple(column.shape[2:])}"
+            raise _other_shape(path, lane, told, f"the shape {array.shape}")
+        if _put_array(column, t, lane, array):
+            return
+    try:
+        as_torch_dtype(array.dtype)
+    except InputError:
+        return
+    # A copy: the environment may go on writing to its own.
+    extras.append(Extra(path, t, lane, array.copy()))
+
+
+def _put_number(column: NDArray[Any], t: int, lane: int, value: Any) -> bool:
+    """Write a number, and return whether the column holds it as it is."""
+    if isinstance(value, np.generic):
+        value = value.item()
+    try:
+        column[t, lane] = value
+    except (OverflowError, ValueError):
+        return False
+    # Python compares whole and real numbers exactly.
+    held = column.item(t, lane)
+    if held == value or (held != held and value != value):
+        return True
+    column[t, lane] = 0
+    return False
+
+
+def _put_array(column: Any, t: int, lane: int, array: NDArray[Any]) -> bool:
+    if isinstance(column, np.ndarray):
+        with np.errstate(all="ignore"):
+            cast = array.astype(column.dtype)
+        if not _equal(cast, array):
+            return False
+        column[t, lane] = cast
+        return True
+    given = torch.from_numpy(array)
+    rounded = given.to(column.dtype)
+    if not _same_values(rounded, given):
+        return False
+    column[t, lane] = rounded
+    return True
+
+
+def _equal(one: NDArray[Any], other: NDArray[Any]) -> bool:
+    equal = (one == other) | ((one != one) & (other != other))
+    return bool(equal.all())
+
+
+def _other_shape(path: Path, lane: int, first: str, now: str) -> InputError:
+    return InputError(
+        f"lane {lane}'s info {_named(path)} had {first} at the beginning, and {now} now. A "
+        "fragment holds arrays of one shape; give it one in the environment, or say infos=False"
+    )
+
+
+def _named(path: Path) -> str:
+    return repr(path[0]) + "".join(f"[{key!r}]" for key in path[1:])
+
+
+class EnvInfos:
+    """The owner's side: puts extras into the columns of a fragment.
+
+    A column that had to become wider, and one that was not there, stay for all later fragments.
+    """
+
+    def __init__(self) -> None:
+        self._dtypes: dict[Path, torch.dtype] = {}
+        self._late: dict[Path, tuple[int, ...]] = {}
+
+    def complete(self, env: Any, extras: Sequence[Extra], size: tuple[int, int]) -> Any:
+        """Return the nest `env` of tensors ``(T, B, ...)`` with `extras` in it.
+
+        Raises
+        ------
+        InputError
+            Values of one key have different shapes, or no dtype holds them all.
+        """
+        values: dict[Path, list[Extra]] = {path: [] for path in self._dtypes}
+        for extra in extras:
+            values.setdefault(extra.path, []).append(extra)
+        for path, found in values.items():
+            column = _get(env, path)
+            if column is None:
+                shape = self._late.setdefault(path, found[0].value.shape if found else ())
+                dtype = self._dtypes.get(path) or torch.from_numpy(found[0].value).dtype
+                column = torch.zeros((*size, *shape), dtype=dtype)
+            env = _with(env, path, self._widened(path, column, found))
+        return env
+
+    def _widened(self, path: Path, column: torch.Tensor, extras: Sequence[Extra]) -> torch.Tensor:
+        """Return a copy of `column` in a dtype that holds `extras` too, with them in it."""
+        dtype = self._dtypes.get(path, column.dtype)
+        for extra in extras:
+            dtype = _common(dtype, torch.from_numpy(extra.value).dtype)
+        self._dtypes[path] = dtype
+        wide = column.to(dtype, copy=True)
+        fits = _same_values(wide, column)
+        for extra in extras:
+            value = torch.from_numpy(extra.value)
+            if value.shape != wide.shape[2:]:
+                told = f"the shape {tuple(wide.shape[2:])}"
+                raise _other_shape(path, extra.lane, told, f"the shape {tuple(value.shape)}")
+            wide[extra.t, extra.lane] = value
+            fits = fits and _same_values(wide[extra.t, extra.lane], value)
+        if not fits:
+            raise InputError(
+                f"no dtype holds all that environments say under {_named(path)} in their infos "
+                f"({column.dtype} at the beginning); give it one kind, or say infos=False"
+            )
+        return wide
+
+
+def _common(one: torch.dtype, other: torch.dtype) -> torch.dtype:
+    """Return a dtype for the numbers of both: as NumPy does, which widens int64 and float32."""
+    arrays = []
+    for dtype in (one, other):
+        try:
+            arrays.append(torch.empty(0, dtype=dtype).numpy().dtype)
+        except TypeError:
+            return torch.float64
+    return torch.from_numpy(np.empty(0, np.result_type(*arrays))).dtype
+
+
+def _same_values(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Return whether `one`, in a wider dtype, says the numbers of `other`."""
+    back = one.to(other.dtype)
+    same = (back == other) | (other != other)
+    if not other.dtype.is_floating_point and one.dtype.is_floating_point:
+        # Beyond 2**53 whole numbers come back changed, or by luck only.
+        same &= one.abs() <= 2.0**53
+    return bool(same.all())
+
+
+def _get(nest: Any, path: Path) -> Any:
+    for key in path:
+        if isinstance(nest, dict):
+            nest = nest.get(key)
+        elif isinstance(nest, (tuple, list)):
+            nest = nest[key]
+        else:
+            return None
+    return nest
+
+
+def _with(nest: Any, path: Path, tensor: torch.Tensor) -> Any:
+    """Return a copy of `nest` with `tensor` under `path`."""
+    if not path:
+        return tensor
+    key, rest = path[0], path[1:]
+    if isinstance(nest, (tuple, list)):
+        parts = [_with(part, rest, tensor) if i == key else part for i, part in enumerate(nest)]
+        if hasattr(nest, "_fields"):
+            return type(nest)(*parts)
+        return tuple(parts) if isinstance(nest, tuple) else parts
+    inner = dict(nest or {})
+    inner[key] = _with(inner.get(key), rest, tensor)
+    return inner

@@ -1,0 +1,173 @@
+"""What environments return fits their spaces, or is an error that says what does not, and where."""
+
+from collections.abc import Callable
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+import torch
+from counting import Follower
+from gymnasium import spaces
+
+from plangym_like.batchers.engine.fitting import as_actions, as_fitting
+from plangym_like.batchers.engine.make_lanes import make_lanes
+from plangym_like.batchers.rollout import evaluate, multi, same
+from plangym_like.batchers.workspaces import ParallelGymAgent, Workspace
+from plangym_like.errors import ActionError, InputError
+
+PICTURE = spaces.Box(0, 255, (3,), np.uint8)
+SPEED = spaces.Box(-9, 9, (1,), np.float32)
+
+
+class Says(gymnasium.Env[Any, Any]):
+    """Observes what it is told to, from the given step on, and something proper before."""
+
+    action_space = spaces.Discrete(4)
+
+    def __init__(self, space: Any, proper: Any, said: Any, at: int = 1, **answer: Any) -> None:
+        self.observation_space = space
+        self.proper, self.said, self.at = proper, said, at
+        self.answer = answer
+        self.steps = 0
+
+    def _observe(self) -> Any:
+        return self.said if self.steps >= self.at else self.proper
+
+    def reset(self, *, seed: Any = None, options: Any = None) -> Any:
+        self.steps = 0
+        return self._observe(), {}
+
+    def step(self, action: Any) -> Any:
+        self.steps += 1
+        given = self.answer if self.steps >= self.at else {}
+        ends = given.get("terminated", False), given.get("truncated", False)
+        return self._observe(), given.get("reward", 1.0), *ends, {}
+
+
+ZEROS = np.zeros(3, np.uint8)
+WRONG: dict[str, tuple[Any, Any, Any, str]] = {
+    "too large": (PICTURE, ZEROS, np.array([1, 300, 2]), "observation must be uint8"),
+    "negative": (PICTURE, ZEROS, np.array([1, -1, 2]), "observation must be uint8"),
+    "a fraction": (PICTURE, ZEROS, np.array([0.5, 1, 2]), "observation must be uint8"),
+    "a number for a row": (PICTURE, ZEROS, np.uint8(3), r"shape \(3,\)"),
+    "one for three": (PICTURE, ZEROS, np.ones(1, np.uint8), r"shape \(3,\)"),
+    "nothing": (SPEED, np.zeros(1, np.float32), None, "numbers of shape"),
+    "a hole": (SPEED, np.zeros(1, np.float32), [None], "numbers of shape"),
+    "text": (SPEED, np.zeros(1, np.float32), ["3"], "numbers of shape"),
+    "beyond float32": (SPEED, np.zeros(1, np.float32), np.array([1e300]), "must be float32"),
+    "a row for a number": (spaces.Discrete(5), 1, np.array([1]), r"shape \(\)"),
+    "in a dict": (
+        spaces.Dict(camera=PICTURE),
+        {"camera": ZEROS},
+        {"camera": np.array([1, 2, 300])},
+        r"observation\['camera'\] must be uint8",
+    ),
+    "a part too few": (
+        spaces.Dict(camera=PICTURE, speed=SPEED),
+        {"camera": ZEROS, "speed": np.zeros(1, np.float32)},
+        {"camera": ZEROS},
+        "must have the keys",
+    ),
+    "in a tuple": (
+        spaces.Tuple((spaces.Discrete(3), SPEED)),
+        (1, np.zeros(1, np.float32)),
+        (1, 2.0),
+        r"observation\[1\] must have the shape",
+    ),
+}
+
+
+@pytest.mark.parametrize("at", [0, 2])
+@pytest.mark.parametrize("what", list(WRONG))
+def test_an_observation_that_does_not_fit_its_space(what: str, at: int) -> None:
+    space, proper, said, message = WRONG[what]
+    envs = [Says(space, proper, proper), Says(space, proper, said, at)]
+    lanes = make_lanes(envs)
+    results = np.zeros(2, np.float32), np.zeros(2, bool), np.zeros(2, bool)
+
+    def play() -> None:
+        obs = lanes.start()
+        for _ in range(3):
+            lanes.step(np.zeros(2, np.int64), obs, *results)
+
+    with pytest.raises(InputError, match=f"lane 1.*{message}") as caught:
+        play()
+    if at:
+        assert "lane 1 was stepped" in caught.value.__notes__[0]
+
+
+@pytest.mark.parametrize("at", [0, 2])
+def test_it_is_so_wherever_lanes_are_stepped(at: int) -> None:
+    def factory() -> Any:
+        return Says(PICTURE, ZEROS, np.array([1, 300, 2]), at)
+
+    def in_a_workspace() -> None:
+        agent, workspace = ParallelGymAgent(factory, 2), Workspace()
+        for t in range(4):
+            agent(workspace, t=t)
+            workspace.set("action", t, torch.zeros(2, dtype=torch.int64))
+
+    ways: list[Callable[[], Any]] = [
+        lambda: next(same.rollout([factory()], Follower(), 5)),
+        lambda: next(multi.rollout(factory, Follower(), 5, 1, 2, 2, 1, n_workers=0)),
+        lambda: evaluate([factory()], Follower(), n_steps=5),
+        in_a_workspace,
+    ]
+    for way in ways:
+        with pytest.raises(InputError, match="300"):
+            way()
+
+
+@pytest.mark.parametrize(
+    ("answer", "message"),
+    [
+        ({"reward": None}, "reward"),
+        ({"reward": np.ones(1)}, r"reward must have the shape \(\)"),
+        ({"reward": np.ones(2)}, r"reward must have the shape \(\)"),
+        ({"reward": "3"}, "reward"),
+        ({"terminated": None}, "terminated"),
+        ({"truncated": "no"}, "truncated"),
+        ({"truncated": np.array([False])}, "truncated"),
+    ],
+)
+def test_rewards_and_flags_are_single_ones(answer: dict[str, Any], message: str) -> None:
+    lanes = make_lanes([Says(PICTURE, ZEROS, ZEROS, **answer)])
+    obs = lanes.start()
+    results = np.zeros(1, np.float32), np.zeros(1, bool), np.zeros(1, bool)
+    with pytest.raises(InputError, match=f"lane 0's {message}"):
+        lanes.step(np.zeros(1, np.int64), obs, *results)
+
+
+def test_what_is_the_same_number_fits() -> None:
+    dtype = np.dtype(np.uint8)
+    assert as_fitting([1, 2, 3], (3,), dtype, "x").dtype == dtype
+    assert as_fitting(np.array([1.0, 255.0]), (2,), dtype, "x").tolist() == [1, 255]
+    assert as_fitting(torch.tensor([1, 2]), (2,), dtype, "x").tolist() == [1, 2]
+    single = as_fitting([0.1, float("nan"), float("inf")], (3,), np.dtype(np.float32), "x")
+    assert single[0] == np.float32(0.1)
+    for value, shape in (([256], (1,)), ([1], ()), (3, (1,)), ([float("nan")], (1,))):
+        with pytest.raises(InputError, match="x must"):
+            as_fitting(value, shape, dtype, "x")
+
+
+def test_actions_keep_their_values() -> None:
+    assert as_actions(torch.tensor([3]), (1,), torch.uint8, "x").dtype == torch.uint8
+    for value in (torch.tensor([300]), torch.tensor([-1]), torch.tensor([1.0])):
+        with pytest.raises(ActionError, match="x must"):
+            as_actions(value, (1,), torch.uint8, "x")
+
+
+def test_observations_that_share_memory_are_told_apart() -> None:
+    shared = np.zeros(3, np.uint8)
+
+    class Borrowing(Says):
+        def __init__(self, number: int) -> None:
+            super().__init__(PICTURE, shared, shared)
+            self.number = number
+
+        def reset(self, *, seed: Any = None, options: Any = None) -> Any:
+            shared.fill(self.number)
+            return shared, {}
+
+    assert make_lanes([Borrowing(1), Borrowing(2)]).start()[:, 0].tolist() == [1, 2]

@@ -1,0 +1,437 @@
+"""What would spoil a fragment without a word: ends that vanish, interrupts, infos that change."""
+
+import signal
+from collections.abc import Callable
+from itertools import islice
+from typing import Any, ClassVar
+
+import gymnasium
+import numpy as np
+import pytest
+import torch
+from counting import Count, Follower, Recurrent
+
+from plangym_like.batchers.rollout import BaseActorModule, Fragment, evaluate, multi, same, single
+from plangym_like.errors import ClosedError, InputError
+
+Make = Callable[..., Any]
+T, LANES = 5, 3
+
+
+def _same(factory: Any, actor: Any, **options: Any) -> Any:
+    return same.rollout([factory() for _ in range(LANES)], actor, T, **options)
+
+
+def _single(factory: Any, actor: Any, **options: Any) -> Any:
+    return single.rollout(factory, actor, T, LANES, n_workers=1, **options)
+
+
+def _single_here(factory: Any, actor: Any, **options: Any) -> Any:
+    return single.rollout(factory, actor, T, LANES, n_workers=0, **options)
+
+
+def _multi(factory: Any, actor: Any, **options: Any) -> Any:
+    return multi.rollout(factory, actor, T, 2, LANES, 4, 2, n_workers=2, ordered=True, **options)
+
+
+def _multi_here(factory: Any, actor: Any, **options: Any) -> Any:
+    return multi.rollout(factory, actor, T, 2, LANES, 4, 2, n_workers=0, ordered=True, **options)
+
+
+EVERYWHERE = pytest.mark.parametrize("make", [_same, _single, _single_here, _multi, _multi_here])
+HERE = pytest.mark.parametrize("make", [_same, _single_here, _multi_here])
+IN_WORKERS = pytest.mark.parametrize("make", [_single, _multi])
+
+
+# Exceptions that mean something to a loop or to a program
+
+
+class Raises(Count):
+    def __init__(self, error: BaseException, at: str) -> None:
+        super().__init__()
+        self.error, self.at = error, at
+
+    def step(self, action: Any) -> Any:
+        if self.at == "step" and self.index == 3:
+            raise self.error
+        return super().step(action)
+
+    def reset(self, *, seed: Any = None, options: Any = None) -> Any:
+        if self.at == "reset" and self.index:
+            raise self.error
+        return super().reset(seed=seed, options=options)
+
+
+class Exhausted(Follower):
+    def forward(self, obs: Any, *rest: Any, hx: Any = None) -> Any:
+        if obs[0, 0, 0] == 3:
+            raise StopIteration
+        return super().forward(obs, *rest, hx=hx)
+
+
+@EVERYWHERE
+@pytest.mark.parametrize("at", ["step", "reset", "actor", "factory"])
+def test_a_loop_over_fragments_never_ends_by_itself(make: Make, at: str) -> None:
+    def factory() -> Any:
+        return next(iter(())) if at == "factory" else Raises(StopIteration(), at)
+
+    if at == "factory" and make is _same:
+        pytest.skip("environments are made by the caller")
+    it = make(factory, Exhausted() if at == "actor" else Follower(), infos=False)
+    with it, pytest.raises(RuntimeError, match="StopIteration"):
+        for _ in islice(it, 9):
+            pass
+    with pytest.raises(ClosedError):
+        next(it)
+
+
+def test_nor_does_an_evaluation() -> None:
+    def play() -> Any:
+        return evaluate([Raises(StopIteration(), "step")], Follower())
+
+    with pytest.raises(RuntimeError, match="StopIteration"):
+        for _ in iter(play, None):
+            pass
+
+
+@IN_WORKERS
+@pytest.mark.parametrize("error", [SystemExit(0), KeyboardInterrupt(), GeneratorExit()])
+def test_a_worker_cannot_end_the_program(make: Make, error: BaseException) -> None:
+    it = make(lambda: Raises(error, "step"), Follower(), infos=False)
+    with it, pytest.raises(RuntimeError, match=type(error).__name__):
+        for _ in islice(it, 9):
+            pass
+
+
+# Ctrl-C
+
+
+class Interrupted(Count):
+    """Gets a Ctrl-C in its step, or in its reset, when that is asked for."""
+
+    armed: ClassVar[list[tuple[str, int]]] = []
+
+    def _perhaps(self, where: str) -> None:
+        if (where, self.index) in self.armed:
+            self.armed.clear()
+            signal.raise_signal(signal.SIGINT)
+
+    def step(self, action: Any) -> Any:
+        self._perhaps("step")
+        result = super().step(action)
+        self._perhaps("stepped")
+        return result
+
+    def reset(self, *, seed: Any = None, options: Any = None) -> Any:
+        self._perhaps("reset")
+        return super().reset(seed=seed, options=options)
+
+
+def _check(fragment: Fragment) -> None:
+    """Check that every step of a `Count` follows from the one before it."""
+    state = fragment.state
+    index = state.obs[..., 0].to(torch.int64)
+    assert torch.equal(state.stepno, index[:-1])
+    assert torch.equal(state.rew, (10 * index[:-1] + state.act).to(torch.float32))
+    assert torch.equal(index[1:], torch.where(state.fin, 0, index[:-1] + 1))
+    assert torch.equal(fragment.bootstrap, index[-1:].to(torch.float32))
+    assert (fragment.before.fin[0] == (state.stepno[0] == 0)).all()
+
+
+@HERE
+@pytest.mark.parametrize("armed", [("step", 3), ("stepped", 4), ("stepped", 7), ("reset", 7)])
+@pytest.mark.parametrize("sticky", [False, True])
+def test_after_a_ctrl_c_every_row_is_true(make: Make, armed: tuple[str, int], sticky: bool) -> None:
+    fragments: list[Fragment] = []
+    interrupts = 0
+    with make(Interrupted, Follower(), seed=0, sticky=sticky) as it:
+        while len(fragments) < 12:
+            if len(fragments) in (1, 5) and interrupts <= len(fragments) // 5:
+                Interrupted.armed[:] = [armed]
+            try:
+                fragments.append(next(it))
+            except KeyboardInterrupt:
+                interrupts += 1
+    assert interrupts == 2
+    if not sticky:
+        for fragment in fragments:
+            _check(fragment)
+    else:
+        for fragment in fragments:
+            live = ~fragment.frozen
+            index = fragment.state.obs[:-1, ..., 0].to(torch.int64)
+            assert torch.equal(fragment.state.stepno[live], index[live])
+            earned = (10 * index + fragment.state.act).to(torch.float32)
+            assert torch.equal(fragment.state.rew[live], earned[live])
+
+
+@HERE
+def test_a_recurrent_state_begins_anew_after_a_ctrl_c(make: Make) -> None:
+    torch.manual_seed(0)
+    actor = Recurrent()
+    with make(Interrupted, actor, seed=0) as it:
+        next(it)
+        Interrupted.armed[:] = [("step", 6)]
+        with pytest.raises(KeyboardInterrupt):
+            for _ in range(9):
+                next(it)
+        for fragment in islice(it, 4):
+            _, _, info = actor(*fragment.inputs(), hx=fragment.hx)
+            assert (info["logits"] - fragment.actor["logits"]).abs().max() < 1e-5
+
+
+# Infos
+
+
+class Scores(Count):
+    """Says numbers that change their kind; `says` is called with the number of the step."""
+
+    def __init__(self, says: Callable[[int], dict[str, Any]], first: dict[str, Any]) -> None:
+        super().__init__(end=40)
+        self.says, self.first = says, first
+        self.taken = 0
+
+    def reset(self, *, seed: Any = None, options: Any = None) -> Any:
+        return super().reset(seed=seed)[0], self.first
+
+    def step(self, action: Any) -> Any:
+        *result, _ = super().step(action)
+        return *result, self.says(self.index)
+
+
+def _infos(make: Make, says: Any, first: Any, count: int = 3) -> list[Any]:
+    every = 1
+    with make(lambda: Scores(says, first), Follower(), seed=0) as it:
+        return [fragment.env for fragment in islice(it, 0, count * every, every)]
+
+
+@EVERYWHERE
+def test_a_number_that_becomes_finer(make: Make) -> None:
+    """0.3 is not 0, wherever whole numbers came first."""
+
+    def says(index: int) -> dict[str, Any]:
+        return {"score": index * 0.1 if index > 7 else 0, "big": 2**40 if index == 9 else 1}
+
+    first, second, third = _infos(make, says, {"score": 0, "big": np.int8(0)})
+    assert first["score"].dtype == torch.int64
+    assert second["score"].dtype == torch.float64
+    assert second["score"][:, -1].tolist() == [0, 0, 8 * 0.1, 9 * 0.1, 10 * 0.1]
+    assert second["big"][:, 0].tolist() == [1, 1, 1, 2**40, 1]
+    assert third["score"].dtype == torch.float64
+    assert third["score"][:, 0].tolist() == [index * 0.1 for index in range(11, 16)]
+
+
+@EVERYWHERE
+def test_python_numbers_are_not_rounded(make: Make) -> None:
+    envs = _infos(make, lambda index: {"clock": 1.7e9 + index, "share": 0.1}, {}, 1)
+    assert envs[0]["clock"][:, 0].tolist() == [1.7e9 + index for index in range(1, 6)]
+    assert envs[0]["share"][0, 0] == 0.1
+
+
+@EVERYWHERE
+def test_a_key_that_changes_its_kind(make: Make) -> None:
+    """What is no number counts as missing, as it does from the beginning."""
+
+    def says(index: int) -> dict[str, Any]:
+        kinds = [None, "3", [1, "x"], object, {"of": "it"}, 5]
+        return {"winner": kinds[index % 6], "nested": {"lead": None if index % 2 else index}}
+
+    envs = _infos(make, says, {"winner": 0, "nested": {"lead": 0}})
+    found = torch.cat([env["winner"][:, 0] for env in envs]).tolist()
+    assert found == [5 if index % 6 == 5 else 0 for index in range(1, 16)]
+    leads = torch.cat([env["nested"]["lead"][:, 0] for env in envs]).tolist()
+    assert leads == [0 if index % 2 else index for index in range(1, 16)]
+
+
+@EVERYWHERE
+def test_a_key_that_comes_late(make: Make) -> None:
+    def says(index: int) -> dict[str, Any]:
+        late = {"at": index, "where": np.array([index, 0.5])}
+        return {"here": index, **({"late": late} if index == 7 else {})}
+
+    first, second, third = _infos(make, says, {})
+    assert "late" not in first
+    assert second["late"]["at"][:, 0].tolist() == [0, 7, 0, 0, 0]
+    assert second["late"]["where"][1, -1].tolist() == [7, 0.5]
+    assert third["late"]["at"].tolist() == torch.zeros_like(third["late"]["at"]).tolist()
+    assert third["late"]["where"].shape[2:] == (2,)
+    assert third["here"][:, 0].tolist() == list(range(11, 16))
+
+
+@EVERYWHERE
+def test_episode_statistics_are_there(make: Make) -> None:
+    def factory() -> Any:
+        return gymnasium.wrappers.RecordEpisodeStatistics(Count(end=4))
+
+    with make(factory, Follower(), seed=0) as it:
+        fragment = next(it)
+    lengths = fragment.env["episode"]["l"]
+    assert torch.equal(lengths > 0, fragment.state.fin)
+    assert lengths[fragment.state.fin].unique().tolist() == [4]
+
+
+@EVERYWHERE
+def test_an_info_of_another_shape_is_an_error(make: Make) -> None:
+    def says(index: int) -> dict[str, Any]:
+        return {"seen": np.zeros(2 if index > 3 else 3)}
+
+    with pytest.raises(InputError, match=r"info 'seen' had the shape \(3,\).*\(2,\) now"):
+        _infos(make, says, {"seen": np.zeros(3)})
+
+
+def test_numbers_that_no_dtype_holds_together() -> None:
+    def says(index: int) -> dict[str, Any]:
+        return {"x": 2**60 + 1 if index < 4 else 0.5}
+
+    with pytest.raises(InputError, match="no dtype holds"):
+        _infos(_same, says, {})
+
+
+def test_infos_are_those_of_the_moment() -> None:
+    class Keeps(Count):
+        def __init__(self) -> None:
+            super().__init__()
+            self.told: dict[str, Any] = {}
+
+        def step(self, action: Any) -> Any:
+            *result, _ = super().step(action)
+            self.told["late"] = self.told.get("late", np.zeros(1))
+            self.told["late"] += 0.5
+            return *result, self.told
+
+    with same.rollout([Keeps()], Follower(), 6, seed=0) as it:
+        found = next(it).env["late"][:, 0, 0]
+    assert (found.diff() == 0.5).all()
+
+
+# What actors answer
+
+
+class Half(Follower):
+    """Answers in a dtype that NumPy does not have."""
+
+    def forward(self, obs: Any, *rest: Any, hx: Any = None) -> Any:
+        actions, _, info = super().forward(obs, *rest, hx=hx)
+        shape = (2, obs.shape[1], 3)
+        hx = torch.zeros(shape, dtype=torch.bfloat16) if hx is None else hx + 1
+        return actions, hx, {"value": info["value"].bfloat16(), "seen": obs.bfloat16()}
+
+
+@EVERYWHERE
+def test_bfloat16_infos_and_states(make: Make) -> None:
+    with make(lambda: Count(limit=6), Half(), seed=0) as it:
+        fragments = list(islice(it, 3))
+    for fragment in fragments:
+        assert fragment.actor["seen"].dtype == torch.bfloat16
+        assert torch.equal(fragment.actor["seen"], fragment.state.obs[:-1].bfloat16())
+        assert fragment.bootstrap.dtype == fragment.hx.dtype == torch.bfloat16
+        assert fragment.final is not None
+        assert fragment.final.value.dtype == fragment.final.hx.dtype == torch.bfloat16
+
+
+class Answers(BaseActorModule):
+    """Gives proper answers until it has seen three steps, and then those of `later`."""
+
+    def __init__(self, later: Callable[[Any], Any]) -> None:
+        super().__init__()
+        self.later = later
+
+    def forward(self, obs: Any, *rest: Any, hx: Any = None) -> Any:
+        if obs[0, 0, 0] < 3:
+            width = obs.shape[1]
+            zeros = torch.zeros(1, width)
+            return zeros.long(), torch.zeros(1, width, 2), {"value": zeros, "n": zeros.long()}
+        return self.later(torch.zeros(1, obs.shape[1]))
+
+
+LATER: dict[str, Callable[[Any], Any]] = {
+    "fractions as actions": lambda z: (z + 0.7, z[..., None], {"value": z, "n": z.long()}),
+    "one action for all": lambda z: (z.long()[:, :1], z[..., None], {"value": z, "n": z.long()}),
+    "finer infos": lambda z: (z.long(), z[..., None], {"value": z, "n": z + 0.3}),
+    "more infos": lambda z: (z.long(), z[..., None], {"value": z, "n": z.long(), "x": z}),
+    "fewer infos": lambda z: (z.long(), z[..., None], {"value": z}),
+    "one value for all": lambda z: (z.long(), z[..., None], {"value": z[:, :1], "n": z.long()}),
+    "another state": lambda z: (z.long(), z[..., None], {"value": z, "n": z.long()}),
+    "no state": lambda z: (z.long(), (), {"value": z, "n": z.long()}),
+}
+
+
+@pytest.mark.parametrize("what", list(LATER))
+def test_answers_keep_their_form(what: str) -> None:
+    it = same.rollout([Count(), Count()], Answers(LATER[what]), 4, seed=0)
+    with it, pytest.raises(InputError, match="actor's"):
+        next(it), next(it)
+
+
+class Memory(BaseActorModule):
+    """Has a recurrent state of a shape of its own."""
+
+    def __init__(self, shape: Callable[[int], tuple[int, ...]]) -> None:
+        super().__init__()
+        self.shape = shape
+
+    def forward(self, obs: Any, *rest: Any, hx: Any = None) -> Any:
+        hx = torch.zeros(self.shape(obs.shape[1])) if hx is None else hx
+        return obs[..., 0].long() % 4, hx, {}
+
+
+@EVERYWHERE
+@pytest.mark.parametrize(
+    "shape",
+    [lambda n: (n, 2, 8), lambda n: (n, 8), lambda n: (n,), lambda n: (n, 3, 8)],
+)
+def test_lanes_are_the_second_dimension_of_a_recurrent_state(make: Make, shape: Any) -> None:
+    with make(Count, Memory(shape)) as it, pytest.raises(InputError, match="second dimension"):
+        next(it)
+
+
+@EVERYWHERE
+def test_as_many_layers_as_lanes_are_fine(make: Make) -> None:
+    with make(Count, Memory(lambda n: (LANES, n, 8))) as it:
+        assert next(it).hx.shape[0] == LANES
+
+
+# Seeds
+
+
+@pytest.mark.parametrize("seed", [np.int64(3), np.uint8(3)])
+def test_seeds_may_be_numpy_s(seed: Any) -> None:
+    actor = Recurrent(4, 2)
+
+    def starts(make: Make, seed: Any) -> torch.Tensor:
+        with make(lambda: gymnasium.make("CartPole-v1"), actor, seed=seed) as it:
+            obs: torch.Tensor = next(it).state.obs
+            return obs
+
+    for make in (_same, _single_here, _multi_here):
+        assert torch.equal(starts(make, seed), starts(make, 3))
+    several = starts(_same, np.array([1, 2, 3]))
+    assert torch.equal(several, starts(_same, [1, 2, 3]))
+
+
+def test_seeds_of_evaluations() -> None:
+    def envs(vectorise: bool) -> list[Any]:
+        found: list[Any] = [gymnasium.make("CartPole-v1") for _ in range(2)]
+        return (
+            found if vectorise else [gymnasium.wrappers.RecordEpisodeStatistics(e) for e in found]
+        )
+
+    actor = Recurrent(4, 2).eval()
+    for vectorise in (True, False):
+        expected = evaluate(envs(vectorise), actor, seeds=[5, 6])
+        assert np.array_equal(evaluate(envs(vectorise), actor, seeds=np.array([5, 6])), expected)  # type: ignore[arg-type]
+        for wrong in ([1], [1, 2, 3], [], [1.5, 2], [-1, 2]):
+            with pytest.raises(InputError, match="seeds"):
+                evaluate(envs(vectorise), actor, seeds=wrong)  # type: ignore[arg-type]
+
+
+def test_an_evaluated_actor_may_remember_what_it_saw() -> None:
+    class Remembers(BaseActorModule):
+        """Does what it saw in the step before."""
+
+        def forward(self, obs: Any, *rest: Any, hx: Any = None) -> Any:
+            last = torch.zeros_like(obs) if hx is None else hx
+            return last[..., 0].long() % 4, obs, {}
+
+    rewards = evaluate([Count(6)], Remembers())
+    assert rewards[:, 0].tolist() == [10 * t + max(t - 1, 0) % 4 for t in range(6)]

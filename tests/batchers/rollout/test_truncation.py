@@ -1,0 +1,185 @@
+"""Episodes that were cut off: what is known of their last observation, and what it is worth."""
+
+from collections.abc import Callable
+from itertools import islice
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+import torch
+from counting import Count, Follower, Recurrent
+from gymnasium import spaces
+
+from plangym_like.batchers.returns import pyt_gae, pyt_returns
+from plangym_like.batchers.rollout import BaseActorModule, Fragment, multi, same, single
+from plangym_like.errors import InputError
+
+T, LANES = 15, 3
+MODES: dict[str, Callable[..., Any]] = {
+    "same": lambda env, actor, **o: same.rollout([env() for _ in range(LANES)], actor, T, **o),
+    "single": lambda env, actor, **o: single.rollout(env, actor, T, LANES, **o),
+    "here": lambda env, actor, **o: multi.rollout(
+        env, actor, T, 2, LANES, 4, 2, n_workers=0, ordered=True, **o
+    ),
+    "joined": lambda env, actor, **o: multi.rollout(
+        env, actor, T, 2, LANES, 4, 2, n_workers=2, ordered=True, **o
+    ),
+}
+EVERYWHERE = pytest.mark.parametrize("make", list(MODES.values()), ids=list(MODES))
+
+
+@EVERYWHERE
+@pytest.mark.parametrize("sticky", [False, True])
+def test_a_recurrent_critic_estimates_the_last_observation(make: Any, sticky: bool) -> None:
+    """Played again step by step, it says the same of what it would have been shown."""
+    torch.manual_seed(0)
+    actor = Recurrent()
+    seen = 0
+    with make(lambda: Count(limit=6), actor, seed=0, sticky=sticky) as it:
+        fragments = list(islice(it, 3))
+    for fragment in fragments:
+        state, final = fragment.state, fragment.final
+        assert final is not None
+        inputs, hx = fragment.inputs(), fragment.hx
+        expected = {}
+        for t in range(T):
+            _, hx, _ = actor.step(*(part[t : t + 1] for part in inputs), hx=hx)
+            for k in (final.t == t).nonzero().flatten().tolist():
+                lane = int(final.lane[k])
+                one = slice(lane, lane + 1)
+                value = actor.value(
+                    final.obs[k][None, None],
+                    state.act[t : t + 1, one],
+                    state.rew[t : t + 1, one],
+                    torch.zeros(1, 1, dtype=torch.bool),
+                    hx=hx[:, one],
+                )
+                expected[k] = float(value), hx[:, lane]
+        assert len(expected) == len(final.t)
+        seen += len(expected)
+        for k, (value, memory) in expected.items():
+            assert float(final.value[k]) == pytest.approx(value, abs=1e-5)
+            assert torch.allclose(final.hx[:, k], memory, atol=1e-5)
+    assert seen >= 2 * LANES
+
+
+@EVERYWHERE
+def test_an_episode_that_terminated_is_worth_nothing_more(make: Any) -> None:
+    class Both(Count):
+        """Terminates, is cut off, or both at once, in turn."""
+
+        ends = ((True, False), (False, True), (True, True))
+
+        def reset(self, *, seed: Any = None, options: Any = None) -> Any:
+            self.number = getattr(self, "number", -1) + 1
+            return super().reset(seed=seed, options=options)
+
+        def step(self, action: Any) -> Any:
+            obs, reward, *_ = super().step(action)
+            ends = self.ends[self.number % 3] if self.index == 4 else (False, False)
+            return obs, reward, *ends, {}
+
+    with make(Both, Follower(), seed=0, infos=False) as it:
+        fragment = next(it)
+    final, state = fragment.final, fragment.state
+    assert final is not None
+    cut = (state.truncated & ~state.terminated)[final.t, final.lane]
+    assert 0 < int(cut.sum()) < len(cut)
+    assert torch.equal(final.value, torch.where(cut, 4.0, 0.0))
+    expected = state.rew.clone()
+    expected[final.t, final.lane] += 0.5 * final.value
+    assert torch.equal(fragment.rewards(0.5), expected)
+    assert not torch.equal(state.rew, expected)
+
+
+class Corridor(gymnasium.Env[Any, Any]):
+    """Earns 1 a step for ever, and observes whether the last action was 1."""
+
+    observation_space = spaces.Box(0, 1, (1,), np.float32)
+    action_space = spaces.Discrete(2)
+
+    def reset(self, *, seed: Any = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        return np.zeros(1, np.float32), {}
+
+    def step(self, action: Any) -> Any:
+        return np.full(1, action, np.float32), 1.0, False, False, {}
+
+
+class Counts(BaseActorModule):
+    """Counts its steps in its recurrent state, and estimates exactly what is to come."""
+
+    def forward(
+        self, obs: Any, act: Any = None, rew: Any = None, fin: Any = None, *, hx: Any = None
+    ) -> Any:
+        hx = torch.zeros(1, obs.shape[1], 1) if hx is None else hx
+        hx = torch.where(fin[0, None, :, None], 0.0, hx) + 1
+        value = 10.0 - 0 * hx[..., 0]
+        return obs[..., 0].long(), hx, {"value": value, "count": hx[..., 0]}
+
+
+@EVERYWHERE
+def test_exact_estimates_leave_no_advantage(make: Any) -> None:
+    """1 a step for ever at a discount of 0.9 is worth 10, whatever time limit there is."""
+
+    def factory() -> Any:
+        return gymnasium.wrappers.TimeLimit(Corridor(), 4)
+
+    with make(factory, Counts(), seed=0, infos=False) as it:
+        for fragment in islice(it, 2):
+            state, value = fragment.state, fragment.actor["value"]
+            options: dict[str, Any] = {"gamma": 0.9, "bootstrap": fragment.bootstrap}
+            rew = fragment.rewards(0.9)
+            assert pyt_gae(rew, state.fin, value, C=0.9, **options).abs().max() < 1e-5
+            assert torch.allclose(pyt_returns(rew, state.fin, **options), torch.tensor(10.0))
+            assert state.truncated.any()
+            assert fragment.final is not None
+            assert fragment.final.hx.unique().tolist() == [4.0]
+            # Without it, the time limit passes for the end of the world.
+            assert pyt_gae(state.rew, state.fin, value, C=0.9, **options).abs().max() > 1
+
+
+def test_the_last_estimate_leaves_no_trace_in_the_noise() -> None:
+    actions = []
+    for keep_final in (True, False):
+        torch.manual_seed(0)
+        with same.rollout(
+            [Count(limit=4) for _ in range(3)], Recurrent(), 40, seed=1, keep_final=keep_final
+        ) as it:
+            actions.append(next(it).state.act)
+    assert torch.equal(*actions)
+
+
+def test_rewards_that_cannot_be_known() -> None:
+    class Blind(BaseActorModule):
+        def forward(self, obs: Any, *rest: Any, hx: Any = None) -> Any:
+            return torch.zeros(obs.shape[:-1], dtype=torch.int64), (), {}
+
+    def fragment(env: Any, actor: Any, **options: Any) -> Fragment:
+        with same.rollout([env], actor, 20, seed=0, **options) as it:
+            return next(it)
+
+    for actor, options in ((Blind(), {}), (Follower(), {"keep_final": False})):
+        with pytest.raises(InputError, match="truncated"):
+            fragment(Count(limit=6), actor, **options).rewards(0.9)
+        whole = fragment(Count(), actor, **options)
+        assert torch.equal(whole.rewards(0.9), whole.state.rew)
+
+
+def test_values_of_several_numbers() -> None:
+    class Heads(Follower):
+        def forward(self, obs: Any, *rest: Any, hx: Any = None) -> Any:
+            actions, _, info = super().forward(obs, *rest, hx=hx)
+            value = torch.stack((info["value"], 2 * info["value"]), -1)
+            return actions, (), {"value": value.double()}
+
+    with same.rollout([Count(limit=6) for _ in range(2)], Heads(), 9, seed=0) as it:
+        fragment = next(it)
+    assert fragment.final is not None
+    assert fragment.final.value.tolist() == [[6.0, 12.0]] * 2
+    assert fragment.bootstrap.dtype == torch.float64
+    assert fragment.bootstrap.shape == (1, 2, 2)
+    rewards = fragment.rewards(0.5)
+    assert rewards.shape == (9, 2, 2)
+    assert (rewards - fragment.state.rew[..., None])[5].tolist() == [[3.0, 6.0]] * 2
