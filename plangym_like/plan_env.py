@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from plangym_like import state_files
-from plangym_like.audited_rows import Again
+from plangym_like.audit.audited_rows import Again
 from plangym_like.batches import Inputs, Rows, check_on_error
 from plangym_like.standing_env import StandingEnv
 from plangym_like.states import HEADER_NBYTES, Row

@@ -11,7 +11,7 @@ from typing import Any
 import gymnasium
 from gymnasium.envs.registration import EnvSpec
 
-from plangym_like.audit import EVERY
+from plangym_like.audit.auditor import EVERY
 from plangym_like.errors import InputError, MissingExtraError
 from plangym_like.plan_env import PlanEnv
 from plangym_like.standing_env import name_of

@@ -13,7 +13,7 @@ import numpy as np
 from gymnasium.spaces import Space
 from numpy.typing import NDArray
 
-from plangym_like.audit import EVERY, Auditor, check_audit
+from plangym_like.audit.auditor import EVERY, Auditor, check_audit
 from plangym_like.batches import Layout, check_dt
 from plangym_like.errors import ClosedError, InputError
 from plangym_like.fork_safety import forget_after_fork, held_by_lost_thread

@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any, Self
 
 from plangym_like import spaces
-from plangym_like.audit import EVERY, Auditor, check_audit
+from plangym_like.audit.auditor import EVERY, Auditor, check_audit
 from plangym_like.batches import Inputs, Layout, check_on_error, steps_of
 from plangym_like.errors import ClosedError, InputError, WorkerDiedError
 from plangym_like.fork_safety import forget_after_fork

@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from typing import Any
 
-from plangym_like.audit import EVERY, Auditor
+from plangym_like.audit.auditor import EVERY, Auditor
 from plangym_like.batches import Layout
 from plangym_like.parallel.external_process import ExternalProcess
 from plangym_like.states import Row

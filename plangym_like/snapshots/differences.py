@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 from collections import deque
+from collections.abc import Mapping
 from typing import Any
 
 import gymnasium
@@ -49,6 +50,17 @@ def difference(one: Any, other: Any, place: str = "") -> tuple[str, str] | None:
     if _bits(one) != _bits(other):
         return place, f"{_shown(one)} and {_shown(other)}"
     return None
+
+
+def without_clock(info: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return `info` without the one entry that a wrapper of Gymnasium's reads off the clock.
+
+    `gymnasium.wrappers.RecordEpisodeStatistics` puts elapsed seconds into ``episode["t"]``.
+    """
+    episode = info.get("episode")
+    if not isinstance(episode, dict) or "t" not in episode:
+        return info
+    return {**info, "episode": {key: value for key, value in episode.items() if key != "t"}}
 
 
 def object_difference(

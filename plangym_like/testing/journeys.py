@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from plangym_like.errors import StateError
-from plangym_like.snapshots.differences import attributes, difference
+from plangym_like.snapshots.differences import attributes, difference, without_clock
 from plangym_like.states import HEADER_NBYTES, Row
 
 # So many steps are taken beyond the end of an episode, which have to be as deterministic.
@@ -74,14 +74,6 @@ def take(env: Any, action: Any) -> tuple[Any, ...]:
     except Exception as error:
         return (f"{type(error).__name__}: {error}",)
     return copy.deepcopy((*outcome[:4], without_clock(outcome[4])))
-
-
-def without_clock(info: dict[str, Any]) -> dict[str, Any]:
-    """Return `info` without the one thing in it that a shipped wrapper reads off a clock."""
-    episode = info.get("episode")
-    if not isinstance(episode, dict) or "t" not in episode:
-        return info
-    return {**info, "episode": {key: value for key, value in episode.items() if key != "t"}}
 
 
 _FIELDS = ("observation", "reward", "terminated", "truncated", "info")

@@ -14,7 +14,12 @@ from typing import Any
 import numpy as np
 
 from plangym_like import spaces
-from plangym_like.snapshots.differences import attributes, difference, differing_attributes
+from plangym_like.snapshots.differences import (
+    attributes,
+    difference,
+    differing_attributes,
+    without_clock,
+)
 from plangym_like.snapshots.generators import watched_generators
 from plangym_like.states import Row
 from plangym_like.testing.journeys import (
@@ -26,7 +31,6 @@ from plangym_like.testing.journeys import (
     info_difference,
     take,
     travel,
-    without_clock,
 )
 
 _EPISODES = 4

@@ -11,9 +11,8 @@ import gymnasium
 import numpy as np
 
 from plangym_like import spaces
-from plangym_like.audited_rows import without_clock
 from plangym_like.errors import ImpureEnvironmentError, PlangymError
-from plangym_like.snapshots.differences import object_difference
+from plangym_like.snapshots.differences import object_difference, without_clock
 
 STEPS = 60
 ROWS, BATCH = 2000, 100

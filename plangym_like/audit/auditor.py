@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from plangym_like.audited_rows import AuditedRows, Difference, copy_rows
+from plangym_like.audit.audited_rows import AuditedRows, Difference, copy_rows
 from plangym_like.batches import Inputs, Layout
 from plangym_like.errors import ImpureEnvironmentError, InputError
 from plangym_like.states import HEADER_NBYTES, Row

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -15,12 +15,12 @@ from numpy.typing import NDArray
 from plangym_like import spaces
 from plangym_like.batches import Inputs
 from plangym_like.errors import WorkerError
-from plangym_like.snapshots.differences import difference, object_difference
+from plangym_like.snapshots.differences import difference, object_difference, without_clock
 from plangym_like.snapshots.generators import watched_generators
 from plangym_like.transitions import BatchTransition, Transition
 
 if TYPE_CHECKING:
-    from plangym_like.audit import Auditor
+    from plangym_like.audit.auditor import Auditor
 
 _AGAIN = "was stepped a second time"
 _SAVED = "was continued with and without saving and restoring its state in between"
@@ -220,17 +220,6 @@ def copy_rows(inputs: Inputs, rows: NDArray[np.intp]) -> Inputs:
         dt=inputs.dt if isinstance(inputs.dt, int) else inputs.dt[rows],
         seeds=None if inputs.seeds is None else inputs.seeds[rows],
     )
-
-
-def without_clock(info: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return `info` without the one entry that a wrapper of Gymnasium's reads off the clock.
-
-    `gymnasium.wrappers.RecordEpisodeStatistics` puts elapsed seconds into ``episode["t"]``.
-    """
-    episode = info.get("episode")
-    if not isinstance(episode, dict) or "t" not in episode:
-        return info
-    return {**info, "episode": {key: value for key, value in episode.items() if key != "t"}}
 
 
 def _equal(result: Any, second: Any, rows: NDArray[np.intp]) -> bool:
