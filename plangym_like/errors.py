@@ -12,6 +12,7 @@
     |   +-- StateMismatchError             well formed, but of another environment or version
     |   +-- StateCapacityError             a payload that is larger than the row
     |   +-- UntrustedStateError            a pickled row from outside this session
+    |   +-- StateLostError                 the current state went with a call that failed
     +-- SnapshotError (TypeError)          an environment that cannot be saved exactly
     +-- MissingExtraError (ImportError)    an optional dependency is not installed
     +-- ClosedError (RuntimeError)         use after close
@@ -82,6 +83,10 @@ class StateCapacityError(StateError):
 
 class UntrustedStateError(StateError):
     """A row that holds a pickle was not made in this session, and nobody vouched for it."""
+
+
+class StateLostError(StateError):
+    """The current state is gone: a call that was to leave it raised half-way."""
 
 
 class SnapshotError(PlangymError, TypeError):

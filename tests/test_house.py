@@ -25,12 +25,14 @@ GROUND = {
     "batches",
     "phases",
     "simulator",
+    "ownership",
     "random_state",
 }
 ENV = {"standing_env", "plan_env"}
 # What each room may import, besides itself and the ground that all stand on.
 BELOW = {
-    "standing_env": set(),
+    "current_state": set(),
+    "standing_env": {"current_state"},
     "plan_env": {"standing_env"},
     "snapshots": set(),
     "envs": ENV | {"snapshots"},

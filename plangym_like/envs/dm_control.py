@@ -206,6 +206,11 @@ class DmControlSimulator(ChunkedPhysics):
         self.base.random.restart(seed)
         self.memory.reseed(seed)
 
+    def renew(self) -> None:
+        """Have the next episode draw a fresh generator."""
+        super().renew()
+        self.base.seeded = False
+
     # How is it stepped
 
     def _find_stepper(self) -> ChunkStepper | None:

@@ -176,7 +176,7 @@ class OwnSimulator(GymnasiumSimulator):
 
     def step_rows(self, rows: Rows, start: int, stop: int) -> None:
         """Step a chunk at once where the environment can, else row by row."""
-        if self._chunks is None or rows.inputs.seeds is not None:
+        if self._chunks is None or rows.inputs.seeds is not None or rows.columns:
             super().step_rows(rows, start, stop)
         else:
             self._run_chunk(self._chunks.step_rows, rows, start, stop)

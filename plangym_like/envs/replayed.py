@@ -223,6 +223,11 @@ class ReplayedSimulator(GymnasiumSimulator):
         self._stage.reseed(seed)
         self.memory.reseed(seed)
 
+    def renew(self) -> None:
+        """Have the next episode begin with a fresh generator."""
+        self._stage.let_go()
+        super().renew()
+
     def forget(self) -> None:
         """Close all live copies but the one in use."""
         self._stage.forget()
