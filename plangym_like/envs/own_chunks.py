@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from plangym_like import random_state
 from plangym_like.batches import Rows
 from plangym_like.errors import SnapshotError
+from plangym_like.ownership import owned
 
 _STEPS = 12
 _NAMES = ("next state", "observation", "reward", "terminated", "truncated")
@@ -132,7 +133,7 @@ def agree(env: gymnasium.Env[Any, Any], base: Any) -> None:
         for _ in range(_STEPS):
             states.append(np.array(base.save_state()))
             actions.append(space.sample())
-            obs, reward, terminated, truncated, info = env.step(actions[-1])
+            obs, reward, terminated, truncated, info = env.step(owned(actions[-1]))
             outcome = np.array(base.save_state()), np.array(obs), reward, terminated, truncated
             outcomes.append(outcome)
             if info:

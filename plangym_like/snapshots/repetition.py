@@ -62,7 +62,7 @@ def _play(
     states = [memory.dumps()]
     for action in actions:
         try:
-            outcome: _Outcome = env.step(action)
+            outcome: _Outcome = env.step(copy.deepcopy(action))
         except Exception as error:
             # Some environments take only actions that are legal now; to refuse is an outcome too.
             outcomes.append((type(error).__name__, 0.0, True, False, {}))
