@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from typing import Any
 
-from plangym_like.errors import SnapshotError, StateError, StateLostError
+from plangym_like.errors import StateLostError
 from plangym_like.simulator import Simulator
 from plangym_like.states import HEADER_NBYTES, Row, StateFormat
 
@@ -99,20 +99,21 @@ class CurrentState:
     def prepare_reset(self) -> None:
         """Set the current state aside, with the simulator standing in it.
 
-        A reset goes on with its generator and with what its wrappers remember. If there is none
-        yet, or it cannot be restored, the simulator is as it was when it was made.
+        A reset goes on with its generator and with what its wrappers remember. If there is no
+        current state yet, the simulator is as it was when it was made; if the current state cannot
+        be restored, the reset draws a fresh generator.
         """
         if self.started and not self.lost:
             if self.row is None:
                 self._try_to_set_aside()
                 return
             # A state that cannot be restored must not stand in the way of a reset.
-            with contextlib.suppress(StateError, SnapshotError):
+            with contextlib.suppress(Exception):
                 self.restore()
                 return
         self._simulator.renew()
 
     def _try_to_set_aside(self) -> None:
         # A state that has outgrown its row cannot be kept, but it can be left.
-        with contextlib.suppress(StateError, SnapshotError):
+        with contextlib.suppress(Exception):
             self.set_aside()
