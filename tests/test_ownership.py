@@ -16,6 +16,12 @@ from plangym_like.ownership import owned, owned_info
 ACTIONS = [0, 1, 2, 1]
 
 
+@pytest.fixture(scope="module", params=["serial", "parallel", "isolated"])
+def backend(request: pytest.FixtureRequest) -> str:
+    """The backends of one machine; on a cluster, the same code steps rows, more slowly."""
+    return str(request.param)
+
+
 class Miser(gymnasium.Env):
     """Hands out its own info, its own lists and its own buffer, again and again."""
 

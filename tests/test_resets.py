@@ -22,6 +22,12 @@ from plangym_like.states import HEADER_NBYTES
 pytestmark = pytest.mark.filterwarnings("ignore:builtin type .* has no __module__")
 
 
+@pytest.fixture(scope="module", params=["serial", "parallel", "isolated"])
+def backend(request: pytest.FixtureRequest) -> str:
+    """The backends of one machine; on a cluster, the same code steps rows, more slowly."""
+    return str(request.param)
+
+
 class Drifter(gymnasium.Env):
     """Draws in its steps alone, from Gymnasium's generator, which it has not touched before."""
 
