@@ -12,6 +12,7 @@
     |   +-- StateMismatchError             well formed, but of another environment or version
     |   +-- StateCapacityError             a payload that is larger than the row
     |   +-- UntrustedStateError            a pickled row from outside this session
+    |   +-- StateLostError                 the current state went with a call that failed
     +-- ObservationError (ValueError)      an observation that does not fit its space
     +-- RewardError (ValueError)           a reward that is not one number
     +-- SnapshotError (TypeError)          an environment that cannot be saved exactly
@@ -107,6 +108,10 @@ class ObservationError(PlangymError, ValueError):
 
 class RewardError(PlangymError, ValueError):
     """An environment returned a reward that is not one number."""
+
+
+class StateLostError(StateError):
+    """The current state is gone: a call that was to leave it raised half-way."""
 
 
 class SnapshotError(PlangymError, TypeError):

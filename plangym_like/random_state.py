@@ -11,6 +11,7 @@ import struct
 from typing import Any
 
 import numpy as np
+from gymnasium.utils import seeding
 from numpy.typing import NDArray
 
 from plangym_like.errors import SnapshotError
@@ -77,3 +78,9 @@ def load_generator(
 def seeded_generator(seed: int) -> np.random.Generator:
     """Return the generator that Gymnasium makes of `seed` (``gymnasium.utils.seeding``)."""
     return np.random.Generator(np.random.PCG64(np.random.SeedSequence(int(seed))))
+
+
+def make_generator(env: Any) -> None:
+    """Give `env`, a `gymnasium.Env` without wrappers, a fresh ``np_random`` unless it has one."""
+    if vars(env).get("_np_random") is None:
+        env._np_random, env._np_random_seed = seeding.np_random()

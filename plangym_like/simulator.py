@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from plangym_like import spaces
 from plangym_like.batches import Leaf, Rows, dt_of
 from plangym_like.errors import RewardError, SnapshotError
+from plangym_like.ownership import owned, owned_info
 from plangym_like.phases import OBSERVE, RESTORE, SAVE, STEP
 from plangym_like.states import HEADER_NBYTES, Row
 
@@ -137,6 +138,13 @@ class Simulator(abc.ABC):
     def reseed(self, seed: int) -> None:
         """Replace every random generator that the future depends on by one made of `seed`."""
 
+    def renew(self) -> None:
+        """Be as if neither a reset nor a step had ever happened; called before the first reset.
+
+        Random generators and what wrappers remember are what they were when the simulator was
+        made, whatever trials and batches have done to them.
+        """
+
     def forget(self) -> None:
         """Drop whatever makes it cheap to come back to recent states; for those who measure."""
 
@@ -146,13 +154,17 @@ class Simulator(abc.ABC):
     def reset(
         self, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Any, dict[str, Any]]:
-        """Start an episode and return its first observation and info."""
+        """Start an episode and return its first observation and info.
+
+        Both may be the simulator's own objects: the caller copies them.
+        """
 
     @abc.abstractmethod
     def step(self, action: Any, dt: int) -> Outcome:
         """Hold `action` for ``dt * frameskip`` frames, or until the episode ends.
 
         Returns observation, summed reward, terminated, truncated, info, and the frames that ran.
+        Observation and info may be the simulator's own objects; `action` is a copy that may change.
         """
 
     def step_rows(self, rows: Rows, start: int, stop: int) -> None:
@@ -174,7 +186,7 @@ class Simulator(abc.ABC):
             if clock is not None:
                 clock.lap(RESTORE)
             obs, reward, terminated, truncated, info, n_step = self.step(
-                inputs.actions[index], dt_of(inputs, index)
+                owned(inputs.actions[index]), dt_of(inputs, index)
             )
             if clock is not None:
                 clock.lap(STEP)
@@ -182,11 +194,16 @@ class Simulator(abc.ABC):
             rows.terminateds[index] = terminated
             rows.truncateds[index] = truncated
             rows.n_step[index] = n_step
-            spaces.put(self.observation_space, rows.observations, index, obs)
+            if isinstance(rows.observations, list):
+                rows.observations[index] = owned(obs)
+            else:
+                spaces.put(self.observation_space, rows.observations, index, obs)
             for name, column in rows.columns.items():
-                column[index] = self.image() if name == "rgb" else info.pop(name)
+                column[index] = self.image() if name == "rgb" else info[name]
             if rows.infos is not None and info:
-                rows.infos[index] = info
+                rest = owned_info(info, rows.columns)
+                if rest:
+                    rows.infos[index] = rest
             if clock is not None:
                 clock.lap(OBSERVE)
             if rows.next_states is not None:
@@ -217,7 +234,9 @@ class Simulator(abc.ABC):
             for time in range(inputs.horizon):
                 reward = 0.0
                 if not ended:
-                    obs, reward, terminated, truncated, _, n_step = self.step(actions[time], dt)
+                    obs, reward, terminated, truncated, _, n_step = self.step(
+                        owned(actions[time]), dt
+                    )
                     frames += n_step
                     ended = terminated or truncated
                 if clock is not None:
@@ -226,7 +245,7 @@ class Simulator(abc.ABC):
                 rows.terminateds[index, time] = terminated
                 rows.truncateds[index, time] = truncated
                 if isinstance(rows.observations, list):
-                    rows.observations[index * inputs.horizon + time] = obs
+                    rows.observations[index * inputs.horizon + time] = owned(obs)
                 elif rows.observations is not None:
                     place = (index, time)
                     spaces.put(self.observation_space, rows.observations, place, obs)

@@ -6,7 +6,7 @@ import threading
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Self, cast
 
 import gymnasium
 import numpy as np
@@ -15,11 +15,13 @@ from numpy.typing import NDArray
 
 from plangym_like.audit.auditor import EVERY, Auditor, check_audit
 from plangym_like.batches import Layout, check_dt
+from plangym_like.current_state import CurrentState
 from plangym_like.errors import ClosedError, InputError
 from plangym_like.fork_safety import forget_after_fork, held_by_lost_thread
+from plangym_like.ownership import owned, owned_info
 from plangym_like.simulator import Outcome, Simulator
 from plangym_like.spaces import as_actions, check_out_of_bounds
-from plangym_like.states import HEADER_NBYTES, Row, StateFormat
+from plangym_like.states import Row, StateFormat
 from plangym_like.stats import Stats
 from plangym_like.transitions import ResetObservation, ResetResult, Step, Transition
 
@@ -30,8 +32,8 @@ _OWN_OPTIONS = ("autoreset", "return_image", "audit", "audit_every", "out_of_bou
 class StandingEnv:
     """What `PlanEnv` is before batches: see there for the parameters.
 
-    While a batch uses the simulator for other rows, the current state is set aside as a row
-    (`_park`), and written back when it is needed again.
+    While a batch uses the simulator, the current state is set aside (see `CurrentState`).
+    Observations and infos may be the simulator's own, so they are copied before they are returned.
     """
 
     simulator_class: ClassVar[Callable[..., Simulator]]
@@ -84,11 +86,7 @@ class StandingEnv:
             raise closed(self._name)
         if self._sim is not None:
             return
-        kwargs = {
-            key: value
-            for key, value in self._kwargs.items()
-            if key not in _OWN_OPTIONS
-        }
+        kwargs = {key: self._kwargs[key] for key in self._kwargs if key not in _OWN_OPTIONS}
         sim = type(self).simulator_class(self._name, **kwargs)
         columns = dict(sim.columns)
         if self.return_image:
@@ -120,9 +118,7 @@ class StandingEnv:
             wrappers=sim.wrapper_names(),
         )
         self._lock = threading.RLock()
-        self._started = False
-        self._parked: Row | None = None
-        self._picture: Any = None
+        self._current = CurrentState(sim, state_format)
         self._sim = sim
         forget_after_fork(self)
 
@@ -154,8 +150,7 @@ class StandingEnv:
     def simulator(self) -> Simulator:
         """The simulator, standing in the env's current state."""
         self._wake()
-        assert self._sim is not None
-        return self._sim
+        return self._made()
 
     @property
     def gym_env(self) -> gymnasium.Env[Any, Any]:
@@ -201,37 +196,27 @@ class StandingEnv:
     @property
     def frameskip(self) -> int | tuple[int, int]:
         """Frames that one action lasts; a pair is the range that it is drawn from."""
-        self.setup()
-        assert self._sim is not None
-        return self._sim.frameskip
+        return self._made().frameskip
 
     @property
     def exactness(self) -> str:
         """``"exact"``: bit-identical to never having stopped; else ``"approximate"``."""
-        self.setup()
-        assert self._sim is not None
-        return self._sim.exactness
+        return self._made().exactness
 
     @property
     def exactness_note(self) -> str:
         """Why `exactness` is what it is."""
-        self.setup()
-        assert self._sim is not None
-        return self._sim.exactness_note
+        return self._made().exactness_note
 
     @property
     def snapshot(self) -> str:
         """How states are saved: ``"native"``, ``"pickle"`` or ``"replay"``."""
-        self.setup()
-        assert self._sim is not None
-        return self._sim.snapshot
+        return self._made().snapshot
 
     @property
     def snapshot_note(self) -> str:
         """Why they are saved that way."""
-        self.setup()
-        assert self._sim is not None
-        return self._sim.snapshot_note
+        return self._made().snapshot_note
 
     @property
     def stats(self) -> Stats:
@@ -262,25 +247,35 @@ class StandingEnv:
     ) -> ResetResult | ResetObservation:
         """Start an episode.
 
+        Without a seed, the current state's random generator goes on, as in Gymnasium; the first
+        time, a fresh one is made. Batches in between change nothing. If it raises, the current
+        state stays what it was.
+
         Returns
         -------
         ResetResult
             ``(state, obs, info)``, or ``(obs, info)`` with ``return_state=False``.
         """
         with self._using() as sim:
-            self._parked, self._picture = None, None
-            obs, info = sim.reset(seed, options)
-            self._started = True
-            if self.return_image:
-                info = {**info, "rgb": sim.image()}
-            if not return_state:
-                return ResetObservation(obs, info)
-            return ResetResult(self._read(sim), obs, info)
+            current = self._current
+            current.prepare_reset()
+            try:
+                obs, info = sim.reset(seed, owned(options))
+                obs, info = owned(obs), owned_info(info)
+                if self.return_image:
+                    info["rgb"] = owned(sim.image())
+                state = current.read() if return_state else None
+            except BaseException:
+                current.fails()
+                raise
+            current.begins(own=True)
+            return ResetObservation(obs, info) if state is None else ResetResult(state, obs, info)
 
     def get_state(self) -> Row:
         """Return the current state as a fresh row ``(state_nbytes,) uint8``."""
-        with self._using(start=True) as sim:
-            return self._read(sim) if self._parked is None else self._parked.copy()
+        with self._using(start=True):
+            row = self._current.row
+            return self._current.read() if row is None else row.copy()
 
     def set_state(self, state: Row) -> None:
         """Make `state` the current state.
@@ -290,13 +285,9 @@ class StandingEnv:
         StateError
             The row is malformed or of another environment; the current state stays.
         """
-        with self._using() as sim:
-            rows = self._layout.format.check(state)
-            if len(rows) != 1:
-                raise InputError(f"set_state takes one state row, got {len(rows)}")
-            sim.write(rows[0, HEADER_NBYTES:])
-            self._parked, self._picture = None, None
-            self._started = True
+        with self._using():
+            self._current.write(self._checked(state))
+            self._current.begins(own=False)
 
     def step(
         self,
@@ -323,16 +314,37 @@ class StandingEnv:
         -------
         Transition
             ``(state, obs, reward, terminated, truncated, info)``; without the state, a `Step`.
+
+        Raises
+        ------
+        InputError, StateError
+            Nothing has happened then.
+        Exception
+            What the environment raises. With `state`, an episode that began with `reset` goes on
+            where it was; if the episode began with a given state, its current state is lost, and
+            what asks for it raises `StateLostError`. Without `state`, the environment is as its own
+            ``step`` left it.
         """
         with self._using(start=state is None) as sim:
-            chosen = as_actions(self.action_space, action, 0, self._layout.out_of_bounds)
+            chosen = owned(
+                as_actions(self.action_space, action, 0, self._layout.out_of_bounds)
+            )
             steps = check_dt(dt)
             if not isinstance(steps, int):
                 raise InputError("step takes one dt")
-            if state is not None:
-                self.set_state(state)
-            self._wake()
-            outcome = sim.step(chosen, steps)
+            current = self._current
+            if state is None:
+                current.restore()
+                outcome = sim.step(chosen, steps)
+                current.is_in_simulator()
+            else:
+                current.write(self._checked(state))
+                try:
+                    outcome = sim.step(chosen, steps)
+                except BaseException:
+                    current.fails()
+                    raise
+                current.begins(own=False)
             return self._deliver(
                 sim, outcome, steps, return_state if return_state is not None else state is not None
             )
@@ -341,12 +353,18 @@ class StandingEnv:
         self, sim: Simulator, outcome: Outcome, dt: int, return_state: bool
     ) -> Transition | Step:
         obs, reward, terminated, truncated, info, frames = outcome
-        info = {**info, "n_step": frames, "dt": dt}
+        # Before anything else happens to the simulator, which may keep both.
+        obs, info = owned(obs), owned_info(info)
+        info["n_step"], info["dt"] = frames, dt
         if self.return_image:
-            info["rgb"] = sim.image()
-        state = self._read(sim) if return_state else None
+            info["rgb"] = owned(sim.image())
+        state = self._current.read() if return_state else None
         if self.autoreset and (terminated or truncated):
-            sim.reset()
+            try:
+                sim.reset()
+            except BaseException:
+                self._current.fails()
+                raise
         if state is None:
             return Step(obs, reward, terminated, truncated, info)
         return Transition(state, obs, reward, terminated, truncated, info)
@@ -359,7 +377,7 @@ class StandingEnv:
         """Return the picture of the current state, ``(height, width, 3) uint8``."""
         with self._using(start=True) as sim:
             self._wake()
-            return sim.image()
+            return cast(NDArray[np.uint8], owned(sim.image()))
 
     # Life and death
 
@@ -370,7 +388,7 @@ class StandingEnv:
         """
         kwargs = {**self._kwargs, **changed}
         other = type(self)(kwargs.pop("name", self._name), **kwargs)
-        if self._sim is not None and self._started and other._sim is not None:
+        if self._sim is not None and self._current.started and other._sim is not None:
             if other._layout.format == self._layout.format:
                 other.set_state(self.get_state())
         return other
@@ -399,32 +417,31 @@ class StandingEnv:
     def _using(self, *, start: bool = False) -> Iterator[Simulator]:
         self.setup()
         with self._lock:
-            if start and not self._started:
-                self.reset(return_state=False)
+            if start:
+                self._current.check(self.name)
+                if not self._current.started:
+                    self.reset(return_state=False)
             assert self._sim is not None
             yield self._sim
 
-    def _read(self, sim: Simulator) -> Row:
-        rows = self._layout.format.new(1)
-        sim.save(rows[0])
-        self._layout.format.seal(rows)
-        row: Row = rows[0]
-        return row
+    def _checked(self, state: Row) -> Row:
+        rows = self._layout.format.check(state)
+        if len(rows) != 1:
+            raise InputError(f"expected one state row, got {len(rows)}")
+        return cast(Row, rows[0])
 
     def _park(self) -> None:
-        if self._parked is None and self._started:
-            assert self._sim is not None
-            self._parked = self._read(self._sim)
-            self._picture = self._sim.keep_picture()
+        self._current.set_aside()
+
+    def _made(self) -> Simulator:
+        self.setup()
+        assert self._sim is not None
+        return self._sim
 
     def _wake(self) -> None:
         self.setup()
-        if self._parked is not None:
-            assert self._sim is not None
-            self._sim.write(self._parked[HEADER_NBYTES:])
-            if self._picture is not None:
-                self._sim.give_picture(self._picture)
-            self._parked, self._picture = None, None
+        self._current.restore()
+        self._current.is_in_simulator()
 
 
 def name_of(name: Any) -> str:

@@ -28,14 +28,16 @@ GROUND = {
     "phases",
     "stats",
     "simulator",
+    "ownership",
     "random_state",
 }
 ENV = {"audit", "standing_env", "plan_env"}
 # What each room may import, besides itself and the ground that all stand on.
 BELOW = {
+    "current_state": set(),
     "snapshots": set(),
     "audit": {"snapshots"},
-    "standing_env": {"audit"},
+    "standing_env": {"audit", "current_state"},
     "plan_env": {"audit", "standing_env"},
     "envs": ENV | {"snapshots"},
     "parallel": ENV,

@@ -27,6 +27,7 @@ from plangym_like.envs.ale_game import PlannableAle
 from plangym_like.envs.ale_rows import ALE_AT, COUNTS, HEAD, outgrown, step_plain_rows
 from plangym_like.envs.gymnasium_simulator import GymnasiumSimulator
 from plangym_like.errors import InputError
+from plangym_like.ownership import owned
 from plangym_like.plan_env import PlanEnv
 from plangym_like.simulator import Outcome, as_reward
 from plangym_like.states import Row, padded
@@ -267,9 +268,11 @@ class AtariSimulator(GymnasiumSimulator):
             truncated = base.ale.game_truncated()
             return base._get_obs(), reward, over or lost, truncated, dict(base._get_info()), frames
         total, ran = 0.0, 0
-        for _ in range(dt):
+        for left in range(dt, 0, -1):
             base.frames = 0
-            obs, gain, terminated, truncated, info = self.env.step(action)
+            obs, gain, terminated, truncated, info = self.env.step(
+                action if left == 1 else owned(action)
+            )
             total += as_reward(gain)
             ran += base.frames
             if terminated or truncated:

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from plangym_like import random_state
 from plangym_like.batches import Leaf
 from plangym_like.errors import InputError, SnapshotError
+from plangym_like.ownership import owned
 from plangym_like.simulator import Outcome, Simulator, as_reward
 from plangym_like.snapshots.configuration import describe
 from plangym_like.snapshots.fresh_memory import fresh_memory
@@ -210,10 +211,7 @@ class GymnasiumSimulator(Simulator):
         return gymnasium.make(self.name, **{"disable_env_checker": True, **mode, **self.env_kwargs})
 
     def prepare(self) -> None:
-        """Bring a new environment into a condition in which `write` works; default: one reset.
-
-        The reset's randomness is taken back, so that the user's first unseeded reset is random.
-        """
+        """Bring a new environment into a condition in which `write` works; default: one reset."""
         self.env.reset(seed=0)
         forget_seed(self.env)
 
@@ -258,7 +256,6 @@ class GymnasiumSimulator(Simulator):
 
     def write(self, payload: Row) -> None:
         """Write the base, then the wrappers."""
-        self._fresh = None
         self.write_base(payload[: self._base_nbytes])
         if self.memory.nbytes:
             self.memory.write(payload[self._base_nbytes :])
@@ -269,30 +266,35 @@ class GymnasiumSimulator(Simulator):
         self.memory.reseed(seed)
 
     def renew(self) -> None:
-        """Have the next reset without a seed begin with a fresh generator."""
+        """Take generators away, and give wrappers back what they remembered when they were made."""
         forget_seed(self.env)
+        if self._fresh is not None:
+            self._fresh()
 
     # How is it stepped
 
     def reset(
         self, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Any, dict[str, Any]]:
-        """Reset the whole chain; the first time as if it never had been reset before."""
-        if self._fresh is not None:
-            self._fresh()
-            self._fresh = None
+        """Reset the whole chain; without a seed, its generator goes on.
+
+        A new generator is made where there is none yet: Gymnasium makes it at its first use, which
+        may be in a step, and then every row would have another one.
+        """
         if seed is None:
-            # Gymnasium makes it at its first use; in a step, that would be another for every row.
-            _ = self.env.unwrapped.np_random
+            random_state.make_generator(self.env.unwrapped)
         obs, info = self.env.reset(seed=seed, options=options)
+        self._fresh = None
         return self.observe(obs), info
 
     def step(self, action: Any, dt: int) -> Outcome:
         """Call ``env.step`` until ``dt * frameskip`` frames ran or the episode ended."""
         total, frames = 0.0, 0
         assert isinstance(self.frameskip, int)
-        for _ in range(dt * self.frameskip):
-            obs, reward, terminated, truncated, info = self.env.step(action)
+        for left in range(dt * self.frameskip, 0, -1):
+            obs, reward, terminated, truncated, info = self.env.step(
+                action if left == 1 else owned(action)
+            )
             total += reward if type(reward) is float else as_reward(reward)
             frames += 1
             if terminated or truncated:

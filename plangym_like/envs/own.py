@@ -173,7 +173,7 @@ class OwnSimulator(GymnasiumSimulator):
 
     def step_rows(self, rows: Rows, start: int, stop: int) -> None:
         """Step a chunk at once where the environment can, else row by row."""
-        chunks = self._chunks_for(rows)
+        chunks = None if rows.columns else self._chunks_for(rows)
         if chunks is None:
             super().step_rows(rows, start, stop)
         else:

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from plangym_like import random_state
 from plangym_like.batches import Rows
 from plangym_like.errors import RewardError, SnapshotError
+from plangym_like.ownership import owned
 from plangym_like.spaces import fitted
 
 _STEPS = 12
@@ -147,7 +148,7 @@ def agree(env: gymnasium.Env[Any, Any], base: Any, kind: str | None = None) -> N
             states.append(np.array(base.save_state()))
             action = space.sample()
             actions.append(action if kind is None else np.asarray(action).astype(kind))
-            obs, reward, terminated, truncated, info = env.step(actions[-1])
+            obs, reward, terminated, truncated, info = env.step(owned(actions[-1]))
             outcome = np.array(base.save_state()), np.array(obs), reward, terminated, truncated
             outcomes.append(outcome)
             if info:

@@ -169,7 +169,6 @@ class PickledSimulator(GymnasiumSimulator):
             It is damaged; nothing has changed then.
         """
         self._pickle.restore(self._memories(payload))
-        self._fresh = None
 
     def write_base(self, payload: Row) -> None:
         """Do what `write` does: base and wrappers are one."""

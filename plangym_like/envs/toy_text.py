@@ -54,6 +54,8 @@ class ToyTextSimulator(GymnasiumSimulator):
                 for name, (shape, dtype) in self._game.columns.items()
             }
         super().prepare()
+        self._first = np.zeros(1, self._game.layout)
+        self._game.read(self._first[0])
 
     # What is the state
 
@@ -99,6 +101,11 @@ class ToyTextSimulator(GymnasiumSimulator):
         memory = random_state.save_generator(self.base._np_random)
         payload[: random_state.GENERATOR_NBYTES] = np.frombuffer(memory, np.uint8)
         payload[layout.itemsize :] = 0
+
+    def renew(self) -> None:
+        """Have the map, if it is drawn at random, be the one that was drawn here."""
+        super().renew()
+        self._game.write(self._first[0])
 
     # How is it written
 

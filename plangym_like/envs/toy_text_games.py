@@ -5,7 +5,7 @@ from __future__ import annotations
 import abc
 import hashlib
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple, Self
 
 import gymnasium
 import numpy as np
@@ -111,6 +111,18 @@ class CliffWalking(Grid):
     env_class = CliffWalkingEnv
 
 
+class _Lake(NamedTuple):
+    """What depends on the map."""
+
+    desc: Any
+    table: Any
+    initial_state_distrib: Any
+
+    @classmethod
+    def of(cls, env: Any) -> Self:
+        return cls(env.desc, env.P, env.initial_state_distrib)
+
+
 class FrozenLake(Grid):
     """A lake whose map is in the row, where it was drawn at random."""
 
@@ -122,7 +134,7 @@ class FrozenLake(Grid):
         self._arguments = {key: arguments[key] for key in arguments if key in _LAKE_ARGUMENTS}
         named = arguments.get("desc"), arguments.get("map_name")
         self.drawn = bool(arguments) and named == (None, None)
-        self._lakes: dict[bytes, Any] = {env.desc.tobytes(): env}
+        self._lakes: dict[bytes, _Lake] = {env.desc.tobytes(): _Lake.of(env)}
         if self.drawn:
             self.layout = np.dtype([*Grid.layout.descr, ("desc", "u1", (env.desc.size,))])
 
@@ -151,10 +163,9 @@ class FrozenLake(Grid):
             size = self.env.desc.shape[1]
             text = letters.decode("ascii")
             rows = [text[start : start + size] for start in range(0, len(text), size)]
-            lake = FrozenLakeEnv(desc=rows, **self._arguments)
+            lake = _Lake.of(FrozenLakeEnv(desc=rows, **self._arguments))
             self._lakes[letters] = lake
-        env = self.env
-        env.desc, env.P, env.initial_state_distrib = lake.desc, lake.P, lake.initial_state_distrib
+        self.env.desc, self.env.P, self.env.initial_state_distrib = lake
 
     def named(self, fields: NDArray[Any]) -> dict[str, NDArray[Any]]:
         found = super().named(fields)

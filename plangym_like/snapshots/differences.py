@@ -52,14 +52,14 @@ def difference(one: Any, other: Any, place: str = "") -> tuple[str, str] | None:
     return None
 
 
-def without_clock(info: Mapping[str, Any]) -> Mapping[str, Any]:
+def without_clock(info: Mapping[str, Any]) -> dict[str, Any]:
     """Return `info` without the one entry that a wrapper of Gymnasium's reads off the clock.
 
     `gymnasium.wrappers.RecordEpisodeStatistics` puts elapsed seconds into ``episode["t"]``.
     """
     episode = info.get("episode")
     if not isinstance(episode, dict) or "t" not in episode:
-        return info
+        return dict(info)
     return {**info, "episode": {key: value for key, value in episode.items() if key != "t"}}
 
 

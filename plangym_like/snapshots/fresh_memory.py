@@ -1,16 +1,20 @@
-"""What a chain of wrappers remembers before its first reset, to be given back after trying it out.
+"""What a chain of environments remembers before its first reset, to be given back after trials.
 
-Making a simulator resets the environment once. Wrappers that remember across episodes (running
-statistics, counters) would tell: the user's first episode has to be the first that they see.
+Making a simulator resets the environment, and trials and batches step it. Wrappers that remember
+across episodes (running statistics, counters) would tell, and generators would go on from there:
+the user's first episode has to be the first that they see.
 """
 
 from __future__ import annotations
 
 import copy
+import random
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import gymnasium
+import numpy as np
 
 from plangym_like.snapshots.configuration import is_configuration, is_handle
 from plangym_like.snapshots.known_wrappers import TRANSPARENT
@@ -20,16 +24,18 @@ from plangym_like.snapshots.memory_holder import CONSTANT
 def fresh_memory(env: gymnasium.Env[Any, Any], *, base: bool = False) -> Callable[[], None]:
     """Return a function that gives the wrappers of `env` the attributes that they have now.
 
-    With `base`, the environment inside them as well. Attributes that cannot be copied stay as they
-    are.
+    It may be called again. Of the environment inside the wrappers, generators in attributes are
+    given back; with `base`, all attributes. Attributes that cannot be copied stay as they are.
     """
     links: list[Any] = []
     link: Any = env
     while isinstance(link, gymnasium.Wrapper):
         links.append(link)
         link = link.env
+    generators = [] if base else _generators(link)
     # Links that point to each other must go on doing so.
     memo: dict[int, Any] = {id(thing): thing for thing in (*links, link)}
+    shared = dict(memo)
     if base:
         links.append(link)
     kept = []
@@ -41,16 +47,42 @@ def fresh_memory(env: gymnasium.Env[Any, Any], *, base: bool = False) -> Callabl
             if (thing is not link and name in CONSTANT) or is_configuration(value):
                 continue
             try:
-                attributes[name] = value if is_handle(value) else copy.deepcopy(value, memo)
+                if is_handle(value):
+                    shared[id(value)] = attributes[name] = value
+                else:
+                    attributes[name] = copy.deepcopy(value, memo)
             except Exception:
                 continue
         kept.append((thing, attributes, set(vars(thing))))
 
     def give_back() -> None:
+        again = dict(shared)
         for thing, attributes, names in kept:
             for name in set(vars(thing)) - names:
                 if not is_handle(vars(thing)[name]):
                     del vars(thing)[name]
-            vars(thing).update(attributes)
+            vars(thing).update(copy.deepcopy(attributes, again))
+        for name, generator, put, memory in generators:
+            vars(link)[name] = generator
+            put(memory)
 
     return give_back
+
+
+def _generators(base: Any) -> list[tuple[str, Any, Callable[[Any], None], Any]]:
+    """Return each generator in an attribute of `base`: name, itself, what restores it, its memory.
+
+    They are restored in place, since others may hold them too.
+    """
+    found: list[tuple[str, Any, Callable[[Any], None], Any]] = []
+    for name, value in vars(base).items():
+        if name == "_np_random":
+            continue
+        if isinstance(value, np.random.Generator):
+            bits: Any = value.bit_generator
+            found.append((name, value, partial(setattr, bits, "state"), bits.state))
+        elif isinstance(value, np.random.RandomState):
+            found.append((name, value, value.set_state, value.get_state()))
+        elif isinstance(value, random.Random):
+            found.append((name, value, value.setstate, value.getstate()))
+    return found

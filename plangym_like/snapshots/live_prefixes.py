@@ -95,7 +95,15 @@ class LivePrefixes:
         base: Any = live.env
         if start.generator is not None:
             base._np_random = random_state.load_generator(start.generator, None)
-        obs, info = base.reset(seed=start.seed, options=copy.deepcopy(start.options))
+        try:
+            obs, info = base.reset(seed=start.seed, options=copy.deepcopy(start.options))
+        except BaseException:
+            if self.alone:
+                self._first = base
+            else:
+                with contextlib.suppress(Exception):
+                    base.close()
+            raise
         live.history = self._histories.start(start)
         live.witness = _digest(b"", obs)
         self._note_generator(live)

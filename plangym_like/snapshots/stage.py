@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
-import copy
 from typing import Any
 
 import gymnasium
 import numpy as np
 
 from plangym_like import random_state
+from plangym_like.ownership import owned, owned_info
 from plangym_like.snapshots.history import Start
 from plangym_like.snapshots.live_prefixes import LivePrefix, LivePrefixes
 
@@ -55,8 +54,15 @@ class Stage(gymnasium.Wrapper[Any, Any, Any, Any]):
 
     def stand_at(self, history: bytes, witness: bytes) -> None:
         """Make the state that `history` led to the current one."""
-        if self.history != history or not self._live.alive:
+        if self.history == history and self._live.alive:
+            return
+        before, seen = self._live.history, self._live.witness
+        try:
             self._show(self.prefixes.at(history, witness))
+        except BaseException:
+            # The copy that was current may have been played on.
+            self._live = LivePrefix(self.env, before, seen, alive=False)
+            raise
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
@@ -65,6 +71,7 @@ class Stage(gymnasium.Wrapper[Any, Any, Any, Any]):
         self.prefixes.settle(self._live)
         generator = None
         if seed is None:
+            self._come_back()
             own: Any = vars(self.env).get("_np_random")
             if not isinstance(own, np.random.Generator):
                 own = np.random.default_rng()
@@ -75,15 +82,14 @@ class Stage(gymnasium.Wrapper[Any, Any, Any, Any]):
                 seed, generator = int(drawn.integers(2**31)), None
         live, obs, info = self.prefixes.begin(Start(seed, generator, options))
         self._show(live)
-        return obs, _own(info)
+        return owned(obs), owned_info(info)
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
         """Step the current copy."""
         self.prefixes.settle(self._live)
-        if not self._live.alive:
-            self._show(self.prefixes.at(self.history, self.witness))
+        self._come_back()
         obs, reward, terminated, truncated, info = self.prefixes.step(self._live, action)
-        return obs, reward, terminated, truncated, _own(info)
+        return owned(obs), reward, terminated, truncated, owned_info(info)
 
     def reseed(self, seed: int) -> None:
         """Replace the generator of the current copy by one made of `seed`."""
@@ -91,8 +97,9 @@ class Stage(gymnasium.Wrapper[Any, Any, Any, Any]):
         self.prefixes.reseed(self._live, seed)
 
     def let_go(self) -> None:
-        """Have nobody rely on the current copy, whose generator is about to be taken away."""
+        """Have no current state until the next reset, which will make a generator of its own."""
         self.prefixes.release(self._live)
+        self._live = LivePrefix(self.env, alive=False)
 
     def forget(self) -> None:
         """Have the next state begun from its reset."""
@@ -107,14 +114,11 @@ class Stage(gymnasium.Wrapper[Any, Any, Any, Any]):
         """Close all copies."""
         self.prefixes.close()
 
+    def _come_back(self) -> None:
+        """Have a copy stand in the current state, if the one that did is gone."""
+        if not self._live.alive and self._live.history:
+            self._show(self.prefixes.at(self._live.history, self._live.witness))
+
     def _show(self, live: LivePrefix) -> None:
         self._live = live
         self.env = live.env
-
-
-def _own(info: dict[str, Any]) -> dict[str, Any]:
-    """Return `info` apart from the copy that made it, which will go on in other branches."""
-    if info:
-        with contextlib.suppress(Exception):
-            return copy.deepcopy(info)
-    return info

@@ -99,6 +99,7 @@ def assert_equals_gymnasium(
     """Play seeded episodes in `sim` and in what `make` returns: the same bytes."""
     env = make()
     env.action_space.seed(seed)
+    sim.renew()
     assert content(sim.reset(seed=seed)) == content(env.reset(seed=seed))
     for _ in range(steps):
         action = env.action_space.sample()

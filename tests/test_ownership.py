@@ -1,0 +1,395 @@
+"""What is handed out belongs to the caller, and so does what the caller gives."""
+
+import threading
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+from conftest import sending
+from gymnasium import spaces
+
+import plangym_like
+from plangym_like.envs.own import OwnSimulator
+from plangym_like.ownership import owned, owned_info
+
+ACTIONS = [0, 1, 2, 1]
+
+
+@pytest.fixture(scope="module", params=["serial", "parallel", "isolated"])
+def backend(request: pytest.FixtureRequest) -> str:
+    """The backends of one machine; on a cluster, the same code steps rows, more slowly."""
+    return str(request.param)
+
+
+class Miser(gymnasium.Env):
+    """Hands out its own info, its own lists and its own buffer, again and again."""
+
+    observation_space = spaces.Box(0, 99, (3,), np.int64)
+    action_space = spaces.Discrete(3)
+
+    def __init__(self) -> None:
+        self.buffer = np.zeros(3, np.int64)
+        self.info: dict[str, Any] = {"last": None, "all": [], "deep": {"sums": np.zeros(1)}}
+
+    def reset(self, *, seed: Any = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        if options is not None:
+            options["taken"] = options.pop("start")
+        self.buffer[:] = 0
+        self.info["last"] = None
+        self.info["all"].clear()
+        self.info["deep"]["sums"][:] = 0
+        return self.buffer, self.info
+
+    def step(self, action: Any) -> Any:
+        self.buffer[int(action)] += 1
+        self.info["last"] = int(action)
+        self.info["all"].append(int(action))
+        self.info["deep"]["sums"] += int(action)
+        ended = len(self.info["all"]) >= 5
+        return self.buffer, float(action), ended, False, self.info
+
+    def save_state(self) -> Any:
+        return [self.buffer, self.info]
+
+    def load_state(self, saved: Any) -> None:
+        self.buffer[:], info = saved
+        self.info["last"] = info["last"]
+        self.info["all"][:] = info["all"]
+        self.info["deep"]["sums"][:] = info["deep"]["sums"]
+
+
+class Pages(Miser):
+    """Observes a sequence: an object, and always the same one."""
+
+    observation_space = spaces.Sequence(spaces.Discrete(3))
+
+    def reset(self, **kwargs: Any) -> Any:
+        return self.info["all"], super().reset(**kwargs)[1]
+
+    def step(self, action: Any) -> Any:
+        _, *rest = super().step(action)
+        return self.info["all"], *rest
+
+
+class Halver(gymnasium.Wrapper):
+    """Changes its action in place, as wrappers that scale or clip it do."""
+
+    def step(self, action: Any) -> Any:
+        action *= 0.5
+        action[action > 0.4] = 0.4
+        return self.env.step(action)
+
+
+class Cart(gymnasium.Env):
+    """Adds its actions up, and keeps the last one."""
+
+    observation_space = spaces.Box(-np.inf, np.inf, (2,), np.float32)
+    action_space = spaces.Box(-1, 1, (2,), np.float32)
+
+    def __init__(self) -> None:
+        self.place = np.zeros(2, np.float32)
+        self.last = np.zeros(2, np.float32)
+
+    def reset(self, *, seed: Any = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        self.place[:], self.last = 0, np.zeros(2, np.float32)
+        return self.place, {}
+
+    def step(self, action: Any) -> Any:
+        self.place = self.place + self.last + action
+        self.last = action
+        return self.place, float(self.place.sum()), False, False, {}
+
+
+way = pytest.mark.parametrize("snapshot", ["native", "pickle", "replay"])
+
+
+def made(new_env: Any, env_class: Any, snapshot: str, **kwargs: Any) -> Any:
+    env = new_env(env_class, snapshot=snapshot, **kwargs)
+    assert env.snapshot == snapshot and env.exactness == "exact", env.snapshot_note
+    return env
+
+
+def plain(infos: Any, key: str) -> list[Any]:
+    return [info[key] for info in infos]
+
+
+# Batches
+
+
+@way
+def test_rows_have_infos_of_their_own(new_env: Any, snapshot: str) -> None:
+    env = made(new_env, Miser, snapshot)
+    state = env.reset(seed=0).state
+    infos = env.step_batch(ACTIONS, state).infos
+    assert plain(infos, "last") == ACTIONS
+    assert plain(infos, "all") == [[action] for action in ACTIONS]
+    assert [info["deep"]["sums"].tolist() for info in infos] == [[a] for a in ACTIONS]
+    again = env.step_batch([2], state).infos
+    assert plain(infos, "all") == [[action] for action in ACTIONS]
+    again[0]["all"].append("scribble")
+    assert env.step_batch([2], state).infos[0]["all"] == [2]
+
+
+@way
+def test_rows_have_object_observations_of_their_own(new_env: Any, snapshot: str) -> None:
+    env = made(new_env, Pages, snapshot)
+    state = env.reset(seed=0).state
+    result = env.step_batch(ACTIONS, state)
+    assert [list(obs) for obs in result.obs] == [[action] for action in ACTIONS]
+    env.step_batch([2], result.states[0])
+    assert [list(obs) for obs in result.obs] == [[action] for action in ACTIONS]
+
+
+@way
+def test_every_time_of_a_rollout_has_its_own(new_env: Any, snapshot: str) -> None:
+    env = made(new_env, Pages, snapshot)
+    state = env.reset(seed=0).state
+    plans = [[0, 1, 2], [2, 2, 1]]
+    seen = env.rollout_batch(plans, state, return_observations=True).observations
+    assert [[list(obs) for obs in row] for row in seen] == [
+        [plan[: time + 1] for time in range(3)] for plan in plans
+    ]
+
+
+class _Stamps(gymnasium.Env):
+    observation_space = spaces.Discrete(2)
+    action_space = spaces.Discrete(2)
+
+    def __init__(self) -> None:
+        self.info = {"stamp": 1, "note": "kept"}
+
+    def reset(self, *, seed: Any = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        return 0, self.info
+
+    def step(self, action: Any) -> Any:
+        return int(action), 0.0, False, False, self.info
+
+    def save_state(self) -> Any:
+        return np.zeros(1)
+
+    def load_state(self, saved: Any) -> None:
+        pass
+
+
+class _StampsSimulator(OwnSimulator):
+    def prepare(self) -> None:
+        super().prepare()
+        self.columns = {"stamp": ((), np.dtype(np.int64))}
+
+
+class Stamps(plangym_like.PlanEnv):
+    simulator_class = _StampsSimulator
+
+
+@pytest.mark.parametrize("n_workers", [None, 2])
+def test_columns_are_read_and_not_taken_out(n_workers: int | None) -> None:
+    """A family that fills columns from the info leaves the environment's own dict alone."""
+    if n_workers is None:
+        env: Any = Stamps(_Stamps)
+    else:
+        env = sending(plangym_like.ParallelEnv(Stamps, _Stamps, n_workers=n_workers))
+    with env:
+        state = env.reset(seed=0).state
+        for _ in range(2):
+            infos = env.step_batch([0, 1, 0], state).infos
+            assert infos["stamp"].tolist() == [1, 1, 1]
+            assert plain(infos, "note") == ["kept"] * 3
+        assert env.step(1).info["stamp"] == 1
+
+
+# Single steps
+
+
+@way
+def test_what_single_steps_returned_stays(new_env: Any, snapshot: str) -> None:
+    env = made(new_env, Miser, snapshot)
+    state, first, info = env.reset(seed=0)
+    one = env.step(2)
+    other = env.step(1, state=state)
+    env.step_batch([0, 0, 0], state)
+    env.reset(seed=1)
+    assert first.tolist() == [0, 0, 0] and info["all"] == []
+    assert one.obs.tolist() == [0, 0, 1] and one.info["all"] == [2]
+    assert other.obs.tolist() == [0, 1, 0] and other.info["deep"]["sums"] == [1]
+
+
+@way
+def test_scribbling_on_results_changes_nothing(new_env: Any, snapshot: str) -> None:
+    env = made(new_env, Miser, snapshot)
+    _, obs, info = env.reset(seed=0)
+    for _ in range(2):
+        obs[:] = 77
+        info["all"].append("scribble")
+        info["deep"]["sums"][:] = 55
+        obs, _, _, _, info = env.step(1)
+    assert obs.tolist() == [0, 2, 0]
+    assert info["all"] == [1, 1] and info["deep"]["sums"] == [2]
+
+
+@way
+def test_the_last_observation_of_an_episode_is_not_the_first_of_the_next(
+    new_env: Any, snapshot: str
+) -> None:
+    env = made(new_env, Miser, snapshot)
+    env.reset(seed=0)
+    for _ in range(5):
+        obs, _, terminated, _, info = env.step(1)
+    assert terminated
+    assert obs.tolist() == [0, 5, 0] and info["all"] == [1] * 5
+    assert env.step(0).obs.tolist() == [1, 0, 0]
+
+
+@way
+def test_options_of_a_reset_stay_as_they_are(new_env: Any, snapshot: str) -> None:
+    env = made(new_env, Miser, snapshot)
+    options = {"start": 3}
+    env.reset(seed=0, options=options)
+    assert options == {"start": 3}
+
+
+class Painter(Miser):
+    """Draws every picture into the same memory."""
+
+    metadata = {"render_modes": ["rgb_array"]}  # noqa: RUF012, gymnasium's own form
+
+    def __init__(self, render_mode: Any = None) -> None:
+        super().__init__()
+        self.render_mode = render_mode
+        self.canvas = np.zeros((2, 2, 3), np.uint8)
+
+    def render(self) -> Any:
+        self.canvas[:] = self.buffer
+        return self.canvas
+
+    def save_state(self) -> Any:
+        return [*super().save_state(), self.canvas]
+
+    def load_state(self, saved: Any) -> None:
+        *saved, self.canvas = saved
+        super().load_state(saved)
+
+
+@way
+def test_pictures_are_not_the_canvas(new_env: Any, snapshot: str) -> None:
+    env = made(new_env, Painter, snapshot, render_mode="rgb_array", return_image=True)
+    first = env.reset(seed=0).info["rgb"]
+    one = env.step(2).info["rgb"]
+    held = env.get_image()
+    other = env.step(0).info["rgb"]
+    env.get_image()
+    pixels = [picture[0, 0].tolist() for picture in (first, one, held, other)]
+    assert pixels == [[0, 0, 0], [0, 0, 1], [0, 0, 1], [1, 0, 1]]
+
+
+class Row(gymnasium.Env):
+    """A walk along a line, many lines at once."""
+
+    metadata = {"render_modes": ["rgb_array"]}  # noqa: RUF012, gymnasium's own form
+    observation_space = spaces.Box(-99, 99, (1,), np.float64)
+    action_space = spaces.Discrete(3)
+    render_mode = "rgb_array"
+
+    def __init__(self, render_mode: Any = None) -> None:
+        self.place = np.zeros(1)
+
+    def reset(self, *, seed: Any = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        self.place = self.np_random.integers(9, size=1).astype(np.float64)
+        return self.place, {}
+
+    def step(self, action: Any) -> Any:
+        self.place += int(action) - 1
+        return self.place, float(self.place[0]), False, False, {}
+
+    def step_states(self, states: Any, actions: Any) -> Any:
+        after = states + np.asarray(actions)[:, None] - 1.0
+        never = np.zeros(len(after), bool)
+        return after, after, after[:, 0], never, never
+
+    def save_state(self) -> Any:
+        return self.place.copy()
+
+    def load_state(self, saved: Any) -> None:
+        self.place = saved
+
+    def render(self) -> Any:
+        return np.full((2, 2, 3), int(self.place[0]) + 100, np.uint8)
+
+
+def test_chunks_of_rows_have_pictures(new_env: Any) -> None:
+    env = new_env(Row, render_mode="rgb_array", return_image=True)
+    state, obs, _ = env.reset(seed=0)
+    infos = env.step_batch([0, 1, 2], state).infos
+    expected = [int(obs[0]) + 100 + move for move in (-1, 0, 1)]
+    assert infos["rgb"][:, 0, 0, 0].tolist() == expected
+
+
+# Actions
+
+
+@pytest.mark.parametrize("snapshot", ["pickle", "replay"])
+def test_actions_that_are_changed_in_place(new_env: Any, snapshot: str) -> None:
+    env = made(new_env, Cart, snapshot, wrappers=[Halver])
+    state = env.reset(seed=0).state
+    raw = Halver(Cart())
+    raw.reset(seed=0)
+    action = np.array([0.5, 1.0], np.float32)
+    expected = [raw.step(action.copy())[0].tolist() for _ in range(2)]
+
+    actions = np.stack([action] * 3)
+    for _ in range(2):
+        result = env.step_batch(actions, state)
+        assert result.obs.tolist() == [expected[0]] * 3
+    assert (actions == action).all()
+    assert env.step_batch(action, state, dt=2).obs.tolist() == [expected[1]]
+    plans = np.stack([actions[:2]] * 2)
+    seen = env.rollout_batch(plans, state, return_observations=True).observations
+    assert seen.tolist() == [expected] * 2
+    assert (plans == action).all()
+
+    env.reset(seed=0)
+    for wanted in expected:
+        held = action.copy()
+        assert env.step(held).obs.tolist() == wanted
+        assert held.tolist() == action.tolist()
+        held[:] = 9
+    env.reset(seed=0)
+    assert env.step(action, dt=2).obs.tolist() == expected[1]
+
+
+# The copies themselves
+
+
+def test_copies_share_nothing() -> None:
+    inner = [np.zeros(2)]
+    original = {
+        "one": inner,
+        "other": inner,
+        "pair": (inner, 3),
+        "objects": np.array([inner, 1], object),
+    }
+    copied = owned(original)
+    inner[0] += 1
+    inner.append(4)
+    assert copied["one"][0].tolist() == [0, 0] and len(copied["one"]) == 1
+    assert copied["one"] is copied["other"] is copied["pair"][0]
+    assert len(copied["objects"][0]) == 1
+    assert owned_info(original, {"one", "objects"}).keys() == {"other", "pair"}
+
+
+def test_what_holds_itself_is_copied() -> None:
+    original: list[Any] = [1]
+    original.append(original)
+    copied = owned(original)
+    assert copied is not original and copied[1] is copied
+
+
+def test_what_cannot_be_copied_stays() -> None:
+    lock, env, numbers = threading.Lock(), Miser(), [1]
+    copied = owned({"lock": lock, "envs": [env], "numbers": numbers})
+    assert copied["lock"] is lock and copied["envs"][0] is env
+    assert copied["numbers"] == [1] and copied["numbers"] is not numbers

@@ -1,0 +1,374 @@
+"""What a reset does: with and without a seed, the first time, after batches, and when it fails."""
+
+import contextlib
+import importlib.util
+import warnings
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+from comparing import content
+from gymnasium import spaces
+from gymnasium.wrappers import NormalizeObservation
+
+import plangym_like
+from plangym_like import PickledEnv
+from plangym_like.envs.replayed import ReplayedEnv
+from plangym_like.errors import StateLostError
+from plangym_like.random_state import GENERATOR_NBYTES
+from plangym_like.states import HEADER_NBYTES
+
+pytestmark = pytest.mark.filterwarnings("ignore:builtin type .* has no __module__")
+
+
+@pytest.fixture(scope="module", params=["serial", "parallel", "isolated"])
+def backend(request: pytest.FixtureRequest) -> str:
+    """The backends of one machine; on a cluster, the same code steps rows, more slowly."""
+    return str(request.param)
+
+
+class Drifter(gymnasium.Env):
+    """Draws in its steps alone, from Gymnasium's generator, which it has not touched before."""
+
+    observation_space = spaces.Box(-np.inf, np.inf, (1,), np.float64)
+    action_space = spaces.Discrete(3)
+
+    def __init__(self) -> None:
+        self.place = np.zeros(1)
+
+    def reset(self, *, seed: Any = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        self.place = np.zeros(1)
+        return self.place.copy(), {}
+
+    def step(self, action: Any) -> Any:
+        self.place = self.place + self.np_random.normal(size=1) + int(action)
+        return self.place.copy(), float(self.place[0]), False, False, {}
+
+    def save_state(self) -> Any:
+        return self.place.copy()
+
+    def load_state(self, saved: Any) -> None:
+        self.place = saved
+
+
+class Dealer(Drifter):
+    """Begins its episodes at random places."""
+
+    def reset(self, *, seed: Any = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        self.place = self.np_random.normal(size=1)
+        return self.place.copy(), {}
+
+
+class OwnDice(Dealer):
+    """Draws from a generator of its own, which a seeded reset makes anew."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.dice = np.random.default_rng()
+
+    def reset(self, *, seed: Any = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        if seed is not None:
+            self.dice = np.random.default_rng(seed)
+        self.place = self.dice.normal(size=1)
+        return self.place.copy(), {}
+
+    def step(self, action: Any) -> Any:
+        self.place = self.place + self.dice.normal(size=1) + int(action)
+        return self.place.copy(), float(self.place[0]), False, False, {}
+
+    def save_state(self) -> Any:
+        return [self.place.copy(), self.dice]
+
+    def load_state(self, saved: Any) -> None:
+        self.place, self.dice = saved
+
+
+FAMILIES: dict[str, tuple[Any, dict[str, Any]]] = {
+    "CartPole": ("CartPole-v1", {}),
+    "Pendulum": ("Pendulum-v1", {}),
+    "Blackjack": ("Blackjack-v1", {}),
+    "Taxi": ("Taxi-v4", {}),
+    "FrozenLake": ("FrozenLake-v1", {"is_slippery": True}),
+    "own": (Dealer, {"snapshot": "native"}),
+    "pickle": (Dealer, {"snapshot": "pickle"}),
+    "replay": (Dealer, {"snapshot": "replay"}),
+    "own dice": (OwnDice, {"snapshot": "native"}),
+    "own dice, pickle": (OwnDice, {"snapshot": "pickle"}),
+}
+if importlib.util.find_spec("mujoco"):
+    FAMILIES["HalfCheetah"] = ("HalfCheetah-v5", {})
+with contextlib.suppress(ImportError), warnings.catch_warnings():
+    # Its import crashes where warnings are errors.
+    warnings.simplefilter("ignore")
+    import Box2D  # noqa: F401
+
+    FAMILIES["LunarLander"] = ("LunarLander-v3", {})
+family = pytest.mark.parametrize("family", list(FAMILIES))
+
+
+def foreign_rows(name: Any, **kwargs: Any) -> tuple[Any, Any]:
+    """Return actions and states of another environment of the same kind."""
+    with plangym_like.make(name, **kwargs) as env:
+        state = env.reset(seed=11).state
+        env.action_space.seed(0)
+        actions = [env.sample_action() for _ in range(4)]
+        return actions, env.step_batch(actions, state).states
+
+
+def played(env: Any, action: Any) -> bytes:
+    """Return what comes of so many unseeded resets, each with a step, that none comes twice."""
+    trace = []
+    for _ in range(60):
+        obs = env.reset()[-2]
+        trace += [obs, *env.step(action)[:4]]
+    return content(trace)
+
+
+# Without a seed
+
+
+@family
+def test_the_first_unseeded_reset_is_random(new_env: Any, family: str) -> None:
+    name, kwargs = FAMILIES[family]
+    actions, states = foreign_rows(name, **kwargs)
+    seen = []
+    for batches in range(3):
+        env = new_env(name, **kwargs)
+        for _ in range(batches):
+            env.step_batch(actions, states)
+        seen.append(played(env, actions[0]))
+        env.close()
+    assert len(set(seen)) == 3
+
+
+@family
+def test_unseeded_resets_are_gymnasiums_whatever_batches_did(new_env: Any, family: str) -> None:
+    name, kwargs = FAMILIES[family]
+    actions, states = foreign_rows(name, **kwargs)
+    env = new_env(name, autoreset=False, **kwargs)
+    if callable(name):
+        raw = name()
+    else:
+        raw = gymnasium.make(name, **kwargs, disable_env_checker=True)
+    env.reset(seed=5)
+    raw.reset(seed=5)
+    for count in range(4):
+        for _ in range(count):
+            env.step_batch(actions, states)
+        assert content(env.reset().obs) == content(raw.reset()[0])
+        assert content(env.step(actions[1])[:4]) == content(
+            (lambda obs, reward, *rest: (obs, float(reward), *map(bool, rest[:2])))(
+                *raw.step(actions[1])
+            )
+        )
+    raw.close()
+
+
+@pytest.mark.parametrize("snapshot", ["native", "pickle", "replay"])
+def test_a_row_that_was_never_seeded_has_one_future(new_env: Any, snapshot: str) -> None:
+    env = new_env(Drifter, snapshot=snapshot)
+    assert env.snapshot == snapshot and env.exactness == "exact"
+    state = env.reset().state
+    for _ in range(2):
+        single = env.step(1, state=state)
+        result = env.step_batch([1] * 6, state)
+        assert {content(single.obs)} == {content(obs) for obs in result.obs}
+        assert {content(single.state)} == {content(after) for after in result.states}
+        state = single.state
+
+
+def test_environments_that_were_never_seeded_differ(new_env: Any) -> None:
+    seen = {content(new_env(Drifter).step(1).obs) for _ in range(3)}
+    assert len(seen) == 3
+
+
+class Counting(gymnasium.Wrapper):
+    """Counts the episodes that it sees."""
+
+    def __init__(self, env: gymnasium.Env) -> None:
+        super().__init__(env)
+        self.episodes = 0
+
+    def reset(self, **kwargs: Any) -> Any:
+        self.episodes += 1
+        obs, info = self.env.reset(**kwargs)
+        return obs, {**info, "episodes": self.episodes}
+
+
+@pytest.mark.parametrize("snapshot", ["native", "pickle", "replay"])
+@pytest.mark.parametrize("batches", [0, 2])
+def test_wrappers_see_their_first_episode_first(new_env: Any, snapshot: str, batches: int) -> None:
+    wrappers = [NormalizeObservation, Counting]
+    kwargs = {"snapshot": snapshot, "wrappers": wrappers}
+    actions, states = foreign_rows(Dealer, **kwargs)
+    env = new_env(Dealer, **kwargs)
+    raw = Counting(NormalizeObservation(Dealer()))
+    for seed in (3, None, 4):
+        for _ in range(batches):
+            env.step_batch(actions, states)
+        _, obs, info = env.reset(seed=seed)
+        expected, told = raw.reset(seed=seed)
+        assert (content(obs), info) == (content(expected), told)
+
+
+def test_a_lake_that_was_drawn_at_random_stays_the_environments(new_env: Any) -> None:
+    kwargs = {"desc": None, "map_name": None, "is_slippery": False}
+    first, env = new_env("FrozenLake-v1", **kwargs), new_env("FrozenLake-v1", **kwargs)
+    map_of = lambda env, row: env.view_state(row)["desc"].tobytes()  # noqa: E731
+    drawn = env.gym_env.unwrapped.desc.tobytes()
+    theirs, other = first.reset(seed=0).state, None
+    assert map_of(first, theirs) != drawn
+    env.step_batch([1], theirs)
+    other = env.reset(seed=0).state
+    assert map_of(env, other) == drawn
+    rows = np.stack([other, theirs, other, theirs])
+    states = env.step_batch([1] * 4, rows).states
+    assert [map_of(env, row) for row in states] == [map_of(env, row) for row in rows]
+
+
+# Resets that fail
+
+
+class Picky(Drifter):
+    """Takes no bad options, and finds that out half-way."""
+
+    def reset(self, *, seed: Any = None, options: Any = None) -> Any:
+        obs, info = super().reset(seed=seed)
+        self.place = self.place + 100
+        if options is not None:
+            raise ValueError("bad options")
+        return self.place.copy(), info
+
+    def step(self, action: Any) -> Any:
+        self.place = self.place + 7
+        if int(action) == 2:
+            raise ArithmeticError("a bad action")
+        return super().step(action)
+
+    def load_state(self, saved: Any) -> None:
+        self.place = saved
+        if saved[0] > 1e5:
+            raise OverflowError("a bad state")
+
+
+@pytest.mark.parametrize("snapshot", ["native", "pickle", "replay"])
+@pytest.mark.parametrize("batch", [False, True])
+def test_a_failed_reset_leaves_the_current_state(new_env: Any, snapshot: str, batch: bool) -> None:
+    env = new_env(Picky, snapshot=snapshot)
+    with pytest.raises(ValueError, match="bad options"):
+        env.reset(seed=0, options={"bad": 1})
+    root = env.reset(seed=0).state
+    env.step(1)
+    before = env.get_state()
+    expected = env.step(0, state=before)
+    env.set_state(root)
+    env.step(1)
+    for seed in (None, 3):
+        if batch:
+            env.step_batch([0, 1, 0], root)
+        with pytest.raises(ValueError, match="bad options"):
+            env.reset(seed=seed, options={"bad": 1})
+        assert content(env.get_state()) == content(before)
+    assert content(env.step(0).obs) == content(expected.obs)
+    assert content(env.get_state()) == content(expected.state)
+
+
+@pytest.mark.parametrize("snapshot", ["native", "pickle", "replay"])
+def test_a_failed_step_leaves_an_episode_where_it_was(new_env: Any, snapshot: str) -> None:
+    env = new_env(Picky, snapshot=snapshot)
+    other = env.reset(seed=1).state
+    env.reset(seed=0)
+    env.step(1)
+    before = env.get_state()
+    with pytest.raises(ArithmeticError, match="a bad action"):
+        env.step(2, state=other)
+    assert content(env.get_state()) == content(before)
+    env.step_batch([0, 1], other)
+    with pytest.raises(ArithmeticError, match="a bad action"):
+        env.step(2)
+    assert content(env.get_state()) == content(before)
+
+
+def test_a_current_state_that_is_lost_is_not_made_up(new_env: Any) -> None:
+    env = new_env(Picky)
+    state = env.reset(seed=1).state
+    env.step(0, state=state)
+    with pytest.raises(ArithmeticError, match="a bad action"):
+        env.step(2, state=state)
+    for ask in (env.get_state, env.step, env.step_batch):
+        with pytest.raises(StateLostError, match="reset the environment or set a state"):
+            ask(*([] if ask == env.get_state else [np.int64(1)]))
+    assert len(env.step_batch([0, 1], state).states) == 2
+    with pytest.raises(StateLostError):
+        env.get_state()
+    env.set_state(state)
+    assert content(env.get_state()) == content(state)
+    with pytest.raises(ArithmeticError, match="a bad action"):
+        env.step(2, state=state)
+    assert env.reset(seed=1).state.tobytes() == state.tobytes()
+
+
+def test_a_state_that_cannot_be_set_leaves_the_episode(new_env: Any) -> None:
+    env = new_env(Picky, snapshot="native")
+    row = env.reset(seed=0).state
+    forged = row.copy()
+    forged[HEADER_NBYTES + GENERATOR_NBYTES :][:8] = np.array([1e6]).view(np.uint8)
+    env.layout.format.seal(forged[None])
+    assert env.view_state(forged)["state"] == [1e6]
+    env.step(1)
+    before = env.get_state()
+    with pytest.raises(OverflowError, match="a bad state"):
+        env.set_state(forged)
+    assert content(env.get_state()) == content(before)
+
+
+class Forgetful(Picky):
+    """Does not do the same again once the test has said so."""
+
+    broken = False
+
+    def step(self, action: Any) -> Any:
+        obs, *rest = super().step(action)
+        return obs + self.broken, *rest
+
+
+def test_replay_that_fails_leaves_the_current_state() -> None:
+    with ReplayedEnv(Forgetful, live_prefixes=1) as env:
+        first = env.reset(seed=0).state
+        far = env.step(1, state=first).state
+        env.reset(seed=2)
+        env.step(1)
+        before = env.get_state()
+        Forgetful.broken = True
+        try:
+            with pytest.raises(plangym_like.errors.SnapshotError, match="did not do the same"):
+                env.set_state(far)
+        finally:
+            Forgetful.broken = False
+        assert content(env.get_state()) == content(before)
+        env.step(1)
+
+
+def test_a_state_that_has_outgrown_its_row_can_be_left() -> None:
+    with ReplayedEnv(Drifter, replay_capacity=1) as env:
+        row = env.reset(seed=0).state
+        for _ in range(500):
+            env.step(1)
+        with pytest.raises(plangym_like.errors.StateCapacityError):
+            env.get_state()
+        env.set_state(row)
+        for _ in range(500):
+            env.step(1)
+        assert content(env.reset(seed=0).state) == content(row)
+
+
+def test_a_failed_first_reset_leaves_a_new_environment() -> None:
+    env = PickledEnv(Picky, wrappers=[Counting])
+    for _ in range(2):
+        with pytest.raises(ValueError, match="bad options"):
+            env.reset(options={"bad": 1})
+    assert env.reset(seed=0).info == {"episodes": 1}
