@@ -13,8 +13,8 @@ from gymnasium.envs.registration import EnvSpec
 
 from plangym_like.audit.auditor import EVERY
 from plangym_like.errors import InputError, MissingExtraError
+from plangym_like.made_env import name_of
 from plangym_like.plan_env import PlanEnv
-from plangym_like.standing_env import name_of
 
 # Where an id's entry point lies -> the family's module and class.
 FAMILIES: dict[str, tuple[str, str]] = {

@@ -31,13 +31,14 @@ GROUND = {
     "ownership",
     "random_state",
 }
-ENV = {"audit", "standing_env", "plan_env"}
+ENV = {"audit", "made_env", "standing_env", "plan_env"}
 # What each room may import, besides itself and the ground that all stand on.
 BELOW = {
     "current_state": set(),
     "snapshots": set(),
     "audit": {"snapshots"},
-    "standing_env": {"audit", "current_state"},
+    "made_env": {"audit", "current_state"},
+    "standing_env": {"audit", "current_state", "made_env"},
     "plan_env": {"audit", "standing_env"},
     "envs": ENV | {"snapshots"},
     "parallel": ENV,

@@ -11,9 +11,9 @@ import importlib
 from typing import Any
 
 from plangym_like.errors import SnapshotError, StateCapacityError
+from plangym_like.made_env import name_of
 from plangym_like.plan_env import PlanEnv
 from plangym_like.simulator import Simulator
-from plangym_like.standing_env import name_of
 
 # Way -> module, simulator, and the options that no other way has.
 WAYS: dict[str, tuple[str, str, tuple[str, ...]]] = {

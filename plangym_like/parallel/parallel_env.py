@@ -13,12 +13,12 @@ import numpy as np
 
 from plangym_like.batches import Inputs, check_on_error
 from plangym_like.errors import InputError, WorkerError
+from plangym_like.made_env import closed
 from plangym_like.parallel import nursery
 from plangym_like.parallel.batch_env import BatchEnv
 from plangym_like.parallel.external_process import ExternalProcess
 from plangym_like.parallel.registered import construct, spec_of
 from plangym_like.plan_env import PlanEnv
-from plangym_like.standing_env import closed
 from plangym_like.states import Row
 from plangym_like.stats import Stats
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from plangym_like.made_env import closed
 from plangym_like.parallel.cluster import ray_session
 from plangym_like.parallel.cluster.node_env import write_recipe
 from plangym_like.parallel.cluster.ray_fleet import RayFleet, check_options
@@ -12,7 +13,6 @@ from plangym_like.parallel.cluster.ray_pool import RayPool
 from plangym_like.parallel.cluster.ray_stats import RayStats
 from plangym_like.parallel.parallel_env import ParallelEnv
 from plangym_like.plan_env import PlanEnv
-from plangym_like.standing_env import closed
 
 
 class RayEnv(ParallelEnv):
