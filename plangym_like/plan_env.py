@@ -176,16 +176,18 @@ class PlanEnv(StandingEnv):
     # States as data
 
     def view_state(self, states: Row) -> dict[str, NDArray[Any]]:
-        """Return the named fields of one row, or of N rows with a leading axis, read-only."""
+        """Return the named fields of one row, or of N rows with a leading axis, as read-only copies."""
         with self._using() as sim:
             rows = self._layout.format.check(states)
             fields = sim.fields(rows[:, HEADER_NBYTES:])
         single = np.ndim(states) == 1
-        views = {name: (column[0] if single else column) for name, column in fields.items()}
-        for view in views.values():
-            if isinstance(view, np.ndarray):
-                view.flags.writeable = False
-        return views
+        named = {name: (column[0] if single else column) for name, column in fields.items()}
+        for name, value in named.items():
+            if isinstance(value, np.ndarray):
+                # A view could be made writable again, and would change with the rows.
+                named[name] = value.copy()
+                named[name].flags.writeable = False
+        return named
 
     def make_state(self, state: Row | None = None, **physics: Any) -> Row:
         """Return a new row made of physical quantities; the current state is untouched.
