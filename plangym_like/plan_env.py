@@ -176,7 +176,7 @@ class PlanEnv(StandingEnv):
     # States as data
 
     def view_state(self, states: Row) -> dict[str, NDArray[Any]]:
-        """Return the named fields of one row, or of N rows with a leading axis, as read-only copies."""
+        """Return the named fields of one row, or of N rows with a leading axis, read-only."""
         with self._using() as sim:
             rows = self._layout.format.check(states)
             fields = sim.fields(rows[:, HEADER_NBYTES:])

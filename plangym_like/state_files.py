@@ -107,7 +107,7 @@ def load(path: str | os.PathLike[str], state_format: StateFormat) -> Row:
         if len(start) < _START or short or not start.startswith(_MAGIC):
             raise StateFormatError(f"{path} is not a file of state rows")
         (length,) = struct.unpack_from("<Q", start, len(_MAGIC))
-        if length > _HEADER_LIMIT or room is not None and length > room - _DIGEST_NBYTES:
+        if length > _HEADER_LIMIT or (room is not None and length > room - _DIGEST_NBYTES):
             raise StateFormatError(f"{path} is damaged: its header would not fit")
         text = file.read(length)
         nbytes = _rows_nbytes(path, text, state_format)
@@ -118,7 +118,7 @@ def load(path: str | os.PathLike[str], state_format: StateFormat) -> Row:
     if len(content) != nbytes:
         raise _wrong_count(path)
     digest = hashlib.blake2b(start + text, digest_size=_DIGEST_NBYTES)
-    digest.update(content)
+    digest.update(content.data)
     if digest.digest() != sealed:
         raise StateFormatError(f"{path} is damaged or truncated: its digest does not match")
     return state_format.check(content.reshape(-1, state_format.state_nbytes))

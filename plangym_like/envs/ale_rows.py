@@ -103,7 +103,7 @@ def step_plain_rows(base: PlannableAle, rows: Rows, start: int, stop: int, room:
             clock.lap(OBSERVE)
         if fresh is not None:
             text = clone().serialize()
-            clean = text[status] & 1 and text[banks] == usual
+            clean = bool(text[status] & 1) and text[banks] == usual
             length = len(text)
             if length > room:
                 raise outgrown(length, room)
@@ -117,7 +117,7 @@ def step_plain_rows(base: PlannableAle, rows: Rows, start: int, stop: int, room:
                 clock.lap(SAVE)
         else:
             text = clone().serialize()
-            clean = text[status] & 1 and text[banks] == usual
+            clean = bool(text[status] & 1) and text[banks] == usual
         index += 1
     if clean:
         leftovers.note_restored(True)

@@ -5,8 +5,8 @@ the impulses of its contacts and joints to itself and starts the next step from 
 that are put back where they were do not go on as before: no snapshot of positions and velocities
 is exact. Wind, particles, terrain and tiles come back with the rest.
 
-Gymnasium ages what it draws when it draws it: the lander's sparks and the walker's ray of light. Here
-a picture is what Gymnasium shows where every state of an episode is drawn once, whichever states
+Gymnasium ages what it draws when it draws it: the lander's sparks and the walker's ray of light.
+Here a picture is what Gymnasium shows where every state of an episode is drawn once, whichever states
 were drawn before.
 """
 
@@ -72,6 +72,8 @@ def _lander(cls: Any) -> type:
     """Return a lander whose sparks grow older by steps."""
 
     class Lander(cls):  # type: ignore[misc]
+        particles: list[Any]
+
         def step(self, action: Any) -> Any:
             # Drawing the state before would have done this.
             if self.render_mode is not None:
@@ -81,7 +83,7 @@ def _lander(cls: Any) -> type:
             return super().step(action)
 
         def render(self) -> Any:
-            sparks = self.particles
+            sparks: list[Any] = self.particles
             ages = [spark.ttl for spark in sparks]
             # Those that are burnt out when they are drawn would be removed.
             left = next((i for i, age in enumerate(ages) if age - _AGEING >= 0), len(ages))

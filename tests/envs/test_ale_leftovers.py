@@ -1,4 +1,4 @@
-"""Forged rows whose checksums match: whatever they do to an emulator, the next row is unaffected."""
+"""Forged rows whose checksums match, whatever they do to an emulator, leave the next row alone."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from conftest import sending
 
 pytest.importorskip("ale_py")
 
-import plangym_like  # noqa: E402
-from plangym_like.errors import PlangymError, StateFormatError  # noqa: E402
+import plangym_like
+from plangym_like.errors import PlangymError, StateFormatError
 
 ACTION = 3
 EMULATOR_AT = 48
