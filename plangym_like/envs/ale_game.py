@@ -18,8 +18,8 @@ from plangym_like.errors import StateFormatError
 
 # ALE's own save and restore does not carry the frame buffers. These games draw them only in part,
 # so a frame can show what another branch drew. They are settled before every restore, and steps
-# start from a restored state, so that nothing depends on what ran before. All other games were found
-# to need none of this.
+# start from a restored state, so that nothing depends on what ran before. All other games were
+# found to need none of this.
 _UNSETTLED = frozenset(
     {
         "air_raid",

@@ -6,8 +6,8 @@ that are put back where they were do not go on as before: no snapshot of positio
 is exact. Wind, particles, terrain and tiles come back with the rest.
 
 Gymnasium ages what it draws when it draws it: the lander's sparks and the walker's ray of light.
-Here a picture is what Gymnasium shows where every state of an episode is drawn once, whichever states
-were drawn before.
+Here a picture is what Gymnasium shows where every state of an episode is drawn once, whichever
+states were drawn before.
 """
 
 from __future__ import annotations
