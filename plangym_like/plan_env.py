@@ -228,11 +228,13 @@ class PlanEnv(StandingEnv):
             rows = self._layout.format.check(states)
             fields = sim.fields(rows[:, HEADER_NBYTES:])
         single = np.ndim(states) == 1
-        views = {name: (column[0] if single else column) for name, column in fields.items()}
-        for view in views.values():
-            if isinstance(view, np.ndarray):
-                view.flags.writeable = False
-        return views
+        named = {name: (column[0] if single else column) for name, column in fields.items()}
+        for name, value in named.items():
+            if isinstance(value, np.ndarray):
+                # A view could be made writable again, and would change with the rows.
+                named[name] = value.copy()
+                named[name].flags.writeable = False
+        return named
 
     def make_state(self, state: Row | None = None, **physics: Any) -> Row:
         """Return a new row made of physical quantities; the current state is untouched.

@@ -14,25 +14,35 @@ out.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
+import stat
 import struct
+import threading
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 
 from plangym_like.errors import StateFormatError, StateMismatchError
-from plangym_like.states import Row, StateFormat
+from plangym_like.states import Row, StateFormat, fingerprint_of
 
 _MAGIC = b"PLSFILE1"
 _DIGEST_NBYTES = 32
 _HEADER_LIMIT = 1 << 20
+_START = len(_MAGIC) + 8
+_PIECE = 1 << 20
 
 
 def save(path: str | os.PathLike[str], state_format: StateFormat, rows: Row) -> None:
-    """Write `rows` ``(N, state_nbytes)``; the file appears whole or not at all."""
+    """Write `rows` ``(N, state_nbytes)``; the file appears whole or not at all.
+
+    A file that exists is replaced and keeps its permissions; of a symbolic link, the file that it
+    points to is. A pipe or a device is written to, as it is.
+    """
     header = json.dumps(
         {
             "family": state_format.family,
@@ -42,24 +52,44 @@ def save(path: str | os.PathLike[str], state_format: StateFormat, rows: Row) -> 
             "count": len(rows),
         }
     ).encode()
-    digest = hashlib.blake2b(digest_size=_DIGEST_NBYTES)
+    body = np.ascontiguousarray(rows).data
+    parts = (_MAGIC, struct.pack("<Q", len(header)), header, body)
     target = Path(path)
-    partial = target.with_name(f"{target.name}.{os.getpid()}.partial")
+    try:
+        present = os.stat(target)
+    except FileNotFoundError:
+        present = None
+    if present is not None and not stat.S_ISREG(present.st_mode):
+        with open(target, "wb") as file:
+            _write(file, parts)
+        return
+    target = Path(os.path.realpath(target))
+    partial = target.with_name(f".{os.getpid()}.{threading.get_ident()}.partial")
     try:
         with open(partial, "wb") as file:
-            body = np.ascontiguousarray(rows).data
-            parts = (_MAGIC, struct.pack("<Q", len(header)), header, body)
-            for part in parts:
-                digest.update(part)
-                file.write(part)
-            file.write(digest.digest())
+            _write(file, parts)
+        if present is not None:
+            with contextlib.suppress(PermissionError):
+                os.chown(partial, present.st_uid, present.st_gid)
+            os.chmod(partial, stat.S_IMODE(present.st_mode))
         os.replace(partial, target)
     finally:
         partial.unlink(missing_ok=True)
 
 
+def _write(file: BinaryIO, parts: Iterable[Any]) -> None:
+    """Write `parts` and their digest."""
+    digest = hashlib.blake2b(digest_size=_DIGEST_NBYTES)
+    for part in parts:
+        digest.update(part)
+        file.write(part)
+    file.write(digest.digest())
+
+
 def load(path: str | os.PathLike[str], state_format: StateFormat) -> Row:
     """Return the rows ``(N, state_nbytes)`` in a file, every one of them checked.
+
+    The header is checked before the rows are read.
 
     Raises
     ------
@@ -68,18 +98,35 @@ def load(path: str | os.PathLike[str], state_format: StateFormat) -> Row:
     StateMismatchError
         States of another environment, version or configuration.
     """
-    content = Path(path).read_bytes()
-    start = len(_MAGIC) + 8
-    if len(content) < start + _DIGEST_NBYTES or not content.startswith(_MAGIC):
-        raise StateFormatError(f"{path} is not a file of state rows")
-    digest = hashlib.blake2b(memoryview(content)[:-_DIGEST_NBYTES], digest_size=_DIGEST_NBYTES)
-    if digest.digest() != content[-_DIGEST_NBYTES:]:
+    with open(path, "rb") as file:
+        status = os.fstat(file.fileno())
+        # What follows the start of the file; a pipe does not say.
+        room = status.st_size - _START if stat.S_ISREG(status.st_mode) else None
+        start = file.read(_START)
+        short = room is not None and room < _DIGEST_NBYTES
+        if len(start) < _START or short or not start.startswith(_MAGIC):
+            raise StateFormatError(f"{path} is not a file of state rows")
+        (length,) = struct.unpack_from("<Q", start, len(_MAGIC))
+        if length > _HEADER_LIMIT or (room is not None and length > room - _DIGEST_NBYTES):
+            raise StateFormatError(f"{path} is damaged: its header would not fit")
+        text = file.read(length)
+        nbytes = _rows_nbytes(path, text, state_format)
+        if room is not None and nbytes != room - length - _DIGEST_NBYTES:
+            raise _wrong_count(path)
+        content = _read(file, nbytes, known=room is not None)
+        sealed = file.read(_DIGEST_NBYTES + 1)
+    if len(content) != nbytes:
+        raise _wrong_count(path)
+    digest = hashlib.blake2b(start + text, digest_size=_DIGEST_NBYTES)
+    digest.update(content.data)
+    if digest.digest() != sealed:
         raise StateFormatError(f"{path} is damaged or truncated: its digest does not match")
-    (length,) = struct.unpack_from("<Q", content, len(_MAGIC))
-    body = len(content) - start - _DIGEST_NBYTES
-    if length > min(body, _HEADER_LIMIT):
-        raise StateFormatError(f"{path} is damaged: its header would not fit")
-    header = _header(path, content[start : start + length])
+    return state_format.check(content.reshape(-1, state_format.state_nbytes))
+
+
+def _rows_nbytes(path: str | os.PathLike[str], text: bytes, state_format: StateFormat) -> int:
+    """Return how many bytes of rows a header announces, if they are of this format."""
+    header = _header(path, text)
     if header["fingerprint"] != f"{state_format.fingerprint:016x}":
         expected = f"{state_format.family} {state_format.meaning}"
         got = f"{header['family']} {header['meaning']}"
@@ -90,21 +137,41 @@ def load(path: str | os.PathLike[str], state_format: StateFormat) -> Row:
             got,
         )
     count = header["count"]
-    nbytes = body - length
-    if not isinstance(count, int) or count < 0 or count * state_format.state_nbytes != nbytes:
-        raise StateFormatError(f"{path} is damaged: it does not hold the rows that it announces")
-    rows = np.frombuffer(content, np.uint8, nbytes, start + length)
-    return state_format.check(rows.reshape(count, state_format.state_nbytes).copy())
+    if not isinstance(count, int) or isinstance(count, bool) or count < 0:
+        raise _wrong_count(path)
+    return count * state_format.state_nbytes
+
+
+def _read(file: BinaryIO, nbytes: int, *, known: bool) -> Row:
+    """Read up to `nbytes`; unless the size is `known`, no more is allocated than has come."""
+    if known:
+        content = np.empty(nbytes, np.uint8)
+        return content[: file.readinto(content.data)]  # type: ignore[attr-defined]
+    pieces = bytearray()
+    while len(pieces) < nbytes:
+        piece = file.read(min(_PIECE, nbytes - len(pieces)))
+        if not piece:
+            break
+        pieces += piece
+    return np.frombuffer(pieces, np.uint8)
+
+
+def _wrong_count(path: str | os.PathLike[str]) -> StateFormatError:
+    return StateFormatError(f"{path} is damaged: it does not hold the rows that it announces")
 
 
 def _header(path: str | os.PathLike[str], text: bytes) -> dict[str, Any]:
     try:
         header = json.loads(text)
-        return {
+        found = {
             "family": str(header["family"]),
             "meaning": str(header["meaning"]),
             "fingerprint": header["fingerprint"],
             "count": header["count"],
         }
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        right = fingerprint_of(found["family"], int(header["state_nbytes"]), found["meaning"])
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
         raise StateFormatError(f"{path} is damaged: its header cannot be read") from error
+    if found["fingerprint"] != f"{right:016x}":
+        raise StateFormatError(f"{path} is damaged: its header contradicts itself")
+    return found

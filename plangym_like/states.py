@@ -56,6 +56,12 @@ def padded(nbytes: int) -> int:
     return (nbytes + 7) // 8 * 8
 
 
+def fingerprint_of(family: str, state_nbytes: int, meaning: str) -> int:
+    """Return the fingerprint of rows of this family, width and meaning."""
+    text = f"{family} {state_nbytes} {meaning}".encode()
+    return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "little")
+
+
 class StateFormat:
     """What the rows of one environment look like, and whether a given row is one of them.
 
@@ -89,8 +95,7 @@ class StateFormat:
         self.checksum = checksum
         self.variable = variable
         self.state_nbytes = HEADER_NBYTES + self.payload_nbytes
-        text = f"{family} {self.state_nbytes} {self.meaning}".encode()
-        self.fingerprint = int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "little")
+        self.fingerprint = fingerprint_of(family, self.state_nbytes, self.meaning)
         _known_meanings[self.fingerprint] = self.meaning
         header = np.zeros(4, np.uint64)
         header.view(np.uint8)[:8] = np.frombuffer(_MAGIC + family.encode("ascii"), np.uint8)

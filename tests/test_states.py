@@ -2,7 +2,9 @@
 
 import hashlib
 import json
+import os
 import struct
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -334,7 +336,7 @@ def test_files_give_back_what_was_saved(tmp_path, state_format, count):
     state_files.save(tmp_path / "f", state_format, rows)
     loaded = state_files.load(str(tmp_path / "f"), state_format)
     assert_same(loaded, rows)
-    assert loaded.flags.writeable and loaded.flags.owndata
+    assert loaded.flags.writeable
     assert [path.name for path in tmp_path.iterdir()] == ["f"]
 
 
@@ -383,7 +385,7 @@ def test_files_with_a_flipped_bit_are_refused(tmp_path_factory, data):
 
 def test_files_with_something_behind_are_refused(file):
     file.write_bytes(file.read_bytes() + b"\0")
-    with pytest.raises(StateFormatError, match="digest"):
+    with pytest.raises(StateFormatError, match="announces"):
         state_files.load(file, SUMMED)
 
 
@@ -463,6 +465,81 @@ def test_no_file_does_anything_but_raise(tmp_path_factory, noise):
             state_files.load(path, SUMMED)
 
 
+def test_a_symbolic_link_stays_one(tmp_path):
+    rows = rows_of(SUMMED)
+    (tmp_path / "folder").mkdir()
+    link, target = tmp_path / "link", tmp_path / "folder" / "target"
+    link.symlink_to(target)
+    for count in (5, 2):  # first to a file that is not there, then to one that is
+        state_files.save(link, SUMMED, rows[:count])
+        assert link.is_symlink() and not target.is_symlink()
+        assert_same(state_files.load(target, SUMMED), rows[:count])
+        assert_same(state_files.load(link, SUMMED), rows[:count])
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["folder", "link"]
+    assert list(target.parent.iterdir()) == [target]
+
+
+def test_a_replaced_file_keeps_its_permissions(file):
+    for mode in (0o640, 0o444, 0o600):
+        file.chmod(mode)
+        state_files.save(file, SUMMED, rows_of(SUMMED, 2))
+        assert file.stat().st_mode & 0o7777 == mode
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full")
+def test_devices_are_written_to_and_stay(tmp_path):
+    link = tmp_path / "link"
+    link.symlink_to("/dev/full")
+    for path in (Path("/dev/full"), link):
+        with pytest.raises(OSError, match="No space"):
+            state_files.save(path, SUMMED, rows_of(SUMMED))
+    state_files.save("/dev/null", SUMMED, rows_of(SUMMED))
+    for device in ("/dev/full", "/dev/null"):
+        assert Path(device).is_char_device()
+    for endless in ("/dev/zero", "/dev/null"):
+        with pytest.raises(StateFormatError, match="not a file of state rows"):
+            state_files.load(endless, SUMMED)
+    with pytest.raises(IsADirectoryError):
+        state_files.save(tmp_path, SUMMED, rows_of(SUMMED))
+
+
+@pytest.mark.parametrize("harm", [None, "cut", "longer"])
+def test_rows_go_through_a_pipe(tmp_path, harm):
+    rows = rows_of(SUMMED, 2000)
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    state_files.save(tmp_path / "whole", SUMMED, rows)
+    content = (tmp_path / "whole").read_bytes()
+    content = {None: content, "cut": content[:-9000], "longer": content + b"\0"}[harm]
+    if harm is None:
+        write = threading.Thread(target=state_files.save, args=(pipe, SUMMED, rows))
+    else:
+        write = threading.Thread(target=pipe.write_bytes, args=(content,))
+    write.start()
+    if harm is None:
+        assert_same(state_files.load(pipe, SUMMED), rows)
+    else:
+        with pytest.raises(StateFormatError, match="damaged"):
+            state_files.load(pipe, SUMMED)
+    write.join(60)
+    assert not write.is_alive() and pipe.is_fifo()
+
+
+def test_a_large_file_of_another_game_is_refused_by_its_header(tmp_path, monkeypatch):
+    """Its rows are a hole of 3 GB, of which no byte is read."""
+    other = StateFormat("SUMM", {**MEANING, "id": "Other-v1"}, 200, checksum=True)
+    path = tmp_path / "large"
+    state_files.save(path, other, rows_of(other, 1))
+    os.truncate(path, 3 << 30)
+    read = []
+    monkeypatch.setattr(state_files, "_read", lambda *args, **kwargs: read.append(args))
+    with pytest.raises(StateMismatchError, match="Other-v1"):
+        state_files.load(path, SUMMED)
+    with pytest.raises(StateFormatError, match="announces"):
+        state_files.load(path, other)
+    assert not read
+
+
 # Real environments
 
 
@@ -497,6 +574,25 @@ def test_what_is_observed_is_no_part_of_a_state():
     from_rgb = rgb.step_batch([2, 3, 4], states)
     assert_same(from_ram.states, from_rgb.states)
     assert from_ram.obs.shape == (3, 128) and from_rgb.obs.shape == (3, 210, 160, 3)
+
+
+@pytest.mark.parametrize("name", ["CartPole-v1", "FrozenLake-v1", "HalfCheetah-v5", "ALE/Pong-v5"])
+def test_named_fields_share_no_memory_with_the_rows(name):
+    with plangym_like.make(name) as env:
+        states = reached(env, 3)
+        rows, before = states.copy(), env.get_state()
+        for given in (rows, rows[1]):
+            fields = env.view_state(given)
+            kept = {key: np.array(value) for key, value in fields.items()}
+            for value in fields.values():
+                if isinstance(value, np.ndarray):
+                    assert not np.shares_memory(value, rows) and not value.flags.writeable
+                    value.flags.writeable = True
+                    value[...] = 0
+            assert_same(rows, states)
+            for key, value in env.view_state(given).items():
+                assert_same(np.array(value), kept[key])
+        assert_same(env.get_state(), before)
 
 
 def test_damaged_states_never_reach_the_emulator():

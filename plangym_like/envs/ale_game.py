@@ -10,14 +10,16 @@ from ale_py import ALEInterface, ALEState, LoggerMode
 from ale_py.env import AtariEnv as AleEnv
 from numpy.typing import NDArray
 
+from plangym_like.envs.ale_leftovers import Leftovers
 from plangym_like.envs.ale_memory import TIMERS, GolfCounts, LastTimer
 from plangym_like.envs.ale_places import PLACES
 from plangym_like.envs.ale_screen import Screen
+from plangym_like.errors import StateFormatError
 
-# What ALE's own save and restore does not carry: the frame buffers, which these games draw only in
-# part (so a frame can show what another branch drew), and memory that a reset leaves behind. They
-# are settled before every restore, and their steps start from a restored state, so that nothing
-# depends on what ran before. All other games were found to need none of this.
+# ALE's own save and restore does not carry the frame buffers. These games draw them only in part,
+# so a frame can show what another branch drew. They are settled before every restore, and steps
+# start from a restored state, so that nothing depends on what ran before. All other games were
+# found to need none of this.
 _UNSETTLED = frozenset(
     {
         "air_raid",
@@ -50,7 +52,6 @@ class PlannableAle(AleEnv):
         self.codes = np.array([action.value for action in self._action_set])
         self.previous = 0
         self.frames = 0
-        self.ran_a_frame = False
         self.settled = False
         self.picture: NDArray[np.uint8] | None = None
         self._neutral: ALEState | None = None
@@ -62,7 +63,8 @@ class PlannableAle(AleEnv):
         if self._game in _UNSETTLED or self._game in TIMERS:
             self._draw_neutral()
         self.ale.reset_game()
-        self._beginning = self.clone(), self.ale.getScreenRGB()
+        self._beginning = self.ale.cloneState(), self.ale.getScreenRGB()
+        self.leftovers = Leftovers(self.ale, self._beginning[0], self.load_game)
         # The number of lives, also where no frame has run since a state was restored.
         self.lives = self._atlantis2_lives if self._game == "atlantis2" else self.ale.lives
         # The frameskip where nothing is drawn, converted or made up for on the way; else 0.
@@ -96,9 +98,9 @@ class PlannableAle(AleEnv):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Any, Any]:
-        self.ran_a_frame = False
         self.settled = False
         self.picture = None
+        self.leftovers.forget()
         if seed is None:
             result = super().reset(options=options)
         else:
@@ -120,7 +122,8 @@ class PlannableAle(AleEnv):
         seeds = self.seed_game(seed)
         self.ale.reset_game()
         state, screen = self._beginning
-        if not self.sound_obs and np.array_equal(self.ale.getScreenRGB(), screen):
+        same = np.array_equal(self.ale.getScreenRGB(), screen)
+        if same and not self.sound_obs and self.leftovers.are_as_at_the_beginning():
             self.ale.restoreState(state)
         else:
             self.load_game()
@@ -134,34 +137,47 @@ class PlannableAle(AleEnv):
         self.picture = self.ale.getScreenRGB()
         self.restore(self.clone())
 
-    def clone(self) -> ALEState:
-        """Return the emulator's state, whole."""
-        state = self.ale.cloneState()
-        if self._golf is None:
-            return state
-        return ALEState(self._golf.written_into(state.serialize()))
+    def clone(self) -> bytes:
+        """Return the emulator's state, whole and serialised."""
+        saved = self.ale.cloneState().serialize()
+        self.leftovers.note(saved)
+        return saved if self._golf is None else self._golf.written_into(saved)
 
-    def restore(self, state: ALEState) -> None:
-        """Restore `state`; valid from the first moment on."""
-        self.warm_up()
+    def restore(self, saved: bytes) -> None:
+        """Restore a serialised state, whatever ran before.
+
+        Raises
+        ------
+        StateFormatError
+            The emulator refuses it.
+        """
+        finished = self.leftovers.finished(saved)
         if self._neutral is not None:
+            self.leftovers.prepare(True)
             self.ale.restoreState(self._neutral)
             for _ in range(self._settling_frames):
                 self.ale.act(0)
-        self.ale.restoreState(state)
         if self._timer is not None:
+            self.leftovers.prepare(True)
+            self.load(saved)
             self._timer.recall(self.ale)
-            self.ale.restoreState(state)
+        self.leftovers.prepare(finished)
+        self.load(saved)
+        self.leftovers.note_restored(finished)
         if self._golf is not None:
-            self._golf.read_from(state.serialize())
+            self._golf.read_from(saved)
         self.settled = True
 
-    def warm_up(self) -> None:
-        """Run an emulator just reset: until then it keeps some of that reset's memory."""
-        if not self.ran_a_frame:
-            for _ in range(1 if self._neutral is None else 4):
-                self.ale.act(0)
-            self.ran_a_frame = True
+    def load(self, saved: bytes) -> None:
+        """Have ALE restore a serialised state, which is all that most rows need."""
+        try:
+            self.ale.restoreState(ALEState(saved))
+        except (SystemError, ValueError, RuntimeError) as error:
+            self.leftovers.note_damage()
+            raise StateFormatError(
+                "a state row is damaged, or was not made by this library: its checksum matches, "
+                f"but the emulator refuses it ({error})"
+            ) from error
 
     def hold(self, action: Any, dt: int) -> tuple[float, int]:
         """Hold `action` for `dt` frameskips or until the game ends: summed reward, frames."""
@@ -176,7 +192,6 @@ class PlannableAle(AleEnv):
         skip = self._frameskip
         reward, frames = 0.0, 0
         self.picture = None
-        self.ran_a_frame = True
         for _ in range(dt):
             span = skip if isinstance(skip, int) else int(self.np_random.integers(*skip))
             for _ in range(span):

@@ -11,12 +11,11 @@ import struct
 from collections.abc import Callable
 
 import numpy as np
-from ale_py import ALEState
 from numpy.typing import NDArray
 
 from plangym_like.batches import Rows
 from plangym_like.envs.ale_game import PlannableAle
-from plangym_like.errors import StateCapacityError
+from plangym_like.errors import StateCapacityError, StateFormatError
 from plangym_like.phases import OBSERVE, RESTORE, SAVE, STEP
 from plangym_like.states import HEADER_NBYTES, Row
 
@@ -31,7 +30,7 @@ def step_plain_rows(base: PlannableAle, rows: Rows, start: int, stop: int, room:
     What is asked of the emulator is bound to names first, because a row takes some 100 us.
     """
     ale, inputs, cursor, frames = base.ale, rows.inputs, rows.cursor, base.plain_frames
-    restore, act, clone = ale.restoreState, ale.act, ale.cloneState
+    load, act, clone = base.load, ale.act, ale.cloneState
     lives, over, truncated = base.lives, ale.game_over, ale.game_truncated
     episode_frame_number, frame_number = ale.getEpisodeFrameNumber, ale.getFrameNumber
     episodic = base.episodic_life
@@ -52,7 +51,12 @@ def step_plain_rows(base: PlannableAle, rows: Rows, start: int, stop: int, room:
     places = [(rows.columns[name], address) for name, address in base.places.items()]
     outcomes = []
     code, index = base.previous, start
-    base.warm_up()
+    leftovers = base.leftovers
+    status, banks, usual = leftovers.status, leftovers.banks, leftovers.usual_banks
+    shortest = leftovers.shortest
+    # Whether what ran last has left nothing behind; then most states need no preparation.
+    clean = False
+    leftovers.forget()
     clock = rows.clock
     if clock is not None:
         clock.start()
@@ -62,7 +66,13 @@ def step_plain_rows(base: PlannableAle, rows: Rows, start: int, stop: int, room:
         at = index * width + HEADER_NBYTES
         length = HEAD.unpack_from(memory, at)[0]
         at += ALE_AT
-        restore(ALEState(bytes(memory[at : at + length])))
+        if not shortest <= length <= room:
+            raise wrong_length(length)
+        text = bytes(memory[at : at + length])
+        if clean and text[status] & 1:
+            load(text)
+        else:
+            base.restore(text)
         if clock is not None:
             clock.lap(RESTORE)
         before = lives() if episodic else 0
@@ -93,6 +103,7 @@ def step_plain_rows(base: PlannableAle, rows: Rows, start: int, stop: int, room:
             clock.lap(OBSERVE)
         if fresh is not None:
             text = clone().serialize()
+            clean = bool(text[status] & 1) and text[banks] == usual
             length = len(text)
             if length > room:
                 raise outgrown(length, room)
@@ -104,7 +115,12 @@ def step_plain_rows(base: PlannableAle, rows: Rows, start: int, stop: int, room:
             fresh[at:end] = zeros[: end - at]
             if clock is not None:
                 clock.lap(SAVE)
+        else:
+            text = clone().serialize()
+            clean = bool(text[status] & 1) and text[banks] == usual
         index += 1
+    if clean:
+        leftovers.note_restored(True)
     base.previous, base.picture = code, None
     columns = (
         rows.rewards,
@@ -139,6 +155,14 @@ def outgrown(nbytes: int, reserved: int) -> StateCapacityError:
     return StateCapacityError(
         f"the emulator's state has grown to {nbytes} bytes, but {reserved} are reserved in each "
         "row: it was longer than usual when saved, or the emulator was changed from outside"
+    )
+
+
+def wrong_length(nbytes: int) -> StateFormatError:
+    """Return the error that says that a row announces an emulator state of impossible length."""
+    return StateFormatError(
+        "a state row is damaged, or was not made by this library: its checksum matches, but it "
+        f"announces an emulator state of {nbytes} bytes"
     )
 
 

@@ -17,14 +17,13 @@ from typing import Any
 import ale_py
 import gymnasium
 import numpy as np
-from ale_py import ALEState
 from gymnasium.wrappers import PassiveEnvChecker, TimeLimit
 from numpy.typing import NDArray
 
 from plangym_like import random_state
 from plangym_like.batches import Rows
 from plangym_like.envs.ale_game import PlannableAle
-from plangym_like.envs.ale_rows import ALE_AT, COUNTS, HEAD, outgrown, step_plain_rows
+from plangym_like.envs.ale_rows import ALE_AT, COUNTS, HEAD, outgrown, step_plain_rows, wrong_length
 from plangym_like.envs.gymnasium_simulator import GymnasiumSimulator
 from plangym_like.errors import InputError
 from plangym_like.ownership import owned
@@ -186,12 +185,11 @@ class AtariSimulator(GymnasiumSimulator):
             "episode_frame_number": [],
         }
         for payload in payloads:
-            state = self._ale_state(payload)
-            base.restore(state)
+            base.restore(self._emulator(payload))
             columns["ram"].append(base.ale.getRAM())
             columns["lives"].append(base.lives())
-            columns["frame_number"].append(state.getFrameNumber())
-            columns["episode_frame_number"].append(state.getEpisodeFrameNumber())
+            columns["frame_number"].append(base.ale.getFrameNumber())
+            columns["episode_frame_number"].append(base.ale.getEpisodeFrameNumber())
         base.restore(saved)
         base.picture = picture
         named = {name: np.array(values) for name, values in columns.items()}
@@ -205,7 +203,7 @@ class AtariSimulator(GymnasiumSimulator):
     def read_base(self, payload: Row) -> None:
         """Serialise the emulator; 20 us on top of which everything else is small."""
         base = self.base
-        text = base.clone().serialize()
+        text = base.clone()
         length = len(text)
         if length > self._ale_nbytes:
             raise outgrown(length, self._ale_nbytes)
@@ -228,7 +226,7 @@ class AtariSimulator(GymnasiumSimulator):
     def write_base(self, payload: Row) -> None:
         """Restore the emulator and the layer around it."""
         base = self.base
-        base.restore(self._ale_state(payload))
+        base.restore(self._emulator(payload))
         base.previous = HEAD.unpack_from(payload.data)[1]
         if self._random:
             memory = payload[self._random_at : self._picture_at]
@@ -238,12 +236,14 @@ class AtariSimulator(GymnasiumSimulator):
             base.picture = picture.copy()
         else:
             base.picture = None
-            base.ran_a_frame = True
             self._stale = True
 
-    def _ale_state(self, payload: Row) -> ALEState:
+    def _emulator(self, payload: Row) -> bytes:
+        """Return the emulator's serialised state in a payload."""
         length = HEAD.unpack_from(payload.data)[0]
-        return ALEState(payload[ALE_AT : ALE_AT + length].tobytes())
+        if not self.base.leftovers.shortest <= length <= self._ale_nbytes:
+            raise wrong_length(length)
+        return payload[ALE_AT : ALE_AT + length].tobytes()
 
     # How is it stepped
 

@@ -16,6 +16,7 @@ steps dm_control keeps all that up to date, so it comes out the same.
 
 from __future__ import annotations
 
+import copy
 import importlib.metadata
 from collections.abc import Mapping
 from typing import Any
@@ -103,7 +104,8 @@ class DmControlSimulator(ChunkedPhysics):
         remembered = dict(vars(self._task))
         edited: set[str] = set()
         changed: set[str] = set()
-        actions = env.action_space
+        # A space of the user's own would give every environment the same sequence of actions.
+        actions = copy.deepcopy(env.action_space)
         actions.seed(0)
         for seed in range(_TRIALS):
             self.env.reset(seed=seed)

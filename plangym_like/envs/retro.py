@@ -3,7 +3,8 @@
 Payload of a row::
 
     24 bytes    the lengths of what follows: emulator, screen's height and width
-    ...         the emulator's state, zero padded
+    ...         the emulator's state, zero padded; what differs between processes is left out
+                (`plangym_like.envs.retro_addresses`)
     ...         the screen, which cannot be recomputed from it
     40 bytes    the random generator, for wrappers that draw from it
     ...         the wrappers' memory
@@ -38,6 +39,8 @@ from plangym_like.states import Row, padded
 
 _HEAD = struct.Struct("<qqq")
 _SLACK = 4096
+# The core of the one game that is free
+_TRIED = "genesis_plus_gx_libretro.so"
 
 
 class RetroSimulator(GymnasiumSimulator):
@@ -98,6 +101,18 @@ class RetroSimulator(GymnasiumSimulator):
         self._screen_nbytes = base.screen().nbytes
         if self._capacity is None:
             self._capacity = len(base.read_emulator()) + _SLACK
+        if not base.addresses.known:
+            self.exactness = "approximate"
+            self.exactness_note = (
+                "emulators save addresses of their library, and this system does not say where it "
+                "lies: equal states have other bytes in other processes, so rows must not be "
+                "compared"
+            )
+        elif base.core != _TRIED:
+            self.exactness_note = (
+                f"that equal states are equal bytes in every process was tested with {_TRIED}, but "
+                f"not with the core of this game, {base.core}"
+            )
         scenario = self._file(self.env_kwargs.get("scenario") or "scenario")
         if "scripts" in json.loads(scenario.read_text()):
             self.exactness = "approximate"
@@ -142,6 +157,7 @@ class RetroSimulator(GymnasiumSimulator):
             **digests,
             "kwargs": {key: describe(value) for key, value in sorted(kwargs.items())},
             "frameskip": self.frameskip,
+            "addresses": "relative",
             "wrappers": self.memory.meaning(),
             "stable-retro": importlib.metadata.version("stable-retro"),
         }

@@ -7,6 +7,7 @@ bytes and has no emulator; when it is asked for something, it takes the place of
 from __future__ import annotations
 
 import gc
+import pathlib
 import weakref
 from typing import Any
 
@@ -15,6 +16,7 @@ import stable_retro
 from numpy.typing import NDArray
 from stable_retro.enums import Actions, Observations, State
 
+from plangym_like.envs.retro_addresses import Addresses
 from plangym_like.errors import StateFormatError
 
 _FILLINGS = (0xAA, 0x55)
@@ -66,6 +68,10 @@ class PlannableRetro(stable_retro.RetroEnv):  # type: ignore[misc]
             # Without a beginning, stable-retro's reset would go on from wherever the game is.
             self.initial_state = self.em.get_state()
         self.rom = stable_retro.data.get_original_romfile_path(game, inttype)
+        self.core = pathlib.Path(
+            stable_retro.get_core_path(stable_retro.get_romfile_system(self.rom))
+        ).name
+        self.addresses = Addresses(self.core)
         self._dirt = slice(0, 0), np.empty(0, np.int64)
         super().reset()
         self._find_dirt()
@@ -95,7 +101,7 @@ class PlannableRetro(stable_retro.RetroEnv):  # type: ignore[misc]
         self._dirt = slice(end, nbytes), np.flatnonzero(unwritten[:end])
 
     def read_emulator(self) -> NDArray[np.uint8]:
-        """Return the emulator's state; its length may vary."""
+        """Return the emulator's state, the same bytes in every process; its length may vary."""
         if self._asleep is not None:
             return self._asleep
         data = np.frombuffer(self.em.get_state(), np.uint8)
@@ -103,7 +109,7 @@ class PlannableRetro(stable_retro.RetroEnv):  # type: ignore[misc]
         if len(data) == tail.stop:
             data = data[: tail.start].copy()
             data[gaps] = 0
-        return data
+        return self.addresses.strip(data)
 
     def write_emulator(self, data: NDArray[np.uint8], picture: NDArray[np.uint8]) -> None:
         """Make `data` the emulator's state and `picture` its screen.
@@ -120,7 +126,10 @@ class PlannableRetro(stable_retro.RetroEnv):  # type: ignore[misc]
 
     def _put(self, data: NDArray[np.uint8]) -> None:
         tail, _ = self._dirt
-        text = data.tobytes()
+        try:
+            text = self.addresses.fill_in(data).tobytes()
+        except ValueError as error:
+            raise StateFormatError(f"a state row is damaged: it announces {error}") from error
         if len(text) == tail.start:
             text += bytes(tail.stop - tail.start)
         if not self.em.set_state(text):
@@ -141,6 +150,7 @@ class PlannableRetro(stable_retro.RetroEnv):  # type: ignore[misc]
         except RuntimeError:
             gc.collect()
             self.em = stable_retro.RetroEmulator(self.rom)
+        self.addresses = Addresses(self.core)
         self.em.configure_data(self.data)
         self.em.step()
         kept, self._asleep = self._asleep, None

@@ -96,6 +96,43 @@ def test_the_picture_is_of_the_current_state() -> None:
     assert np.array_equal(env.get_image(), start)
 
 
+PICTURED = {
+    "lander": ("LunarLander-v3", 2, 30),
+    "walker": ("BipedalWalker-v3", np.array([0.4, 0.1, -0.2, 0.6], np.float32), 12),
+    "racer": ("CarRacing-v3", np.array([0.1, 0.8, 0.0], np.float32), 4),
+}
+
+
+@pytest.mark.parametrize("kind", PICTURED)
+def test_pictures_depend_on_the_state_alone(kind: str) -> None:
+    name, action, steps = PICTURED[kind]
+    with Box2DEnv(name, obs_type="rgb", live_prefixes=3, autoreset=False) as env:
+        state, obs, _ = env.reset(seed=1)
+        states, shown = [], [obs]
+        for _ in range(steps):
+            states.append(state)
+            state, obs, *_ = env.step(action, state=state)
+            shown.append(obs)
+        expected = np.stack(shown[1:])
+        rng = np.random.default_rng(0)
+        for _ in range(3):
+            order = rng.permutation(steps)
+            batch = env.step_batch([action] * steps, np.stack(states)[order])
+            assert_same(batch.obs, expected[order])
+        for index in rng.permutation(steps)[:8]:
+            env.set_state(states[index])
+            for _ in range(3):
+                assert_same(env.get_image(), shown[index])
+            assert_same(env.step(action, return_state=True).obs, shown[index + 1])
+    theirs = gymnasium.make(name, render_mode="rgb_array")
+    theirs.reset(seed=1)
+    assert_same(theirs.render(), shown[0])
+    for index in range(steps):
+        theirs.step(action)
+        assert_same(theirs.render(), shown[index + 1], f"step {index}")
+    theirs.close()
+
+
 @pytest.mark.full
 @pytest.mark.parametrize("kind", LANDERS | WALKERS)
 def test_a_thousand_branches_differ_in_no_byte(kind: str) -> None:

@@ -314,3 +314,10 @@ def test_pixels_as_observations() -> None:
         obs = env.reset(seed=0).obs
         assert obs.shape == (32, 48, 3) and obs.dtype == np.uint8
         assert env.step_batch([[1.0]], env.get_state()).obs.shape == (1, 32, 48, 3)
+
+
+@pytest.mark.parametrize("name", ["walker-walk", "dm_control/cartpole-swingup-v0"])
+def test_the_action_space_is_not_seeded_by_us(name):
+    with plangym_like.make(name) as one, plangym_like.make(name) as other:
+        actions = [np.stack([env.sample_action() for _ in range(8)]) for env in (one, other)]
+    assert not np.array_equal(*actions)

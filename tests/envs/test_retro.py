@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from typing import Any
 
 import numpy as np
 import pytest
 from comparing import assert_same
+from conftest import sending
 
 retro = pytest.importorskip(
     "stable_retro", reason="stable-retro is not installed: pip install 'plangym_like[retro]'"
@@ -16,6 +19,7 @@ from gymnasium.wrappers import FrameStackObservation  # noqa: E402
 
 import plangym_like  # noqa: E402
 from plangym_like.envs.retro import RetroSimulator  # noqa: E402
+from plangym_like.envs.retro_addresses import Addresses  # noqa: E402
 from plangym_like.errors import (  # noqa: E402
     InputError,
     StateCapacityError,
@@ -142,6 +146,78 @@ def test_states_of_other_configurations_and_of_more_bytes_than_reserved(played):
 def test_games_that_are_not_here(name, match):
     with pytest.raises(InputError, match=match):
         plangym_like.make(name)
+
+
+ELSEWHERE = """
+import sys
+import numpy as np
+import plangym_like
+
+ballast = [bytes(int(sys.argv[2]) * 100_003) for _ in range(20)]
+kept = np.load(sys.argv[1])
+rows, actions = kept["rows"], kept["actions"]
+with plangym_like.make("Airstriker-Genesis-v0", autoreset=False) as env:
+    assert env.exactness == "exact"
+    other = plangym_like.make("Airstriker-Genesis-v0")  # takes the emulator away now and then
+    env.reset(seed=0)
+    for index, row in enumerate(rows[:-1]):
+        np.testing.assert_array_equal(env.get_state(), row, f"played {index}")
+        env.step(actions[index])
+        if index % 50 == 0:
+            other.reset(seed=1)
+    order = np.random.default_rng(0).permutation(len(rows) - 1)
+    for index in order:
+        step = env.step(actions[index], state=rows[index])
+        np.testing.assert_array_equal(step.state, rows[index + 1], f"restored {index}")
+"""
+
+
+@pytest.mark.timeout(300)
+def test_equal_states_are_equal_bytes_in_every_process(episode, played, tmp_path):
+    """Each process has its libraries elsewhere; the emulator saves pointers into them."""
+    rows = np.stack([state for state, _ in played[:210]])
+    np.savez(tmp_path / "kept.npz", rows=rows, actions=episode["actions"])
+    for number in range(8):
+        command = [sys.executable, "-c", ELSEWHERE, str(tmp_path / "kept.npz"), str(number)]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+        assert done.returncode == 0, done.stderr[-3000:]
+
+
+def test_rows_are_the_same_serially_and_isolated(episode, played):
+    states = np.stack([state for state, _ in played[100:108]])
+    actions = episode["actions"][100:108]
+    with (
+        plangym_like.make(GAME) as env,
+        plangym_like.make(GAME, n_workers=2, isolate=True) as isolated,
+    ):
+        expected = env.step_batch(actions, states)
+        assert_same(sending(isolated).step_batch(actions, states).states, expected.states)
+        np.testing.assert_array_equal(expected.states, np.stack([s for s, _ in played[101:109]]))
+
+
+def test_addresses_are_translated_wherever_they_stand():
+    addresses = Addresses("no_such_library.so")
+    addresses._first, addresses._end = 0x7F12_34FF_F000, 0x7F12_3600_0000
+    addresses._high_bytes = [0x7F]
+    rng = np.random.default_rng(0)
+    data = rng.integers(0, 256, 5000, np.uint8)
+    words = {0: 0x7F12_34FF_F000, 9: 0x7F12_35FF_FFFF, 77: 0x7F12_3500_0000, 4992: 0x7F12_3500_0001}
+    others = {40: 0x7F12_34FF_EFFF, 60: 0x7F12_3600_0000}
+    for place, word in {**words, **others}.items():
+        data[place : place + 8] = np.array([word], "<u8").view(np.uint8)
+    stripped = addresses.strip(data)
+    for place, word in words.items():
+        assert stripped[place : place + 8].view("<u8")[0] == word - addresses._first
+    for place, word in others.items():
+        assert stripped[place : place + 8].view("<u8")[0] == word
+    assert_same(addresses.fill_in(stripped), data)
+    moved = Addresses("no_such_library.so")
+    moved._first, moved._end = addresses._first + (1 << 30), addresses._end + (1 << 30)
+    moved._high_bytes = [0x7F]
+    assert_same(moved.strip(moved.fill_in(stripped)), stripped)
+    for wrong in (stripped[:3], stripped[:-1], np.full(8, 255, np.uint8)):
+        with pytest.raises(ValueError, match="address"):
+            addresses.fill_in(wrong)
 
 
 @pytest.mark.full

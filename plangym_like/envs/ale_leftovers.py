@@ -1,0 +1,128 @@
+"""What one row leaves behind in an emulator that ALE 0.12.1 neither saves nor restores.
+
+- *An unfinished frame.* A frame ends when the game synchronises the screen or has drawn too many
+  lines. It stays unfinished where the processor runs 25,000 instructions without either, or meets
+  an illegal one; ALE's next frame then goes on with it. ALE keeps that in a flag of its own.
+- *Banks.* In cartridges of type E0, restoring a state does not select the banks of its program.
+  Games have the same ones selected at the end of every frame, but a forged row may not.
+- *Damage.* A state that ALE refuses may have overwritten the program before it is refused.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+from ale_py import ALEInterface, ALEState
+
+from plangym_like.errors import SnapshotError
+
+_STOPPED, _FATAL = 0x01, 0x02
+# Six registers and seven flags of the processor lie between its name and its status, in words.
+_PROCESSOR, _STATUS_AFTER_NAME = re.compile(rb"M6502(Low|High)"), 4 * 13
+# A count and four banks follow the name.
+_BANKED = re.compile(rb"CartridgeE0.{20}", re.DOTALL)
+_TRIES = 1000
+
+
+class Leftovers:
+    """Brings one emulator into the condition in which a state can be restored exactly.
+
+    The processor's status, which is in every state, says whether it was stopped by the end of a
+    frame. So the flag that belongs to a state is known, and running a frame of the right kind
+    before the state is restored sets it.
+
+    Parameters
+    ----------
+    ale : ALEInterface
+        With a game loaded; it stays as it is.
+    beginning : ALEState
+        The state after a reset, from which frames are run.
+    load : callable
+        Loads the game again.
+
+    Attributes
+    ----------
+    status : int
+        Index of the processor's status in a serialised state, from the end.
+    banks : slice
+        Where the banks are in it, from the end; empty in most games.
+    shortest : int
+        Serialised states have at least so many bytes.
+    """
+
+    def __init__(self, ale: ALEInterface, beginning: ALEState, load: Callable[[], object]) -> None:
+        self._ale, self._beginning, self._load = ale, beginning, load
+        saved = beginning.serialize()
+        processor, banks = _PROCESSOR.search(saved), _BANKED.search(saved)
+        assert processor is not None
+        # A random generator comes first, as text of any length.
+        end = len(saved)
+        self.status = processor.end() + _STATUS_AFTER_NAME - end
+        self.banks = slice(0, 0) if banks is None else slice(banks.start() - end, banks.end() - end)
+        self.shortest = -min(self.status, self.banks.start)
+        self.usual_banks = saved[self.banks]
+        # A halted processor runs nothing, so its frame stays unfinished.
+        halted = bytearray(saved)
+        halted[self.status] = _FATAL
+        self._halted = ALEState(bytes(halted))
+        self._known: tuple[int, bool] | None = None
+        self._damaged = False
+
+    def finished(self, saved: bytes) -> bool:
+        """Return whether the last frame before a serialised state was finished."""
+        return bool(saved[self.status] & _STOPPED)
+
+    def note(self, saved: bytes) -> None:
+        """Take note that the emulator has just given this state."""
+        self._known = self._ale.getFrameNumber(), self.finished(saved)
+        self._damaged |= saved[self.banks] != self.usual_banks
+
+    def note_restored(self, finished: bool) -> None:
+        """Take note that a state was restored after `prepare(finished)`."""
+        self._known = self._ale.getFrameNumber(), finished
+
+    def forget(self) -> None:
+        """Ask the emulator the next time: frames have run."""
+        self._known = None
+
+    def note_damage(self) -> None:
+        """Load the game again the next time."""
+        self._damaged = True
+
+    def are_as_at_the_beginning(self) -> bool:
+        """Return whether the state of the beginning can be restored as it is."""
+        self._ask()
+        return not self._damaged and self._is(self.finished(self._beginning.serialize()))
+
+    def prepare(self, finished: bool) -> None:
+        """Prepare for a state whose last frame was `finished` or not.
+
+        Where that takes a frame, the emulator is in another state afterwards.
+        """
+        ale = self._ale
+        if self._known is None or self._known[0] != ale.getFrameNumber():
+            self._ask()
+        if self._damaged:
+            self._load()
+            ale.reset_game()
+            self._damaged = False
+            self._ask()
+        if self._is(finished):
+            return
+        ale.restoreState(self._beginning if finished else self._halted)
+        for _ in range(_TRIES):
+            ale.act(0)
+            self._ask()
+            if self._is(finished):
+                return
+        raise SnapshotError(
+            f"no frame of the game was {'' if finished else 'un'}finished in {_TRIES} after a "
+            "reset, so its states cannot be restored"
+        )
+
+    def _is(self, finished: bool) -> bool:
+        return self._known is not None and self._known[1] == finished
+
+    def _ask(self) -> None:
+        self.note(self._ale.cloneState().serialize())
