@@ -3,7 +3,8 @@
 What is the state: all attributes of the environment and its wrappers but spaces, specs and
 windows (see `plangym_like.snapshots.chain_pickle`). Whether that is all is tried out when the
 environment is made: it is saved, stepped, restored and stepped again, and refused if it does not
-do the same.
+do the same. One that holds a set is approximate: a pickle does not keep the order in which a set is
+iterated (see `plangym_like.snapshots.set_order`).
 
 A row holds a length, a tag and the pickle. Unpickling runs code, so the tag, keyed for this
 session and its workers, is checked first. Two rows of one and the same state may differ in a few
@@ -23,7 +24,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from plangym_like.envs.gymnasium_simulator import GymnasiumSimulator
-from plangym_like.errors import StateCapacityError, StateFormatError, UntrustedStateError
+from plangym_like.errors import (
+    SnapshotError,
+    StateCapacityError,
+    StateFormatError,
+    UntrustedStateError,
+)
 from plangym_like.plan_env import PlanEnv
 from plangym_like.snapshots.chain_pickle import ChainPickle
 from plangym_like.snapshots.configuration import describe, qualified_name
@@ -91,7 +97,7 @@ class PickledSimulator(GymnasiumSimulator):
 
     def base_nbytes(self) -> int:
         """Try the environment out, and return the bytes to reserve."""
-        longest, note = try_out(self.env, self._pickle)
+        longest, note = self._try_out()
         if note:
             self.exactness, self.exactness_note = "approximate", note
         needed = _START + longest
@@ -101,6 +107,17 @@ class PickledSimulator(GymnasiumSimulator):
         if needed > self.state_capacity:
             raise _too_small(needed, self.state_capacity)
         return self.state_capacity
+
+    def _try_out(self) -> tuple[int, str]:
+        try:
+            longest, note = try_out(self.env, self._pickle)
+        except SnapshotError as error:
+            if not self._pickle.unordered:
+                raise
+            # Whether a few steps show the order of a set is a matter of luck; the answer is not.
+            longest, note = len(self._pickle.dumps()), str(error)
+        self._pickle.strict = not self._pickle.unordered
+        return longest, self._pickle.unordered or note
 
     def meaning(self) -> Mapping[str, Any]:
         """Return id or callable, class, arguments, wrappers and version."""

@@ -31,6 +31,7 @@ from plangym_like.snapshots.history import ACTION, PLAIN, Histories
 from plangym_like.snapshots.known_wrappers import TRANSPARENT, chain
 from plangym_like.snapshots.live_prefixes import WITNESS_NBYTES, LivePrefixes
 from plangym_like.snapshots.replay_trial import try_replay
+from plangym_like.snapshots.set_order import set_of_addresses
 from plangym_like.snapshots.stage import Stage
 from plangym_like.states import Row
 
@@ -127,6 +128,7 @@ class ReplayedSimulator(GymnasiumSimulator):
             type(wrapper) not in (*TRANSPARENT, TimeLimit) for wrapper in chain(self.env)
         )
         self.env.reset(seed=0)
+        self._refuse_addresses()
         begun = len(self._stage.history)
         space = copy.deepcopy(self.env.action_space)
         space.seed(0)
@@ -139,6 +141,16 @@ class ReplayedSimulator(GymnasiumSimulator):
         self._step_nbytes = max(self._histories.action_nbytes, measured, 1)
         super().prepare()
         self._stage.let_go()
+
+    def _refuse_addresses(self) -> None:
+        """Refuse what may do something else in every copy, whether or not a trial has shown it."""
+        base = self._stage.env
+        if self.tried and (place := set_of_addresses(base, type(base).__name__)) is not None:
+            raise SnapshotError(
+                f"{place} is a set of objects that hash by their address, so two copies of the "
+                "environment may iterate it in two orders, and playing its history again may give "
+                "something else; keep the objects as the keys of a dict, which keeps their order"
+            )
 
     def _refuse_holders(self) -> None:
         """Refuse wrappers that hold a copy of the base, since another may be current."""
