@@ -120,7 +120,14 @@ class ReplayedSimulator(GymnasiumSimulator):
         if self.tried:
             alone = self._stage.prefixes.alone = not self._can_be_copied()
             make = None if alone else self._copy
-            self._stage.seeds_only, note = try_replay(make, self._stage.env)
+            try:
+                self._stage.seeds_only, note = try_replay(make, self._stage.env)
+            except SnapshotError:
+                # Whether the trial shows the order of a set is a matter of luck.
+                base = self._stage.env if alone else self._copy()
+                base.reset(seed=0)
+                _refuse_addresses(base)
+                raise
             if note:
                 self.exactness, self.exactness_note = "approximate", note
         self._refuse_holders()
@@ -128,7 +135,8 @@ class ReplayedSimulator(GymnasiumSimulator):
             type(wrapper) not in (*TRANSPARENT, TimeLimit) for wrapper in chain(self.env)
         )
         self.env.reset(seed=0)
-        self._refuse_addresses()
+        if self.tried:
+            _refuse_addresses(self._stage.env)
         begun = len(self._stage.history)
         space = copy.deepcopy(self.env.action_space)
         space.seed(0)
@@ -141,16 +149,6 @@ class ReplayedSimulator(GymnasiumSimulator):
         self._step_nbytes = max(self._histories.action_nbytes, measured, 1)
         super().prepare()
         self._stage.let_go()
-
-    def _refuse_addresses(self) -> None:
-        """Refuse what may do something else in every copy, whether or not a trial has shown it."""
-        base = self._stage.env
-        if self.tried and (place := set_of_addresses(base, type(base).__name__)) is not None:
-            raise SnapshotError(
-                f"{place} is a set of objects that hash by their address, so two copies of the "
-                "environment may iterate it in two orders, and playing its history again may give "
-                "something else; keep the objects as the keys of a dict, which keeps their order"
-            )
 
     def _refuse_holders(self) -> None:
         """Refuse wrappers that hold a copy of the base, since another may be current."""
@@ -264,3 +262,13 @@ def _unpack(payload: Row) -> tuple[bytes, bytes]:
         raise StateFormatError("the history in a state row is damaged: its length")
     data = payload[8 : _HEAD + used].tobytes()
     return data[WITNESS_NBYTES:], data[:WITNESS_NBYTES]
+
+
+def _refuse_addresses(base: Any) -> None:
+    """Refuse what may do something else in every copy, whether or not a trial has shown it."""
+    if (place := set_of_addresses(base, type(base).__name__)) is not None:
+        raise SnapshotError(
+            f"{place} is a set of objects that hash by their address, so two copies of the "
+            "environment may iterate it in two orders, and playing its history again may give "
+            "something else; keep the objects as the keys of a dict, which keeps their order"
+        )
