@@ -224,16 +224,14 @@ def told(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}"
 
 
-def other_process(
-    name: str, module: str | None, wrapped: bool, path: pathlib.Path
-) -> subprocess.Popen[bytes]:
-    """Have the plans in `path` played under another PYTHONHASHSEED, in the background."""
+def other_process(name: str, module: str | None, wrapped: bool, path: pathlib.Path) -> int:
+    """Play the plans in `path` under another PYTHONHASHSEED; return the exit status."""
     command = [sys.executable, "-W", "ignore", __file__, name, "--play", str(path)]
     command += [] if module is None else ["--module", module]
     if wrapped:
         command.append("--wrapped")
     environment = {**os.environ, "PYTHONHASHSEED": "4711"}
-    return subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL)
+    return subprocess.call(command, env=environment, stdout=subprocess.DEVNULL)
 
 
 def judged(name: str, module: str | None, seconds: float) -> dict[str, Any]:
@@ -248,10 +246,9 @@ def judged(name: str, module: str | None, seconds: float) -> dict[str, Any]:
                 if not any(journey.actions for journey in first):
                     raise RuntimeError("no random action is legal")
                 path.write_bytes(pickle.dumps([(j.seed, j.repeat, j.actions) for j in first]))
-                process = other_process(name, module, wrapped, path)
-                second = play_all(name, wrappers, first)
-                if process.wait() != 0:
+                if other_process(name, module, wrapped, path) != 0:
                     raise RuntimeError("it does not play in a second process")
+                second = play_all(name, wrappers, first)
                 third = pickle.loads(path.read_bytes())
             except Exception as error:
                 return {"outcome": "not with Gymnasium", "said": told(error)}

@@ -7,7 +7,9 @@ the history plays the rest (`plangym_like.snapshots.live_prefixes`), so continui
 one step and not the whole history. The wrappers' memory follows as plain data.
 
 A row also holds a digest of everything that could be seen on the way. An environment that shows
-something else when its history is played again is found out, never trusted.
+something else when its history is played again is found out, never trusted. The fingerprint of all
+rows holds such a digest of a short episode, so that two processes that would play one history in
+two ways (because text hashes differently in each) do not share rows.
 """
 
 from __future__ import annotations
@@ -38,7 +40,7 @@ from plangym_like.states import Row
 _HEAD = 8 + WITNESS_NBYTES
 _ROOM_FOR_START = 256
 _STEPS = 1000
-_SAMPLE = 3
+_SAMPLE = 12
 
 
 class ReplayedSimulator(GymnasiumSimulator):
@@ -143,6 +145,7 @@ class ReplayedSimulator(GymnasiumSimulator):
         with contextlib.suppress(Exception):
             for _ in range(_SAMPLE):
                 self.env.step(space.sample())
+        self._episode = self._stage.witness.hex()
         tags = [tag for tag, *_ in self._histories.entries(self._stage.history, begun)]
         steps = max(1, tags.count(ACTION) + tags.count(PLAIN))
         measured = -(-(len(self._stage.history) - begun) // steps)
@@ -181,6 +184,8 @@ class ReplayedSimulator(GymnasiumSimulator):
             "class": qualified_name(type(self.base)),
             "callable": None if isinstance(self.name, str) else describe(self.name),
             "package": version,
+            # A process in which the same episode is another one cannot replay these histories.
+            "episode": self._episode if self.tried else None,
         }
 
     def fields(self, payloads: Row) -> dict[str, NDArray[Any]]:
