@@ -24,6 +24,7 @@ import numpy as np
 from gymnasium.utils import EzPickle
 
 from plangym_like.errors import SnapshotError, StateFormatError
+from plangym_like.snapshots.array_layout import ArrayLayout
 from plangym_like.snapshots.configuration import (
     LOCKS,
     is_configuration,
@@ -273,11 +274,14 @@ class _Pickler(pickle.Pickler):
     def __init__(self, stream: io.BytesIO, owner: ChainPickle) -> None:
         super().__init__(stream, protocol=5)
         self._owner = owner
+        self._arrays = ArrayLayout()
 
     def reducer_override(self, thing: Any) -> Any:
         place = self._owner.place_of(thing)
         if place is not None:
             return _thing_at, (place,)
+        if type(thing) is np.ndarray:
+            return self._arrays.reduce(thing) or NotImplemented
         if isinstance(thing, np.dtype) and thing.isbuiltin == 1:
             # NumPy's own way makes a new object each time, and so another pickle the next time.
             return np.dtype, (thing.str,)

@@ -1,0 +1,63 @@
+"""NumPy arrays in a pickle, with the memory that they share and the order of their axes in it.
+
+NumPy itself pickles a view as an array of its own, in C or Fortran order. Then writing to the one
+no longer shows in the other, and sums are added up in another order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Reduced = tuple[Callable[..., Any], tuple[Any, ...]]
+
+
+class ArrayLayout:
+    """What one pickle has said so far about the memory of arrays."""
+
+    def __init__(self) -> None:
+        self._owners: dict[int, NDArray[Any]] = {}
+
+    def reduce(self, array: NDArray[Any]) -> Reduced | None:
+        """Return how `array` is made from others, or ``None``: NumPy's own way is right."""
+        if not array.size:
+            return None
+        root = array
+        while isinstance(root.base, np.ndarray):
+            root = root.base
+        if type(root) is not np.ndarray or root.dtype.hasobject or array.dtype.hasobject:
+            return None
+        owner = self._owners.get(id(root))
+        if owner is None:
+            dense = array.flags.c_contiguous or array.flags.f_contiguous
+            if dense and (array is root or array.nbytes == root.nbytes):
+                self._owners[id(root)] = array
+                return None
+            owner = self._owners[id(root)] = _dense(root)
+        if owner is array:
+            return None
+        low, _ = np.lib.array_utils.byte_bounds(owner)
+        offset = array.__array_interface__["data"][0] - low
+        return view_of, (owner, array.dtype, array.shape, array.strides, offset)
+
+
+def view_of(
+    owner: NDArray[Any],
+    dtype: np.dtype[Any],
+    shape: tuple[int, ...],
+    strides: tuple[int, ...],
+    offset: int,
+) -> NDArray[Any]:
+    """Return an array in the memory of `owner`, which is contiguous."""
+    flat = (owner if owner.flags.c_contiguous else owner.T).reshape(-1).view(np.uint8)
+    return np.ndarray(shape, dtype, flat, offset, strides)
+
+
+def _dense(root: NDArray[Any]) -> NDArray[Any]:
+    """Return the memory of `root` as an array in C order."""
+    order = sorted(range(root.ndim), key=lambda axis: -abs(root.strides[axis]))
+    dense = root.transpose(order)
+    return root if root.flags.c_contiguous or not dense.flags.c_contiguous else dense
