@@ -36,7 +36,10 @@ class ArrayLayout:
             if dense and (array is root or array.nbytes == root.nbytes):
                 self._owners[id(root)] = array
                 return None
-            owner = self._owners[id(root)] = _dense(root)
+            owner = _flat(root)
+            if owner is None:
+                return None
+            self._owners[id(root)] = owner
         if owner is array:
             return None
         low, _ = np.lib.array_utils.byte_bounds(owner)
@@ -56,8 +59,9 @@ def view_of(
     return np.ndarray(shape, dtype, flat, offset, strides)
 
 
-def _dense(root: NDArray[Any]) -> NDArray[Any]:
-    """Return the memory of `root` as an array in C order."""
-    order = sorted(range(root.ndim), key=lambda axis: -abs(root.strides[axis]))
-    dense = root.transpose(order)
-    return root if root.flags.c_contiguous or not dense.flags.c_contiguous else dense
+def _flat(root: NDArray[Any]) -> NDArray[Any] | None:
+    """Return the memory of `root` as one row; ``None`` if there are gaps in it."""
+    if root.ndim == 1 and root.flags.c_contiguous:
+        return root
+    dense = root.transpose(sorted(range(root.ndim), key=lambda axis: -abs(root.strides[axis])))
+    return dense.reshape(-1) if dense.flags.c_contiguous else None
