@@ -98,7 +98,7 @@ def tables(known: dict[str, dict[str, Any]]) -> str:
     for name, report in sorted(known.items()):
         package = f"{report['package']} {report['version']}"
         counts.setdefault(package, Counter())[report["outcome"]] += 1
-        if report["outcome"] != "exact":
+        if report["said"]:
             said = " ".join(report["said"].split()).replace("|", "/")
             said = said if len(said) <= _LONGEST else f"{said[:_LONGEST]}..."
             told.setdefault((package, report["outcome"], said), []).append(name)

@@ -48,9 +48,23 @@ class Wrong(Exception):
 class Comparison:
     """What one environment's rows are compared with, and how far."""
 
-    def __init__(self, journeys: list[Journey], marks: list[dict[str, int]]) -> None:
-        self.journeys, self.marks = journeys, marks
+    def __init__(self, name: str, wrappers: list[Any], plays: list[list[Journey]]) -> None:
+        self.name, self.wrappers, self.plays = name, wrappers, plays
+        self.journeys, self.marks = plays[0], first_differences(plays)
         self.compared = 0
+
+    def is_luck(self, number: int, step: int) -> bool:
+        """Tell whether Gymnasium's own episode is another one, if played more often.
+
+        Or where other episodes were played before: an environment may remember them.
+        """
+        for count in range(8):
+            again = play_all(self.name, self.wrappers, self.journeys, one=count % 2 == 0)
+            self.plays.append(again)
+            self.marks = first_differences(self.plays)
+            if any(at <= step for at in self.marks[number].values()):
+                return True
+        return False
 
     def check(self, what: str, number: int, step: int, outcome: tuple[Any, ...]) -> None:
         """Compare an outcome with that of the truth at `step` of journey `number`."""
@@ -63,6 +77,8 @@ class Comparison:
             outcome = (*outcome[:4], truth[4])
         self.compared += 1
         if (part := parted(outcome, truth)) is not None:
+            if self.is_luck(number, step):
+                return
             at = PARTS.index(part)
             values = f"{outcome[at]!r:.80}, not {truth[at]!r:.80}"
             raise Wrong(f"{what}: {part} of step {step}: {values}")
@@ -157,10 +173,9 @@ def compare(
     import plangym_like
     from plangym_like.errors import PlangymError
 
-    journeys, marks = truth
-    comparison = Comparison(journeys, marks)
-    unsettled = [f"journey {n}: {mark}" for n, mark in enumerate(marks) if mark]
-    report: dict[str, Any] = {"outcome": "exact", "said": "", "unrepeatable": unsettled}
+    comparison = Comparison(name, wrappers, truth)
+    journeys = comparison.journeys
+    report: dict[str, Any] = {"outcome": "exact", "said": ""}
     begin = time.monotonic()
     kwargs: dict[str, Any] = {"wrappers": wrappers, "remove_time_limit": False}
     made: list[Any] = []
@@ -205,6 +220,10 @@ def compare(
                     if workers == 2:
                         unseeded(make(), [other])
         report["rows"] = comparison.compared
+        parts = {part for mark in comparison.marks for part in mark}
+        if parts and report["outcome"] == "exact":
+            told_parts = ", ".join(sorted(parts))
+            report["said"] = f"Gymnasium itself does not repeat a seeded episode: {told_parts}"
     except Wrong as error:
         report |= {"outcome": "silently wrong", "said": str(error)}
     except PlangymError as error:
@@ -252,13 +271,12 @@ def judged(name: str, module: str | None, seconds: float) -> dict[str, Any]:
                 third = pickle.loads(path.read_bytes())
             except Exception as error:
                 return {"outcome": "not with Gymnasium", "said": told(error)}
-        marks = first_differences([first, second, [Journey(*one) for one in third]])
+        truth = [first, second, [Journey(*one) for one in third]]
         pools = [(1, True)] if wrapped else [(2, False), (3, True)]
-        found = compare(name, wrappers, seconds, (first, marks), pools)
+        found = compare(name, wrappers, seconds, truth, pools)
         if wrapped:
             found["said"] = found["said"] and f"with a wrapper: {found['said']}"
-        if not report or found["outcome"] != "exact":
-            report = found
+        report = found if not report or found["outcome"] != "exact" else report
         if report["outcome"] != "exact":
             break
     return report

@@ -159,19 +159,25 @@ def play(
     return journey
 
 
-def play_all(name: str, wrappers: list[Any], plans: list[Journey] | None) -> list[Journey]:
-    """Play every journey, each in a new environment."""
+def play_all(
+    name: str, wrappers: list[Any], plans: list[Journey] | None, *, one: bool = False
+) -> list[Journey]:
+    """Play every journey, each in a new environment, or all of them in `one`."""
     journeys = []
     deadline = time.monotonic() + SECONDS
+    shared = plain_env(name, wrappers) if one else None
     for number, (seed, length, repeat) in enumerate(JOURNEYS):
         if (number >= len(plans)) if plans else (number and time.monotonic() > deadline):
             break
-        env = plain_env(name, wrappers)
+        env = shared or plain_env(name, wrappers)
         try:
             actions = plans[number].actions if plans else None
             journeys.append(play(env, seed, length, repeat, actions))
         finally:
-            env.close()
+            if not one:
+                env.close()
+    if shared is not None:
+        shared.close()
     return journeys
 
 

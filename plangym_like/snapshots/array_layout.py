@@ -47,6 +47,24 @@ class ArrayLayout:
         return view_of, (owner, array.dtype, array.shape, array.strides, offset)
 
 
+def copies(arrays: list[NDArray[Any]]) -> dict[int, Any]:
+    """Return copies of `arrays`, by their ids, that share memory where these do.
+
+    `copy.deepcopy` takes them as its memo.
+    """
+    layout = ArrayLayout()
+    made: dict[int, Any] = {}
+
+    def copy_of(array: NDArray[Any]) -> NDArray[Any]:
+        if id(array) not in made:
+            make, (owner, *rest) = layout.reduce(array) or (None, (array,))
+            made[id(array)] = array.copy("A") if make is None else make(copy_of(owner), *rest)
+        copied: NDArray[Any] = made[id(array)]
+        return copied
+
+    return {id(array): copy_of(array) for array in arrays if not array.dtype.hasobject}
+
+
 def view_of(
     owner: NDArray[Any],
     dtype: np.dtype[Any],

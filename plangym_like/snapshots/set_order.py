@@ -11,20 +11,18 @@ from __future__ import annotations
 import enum
 import types
 import weakref
-from collections import deque
 from typing import Any
 
 import numpy as np
 
-from plangym_like.snapshots.configuration import is_configuration, is_handle, qualified_name
+from plangym_like.snapshots.configuration import qualified_name
+from plangym_like.snapshots.reachable import ATOMS, reachable
 
 _SETS = (set, frozenset, weakref.WeakSet)
 # Hashes that depend on the value alone, in every process.
 _STABLE = (bool, int, float, complex)
-_ATOMS = (type(None), bool, int, float, complex, str, bytes, bytearray, np.ndarray, np.generic)
 # One object for the whole process, whatever copy of an environment holds it.
-_LASTING = (*_ATOMS, type, types.FunctionType, types.BuiltinFunctionType, enum.Enum)
-_MOST = 100_000
+_LASTING = (*ATOMS, np.ndarray, type, types.FunctionType, types.BuiltinFunctionType, enum.Enum)
 
 
 def is_set(value: Any) -> bool:
@@ -51,25 +49,11 @@ def set_of_addresses(root: Any, name: str) -> str | None:
     Objects that are one and the same for all copies of an environment (classes, functions, members
     of an enumeration) do not count.
     """
-    todo: list[tuple[str, Any]] = [(name, root)]
-    seen: set[int] = set()
-    while todo and len(seen) < _MOST:
-        place, thing = todo.pop()
-        if isinstance(thing, _ATOMS) or id(thing) in seen:
-            continue
-        seen.add(id(thing))
-        if is_set(thing):
+    for place, thing in reachable(root, name):
+        if isinstance(thing, _SETS):
             items = list(thing)
             if len(items) > 1 and any(map(_hashes_by_address, items)):
                 return place
-            todo += [(f"{place}{{...}}", item) for item in items]
-        elif isinstance(thing, dict):
-            for key, value in list(thing.items()):
-                todo += [(place, key), (place, value)]
-        elif isinstance(thing, list | tuple | deque):
-            todo += [(place, item) for item in thing]
-        elif not is_configuration(thing) and not is_handle(thing) and hasattr(thing, "__dict__"):
-            todo += [(f"{place}.{key}", value) for key, value in list(vars(thing).items())]
     return None
 
 

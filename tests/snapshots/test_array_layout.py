@@ -81,10 +81,13 @@ class Board(gymnasium.Env):
     observation_space = gymnasium.spaces.Box(-1e6, 1e6, (1,), np.float64)
     action_space = gymnasium.spaces.Discrete(3)
 
+    def __init__(self) -> None:
+        self.board = np.zeros((4, 4))
+        self.corner = self.board[1:3, 1:3]
+
     def reset(self, *, seed: Any = None, options: Any = None) -> Any:
         super().reset(seed=seed)
-        self.steps, self.board = 0, np.zeros((4, 4))
-        self.corner = self.board[1:3, 1:3]
+        self.steps, self.board[:] = 0, 0
         return np.zeros(1), {}
 
     def step(self, action: Any) -> Any:
