@@ -112,10 +112,10 @@ def tables(known: dict[str, dict[str, Any]]) -> str:
         if found is not total:
             total.update(found)
     lines += ["", "| environments | outcome | what was said |", "| --- | --- | --- |"]
-    for (_, outcome, said), names in sorted(told.items()):
+    for (package, outcome, said), names in sorted(told.items()):
         more = f" and {len(names) - 3} more" if len(names) > 3 else ""
         shown = ", ".join(f"`{name}`" for name in names[:3])
-        lines.append(f"| {shown}{more} | {outcome} | {said} |")
+        lines.append(f"| {shown}{more} | {package}: {outcome} | {said} |")
     return "\n".join(lines) + "\n"
 
 

@@ -8,9 +8,11 @@ from typing import Any
 
 import gymnasium
 import numpy as np
+import pytest
 
 import plangym_like
 from plangym_like.snapshots.array_layout import ArrayLayout
+from plangym_like.snapshots.reachable import reachable
 
 
 class Pickler(pickle.Pickler):
@@ -107,3 +109,11 @@ def test_an_environment_that_looks_at_its_board_through_a_view_goes_on() -> None
         for step, reward in enumerate(truth):
             state, _, found, *_ = env.step_batch([step % 3], state)
             assert found.tolist() == [reward]
+
+
+def test_a_class_that_belongs_to_no_module_is_looked_at() -> None:
+    # Those of Box2D, made by SWIG.
+    pytest.importorskip("Box2D", reason="Box2D is not installed")
+    env = gymnasium.make("LunarLander-v3").unwrapped
+    env.reset(seed=0)
+    assert any(type(thing).__name__ == "b2World" for _, thing in reachable(env, "env"))
