@@ -25,7 +25,7 @@ MODULES = (
     *("pybullet_envs_gymnasium", "PyFlyt.gym_envs", "gym_classics", "evogym.envs", "nle"),
 )
 REGISTER = ("register_envs", "_register_highway_envs", "register")
-OWN = ("gymnasium.envs.", "ale_py", "plangym_like", "stable_retro", "shimmy")
+OWN = ("gymnasium.envs.", "gymnasium.", "ale_py", "plangym_like", "stable_retro", "shimmy")
 # Seed, steps, and how often each action is repeated; as many as there is time for.
 JOURNEYS = ((0, 300, 1), (1, 60, 3), *((seed, 150, 1) for seed in range(2, 10)))
 SECONDS = 1.2

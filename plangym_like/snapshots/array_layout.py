@@ -42,8 +42,8 @@ class ArrayLayout:
             self._owners[id(root)] = owner
         if owner is array:
             return None
-        low, _ = np.lib.array_utils.byte_bounds(owner)
-        offset = array.__array_interface__["data"][0] - low
+        # The owner is contiguous, so its data begin at its lowest address.
+        offset = array.__array_interface__["data"][0] - owner.__array_interface__["data"][0]
         return view_of, (owner, array.dtype, array.shape, array.strides, offset)
 
 
