@@ -167,12 +167,13 @@ class GymnasiumSimulator(Simulator):
             if self.exactness == "exact":
                 raise
             note = str(error)
+        finally:
+            self.write(original)
+            self._fresh = fresh
+            self.renew()
         if note:
             self.exactness = "approximate"
             self.exactness_note = "; ".join(filter(None, [self.exactness_note, note]))
-        self.write(original)
-        self._fresh = fresh
-        self.renew()
 
     def _second_copy(self) -> Self | None:
         """Return a simulator made with the same arguments, or ``None`` if there can be only one."""

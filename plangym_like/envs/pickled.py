@@ -3,7 +3,8 @@
 What is the state: all attributes of the environment and its wrappers but spaces, specs and
 windows (see `plangym_like.snapshots.chain_pickle`). Whether that is all is tried out when the
 environment is made: it is saved, stepped, restored and stepped again, and refused if it does not
-do the same.
+do the same. One that holds a set is approximate: a pickle does not keep the order in which a set is
+iterated (see `plangym_like.snapshots.set_order`).
 
 A row holds a length, a tag and the pickle. Unpickling runs code, so the tag, keyed for this
 session and its workers, is checked first. Two rows of one and the same state may differ in a few
@@ -26,7 +27,12 @@ from numpy.typing import NDArray
 
 from plangym_like import random_state
 from plangym_like.envs.gymnasium_simulator import GymnasiumSimulator
-from plangym_like.errors import StateCapacityError, StateFormatError, UntrustedStateError
+from plangym_like.errors import (
+    SnapshotError,
+    StateCapacityError,
+    StateFormatError,
+    UntrustedStateError,
+)
 from plangym_like.plan_env import PlanEnv
 from plangym_like.snapshots.chain_pickle import ChainPickle
 from plangym_like.snapshots.configuration import describe, qualified_name
@@ -118,6 +124,17 @@ class PickledSimulator(GymnasiumSimulator):
                     break
         self._pickle.restore(self._pickle.loads(original))
         return longest
+    def _try_out(self) -> None:
+        """Try the environment; whatever that shows, one that holds a set is approximate."""
+        try:
+            super()._try_out()
+        except SnapshotError:
+            # Whether a few steps show the order of a set is a matter of luck; the answer is not.
+            if not self._pickle.unordered:
+                raise
+        self._pickle.strict = not self._pickle.unordered
+        if self._pickle.unordered:
+            self.exactness, self.exactness_note = "approximate", self._pickle.unordered
 
     def meaning(self) -> Mapping[str, Any]:
         """Return id or callable, class, arguments, wrappers and version."""

@@ -7,7 +7,9 @@ the history plays the rest (`plangym_like.snapshots.live_prefixes`), so continui
 one step and not the whole history. The wrappers' memory follows as plain data.
 
 A row also holds a digest of everything that could be seen on the way. An environment that shows
-something else when its history is played again is found out, never trusted.
+something else when its history is played again is found out, never trusted. The fingerprint of all
+rows holds such a digest of a short episode, so that two processes that would play one history in
+two ways (because text hashes differently in each) do not share rows.
 """
 
 from __future__ import annotations
@@ -31,13 +33,14 @@ from plangym_like.snapshots.history import ACTIONS, Histories
 from plangym_like.snapshots.known_wrappers import TRANSPARENT, chain
 from plangym_like.snapshots.live_prefixes import WITNESS_NBYTES, LivePrefixes
 from plangym_like.snapshots.replay_trial import needs_seeds
+from plangym_like.snapshots.set_order import set_of_addresses
 from plangym_like.snapshots.stage import Stage
 from plangym_like.states import Row
 
 _HEAD = 8 + WITNESS_NBYTES
 _ROOM_FOR_START = 256
 _STEPS = 1000
-_SAMPLE = 3
+_SAMPLE = 12
 
 
 class ReplayedSimulator(GymnasiumSimulator):
@@ -135,12 +138,15 @@ class ReplayedSimulator(GymnasiumSimulator):
             type(wrapper) not in (*TRANSPARENT, TimeLimit) for wrapper in chain(self.env)
         )
         self.env.reset(seed=0)
+        if self.tried:
+            _refuse_addresses(self._stage.env)
         begun = len(self._stage.history)
         space = copy.deepcopy(self.env.action_space)
         space.seed(0)
         with contextlib.suppress(Exception):
             for _ in range(_SAMPLE):
                 self.env.step(space.sample())
+        self._episode = self._stage.witness.hex()
         tags = [tag for tag, *_ in self._histories.entries(self._stage.history, begun)]
         steps = max(1, sum(map(tags.count, ACTIONS)))
         measured = -(-(len(self._stage.history) - begun) // steps)
@@ -182,6 +188,8 @@ class ReplayedSimulator(GymnasiumSimulator):
             "class": qualified_name(type(self.base)),
             "callable": None if isinstance(self.name, str) else describe(self.name),
             "package": version,
+            # A process in which the same episode is another one cannot replay these histories.
+            "episode": self._episode if self.tried else None,
         }
 
     def fields(self, payloads: Row) -> dict[str, NDArray[Any]]:
@@ -270,3 +278,13 @@ def _unpack(payload: Row) -> tuple[bytes, bytes]:
         raise StateFormatError("the history in a state row is damaged: its length")
     data = payload[8 : _HEAD + used].tobytes()
     return data[WITNESS_NBYTES:], data[:WITNESS_NBYTES]
+
+
+def _refuse_addresses(base: Any) -> None:
+    """Refuse what may do something else in every copy, whether or not a trial has shown it."""
+    if (place := set_of_addresses(base, type(base).__name__)) is not None:
+        raise SnapshotError(
+            f"{place} is a set of objects that hash by their address, so two copies of the "
+            "environment may iterate it in two orders, and playing its history again may give "
+            "something else; keep the objects as the keys of a dict, which keeps their order"
+        )

@@ -85,9 +85,10 @@ def run_job(env: PlanEnv, job: Job, fds: Sequence[int] = ()) -> Report:
     layout = env.layout
     if signature(layout) != job.signature:
         raise StateMismatchError(
-            "the worker's environment is not the caller's: its constructor gave another one, "
-            f"whose states mean {layout.format.meaning} and whose observations are in "
-            f"{layout.observation_space}",
+            "the worker's environment is not the caller's: its constructor gave another one, or it "
+            "does something else in every process (it iterates a set of text, or draws from a "
+            f"global generator). The worker's states mean {layout.format.meaning}, and its "
+            f"observations are in {layout.observation_space}",
             f"{job.signature:016x}",
             layout.format.meaning,
         )

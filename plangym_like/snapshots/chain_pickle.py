@@ -24,6 +24,7 @@ import numpy as np
 from gymnasium.utils import EzPickle
 
 from plangym_like.errors import SnapshotError, StateFormatError
+from plangym_like.snapshots.array_layout import ArrayLayout
 from plangym_like.snapshots.configuration import (
     LOCKS,
     is_configuration,
@@ -40,8 +41,11 @@ from plangym_like.snapshots.memory_holder import (
     restart_generators,
 )
 from plangym_like.snapshots.outside_memory import held_objects
+from plangym_like.snapshots.set_order import is_set, order_is_kept, told
 
 _MAX_DEPTH = 30
+# Bytes in every pickle that holds a set or a frozenset; other data may have them by chance.
+_MARKS_OF_SETS = (pickle.EMPTY_SET + pickle.MEMOIZE, pickle.FROZENSET + pickle.MEMOIZE)
 _VALUES = (type(None), bool, int, float, str, bytes)
 _WAY_OUT = (
     "write a Simulator for the environment (plangym_like.Simulator), or name the attributes that "
@@ -61,6 +65,12 @@ class ChainPickle:
     ----------
     nbytes : int
         0: what the wrappers remember has no bytes of its own beside the base's.
+    unordered : str
+        Which set was found whose order no pickle keeps, and what to do; empty: there was none.
+    strict : bool
+        Whether such a set is an error from now on.
+    met_set : bool
+        Whether an object of a subclass of sets was pickled.
 
     Raises
     ------
@@ -74,6 +84,8 @@ class ChainPickle:
     def __init__(self, env: gymnasium.Env[Any, Any]) -> None:
         self._base: Any = env.unwrapped
         self._meaning = describe_wrappers(env)
+        self.unordered = ""
+        self.strict = self.met_set = False
         links: list[Any] = [*chain(env), env.unwrapped]
         if getattr(type(links[-1]), "state_attributes", None) is None:
             _check_class(links[-1])
@@ -107,13 +119,16 @@ class ChainPickle:
         Raises
         ------
         SnapshotError
-            Something has become unpicklable.
+            Something has become unpicklable, or holds a set whose order is lost.
         """
         memories = [holder.read() for holder in self.holders]
         try:
-            return self._dumps(memories)
+            data = self._dumps(memories)
         except Exception as error:
             raise self._culprit(memories, error) from error
+        if not self.unordered and (self.met_set or any(mark in data for mark in _MARKS_OF_SETS)):
+            self._look_for_sets(memories)
+        return data
 
     def loads(self, data: bytes | memoryview) -> list[Any]:
         """Return the memories in `data`, which must come from `dumps`: this runs code.
@@ -174,6 +189,21 @@ class ChainPickle:
         stream = io.BytesIO()
         _Pickler(stream, self).dump(value)
         return stream.getvalue()
+
+    def _look_for_sets(self, memories: list[Any]) -> None:
+        for holder, memory in zip(self.holders, memories, strict=True):
+            for name, value in holder.items(memory):
+                watcher = _SetWatcher(io.BytesIO(), self)
+                watcher.dump(value)
+                if watcher.found is not None:
+                    found = told(f"{holder.place}.{name}", watcher.found)
+                    if self.strict:
+                        raise SnapshotError(
+                            f"{found}. It held none when the environment was made; make it with "
+                            "snapshot='replay' if that cannot be changed"
+                        )
+                    self.unordered = found
+                    return
 
     def _add(self, link: Any, *, base: bool) -> None:
         kind = type(link)
@@ -242,11 +272,14 @@ class _Pickler(pickle.Pickler):
     def __init__(self, stream: io.BytesIO, owner: ChainPickle) -> None:
         super().__init__(stream, protocol=5)
         self._owner = owner
+        self._arrays = ArrayLayout()
 
     def reducer_override(self, thing: Any) -> Any:
         place = self._owner.place_of(thing)
         if place is not None:
             return _thing_at, (place,)
+        if type(thing) is np.ndarray:
+            return self._arrays.reduce(thing) or NotImplemented
         if isinstance(thing, np.dtype) and thing.isbuiltin == 1:
             # NumPy's own way makes a new object each time, and so another pickle the next time.
             return np.dtype, (thing.str,)
@@ -263,7 +296,19 @@ class _Pickler(pickle.Pickler):
             return LOCKS[type(thing)], ()
         if is_handle(thing):
             return _nothing, ()
+        if is_set(thing):
+            self._owner.met_set = True
         return NotImplemented
+
+
+class _SetWatcher(_Pickler):
+    """Notes the first set whose order a pickle does not keep."""
+
+    found: Any = None
+
+    def persistent_id(self, thing: Any) -> None:
+        if self.found is None and is_set(thing) and not order_is_kept(thing):
+            self.found = thing
 
 
 class _Unpickler(pickle.Unpickler):

@@ -73,10 +73,11 @@ def is_handle(value: Any) -> bool:
         return bool(value) and is_handle(value[0]) and all(map(is_handle, value))
     if kind is dict:
         return bool(value) and all(map(is_handle, value.values()))
-    if kind.__module__ == "builtins":
+    # SWIG makes classes that belong to no module.
+    if getattr(kind, "__module__", "builtins") == "builtins":
         return False
     return kind in LOCKS or any(
-        link.__module__.partition(".")[0] in _RENDERERS for link in kind.__mro__
+        getattr(link, "__module__", "").partition(".")[0] in _RENDERERS for link in kind.__mro__
     )
 
 

@@ -16,16 +16,19 @@ from typing import Any
 import gymnasium
 import numpy as np
 
+from plangym_like.snapshots.array_layout import copies
 from plangym_like.snapshots.configuration import is_configuration, is_handle
 from plangym_like.snapshots.known_wrappers import TRANSPARENT
 from plangym_like.snapshots.memory_holder import CONSTANT
+from plangym_like.snapshots.reachable import reachable
 
 
 def fresh_memory(env: gymnasium.Env[Any, Any], *, base: bool = False) -> Callable[[], None]:
     """Return a function that gives the wrappers of `env` the attributes that they have now.
 
     It may be called again. Of the environment inside the wrappers, generators in attributes are
-    given back; with `base`, all attributes. Attributes that cannot be copied stay as they are.
+    given back; with `base`, all attributes. Arrays go on sharing memory. Attributes that cannot be
+    copied stay as they are.
     """
     links: list[Any] = []
     link: Any = env
@@ -38,6 +41,15 @@ def fresh_memory(env: gymnasium.Env[Any, Any], *, base: bool = False) -> Callabl
     shared = dict(memo)
     if base:
         links.append(link)
+    arrays = [
+        value
+        for thing in links
+        for name, held in vars(thing).items()
+        if thing is link or name not in CONSTANT
+        for _, value in reachable(held, name)
+        if type(value) is np.ndarray
+    ]
+    memo |= copies(arrays)
     kept = []
     for thing in links:
         if type(thing) in TRANSPARENT:

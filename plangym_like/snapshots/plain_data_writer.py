@@ -9,6 +9,7 @@ from functools import lru_cache
 from typing import Any
 
 import numpy as np
+from numpy.lib.array_utils import byte_bounds
 from numpy.typing import NDArray
 
 from plangym_like import random_state
@@ -128,8 +129,8 @@ def _put_array(encoder: PlainDataWriter, value: NDArray[Any]) -> None:
 def _put_view(
     encoder: PlainDataWriter, value: NDArray[Any], owner: NDArray[Any], number: int
 ) -> None:
-    start, stop = np.lib.array_utils.byte_bounds(value)
-    first, last = np.lib.array_utils.byte_bounds(owner)
+    start, stop = byte_bounds(value)
+    first, last = byte_bounds(owner)
     if not (owner.flags.c_contiguous and first <= start and stop <= last):
         root = owner
         while isinstance(root.base, np.ndarray):

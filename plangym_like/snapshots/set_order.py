@@ -1,0 +1,81 @@
+"""Which sets go on being iterated in the same order, and which do not.
+
+A set is iterated in the order of its hash table. That order depends on the hashes of its items, on
+the size of the table, and on everything that was ever added and removed; a pickle keeps none of
+these. Objects without a hash of their own hash by their address, so a set of them is iterated in
+another order in every copy of an environment; text hashes differently in every process.
+"""
+
+from __future__ import annotations
+
+import enum
+import types
+import weakref
+from typing import Any
+
+import numpy as np
+
+from plangym_like.snapshots.configuration import qualified_name
+from plangym_like.snapshots.reachable import ATOMS, reachable
+
+_SETS = (set, frozenset, weakref.WeakSet)
+# Hashes that depend on the value alone, in every process.
+_STABLE = (bool, int, float, complex)
+# One object for the whole process, whatever copy of an environment holds it.
+_LASTING = (*ATOMS, np.ndarray, type, types.FunctionType, types.BuiltinFunctionType, enum.Enum)
+
+
+def is_set(value: Any) -> bool:
+    """Tell whether `value` is a set of any kind."""
+    return isinstance(value, _SETS)
+
+
+def order_is_kept(value: Any) -> bool:
+    """Tell whether a pickle keeps the order in which the set `value` is iterated, now and later.
+
+    >>> order_is_kept(frozenset([3, 1])), order_is_kept({3, 1}), order_is_kept(frozenset("ab"))
+    (True, False, False)
+    """
+    if type(value) is not frozenset:
+        # What was added and removed before decides where the next item goes.
+        return False
+    items = list(value)
+    return len(items) < 2 or (all(map(_is_stable, items)) and list(frozenset(items)) == items)
+
+
+def set_of_addresses(root: Any, name: str) -> str | None:
+    """Return where in `root` there is a set of two or more objects that hash by their address.
+
+    Objects that are one and the same for all copies of an environment (classes, functions, members
+    of an enumeration) do not count.
+    """
+    for place, thing in reachable(root, name):
+        if isinstance(thing, _SETS):
+            items = list(thing)
+            if len(items) > 1 and any(map(_hashes_by_address, items)):
+                return place
+    return None
+
+
+def told(place: str, value: Any) -> str:
+    """Return what errors and notes say of a set whose order is not kept."""
+    kind = qualified_name(type(value)).removeprefix("builtins.")
+    return (
+        f"{place} holds a {kind}, and a restored one may be iterated in another order; keep its "
+        "items as the keys of a dict, which keeps their order"
+    )
+
+
+def _is_stable(item: Any) -> bool:
+    if type(item) in (tuple, frozenset):
+        return all(map(_is_stable, item))
+    return type(item) in _STABLE or (isinstance(item, np.generic) and item.dtype.kind in "biufc")
+
+
+def _hashes_by_address(item: Any) -> bool:
+    if isinstance(item, weakref.ref):
+        item = item()
+    if isinstance(item, tuple | frozenset):
+        return any(map(_hashes_by_address, item))
+    own: Any = type(item).__hash__
+    return own is object.__hash__ and not isinstance(item, _LASTING)

@@ -1,0 +1,186 @@
+"""A set may be iterated in another order after it was restored: never without a word."""
+
+from __future__ import annotations
+
+import enum
+import weakref
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+
+import plangym_like
+from plangym_like.errors import SnapshotError, StateMismatchError
+from plangym_like.snapshots.set_order import order_is_kept, set_of_addresses
+
+
+class Field(gymnasium.Env):
+    observation_space = gymnasium.spaces.Box(-1e6, 1e6, (1,), np.float64)
+    action_space = gymnasium.spaces.Discrete(3)
+
+    def step(self, action: Any) -> Any:
+        self.seen = float(self.pick(int(action)))
+        return np.array([self.seen]), self.seen, False, False, {}
+
+
+class Animal:
+    def __init__(self, weight: int) -> None:
+        self.weight = weight
+
+
+class Flock(Field):
+    """Draws from a set of objects that hash by their address, as crafter does."""
+
+    def reset(self, *, seed: Any = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        self.animals = {Animal(weight) for weight in range(40)}
+        return np.zeros(1), {}
+
+    def pick(self, action: int) -> int:
+        return list(self.animals)[int(self.np_random.integers(40))].weight
+
+
+class LateFlock(Flock):
+    """Uses the order late, so that no short trial can see it."""
+
+    def reset(self, *, seed: Any = None, options: Any = None) -> Any:
+        self.steps = 0
+        return super().reset(seed=seed)
+
+    def pick(self, action: int) -> int:
+        self.steps += 1
+        return super().pick(action) if self.steps > 100 else action
+
+
+class Cells(Field):
+    """Takes cells out of a set of numbers, whose order depends on what it held before."""
+
+    def reset(self, *, seed: Any = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        self.free = set(range(90))
+        return np.zeros(1), {}
+
+    def pick(self, action: int) -> int:
+        free = list(self.free)
+        cell = free[int(self.np_random.integers(len(free)))] if len(free) > 3 else free[action]
+        if len(free) > 3:
+            self.free.remove(cell)
+        return cell
+
+
+class Words(Field):
+    """Draws from a set of words, whose order is another in every process."""
+
+    def reset(self, *, seed: Any = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        self.words = {str(number) for number in range(40)}
+        return np.zeros(1), {}
+
+    def pick(self, action: int) -> int:
+        return int(list(self.words)[int(self.np_random.integers(40))])
+
+
+class Frozen(Field):
+    """Holds numbers that nothing is added to or taken from: their order is kept."""
+
+    def reset(self, *, seed: Any = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        self.numbers = frozenset(range(5))
+        return np.zeros(1), {}
+
+    def pick(self, action: int) -> int:
+        return list(self.numbers)[action]
+
+
+class Later(Field):
+    """Holds no set until long after it was made."""
+
+    def reset(self, *, seed: Any = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        self.steps, self.visited = 0, None
+        return np.zeros(1), {}
+
+    def pick(self, action: int) -> int:
+        self.steps += 1
+        if self.steps == 40:
+            self.visited = {action}
+        return action
+
+
+@pytest.mark.parametrize("kind", [Flock, LateFlock])
+def test_what_hashes_by_its_address_is_never_exact_whatever_a_trial_shows(kind: Any) -> None:
+    for _ in range(5):
+        with plangym_like.make(kind) as env:
+            assert (env.snapshot, env.exactness) == ("pickle", "approximate")
+            assert f"{kind.__name__}.animals holds a set" in env.exactness_note
+        with pytest.raises(SnapshotError, match="animals is a set of objects that hash by"):
+            plangym_like.make(kind, snapshot="replay")
+
+
+def test_a_set_that_shrinks_goes_on_as_gymnasium_plays_it() -> None:
+    plain = Cells()
+    plain.reset(seed=5)
+    space = gymnasium.spaces.Discrete(3, seed=5)
+    actions = [int(space.sample()) for _ in range(100)]
+    truth = [plain.step(action)[1] for action in actions]
+    with plangym_like.make(Cells) as env:
+        assert (env.snapshot, env.exactness) == ("replay", "exact")
+        assert "Cells.free holds a set" in env.snapshot_note
+        state, *_ = env.reset(seed=5)
+        for action, reward in zip(actions, truth, strict=True):
+            env.reset(seed=6)
+            state, _, found, *_ = env.step_batch([action], state, return_state=True)
+            assert found.tolist() == [reward]
+
+
+def test_words_are_never_taken_for_the_same_in_another_process() -> None:
+    with plangym_like.make(Words) as env:
+        assert env.snapshot == "replay" and "Words.words holds a set" in env.snapshot_note
+    with plangym_like.make(Words, n_workers=1, isolate=True) as env:
+        state, *_ = env.reset(seed=5)
+        with pytest.raises(StateMismatchError, match="iterates a set of text"):
+            env.step_batch([0], state)
+    with plangym_like.make(Words, snapshot="pickle") as env:
+        assert env.exactness == "approximate"
+
+
+def test_a_frozenset_of_numbers_is_exact() -> None:
+    with plangym_like.make(Frozen) as env:
+        assert (env.snapshot, env.exactness) == ("pickle", "exact")
+
+
+def test_a_set_that_comes_later_is_an_error_that_says_what_to_do() -> None:
+    with plangym_like.make(Later) as env:
+        assert (env.snapshot, env.exactness) == ("pickle", "exact")
+        state, *_ = env.reset(seed=0)
+        with pytest.raises(SnapshotError, match=r"Later.visited holds a set.*snapshot='replay'"):
+            for _ in range(50):
+                state, *_ = env.step(1, state=state)
+
+
+class Herd(set):
+    """A class of sets."""
+
+
+def test_which_orders_are_kept() -> None:
+    kept = [frozenset(), frozenset(["one"]), frozenset([3, 1]), frozenset([(1, 2.0), (3, 4)])]
+    lost = [set(), {1}, frozenset(["a", "b"]), Herd(), frozenset([(1, "a"), (2, "b")])]
+    # 8 and 0 collide in a table of eight places: which came first is in the order.
+    lost += [frozenset([None, 1]), weakref.WeakSet()]
+    assert all(map(order_is_kept, kept)) and not any(map(order_is_kept, lost))
+
+
+class Colour(enum.Enum):
+    RED = 1
+    BLUE = 2
+
+
+def test_where_objects_hash_by_their_address() -> None:
+    animals = [Animal(1), Animal(2)]
+    found = [{*animals}, {"deep": [{"er": frozenset(animals)}]}, weakref.WeakSet(animals)]
+    found += [{(1, animals[0]), (2, animals[1])}, Herd(animals)]
+    for value in found:
+        assert set_of_addresses({"a": value}, "root") is not None
+    for value in [{animals[0]}, {1, 2}, {"a", "b"}, {Animal, Colour}, set(Colour), animals]:
+        assert set_of_addresses({"a": value}, "root") is None
