@@ -152,7 +152,7 @@ class ReplayedSimulator(GymnasiumSimulator):
         measured = -(-(len(self._stage.history) - begun) // steps)
         self._step_nbytes = max(self._histories.action_nbytes, measured, 1)
         super().prepare()
-        self._stage.let_go()
+        self._stage.leave_copy()
 
     def _second_copy(self) -> Self | None:
         return None if self._stage.prefixes.alone else super()._second_copy()

@@ -96,6 +96,10 @@ class Stage(gymnasium.Wrapper[Any, Any, Any, Any]):
         self.prefixes.settle(self._live)
         self.prefixes.reseed(self._live, seed)
 
+    def leave_copy(self) -> None:
+        """Stay in the current state without its copy, whose generator has been taken away."""
+        self.prefixes.release(self._live)
+
     def let_go(self) -> None:
         """Have no current state until the next reset, which will make a generator of its own."""
         self.prefixes.release(self._live)
