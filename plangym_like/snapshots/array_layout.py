@@ -6,63 +6,86 @@ no longer shows in the other, and sums are added up in another order.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 import numpy as np
+from numpy.lib.array_utils import byte_bounds
 from numpy.typing import NDArray
 
+from plangym_like.snapshots.plain_data_writer import OverlapError
+
 Reduced = tuple[Callable[..., Any], tuple[Any, ...]]
+# A view whose elements lie further apart is pickled without the gaps.
+_WIDEST = 64
 
 
 class ArrayLayout:
-    """What one pickle has said so far about the memory of arrays."""
+    """What one pickle has said so far about the memory of arrays.
 
-    def __init__(self) -> None:
-        self._owners: dict[int, NDArray[Any]] = {}
+    Parameters
+    ----------
+    whole : collection of int
+        Ids of the arrays whose whole memory is pickled, since two views of it overlap, neither
+        within the other.
+    """
+
+    def __init__(self, whole: Collection[int] = ()) -> None:
+        self._whole = whole
+        self._told: dict[int, list[NDArray[Any]]] = {}
+        self._made: list[NDArray[Any]] = []
 
     def reduce(self, array: NDArray[Any]) -> Reduced | None:
-        """Return how `array` is made from others, or ``None``: NumPy's own way is right."""
-        if not array.size:
+        """Return how `array` is made from others, or ``None``: NumPy's own way is right.
+
+        Raises
+        ------
+        OverlapError
+            It overlaps another array that was pickled on its own; the pickle has to be begun
+            again, with the id in the error in `whole`.
+        """
+        if not array.size or array.dtype.hasobject:
             return None
         root = array
         while isinstance(root.base, np.ndarray):
             root = root.base
-        if type(root) is not np.ndarray or root.dtype.hasobject or array.dtype.hasobject:
+        if type(root) is not np.ndarray or root.dtype.hasobject:
             return None
-        owner = self._owners.get(id(root))
-        if owner is None:
-            dense = array.flags.c_contiguous or array.flags.f_contiguous
-            if dense and (array is root or array.nbytes == root.nbytes):
-                self._owners[id(root)] = array
+        told = self._told.setdefault(id(root), [])
+        if not told and id(root) in self._whole:
+            told.append(_flat(root))
+        for owner in told:
+            if owner is array:
                 return None
-            owner = _flat(root)
-            if owner is None:
-                return None
-            self._owners[id(root)] = owner
-        if owner is array:
+            if (reduced := _within(array, owner, id(root))) is not None:
+                return reduced
+        told.append(array)
+        if array.flags.c_contiguous or array.flags.f_contiguous:
             return None
-        # The owner is contiguous, so its data begin at its lowest address.
-        offset = array.__array_interface__["data"][0] - owner.__array_interface__["data"][0]
-        return view_of, (owner, array.dtype, array.shape, array.strides, offset)
+        low, high = byte_bounds(array)
+        if high - low > _WIDEST * array.nbytes:
+            return None
+        # Memory of its own, in which the gaps are empty: what lies there is not this array's.
+        memory = np.zeros(high - low, np.uint8)
+        self._made.append(memory)
+        offset = array.__array_interface__["data"][0] - low
+        view_of(memory, array.dtype, array.shape, array.strides, offset)[...] = array
+        return view_of, (memory, array.dtype, array.shape, array.strides, offset)
 
 
 def copies(arrays: list[NDArray[Any]]) -> dict[int, Any]:
     """Return copies of `arrays`, by their ids, that share memory where these do.
 
-    `copy.deepcopy` takes them as its memo.
+    `copy.deepcopy` takes them as its memo; where that cannot be, there are none.
     """
-    layout = ArrayLayout()
-    made: dict[int, Any] = {}
-
-    def copy_of(array: NDArray[Any]) -> NDArray[Any]:
-        if id(array) not in made:
-            make, (owner, *rest) = layout.reduce(array) or (None, (array,))
-            made[id(array)] = array.copy("A") if make is None else make(copy_of(owner), *rest)
-        copied: NDArray[Any] = made[id(array)]
-        return copied
-
-    return {id(array): copy_of(array) for array in arrays if not array.dtype.hasobject}
+    whole: set[int] = set()
+    while True:
+        try:
+            return _copies(arrays, ArrayLayout(whole))
+        except OverlapError as overlap:
+            whole.add(overlap.args[0])
+        except TypeError:
+            return {}
 
 
 def view_of(
@@ -77,9 +100,37 @@ def view_of(
     return np.ndarray(shape, dtype, flat, offset, strides)
 
 
-def _flat(root: NDArray[Any]) -> NDArray[Any] | None:
-    """Return the memory of `root` as one row; ``None`` if there are gaps in it."""
+def _within(array: NDArray[Any], owner: NDArray[Any], root: int) -> Reduced | None:
+    """Return `array` as a view of `owner`, or ``None`` if they have no memory in common."""
+    start, stop = byte_bounds(array)
+    low, high = byte_bounds(owner)
+    if stop <= low or high <= start:
+        return None
+    dense = owner.flags.c_contiguous or owner.flags.f_contiguous
+    if not (dense and low <= start and stop <= high):
+        raise OverlapError(root)
+    offset = array.__array_interface__["data"][0] - low
+    return view_of, (owner, array.dtype, array.shape, array.strides, offset)
+
+
+def _copies(arrays: list[NDArray[Any]], layout: ArrayLayout) -> dict[int, Any]:
+    made: dict[int, Any] = {}
+
+    def copy_of(array: NDArray[Any]) -> NDArray[Any]:
+        if id(array) not in made:
+            make, (owner, *rest) = layout.reduce(array) or (None, (array,))
+            made[id(array)] = array.copy("A") if make is None else make(copy_of(owner), *rest)
+        copied: NDArray[Any] = made[id(array)]
+        return copied
+
+    return {id(array): copy_of(array) for array in arrays if not array.dtype.hasobject}
+
+
+def _flat(root: NDArray[Any]) -> NDArray[Any]:
+    """Return the memory of `root` as one row."""
     if root.ndim == 1 and root.flags.c_contiguous:
         return root
     dense = root.transpose(sorted(range(root.ndim), key=lambda axis: -abs(root.strides[axis])))
-    return dense.reshape(-1) if dense.flags.c_contiguous else None
+    if not dense.flags.c_contiguous:
+        raise TypeError("two arrays share memory in a way that cannot be kept; copy one")
+    return dense.reshape(-1)

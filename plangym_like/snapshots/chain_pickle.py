@@ -41,6 +41,7 @@ from plangym_like.snapshots.memory_holder import (
     restart_generators,
 )
 from plangym_like.snapshots.outside_memory import held_objects
+from plangym_like.snapshots.plain_data_writer import OverlapError
 from plangym_like.snapshots.set_order import is_set, order_is_kept, told
 
 _MAX_DEPTH = 30
@@ -185,18 +186,28 @@ class ChainPickle:
             "find; put the class into a module that every process can import"
         )
 
-    def _dumps(self, value: Any) -> bytes:
-        stream = io.BytesIO()
-        _Pickler(stream, self).dump(value)
-        return stream.getvalue()
+    def _dumps(self, value: Any, lost: list[Any] | None = None) -> bytes:
+        whole: set[int] = set()
+        while True:
+            stream = io.BytesIO()
+            pickler = _Pickler(stream, self, whole)
+            if lost is not None:
+                pickler = _SetWatcher(stream, self, whole)
+                pickler.lost = lost
+            try:
+                pickler.dump(value)
+            except OverlapError as overlap:
+                whole.add(overlap.args[0])
+            else:
+                return stream.getvalue()
 
     def _look_for_sets(self, memories: list[Any]) -> None:
         for holder, memory in zip(self.holders, memories, strict=True):
             for name, value in holder.items(memory):
-                watcher = _SetWatcher(io.BytesIO(), self)
-                watcher.dump(value)
-                if watcher.found is not None:
-                    found = told(f"{holder.place}.{name}", watcher.found)
+                lost: list[Any] = []
+                self._dumps(value, lost)
+                if lost:
+                    found = told(f"{holder.place}.{name}", lost[0])
                     if self.strict:
                         raise SnapshotError(
                             f"{found}. It held none when the environment was made; make it with "
@@ -269,10 +280,12 @@ class ChainPickle:
 
 
 class _Pickler(pickle.Pickler):
-    def __init__(self, stream: io.BytesIO, owner: ChainPickle) -> None:
+    lost: list[Any]
+
+    def __init__(self, stream: io.BytesIO, owner: ChainPickle, whole: set[int]) -> None:
         super().__init__(stream, protocol=5)
         self._owner = owner
-        self._arrays = ArrayLayout()
+        self._arrays = ArrayLayout(whole)
 
     def reducer_override(self, thing: Any) -> Any:
         place = self._owner.place_of(thing)
@@ -302,13 +315,11 @@ class _Pickler(pickle.Pickler):
 
 
 class _SetWatcher(_Pickler):
-    """Notes the first set whose order a pickle does not keep."""
-
-    found: Any = None
+    """Notes in `lost` the sets whose order a pickle does not keep."""
 
     def persistent_id(self, thing: Any) -> None:
-        if self.found is None and is_set(thing) and not order_is_kept(thing):
-            self.found = thing
+        if is_set(thing) and not order_is_kept(thing):
+            self.lost.append(thing)
 
 
 class _Unpickler(pickle.Unpickler):

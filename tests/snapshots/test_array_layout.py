@@ -12,13 +12,14 @@ import pytest
 
 import plangym_like
 from plangym_like.snapshots.array_layout import ArrayLayout
+from plangym_like.snapshots.plain_data_writer import OverlapError
 from plangym_like.snapshots.reachable import reachable
 
 
 class Pickler(pickle.Pickler):
-    def __init__(self, stream: io.BytesIO) -> None:
+    def __init__(self, stream: io.BytesIO, whole: set[int]) -> None:
         super().__init__(stream, protocol=5)
-        self.arrays = ArrayLayout()
+        self.arrays = ArrayLayout(whole)
 
     def reducer_override(self, thing: Any) -> Any:
         if type(thing) is np.ndarray:
@@ -26,12 +27,33 @@ class Pickler(pickle.Pickler):
         return NotImplemented
 
 
+def dumped(value: Any) -> bytes:
+    whole: set[int] = set()
+    while True:
+        stream = io.BytesIO()
+        try:
+            Pickler(stream, whole).dump(value)
+        except OverlapError as overlap:
+            assert overlap.args[0] not in whole
+            whole.add(overlap.args[0])
+        else:
+            return stream.getvalue()
+
+
 def again(value: Any, times: int = 3) -> Any:
     for _ in range(times):
-        stream = io.BytesIO()
-        Pickler(stream).dump(value)
-        value = pickle.loads(stream.getvalue())
+        value = pickle.loads(dumped(value))
     return value
+
+
+def test_a_row_of_a_large_batch_is_pickled_without_the_batch() -> None:
+    batch = np.arange(100_000.0).reshape(1000, 100)
+    for view in (batch[7], batch[7, ::2], batch[7:9, ::-3], [batch[7], batch[9], batch[7, 3:5]]):
+        assert len(dumped(view)) < 4000
+        # The gaps hold nothing of others'.
+        data = dumped(view)
+        batch[10:] += 1
+        assert dumped(again(view)) == dumped(again(view, 4)) and data == dumped(view)
 
 
 def test_the_order_of_the_axes_is_kept() -> None:
