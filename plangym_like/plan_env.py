@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from os import PathLike
 from typing import Any
 
@@ -9,7 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from plangym_like import state_files
+from plangym_like.batch_future import BatchFuture
 from plangym_like.batches import Rows, check_on_error
+from plangym_like.row_errors import raised_by_signal_handler, row_exit
 from plangym_like.standing_env import StandingEnv
 from plangym_like.states import HEADER_NBYTES, Row
 from plangym_like.transitions import BatchStep, BatchTransition, Rollout
@@ -65,7 +68,8 @@ class PlanEnv(StandingEnv):
         seeds : int array ``(N,)``, optional
             Reseed each row's randomness before it steps.
         blocking : bool
-            ``False`` returns a promise: call it for the result.
+            ``False`` returns a `BatchFuture`, whose ``result()`` returns or raises what came of the
+            rows. Without workers the rows are stepped before this returns.
         on_error : {"raise", "mask"}
             What becomes of a row that raises, or that kills or hangs its worker. ``"raise"``: the
             lowest such row's error is raised. ``"mask"``: ``infos.failed`` ``(N,) bool`` says which
@@ -89,8 +93,8 @@ class PlanEnv(StandingEnv):
             given = self.get_state() if states is None else states
             inputs = self._layout.check(actions, given, dt, seeds)
             masked = check_on_error(on_error)
-            result: Any = self._run(self._layout.allocate(inputs, states=wanted), masked)
-        return result if blocking else lambda timeout=None: result
+            run = partial(self._run, self._layout.allocate(inputs, states=wanted), masked)
+            return run() if blocking else BatchFuture.of(run)
 
     def rollout_batch(
         self,
@@ -122,8 +126,8 @@ class PlanEnv(StandingEnv):
             inputs = self._layout.check(actions, given, dt, seeds, horizon=True)
             masked = check_on_error(on_error)
             rows = self._layout.allocate(inputs, observations=return_observations)
-            result: Any = self._run(rows, masked)
-        return result if blocking else lambda timeout=None: result
+            run = partial(self._run, rows, masked)
+            return run() if blocking else BatchFuture.of(run)
 
     def _run(self, rows: Rows, masked: bool = False) -> BatchTransition | BatchStep | Rollout:
         if masked:
@@ -168,8 +172,13 @@ class PlanEnv(StandingEnv):
             else:
                 sim.step_rows(rows, start, stop)
         except BaseException as error:
-            error.add_note(f"(in row {int(rows.cursor[0])} of a batch of {rows.inputs.count})")
-            raise
+            note = f"(in row {int(rows.cursor[0])} of a batch of {rows.inputs.count})"
+            if isinstance(error, Exception) or raised_by_signal_handler(error):
+                error.add_note(note)
+                raise
+            exits = row_exit(error)
+            exits.add_note(note)
+            raise exits from error
         if fresh is not None:
             layout.format.seal(fresh)
 
