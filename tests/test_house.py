@@ -18,6 +18,8 @@ MODULES = sorted(PACKAGE.rglob("*.py"))
 
 GROUND = {
     "errors",
+    "row_errors",
+    "batch_future",
     "transitions",
     "states",
     "state_files",

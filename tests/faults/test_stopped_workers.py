@@ -48,7 +48,7 @@ def test_an_idle_worker_is_stopped(serial: CounterEnv, count: int, on_error: str
         sending(env)
         pids = [stop(env, number) for number in range(2)]
         assert_same(env.step_batch(actions, state, on_error=on_error), expected)
-        assert env.stats.timeouts == min(count, 2)
+        assert env.stats.timeouts == 2  # a single row is given to one after the other
         assert_same(env.step_batch(actions, state), expected)
         assert env.batch_env[0].pid != pids[0]
 
