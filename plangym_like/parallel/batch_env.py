@@ -187,8 +187,9 @@ class BatchEnv:
             return count == 0
         if not self.lanes or not count:
             return True
-        # Nobody knows what a batch will take, and who does not wait for it must not wait here.
-        return blocking and (count < 2 or not self._costs.send(count, steps))
+        if not blocking:  # no trials: this must not take long
+            return self._costs.cheap(count, steps)
+        return count < 2 or not self._costs.send(count, steps)
 
     def _launch(self, flight: Flight) -> bool:
         """Send `flight` to the lanes that are free."""

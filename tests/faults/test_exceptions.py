@@ -225,7 +225,7 @@ def test_in_a_row(lanes: tuple[ParallelEnv, list[str]], what: str) -> None:
     pids = [process.pid for process in env.batch_env]
     actions = np.arange(60)
     actions[41] = 100 + names.index(what)
-    with pytest.raises(Exception) as caught:  # noqa: PT011
+    with pytest.raises(Exception) as caught:
         env.step_batch(actions, state)
     masked = env.step_batch(actions, state, on_error="mask")
     assert list(masked.infos.errors) == [41]

@@ -106,9 +106,7 @@ def test_memory_of_a_batch_that_was_given_up_is_not_used_again_too_early(
     serial: CounterEnv, meeting: Meeting
 ) -> None:
     """The worker goes on in its row, and writes, while later batches are stepped."""
-    with ParallelEnv(
-        CounterEnv, "toy", n_workers=2, isolate=True, trap=Trap(meeting, [0])
-    ) as env:
+    with ParallelEnv(CounterEnv, "toy", n_workers=2, isolate=True, trap=Trap(meeting, [0])) as env:
         sending(env)
         expected = serial.step_batch(ACTIONS[1:], serial.get_state())
         for _ in range(10):

@@ -56,7 +56,7 @@ def test_an_idle_worker_is_stopped(serial: CounterEnv, count: int, on_error: str
 class NarrowEnv(CounterEnv):
     """A counter whose states are tried in a worker before they are used here."""
 
-    class simulator_class(CounterSimulator):  # noqa: N801
+    class simulator_class(CounterSimulator):
         """The same counter."""
 
         checksum = True
@@ -82,9 +82,10 @@ def test_a_worker_is_stopped_before_it_tries_a_state(use: str) -> None:
 def test_a_stopped_worker_that_was_to_read_much() -> None:
     """Actions that are no arrays go through the pipe, which holds little."""
     letters = [(1, 2, 3) * 5000 for _ in range(8)]
-    with plangym_like.make(Letter) as alone, plangym_like.make(
-        Letter, n_workers=2, step_timeout=5.0
-    ) as env:
+    with (
+        plangym_like.make(Letter) as alone,
+        plangym_like.make(Letter, n_workers=2, step_timeout=5.0) as env,
+    ):
         state = alone.reset(seed=1).state
         env.set_state(state)
         sending(env)

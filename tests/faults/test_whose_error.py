@@ -1,4 +1,4 @@
-"""What a row raises is that row's error, of whatever type; and what a worker meets, the worker's."""
+"""What a row raises is that row's error, whatever its type, and never taken for its worker's."""
 
 from __future__ import annotations
 
@@ -149,7 +149,7 @@ def test_an_environment_whose_own_process_dies() -> None:
 class NarrowEnv(CounterEnv):
     """A counter whose states are tried in a worker before they are used here."""
 
-    class simulator_class(CounterSimulator):  # noqa: N801
+    class simulator_class(CounterSimulator):
         """The same counter."""
 
         checksum = True
@@ -306,7 +306,7 @@ def test_an_info_that_cannot_travel(action: int, count: int) -> None:
         for row in {0, count // 2, count - 1}:
             actions = np.arange(count)
             actions[row] = action
-            with pytest.raises(Exception) as caught:  # noqa: PT011
+            with pytest.raises(Exception) as caught:
                 env.step_batch(actions, state)
             masked = env.step_batch(actions, state, on_error="mask")
             assert list(masked.infos.errors) == [row]
