@@ -211,7 +211,7 @@ def distinct(state_format: StateFormat, rows: Row) -> tuple[NDArray[Any], NDArra
     return first, which
 
 
-def moved(error: BaseException, start: int, count: int, *, of_row: bool) -> BaseException:
+def moved(error: BaseException, start: int, count: int, *, of_row: bool = False) -> BaseException:
     """Return `error`, which counts rows from a chunk's start, counting from the batch's instead.
 
     `of_row`: the row raised it, so that what it says is about something else.
