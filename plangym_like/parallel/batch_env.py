@@ -152,6 +152,7 @@ class BatchEnv:
                 self.tally.begin(inputs.count)
                 run = partial(self._run_here, inputs, steps, states, observations, masked)
                 return run() if blocking else BatchFuture.of(run)
+            self._drop_unwanted()
             begun, alone = time.perf_counter(), not self._flights
             flight = Flight(
                 self,
@@ -193,7 +194,6 @@ class BatchEnv:
 
     def _launch(self, flight: Flight) -> bool:
         """Send `flight` to the lanes that are free."""
-        self._drop_unwanted()
         self.pool.prepare()
         flight.launch()
         return False
@@ -203,6 +203,7 @@ class BatchEnv:
         for flight in tuple(self._flights):
             if flight.dropped:
                 flight.cancel(CancelledError("nobody can ask for this batch any more"))
+        self.pool.release()
 
     def drive(self, flight: Flight, until: float = math.inf) -> bool:
         """See to all batches until `flight` is over; return whether that was by the time `until`.

@@ -31,7 +31,7 @@ class Hearing:
     Parameters
     ----------
     house : LanePool
-        Owns lanes and statistics.
+        Owns lanes and statistics; held weakly, as lanes hold the schedule whose rows they step.
     rows : Rows
         The batch.
     masked : bool
@@ -46,7 +46,6 @@ class Hearing:
     def __init__(self, house: LanePool, rows: Rows, *, masked: bool) -> None:
         self._house = house
         self._rows = rows
-        self._lanes: Sequence[WorkerLane] = house.lanes
         self._pending: deque[tuple[int, int]] = deque()
         self._suspects: deque[int] = deque()
         self._deaths: Counter[int] = Counter()
@@ -60,6 +59,10 @@ class Hearing:
         self._own = (0, 0)
         self._failure: tuple[int, Exception] | None = None
         self._careful = False
+
+    @property
+    def _lanes(self) -> Sequence[WorkerLane]:
+        return self._house.lanes
 
     def _held(self) -> list[WorkerLane]:
         """Return the lanes that step rows of this batch."""

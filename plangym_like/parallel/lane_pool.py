@@ -136,8 +136,6 @@ class LanePool:
                     self.bury(lane)
             elif lane.lost or owner.abandoned_at is not None:
                 self._free(lane, owner)
-        if self._leftover:
-            self._release()
 
     def _arrive(self, lane: WorkerLane) -> None:
         """Take note if the lane's environment stands by now, or will not."""
@@ -190,7 +188,10 @@ class LanePool:
         """Keep the memory of a batch that is given up until no lane writes to it any more."""
         self._leftover.append((memory, schedule))
 
-    def _release(self) -> None:
+    def release(self) -> None:
+        """Give back memory that no lane writes to any more."""
+        if not self._leftover:
+            return
         owners = [lane.owner for lane in self.lanes]
         for left in tuple(self._leftover):
             if left[1].abandoned_at is not None and left[1] not in owners:

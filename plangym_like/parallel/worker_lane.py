@@ -185,7 +185,7 @@ class WorkerLane:
 
     def leave(self) -> None:
         """Have done with a lane that has finished; what it says of its rows is heard later."""
-        self.unheard, self.job = (self.job, self.start), None
+        self.unheard, self.job, self._owner = (self.job, self.start), None, None
 
     def late_report(self, *, patient: bool) -> tuple[Report, int] | None:
         """Return what it still had to say, if it has said it, and of how many rows.
@@ -206,7 +206,7 @@ class WorkerLane:
 
     def report(self) -> Report:
         """Return what it says of its rows; raises what stepping them raised."""
-        promise, self.job = self.job, None
+        promise, self.job, self._owner = self.job, None, None
         try:
             report: Report = promise.call_safely()
         except (MemoryError, OSError):
@@ -217,7 +217,7 @@ class WorkerLane:
 
     def drop(self) -> None:
         """Forget its rows: it has answered for them, and nobody wants to know what."""
-        self.job = None
+        self.job = self._owner = None
 
     def idle_seconds(self) -> float:
         """Return for how long it has not moved on in its rows, or has not begun them."""
