@@ -258,6 +258,7 @@ class BatchEnv:
         """Note that `flight` is over."""
         if flight in self._flights:
             self._flights.remove(flight)
+        self.pool.release()
         for pool in self._pools.values():
             pool.forget(lambda number: any(number in lane.known for lane in self.lanes))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter, deque
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, cast
@@ -23,6 +24,8 @@ _SECOND_TRY_SECONDS, _SECOND_TRY_ROWS = 0.2, 10
 # How long a worker may take to begin its rows, beyond the time for one of them. One that takes
 # longer has been stopped, or has no core; to replace it costs a start.
 _BEGIN_SECONDS = 3.0
+# How long lanes are awaited that step rows above one that failed.
+_STOP_SECONDS = 0.1
 
 
 class Hearing:
@@ -58,6 +61,7 @@ class Hearing:
         self.errors: dict[int, Exception] = {}
         self._own = (0, 0)
         self._failure: tuple[int, Exception] | None = None
+        self._failed_at = 0.0
         self._careful = False
 
     @property
@@ -213,7 +217,7 @@ class Hearing:
     def _fail(self, row: int, error: Exception) -> None:
         """Note the failure of `row`; rows above it need no stepping any more."""
         if self._failure is None or row < self._failure[0]:
-            self._failure = (row, error)
+            self._failure, self._failed_at = (row, error), time.monotonic()
         last = self._failure[0]
         self._suspects = deque(row for row in self._suspects if row < last or row in self._outran)
         start, stop = self._own
@@ -226,13 +230,15 @@ class Hearing:
         """Return whether rows below the lowest failure are still on their way.
 
         Where the failure is a timeout, rows that hung once before are awaited as well, to be told
-        with it. Other lanes are left in their rows: those may take long.
+        with it. Else other lanes are awaited for a moment, as most stop soon.
         """
         assert self._failure is not None
         row = self._failure[0]
-        also = self._outran if row in self._hung else set()
+        hangs = row in self._hung
+        also = self._outran if hangs else set()
+        soon = not hangs and time.monotonic() - self._failed_at < _STOP_SECONDS
         return (
-            any(lane.done < row or lane.done in also for lane in self._held())
+            any(soon or lane.done < row or lane.done in also for lane in self._held())
             or any(start < row for start, _ in self._pending)
             or any(suspect < row or suspect in also for suspect in self._suspects)
         )
