@@ -6,6 +6,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from plangym_like.batch_future import BatchFuture
     from plangym_like.envs.any_env import AnyEnv
     from plangym_like.envs.atari import AtariEnv
     from plangym_like.envs.box2d import Box2DEnv
@@ -49,6 +50,7 @@ _PLACES = {
     "PickledEnv": "envs.pickled",
     "ReplayedEnv": "envs.replayed",
     "ToyTextEnv": "envs.toy_text",
+    "BatchFuture": "batch_future",
     "BatchEnv": "parallel.batch_env",
     "ExternalProcess": "parallel.external_process",
     "ParallelEnv": "parallel.parallel_env",
@@ -72,6 +74,7 @@ __all__ = [
     "AnyEnv",
     "AtariEnv",
     "BatchEnv",
+    "BatchFuture",
     "BatchInfo",
     "BatchStep",
     "BatchTransition",

@@ -19,6 +19,7 @@
     +-- ImpureEnvironmentError (RuntimeError)  a row gave two results
     +-- MissingExtraError (ImportError)    an optional dependency is not installed
     +-- ClosedError (RuntimeError)         use after close
+    +-- RowExitError (RuntimeError)        a row raised SystemExit, KeyboardInterrupt or the like
     +-- WorkerError (RuntimeError)         a child process
     |   +-- WorkerDiedError                it is gone
     |   +-- WorkerStartError               it keeps dying before it is ready
@@ -147,6 +148,14 @@ class MissingExtraError(PlangymError, ImportError):
 
 class ClosedError(PlangymError, RuntimeError):
     """The environment or process was used after it had been closed."""
+
+
+class RowExitError(PlangymError, RuntimeError):
+    """A row of a batch raised ``SystemExit``, ``KeyboardInterrupt`` or another such exception.
+
+    Raised as what they are, these would end the program. The original is the ``__cause__``; from a
+    worker, its traceback is.
+    """
 
 
 class WorkerError(PlangymError, RuntimeError):

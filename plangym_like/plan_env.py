@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import time
+from functools import partial
 from os import PathLike
 from typing import Any
 
@@ -12,7 +13,9 @@ from numpy.typing import NDArray
 
 from plangym_like import state_files
 from plangym_like.audit.audited_rows import Again
+from plangym_like.batch_future import BatchFuture
 from plangym_like.batches import Inputs, Rows, check_on_error
+from plangym_like.row_errors import raised_by_signal_handler, row_exit
 from plangym_like.standing_env import StandingEnv
 from plangym_like.states import HEADER_NBYTES, Row
 from plangym_like.transitions import BatchStep, BatchTransition, Rollout, Step, Transition
@@ -95,7 +98,8 @@ class PlanEnv(StandingEnv):
         seeds : int array ``(N,)``, optional
             Reseed each row's randomness before it steps.
         blocking : bool
-            ``False`` returns a promise: call it for the result.
+            ``False`` returns a `BatchFuture`, whose ``result()`` returns or raises what came of the
+            rows. Without workers the rows are stepped before this returns.
         on_error : {"raise", "mask"}
             What becomes of a row that raises, or that kills or hangs its worker. ``"raise"``: the
             lowest such row's error is raised. ``"mask"``: ``infos.failed`` ``(N,) bool`` says which
@@ -119,8 +123,8 @@ class PlanEnv(StandingEnv):
             given = self.get_state() if states is None else states
             inputs = self._layout.check(actions, given, dt, seeds)
             masked = check_on_error(on_error)
-            result = self._run_audited(inputs, masked, wanted, True)
-        return result if blocking else lambda timeout=None: result
+            run = partial(self._run_audited, inputs, masked, wanted, True)
+            return run() if blocking else BatchFuture.of(run)
 
     def rollout_batch(
         self,
@@ -151,8 +155,8 @@ class PlanEnv(StandingEnv):
             given = self.get_state() if states is None else states
             inputs = self._layout.check(actions, given, dt, seeds, horizon=True)
             masked = check_on_error(on_error)
-            result = self._run_audited(inputs, masked, True, return_observations)
-        return result if blocking else lambda timeout=None: result
+            run = partial(self._run_audited, inputs, masked, True, return_observations)
+            return run() if blocking else BatchFuture.of(run)
 
     def _run_audited(self, inputs: Inputs, masked: bool, states: bool, observations: bool) -> Any:
         sample = self.auditor.draw(inputs)
@@ -215,8 +219,13 @@ class PlanEnv(StandingEnv):
             else:
                 sim.step_rows(rows, start, stop)
         except BaseException as error:
-            error.add_note(f"(in row {int(rows.cursor[0])} of a batch of {rows.inputs.count})")
-            raise
+            note = f"(in row {int(rows.cursor[0])} of a batch of {rows.inputs.count})"
+            if isinstance(error, Exception) or raised_by_signal_handler(error):
+                error.add_note(note)
+                raise
+            exits = row_exit(error)
+            exits.add_note(note)
+            raise exits from error
         if fresh is not None:
             layout.format.seal(fresh)
 

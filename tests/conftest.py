@@ -84,6 +84,9 @@ class _AlwaysSend:
     def send(self, count: int, steps: int) -> bool:
         return True
 
+    def cheap(self, count: int, steps: int) -> bool:
+        return False
+
     def note(self, count: int, steps: int, *, seconds: float, sent: bool) -> None:
         pass
 

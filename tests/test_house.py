@@ -20,6 +20,8 @@ GROUND = {
     "errors",
     "fork_safety",
     "memory_limits",
+    "row_errors",
+    "batch_future",
     "transitions",
     "states",
     "state_files",

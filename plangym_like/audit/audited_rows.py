@@ -7,12 +7,14 @@ import copy
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from plangym_like import spaces
+from plangym_like.batch_future import BatchFuture
 from plangym_like.batches import Inputs
 from plangym_like.errors import WorkerError
 from plangym_like.snapshots.differences import difference, object_difference, without_clock
@@ -22,6 +24,8 @@ from plangym_like.transitions import BatchTransition, Transition
 if TYPE_CHECKING:
     from plangym_like.audit.auditor import Auditor
 
+# Rows that are compared before an audit looks at the clock.
+_PART = 64
 _AGAIN = "was stepped a second time"
 _SAVED = "was continued with and without saving and restoring its state in between"
 _INCOMPLETE = "Its state row does not hold everything that the next step depends on."
@@ -61,11 +65,12 @@ class AuditedRows:
         self._inputs = inputs
         self._begun = time.perf_counter()
 
-    def audited(self, result: Any, again: Again, *, blocking: bool = True) -> Any:
-        """Return `result`, or a promise of it, once it is compared; see `compare`."""
-        if not blocking:
-            return AuditedPromise(self, result, again)
-        self.compare(result, again)
+    def audited(self, result: Any, again: Again) -> Any:
+        """Return a batch's result, or its future, once it is compared; see `compare`."""
+        if isinstance(result, BatchFuture):
+            result.check(partial(self.compare, again=again))
+        else:
+            self.compare(result, again)
         return result
 
     def compare(self, result: Any, again: Again, seconds: float | None = None) -> None:
@@ -88,13 +93,16 @@ class AuditedRows:
         begun = time.perf_counter()
         done = [place for place, row in enumerate(self._rows) if row not in result.infos.errors]
         order = np.array(done[::-1], np.intp)
-        if len(order):
-            if (earlier := self._auditor.earlier(self._inputs)) is not None:
-                with contextlib.suppress(Exception):
-                    again(earlier)
-            self._compare(result, again, copy_rows(self._inputs, order), self._rows[order])
+        if len(order) and (earlier := self._auditor.earlier(self._inputs)) is not None:
+            with contextlib.suppress(Exception):
+                again(earlier)
+        compared, taken = 0, 0.0
+        while compared < len(order) and not self._auditor.is_out_of_time(taken):
+            part = order[compared : compared + _PART]
+            self._compare(result, again, copy_rows(self._inputs, part), self._rows[part])
+            compared, taken = compared + len(part), time.perf_counter() - begun
         each = (begun - self._begun if seconds is None else seconds) / self._count
-        self._auditor.note(len(self._rows), len(order), each, time.perf_counter() - begun)
+        self._auditor.note(len(self._rows), compared, each, taken)
 
     def compare_step(self, result: Transition, again: Again, seconds: float) -> None:
         """Compare a single step with the same row of a batch, and that as `compare` does."""
@@ -187,23 +195,6 @@ class AuditedRows:
             if found is not None:
                 return found
         return None
-
-
-class AuditedPromise:
-    """The promise of a batch, some rows of which are audited before its result is returned."""
-
-    def __init__(self, rows: AuditedRows, promise: Callable[..., Any], again: Again) -> None:
-        self._rows: AuditedRows | None = rows
-        self._promise = promise
-        self._again = again
-
-    def __call__(self, timeout: float | None = None) -> Any:
-        """Return the result, as the promise does."""
-        result = self._promise(timeout)
-        rows, self._rows = self._rows, None
-        if rows is not None:
-            rows.compare(result, self._again)
-        return result
 
 
 def copy_rows(inputs: Inputs, rows: NDArray[np.intp]) -> Inputs:

@@ -22,8 +22,11 @@ EVERY = 500
 # Rows of a new environment that are all audited, from its first batch on. After N rows, one in
 # N / _FADING is, until that is one in `every`: what goes wrong late is mostly found early, too.
 _FIRST, _FADING = 256, 64
-# At most this part of the time is spent on audits after that (`benchmarks/audit_cost.py`).
-_SHARE = 0.004
+# At most this part of the time is spent on audits in the long run (`benchmarks/audit_cost.py`), and
+# before that: audits of environments whose histories are replayed may cost much more than rows.
+_SHARE, _EARLY_SHARE = 0.004, 0.1
+# Seconds of audits that are free of that, and that one audit may take before it is cut short.
+FREE_SECONDS = 0.5
 # Rows of one audit at most.
 _MOST = 64
 
@@ -45,7 +48,7 @@ class Auditor:
     mode : {"raise", "warn", "off"}
         What happens when results differ.
     every : int
-        One row in so many is audited in the long run.
+        One row in so many is audited in the long run; 1 audits all, whatever that costs.
     stats : Stats
         Counts ``rows_audited``.
     wrappers : sequence of str
@@ -77,6 +80,7 @@ class Auditor:
         self._first = _FIRST
         self._seen, self._gap = 0.0, 1.0  # one row in `_gap` is audited
         self._seconds = np.inf  # of the cheapest audit so far
+        self._spent = 0.0
         # Rows until the next audit, and what that was once the last one was over.
         self._left = self._pause = 0.0 if layout.exact and mode != "off" else np.inf
         self._audits = 0
@@ -110,6 +114,10 @@ class Auditor:
         found, self._earlier = self._earlier, copy_rows(inputs, np.array([inputs.count - 1]))
         return found
 
+    def is_out_of_time(self, seconds: float) -> bool:
+        """Return whether an audit that has taken so long is to leave the rest of its rows."""
+        return seconds > FREE_SECONDS and self._every > 1
+
     @property
     def continues(self) -> bool:
         """Whether this audit also checks that saving a state changes nothing; later, one in two."""
@@ -127,10 +135,13 @@ class Auditor:
         self._seen += self._pause - self._left
         self._first = max(0, self._first - rows)
         self._seconds = min(self._seconds, seconds)
+        self._spent += seconds
         self._gap = min(self._every, max(1.0, self._seen / _FADING))
         self._pause = 0.0 if self._first else self._gap
         if self._gap == self._every > 1:
             self._pause = max(self._gap, self._seconds / (_SHARE * max(each, 1e-9)))
+        elif self._spent > FREE_SECONDS and self._every > 1:
+            self._pause = max(self._pause, seconds / (_EARLY_SHARE * max(each, 1e-9)))
         self._left = self._pause
 
     def state_difference(self, one: Row, other: Row) -> tuple[str, str] | None:

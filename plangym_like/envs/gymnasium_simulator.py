@@ -165,15 +165,19 @@ class GymnasiumSimulator(Simulator):
             note = trial.run()
         except SnapshotError as error:
             if self.exactness == "exact":
+                with contextlib.suppress(Exception):
+                    self._end_trial(original, fresh)
                 raise
             note = str(error)
-        finally:
-            self.write(original)
-            self._fresh = fresh
-            self.renew()
+        self._end_trial(original, fresh)
         if note:
             self.exactness = "approximate"
             self.exactness_note = "; ".join(filter(None, [self.exactness_note, note]))
+
+    def _end_trial(self, original: Row, fresh: Callable[[], None] | None) -> None:
+        self.write(original)
+        self._fresh = fresh
+        self.renew()
 
     def _second_copy(self) -> Self | None:
         """Return a simulator made with the same arguments, or ``None`` if there can be only one."""

@@ -137,12 +137,13 @@ class ReplayedSimulator(GymnasiumSimulator):
         self._stage.prefixes.shared = any(
             type(wrapper) not in (*TRANSPARENT, TimeLimit) for wrapper in chain(self.env)
         )
-        self.env.reset(seed=0)
+        # Another episode than that of the trial, which is to be played by copies that are new.
+        self.env.reset(seed=1)
         if self.tried:
             _refuse_addresses(self._stage.env)
         begun = len(self._stage.history)
         space = copy.deepcopy(self.env.action_space)
-        space.seed(0)
+        space.seed(1)
         with contextlib.suppress(Exception):
             for _ in range(_SAMPLE):
                 self.env.step(space.sample())

@@ -2,28 +2,28 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Sequence
+from concurrent.futures import CancelledError
 from functools import partial
 from typing import Any, Self
 
 from plangym_like import spaces
 from plangym_like.audit.auditor import EVERY, Auditor, check_audit
+from plangym_like.batch_future import BatchFuture
 from plangym_like.batches import Inputs, Layout, check_on_error, steps_of
-from plangym_like.errors import ClosedError, InputError, WorkerDiedError
+from plangym_like.errors import ClosedError, InputError, WorkerTimeoutError
 from plangym_like.fork_safety import forget_after_fork
-from plangym_like.parallel.batch_memory import BatchMemory
 from plangym_like.parallel.costs import Costs
 from plangym_like.parallel.external_process import ExternalProcess
 from plangym_like.parallel.flight import Flight
-from plangym_like.parallel.lane import CONTROL_WORDS, Report
-from plangym_like.parallel.mortality import Mortality
+from plangym_like.parallel.lane_pool import LanePool
 from plangym_like.parallel.placement import REGIONS, common_layout
-from plangym_like.parallel.shared_memory import BlockPool, SharedBlock
-from plangym_like.parallel.watch import Watch
+from plangym_like.parallel.promise import Promise
+from plangym_like.parallel.shared_memory import BlockPool
 from plangym_like.parallel.worker_audit import auditor_of
-from plangym_like.parallel.worker_lane import WorkerLane
 from plangym_like.plan_env import PlanEnv
 from plangym_like.states import Row
 from plangym_like.stats import Stats
@@ -47,6 +47,9 @@ class BatchEnv:
         Seconds that one row may take before its worker is replaced.
     audit : {"raise", "warn", "off"}
         What happens when a row that is stepped a second time gives another result (see `make`).
+    start_timeout : float, optional
+        Seconds that a worker may take to make its environment before it is replaced. Left out: 60
+        with `step_timeout`, else no limit.
 
     Raises
     ------
@@ -63,35 +66,29 @@ class BatchEnv:
         layout: Layout | None = None,
         step_timeout: float | None = None,
         audit: str = "raise",
+        start_timeout: float | None = None,
     ) -> None:
         check_audit(audit, EVERY)
         self._audit = audit
         self._auditor: Auditor | None = None
         self._envs = list(envs)
         self.blocking = blocking
-        self.step_timeout = step_timeout
-        self.tally = Stats()
-        self.seconds_per_row = 0.0
         self._costs = Costs()
         self._caller = caller
         if not self._envs and caller is None:
             raise InputError("a BatchEnv needs at least one ExternalProcess")
-        self.layout = (
-            layout if layout is not None else common_layout([env.layout for env in self._envs])
-        )
-        self._control = SharedBlock(8 * CONTROL_WORDS * max(1, len(self._envs)))
+        self.pool = LanePool(self._envs, step_timeout, start_timeout)
+        self.lanes, self.tally = self.pool.lanes, self.pool.tally
+        if layout is None:
+            for env in self._envs:
+                env.wait_ready(self.pool.start_timeout)
+            layout = common_layout([env.layout for env in self._envs])
+        self.layout = layout
         self._pools = {region: BlockPool() for region in REGIONS}
-        self.lanes = [
-            WorkerLane(process, index, self._control) for index, process in enumerate(self._envs)
-        ]
-        self._watch = Watch(self.lanes)
         self.lock = threading.RLock()
-        self._flight: Flight | None = None
-        self._leftover: list[BatchMemory] = []
+        self._flights: list[Flight] = []
         self._state: Row | None = None
-        self._closed = self._start_over = False
-        self.mortality = Mortality()
-        self.slowest_row = 0.0
+        self._closed = False
         self._closed_because = "this BatchEnv has been closed"
         forget_after_fork(self)
 
@@ -138,7 +135,7 @@ class BatchEnv:
         if sample is None:
             return result
         again = partial(run, states=True, blocking=True, masked=True, audit=True)
-        return sample.audited(result, again, blocking=blocking)
+        return sample.audited(result, again)
 
     def _own_auditor(self) -> Auditor:
         if self._caller is not None:
@@ -158,27 +155,29 @@ class BatchEnv:
         pools: dict[str, BlockPool] | None = None,
         audit: bool = False,
     ) -> Any:
-        """Step checked inputs; return their result, or a promise of it.
+        """Step checked inputs; return their result, or its future.
 
         Checksums that have not been looked at are, before anything is sent or stepped; but where
         rows take long, each lane's first ones are on their way while those of others are looked at.
+
+        Several batches may be on their way. A lane that is free takes rows of the oldest first.
 
         `masked`: rows that fail are told in the result instead of raised. `pools`: whose memory.
         `audit`: these rows are not counted in `stats`.
         """
         with self.lock:
             self.ensure_open()
-            if self._flight is not None:
-                self._flight.settle()
             steps = steps_of(inputs)
-            if self._stays_here(inputs.count, steps):
+            if not blocking or self._stays_here(inputs.count, steps):
                 self.layout.verify(inputs)
+                inputs.verified = True
+            if self._stays_here(inputs.count, steps, blocking=blocking):
                 if not audit:
                     self.tally.begin(inputs.count)
-                result = self._run_here(inputs, steps, states, observations, masked)
-                return result if blocking else lambda timeout=None: result
-            self._settle()
-            begun, complete = time.perf_counter(), all(lane.ready for lane in self.lanes)
+                run = partial(self._run_here, inputs, steps, states, observations, masked)
+                return run() if blocking else BatchFuture.of(run)
+            self._drop_unwanted()
+            begun, alone = time.perf_counter(), not self._flights
             flight = Flight(
                 self,
                 self._pools if pools is None else pools,
@@ -189,26 +188,71 @@ class BatchEnv:
                 here=blocking,
                 masked=masked,
             )
-            self._flight = flight
-            if not audit:
+            # From here on, a batch whose future is gone is given up, whatever interrupts this.
+            future = flight.future(self)
+            self._flights.append(flight)
+            flight.attempt(partial(self._launch, flight))
+            if not flight.landed and not audit:
                 self.tally.begin(inputs.count)
+            complete = alone and all(lane.ready for lane in self.lanes)
+            del flight  # an error's traceback holds this frame
             if not blocking:
-                return partial(_land, self, flight)
+                return future
             try:
-                result = flight.land()
+                result = future.result()
             finally:
-                del flight  # an error's traceback holds this frame
-            seconds = time.perf_counter() - begun
+                del future
             if complete:  # else it was stepped here after all
+                seconds = time.perf_counter() - begun
                 self._costs.note(inputs.count, steps, seconds=seconds, sent=True)
             return result
 
-    def _stays_here(self, count: int, steps: int) -> bool:
+    def _stays_here(self, count: int, steps: int, *, blocking: bool = True) -> bool:
         if self._caller is None:
             return count == 0
-        if count < 2 or not self.lanes:
+        if not self.lanes or not count:
             return True
-        return not self._costs.send(count, steps)
+        if not blocking:  # no trials: this must not take long
+            return self._costs.cheap(count, steps)
+        return count < 2 or not self._costs.send(count, steps)
+
+    def _launch(self, flight: Flight) -> bool:
+        """Send `flight` to the lanes that are free."""
+        self.pool.prepare()
+        flight.launch()
+        return False
+
+    def _drop_unwanted(self) -> None:
+        """Give up batches whose result nobody can ask for any more."""
+        for flight in tuple(self._flights):
+            if flight.dropped:
+                flight.cancel(CancelledError("nobody can ask for this batch any more"))
+        self.pool.release()
+
+    def drive(self, flight: Flight, until: float = math.inf) -> bool:
+        """See to all batches until `flight` is over; return whether that was by the time `until`.
+
+        A time in the past only looks, and steps nothing here.
+        """
+        here = until > time.monotonic()
+        while True:
+            self.ensure_open()  # another thread may close it meanwhile
+            if here:
+                flight.step_own()
+            self._drop_unwanted()
+            self.pool.tend()
+            for each in tuple(self._flights):
+                if each is flight:
+                    if each.advance(here=here):
+                        return True
+                else:
+                    each.attempt(partial(each.advance, here=False), for_another=True)
+            left = until - time.monotonic()
+            if left <= 0:
+                return False
+            if not flight.has_own_rows:
+                schedule = flight.schedule
+                self.pool.wait(min(left, schedule.nap()), schedule.watched())
 
     def _run_here(
         self, inputs: Inputs, steps: int, states: bool, observations: bool, masked: bool
@@ -224,110 +268,23 @@ class BatchEnv:
             self._costs.note(inputs.count, steps, seconds=seconds, sent=False)
         return self.layout.result(rows, errors)
 
-    def wait(self, seconds: float, *, watch: bool = False) -> None:
-        """Sleep until a worker says something or dies, or `seconds` have passed.
-
-        `watch`: or until one is seen to have finished its rows.
-        """
-        self.tally.seconds_waiting += self._watch.wait(seconds, finished=watch)
-        for lane in self.lanes:
-            lane.process.drain()
-
-    def hear_late(self, *, patient: bool = False) -> None:
-        """Hear what lanes still had to say when a batch was seen to be done; `patient`: wait."""
-        for lane in self.lanes:
-            if (said := lane.late_report(patient=patient)) is not None:
-                self.note_rows_done(*said)
-
-    def note_rows_done(self, report: Report, count: int) -> None:
-        """Learn from a lane that has done `count` rows."""
-        if not count:
-            return
-        self.mortality.note_rows_done()
-        self.tally.seconds_on_lanes += report.seconds
-        if report.phases:
-            self.tally.note_phases(report.phases)
-        self.slowest_row = max(self.slowest_row * 0.9, report.seconds / count)
-
     @property
     def stats(self) -> Stats:
         """What has happened so far."""
         if self.lock.acquire(blocking=False):  # else a batch is on its way, in another thread
             try:
-                self.hear_late(patient=True)
+                self.pool.hear_late(patient=True)
             finally:
                 self.lock.release()
         return self.tally
 
-    def bury(self, lane: WorkerLane, *, stray: bool = True) -> None:
-        """Give a lane whose worker died a fresh process; `stray`: it was in no row."""
-        self.tally.deaths += 1
-        if stray:
-            self.mortality.note_stray()
-        self.restart(lane)
-
-    def restart(self, lane: WorkerLane) -> None:
-        """Give the lane a fresh process."""
-        lane.restart()
-        self.tally.restarts += 1
-
-    def arrive(self, lane: WorkerLane) -> None:
-        """Take note if the lane's environment stands by now.
-
-        Raises
-        ------
-        WorkerStartError
-            Processes die again and again before that, and none comes up in between.
-        Exception
-            What the environment's constructor raised.
-        """
-        try:
-            if lane.arrive():
-                self.mortality.note_start()
-        except WorkerDiedError as error:
-            # It may be due to chance.
-            self.bury(lane)
-            self.mortality.note_failed_start(error, len(self.lanes))
-        except Exception:
-            # The others have the same constructor; what they say of it later is no news.
-            self._start_over = True
-            raise
-
-    def _settle(self) -> None:
-        """Let lanes that were abandoned in a batch come to rest, and see to those that died."""
-        abandoned = [lane for lane in self.lanes if lane.busy]
-        while any(lane.busy and not lane.lost for lane in self.lanes):
-            for lane in self.lanes:
-                if lane.busy and lane.job.done():
-                    lane.job = None
-                elif lane.busy and self.step_timeout is not None:
-                    if lane.idle_seconds() > self.step_timeout:
-                        self.restart(lane)
-            if any(lane.busy and not lane.lost for lane in self.lanes):
-                self.wait(0.05)
-        start_over, self._start_over = self._start_over, False
-        for lane in self.lanes:
-            if lane.lost or (start_over and not lane.ready):
-                self.restart(lane)
-            self.arrive(lane)
-            if not lane.process.is_alive():
-                self.bury(lane, stray=lane not in abandoned)
-        while self._leftover:
-            self._leftover.pop().release()
-
     def landed(self, flight: Flight) -> None:
         """Note that `flight` is over."""
-        if self._flight is flight:
-            self._flight = None
+        if flight in self._flights:
+            self._flights.remove(flight)
+        self.pool.release()
         for pool in self._pools.values():
             pool.forget(lambda number: any(number in lane.known for lane in self.lanes))
-
-    def leave(self, memory: BatchMemory) -> None:
-        """Keep the memory of an abandoned batch until no lane writes to it any more."""
-        if any(lane.busy or lane.lost for lane in self.lanes):
-            self._leftover.append(memory)
-        else:
-            memory.release()
 
     # The environments' own state
 
@@ -338,8 +295,22 @@ class BatchEnv:
 
     def _common_state(self) -> Row:
         if self._state is None:
-            self._state = self._envs[0].call("get_state")()
+            self._state = self._answer(0, self._envs[0].call("get_state"))
         return self._state
+
+    def _answer(self, index: int, promise: Promise) -> Any:
+        """Return what the environment `index` answers, as long as it may take to start as well."""
+        try:
+            return promise.call_safely(self.pool.start_timeout)
+        except TimeoutError as error:
+            if promise.settled:
+                raise
+            pid = self._envs[index].pid
+            self.pool.restart(self.lanes[index])
+            raise WorkerTimeoutError(
+                f"the environment {index} (pid {pid}) did not answer within start_timeout="
+                f"{self.pool.start_timeout:g} seconds; its worker was replaced"
+            ) from error
 
     def reset(self, indices: Sequence[int] | None = None, return_states: bool = True) -> Any:
         """Reset environments; returns ``(states, obs, infos)``, or ``(obs, infos)``.
@@ -352,7 +323,8 @@ class BatchEnv:
             self.ensure_open()
             chosen = self._envs if indices is None else [self._envs[index] for index in indices]
             promises = [env.reset(blocking=False, return_states=True) for env in chosen]
-            results = [promise() for promise in promises]
+            numbers = [self._envs.index(env) for env in chosen]
+            results = [self._answer(*asked) for asked in zip(numbers, promises, strict=True)]
             obs = spaces.empty(self.observation_space, (len(results),))
             for index, result in enumerate(results):
                 spaces.put(self.observation_space, obs, index, result.obs)
@@ -374,19 +346,10 @@ class BatchEnv:
         if self._closed:
             return
         self._closed = True
-        self._flight = None
-        until = time.monotonic() + _CLOSE_SECONDS
-        for lane in self.lanes:
-            if lane.busy:
-                lane.end_at(0)
-        # Those that can say goodbye do so, before others have used up the time.
-        for lane in sorted(self.lanes, key=lambda lane: lane.busy or not lane.ready):
-            lane.process.close(max(0.0, until - time.monotonic()))
-        while self._leftover:
-            self._leftover.pop().release()
+        self._flights.clear()
+        self.pool.close(_CLOSE_SECONDS)
         for pool in self._pools.values():
             pool.close()
-        self._control.close()
 
     def __enter__(self) -> Self:
         return self
@@ -407,11 +370,3 @@ class BatchEnv:
             "this BatchEnv belongs to the process that this one was forked from; make or clone "
             "another one here"
         )
-
-
-def _land(house: BatchEnv, flight: Flight, timeout: float | None = None) -> Any:
-    """Land a flight whose house lives at least until then."""
-    try:
-        return flight.land(timeout)
-    finally:
-        del flight

@@ -17,8 +17,7 @@ from plangym_like.parallel.channel import outgoing
 from plangym_like.parallel.interrupts import hold
 from plangym_like.parallel.line import Line
 from plangym_like.parallel.messages import CLOSE, EXCEPTION
-from plangym_like.parallel.promise import Promise
-from plangym_like.parallel.remote_errors import unpack_exception
+from plangym_like.parallel.promise import Outcome, Promise
 from plangym_like.parallel.start_methods import Launched
 
 logger = logging.getLogger("plangym_like")
@@ -58,7 +57,7 @@ class Connection:
         self._num_followers = 0
         self._stillborn: memoryview | None = None
         self._parting: MakeError | None = None
-        self._end: MakeError | None = None
+        self._end: Outcome | None = None
         self._killed = False
         self._flushing = self._receives = False
         self._finalizer = weakref.finalize(self, self._line.release, self._pending)
@@ -72,8 +71,13 @@ class Connection:
         self._changed = threading.Condition()
 
     @property
-    def end(self) -> MakeError | None:
-        """What makes the error that tells how the connection ended, or ``None`` while it is up."""
+    def unsent(self) -> bool:
+        """Whether some of a request has not been taken by the kernel yet."""
+        return self._end is None and self._channel.unsent
+
+    @property
+    def end(self) -> Outcome | None:
+        """What promises are settled with since the connection ended, ``None`` while it is up."""
         return self._end
 
     def _has_ended(self) -> bool:
@@ -260,7 +264,7 @@ class Connection:
         if self._parting is not None:
             self._finish(self._parting)
         elif stillborn is not None:
-            self._finish(lambda: unpack_exception(stillborn))
+            self._finish((EXCEPTION, stillborn))
         else:
             if self._killed:
                 how = "it was killed on request"
@@ -275,7 +279,7 @@ class Connection:
             advice = "; what it was asked is lost, restart() brings up a fresh one"
             self._finish(lambda: WorkerDiedError(message + advice, pid, exitcode))
 
-    def _finish(self, end: MakeError) -> None:
+    def _finish(self, end: Outcome) -> None:
         self._end = end
         for reference in list(self._pending.values()):
             promise = reference()

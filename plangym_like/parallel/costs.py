@@ -4,7 +4,7 @@ from __future__ import annotations
 
 # Waking a process through a socket and hearing from it costs some 100 to 200 us. What is done
 # here in a small multiple of that is never worth sending.
-_CHEAP_SECONDS = 4e-4
+_CHEAP_SECONDS, _MESSAGE_SECONDS = 4e-4, 2e-4
 # A batch of unknown cost is tried here first, unless it would seem to take as long as this. What
 # seems so may be far off: a first batch also pays for what is done only once.
 _LONG_SECONDS = 2.0
@@ -91,6 +91,9 @@ class Costs:
     ...     costs.note(256, 1, seconds=0.03, sent=False)
     >>> costs.send(256, 1), costs.send(2, 1)
     (True, False)
+    >>> costs.note(1, 1, seconds=2e-5, sent=False)
+    >>> costs.cheap(2, 1), costs.cheap(256, 1)
+    (True, False)
     """
 
     def __init__(self) -> None:
@@ -108,6 +111,10 @@ class Costs:
         if ways is None or not ways.sent.known:
             return True
         return ways.choose() is ways.sent
+
+    def cheap(self, count: int, steps: int) -> bool:
+        """Return whether such a batch is known to take less here than a message to a process."""
+        return 0.0 < self._bound((count.bit_length(), steps.bit_length())) < _MESSAGE_SECONDS
 
     def note(self, count: int, steps: int, *, seconds: float, sent: bool) -> None:
         """Remember what a batch took."""

@@ -120,13 +120,21 @@ class ExternalProcess:
         """Have the object's method `name` called, and return the promise of its result."""
         return self._usable().request(CALL, dumps((name, args, kwargs)))
 
-    def apply(self, fn: Callable[..., Any], /, *args: Any, fds: Sequence[int] = ()) -> Promise:
+    def apply(
+        self,
+        fn: Callable[..., Any],
+        /,
+        *args: Any,
+        fds: Sequence[int] = (),
+        patient: bool = False,
+    ) -> Promise:
         """Have ``fn(object, *args)`` called in the process, and return the promise of its result.
 
         Where `fds` are given, copies of these open file descriptors travel along and it is
-        ``fn(object, *args, fds=[...])``, which then owns them.
+        ``fn(object, *args, fds=[...])``, which then owns them. With `patient`, this never waits
+        for a process that does not read: the rest of the request is sent by `drain` and by waiting.
         """
-        return self._usable().request(CALL, dumps((fn, args, {})), fds)
+        return self._usable().request(CALL, dumps((fn, args, {})), fds, patient=patient)
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):
@@ -212,6 +220,11 @@ class ExternalProcess:
     def fileno(self) -> int:
         """Return the data socket's descriptor, or -1 when the connection has ended."""
         return self._connection.fileno()
+
+    @property
+    def unsent(self) -> bool:
+        """Whether some of a request is still to be sent."""
+        return self._connection.unsent
 
     def drain(self) -> None:
         """Take in every reply that is there, and the process's end if it has come; never blocks.

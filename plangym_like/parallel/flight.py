@@ -81,18 +81,40 @@ class Flight(Landing):
         if caller is not None:
             step_here = partial(caller.run_rows_apart if masked else caller.run_rows, self._rows)
         send = partial(Flight._send, weakref.proxy(self))
-        self._schedule = Schedule(self._house, self._rows, send, step_here, masked=masked)
+        lanes = weakref.proxy(house.pool)
+        self._schedule = Schedule(
+            lanes, self._rows, send, step_here, masked=masked, exact=house.layout.exact
+        )
         self._owed: list[tuple[WorkerLane, int, int]] = []
         self._supplied, self._first = 0, self._first_rows()
-        try:
-            if not self._first:
-                self._verify_all()
-            self._copy_inputs()
-            self._schedule.launch(here=here)
-            self._supply_rest()
-        except BaseException:
-            self._abandon()
-            raise
+
+    def launch(self) -> None:
+        """Send lanes their rows.
+
+        Raises
+        ------
+        StateFormatError
+            A checksum does not match.
+        """
+        if not self._first:
+            self._verify_all()
+        self._copy_inputs()
+        self._schedule.launch(here=self._here)
+        self._supply_rest()
+
+    def step_own(self) -> None:
+        """Step rows here, for as long as other lanes may be left alone."""
+        self._schedule.step_own()
+
+    @property
+    def has_own_rows(self) -> bool:
+        """Whether this process has rows to step."""
+        return self._schedule.has_own_rows
+
+    @property
+    def schedule(self) -> Schedule:
+        """How its rows are dealt out."""
+        return self._schedule
 
     def _copy_inputs(self) -> None:
         """Copy what every lane reads; rows' own states may follow with the rows."""
@@ -116,10 +138,10 @@ class Flight(Landing):
         """
         house, inputs = self._house, self._inputs
         shared = len(inputs.states) == 1 or not self._here
-        if inputs.verified or shared or not house.seconds_per_row:
+        if inputs.verified or shared or not house.pool.seconds_per_row:
             return 0
         seconds = max(_SUPPLY_SECONDS, inputs.states.nbytes / _SUPPLIED_PER_SECOND)
-        rows = math.ceil(seconds / house.seconds_per_row)
+        rows = math.ceil(seconds / house.pool.seconds_per_row)
         return rows if 2 * rows * (len(house.lanes) + 1) < inputs.count else 0
 
     def _supply(self, start: int, stop: int) -> None:
@@ -163,15 +185,16 @@ class Flight(Landing):
             masked=self._masked,
             actions=actions,
         )
-        lane.send(make_job, list(blocks.values()), start, now, most)
+        lane.send(self._schedule, make_job, list(blocks.values()), start, now, most)
 
-    def _bring_in(self, until: float) -> bool:
-        if not self._schedule.finish(until):
+    def advance(self, *, here: bool) -> bool:
+        """Hear from lanes and deal out more rows, without waiting; return whether it is over."""
+        if not self._schedule.advance(here=here):
             return False
-        self._error = self._schedule.failure
-        if self._error is None:
+        self.error = self._schedule.failure
+        if self.error is None:
             self._rows.inputs = self._inputs
-            self._result = self._house.layout.result(self._own_rows(), self._schedule.errors)
+            self.result = self._house.layout.result(self._own_rows(), self._schedule.errors)
             self._memory.release()
         else:
             self._abandon()
@@ -183,8 +206,8 @@ class Flight(Landing):
 
     def _abandon(self) -> None:
         """Stop the lanes; the memory waits until they have stopped."""
+        self._house.pool.leave(self._memory, self._schedule)
         self._schedule.abandon()
-        self._house.leave(self._memory)
 
     def _own_rows(self) -> Rows:
         """Return the rows with everything that is not lent copied to ordinary memory."""

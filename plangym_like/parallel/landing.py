@@ -5,46 +5,60 @@ from __future__ import annotations
 import abc
 import math
 import time
-from contextlib import AbstractContextManager
+import weakref
+from collections.abc import Callable
 from typing import Any, Protocol
 
+from plangym_like.batch_future import BatchFuture
 from plangym_like.errors import ClosedError
+from plangym_like.parallel.interrupts import hold
+from plangym_like.row_errors import raised_by_signal_handler
 
 
 class House(Protocol):
     """Whose lanes step the batch."""
 
     @property
-    def lock(self) -> AbstractContextManager[Any]:
-        """Held by the thread that sees to the batch."""
+    def lock(self) -> Any:
+        """A re-entrant lock, held by the thread that sees to batches."""
 
     def ensure_open(self) -> None:
         """Raise `ClosedError` if it has been closed."""
+
+    def drive(self, flight: Any, until: float) -> bool:
+        """See to all batches until `flight` is over; return whether that was by the time `until`.
+
+        A time in the past only looks, and steps nothing in this process.
+        """
 
     def landed(self, flight: Any) -> None:
         """Hear that the batch is at its end."""
 
 
 class Landing(abc.ABC):
-    """A batch as those see it who wait for its result.
+    """A batch that is being stepped, as those see it who wait for its result.
 
     Parameters
     ----------
     house : House
     count : int
         Its rows.
+
+    Attributes
+    ----------
+    result, error
+        What came of it.
+    landed : bool
+        Whether it is over.
     """
 
     def __init__(self, house: House, count: int) -> None:
         self._landing_at = house
-        self._count = count
-        self._result: Any = None
-        self._error: BaseException | None = None
-        self._landed = False
-
-    @abc.abstractmethod
-    def _bring_in(self, until: float) -> bool:
-        """Set the result, or what stepping the rows raised; return whether it came to that."""
+        self.count = count
+        self.result: Any = None
+        self.error: BaseException | None = None
+        self.landed = False
+        self._future: weakref.ref[BatchFuture] | None = None
 
     @abc.abstractmethod
     def _abandon(self) -> None:
@@ -54,49 +68,74 @@ class Landing(abc.ABC):
     def _let_go(self) -> None:
         """Drop everything but the result."""
 
-    def land(self, timeout: float | None = None) -> Any:
-        """Return the result; raises what stepping the rows raised. May be called again.
+    def future(self, owner: Any = None) -> BatchFuture:
+        """Return the only future of this batch; `owner` lives as long as that needs it."""
+        future = BatchFuture(self, owner)
+        self._future = weakref.ref(future)
+        return future
 
-        Raises
-        ------
-        TimeoutError
-            It takes longer than `timeout` seconds; the batch goes on, and may be landed later.
-        """
-        self.settle(timeout)
-        if not self._landed:
-            raise TimeoutError(
-                f"a batch of {self._count} rows is not done within {timeout} s; it is still on its "
-                "way, and the promise stays good"
-            )
-        if self._error is None:
-            return self._result
-        try:
-            raise self._error
-        finally:
-            # Its traceback holds this frame, which must not hold what holds the error.
-            del self
+    @property
+    def dropped(self) -> bool:
+        """Whether nobody can ask for the result any more."""
+        return self._future is not None and self._future() is None
 
-    def settle(self, timeout: float | None = None) -> None:
-        """See the batch to its end, and keep what came of it for who asks."""
+    def settle(self, timeout: float | None) -> bool:
+        """Return whether it is over, after `timeout` seconds at most; 0 only looks."""
+        if self.landed:
+            return True
         until = math.inf if timeout is None else time.monotonic() + timeout
-        with self._landing_at.lock:
-            if not self._landed:
-                self._landing_at.ensure_open()
-                self._finish(until)
+        if timeout is not None and timeout <= 0:
+            until = -math.inf
+        held: list[bool] = []
+        try:
+            # Another thread may see to the batches for longer than that.
+            patience = -1.0 if timeout is None else max(timeout, 0.0)
+            hold(held, self._landing_at.lock.acquire, True, patience)
+            if held[0] and not self.landed:
+                self.attempt(lambda: self._drive(until))
+        finally:
+            if held and held[0]:
+                self._landing_at.lock.release()
+        return self.landed
 
-    def _finish(self, until: float) -> None:
+    def _drive(self, until: float) -> bool:
+        self._landing_at.ensure_open()
+        return self._landing_at.drive(self, until)
+
+    def cancel(self, error: BaseException) -> bool:
+        """Stop it, so that `error` is what came of it; return whether it was not over before."""
+        with self._landing_at.lock:
+            if self.landed:
+                return False
+            self.attempt(lambda: self._give_up(error))
+            return True
+
+    def _give_up(self, error: BaseException) -> bool:
+        self.error = error
+        self._abandon()
+        return True
+
+    def attempt(self, advance: Callable[[], bool], *, for_another: bool = False) -> bool:
+        """Return what `advance` does, whether the batch is over; if it raises, it is.
+
+        Errors are kept for those who ask for the result, and interrupts raised at once. While
+        the caller waits `for_another` batch, so is whatever a signal handler raises.
+        """
         over = True
         try:
-            over = self._bring_in(until)
+            over = advance()
         except Exception as error:
-            self._error = error
+            self.error = error
             self._abandon()
+            if for_another and raised_by_signal_handler(error):
+                raise
         except BaseException:
-            self._error = ClosedError("this batch was interrupted")
+            self.error = ClosedError("this batch was interrupted")
             self._abandon()
             raise
         finally:
             if over:
-                self._landed = True
+                self.landed = True
                 self._landing_at.landed(self)
                 self._let_go()
+        return over

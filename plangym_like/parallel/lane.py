@@ -13,11 +13,13 @@ from numpy.typing import NDArray
 
 from plangym_like.batches import Layout, Rows
 from plangym_like.errors import StateMismatchError
+from plangym_like.parallel.messages import dumps
 from plangym_like.parallel.placement import Memory, Shape, place, signature
 from plangym_like.parallel.remote_errors import pack_exception
 from plangym_like.parallel.shared_memory import attach
 from plangym_like.phases import PhaseClock
 from plangym_like.plan_env import PlanEnv
+from plangym_like.row_errors import row_exit
 
 # One line of the control block belongs to each lane: (number of lanes, 8) int64.
 CURSOR, LIMIT, DONE, REACH, LEFT = 0, 1, 2, 3, 4
@@ -59,13 +61,13 @@ class Report:
     """What a lane has to say of its rows beyond what stands in shared memory.
 
     ``phases`` are the seconds that a `PhaseClock` has counted since the last report, if any.
+    ``objects`` are pickled infos and observations, by index, if there are any.
     """
 
     stop: int
     seconds: float
     phases: list[float]
-    infos: dict[int, Mapping[str, Any]] = field(default_factory=dict)
-    observations: dict[int, Any] = field(default_factory=dict)
+    objects: bytes = b""
     errors: dict[int, bytes] = field(default_factory=dict)
 
 
@@ -112,14 +114,42 @@ def run_job(env: PlanEnv, job: Job, fds: Sequence[int] = ()) -> Report:
         control[DONE] = at = stop
     control[LEFT] = 1
     report = Report(at, time.perf_counter() - begun, _clock.take())
+    if rows.have_objects:
+        report.objects, refused = _pack(rows, job, at)
+        if refused and not job.masked:
+            control[CURSOR] = min(refused)
+            raise refused[min(refused)]
+        errors |= refused
     report.errors = {index: pack_exception(error) for index, error in errors.items()}
-    if rows.infos:
-        report.infos = dict(rows.infos)
-    if isinstance(rows.observations, list):
-        span = max(1, job.shape.horizon)
-        own = range(job.start * span, at * span)
-        report.observations = {index: rows.observations[index] for index in own}
     return report
+
+
+def _pack(rows: Rows, job: Job, stop: int) -> tuple[bytes, dict[int, Exception]]:
+    """Return those results that are objects, pickled, and the errors of rows that do not pickle."""
+    infos: dict[int, Any] = dict(rows.infos or {})
+    observations: dict[int, Any] = {}
+    span = max(1, job.shape.horizon)
+    if isinstance(rows.observations, list):
+        own = range(job.start * span, stop * span)
+        observations = {index: rows.observations[index] for index in own}
+    if not (infos or observations):
+        return b"", {}
+    try:
+        return dumps((infos, observations)), {}
+    except BaseException:  # nobody interrupts a worker: that is what pickling them raised
+        refused = {}
+    for row in range(job.start, stop):
+        own = range(row * span, (row + 1) * span)
+        try:
+            dumps((infos.get(row), [observations.get(index) for index in own]))
+        except BaseException as error:
+            refused[row] = error if isinstance(error, Exception) else row_exit(error)
+            refused[row].add_note("(its info or observation cannot be sent from its worker)")
+            refused[row].add_note(f"(in row {row} of a batch of {job.shape.rows})")
+            infos.pop(row, None)
+            for index in own:
+                observations.pop(index, None)
+    return dumps((infos, observations)), refused
 
 
 def _rows_of(layout: Layout, job: Job) -> Rows:

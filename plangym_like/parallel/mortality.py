@@ -9,6 +9,7 @@ from plangym_like.errors import (
     PoisonInputError,
     StepTimeoutError,
     WorkerDiedError,
+    WorkerError,
     WorkerStartError,
 )
 
@@ -74,8 +75,8 @@ class Mortality:
         """Note that a worker's environment stands."""
         self._failed_starts = 0
 
-    def note_failed_start(self, error: WorkerDiedError, num_lanes: int) -> None:
-        """Note that a worker died before its environment stood.
+    def note_failed_start(self, error: WorkerError, num_lanes: int) -> None:
+        """Note that a worker died before its environment stood, or took too long over it.
 
         Raises
         ------
@@ -83,7 +84,8 @@ class Mortality:
             Again and again, and no other came up in between.
         """
         self._failed_starts += 1
-        most = _KILLED_STARTS if _may_be_sent(error.exitcode) else _FAILED_STARTS
+        killed = isinstance(error, WorkerDiedError) and _may_be_sent(error.exitcode)
+        most = _KILLED_STARTS if killed else _FAILED_STARTS
         if self._failed_starts >= most * num_lanes:
             failed, self._failed_starts = self._failed_starts, 0
             raise WorkerStartError(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import os
 import threading
+import time
 from collections.abc import Callable
 from functools import partial
 from typing import Any, Self
@@ -17,7 +18,9 @@ from plangym_like.made_env import closed
 from plangym_like.parallel import nursery
 from plangym_like.parallel.batch_env import BatchEnv
 from plangym_like.parallel.external_process import ExternalProcess
+from plangym_like.parallel.lane_pool import START_SECONDS
 from plangym_like.parallel.registered import construct, spec_of
+from plangym_like.parallel.remote_errors import is_remote
 from plangym_like.plan_env import PlanEnv
 from plangym_like.states import Row
 from plangym_like.stats import Stats
@@ -54,6 +57,11 @@ class ParallelEnv:
         Seconds that one row may take; a worker that exceeds them is replaced and the row tried once
         more, for 0.2 s or as long as ten usual rows take, then `StepTimeoutError` is raised.
         Implies `isolate`.
+    start_timeout : float, optional
+        Seconds that a worker may take to make its environment before it is killed and another one
+        started; `WorkerStartError` if that happens three times for each worker. Left out: with
+        `step_timeout`, 60 or ten times what the environment took here, if that is longer; else no
+        limit.
     start_method : {"forkserver", "spawn", "fork"}
         How children are born.
     kwargs
@@ -72,14 +80,16 @@ class ParallelEnv:
         *,
         isolate: bool = False,
         step_timeout: float | None = None,
+        start_timeout: float | None = None,
         start_method: str = "forkserver",
         **kwargs: Any,
     ) -> None:
         whole = isinstance(n_workers, (int, np.integer)) and not isinstance(n_workers, bool)
         if not whole or n_workers < 1:
             raise InputError(f"n_workers is a whole number of at least 1, got {n_workers!r}")
-        if step_timeout is not None and not step_timeout > 0:
-            raise InputError(f"step_timeout is a positive number of seconds, got {step_timeout!r}")
+        for option, seconds in (("step_timeout", step_timeout), ("start_timeout", start_timeout)):
+            if seconds is not None and not seconds > 0:
+                raise InputError(f"{option} is a positive number of seconds, got {seconds!r}")
         self._arguments: dict[str, Any] = {
             "env_class": env_class,
             "name": name,
@@ -89,13 +99,14 @@ class ParallelEnv:
             "blocking": blocking,
             "isolate": isolate,
             "step_timeout": step_timeout,
+            "start_timeout": start_timeout,
             "start_method": start_method,
             **kwargs,
         }
         self.n_workers = int(n_workers)
         self.blocking = blocking
         self.isolate = isolate or step_timeout is not None
-        self._step_timeout = step_timeout
+        self._step_timeout, self._start_timeout = step_timeout, start_timeout
         self._start_method = start_method
         env_kwargs = {"frameskip": frameskip, "autoreset": autoreset, **kwargs}
         self._construct = partial(env_class, name, **env_kwargs)
@@ -124,8 +135,12 @@ class ParallelEnv:
         if self._start_method == "forkserver":
             # It starts while the environment here is made.
             nursery.warm_up(preload=preload)
+        begun = time.monotonic()
         env = self._construct()
         env.setup()
+        start_timeout = self._start_timeout
+        if start_timeout is None and self._step_timeout is not None:
+            start_timeout = max(START_SECONDS, 10 * (time.monotonic() - begun))
         children = self.n_workers if self.isolate else self.n_workers - 1
         lanes = children if self.isolate else children + 1
         linger = _LINGER_SECONDS if lanes <= len(os.sched_getaffinity(0)) else 0.0
@@ -147,6 +162,7 @@ class ParallelEnv:
                 caller=None if self.isolate else env,
                 layout=env.layout,
                 step_timeout=self._step_timeout,
+                start_timeout=start_timeout,
             )
         except BaseException:
             for process in processes:
@@ -260,8 +276,10 @@ class ParallelEnv:
             inputs = env.layout.check(actions, states, dt, None)
             if inputs.count == 1 or many:
                 self.batch_env.run(inputs, states=True, observations=True, blocking=True)
-        except WorkerError:
-            raise
+        except WorkerError as error:
+            # The environment may raise errors of this kind about workers of its own.
+            if not is_remote(error):
+                raise
         except Exception:
             return
 
@@ -318,7 +336,7 @@ class ParallelEnv:
         if sample is None:
             return result
         again = self.plan_env.run_elsewhere or self.plan_env.run_again
-        return sample.audited(result, again, blocking=blocking)
+        return sample.audited(result, again)
 
     def _audit(self, env: PlanEnv, pool: Any) -> None:
         """Have rows audited in `env`, or in `pool` where rows are isolated from this process."""
@@ -336,10 +354,24 @@ class ParallelEnv:
     def clone(self, **changed: Any) -> ParallelEnv:
         """Return another env built with the same arguments, but for `changed`."""
         other = ParallelEnv(**{**self._arguments, **changed})
-        if self._env is not None and not self._env._closed and other._env is not None:
-            if self._env.layout.format == other._env.layout.format:
-                other._env.set_state(self._env.get_state())
+        self._hand_state_to(other)
         return other
+
+    def _hand_state_to(self, other: ParallelEnv) -> None:
+        """Put a clone into the current state, unless that means something else to it."""
+        if self._env is None or self._env._closed or other._env is None:
+            return
+        if self._env.layout.format != other._env.layout.format:
+            return
+        try:
+            state = self._env.get_state()
+            if self._foreign:
+                other.set_state(state)
+            else:
+                other._env.set_state(state)
+        except BaseException:
+            other.close()
+            raise
 
     def close(self) -> None:
         """Close processes and environment; results already returned stay valid."""

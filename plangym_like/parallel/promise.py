@@ -5,11 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from plangym_like.errors import RemoteError
 from plangym_like.parallel.messages import EXCEPTION, loads
 from plangym_like.parallel.remote_errors import unpack_exception
 
 if TYPE_CHECKING:
     from plangym_like.parallel.connection import Connection
+
+# What a worker replied, its kind and its payload; or what makes the error that tells of its end.
+Outcome = tuple[int, memoryview] | Callable[[], BaseException]
 
 
 class Promise:
@@ -24,7 +28,7 @@ class Promise:
     def __init__(self, connection: Connection, request: int) -> None:
         self._connection: Connection | None = connection
         self._request = request
-        self._outcome: tuple[int, memoryview] | Callable[[], BaseException] | None = None
+        self._outcome: Outcome | None = None
         self._value: list[Any] = []
 
     def done(self) -> bool:
@@ -53,24 +57,43 @@ class Promise:
         BaseException
             Whatever the request raised, as its own type, caused by the remote traceback.
         """
+        error = self._wait(timeout)
+        if error is not None:
+            raise error
+        return self._value[0]
+
+    def call_safely(self, timeout: float | None = None) -> Any:
+        """Do the same, but raise a `RemoteError` for what would end this program.
+
+        That is a ``SystemExit``, a ``KeyboardInterrupt`` or the like which the request raised.
+        """
+        error = self._wait(timeout)
+        if error is None:
+            return self._value[0]
+        if isinstance(error, Exception) or not self.replied:
+            raise error
+        raise RemoteError(f"the worker's code raised {error!r}") from error.__cause__
+
+    def _wait(self, timeout: float | None) -> BaseException | None:
+        """Wait for the outcome; return what is to be raised, if anything."""
         connection = self._connection
         if self._outcome is None and connection is not None:
             connection.wait(self, timeout)
         outcome = self._outcome
         if self._value:
-            return self._value[0]
+            return None
         assert outcome is not None
         # Errors are made anew each time: a kept one would hold on to its traceback's frames.
         if not isinstance(outcome, tuple):
-            raise outcome()
+            return outcome()
         kind, payload = outcome
         if kind == EXCEPTION:
-            raise unpack_exception(payload)
+            return unpack_exception(payload)
         self._value = [loads(payload)]
         self._outcome = (kind, memoryview(b""))
-        return self._value[0]
+        return None
 
-    def settle(self, outcome: tuple[int, memoryview] | Callable[[], BaseException]) -> None:
+    def settle(self, outcome: Outcome) -> None:
         """Take the reply's kind and payload, or what makes the error that stands for it."""
         if self._outcome is None:
             self._outcome = outcome
@@ -80,6 +103,15 @@ class Promise:
     def settled(self) -> bool:
         """Whether the outcome has been taken in already, without looking for it."""
         return self._outcome is not None
+
+    @property
+    def replied(self) -> bool:
+        """Whether the outcome is the worker's own reply.
+
+        If it is not, its error tells of the worker's end. The type of an error does not show the
+        difference: the worker's code may raise a `WorkerDiedError` of its own.
+        """
+        return isinstance(self._outcome, tuple)
 
     @property
     def request(self) -> int:

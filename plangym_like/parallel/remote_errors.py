@@ -35,7 +35,7 @@ def pack_exception(error: BaseException, *, skip_frames: int = 0) -> bytes:
             data = dumps(content)
             if type(_rebuild(name, data)) is type(error):
                 return dumps((name, data, summary, text))
-        except Exception:  # a form that does not work for this exception: try the next
+        except BaseException:  # a form that does not work for this exception: try the next
             continue
     return dumps(("name", b"", summary, text))
 
@@ -65,6 +65,11 @@ def unpack_exception(payload: bytes | memoryview) -> BaseException:
             )
     error.__cause__ = RemoteTraceback(text)
     return error
+
+
+def is_remote(error: BaseException) -> bool:
+    """Return whether `error` was raised by code in another process and came here by its reply."""
+    return isinstance(error.__cause__, RemoteTraceback)
 
 
 def _as_group(error: BaseException) -> tuple[str, Any]:

@@ -23,18 +23,18 @@ class Watch:
     def __init__(self, lanes: Sequence[WorkerLane]) -> None:
         self._lanes = lanes
         self._poller = select.poll()
-        self._watched: set[int] = set()
+        self._watched: dict[int, int] = {}
 
-    def wait(self, seconds: float, *, finished: bool) -> float:
+    def wait(self, seconds: float, *, finished: Sequence[WorkerLane]) -> float:
         """Wait for `seconds` at most, first awake and then asleep; return how long it was.
 
-        `finished`: to see a lane that has finished its rows is enough.
+        To see that one of the lanes `finished` has finished its rows is enough.
         """
         self._look_at_all()
         begun = time.perf_counter()
         until = begun + min(seconds, _SPIN_SECONDS)
         while not self._poller.poll(0):
-            if finished and any(lane.finished for lane in self._lanes):
+            if any(lane.finished for lane in finished):
                 break
             if time.perf_counter() > until:
                 self._poller.poll(max(0.0, seconds - _SPIN_SECONDS) * 1000)
@@ -42,12 +42,15 @@ class Watch:
         return time.perf_counter() - begun
 
     def _look_at_all(self) -> None:
-        watched: set[int] = set()
+        watched: dict[int, int] = {}
         for lane in self._lanes:
-            watched.update((lane.process.fileno(), lane.process.sentinel or -1))
-        watched.discard(-1)
+            process = lane.process
+            wanted = select.POLLIN | select.POLLOUT if process.unsent else select.POLLIN
+            watched[process.fileno()] = wanted
+            watched[process.sentinel or -1] = select.POLLIN
+        watched.pop(-1, None)
         if watched != self._watched:
             self._poller = select.poll()
-            for fd in watched:
-                self._poller.register(fd, select.POLLIN)
+            for fd, mask in watched.items():
+                self._poller.register(fd, mask)
             self._watched = watched

@@ -41,6 +41,8 @@ class WorkerLane:
         Whether it was given a single row to find out if that row kills.
     lost : bool
         Whether nobody knows what it is doing, because sending rows to it was interrupted.
+    started_at : float
+        When its process was started.
     unheard : (Promise, int) or None
         The report that `leave` did not wait for, and the first of the rows that it is about.
     """
@@ -59,7 +61,9 @@ class WorkerLane:
         self._pid = process.pid
         self.progress_at = 0.0
         self._progress = (-1, -1)
-        self._greeting: Any = process.apply(greet)
+        self._owner: Any = None
+        self._greeting: Any = process.apply(greet, patient=True)
+        self.started_at = time.monotonic()
 
     @property
     def ready(self) -> bool:
@@ -70,14 +74,30 @@ class WorkerLane:
         """Return whether the environment stands just now; raises what its constructor raised."""
         if self._greeting is None or not self._greeting.done():
             return False
-        self._greeting()
+        self._greeting.call_safely()
         self._greeting = None
         return True
+
+    @property
+    def died_starting(self) -> bool:
+        """Whether its worker ended before the environment stood, without a word of why."""
+        greeting = self._greeting
+        return greeting is not None and greeting.done() and not greeting.replied
 
     @property
     def busy(self) -> bool:
         """Whether it has rows in hand."""
         return self.job is not None
+
+    @property
+    def free(self) -> bool:
+        """Whether it can be given rows."""
+        return self._greeting is None and self.job is None and not self.lost
+
+    @property
+    def owner(self) -> Any:
+        """The `Schedule` whose rows it may be writing, or ``None``."""
+        return self._owner if self.job is not None or self.lost else None
 
     @property
     def done(self) -> int:
@@ -120,9 +140,15 @@ class WorkerLane:
         return self.stop - (cursor if cursor > done else (done + int(self.line[REACH])) // 2)
 
     def send(
-        self, make_job: Any, blocks: list[SharedBlock], start: int, stop: int, most: int
+        self,
+        owner: Any,
+        make_job: Any,
+        blocks: list[SharedBlock],
+        start: int,
+        stop: int,
+        most: int,
     ) -> None:
-        """Hand it rows `start` to `stop`; `make_job` fills in what only the batch knows."""
+        """Hand it rows `start` to `stop` of `owner`'s; `make_job` fills in the rest of the job."""
         if self.process.pid != self._pid:  # somebody else has restarted it
             self._pid = self.process.pid
             self.known.clear()
@@ -140,7 +166,9 @@ class WorkerLane:
         self.progress_at = time.monotonic()
         self._progress = (-1, start)
         try:
-            self.job = self.process.apply(run_job, job, fds=[block.fd for block in fresh])
+            self._owner = owner
+            fds = [block.fd for block in fresh]
+            self.job = self.process.apply(run_job, job, fds=fds, patient=True)
             self.known.difference_update(job.dropped)
             self.known.update(job.attached)
             self._attached = job.attached
@@ -157,7 +185,7 @@ class WorkerLane:
 
     def leave(self) -> None:
         """Have done with a lane that has finished; what it says of its rows is heard later."""
-        self.unheard, self.job = (self.job, self.start), None
+        self.unheard, self.job, self._owner = (self.job, self.start), None, None
 
     def late_report(self, *, patient: bool) -> tuple[Report, int] | None:
         """Return what it still had to say, if it has said it, and of how many rows.
@@ -171,29 +199,39 @@ class WorkerLane:
                 return report, report.stop - start
         return None
 
+    @property
+    def died(self) -> bool:
+        """Whether its worker ended before it answered for its rows."""
+        return self.job is not None and self.job.done() and not self.job.replied
+
     def report(self) -> Report:
         """Return what it says of its rows; raises what stepping them raised."""
-        promise, self.job = self.job, None
+        promise, self.job, self._owner = self.job, None, None
         try:
-            report: Report = promise()
+            report: Report = promise.call_safely()
         except (MemoryError, OSError):
             # It may have had no room for the blocks that came along; it will get them again.
             self.known.difference_update(self._attached)
             raise
         return report
 
+    def drop(self) -> None:
+        """Forget its rows: it has answered for them, and nobody wants to know what."""
+        self.job = self._owner = None
+
     def idle_seconds(self) -> float:
-        """Return for how long it has not moved on in its rows; 0 before it began."""
+        """Return for how long it has not moved on in its rows, or has not begun them."""
         now = time.monotonic()
         progress = (self.cursor, self.done)
-        if progress != self._progress or progress[0] < 0:
+        if progress != self._progress:
             self._progress, self.progress_at = progress, now
         return now - self.progress_at
 
     def restart(self) -> None:
         """Replace a dead or hung process by a fresh one; its rows are forgotten."""
-        self.job = self.unheard = None
+        self.unheard = None
         self.known.clear()
         self.process.restart()
-        self._greeting = self.process.apply(greet)
-        self.lost = False
+        self._greeting = self.process.apply(greet, patient=True)
+        self.started_at = time.monotonic()
+        self.job, self._owner, self.lost = None, None, False

@@ -134,7 +134,7 @@ def test_the_callers_arrays_are_left_alone() -> None:
 
 
 def test_continuing_branches_plays_nothing_again() -> None:
-    env = ReplayedEnv(Dungeon, live_prefixes=20)
+    env = ReplayedEnv(Dungeon, live_prefixes=20, audit="off")
     state = env.reset(seed=0).state
     states = env.step_batch(np.arange(16) % 3, state).states
     before = replayed(env)
@@ -160,7 +160,7 @@ def test_a_sibling_costs_its_history_and_a_descendant_what_lies_between() -> Non
 
 @pytest.mark.parametrize("most", [1, 2, 5])
 def test_few_copies_are_slower_and_as_exact(most: int) -> None:
-    env, roomy = ReplayedEnv(Dungeon, live_prefixes=most), ReplayedEnv(Dungeon)
+    env, roomy = ReplayedEnv(Dungeon, live_prefixes=most, audit="off"), ReplayedEnv(Dungeon)
     state = env.reset(seed=0).state
     states = np.stack([state] * 8)
     for time in range(6):
@@ -255,7 +255,7 @@ def test_what_does_not_repeat_itself_is_refused(kind: Any, reason: str) -> None:
 
 
 def test_what_repeats_itself_only_at_first_is_found_out() -> None:
-    env = ReplayedEnv(Late)
+    env = ReplayedEnv(Late, audit="off")
     state = env.reset(seed=0).state
     for _ in range(61):
         state = env.step(1, state=state).state

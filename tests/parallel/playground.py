@@ -325,6 +325,9 @@ class AlwaysSend:
     def send(self, count: int, steps: int) -> bool:
         return True
 
+    def cheap(self, count: int, steps: int) -> bool:
+        return False
+
     def note(self, count: int, steps: int, *, seconds: float, sent: bool) -> None:
         pass
 

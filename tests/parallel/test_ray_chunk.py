@@ -111,6 +111,8 @@ def test_errors_count_from_the_batch():
     assert "row 12 took" in str(late)
     both = moved(StepTimeoutError("rows 2, 9 took 3 times", [2, 9]), 10, 20)
     assert (both.indices, str(both)) == ((12, 19), "rows 12, 19 took 3 times")
+    own = moved(StepTimeoutError("row 2 took longer", [2]), 10, 20, of_row=True)
+    assert (own.indices, str(own)) == ((2,), "row 2 took longer")
     plain = KeyError("x")
     plain.add_note("(in row 3 of a batch of 8)")
     assert moved(plain, 40, 64).__notes__ == ["(in row 43 of a batch of 64)"]

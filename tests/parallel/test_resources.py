@@ -53,9 +53,20 @@ def footprint(env: ParallelEnv) -> dict[str, Any]:
     }
 
 
-def assert_no_growth(before: dict[str, Any], after: dict[str, Any], slack: int) -> None:
-    """Fail if anything became more, memory by more than `slack` bytes in any process."""
+def assert_no_growth(
+    before: dict[str, Any], after: dict[str, Any], slack: int, *, blocks: int = 0
+) -> None:
+    """Fail if anything became more, memory by more than `slack` bytes in any process.
+
+    `blocks`: how many more blocks there may be by chance, with a descriptor for each.
+    """
     memory = zip(before.pop("memory"), after.pop("memory"), strict=True)
+    if blocks:
+        for held in (before, after):
+            held["descriptors"] = len(held["descriptors"])
+        for key in ("descriptors", "blocks", "workers' descriptors", "workers' blocks"):
+            was, is_now = np.array(before.pop(key)), np.array(after.pop(key))
+            assert (is_now <= was + blocks).all(), (key, was, is_now)
     assert after == before
     for was, is_now in memory:
         assert is_now - was < slack
@@ -92,7 +103,9 @@ def test_a_thousand_batches_leave_nothing(way: str) -> None:
         run(150)
         before = footprint(env)
         run(1000)
-        assert_no_growth(before, footprint(env), MEGABYTE)
+        # Lanes may still be in a row of a dropped batch, so its blocks are not used again at once.
+        blocks = 4 * len(env.batch_env) if way == "dropped" else 0
+        assert_no_growth(before, footprint(env), MEGABYTE, blocks=blocks)
 
 
 @pytest.mark.parametrize(

@@ -205,11 +205,11 @@ def test_rows_that_are_seen_to_be_done_are_not_waited_for(
 @pytest.mark.parametrize(("done", "stop"), [(0, 100), (98, 106)], ids=["slow", "quick"])
 def test_a_quick_lane_is_given_more_without_a_message(done: int, stop: int) -> None:
     class Lane:
-        ready, busy, alone, stop, most = True, False, False, 0, 0
+        free, owner, alone, stop, most = True, None, False, 0, 0
 
         @property
         def left(self) -> int:
-            return self.stop - done if self.busy else 0
+            return self.stop - done if self.owner else 0
 
         ahead = left
 
@@ -217,7 +217,7 @@ def test_a_quick_lane_is_given_more_without_a_message(done: int, stop: int) -> N
             self.stop = stop
 
     def send(lane: Any, start: int, stop: int, most: int, careful: bool) -> None:
-        lane.busy, lane.stop, lane.most = True, stop, most
+        lane.owner, lane.stop, lane.most = schedule, stop, most
 
     lane, stepped = Lane(), []
     house: Any = SimpleNamespace(lanes=[lane], tally=Stats(), seconds_per_row=1e-3)
@@ -226,7 +226,7 @@ def test_a_quick_lane_is_given_more_without_a_message(done: int, stop: int) -> N
     schedule.launch(here=True)
     assert (lane.stop, lane.most) == (100, 106)
     while len(stepped) < 200 - lane.stop:
-        schedule._step_own()
+        schedule.step_own()
     assert lane.stop == stop
     assert sorted(stepped) == list(range(stop, 200))
     assert house.tally.rows_sent == stop and house.tally.steals == 0

@@ -14,7 +14,7 @@ from plangym_like import spaces
 from plangym_like.batches import Inputs, Layout, Rows
 from plangym_like.errors import PoisonInputError, StepTimeoutError
 from plangym_like.parallel.cluster.near_memory import NearOrder
-from plangym_like.parallel.remote_errors import pack_exception
+from plangym_like.parallel.remote_errors import is_remote, pack_exception
 from plangym_like.states import HEADER_NBYTES, Row, StateFormat
 
 # Below this, a state that rows share is not worth looking for.
@@ -81,7 +81,9 @@ class Harvest:
 
     ``observations`` are the leaves of the nest, or a list of objects; ``infos`` the plain infos by
     row; ``failed`` what masked rows raised; ``counts`` what happened to the actor's own workers
-    meanwhile, ``phases`` what a `PhaseClock` has counted.
+    meanwhile, ``phases`` what a `PhaseClock` has counted. ``verdicts`` are the rows whose errors
+    the actor's pool made, -1 for ``error``: an error of the same type that a row raised itself
+    names rows of another batch.
     """
 
     seconds: float
@@ -93,6 +95,7 @@ class Harvest:
     columns: dict[str, NDArray[Any]] = field(default_factory=dict)
     infos: dict[int, Mapping[str, Any]] = field(default_factory=dict)
     failed: dict[int, bytes] = field(default_factory=dict)
+    verdicts: set[int] = field(default_factory=set)
     phases: Sequence[float] = ()
 
     def take(self, layout: Layout, order: Order, result: Any) -> None:
@@ -111,6 +114,7 @@ class Harvest:
         self.failed = {
             index: pack_exception(error, skip_frames=1) for index, error in infos.errors.items()
         }
+        self.verdicts = {index for index, error in infos.errors.items() if not is_remote(error)}
         self.outcomes = [*self.outcomes, infos["n_step"]]
         if not order.horizon:
             self.columns = {name: infos[name] for name in layout.columns}
@@ -207,10 +211,15 @@ def distinct(state_format: StateFormat, rows: Row) -> tuple[NDArray[Any], NDArra
     return first, which
 
 
-def moved(error: BaseException, start: int, count: int) -> BaseException:
-    """Return `error`, which counts rows from a chunk's start, counting from the batch's instead."""
+def moved(error: BaseException, start: int, count: int, *, of_row: bool = False) -> BaseException:
+    """Return `error`, which counts rows from a chunk's start, counting from the batch's instead.
+
+    `of_row`: the row raised it, so that what it says is about something else.
+    """
     cause, notes = error.__cause__, getattr(error, "__notes__", ())
-    if isinstance(error, PoisonInputError):
+    if of_row:
+        pass
+    elif isinstance(error, PoisonInputError):
         error = PoisonInputError(_renamed(error, start), error.index + start, error.exitcode)
     elif isinstance(error, StepTimeoutError):
         error = StepTimeoutError(_renamed(error, start), [row + start for row in error.indices])

@@ -14,7 +14,7 @@ from plangym_like.parallel.messages import dumps, dumps_by_value, loads
 from plangym_like.parallel.parallel_env import ParallelEnv
 from plangym_like.parallel.placement import place, signature
 from plangym_like.parallel.registered import know, spec_of
-from plangym_like.parallel.remote_errors import pack_exception
+from plangym_like.parallel.remote_errors import is_remote, pack_exception
 from plangym_like.states import Row, adopt_session_key, session_key
 from plangym_like.stats import Stats
 
@@ -85,6 +85,7 @@ class NodeEnv:
                 harvest.take(env.plan_env.layout, order, result)
         except Exception as error:
             harvest.error = pack_exception(error, skip_frames=1)
+            harvest.verdicts = set() if is_remote(error) else {-1}
         harvest.seconds = time.perf_counter() - begun
         # What workers say once their rows are seen to be done goes along with the next chunk.
         tally = env.batch_env.tally

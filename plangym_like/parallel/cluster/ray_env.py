@@ -37,8 +37,8 @@ class RayEnv(ParallelEnv):
         Kept for those who come from plangym; actors always run at once.
     isolate : bool
         Step no batches in this process. In actors, rows never run in the actor's own process.
-    step_timeout : float, optional
-        As in `ParallelEnv`.
+    step_timeout, start_timeout : float, optional
+        As in `ParallelEnv`; the latter is about actors' workers, not about actors.
     start_method : {"forkserver", "spawn", "fork"}
         How actors start their processes.
     address : str, optional
@@ -80,6 +80,7 @@ class RayEnv(ParallelEnv):
         *,
         isolate: bool = False,
         step_timeout: float | None = None,
+        start_timeout: float | None = None,
         start_method: str = "forkserver",
         address: str | None = None,
         resources: dict[str, Any] | None = None,
@@ -100,6 +101,7 @@ class RayEnv(ParallelEnv):
             blocking=blocking,
             isolate=isolate,
             step_timeout=step_timeout,
+            start_timeout=start_timeout,
             start_method=start_method,
             **kwargs,
         )
@@ -186,7 +188,5 @@ class RayEnv(ParallelEnv):
     def clone(self, **changed: Any) -> RayEnv:
         """Return another env built with the same arguments, but for `changed`."""
         other = RayEnv(**{**self._arguments, **changed})
-        if self._env is not None and other._env is not None:
-            if self._env.layout.format == other._env.layout.format:
-                other._env.set_state(self._env.get_state())
+        self._hand_state_to(other)
         return other

@@ -43,6 +43,11 @@ class RayFlight(Landing):
         Whether it is to be landed at once.
     masked : bool
         Whether rows that fail are told in the result instead of raised.
+
+    Attributes
+    ----------
+    launched : bool
+        Whether it has been its turn.
     """
 
     def __init__(
@@ -75,7 +80,16 @@ class RayFlight(Landing):
             step_here,
             errors if masked else None,
         )
-        self._schedule.launch(here=here)
+        self._here = here
+        self.launched = False
+
+    def launch(self) -> bool:
+        """Send actors their first rows; return False, as this ends no batch."""
+        self.launched = True
+        self._pool.fleet.survey()
+        self._pool.fleet.welcome()
+        self._schedule.launch(here=self._here)
+        return False
 
     def _share(self) -> None:
         """Put states that chunks all over the batch start from where every node fetches them once.
@@ -139,10 +153,11 @@ class RayFlight(Landing):
             masked=self._masked,
         )
 
-    def _bring_in(self, until: float) -> bool:
+    def advance(self, until: float) -> bool:
+        """Have rows stepped and bring them in until `until`; return whether it is over."""
         over = self._schedule.finish(until)
         if over:
-            self._result = self._pool.layout.result(self._rows, self._errors)
+            self.result = self._pool.layout.result(self._rows, self._errors)
         return over
 
     def _abandon(self) -> None:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import threading
 import time
+from concurrent.futures import CancelledError
 from functools import partial
 from typing import Any
 
+from plangym_like.batch_future import BatchFuture
 from plangym_like.batches import Inputs, Layout, steps_of
 from plangym_like.errors import ClosedError
 from plangym_like.fork_safety import forget_after_fork
@@ -47,7 +49,7 @@ class RayPool:
         self.lock = threading.RLock()
         self._costs = Costs()
         self._tried: set[tuple[int, int]] = set()
-        self._flight: RayFlight | None = None
+        self._flights: list[RayFlight] = []
         self._closed = False
         self._closed_because = "this RayEnv has been closed"
         forget_after_fork(self)
@@ -72,8 +74,8 @@ class RayPool:
         """
         with self.lock:
             self.ensure_open()
-            if self._flight is not None:
-                self._flight.settle()
+            for flight in tuple(self._flights):
+                flight.settle(None)
             self.fleet.wait_ready(timeout)
 
     def run(
@@ -86,15 +88,15 @@ class RayPool:
         masked: bool = False,
         audit: bool = False,
     ) -> Any:
-        """Step checked inputs; return their result, or a promise of it.
+        """Step checked inputs; return their result, or its future.
+
+        Several batches may be on their way; actors step one after the other.
 
         `masked`: rows that fail are told in the result instead of raised. `audit`: these rows are
         not counted.
         """
         with self.lock:
             self.ensure_open()
-            if self._flight is not None:
-                self._flight.settle()
             self.layout.verify(inputs)
             if not audit:
                 self.stats.begin(inputs.count)
@@ -104,23 +106,44 @@ class RayPool:
                 run = self.caller.run_rows_apart if masked else self.caller.run_rows
                 step_here = partial(run, rows)
             errors: dict[int, Exception] = {}
-            done = self._run_here(inputs, step_here, errors)
+            done = self._run_here(inputs, step_here, errors) if blocking else 0
             if done == inputs.count:
-                result = self.layout.result(rows, errors)
-                return result if blocking else lambda timeout=None: result
-            self.fleet.survey()
-            self.fleet.welcome()
+                finish = partial(self.layout.result, rows, errors)
+                return finish() if blocking else BatchFuture.of(finish)
             begun = time.perf_counter()
-            stood = self.fleet.stands
+            stood = self.fleet.stands and not self._flights
             flight = RayFlight(self, rows, done, step_here, errors, here=blocking, masked=masked)
-            self._flight = flight
+            future = flight.future(self)
+            self._flights.append(flight)
+            self._launch_first()
+            del flight  # an error's traceback holds this frame
             if not blocking:
-                return flight.land
-            result = flight.land()
+                return future
+            try:
+                result = future.result()
+            finally:
+                del future
             if stood and not done:
                 seconds = time.perf_counter() - begun
                 self._costs.note(inputs.count, steps_of(inputs), seconds=seconds, sent=True)
             return result
+
+    def _launch_first(self) -> RayFlight | None:
+        """Launch the oldest batch whose result somebody can ask for, and return it."""
+        while self._flights:
+            first = self._flights[0]
+            if first.dropped:
+                first.cancel(CancelledError("nobody can ask for this batch any more"))
+            elif first.launched or not first.attempt(first.launch, for_another=True):
+                return first
+        return None
+
+    def drive(self, flight: RayFlight, until: float) -> bool:
+        """See to batches until `flight` is over; return whether that was by the time `until`."""
+        while (first := self._launch_first()) is not flight:
+            if first is None or not first.attempt(partial(first.advance, until), for_another=True):
+                return flight.landed
+        return flight.advance(until)
 
     def _run_here(
         self, inputs: Inputs, step_here: StepHere | None, errors: dict[int, Exception]
@@ -163,15 +186,15 @@ class RayPool:
 
     def landed(self, flight: RayFlight) -> None:
         """Note that `flight` is over."""
-        if self._flight is flight:
-            self._flight = None
+        if flight in self._flights:
+            self._flights.remove(flight)
 
     def close(self) -> None:
         """End all actors, within seconds, and leave the session; may be called again."""
         if self._closed:
             return
         self._closed = True
-        self._flight = None
+        self._flights.clear()
         try:
             self.fleet.close()
         finally:

@@ -107,12 +107,16 @@ class RaySchedule:
             self._deal()
             if not self._pending and not self._open:
                 break
-            if (left := until - time.monotonic()) <= 0:
-                return False
-            worked = self._step_own()
-            for lane, ref in self._fleet.wait(0.0 if worked else min(left, _LOOK_SECONDS)):
+            left = until - time.monotonic()
+            worked = left > 0 and self._step_own()
+            for lane, ref in self._fleet.wait(
+                0.0 if worked else max(0.0, min(left, _LOOK_SECONDS))
+            ):
                 self._hear(lane, ref)
             self._fleet.survey()
+            if left <= 0 and (self._pending or self._open):
+                self._deal()
+                return False
             if not worked:
                 self._fleet.ensure_hope()
         if self._failure is not None:
@@ -252,11 +256,13 @@ class RaySchedule:
         self._open.discard(chunk)
         start, count = chunk.start, self._rows.inputs.count
         if harvest.error is not None:
-            self._fail(start, moved(unpack_exception(harvest.error), start, count))
+            error = unpack_exception(harvest.error)
+            self._fail(start, moved(error, start, count, of_row=not harvest.verdicts))
             return
         if self._errors is not None:
             for index, packed in harvest.failed.items():
-                error = moved(unpack_exception(packed), start, count)
+                of_row = index not in harvest.verdicts
+                error = moved(unpack_exception(packed), start, count, of_row=of_row)
                 self._errors[start + index] = cast(Exception, error)
         nbytes = harvest.put(self._layout, self._rows, chunk.start)
         if not near:

@@ -1,0 +1,70 @@
+"""Exceptions of rows that would end the program if they were raised as what they are."""
+
+from __future__ import annotations
+
+import dis
+import signal
+import threading
+from collections.abc import Iterator
+from types import CodeType, TracebackType
+from typing import Any
+
+from plangym_like.errors import RowExitError
+
+_RAISE = dis.opmap["RAISE_VARARGS"]
+
+
+def row_exit(error: BaseException) -> RowExitError:
+    """Return the error that stands for a `SystemExit`, `KeyboardInterrupt` or the like of a row."""
+    found = RowExitError(
+        f"the environment raised {error!r} in a step of a batch; that would end the program, so "
+        "this error is raised instead. An environment should end an episode by its flags and raise "
+        "an ordinary exception for a failure"
+    )
+    found.__cause__ = error
+    return found
+
+
+def raised_by_signal_handler(error: BaseException) -> bool:
+    """Return whether `error` comes from a signal handler that ran meanwhile, as Ctrl-C does.
+
+    Handlers run in the main thread only, and a worker process has none.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        return False
+    handlers = [found for number in signal.valid_signals() if callable(found := _handler(number))]
+    codes = {_code(handler) for handler in handlers if handler is not signal.default_int_handler}
+    trace = list(_entries(error.__traceback__))
+    if any(entry.tb_frame.f_code in codes for entry in trace):
+        return True
+    if isinstance(error, Exception) or (trace and _raises(trace[-1])):
+        return False
+    # What is left comes from C code, which leaves no trace: sys.exit, or Ctrl-C.
+    interrupt = isinstance(error, KeyboardInterrupt) and signal.default_int_handler in handlers
+    return interrupt or None in codes
+
+
+def _handler(number: int) -> Any:
+    return signal.getsignal(number)
+
+
+def _code(handler: Any) -> CodeType | None:
+    """Return the code that a handler runs, or ``None`` if it is not written in Python."""
+    while hasattr(handler, "func"):  # functools.partial
+        handler = handler.func
+    for found in (handler, type(handler).__call__):
+        code = getattr(found, "__code__", None)
+        if isinstance(code, CodeType):
+            return code
+    return None
+
+
+def _entries(trace: TracebackType | None) -> Iterator[TracebackType]:
+    while trace is not None:
+        yield trace
+        trace = trace.tb_next
+
+
+def _raises(entry: TracebackType) -> bool:
+    """Return whether the instruction that the traceback points to is a ``raise`` statement."""
+    return entry.tb_frame.f_code.co_code[entry.tb_lasti] == _RAISE

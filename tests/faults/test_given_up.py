@@ -1,0 +1,121 @@
+"""Batches that are given up while a row hangs, no timeout being set: later batches do not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import CancelledError
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from comparing import assert_same
+from playground import CounterEnv, Meeting, PressCtrlC, Trap, get_stuck, refuse, sending
+from residents import wait_until_gone
+
+from plangym_like.parallel.parallel_env import ParallelEnv
+
+ACTIONS = np.arange(100)
+
+
+@pytest.fixture(scope="module")
+def serial() -> Iterator[CounterEnv]:
+    with CounterEnv("toy") as env:
+        env.reset(seed=5)
+        yield env
+
+
+@pytest.fixture
+def meeting(tmp_path: Path) -> Iterator[Meeting]:
+    meeting = Meeting(tmp_path)
+    yield meeting
+    meeting.close()
+
+
+def stuck(meeting: Meeting) -> Callable[[int], None]:
+    """Return harm: say that this worker is here, and stay in C with the GIL held."""
+    return lambda action: (meeting.report(), get_stuck(action))  # type: ignore[func-returns-value,return-value]
+
+
+@pytest.mark.parametrize("isolate", [True, False])
+@pytest.mark.parametrize("on_error", ["raise", "mask"])
+def test_ctrl_c_while_a_row_hangs(
+    serial: CounterEnv, tmp_path: Path, isolate: bool, on_error: str
+) -> None:
+    press = PressCtrlC(tmp_path)  # nobody lets the worker go on
+    actions = ACTIONS[1:]
+    expected = serial.step_batch(actions, serial.get_state())
+    with ParallelEnv(CounterEnv, "toy", n_workers=2, isolate=isolate, trap=Trap(press, [0])) as env:
+        sending(env)
+        for _ in range(2):
+            with pytest.raises(KeyboardInterrupt):
+                env.step_batch(ACTIONS, serial.get_state(), on_error=on_error)
+            pid, _ = press.next_report()
+            assert_same(env.step_batch(actions, serial.get_state()), expected)
+            while not wait_until_gone(pid, 0.05):  # it is replaced while other batches run
+                assert_same(env.step_batch(actions, serial.get_state()), expected)
+            sending(env)
+        assert env.stats.deaths == 0
+        assert env.stats.restarts == 2
+    press.close()
+
+
+@pytest.mark.parametrize("how", ["dropped", "cancelled"])
+def test_all_workers_hang_in_a_batch_that_nobody_wants(
+    serial: CounterEnv, meeting: Meeting, how: str
+) -> None:
+    trap = Trap(stuck(meeting), [0, 1])
+    expected = serial.step_batch(ACTIONS[2:], serial.get_state())
+    with ParallelEnv(CounterEnv, "toy", n_workers=2, isolate=True, trap=trap) as env:
+        sending(env)
+        future: Any = env.step_batch([0, 1], serial.get_state(), blocking=False)
+        pids = [meeting.next_report()[0] for _ in range(2)]
+        if how == "dropped":
+            del future
+        else:
+            assert not future.done()
+            assert future.cancel() and future.cancelled() and future.done()
+            for ask in (future, future.result, future.exception):
+                with pytest.raises(CancelledError):
+                    ask()
+            assert future.cancel()
+        assert_same(env.step_batch(ACTIONS[2:], serial.get_state()), expected)
+        assert all(wait_until_gone(pid, 10) for pid in pids)
+        assert env.stats.deaths == 0
+        assert env.stats.restarts == 2
+
+
+def test_a_row_that_raises_is_told_while_a_later_one_hangs(
+    serial: CounterEnv, meeting: Meeting
+) -> None:
+    def trap(action: int) -> None:
+        if action == 99:
+            stuck(meeting)(action)
+        elif action == 3:
+            refuse(action)
+
+    expected = serial.step_batch(ACTIONS[4:99], serial.get_state())
+    with ParallelEnv(CounterEnv, "toy", n_workers=2, isolate=True, trap=Trap(trap, [3, 99])) as env:
+        sending(env)
+        with pytest.raises(ArithmeticError, match="action 3 is refused"):
+            env.step_batch(np.r_[3, np.full(98, 50), 99], serial.get_state())
+        assert_same(env.step_batch(ACTIONS[4:99], serial.get_state()), expected)
+
+
+def test_memory_of_a_batch_that_was_given_up_is_not_used_again_too_early(
+    serial: CounterEnv, meeting: Meeting
+) -> None:
+    """The worker goes on in its row, and writes, while later batches are stepped."""
+    with ParallelEnv(CounterEnv, "toy", n_workers=2, isolate=True, trap=Trap(meeting, [0])) as env:
+        sending(env)
+        expected = serial.step_batch(ACTIONS[1:], serial.get_state())
+        for _ in range(10):
+            future: Any = env.step_batch(ACTIONS, serial.get_state(), blocking=False)
+            meeting.next_report()
+            del future
+            results = [env.step_batch(ACTIONS[1:], serial.get_state()) for _ in range(3)]
+            meeting.let_go()
+            results += [env.step_batch(ACTIONS[1:], serial.get_state()) for _ in range(3)]
+            for result in results:
+                assert_same(result, expected)
+            sending(env)

@@ -1,0 +1,159 @@
+"""Workers that are stopped, and workers whose constructor hangs: noticed with a timeout set."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from comparing import assert_same
+from harm import Fuses
+from playground import CounterEnv, CounterSimulator, Letter, sending
+
+import plangym_like
+from plangym_like.errors import WorkerStartError, WorkerTimeoutError
+from plangym_like.parallel.batch_env import BatchEnv
+from plangym_like.parallel.external_process import ExternalProcess
+from plangym_like.parallel.parallel_env import ParallelEnv
+from plangym_like.plan_env import PlanEnv
+
+ACTIONS = np.arange(60)
+
+
+@pytest.fixture(scope="module")
+def serial() -> Iterator[CounterEnv]:
+    with CounterEnv("toy") as env:
+        env.reset(seed=5)
+        yield env
+
+
+def stop(env: Any, number: int) -> int:
+    """Stop a worker as a shell's Ctrl-Z does; return its pid."""
+    pid = int(env.batch_env[number].pid)
+    os.kill(pid, signal.SIGSTOP)
+    return pid
+
+
+@pytest.mark.parametrize("count", [1, 2, 60])
+@pytest.mark.parametrize("on_error", ["raise", "mask"])
+def test_an_idle_worker_is_stopped(serial: CounterEnv, count: int, on_error: str) -> None:
+    actions, state = ACTIONS[:count], serial.get_state()
+    expected = serial.step_batch(actions, state)
+    with ParallelEnv(CounterEnv, "toy", n_workers=2, step_timeout=0.3) as env:
+        sending(env)
+        pids = [stop(env, number) for number in range(2)]
+        assert_same(env.step_batch(actions, state, on_error=on_error), expected)
+        assert env.stats.timeouts == 2  # a single row is given to one after the other
+        assert_same(env.step_batch(actions, state), expected)
+        assert env.batch_env[0].pid != pids[0]
+
+
+class NarrowEnv(CounterEnv):
+    """A counter whose states are tried in a worker before they are used here."""
+
+    class simulator_class(CounterSimulator):
+        """The same counter."""
+
+        checksum = True
+
+
+@pytest.mark.parametrize("use", ["set_state", "step", "view_state"])
+def test_a_worker_is_stopped_before_it_tries_a_state(use: str) -> None:
+    with ParallelEnv(NarrowEnv, "toy", n_workers=1, step_timeout=0.3) as env:
+        state = env.reset(seed=3).state
+        sending(env)
+        stop(env, 0)
+        if use == "set_state":
+            env.set_state(state)
+            assert np.array_equal(env.get_state(), state)
+        elif use == "step":
+            assert env.step(1, state).obs.shape == (4, 2)
+        else:
+            with pytest.raises(TypeError, match="no named fields"):
+                env.view_state(state)
+        assert env.stats.timeouts == 1
+
+
+def test_a_stopped_worker_that_was_to_read_much() -> None:
+    """Actions that are no arrays go through the pipe, which holds little."""
+    letters = [(1, 2, 3) * 5000 for _ in range(8)]
+    with (
+        plangym_like.make(Letter) as alone,
+        plangym_like.make(Letter, n_workers=2, step_timeout=5.0) as env,
+    ):
+        state = alone.reset(seed=1).state
+        env.set_state(state)
+        sending(env)
+        expected = alone.step_batch(letters, state)
+        assert_same(env.step_batch(letters, state), expected)
+        stop(env, 0)
+        begun = time.monotonic()
+        future = env.step_batch(letters, state, blocking=False)
+        assert time.monotonic() - begun < 5
+        assert_same(future.result(60), expected)
+
+
+class HangingAtStart:
+    """Makes a counter, except in as many workers as fuses are laid: there it never returns."""
+
+    def __init__(self, folder: Path) -> None:
+        self.fuses, self._owner = Fuses(folder), os.getpid()
+
+    def __call__(self, name: str, **kwargs: Any) -> PlanEnv:
+        if os.getpid() != self._owner and self.fuses.goes_off():
+            time.sleep(600)
+        return CounterEnv(name, **kwargs)
+
+
+def test_the_constructor_of_a_restarted_worker_hangs(serial: CounterEnv, tmp_path: Path) -> None:
+    make, state = HangingAtStart(tmp_path / "fuses"), serial.get_state()
+    expected = serial.step_batch(ACTIONS, state)
+    with ParallelEnv(make, "toy", n_workers=1, step_timeout=5.0, start_timeout=3.0) as env:
+        sending(env)
+        make.fuses.lay()
+        env.batch_env[0].kill()
+        assert_same(env.step_batch(ACTIONS, state), expected)
+        assert make.fuses.left() == 0
+        assert env.stats.restarts == 2
+
+
+def test_constructors_that_hang_each_time(serial: CounterEnv, tmp_path: Path) -> None:
+    make, state = HangingAtStart(tmp_path / "fuses"), serial.get_state()
+    with ParallelEnv(make, "toy", n_workers=1, isolate=True, start_timeout=1.0) as env:
+        sending(env)
+        for _ in range(50):
+            make.fuses.lay()
+        env.batch_env[0].kill()
+        with pytest.raises(WorkerStartError, match="start_timeout=1 seconds") as caught:
+            env.step_batch(ACTIONS, state)
+        assert isinstance(caught.value.__cause__, WorkerTimeoutError)
+
+
+def test_a_constructor_that_takes_long_is_no_failure(serial: CounterEnv) -> None:
+    owner = os.getpid()
+
+    def make(name: str, **kwargs: Any) -> CounterEnv:
+        if os.getpid() != owner:
+            time.sleep(1.5)
+        return CounterEnv(name, **kwargs)
+
+    with ParallelEnv(make, "toy", n_workers=2, step_timeout=0.2) as env:
+        assert env.batch_env.pool.start_timeout == 60
+        ours = env.step_batch(ACTIONS, serial.get_state())
+        assert_same(ours, serial.step_batch(ACTIONS, serial.get_state()))
+        assert env.stats.restarts == 0
+
+
+def test_a_batch_env_whose_worker_is_stopped_asks_another() -> None:
+    workers = [ExternalProcess(lambda: CounterEnv("toy")) for _ in range(2)]
+    with BatchEnv(workers, step_timeout=1.0, start_timeout=2.0) as env:
+        os.kill(env[0].pid, signal.SIGSTOP)
+        with pytest.raises(WorkerTimeoutError, match="did not answer within start_timeout=2"):
+            env.reset()
+        states, _, _ = env.reset()
+        assert len(states) == 2

@@ -1,0 +1,354 @@
+"""What a row raises is that row's error, whatever its type, and never taken for its worker's."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium import spaces
+from playground import CounterEnv, CounterSimulator, sending
+from residents import run_script
+
+import plangym_like
+from plangym_like.errors import (
+    PoisonInputError,
+    RemoteError,
+    RemoteTraceback,
+    RowExitError,
+    StepTimeoutError,
+    WorkerDiedError,
+    WorkerError,
+    WorkerStartError,
+)
+from plangym_like.parallel.external_process import ExternalProcess
+from plangym_like.parallel.parallel_env import ParallelEnv
+from plangym_like.plan_env import PlanEnv
+from plangym_like.simulator import Outcome
+
+COUNT = 60
+BACKENDS: dict[str, dict[str, Any]] = {
+    "serial": {},
+    "parallel": {"n_workers": 2},
+    "isolated": {"n_workers": 2, "isolate": True},
+    "timed": {"n_workers": 2, "step_timeout": 60.0},
+}
+OWN_WORKER: dict[str, Callable[[], BaseException]] = {
+    "died": lambda: WorkerDiedError("my own worker died", 1, -9),
+    "timed out": lambda: StepTimeoutError("my own rows took too long", [1234]),
+    "poisoned": lambda: PoisonInputError("row 1234 of my own", 1234, -9),
+    "never started": lambda: WorkerStartError("my own worker never started"),
+}
+EXITS: dict[str, Callable[[], BaseException]] = {
+    "SystemExit": lambda: SystemExit(3),
+    "KeyboardInterrupt": lambda: KeyboardInterrupt("mine"),
+    "GeneratorExit": GeneratorExit,
+    "group": lambda: BaseExceptionGroup("mine", [SystemExit(4), ValueError(5)]),
+}
+
+
+def raising(errors: dict[str, Callable[[], BaseException]], **options: Any) -> Any:
+    """Return an environment whose last actions raise `errors`, wherever they are stepped."""
+    makers = list(errors.values())
+
+    def trap(action: int) -> None:
+        if action >= 4096:
+            raise makers[action - 4096]()
+
+    given = {"trap": trap, "num_actions": 4096 + len(makers)}
+    if not options:
+        return CounterEnv("toy", **given)
+    return sending(ParallelEnv(CounterEnv, "toy", **given, **options))
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_rows_own_worker_error(backend: str) -> None:
+    with raising(OWN_WORKER, **BACKENDS[backend]) as env:
+        state = env.reset(seed=1).state
+        expected = env.step_batch(np.arange(COUNT), state)
+        pids = [process.pid for process in env.batch_env] if backend != "serial" else []
+        for number, make in enumerate(OWN_WORKER.values()):
+            for row in (0, 41, COUNT - 1):
+                actions = np.arange(COUNT)
+                actions[row] = 4096 + number
+                with pytest.raises(WorkerError) as caught:
+                    env.step_batch(actions, state)
+                masked = env.step_batch(actions, state, on_error="mask")
+                assert list(masked.infos.errors) == [row]
+                for error in (caught.value, masked.infos.errors[row]):
+                    assert type(error) is type(make())
+                    assert (str(error), error.args) == (str(make()), make().args)
+                    assert f"(in row {row} of a batch of {COUNT})" in error.__notes__
+                others = np.arange(COUNT) != row
+                assert np.array_equal(masked.states[others], expected.states[others])
+        if pids:
+            assert [process.pid for process in env.batch_env] == pids
+            assert env.stats.deaths == env.stats.restarts == env.stats.timeouts == 0
+
+
+def test_a_constructors_own_worker_error_is_not_a_death() -> None:
+    owner = os.getpid()
+
+    def make(name: str, **kwargs: Any) -> PlanEnv:
+        if os.getpid() != owner:
+            raise WorkerDiedError("my own worker died", 1, -9)
+        return CounterEnv(name, **kwargs)
+
+    with ParallelEnv(make, "toy", n_workers=2, isolate=True) as env:
+        state = env.reset(seed=1).state
+        with pytest.raises(WorkerDiedError, match="my own worker died") as caught:
+            env.step_batch(np.arange(COUNT), state)
+        assert isinstance(caught.value.__cause__, RemoteTraceback)
+        assert env.stats.deaths == 0
+
+
+class Crowded(gymnasium.Env[Any, Any]):
+    """One that steps in a process of its own, which ends at some actions."""
+
+    observation_space = action_space = spaces.Discrete(100)
+
+    def __init__(self) -> None:
+        self.helper: Any = None
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        self.at = 0
+        return 0, {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        with ExternalProcess(lambda: os) as helper:
+            if action == 7:
+                helper.call("_exit", 5)()
+            pid = helper.call("getpid")()
+        self.at = (self.at + int(action)) % 100
+        return self.at, float(pid > 0), False, False, {}
+
+    def save_state(self) -> bytes:
+        return bytes([self.at])
+
+    def load_state(self, data: bytes) -> None:
+        self.at = data[0]
+
+
+def test_an_environment_whose_own_process_dies() -> None:
+    with plangym_like.make(Crowded, n_workers=2, isolate=True) as env:
+        state = env.reset(seed=1).state
+        with pytest.raises(WorkerDiedError, match=r"status 5"):
+            env.step_batch([1, 2, 7, 3], state)
+        masked = env.step_batch([1, 2, 7, 3], state, on_error="mask")
+        assert masked.infos.failed.tolist() == [False, False, True, False]
+        assert masked.obs.tolist()[:2] == [1, 2]
+        assert env.stats.deaths == env.stats.restarts == 0
+
+
+class NarrowEnv(CounterEnv):
+    """A counter whose states are tried in a worker before they are used here."""
+
+    class simulator_class(CounterSimulator):
+        """The same counter."""
+
+        checksum = True
+
+
+def test_a_rows_own_worker_error_does_not_refuse_a_state() -> None:
+    owner = os.getpid()
+
+    def trap(action: int) -> None:
+        if os.getpid() != owner:
+            raise WorkerDiedError("my own worker died", 1, -9)
+
+    with ParallelEnv(NarrowEnv, "toy", trap=trap, n_workers=1, isolate=True) as env:
+        state = env.reset(seed=3).state
+        env.set_state(state)
+        assert env.step(1, state).obs.shape == (4, 2)
+
+
+# What would end the program
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("what", EXITS)
+def test_a_row_that_would_end_the_program(backend: str, what: str) -> None:
+    with raising(EXITS, **BACKENDS[backend]) as env:
+        state = env.reset(seed=1).state
+        expected = env.step_batch(np.arange(COUNT), state)
+        for row in (0, 41, COUNT - 1):
+            actions = np.arange(COUNT)
+            actions[row] = 4096 + list(EXITS).index(what)
+            with pytest.raises(RowExitError, match=what.capitalize()[:4]) as caught:
+                env.step_batch(actions, state)
+            future = env.step_batch(actions, state, blocking=False)
+            assert type(future.exception(60)) is RowExitError
+            masked = env.step_batch(actions, state, on_error="mask")
+            assert list(masked.infos.errors) == [row]
+            for error in (caught.value, masked.infos.errors[row]):
+                assert type(error) is RowExitError
+                assert f"(in row {row} of a batch of {COUNT})" in error.__notes__
+                assert error.__cause__ is not None
+            others = np.arange(COUNT) != row
+            assert np.array_equal(masked.states[others], expected.states[others])
+        plans = np.stack([actions, actions], 1)
+        rollout = env.rollout_batch(plans, state, on_error="mask")
+        assert list(rollout.infos.errors) == [COUNT - 1]
+
+
+@pytest.mark.parametrize("isolate", [True, False])
+def test_a_constructor_that_exits_in_workers(isolate: bool) -> None:
+    owner = os.getpid()
+
+    def make(name: str, **kwargs: Any) -> PlanEnv:
+        if os.getpid() != owner:
+            raise SystemExit(3)
+        return CounterEnv(name, **kwargs)
+
+    with ParallelEnv(make, "toy", n_workers=2, isolate=isolate) as env:
+        state = env.reset(seed=1).state
+        with pytest.raises(RemoteError, match=r"SystemExit\(3\)") as caught:
+            while True:  # until the workers have come up
+                env.step_batch(np.arange(COUNT), state, blocking=False).result(60)
+        assert isinstance(caught.value.__cause__, RemoteTraceback)
+
+
+OF_THE_PROGRAM = """
+import os, signal, sys, threading
+import numpy as np
+from playground import CounterEnv
+
+def handle(number, frame):
+    {handle}
+
+if {number} != signal.SIGINT or {own}:
+    signal.signal({number}, handle)
+
+def trap(action):
+    if action == 5:
+        os.kill(os.getpid(), {number})
+        for _ in range(1000000):
+            pass
+
+env = CounterEnv("toy", trap=trap)
+state = env.reset(seed=1).state
+try:
+    env.step_batch(np.arange(10), state, on_error="mask")
+except {error} as error:
+    print("came through")
+"""
+
+
+@pytest.mark.parametrize(
+    ("number", "handle", "own", "error"),
+    [
+        ("signal.SIGTERM", "sys.exit(3)", True, "SystemExit"),
+        ("signal.SIGTERM", "raise SystemExit(3)", True, "SystemExit"),
+        ("signal.SIGINT", "pass", False, "KeyboardInterrupt"),
+        ("signal.SIGINT", "raise KeyboardInterrupt", True, "KeyboardInterrupt"),
+        ("signal.SIGUSR1", "raise GeneratorExit", True, "GeneratorExit"),
+    ],
+)
+def test_what_a_signal_handler_raises_in_a_row_is_no_rows(
+    number: str, handle: str, own: bool, error: str
+) -> None:
+    script = OF_THE_PROGRAM.format(number=number, handle=handle, own=own, error=error)
+    result = run_script(script)
+    assert (result.stdout, result.stderr) == ("came through\n", "")
+
+
+# Infos and observations that cannot travel
+
+
+class OddSimulator(CounterSimulator):
+    """A counter that at some actions says what cannot be sent, or cannot be read."""
+
+    def step(self, action: Any, dt: int) -> Outcome:
+        obs, reward, terminated, truncated, info, frames = super().step(action % 1000, dt)
+        if action == 1001:
+            info["lock"] = threading.Lock()
+        elif action == 1002:
+            info["riddle"] = Unreadable()
+        elif action == 1003:
+            info["exit"] = Unsendable()
+        return obs, reward, terminated, truncated, info, frames
+
+
+class OddEnv(PlanEnv):
+    """Plans over an `OddSimulator`."""
+
+    simulator_class = OddSimulator
+
+
+class Unreadable:
+    """Pickles, and cannot be loaded."""
+
+    def __reduce__(self) -> Any:
+        return pickle.loads, (b"nonsense",)
+
+
+class Unsendable:
+    """Exits where it is pickled."""
+
+    def __reduce__(self) -> Any:
+        raise SystemExit(3)
+
+
+@pytest.mark.parametrize("action", [1001, 1002, 1003], ids=["lock", "riddle", "exit"])
+@pytest.mark.parametrize("count", [1, 60])
+def test_an_info_that_cannot_travel(action: int, count: int) -> None:
+    with OddEnv("odd") as alone, ParallelEnv(OddEnv, "odd", n_workers=2, isolate=True) as env:
+        sending(env)
+        state = alone.reset(seed=1).state
+        expected = alone.step_batch(np.arange(count), state)
+        pids = [process.pid for process in env.batch_env]
+        for row in {0, count // 2, count - 1}:
+            actions = np.arange(count)
+            actions[row] = action
+            with pytest.raises(Exception) as caught:
+                env.step_batch(actions, state)
+            masked = env.step_batch(actions, state, on_error="mask")
+            assert list(masked.infos.errors) == [row]
+            for error in (caught.value, masked.infos.errors[row]):
+                assert isinstance(error, Exception)
+                assert f"(in row {row} of a batch of {count})" in error.__notes__
+            for index in set(range(count)) - {row}:
+                assert masked.infos[index] == expected.infos[index]
+                assert np.array_equal(masked.states[index], expected.states[index])
+        assert [process.pid for process in env.batch_env] == pids
+
+
+def test_an_observation_that_cannot_travel() -> None:
+    actions = [(1,), (4, 5), (2,), (3,)]
+    with ParallelEnv(Crooked, "x", n_workers=2, isolate=True) as env:
+        sending(env)
+        state = env.reset(seed=1).state
+        masked = env.step_batch(actions, state, on_error="mask")
+        assert list(masked.infos.errors) == [1]
+        assert [obs is not None for obs in masked.obs] == [True, False, True, True]
+        with pytest.raises(TypeError, match="pickle"):
+            env.step_batch(actions, state)
+        plans = [[action, (0,)] for action in actions]
+        rollout = env.rollout_batch(plans, state, return_observations=True, on_error="mask")
+        assert list(rollout.infos.errors) == [1]
+
+
+class CrookedSimulator(CounterSimulator):
+    """A counter that shows text, or where actions sum to 9 something that does not pickle."""
+
+    def __init__(self, label: str = "crooked", **kwargs: Any) -> None:
+        super().__init__(label, **kwargs)
+        self.observation_space = spaces.Text(20)
+        self.action_space = spaces.Sequence(spaces.Discrete(6))
+
+    def step(self, action: Any, dt: int) -> Outcome:
+        self._sum = sum(map(int, action))
+        _, *rest = super().step(self._sum, dt)
+        return threading.Lock() if self._sum == 9 else "fine", *rest  # type: ignore[return-value]
+
+
+class Crooked(PlanEnv):
+    """Plans over a `CrookedSimulator`."""
+
+    simulator_class = CrookedSimulator
