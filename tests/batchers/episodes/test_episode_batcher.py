@@ -38,8 +38,9 @@ def make(
     n_slots: int = 8,
     **env_args: Any,
 ) -> EpisodeBatcher:
+    given = list(seeds) if np.iterable(seeds) else seeds
     return EpisodeBatcher(
-        n_timesteps, n_slots, n_threads, list(seeds), create_agent, {}, create_env, env_args
+        n_timesteps, n_slots, n_threads, given, create_agent, {}, create_env, env_args
     )
 
 
