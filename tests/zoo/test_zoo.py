@@ -35,6 +35,10 @@ FAMILIES: dict[str, dict[str, Any]] = {
 }
 
 
+_USUAL = {("2 workers", "CartPole-v1"), ("isolated", "FrozenLake-v1")}
+_FULL = pytest.mark.full
+
+
 def _executors() -> list[Any]:
     """Return all executors, each with few rows in the usual run or with all of them in the full."""
     params = []
@@ -42,8 +46,7 @@ def _executors() -> list[Any]:
         if rows:
             params.append(pytest.param(name, kwargs, rows, id=name))
         if rows < ROWS:
-            full = pytest.param(name, kwargs, ROWS, id=f"{name}, full", marks=pytest.mark.full)
-            params.append(full)
+            params.append(pytest.param(name, kwargs, ROWS, id=f"{name}-full", marks=_FULL))
     return params
 
 
@@ -57,7 +60,6 @@ def _make(name: Any, **kwargs: Any) -> Any:
     return sending(plangym_like.make(name, **kwargs))
 
 
-@pytest.mark.timeout(600)
 @pytest.mark.parametrize(("executor", "kwargs", "rows"), _executors())
 @pytest.mark.parametrize("kind", ENVS, ids=lambda kind: kind.__name__)
 def test_no_environment_is_silently_wrong(
@@ -67,7 +69,6 @@ def test_no_environment_is_silently_wrong(
     assert verdict.outcome != "silent", verdict.reason
 
 
-@pytest.mark.timeout(600)
 @pytest.mark.parametrize(("executor", "kwargs", "rows"), _executors())
 @pytest.mark.parametrize("kind", HANDED_OUT, ids=lambda kind: kind.__name__)
 def test_replayed_environments_that_hand_out_what_they_use_are_right(
@@ -83,9 +84,24 @@ def _without_time_limit(env: gymnasium.Env[Any, Any]) -> gymnasium.Env[Any, Any]
     return env
 
 
-@pytest.mark.timeout(600)
-@pytest.mark.parametrize(("executor", "kwargs", "rows"), _executors())
-@pytest.mark.parametrize("name", FAMILIES)
+def _executors_and_families() -> list[Any]:
+    """Return all pairs; in the usual run, workers step one family each."""
+    params = []
+    for name in FAMILIES:
+        for executor, (kwargs, rows) in EXECUTORS.items():
+            usual = executor == "serial" or (executor, name) in _USUAL
+            if usual:
+                fewer = min(rows or 200, 600)
+                params.append(pytest.param(name, executor, kwargs, fewer, id=f"{executor}-{name}"))
+            params.append(
+                pytest.param(
+                    name, executor, kwargs, ROWS, id=f"{executor}-{name}-full", marks=_FULL
+                )
+            )
+    return params
+
+
+@pytest.mark.parametrize(("name", "executor", "kwargs", "rows"), _executors_and_families())
 @pytest.mark.parametrize("wrapper", WRAPPERS, ids=lambda wrapper: wrapper.__name__)
 def test_no_wrapper_is_silently_wrong(
     wrapper: Callable[[Any], Any], name: str, executor: str, kwargs: dict[str, Any], rows: int
@@ -97,7 +113,7 @@ def test_no_wrapper_is_silently_wrong(
         made = gymnasium.make(name, disable_env_checker=True, **own)
         return wrapper(_without_time_limit(made))
 
-    verdict = judge(build, partial(_make, name, wrappers=[wrapper], **options, **kwargs), rows // 2)
+    verdict = judge(build, partial(_make, name, wrappers=[wrapper], **options, **kwargs), rows)
     assert verdict.outcome != "silent", verdict.reason
 
 
