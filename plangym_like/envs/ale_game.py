@@ -63,7 +63,10 @@ class PlannableAle(AleEnv):
         if self._game in _UNSETTLED or self._game in TIMERS:
             self._draw_neutral()
         self.ale.reset_game()
-        self._beginning = self.ale.cloneState(), self.ale.getScreenRGB()
+        beginning = self.ale.cloneState()
+        if self._golf is not None:
+            beginning = ALEState(self._golf.written_into(beginning.serialize()))
+        self._beginning = beginning, self.ale.getScreenRGB()
         self.leftovers = Leftovers(self.ale, self._beginning[0], self.load_game)
         # The number of lives, also where no frame has run since a state was restored.
         self.lives = self._atlantis2_lives if self._game == "atlantis2" else self.ale.lives

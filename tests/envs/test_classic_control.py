@@ -203,7 +203,8 @@ def test_an_ended_cart_pole_can_be_stepped_on() -> None:
 
 @pytest.mark.parametrize("name", IDS)
 def test_a_flipped_byte_is_another_state_or_an_error(name: str) -> None:
-    env = make(name)
+    # Bytes that mean nothing come back as they are or as zero, so the audit would object.
+    env = make(name, audit="off")
     rng = np.random.default_rng(14)
     states = random_rows(env, rng, 400)
     at = rng.integers(HEADER_NBYTES, env.state_nbytes, 400)
