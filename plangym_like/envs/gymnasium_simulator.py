@@ -175,9 +175,10 @@ class GymnasiumSimulator(Simulator):
             self.exactness_note = "; ".join(filter(None, [self.exactness_note, note]))
 
     def _end_trial(self, original: Row, fresh: Callable[[], None] | None) -> None:
+        # Attributes that the first reset makes stay, since `write` is valid before a reset too.
         self.write(original)
         self._fresh = fresh
-        self.renew()
+        forget_seed(self.env)
 
     def _second_copy(self) -> Self | None:
         """Return a simulator made with the same arguments, or ``None`` if there can be only one."""

@@ -155,6 +155,12 @@ class ReplayedSimulator(GymnasiumSimulator):
         super().prepare()
         self._stage.leave_copy()
 
+    def _end_trial(self, original: Row, fresh: Callable[[], None] | None) -> None:
+        super()._end_trial(original, fresh)
+        self._stage.leave_copy()
+        self._stage.forget()
+        self._stage.prefixes.replayed = 0
+
     def _second_copy(self) -> Self | None:
         return None if self._stage.prefixes.alone else super()._second_copy()
 
