@@ -10,8 +10,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from plangym_like.audit.audited_rows import AuditedRows, Difference, copy_rows
+from plangym_like.audit.audited_rows import AuditedRows, Difference, Earlier, copy_rows
 from plangym_like.batches import Inputs, Layout
 from plangym_like.errors import ImpureEnvironmentError, InputError
 from plangym_like.states import HEADER_NBYTES, Row
@@ -29,6 +30,10 @@ _SHARE, _EARLY_SHARE = 0.004, 0.1
 FREE_SECONDS = 0.5
 # Rows of one audit at most.
 _MOST = 64
+# Audited rows that are kept, one of which is stepped once more in each audit.
+_KEPT = 8
+# After this many audits, one in so many follows rows for many steps; before, they are doubled.
+_FOLLOWED = 8
 
 
 class Auditor:
@@ -84,7 +89,7 @@ class Auditor:
         # Rows until the next audit, and what that was once the last one was over.
         self._left = self._pause = 0.0 if layout.exact and mode != "off" else np.inf
         self._audits = 0
-        self._earlier: Inputs | None = None
+        self._earlier: list[Earlier] = []
 
     # Batches
 
@@ -109,10 +114,27 @@ class Auditor:
             rows = np.sort(self._random.choice(count, wanted, replace=False))
         return AuditedRows(self, count, rows, copy_rows(inputs, rows))
 
-    def earlier(self, inputs: Inputs) -> Inputs | None:
-        """Return a row of the last audit, and keep one of this one's `inputs`."""
-        found, self._earlier = self._earlier, copy_rows(inputs, np.array([inputs.count - 1]))
-        return found
+    def earlier(self) -> Earlier | None:
+        """Return a row of an earlier audit, chosen at random, if there was one."""
+        return self._earlier[self._random.integers(len(self._earlier))] if self._earlier else None
+
+    def keep(self, row: Earlier) -> None:
+        """Keep an audited row, to be stepped once more in later audits."""
+        if len(self._earlier) < _KEPT:
+            self._earlier.append(row)
+        else:
+            self._earlier[self._random.integers(_KEPT)] = row
+
+    @property
+    def follows(self) -> bool:
+        """Whether this audit follows some rows for many steps."""
+        number = self._audits + 1
+        return number % _FOLLOWED == 0 or number & (number - 1) == 0
+
+    def some(self, rows: NDArray[np.intp]) -> list[int]:
+        """Return a few of `rows`, chosen at random."""
+        count = min(len(rows), 2)
+        return [int(row) for row in self._random.choice(rows, count, replace=False)]
 
     def is_out_of_time(self, seconds: float) -> bool:
         """Return whether an audit that has taken so long is to leave the rest of its rows."""
