@@ -84,7 +84,8 @@ class Auditor:
         self._random = np.random.default_rng(0)
         self._first = _FIRST
         self._seen, self._gap = 0.0, 1.0  # one row in `_gap` is audited
-        self._seconds = np.inf  # of the cheapest audit so far
+        # Of the cheapest audit so far, by whether it followed rows.
+        self._seconds = {False: np.inf, True: np.inf}
         self._spent = 0.0
         # Rows until the next audit, and what that was once the last one was over.
         self._left = self._pause = 0.0 if layout.exact and mode != "off" else np.inf
@@ -153,15 +154,16 @@ class Auditor:
         self.stats.rows_audited += compared
         if self._left == np.inf:
             return
+        followed = self.follows
         self._audits += 1
         self._seen += self._pause - self._left
         self._first = max(0, self._first - rows)
-        self._seconds = min(self._seconds, seconds)
+        cheapest = self._seconds[followed] = min(self._seconds[followed], seconds)
         self._spent += seconds
         self._gap = min(self._every, max(1.0, self._seen / _FADING))
         self._pause = 0.0 if self._first else self._gap
         if self._gap == self._every > 1:
-            self._pause = max(self._gap, self._seconds / (_SHARE * max(each, 1e-9)))
+            self._pause = max(self._gap, cheapest / (_SHARE * max(each, 1e-9)))
         elif self._spent > FREE_SECONDS and self._every > 1:
             self._pause = max(self._pause, seconds / (_EARLY_SHARE * max(each, 1e-9)))
         self._left = self._pause

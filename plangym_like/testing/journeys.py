@@ -82,8 +82,8 @@ _FIELDS = ("observation", "reward", "terminated", "truncated", "info")
 def compare_outcomes(one: tuple[Any, ...], other: tuple[Any, ...]) -> tuple[str, str] | None:
     """Return which field of two steps differs, and how."""
     if len(one) == 1 or len(other) == 1:
-        raised = [outcome[0] if len(outcome) == 1 else "nothing" for outcome in (one, other)]
-        return difference(*raised, "what was raised")
+        before, after = (each[0] if len(each) == 1 else "nothing" for each in (one, other))
+        return difference(before, after, "what was raised")
     for name, left, right in zip(_FIELDS, one, other, strict=True):
         if found := difference(left, right, name):
             return found
