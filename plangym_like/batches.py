@@ -28,7 +28,8 @@ class Inputs:
     ``actions`` ``(N, ...)`` or, in rollouts, ``(N, T, ...)``, for a `Box` in the dtype they were
     given in (a list of objects where the space is no array); ``states`` ``(N, state_nbytes)`` or
     one row for all; ``dt`` an int for all or ``(N,) int64``; ``seeds`` ``None`` or ``(N,) uint64``.
-    ``verified``: whether checksums were looked at.
+    ``verified``: whether checksums were looked at. ``last_infos``: whether rollouts stepped here
+    tell the info of each row's last step, which audits compare.
     """
 
     count: int
@@ -38,6 +39,7 @@ class Inputs:
     dt: int | NDArray[np.int64]
     seeds: NDArray[np.uint64] | None
     verified: bool = True
+    last_infos: bool = False
 
 
 @dataclass(slots=True)
@@ -187,7 +189,7 @@ class Layout:
                 for name, (shape, dtype) in self.columns.items()
                 if not inputs.horizon
             },
-            {} if self.plain_infos and not inputs.horizon else None,
+            {} if self.plain_infos and (inputs.last_infos or not inputs.horizon) else None,
         )
 
     def result(

@@ -230,11 +230,12 @@ class Simulator(abc.ABC):
             ended = False
             frames = 0
             obs: Any = None
+            info: dict[str, Any] = {}
             terminated = truncated = False
             for time in range(inputs.horizon):
                 reward = 0.0
                 if not ended:
-                    obs, reward, terminated, truncated, _, n_step = self.step(
+                    obs, reward, terminated, truncated, info, n_step = self.step(
                         owned(actions[time]), dt
                     )
                     frames += n_step
@@ -252,6 +253,8 @@ class Simulator(abc.ABC):
                 if clock is not None:
                     clock.lap(OBSERVE)
             rows.n_step[index] = frames
+            if rows.infos is not None and info:
+                rows.infos[index] = owned_info(info, self.columns)
             if rows.next_states is not None:
                 self.save(rows.next_states[index])
             if clock is not None:

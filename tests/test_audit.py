@@ -6,6 +6,7 @@ import random
 import warnings
 from typing import Any
 
+import gymnasium
 import numpy as np
 import pytest
 from conftest import BACKENDS, sending
@@ -127,10 +128,129 @@ def test_what_a_state_row_does_not_hold_is_noticed_by_going_on_without_it() -> N
             env.step_batch(actions, states)
 
 
+class StaleStreak(SavesItself):
+    """Ends when an action came three times in a row, of which its state says nothing."""
+
+    def begin(self) -> None:
+        self.streak, self.last = 0, -1
+
+    def step(self, action: Any) -> Any:
+        obs, reward, terminated, truncated, info = super().step(action)
+        if self.time > 20:
+            self.streak = self.streak + 1 if action == self.last else 1
+            self.last = action
+        return obs, reward, terminated or self.streak == 3, truncated, info
+
+    def load_state(self, data: bytes) -> None:
+        super().load_state(data)
+        self.begin()
+
+
+class StaleInfo(StaleSum):
+    """Shows what it forgets in infos only."""
+
+    def extra(self, action: int) -> float:
+        super().extra(action)
+        return 0.0
+
+    def tell(self) -> dict[str, Any]:
+        return {"total": self.total}
+
+
+def test_what_matters_some_steps_later_is_noticed(backend: str) -> None:
+    with make(backend, StaleStreak) as env:
+        _, states = walk(env, 30)
+        with pytest.raises(ImpureEnvironmentError, match="with and without saving") as told:
+            env.step_batch(np.ones(30, int), states)
+    assert told.value.field.startswith("terminateds")
+
+
+def test_infos_are_compared_with_those_of_an_episode_that_is_not_saved() -> None:
+    with plangym_like.make(StaleInfo) as env:
+        actions, states = walk(env, 40)
+        with pytest.raises(ImpureEnvironmentError, match="with and without saving") as told:
+            env.step_batch(actions, states)
+    assert told.value.field.startswith("info['total']")
+
+
+def test_rollouts_are_compared_with_episodes_that_are_saved_at_each_step() -> None:
+    with plangym_like.make(StaleSum) as env:
+        _, states = walk(env, 69)
+        with pytest.raises(ImpureEnvironmentError, match="with and without saving"):
+            env.rollout_batch(np.ones((69, 1), int), states)
+
+
+def test_only_legal_actions_are_followed() -> None:
+    class Turns(StaleSum):
+        """Takes one action at a time."""
+
+        def step(self, action: Any) -> Any:
+            if int(action) != self.time % 3:
+                raise ValueError("not now")
+            return super().step(action)
+
+    with plangym_like.make(Turns) as env:
+        actions, states = walk(env, 40)
+        with pytest.raises(ImpureEnvironmentError, match="with and without saving"):
+            env.step_batch(actions, states)
+
+
+def test_rows_of_earlier_batches_are_stepped_once_more() -> None:
+    class Record(Walk):
+        """Pays at its end what the best of all copies has reached so far."""
+
+        record = -np.inf
+        length = 20
+
+        def extra(self, action: int) -> float:
+            if self.time < self.length:
+                return 0.0
+            Record.record = max(Record.record, self.x)
+            return Record.record
+
+    with (
+        plangym_like.make(Record) as env,
+        pytest.raises(ImpureEnvironmentError, match="of an earlier batch was stepped once more"),
+    ):
+        for seed in range(100):
+            env.reset(seed=seed)
+            for _ in range(19):
+                env.step(1)
+            env.step(1, env.get_state())
+
+
+def test_infos_that_hold_the_environment_itself_are_no_difference() -> None:
+    class ShowsItself(Walk):
+        def tell(self) -> dict[str, Any]:
+            return {"env": self}
+
+    with plangym_like.make(ShowsItself, snapshot="replay") as env:
+        actions, states = walk(env, 40)
+        for _ in range(5):
+            env.step_batch(actions, states)
+        assert env.stats.rows_audited > 100
+
+
+def test_elapsed_seconds_of_statistics_are_no_difference() -> None:
+    def statistics(env: Any) -> Any:
+        limited = gymnasium.wrappers.TimeLimit(env, 7)
+        return gymnasium.wrappers.RecordEpisodeStatistics(limited, stats_key="stats")
+
+    for snapshot in ("auto", "pickle"):
+        with plangym_like.make("Pendulum-v1", snapshot=snapshot, wrappers=[statistics]) as env:
+            assert env.exactness == "exact"
+            state, _, _ = env.reset(seed=0)
+            states = np.stack([state] * 10)
+            for _ in range(7):
+                result = env.step_batch(np.zeros((10, 1)), states)
+                states = result.states
+            assert set(result.infos[0]["stats"]) == {"r", "l", "t"}
+
+
 def test_what_begins_late_is_noticed() -> None:
     with plangym_like.make(CountsAtLast) as env:
         actions, states = walk(env, 69)
-        early = slice(0, 40)
+        early = slice(0, 25)
         for _ in range(10):
             env.step_batch(actions[early], states[early])
         with pytest.raises(ImpureEnvironmentError):

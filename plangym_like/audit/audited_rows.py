@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from plangym_like import spaces
+from plangym_like.audit.continuation import continued_difference, single_actions
 from plangym_like.batch_future import BatchFuture
 from plangym_like.batches import Inputs
 from plangym_like.errors import WorkerError
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 # Rows that are compared before an audit looks at the clock.
 _PART = 64
 _AGAIN = "was stepped a second time"
+_LATER = "of an earlier batch was stepped once more"
 _SAVED = "was continued with and without saving and restoring its state in between"
 _INCOMPLETE = "Its state row does not hold everything that the next step depends on."
 # Steps rows and returns states and observations too, failures masked.
@@ -39,6 +41,14 @@ class Difference(NamedTuple):
     row: int
     field: str
     values: str
+
+
+class Earlier(NamedTuple):
+    """An audited row: its index in its batch, its inputs as a batch of one, and its result."""
+
+    row: int
+    inputs: Inputs
+    result: Any
 
 
 class AuditedRows:
@@ -93,14 +103,18 @@ class AuditedRows:
         begun = time.perf_counter()
         done = [place for place, row in enumerate(self._rows) if row not in result.infos.errors]
         order = np.array(done[::-1], np.intp)
-        if len(order) and (earlier := self._auditor.earlier(self._inputs)) is not None:
-            with contextlib.suppress(Exception):
-                again(earlier)
+        if len(order):
+            self._compare_earlier(again)
         compared, taken = 0, 0.0
         while compared < len(order) and not self._auditor.is_out_of_time(taken):
             part = order[compared : compared + _PART]
             self._compare(result, again, copy_rows(self._inputs, part), self._rows[part])
             compared, taken = compared + len(part), time.perf_counter() - begun
+        if len(order) and not self._auditor.is_out_of_time(taken):
+            if self._auditor.follows:
+                self._follow(again, order)
+            self._keep(again, int(order[0]))
+            taken = time.perf_counter() - begun
         each = (begun - self._begun if seconds is None else seconds) / self._count
         self._auditor.note(len(self._rows), compared, each, taken)
 
@@ -118,6 +132,36 @@ class AuditedRows:
             if found := self._auditor.state_difference(result.state, batch.states[0]):
                 self._auditor.report(Difference(0, *found), _AGAIN, "")
         self.compare(batch, again, seconds)
+
+    def _compare_earlier(self, again: Again) -> None:
+        """Step a row of an earlier audit once more: much has been stepped since."""
+        earlier = self._auditor.earlier()
+        if earlier is not None:
+            second = again(earlier.inputs)
+            if found := self._first_difference(earlier.result, second, np.zeros(1, np.intp)):
+                self._auditor.report(found._replace(row=earlier.row), _LATER, "")
+
+    def _keep(self, again: Again, place: int) -> None:
+        inputs = copy_rows(self._inputs, np.array([place], np.intp))
+        result = again(inputs)
+        if not result.infos.errors:
+            self._auditor.keep(Earlier(int(self._rows[place]), inputs, result))
+
+    def _follow(self, again: Again, places: NDArray[np.intp]) -> None:
+        """Follow some rows for many steps, with and without saving and restoring at each."""
+        actions = single_actions(self._inputs)
+        for place in self._auditor.some(places):
+            begin = place * (self._inputs.horizon or 1)
+            found = continued_difference(
+                again,
+                copy_rows(self._inputs, np.array([place], np.intp)),
+                actions[begin:] + actions[:begin],
+                self._auditor.state_difference,
+            )
+            if found is not None:
+                row = int(self._rows[place])
+                self._auditor.report(Difference(row, *found), _SAVED, _INCOMPLETE)
+                return
 
     def _compare(self, result: Any, again: Again, inputs: Inputs, rows: NDArray[np.intp]) -> None:
         second = again(inputs)

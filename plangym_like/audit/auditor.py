@@ -10,8 +10,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from plangym_like.audit.audited_rows import AuditedRows, Difference, copy_rows
+from plangym_like.audit.audited_rows import AuditedRows, Difference, Earlier, copy_rows
 from plangym_like.batches import Inputs, Layout
 from plangym_like.errors import ImpureEnvironmentError, InputError
 from plangym_like.states import HEADER_NBYTES, Row
@@ -29,6 +30,10 @@ _SHARE, _EARLY_SHARE = 0.004, 0.1
 FREE_SECONDS = 0.5
 # Rows of one audit at most.
 _MOST = 64
+# Audited rows that are kept, one of which is stepped once more in each audit.
+_KEPT = 8
+# After this many audits, one in so many follows rows for many steps; before, they are doubled.
+_FOLLOWED = 8
 
 
 class Auditor:
@@ -79,12 +84,13 @@ class Auditor:
         self._random = np.random.default_rng(0)
         self._first = _FIRST
         self._seen, self._gap = 0.0, 1.0  # one row in `_gap` is audited
-        self._seconds = np.inf  # of the cheapest audit so far
+        # Of the cheapest audit so far, by whether it followed rows.
+        self._seconds = {False: np.inf, True: np.inf}
         self._spent = 0.0
         # Rows until the next audit, and what that was once the last one was over.
         self._left = self._pause = 0.0 if layout.exact and mode != "off" else np.inf
         self._audits = 0
-        self._earlier: Inputs | None = None
+        self._earlier: list[Earlier] = []
 
     # Batches
 
@@ -109,10 +115,27 @@ class Auditor:
             rows = np.sort(self._random.choice(count, wanted, replace=False))
         return AuditedRows(self, count, rows, copy_rows(inputs, rows))
 
-    def earlier(self, inputs: Inputs) -> Inputs | None:
-        """Return a row of the last audit, and keep one of this one's `inputs`."""
-        found, self._earlier = self._earlier, copy_rows(inputs, np.array([inputs.count - 1]))
-        return found
+    def earlier(self) -> Earlier | None:
+        """Return a row of an earlier audit, chosen at random, if there was one."""
+        return self._earlier[self._random.integers(len(self._earlier))] if self._earlier else None
+
+    def keep(self, row: Earlier) -> None:
+        """Keep an audited row, to be stepped once more in later audits."""
+        if len(self._earlier) < _KEPT:
+            self._earlier.append(row)
+        else:
+            self._earlier[self._random.integers(_KEPT)] = row
+
+    @property
+    def follows(self) -> bool:
+        """Whether this audit follows some rows for many steps."""
+        number = self._audits + 1
+        return number % _FOLLOWED == 0 or number & (number - 1) == 0
+
+    def some(self, rows: NDArray[np.intp]) -> list[int]:
+        """Return a few of `rows`, chosen at random."""
+        count = min(len(rows), 2)
+        return [int(row) for row in self._random.choice(rows, count, replace=False)]
 
     def is_out_of_time(self, seconds: float) -> bool:
         """Return whether an audit that has taken so long is to leave the rest of its rows."""
@@ -131,15 +154,16 @@ class Auditor:
         self.stats.rows_audited += compared
         if self._left == np.inf:
             return
+        followed = self.follows
         self._audits += 1
         self._seen += self._pause - self._left
         self._first = max(0, self._first - rows)
-        self._seconds = min(self._seconds, seconds)
+        cheapest = self._seconds[followed] = min(self._seconds[followed], seconds)
         self._spent += seconds
         self._gap = min(self._every, max(1.0, self._seen / _FADING))
         self._pause = 0.0 if self._first else self._gap
         if self._gap == self._every > 1:
-            self._pause = max(self._gap, self._seconds / (_SHARE * max(each, 1e-9)))
+            self._pause = max(self._gap, cheapest / (_SHARE * max(each, 1e-9)))
         elif self._spent > FREE_SECONDS and self._every > 1:
             self._pause = max(self._pause, seconds / (_EARLY_SHARE * max(each, 1e-9)))
         self._left = self._pause

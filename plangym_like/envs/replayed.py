@@ -141,16 +141,17 @@ class ReplayedSimulator(GymnasiumSimulator):
         self.env.reset(seed=1)
         if self.tried:
             _refuse_addresses(self._stage.env)
-        begun = len(self._stage.history)
         space = copy.deepcopy(self.env.action_space)
         space.seed(1)
         with contextlib.suppress(Exception):
             for _ in range(_SAMPLE):
                 self.env.step(space.sample())
         self._episode = self._stage.witness.hex()
-        tags = [tag for tag, *_ in self._histories.entries(self._stage.history, begun)]
-        steps = max(1, sum(map(tags.count, ACTIONS)))
-        measured = -(-(len(self._stage.history) - begun) // steps)
+        # A wrapper may have reset it in between, so the history is looked at only now.
+        history = self._stage.history
+        (_, _, begun), *entries = self._histories.entries(history)
+        steps = max(1, sum(tag in ACTIONS for tag, *_ in entries))
+        measured = -(-(len(history) - begun) // steps)
         self._step_nbytes = max(self._histories.action_nbytes, measured, 1)
         super().prepare()
         self._stage.leave_copy()

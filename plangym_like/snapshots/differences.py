@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import pickle
+import random
 from collections import deque
 from collections.abc import Mapping
 from typing import Any
@@ -12,12 +14,18 @@ import numpy as np
 
 from plangym_like.errors import SnapshotError
 from plangym_like.snapshots import plain_data
-from plangym_like.snapshots.configuration import FUNCTIONS, is_configuration, is_handle
+from plangym_like.snapshots.configuration import (
+    FUNCTIONS,
+    is_configuration,
+    is_handle,
+    is_ordinary,
+)
 from plangym_like.snapshots.memory_holder import CONSTANT
 from plangym_like.snapshots.stage import Stage
 
 _LONGEST = 60
 _DEEPEST = 4
+_NUMBERS: tuple[Any, ...] = (int, float, complex, str, bytes)
 # What nobody reads after the reset that set it.
 _IDLE = CONSTANT | {"_np_random_seed"}
 
@@ -55,12 +63,14 @@ def difference(one: Any, other: Any, place: str = "") -> tuple[str, str] | None:
 def without_clock(info: Mapping[str, Any]) -> dict[str, Any]:
     """Return `info` without the one entry that a wrapper of Gymnasium's reads off the clock.
 
-    `gymnasium.wrappers.RecordEpisodeStatistics` puts elapsed seconds into ``episode["t"]``.
+    `gymnasium.wrappers.RecordEpisodeStatistics` puts a dict of return, length and elapsed seconds
+    into ``"episode"``, or under the key that it is given: ``{"r": ..., "l": ..., "t": ...}``.
     """
-    episode = info.get("episode")
-    if not isinstance(episode, dict) or "t" not in episode:
-        return dict(info)
-    return {**info, "episode": {key: value for key, value in episode.items() if key != "t"}}
+    left = dict(info)
+    for key, value in info.items():
+        if type(value) is dict and value.keys() == {"r", "l", "t"}:
+            left[key] = {"r": value["r"], "l": value["l"]}
+    return left
 
 
 def object_difference(
@@ -77,6 +87,9 @@ def object_difference(
     seen.add((id(one), id(other)))
     if type(one) is not type(other):
         return place, f"{_shown(one)} and {_shown(other)}"
+    if isinstance(one, gymnasium.Env):
+        # Infos that hold an environment are not copies of it, so it has gone on since.
+        return None
     parts = [_parts_of(thing) for thing in (one, other)]
     if parts[0] is None or parts[1] is None:
         # An iterator that is pickled in another way may well go on in the same.
@@ -97,8 +110,24 @@ def _parts_of(thing: Any) -> dict[str, Any] | None:
     if isinstance(thing, np.random.Generator):
         return {".state": thing.bit_generator.state}
     if hasattr(thing, "__dict__") and not isinstance(thing, (*FUNCTIONS, type)):
-        return {f".{name}": value for name, value in vars(thing).items()}
+        parts = {f".{name}": value for name, value in vars(thing).items()}
+        return parts if is_ordinary(type(thing)) else {**parts, **_parts_beside(thing)}
     return None
+
+
+def _parts_beside(thing: Any) -> dict[str, Any]:
+    """Return what an object of a class that is not written in Python holds beside attributes."""
+    for kind in _NUMBERS:
+        if isinstance(thing, kind):
+            return {"": kind(thing)}
+    if isinstance(thing, random.Random):
+        return {".state": thing.getstate()}
+    if isinstance(thing, BaseException):
+        return {".args": thing.args}
+    if hasattr(thing, "__array__"):
+        with contextlib.suppress(Exception):
+            return {"": np.asarray(thing)}
+    return {}
 
 
 def _array_difference(one: Any, other: Any, place: str) -> tuple[str, str] | None:
@@ -118,6 +147,9 @@ def _array_difference(one: Any, other: Any, place: str) -> tuple[str, str] | Non
 
 
 def _bits(value: Any) -> bytes:
+    if isinstance(value, (set, frozenset)):
+        # Two equal sets may have two orders.
+        return b"set" + b"".join(sorted(map(_bits, value)))
     try:
         return plain_data.encode(value)
     except SnapshotError:

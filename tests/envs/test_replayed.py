@@ -90,6 +90,22 @@ def test_whatever_its_actions_and_observations_are(make: Any) -> None:
     assert_same(other, whole)
 
 
+def test_wrappers_may_reset_inside_a_step() -> None:
+    def endless(env: Any) -> Any:
+        limited = gymnasium.wrappers.TimeLimit(env, 3)
+        return gymnasium.wrappers.Autoreset(limited)
+
+    with plangym_like.make("Pendulum-v1", snapshot="replay", wrappers=[endless]) as env:
+        states = [env.reset(seed=0)[0]]
+        steps = [env.step([0.5], states[-1])]
+        for _ in range(12):
+            steps.append(env.step([0.5], steps[-1].state))
+        assert sum(step.truncated for step in steps) == 3
+        states += [step.state for step in steps[:-1]]
+        batch = env.step_batch([0.5], np.stack(states))
+        assert_same(batch.states, np.stack([step.state for step in steps]))
+
+
 @pytest.mark.parametrize("name", ["CartPole-v1", "FrozenLake-v1"])
 def test_episodes_are_those_that_gymnasium_plays(name: str) -> None:
     sim = ReplayedSimulator(name, remove_time_limit=False)
@@ -144,7 +160,7 @@ def test_continuing_branches_plays_nothing_again() -> None:
 
 
 def test_a_sibling_costs_its_history_and_a_descendant_what_lies_between() -> None:
-    env = ReplayedEnv(Dungeon)
+    env = ReplayedEnv(Dungeon, audit="off")
     state = env.reset(seed=0).state
     for _ in range(10):
         state = env.step(1, state=state).state

@@ -1,0 +1,115 @@
+"""Whether an episode that is saved and restored at each step is the one that never stops.
+
+What a row does not hold may show only some steps later: a counter that matters when it reaches
+five, a streak that ends the episode. So a few rows are followed for many steps.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from plangym_like import spaces
+from plangym_like.batches import Inputs
+from plangym_like.errors import StateCapacityError, WorkerError
+from plangym_like.snapshots.differences import object_difference, without_clock
+from plangym_like.states import Row
+
+_STEPS = 32
+# Actions that are tried where some are not legal.
+_TRIES = 4
+# What rollouts count in another way.
+_COUNTS = ("n_step", "dt")
+_FIELDS = (("observations", "obs"), ("rewards",) * 2, ("terminateds",) * 2, ("truncateds",) * 2)
+
+
+def single_actions(inputs: Inputs) -> list[Any]:
+    """Return all actions of a batch or of rollouts, one after the other."""
+    if not inputs.horizon:
+        return list(inputs.actions)
+    return [action for plan in inputs.actions for action in plan]
+
+
+def continued_difference(
+    again: Callable[[Inputs], Any],
+    first: Inputs,
+    actions: list[Any],
+    state_difference: Callable[[Row, Row], tuple[str, str] | None],
+) -> tuple[str, str] | None:
+    """Return the first difference between the two episodes, and both values; ``None`` if equal.
+
+    Parameters
+    ----------
+    again : callable
+        Steps rows and returns their results, with states and observations, failures masked.
+    first : Inputs
+        One row: where to begin; its actions are not looked at.
+    actions : list
+        Actions to choose from, the first of them to begin with.
+    state_difference : callable
+        Compares two state rows.
+    """
+    taken, steps = _saved_each_step(again, first, actions)
+    if len(taken) < 2:
+        return None
+    plan = _batch(taken, plan=True)
+    live = again(replace(first, horizon=len(taken), actions=plan, last_infos=True))
+    if (error := live.infos.errors.get(0)) is not None:
+        if isinstance(error, (WorkerError, StateCapacityError)):
+            return None
+        return "its result", f"{error!r} without saving and none with it"
+    for time, step in enumerate(steps):
+        for name, of_step in _FIELDS:
+            one, other = getattr(live, name), getattr(step, of_step)
+            one = one[0][time] if isinstance(one, list) else spaces.take(one, (0, time))
+            place = f"{name} {time + 1} steps later" if time else name
+            if found := object_difference(one, spaces.take(other, 0), place):
+                return found
+    later = f"{len(steps) - 1} steps later"
+    if live.infos.has_objects:
+        infos = [_plain(batch.infos[0]) for batch in (live, steps[-1])]
+        both = set(infos[0]) & set(infos[1])
+        for key in [key for key in infos[0] if key in both]:
+            found = object_difference(infos[0][key], infos[1][key], f"info[{key!r}] {later}")
+            if found is not None:
+                return found
+    found = state_difference(live.states[0], steps[-1].states[0])
+    return None if found is None else (f"{found[0]} {later}", found[1])
+
+
+def _saved_each_step(
+    again: Callable[[Inputs], Any], first: Inputs, actions: list[Any]
+) -> tuple[list[Any], list[Any]]:
+    """Step from row to row; return the actions that could be taken, and the results."""
+    taken: list[Any] = []
+    steps: list[Any] = []
+    current, number = replace(first, horizon=0), 0
+    while len(taken) < _STEPS:
+        for _ in range(min(_TRIES, len(actions))):
+            action = copy.deepcopy(actions[number % len(actions)])
+            number += 1
+            step = again(replace(current, actions=_batch([action])))
+            if not step.infos.errors:
+                break
+        else:
+            break
+        taken.append(action)
+        steps.append(step)
+        if step.terminateds[0] or step.truncateds[0]:
+            break
+        current = replace(current, states=step.states, seeds=None)
+    return taken, steps
+
+
+def _batch(actions: list[Any], *, plan: bool = False) -> Any:
+    if isinstance(actions[0], (np.ndarray, np.generic)):
+        return np.stack(actions)[None] if plan else np.stack(actions)
+    return [copy.deepcopy(actions)] if plan else actions
+
+
+def _plain(info: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in without_clock(info).items() if key not in _COUNTS}
