@@ -18,9 +18,15 @@ from typing import Any
 import numpy as np
 
 from plangym_like.errors import SnapshotError, StateCapacityError
+from plangym_like.ownership import owned
 from plangym_like.simulator import Simulator
 from plangym_like.snapshots.configuration import qualified_name
-from plangym_like.snapshots.differences import attributes, difference, differing_attributes
+from plangym_like.snapshots.differences import (
+    attributes,
+    difference,
+    differing_attributes,
+    object_difference,
+)
 from plangym_like.snapshots.generators import (
     global_generators,
     moved_generators,
@@ -191,7 +197,7 @@ class Trial:
         before = global_generators()
         obs, info = simulator.reset(seed)
         self._drawn.update(dict.fromkeys(moved_generators(before)))
-        play.outcomes.append(copy.deepcopy((obs, 0.0, False, False, info)))
+        play.outcomes.append(owned((obs, 0.0, False, False, info)))
         self._record(simulator, play)
 
     def _steps(
@@ -214,7 +220,7 @@ class Trial:
                 # Some environments take only actions that are legal now; to refuse is an outcome.
                 play.outcomes.append((type(error).__name__, 0.0, True, False, {}))
                 return
-            play.outcomes.append(copy.deepcopy(outcome[:5]))
+            play.outcomes.append(owned(outcome[:5]))
             moved = moved_generators(before)
             if moved:
                 play.drawn += [(step, name) for name in moved]
@@ -326,6 +332,7 @@ def _row(simulator: Simulator) -> Row:
 
 def _first_difference(one: tuple[Any, ...], other: tuple[Any, ...]) -> tuple[str, str] | None:
     for part, before, after in zip(_PARTS, one, other, strict=True):
-        if found := difference(before, after, part):
+        compare = object_difference if part == "info" else difference
+        if found := compare(before, after, part):
             return found
     return None

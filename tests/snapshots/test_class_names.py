@@ -1,6 +1,7 @@
 """Classes of a function are found in workers, which know them by another ``__qualname__``."""
 
 from dataclasses import dataclass
+from functools import cached_property, lru_cache
 from typing import Any
 
 import gymnasium as gym
@@ -12,7 +13,6 @@ import plangym_like
 from plangym_like.errors import SnapshotError
 from plangym_like.snapshots.class_names import can_be_imported, classes_named
 
-
 pytestmark = pytest.mark.filterwarnings("ignore:.*already returned terminated")
 
 
@@ -23,6 +23,12 @@ class Outer:
 
 def local_classes() -> dict[str, Any]:
     class Point:
+        def __init__(self, x: float) -> None:
+            self.x = x
+
+    class Slotted:
+        __slots__ = ("x",)
+
         def __init__(self, x: float) -> None:
             self.x = x
 
@@ -38,22 +44,34 @@ def local_classes() -> dict[str, Any]:
         observation_space = gym.spaces.Box(-1e9, 1e9, (1,), np.float64)
         action_space = gym.spaces.Discrete(2)
 
+        @cached_property
+        def factor(self) -> float:
+            return 2.0
+
+        @lru_cache  # noqa: B019 - a function with a cache
+        def worth(x: float) -> float:
+            return 3 * x
+
         def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
             super().reset(seed=seed)
             self.points: list[Any] = [Point(0.0)]
+            self.slotted = Slotted(0.0)
             return np.zeros(1), {}
 
         def step(self, action: Any) -> Any:
             x = self.points[-1].x + 1 + self.np_random.random() + action
             self.points = [*self.points, (Point if x < 30 else Late.Mark)(x)][-3:]
-            return np.array([x]), float(sum(point.x for point in self.points)), False, False, {}
+            self.slotted = Slotted(self.slotted.x + self.factor)
+            reward = sum(point.x for point in self.points) + Walk.worth(x)
+            return np.array([x]), float(reward), False, False, {"slotted": self.slotted}
 
     class Saved(Walk):
         def save_state(self) -> Any:
-            return [point.x for point in self.points]
+            return [self.slotted.x, *(point.x for point in self.points)]
 
         def load_state(self, saved: Any) -> None:
-            self.points = [Point(x) for x in saved]
+            self.slotted = Slotted(saved[0])
+            self.points = [Point(x) for x in saved[1:]]
 
         def step(self, action: Any) -> Any:
             obs, reward, *rest = super().step(action)
