@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -184,12 +185,14 @@ class BatchInfo(Sequence[dict[str, Any]]):
         assert self._rows is not None
         values = [row.get(key) for row in self._rows]
         if mask.all():
-            arrays = [np.asarray(value) for value in values]
-            kinds = {(array.dtype, array.shape) for array in arrays}
-            if len(kinds) == 1 and arrays[0].dtype != object:
-                return np.stack(arrays)
+            with contextlib.suppress(Exception):  # what is no array stays an object
+                arrays = [np.asarray(value) for value in values]
+                kinds = {(array.dtype, array.shape) for array in arrays}
+                if len(kinds) == 1 and arrays[0].dtype != object:
+                    return np.stack(arrays)
         objects = np.empty(self._count, object)
-        objects[:] = values
+        for index, value in enumerate(values):
+            objects[index] = value
         return objects
 
     def mask(self, key: str) -> NDArray[np.bool_]:

@@ -158,3 +158,10 @@ def test_infos_can_be_compared_by_content():
     again = BatchInfo(3, dict(COLUMNS), list(PLAIN))
     assert content(again) == content(INFOS)
     assert content(BatchInfo(3, COLUMNS)) != content(INFOS)
+
+
+def test_a_column_of_lists_that_are_no_array_holds_the_lists() -> None:
+    values = [[[1], 2.0], [[1, 2], 3.0]]
+    assert BatchInfo(2, {}, [{"a": value} for value in values])["a"].tolist() == values
+    unequal = [[1], [1, 2]]
+    assert BatchInfo(2, {}, [{"a": value} for value in unequal])["a"].tolist() == unequal

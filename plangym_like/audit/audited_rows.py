@@ -206,7 +206,7 @@ class AuditedRows:
         left_out: NDArray[np.bool_] | None = None,
     ) -> Difference | None:
         """Return the first difference of ``result[rows[i]]`` and ``second[i]``, if any."""
-        if left_out is None and _equal(result, second, rows):
+        if (left_out is None or not left_out.any()) and _equal(result, second, rows):
             return None
         for place, row in enumerate(rows.tolist()):
             if left_out is not None and left_out[place]:

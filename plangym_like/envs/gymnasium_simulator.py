@@ -233,7 +233,7 @@ class GymnasiumSimulator(Simulator):
 
     def meaning(self) -> Mapping[str, Any]:
         """Return id, arguments, wrappers and library version."""
-        name = self.name if isinstance(self.name, str) else getattr(self.name, "__qualname__", "?")
+        name = self.name if isinstance(self.name, str) else getattr(self.name, "__name__", "?")
         return {
             "id": name,
             "kwargs": {key: describe(value) for key, value in sorted(self.env_kwargs.items())},

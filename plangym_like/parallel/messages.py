@@ -18,6 +18,7 @@ what `plangym_like.parallel.remote_errors` packs; CLOSE nothing.
 from __future__ import annotations
 
 import array
+import io
 import os
 import pickle
 import socket
@@ -72,13 +73,16 @@ def dumps_by_value(value: Any) -> bytes:
     """Return `value` pickled by cloudpickle."""
     import cloudpickle  # type: ignore[import-untyped]
 
+    from plangym_like.parallel.by_value import ByValuePickler
+
     # A process of multiprocessing's knows the user's script by this second name, under which no
     # other process could import it.
     script = sys.modules.get("__mp_main__")
     if script is not None and script.__name__ == "__mp_main__":
         cloudpickle.register_pickle_by_value(script)
-    data: bytes = cloudpickle.dumps(value, 5)
-    return data
+    stream = io.BytesIO()
+    ByValuePickler(stream, 5).dump(value)
+    return stream.getvalue()
 
 
 def loads(payload: bytes | memoryview) -> Any:

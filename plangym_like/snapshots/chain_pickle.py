@@ -9,14 +9,13 @@ own classes, since a worker process has another ``__main__``.
 
 from __future__ import annotations
 
-import contextlib
 import enum
 import io
 import pickle
 import threading
 import types
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import gymnasium
@@ -25,6 +24,7 @@ from gymnasium.utils import EzPickle
 
 from plangym_like.errors import SnapshotError, StateFormatError
 from plangym_like.snapshots.array_layout import ArrayLayout
+from plangym_like.snapshots.class_names import can_be_imported, classes_named, name_of
 from plangym_like.snapshots.configuration import (
     LOCKS,
     is_configuration,
@@ -165,7 +165,7 @@ class ChainPickle:
 
     def has_class(self, kind: type) -> bool:
         """Tell whether `kind` was found in the environment when it was made."""
-        return self._classes.get((kind.__module__, kind.__qualname__)) is kind
+        return self._classes.get(name_of(kind)) is kind
 
     def class_named(self, module: str, name: str) -> type:
         """Return a class, by way of the environment's own classes.
@@ -173,18 +173,18 @@ class ChainPickle:
         Raises
         ------
         SnapshotError
-            Neither they nor what their methods use have that name.
+            Neither they nor what their methods use have that name, or several of them have it.
         """
-        if (module, name) in self._classes:
-            return self._classes[module, name]
-        for kind in self._classes.values():
-            for value in _named_by(kind):
-                if (value.__module__, value.__qualname__) == (module, name):
-                    return value
-        raise SnapshotError(
-            f"a state row holds an object of class {module}.{name}, which this process cannot "
-            "find; put the class into a module that every process can import"
-        )
+        if (module, name) not in self._classes:
+            found = classes_named(module, name, self._classes.values())
+            if len(found) != 1:
+                raise SnapshotError(
+                    f"a state row holds an object of class {module}.{name}, but this process finds "
+                    f"{len(found) or 'no'} classes of that name; put the class into a module that "
+                    "every process can import, under a name of its own"
+                )
+            self._classes[module, name] = found[0]
+        return self._classes[module, name]
 
     def _dumps(self, value: Any, lost: list[Any] | None = None) -> bytes:
         whole: set[int] = set()
@@ -223,7 +223,7 @@ class ChainPickle:
         if names != ():
             self.holders.append(holder)
         for inner in kind.__mro__:
-            self._classes.setdefault((inner.__module__, inner.__qualname__), inner)
+            self._classes.setdefault(name_of(inner), inner)
         if getattr(kind, "state_attributes", None) is None:
             for name, value in vars(link).items():
                 if name not in holder.constant and not is_handle(value):
@@ -249,13 +249,13 @@ class ChainPickle:
             self._gather(f"{place}.__self__", value.__self__, depth + 1)
         elif isinstance(value, enum.Enum | type):
             kind = value if isinstance(value, type) else type(value)
-            self._classes.setdefault((kind.__module__, kind.__qualname__), kind)
+            self._classes.setdefault(name_of(kind), kind)
         elif is_configuration(value):
             self._check_function(place, value)
             self._things[place] = value
         elif hasattr(value, "__dict__"):
             kind = type(value)
-            self._classes.setdefault((kind.__module__, kind.__qualname__), kind)
+            self._classes.setdefault(name_of(kind), kind)
             for name, item in vars(value).items():
                 self._gather(f"{place}.{name}", item, depth + 1)
 
@@ -297,10 +297,12 @@ class _Pickler(pickle.Pickler):
             # NumPy's own way makes a new object each time, and so another pickle the next time.
             return np.dtype, (thing.str,)
         if isinstance(thing, type):
-            nowhere = thing.__module__ == "__main__" or "<locals>" in thing.__qualname__
-            if nowhere or self._owner.has_class(thing):
-                return _class_named, (thing.__module__, thing.__qualname__)
-            return NotImplemented
+            if not self._owner.has_class(thing):
+                if can_be_imported(thing):
+                    return NotImplemented
+                if self._owner.class_named(*name_of(thing)) is not thing:
+                    raise TypeError(f"several classes are called {qualified_name(thing)}")
+            return _class_named, name_of(thing)
         if isinstance(thing, EzPickle):
             raise TypeError(f"{kind_of(thing)} is an EzPickle and would come back as it was made")
         if isinstance(thing, threading.Thread):
@@ -357,19 +359,6 @@ def _nothing() -> None:
 def _constant(base: bool) -> frozenset[str]:
     # An environment may well keep the game itself in an attribute called env.
     return CONSTANT - {"env"} if base else CONSTANT
-
-
-def _named_by(kind: type) -> Iterator[type]:
-    for attribute in vars(kind).values():
-        function = getattr(attribute, "__func__", attribute)
-        function = getattr(function, "fget", function)
-        for value in getattr(function, "__globals__", {}).values():
-            if isinstance(value, type):
-                yield value
-        for cell in getattr(function, "__closure__", None) or ():
-            with contextlib.suppress(ValueError):
-                if isinstance(cell.cell_contents, type):
-                    yield cell.cell_contents
 
 
 def _check_class(base: Any) -> None:

@@ -107,12 +107,14 @@ def own_pickling(kind: type) -> str | None:
 
 
 def qualified_name(thing: Any) -> str:
-    """Return module and name of a class or function.
+    """Return module and name of a class or function, which are the same in every process.
+
+    ``__qualname__`` is not: cloudpickle gives a class of ``__main__`` or of a function another one.
 
     >>> qualified_name(dict)
     'builtins.dict'
     """
-    return f"{thing.__module__}.{thing.__qualname__}"
+    return f"{thing.__module__}.{thing.__name__}"
 
 
 def describe(value: Any) -> Any:

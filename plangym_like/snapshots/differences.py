@@ -19,6 +19,7 @@ from plangym_like.snapshots.configuration import (
     is_configuration,
     is_handle,
     is_ordinary,
+    qualified_name,
 )
 from plangym_like.snapshots.memory_holder import CONSTANT
 from plangym_like.snapshots.stage import Stage
@@ -103,16 +104,54 @@ def object_difference(
 
 
 def _parts_of(thing: Any) -> dict[str, Any] | None:
+    """Return what `thing` holds, by place, or ``None`` if it is to be compared as a whole."""
     if isinstance(thing, dict):
-        return {f"[{key!r}]": value for key, value in thing.items()}
+        return {f"[{_name_of(key, at)}]": thing[key] for at, key in enumerate(thing)}
+    if isinstance(thing, set | frozenset):
+        names = [_name_of(item, 0) for item in thing]
+        return {"": sorted(names)}
+    if isinstance(thing, np.ndarray | np.generic):
+        return None
+    if hasattr(thing, "detach") and hasattr(thing, "__array__"):
+        # A tensor of torch: two pickles of one need not be equal.
+        with contextlib.suppress(Exception):
+            return {"": np.asarray(thing.detach().cpu())}
     if isinstance(thing, list | tuple | deque):
         return {f"[{index}]": value for index, value in enumerate(thing)}
     if isinstance(thing, np.random.Generator):
         return {".state": thing.bit_generator.state}
-    if hasattr(thing, "__dict__") and not isinstance(thing, (*FUNCTIONS, type)):
-        parts = {f".{name}": value for name, value in vars(thing).items()}
-        return parts if is_ordinary(type(thing)) else {**parts, **_parts_beside(thing)}
-    return None
+    kind = type(thing)
+    if is_ordinary(kind) and not isinstance(thing, (*FUNCTIONS, type)):
+        return {f".{name}": value for name, value in vars(thing).items()}
+    if is_configuration(thing) or is_handle(thing):
+        return None
+    if kind.__module__ == "builtins" and not isinstance(thing, BaseException):
+        return None
+    if beside := _parts_beside(thing):
+        own = getattr(thing, "__dict__", {})
+        return {**{f".{name}": value for name, value in own.items()}, **beside}
+    return _reduced(thing)
+
+
+def _name_of(key: Any, at: int) -> str:
+    """Return what a key or an item of a set is called, without its address."""
+    name = repr(key)
+    return f"{qualified_name(type(key))} {at}" if " at 0x" in name else name
+
+
+def _reduced(thing: Any) -> dict[str, Any] | None:
+    """Return what a pickle of `thing` would hold."""
+    try:
+        reduced = thing.__reduce_ex__(4)
+    except Exception:
+        return None
+    if not isinstance(reduced, tuple):
+        return None
+    parts = dict(zip(("", ".__dict__", "[...]", "{...}"), reduced[1:5], strict=False))
+    for name in ("[...]", "{...}"):
+        # Items and pairs are iterators.
+        parts[name] = list(parts.get(name) or ())
+    return parts
 
 
 def _parts_beside(thing: Any) -> dict[str, Any]:

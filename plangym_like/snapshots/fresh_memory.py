@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import copy
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any
 
 import gymnasium
 import numpy as np
+from numpy.typing import NDArray
 
 from plangym_like.snapshots.array_layout import copies
 from plangym_like.snapshots.configuration import is_configuration, is_handle
@@ -41,15 +42,14 @@ def fresh_memory(env: gymnasium.Env[Any, Any], *, base: bool = False) -> Callabl
     shared = dict(memo)
     if base:
         links.append(link)
-    arrays = [
-        value
-        for thing in links
-        for name, held in vars(thing).items()
-        if thing is link or name not in CONSTANT
-        for _, value in reachable(held, name)
-        if type(value) is np.ndarray
-    ]
-    memo |= copies(arrays)
+    memo |= copies(
+        _arrays(
+            (name, held)
+            for thing in links
+            for name, held in vars(thing).items()
+            if thing is link or name not in CONSTANT
+        )
+    )
     kept = []
     for thing in links:
         if type(thing) in TRANSPARENT:
@@ -68,7 +68,8 @@ def fresh_memory(env: gymnasium.Env[Any, Any], *, base: bool = False) -> Callabl
         kept.append((thing, attributes, set(vars(thing))))
 
     def give_back() -> None:
-        again = dict(shared)
+        held = (pair for _, attributes, _ in kept for pair in attributes.items())
+        again = shared | copies(_arrays(held))
         for thing, attributes, names in kept:
             for name in set(vars(thing)) - names:
                 if not is_handle(vars(thing)[name]):
@@ -79,6 +80,16 @@ def fresh_memory(env: gymnasium.Env[Any, Any], *, base: bool = False) -> Callabl
             put(memory)
 
     return give_back
+
+
+def _arrays(attributes: Iterable[tuple[str, Any]]) -> list[NDArray[Any]]:
+    """Return the arrays within attributes."""
+    return [
+        value
+        for name, held in attributes
+        for _, value in reachable(held, name)
+        if type(value) is np.ndarray
+    ]
 
 
 def _generators(base: Any) -> list[tuple[str, Any, Callable[[Any], None], Any]]:

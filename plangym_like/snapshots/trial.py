@@ -18,10 +18,12 @@ from typing import Any
 import numpy as np
 
 from plangym_like.errors import SnapshotError, StateCapacityError
+from plangym_like.ownership import owned
 from plangym_like.simulator import Simulator
 from plangym_like.snapshots.configuration import qualified_name
 from plangym_like.snapshots.differences import (
     attributes,
+    difference,
     differing_attributes,
     object_difference,
     without_clock,
@@ -196,7 +198,7 @@ class Trial:
         before = global_generators()
         obs, info = simulator.reset(seed)
         self._drawn.update(dict.fromkeys(moved_generators(before)))
-        play.outcomes.append(copy.deepcopy((obs, 0.0, False, False, info)))
+        play.outcomes.append(owned((obs, 0.0, False, False, info)))
         self._record(simulator, play)
 
     def _steps(
@@ -219,7 +221,7 @@ class Trial:
                 # Some environments take only actions that are legal now; to refuse is an outcome.
                 play.outcomes.append((type(error).__name__, 0.0, True, False, {}))
                 return
-            play.outcomes.append(copy.deepcopy(outcome[:5]))
+            play.outcomes.append(owned(outcome[:5]))
             moved = moved_generators(before)
             if moved:
                 play.drawn += [(step, name) for name in moved]
@@ -332,7 +334,9 @@ def _row(simulator: Simulator) -> Row:
 def _first_difference(one: tuple[Any, ...], other: tuple[Any, ...]) -> tuple[str, str] | None:
     for part, before, after in zip(_PARTS, one, other, strict=True):
         if part == "info":
-            before, after = without_clock(before), without_clock(after)
-        if found := object_difference(before, after, part):
+            found = object_difference(without_clock(before), without_clock(after), part)
+        else:
+            found = difference(before, after, part)
+        if found:
             return found
     return None

@@ -1,0 +1,59 @@
+"""What classes are called in every process, and how one that cannot be imported is found.
+
+A class of ``__main__`` or of a function is sent to workers by cloudpickle, which keeps module and
+``__name__`` but not ``__qualname__``. Such a class is found through the classes that use it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import types
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+
+def name_of(kind: type) -> tuple[str, str]:
+    """Return module and name."""
+    return kind.__module__, kind.__name__
+
+
+def can_be_imported(kind: type) -> bool:
+    """Tell whether every process that can import the module of `kind` finds `kind` in it."""
+    found: Any = None if kind.__module__ == "__main__" else sys.modules.get(kind.__module__)
+    for name in kind.__qualname__.split("."):
+        found = getattr(found, name, None)
+    return found is kind
+
+
+def classes_named(module: str, name: str, roots: Iterable[type]) -> list[type]:
+    """Return the classes of that name among `roots` and what these, or their methods, use."""
+    seen: dict[int, Any] = {}
+    pending: list[tuple[Any, type | None]] = [(kind, None) for kind in roots]
+    while pending:
+        thing, owner = pending.pop()
+        seen[id(thing)] = thing
+        for used in _used_by(thing):
+            # A dataclass with slots is made twice, and its methods may know the first one.
+            twin = owner is not None and isinstance(used, type) and name_of(used) == name_of(owner)
+            if used.__module__ == module and id(used) not in seen and not twin:
+                pending.append((used, thing if isinstance(thing, type) else None))
+    kinds = [thing for thing in seen.values() if isinstance(thing, type)]
+    return [kind for kind in kinds if name_of(kind) == (module, name)]
+
+
+def _used_by(thing: type | types.FunctionType) -> Iterator[type | types.FunctionType]:
+    """Yield the classes and functions that a class holds, or that a function may use."""
+    values: list[Any] = []
+    if isinstance(thing, type):
+        values += vars(thing).values()
+    else:
+        values += thing.__globals__.values()
+        for cell in thing.__closure__ or ():
+            with contextlib.suppress(ValueError):
+                values.append(cell.cell_contents)
+    for value in values:
+        function = getattr(value, "__func__", value)
+        function = getattr(function, "fget", function)
+        if isinstance(function, type | types.FunctionType):
+            yield function

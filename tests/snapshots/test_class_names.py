@@ -1,0 +1,179 @@
+"""Classes of a function are found in workers, which know them by another ``__qualname__``."""
+
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from gymnasium.envs.classic_control import CartPoleEnv
+
+import plangym_like
+from plangym_like.errors import SnapshotError
+from plangym_like.snapshots.class_names import can_be_imported, classes_named
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*already returned terminated")
+
+
+class Outer:
+    class Inner:
+        pass
+
+
+def local_classes() -> dict[str, Any]:
+    class Point:
+        def __init__(self, x: float) -> None:
+            self.x = x
+
+    class Slotted:
+        __slots__ = ("x",)
+
+        def __init__(self, x: float) -> None:
+            self.x = x
+
+    class Late:
+        class Point:
+            def __init__(self, x: float) -> None:
+                self.x = 2 * x
+
+        class Mark(Point):
+            pass
+
+    class Walk(gym.Env):
+        observation_space = gym.spaces.Box(-1e9, 1e9, (1,), np.float64)
+        action_space = gym.spaces.Discrete(2)
+
+        @cached_property
+        def factor(self) -> float:
+            return 2.0
+
+        @lru_cache  # noqa: B019 - a function with a cache
+        def worth(x: float) -> float:
+            return 3 * x
+
+        def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+            super().reset(seed=seed)
+            self.points: list[Any] = [Point(0.0)]
+            self.slotted = Slotted(0.0)
+            return np.zeros(1), {}
+
+        def step(self, action: Any) -> Any:
+            x = self.points[-1].x + 1 + self.np_random.random() + action
+            self.points = [*self.points, (Point if x < 30 else Late.Mark)(x)][-3:]
+            self.slotted = Slotted(self.slotted.x + self.factor)
+            reward = sum(point.x for point in self.points) + Walk.worth(x)
+            return np.array([x]), float(reward), False, False, {"slotted": self.slotted}
+
+    class Saved(Walk):
+        def save_state(self) -> Any:
+            return [self.slotted.x, *(point.x for point in self.points)]
+
+        def load_state(self, saved: Any) -> None:
+            self.slotted = Slotted(saved[0])
+            self.points = [Point(x) for x in saved[1:]]
+
+        def step(self, action: Any) -> Any:
+            obs, reward, *rest = super().step(action)
+            self.points = [Point(point.x) for point in self.points]
+            return obs, reward, *rest
+
+    class Best(gym.RewardWrapper):
+        best = 0.0
+
+        def reward(self, reward: Any) -> float:
+            self.best = max(self.best, float(reward))
+            return self.best
+
+    class Maker:
+        def __call__(self) -> Any:
+            return Walk()
+
+        def make(self) -> Any:
+            return Walk()
+
+    class Pole(CartPoleEnv):
+        pass
+
+    return {
+        "class": (Walk, {}),
+        "replay": (Walk, {"snapshot": "replay"}),
+        "native": (Saved, {}),
+        "function": (lambda: Best(Walk()), {}),
+        "object": (Maker(), {}),
+        "method": (Maker().make, {}),
+        "wrapper": ("CartPole-v1", {"wrappers": [Best, lambda env: Best(env)]}),
+        "subclass": (Pole, {}),
+    }
+
+
+@pytest.mark.parametrize("name", local_classes())
+def test_classes_of_a_function_work_in_workers(name: str) -> None:
+    what, options = local_classes()[name]
+    with (
+        plangym_like.make(what, audit="off", **options) as serial,
+        plangym_like.make(what, n_workers=2, isolate=True, **options) as isolated,
+    ):
+        states = serial.reset(seed=0).state
+        for _ in range(20):
+            actions = np.arange(8) % 2
+            here, there = serial.step_batch(actions, states), isolated.step_batch(actions, states)
+            assert np.array_equal(here.rewards, there.rewards)
+            # Rows of workers go on here, and rows of this process there.
+            assert np.array_equal(
+                serial.step_batch(actions, there.states).rewards,
+                isolated.step_batch(actions, here.states).rewards,
+            )
+            states = there.states
+        assert isolated.stats.rows_audited
+
+
+def test_two_classes_of_one_name_are_never_mixed_up() -> None:
+    class Item:
+        worth = 1
+
+    class Box:
+        class Item:
+            worth = 2
+
+    class Shop(gym.Env):
+        observation_space = gym.spaces.Discrete(99)
+        action_space = gym.spaces.Discrete(2)
+
+        def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+            super().reset(seed=seed)
+            self.items: list[Any] = [Item()]
+            return 0, {}
+
+        def step(self, action: Any) -> Any:
+            self.items = [(Box.Item if action else Item)()]
+            return self.items[0].worth, 0.0, False, False, {}
+
+    with pytest.raises(SnapshotError, match=r"several classes are called .*\.Item"):
+        plangym_like.make(Shop, snapshot="pickle")
+    with plangym_like.make(Shop) as env:
+        assert env.snapshot == "replay"
+
+
+def test_what_can_be_imported() -> None:
+    class Local:
+        pass
+
+    assert can_be_imported(Outer.Inner) and can_be_imported(dict)
+    assert not can_be_imported(Local)
+    assert classes_named(__name__, "Inner", [Outer]) == [Outer.Inner]
+    assert classes_named(__name__, "Nobody", [Outer]) == []
+
+
+def test_a_dataclass_with_slots_has_one_name() -> None:
+    @dataclass(frozen=True, slots=True)
+    class Place:
+        x: int = 0
+
+        def __repr__(self) -> str:
+            return super().__repr__()
+
+    class User:
+        kind = Place
+
+    assert classes_named(__name__, "Place", [User]) == [Place]

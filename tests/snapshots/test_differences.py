@@ -1,0 +1,100 @@
+"""Infos and memories are compared by value, never by address or by how they are pickled."""
+
+from __future__ import annotations
+
+import copy
+from collections import namedtuple
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+
+import plangym_like
+from plangym_like.snapshots.differences import object_difference
+
+Pair = namedtuple("Pair", "one other")
+
+
+class Slotted:
+    __slots__ = ("one", "other")
+
+    def __init__(self, value: int) -> None:
+        self.one, self.other = f"value {value}", f"value {value}"
+
+
+class Texts(list):
+    """Has a ``__dict__`` that says nothing."""
+
+
+class Thing:
+    def __init__(self, value: int) -> None:
+        self.value, self.me = value, self
+
+
+VALUES: dict[str, Any] = {
+    "slots": Slotted,
+    "list of its own": lambda value: Texts([f"text {value}"]),
+    "error": lambda value: ValueError(f"text {value}"),
+    "set": lambda value: {f"text {k}" for k in range(value, value + 9)},
+    "keys without a hash": lambda value: {Thing(0): value},
+    "named": lambda value: Pair(value, Slotted(value)),
+    "masked": lambda value: np.ma.masked_array([1, value], [False, False]),
+    "space": lambda value: gym.spaces.Discrete(value + 1),
+}
+
+
+@pytest.mark.parametrize("kind", VALUES)
+def test_copies_are_equal_and_other_values_are_not(kind: str) -> None:
+    one = VALUES[kind](1)
+    assert object_difference(one, copy.deepcopy(one), "info") is None
+    assert object_difference(VALUES[kind](1), VALUES[kind](1), "info") is None
+    found = object_difference(one, VALUES[kind](2), "info")
+    assert found is not None and found[0].startswith("info")
+
+
+def test_tensors_are_compared_by_their_numbers() -> None:
+    torch = pytest.importorskip("torch")
+    for kind in (torch.arange, lambda n: torch.nn.Parameter(torch.ones(n))):
+        assert object_difference(kind(3), kind(3), "info") is None
+        assert object_difference(kind(3), kind(4), "info") is not None
+
+
+class Telling(gym.Env):
+    """Puts objects of many kinds into its info."""
+
+    observation_space = gym.spaces.Box(-1e9, 1e9, (1,), np.float64)
+    action_space = gym.spaces.Discrete(3)
+
+    def __init__(self, kind: str) -> None:
+        self.kind = kind
+
+    def told(self) -> Any:
+        if self.kind == "itself":
+            return self
+        if self.kind == "generator":
+            return (x for x in range(3))
+        return VALUES[self.kind](self.count)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        self.count = 0
+        return np.zeros(1), {"told": self.told()}
+
+    def step(self, action: Any) -> Any:
+        self.count += 1 + int(action)
+        return np.full(1, float(self.count)), 1.0, False, False, {"told": self.told()}
+
+
+@pytest.mark.parametrize("isolate", [False, True])
+@pytest.mark.parametrize("kind", [*VALUES, "itself", "generator"])
+def test_objects_in_infos_are_no_false_alarm(kind: str, isolate: bool) -> None:
+    if isolate and kind == "generator":
+        pytest.skip("no process can send a generator to another")
+    options = {"n_workers": 2, "isolate": True} if isolate else {}
+    with plangym_like.make(Telling, kind=kind, audit_every=1, **options) as env:
+        assert env.exactness == "exact", env.exactness_note
+        states = env.reset(seed=0).state
+        for _ in range(3):
+            states = env.step_batch(np.arange(6) % 3, states).states
+        assert env.stats.rows_audited
