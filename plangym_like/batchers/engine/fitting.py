@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from plangym_like.batchers.engine.nests import map_nest
 from plangym_like.errors import ActionError, InputError
+from plangym_like.spaces import as_dtype
 
 _NUMERIC_KINDS = "biufc"
 
@@ -29,8 +30,7 @@ def as_fitting(
     value : array, number, or list of numbers
     shape : tuple of int
     dtype : numpy.dtype
-        Whole numbers and flags must keep their values. Real numbers are rounded to the precision
-        of a real `dtype`, but finite ones stay finite.
+        It must be able to hold the numbers: see `plangym_like.spaces.as_dtype`.
     place : str
         What the error calls the value.
 
@@ -46,21 +46,13 @@ def as_fitting(
         )
     if array.shape != shape:
         raise InputError(f"{place} must have the shape {shape}, got the shape {array.shape}")
-    if array.dtype == dtype:
-        return array
-    with np.errstate(all="ignore"):
-        cast = array.astype(dtype)
-    rounds = dtype.kind in "fc" and (array.dtype.kind != "c" or dtype.kind == "c")
-    if rounds:
-        fits = bool((np.isfinite(cast) == np.isfinite(array)).all())
-    else:
-        fits = bool((cast == array).all())
-    if not fits:
+    fitting = as_dtype(array, dtype)
+    if fitting is None:
         raise InputError(
             f"{place} must be {dtype}, got {array.dtype} with values from {array.min()} to "
             f"{array.max()}, which {dtype} cannot hold"
         )
-    return cast
+    return fitting
 
 
 def as_numbers(value: Any) -> NDArray[Any] | None:
