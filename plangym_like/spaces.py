@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from plangym_like.errors import ActionError, InputError, ObservationError
 
 _LEAVES = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
-# What becomes of actions beyond the bounds of a `Box`.
+# What happens to actions beyond the bounds of a `Box`.
 _POLICIES = ("pass", "raise", "clip")
 # The kinds of numbers that an observation of each kind may be given in.
 _CASTS = {"f": "biuf", "i": "biu", "u": "biu", "b": "biu"}
@@ -145,7 +145,7 @@ def fitted(
     try:
         given = np.asarray(value)
     except (ValueError, TypeError) as error:
-        raise ObservationError(f"the observation is no array: {error}; it is in {space}") from error
+        raise ObservationError(f"the observation is not an array as in {space}: {error}") from error
     if given.dtype.kind not in _CASTS.get(dtype.kind, dtype.kind):
         raise ObservationError(
             f"the observation is {_told(value)}, which cannot become {dtype} as in {space}"
@@ -245,7 +245,7 @@ def as_actions(
         Leading axes of a batch: 1 ``(N, ...)``, 2 ``(N, T, ...)`` for rollouts, or 0 for a single
         action, which stays one.
     out_of_bounds : {"pass", "raise", "clip"}
-        What becomes of finite numbers beyond the bounds of a `Box`: they are left as they are (as
+        What happens to finite numbers beyond the bounds of a `Box`: they are left as they are (as
         in Gymnasium), refused, or clipped as by Gymnasium's ``ClipAction``.
 
     Raises
@@ -353,7 +353,7 @@ def _is_one_action(space: spaces.Space[Any], action: Any, out_of_bounds: str) ->
 
 
 def _one_action(space: spaces.Space[Any], action: Any, out_of_bounds: str, place: str) -> Any:
-    """Return `action`, of a space that is no array, if its parts may be given to an environment."""
+    """Return `action`, of a space that is not an array, with its parts checked."""
     if _parts(space) is None:
         if not space.contains(action):
             raise ActionError(f"action {action!r}{place} is not in the action space {space}")

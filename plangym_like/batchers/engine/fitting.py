@@ -1,7 +1,7 @@
 """Values that must fit where they are written: nothing is wrapped, broadcast or made up.
 
 NumPy's assignment turns 300 into 44 for ``uint8``, ``None`` into NaN, and fills a row with a single
-number. Whatever environments and actors return is written through this module instead.
+number. All that environments and actors return is written through this module instead.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def as_fitting(
     Raises
     ------
     InputError
-        The value has another shape, is no number, or is a number that `dtype` cannot hold.
+        The value has another shape, is not a number, or is a number that `dtype` cannot hold.
     """
     array = as_numbers(value)
     if array is None:
@@ -106,7 +106,8 @@ def copy_fitting(target: torch.Tensor, value: Any, place: str) -> None:
     Raises
     ------
     InputError
-        `value` is no tensor, or one of another shape or of a dtype that would be cut down.
+        `value` is not a tensor, or has another shape, or a dtype with values that `target` cannot
+        hold.
     """
     if (
         not isinstance(value, torch.Tensor)
