@@ -95,6 +95,9 @@ def check_env(
     return report
 
 
+# Rows are compared here. An audit would raise before it is known which promise is broken.
+_OPTIONS = {"autoreset": False, "audit": "off"}
+
 _Makers = tuple[str, Callable[..., PlanEnv], Callable[[int], Any]]
 
 
@@ -104,7 +107,7 @@ def _makers(env_or_name: Any, kwargs: dict[str, Any]) -> _Makers:
     if isinstance(given, ParallelEnv):
         given = given.plan_env
     if isinstance(given, PlanEnv):
-        kind, own = type(given), {**given._kwargs, "autoreset": False, **kwargs}
+        kind, own = type(given), {**given._kwargs, **_OPTIONS, **kwargs}
         name: Any = given._name
     elif isinstance(given, gymnasium.Env):
         if given.spec is None:
@@ -112,10 +115,10 @@ def _makers(env_or_name: Any, kwargs: dict[str, Any]) -> _Makers:
                 f"{type(given).__name__} is of no registered id, so no copy of it can be made: "
                 "give the callable that makes it"
             )
-        name, own = given.spec.id, {**given.spec.kwargs, "autoreset": False, **kwargs}
+        name, own = given.spec.id, {**given.spec.kwargs, **_OPTIONS, **kwargs}
         kind = registry.family_of(name, own.pop("snapshot", "auto"))  # type: ignore[assignment]
     else:
-        name, own = given, {"autoreset": False, **kwargs}
+        name, own = given, {**_OPTIONS, **kwargs}
         kind = registry.family_of(name, own.pop("snapshot", "auto"))  # type: ignore[assignment]
 
     def make(wrappers: tuple[Any, ...] = ()) -> PlanEnv:
