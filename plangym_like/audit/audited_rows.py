@@ -161,7 +161,7 @@ class AuditedRows:
         rows: NDArray[np.intp],
         left_out: NDArray[np.bool_] | None = None,
     ) -> Difference | None:
-        """Return the first difference between ``result[rows[i]]`` and ``second[i]``, if any."""
+        """Return the first difference of ``result[rows[i]]`` and ``second[i]``, if any."""
         if left_out is None and _equal(result, second, rows):
             return None
         for place, row in enumerate(rows.tolist()):

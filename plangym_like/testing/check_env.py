@@ -95,10 +95,11 @@ def check_env(
     return report
 
 
-# Rows are compared here. An audit would raise before it is known which promise is broken.
-_OPTIONS = {"autoreset": False, "audit": "off"}
-
 _Makers = tuple[str, Callable[..., PlanEnv], Callable[[int], Any]]
+
+
+# Differences are to be found and told by the checks, not raised by the audit.
+_OPTIONS = {"autoreset": False, "audit": "off"}
 
 
 def _makers(env_or_name: Any, kwargs: dict[str, Any]) -> _Makers:

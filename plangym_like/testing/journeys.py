@@ -81,8 +81,9 @@ _FIELDS = ("observation", "reward", "terminated", "truncated", "info")
 
 def compare_outcomes(one: tuple[Any, ...], other: tuple[Any, ...]) -> tuple[str, str] | None:
     """Return which field of two steps differs, and how."""
-    if len(one) != len(other) or len(one) == 1:
-        return difference(one[0], other[0], "what was raised")
+    if len(one) == 1 or len(other) == 1:
+        before, after = (each[0] if len(each) == 1 else "nothing" for each in (one, other))
+        return difference(before, after, "what was raised")
     for name, left, right in zip(_FIELDS, one, other, strict=True):
         if found := difference(left, right, name):
             return found
