@@ -1,4 +1,4 @@
-"""`BatchFuture`: the result of a batch that nobody has waited for yet."""
+"""`BatchFuture`: the result of a batch that may still be running."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class PendingBatch(Protocol):
     count : int
         Its rows.
     result, error
-        What came of it, once it is over.
+        What stepping the rows returned or raised, once it is over.
     """
 
     count: int
@@ -26,7 +26,7 @@ class PendingBatch(Protocol):
         """Return whether it is over, after `timeout` seconds at most; 0 only looks."""
 
     def cancel(self, error: BaseException) -> bool:
-        """Stop it, so that `error` is what came of it; return whether it was not over before."""
+        """Stop it, and make `error` its error; return False if it was over already."""
 
 
 class BatchFuture:
@@ -119,7 +119,7 @@ class BatchFuture:
     def done(self) -> bool:
         """Return whether the batch is over, without waiting.
 
-        Looking also hands out rows that are left to workers that have nothing to do.
+        This also gives rows that are left to workers that are free.
         """
         batch = self._batch
         return batch is None or self._take(batch, 0.0)
@@ -139,8 +139,8 @@ class BatchFuture:
         batch = self._batch
         if batch is not None and not self._take(batch, timeout):
             raise TimeoutError(
-                f"a batch of {batch.count} rows is not done within {timeout} s; it is still on its "
-                "way, and the promise stays good"
+                f"a batch of {batch.count} rows was not done after {timeout} s; it is still "
+                "being stepped, so result() may be called again"
             )
 
     def _run_check(self) -> None:

@@ -26,7 +26,7 @@ class Inputs:
     """What a batch is asked to do, checked and of one length.
 
     ``actions`` ``(N, ...)`` or, in rollouts, ``(N, T, ...)``, for a `Box` in the dtype they were
-    given in (a list of objects where the space is no array); ``states`` ``(N, state_nbytes)`` or
+    given in (a list of objects if the space is not an array); ``states`` ``(N, state_nbytes)`` or
     one row for all; ``dt`` an int for all or ``(N,) int64``; ``seeds`` ``None`` or ``(N,) uint64``.
     ``verified``: whether checksums were looked at. ``last_infos``: whether rollouts stepped here
     tell the info of each row's last step, which audits compare.
@@ -86,7 +86,7 @@ class Layout:
         Whether a row that is stepped twice gives the same bytes. If not, no two processes step
         the same row at once.
     out_of_bounds : {"pass", "raise", "clip"}
-        What becomes of actions beyond the bounds of a `Box`.
+        What happens to actions beyond the bounds of a `Box`.
     """
 
     def __init__(

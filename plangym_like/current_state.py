@@ -22,11 +22,11 @@ class CurrentState:
     Attributes
     ----------
     row : array ``(state_nbytes,) uint8`` or None
-        The current state where it is set aside; ``None`` while the simulator stands in it.
+        The current state if it is set aside; ``None`` while it is in the simulator.
     started : bool
         Whether there is one: a reset has happened, or a state has been set.
     lost : bool
-        Whether a call that was to leave the current state raised half-way.
+        Whether the current state is gone, because a call that was to replace it raised half-way.
     """
 
     def __init__(self, simulator: Simulator, state_format: StateFormat) -> None:
@@ -35,7 +35,7 @@ class CurrentState:
         self.row: Row | None = None
         self.started = False
         self.lost = False
-        # Whether the episode began with a reset of this environment, not with a given state.
+        # Whether the episode began with a reset, not with a given state.
         self._own = False
         self._picture: Any = None
 
@@ -63,18 +63,18 @@ class CurrentState:
             self.row = row
 
     def restore(self) -> None:
-        """Have the simulator stand in the current state; the row stays until `is_in_simulator`."""
+        """Write the current state back to the simulator; `row` stays until `is_in_simulator`."""
         if self.row is not None:
             self._simulator.write(self.row[HEADER_NBYTES:])
             if self._picture is not None:
                 self._simulator.give_picture(self._picture)
 
     def is_in_simulator(self) -> None:
-        """Note that the simulator stands in the current state."""
+        """Note that the simulator is in the current state."""
         self.row = self._picture = None
 
     def begins(self, *, own: bool) -> None:
-        """Note that the simulator stands in a new current state, after a reset if `own`."""
+        """Note that the simulator is in a new current state; `own`: after a reset."""
         self.row = self._picture = None
         self.started, self.lost, self._own = True, False, own
 
@@ -83,10 +83,10 @@ class CurrentState:
         self.lost = self.started and self.row is None
 
     def write(self, row: Row) -> None:
-        """Have the simulator stand in `row`; what it raises leaves an episode of one's own.
+        """Write `row` to the simulator.
 
-        An episode that began with a given state is not set aside before, because that would cost
-        every step of a search as much as a state; where `row` cannot be written, it is lost.
+        If that raises, an episode that began with a reset keeps its current state. An episode that
+        began with a given state loses it: to set it aside at every step would slow down a search.
         """
         if self._own:
             self._try_to_set_aside()
@@ -97,7 +97,7 @@ class CurrentState:
             raise
 
     def prepare_reset(self) -> None:
-        """Set the current state aside, with the simulator standing in it.
+        """Set the current state aside, and have the simulator in it.
 
         A reset goes on with its generator and with what its wrappers remember. If there is no
         current state yet, the simulator is as it was when it was made; if the current state cannot
@@ -107,7 +107,7 @@ class CurrentState:
             if self.row is None:
                 self._try_to_set_aside()
                 return
-            # A state that cannot be restored must not stand in the way of a reset.
+            # A state that cannot be restored must not prevent a reset.
             with contextlib.suppress(Exception):
                 self.restore()
                 return

@@ -12,7 +12,7 @@
     |   +-- StateMismatchError             well formed, but of another environment or version
     |   +-- StateCapacityError             a payload that is larger than the row
     |   +-- UntrustedStateError            a pickled row from outside this session
-    |   +-- StateLostError                 the current state went with a call that failed
+    |   +-- StateLostError                 the current state is gone after a call that failed
     +-- ObservationError (ValueError)      an observation that does not fit its space
     +-- RewardError (ValueError)           a reward that is not one number
     +-- SnapshotError (TypeError)          an environment that cannot be saved exactly
@@ -112,7 +112,7 @@ class RewardError(PlangymError, ValueError):
 
 
 class StateLostError(StateError):
-    """The current state is gone: a call that was to leave it raised half-way."""
+    """The current state is gone: a call that was to replace it raised half-way."""
 
 
 class SnapshotError(PlangymError, TypeError):
@@ -153,8 +153,8 @@ class ClosedError(PlangymError, RuntimeError):
 class RowExitError(PlangymError, RuntimeError):
     """A row of a batch raised ``SystemExit``, ``KeyboardInterrupt`` or another such exception.
 
-    Raised as what they are, these would end the program. The original is the ``__cause__``; from a
-    worker, its traceback is.
+    Raised unchanged, these would end the program. The ``__cause__`` is the original exception, or
+    its traceback if a worker raised it.
     """
 
 

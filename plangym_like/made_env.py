@@ -1,4 +1,4 @@
-"""`MadeEnv`: an environment and its simulator, how it is made and what it is."""
+"""`MadeEnv`: how an environment and its simulator are made and closed, and its properties."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _OWN_OPTIONS = ("autoreset", "return_image", "audit", "audit_every", "out_of_bou
 
 
 class MadeEnv:
-    """How an environment is made, what it is, and its end; see `PlanEnv` for the parameters."""
+    """How an environment is made and closed, and its properties; `PlanEnv` has the parameters."""
 
     simulator_class: ClassVar[Callable[..., Simulator]]
     SINGLETON: ClassVar[bool] = False
@@ -140,13 +140,13 @@ class MadeEnv:
 
     @property
     def simulator(self) -> Simulator:
-        """The simulator, standing in the env's current state."""
+        """The simulator, in the env's current state."""
         self._wake()
         return self._made()
 
     @property
     def gym_env(self) -> gymnasium.Env[Any, Any]:
-        """The wrapped Gymnasium environment, standing in the env's current state."""
+        """The wrapped Gymnasium environment, in the env's current state."""
         return self.simulator.env
 
     @property
@@ -235,7 +235,7 @@ class MadeEnv:
     def forget(self) -> None:
         """Close in a forked copy of the process, if another thread was using it there."""
         if held_by_lost_thread(self._lock):
-            # The simulator is not closed: what it was doing is unfinished for ever.
+            # Closing it could block: the other thread was in the middle of a step.
             self._lock, self._sim = threading.RLock(), None
             self._closed = self._torn = True
 
@@ -257,10 +257,10 @@ class MadeEnv:
 
 
 def name_of(name: Any) -> str:
-    """Return an id as it is, and what a callable is called."""
+    """Return an id, or the name of a callable."""
     return name if isinstance(name, str) else getattr(name, "__name__", "?")
 
 
 def closed(name: Any) -> ClosedError:
-    """Return the error that says that the environment `name` was used after its end."""
+    """Return the error for the use of the environment `name` after it was closed."""
     return ClosedError(f"the environment {name_of(name)} has been closed: make another one")

@@ -1,4 +1,4 @@
-"""What is handed out belongs to the caller: copies that share nothing with the environment.
+"""Copies of what is returned to the caller, which share nothing with the environment.
 
 Gymnasium copies nothing, so an observation may be the environment's own buffer, an info its own
 dict, and an action may be changed in place. `owned` is called wherever something passes between
@@ -27,7 +27,7 @@ def owned(value: Any) -> Any:
     """Return `value` as an independent copy: nested dicts, lists, tuples and arrays included.
 
     Other objects are copied by `copy.deepcopy`. Those that cannot be copied stay the same object,
-    as do environments, because a copy of an environment may begin anew.
+    as do environments, because a copy of an environment may start again.
 
     >>> buffer = np.zeros(2)
     >>> info = owned({"buffer": buffer, "lives": 3})

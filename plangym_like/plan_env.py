@@ -38,8 +38,8 @@ class PlanEnv(StandingEnv):
         Put the picture of each resulting state into ``info["rgb"]``; needs
         ``render_mode="rgb_array"``.
     out_of_bounds : {"pass", "raise", "clip"}
-        What becomes of finite actions beyond the bounds of a `Box`: the environment gets them as
-        they are, `ActionError`, or they are clipped.
+        What happens to finite actions beyond the bounds of a `Box`: the environment gets them as
+        they are, `ActionError` is raised, or they are clipped.
     simulator_kwargs
         What the family takes: ``render_mode``, ``obs_type``, ``wrappers``,
         ``remove_time_limit``, and the environment's own arguments.
@@ -98,8 +98,8 @@ class PlanEnv(StandingEnv):
         seeds : int array ``(N,)``, optional
             Reseed each row's randomness before it steps.
         blocking : bool
-            ``False`` returns a `BatchFuture`, whose ``result()`` returns or raises what came of the
-            rows. Without workers the rows are stepped before this returns.
+            ``False`` returns a `BatchFuture`; its ``result()`` returns the result, or raises what
+            stepping the rows raised. Without workers the rows are stepped before this returns.
         on_error : {"raise", "mask"}
             What becomes of a row that raises, or that kills or hangs its worker. ``"raise"``: the
             lowest such row's error is raised. ``"mask"``: ``infos.failed`` ``(N,) bool`` says which

@@ -171,8 +171,10 @@ def make(
     snapshot: str = "auto",
     isolate: bool = False,
     step_timeout: float | None = None,
+    start_timeout: float | None = None,
     audit: str = "raise",
     audit_every: int = EVERY,
+    out_of_bounds: str = "pass",
     **env_kwargs: Any,
 ) -> Any:
     """Make an environment that can be saved, restored and stepped from any state.
@@ -201,21 +203,25 @@ def make(
         Step nothing in this process, so that no simulator can crash or hang it.
     step_timeout : float, optional
         Seconds that one row may take; implies `isolate`.
+    start_timeout : float, optional
+        Seconds that a worker may take to make its environment before it is replaced (see
+        `ParallelEnv`). Without workers it has no effect.
     audit : {"raise", "warn", "off"}
-        Rows are a function of their inputs, and that is watched: a sample of them is stepped a
-        second time, elsewhere or later, and every byte of the results compared. A difference raises
-        `ImpureEnvironmentError`; ``"warn"`` warns once and sets ``env.exactness`` to
-        ``"approximate"`` instead. Environments that are approximate from the start are not audited.
+        What happens when a row that is stepped a second time gives another result. A sample of all
+        rows is stepped twice, the second time elsewhere or later, and every byte is compared.
+        ``"raise"``: `ImpureEnvironmentError`. ``"warn"``: one warning, and ``env.exactness``
+        becomes ``"approximate"``. Environments that are approximate from the start are not audited.
     audit_every : int
-        One row in so many is audited, after the first 256, which all are; 1 audits all rows. Cheap
-        environments are audited less often, so that it takes less than a hundredth of the time.
+        One row in so many is audited, after the first 256, all of which are; 1 audits all rows.
+        Cheap environments are audited less often, so that audits take less than 1 % of the time.
+    out_of_bounds : {"pass", "raise", "clip"}
+        What happens to finite actions beyond the bounds of a `Box`: the environment gets them as
+        they are (as in Gymnasium), `ActionError` is raised, or they are clipped.
     env_kwargs
         ``wrappers``, ``render_mode``, ``obs_type``, ``return_image``, ``remove_time_limit``, the
         options of a snapshot (``state_capacity``, ``replay_capacity``, ...), what
-        ``gymnasium.make`` takes (``max_episode_steps``, ``disable_env_checker``), what the
-        environment itself takes, and ``out_of_bounds``: whether finite actions beyond the bounds
-        of a `Box` are given to the environment as they are (``"pass"``, the default, as Gymnasium
-        does), refused with `ActionError` (``"raise"``), or clipped (``"clip"``).
+        ``gymnasium.make`` takes (``max_episode_steps``, ``disable_env_checker``), and what the
+        environment itself takes.
 
     Raises
     ------
@@ -239,28 +245,21 @@ def make(
         "delay_setup": delay_setup,
         "audit": audit,
         "audit_every": audit_every,
+        "out_of_bounds": out_of_bounds,
         **env_kwargs,
+    }
+    lanes: dict[str, Any] = {
+        "isolate": isolate,
+        "step_timeout": step_timeout,
+        "start_timeout": start_timeout,
     }
     if ray:
         from plangym_like.parallel.cluster.ray_env import RayEnv
 
-        return RayEnv(
-            env_class,
-            name,
-            n_workers=n_workers,
-            isolate=isolate,
-            step_timeout=step_timeout,
-            **kwargs,
-        )
+        return RayEnv(env_class, name, n_workers=n_workers, **lanes, **kwargs)
     if n_workers is None and not isolate and step_timeout is None:
         return env_class(name, **kwargs)
     from plangym_like.parallel.parallel_env import ParallelEnv
 
-    return ParallelEnv(
-        env_class,
-        name,
-        n_workers=1 if n_workers is None else n_workers,
-        isolate=isolate,
-        step_timeout=step_timeout,
-        **kwargs,
-    )
+    n_workers = 1 if n_workers is None else n_workers
+    return ParallelEnv(env_class, name, n_workers=n_workers, **lanes, **kwargs)

@@ -1,4 +1,4 @@
-"""Exceptions of rows that would end the program if they were raised as what they are."""
+"""Exceptions of rows that would end the program if they were raised unchanged."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _RAISE = dis.opmap["RAISE_VARARGS"]
 
 
 def row_exit(error: BaseException) -> RowExitError:
-    """Return the error that stands for a `SystemExit`, `KeyboardInterrupt` or the like of a row."""
+    """Return the error to raise instead of a `SystemExit`, `KeyboardInterrupt` or the like."""
     found = RowExitError(
         f"the environment raised {error!r} in a step of a batch; that would end the program, so "
         "this error is raised instead. An environment should end an episode by its flags and raise "
@@ -26,7 +26,7 @@ def row_exit(error: BaseException) -> RowExitError:
 
 
 def raised_by_signal_handler(error: BaseException) -> bool:
-    """Return whether `error` comes from a signal handler that ran meanwhile, as Ctrl-C does.
+    """Return whether `error` was raised by a signal handler that ran meanwhile, as for Ctrl-C.
 
     Handlers run in the main thread only, and a worker process has none.
     """

@@ -139,10 +139,10 @@ class Simulator(abc.ABC):
         """Replace every random generator that the future depends on by one made of `seed`."""
 
     def renew(self) -> None:
-        """Be as if neither a reset nor a step had ever happened; called before the first reset.
+        """Undo what trials and batches have changed; called before the first reset.
 
-        Random generators and what wrappers remember are what they were when the simulator was
-        made, whatever trials and batches have done to them.
+        Random generators, and what wrappers remember, become what they were when the simulator was
+        made.
         """
 
     def forget(self) -> None:

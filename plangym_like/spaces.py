@@ -18,9 +18,9 @@ from numpy.typing import NDArray
 from plangym_like.errors import ActionError, InputError, ObservationError
 
 _LEAVES = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
-# What becomes of actions beyond the bounds of a `Box`.
+# What happens to actions beyond the bounds of a `Box`.
 _POLICIES = ("pass", "raise", "clip")
-# Which kinds of numbers fit: whole ones where casting leaves them as they are; others are rounded.
+# The kinds of numbers that an observation of each kind may be given in.
 _CASTS = {"f": "biuf", "i": "biu", "u": "biu", "b": "biu"}
 
 
@@ -135,7 +135,7 @@ def _check_length(space: Any, value: Any) -> None:
 def fitted(
     space: spaces.Space[Any], value: Any, shape: tuple[int, ...], dtype: np.dtype[Any]
 ) -> NDArray[Any]:
-    """Return the observation `value` as an array of `shape` that fits into one of `dtype`.
+    """Return the observation `value` as an array of `shape` and `dtype`; see `as_dtype`.
 
     Raises
     ------
@@ -145,7 +145,7 @@ def fitted(
     try:
         given = np.asarray(value)
     except (ValueError, TypeError) as error:
-        raise ObservationError(f"the observation is no array: {error}; it is in {space}") from error
+        raise ObservationError(f"the observation is not an array as in {space}: {error}") from error
     if given.dtype.kind not in _CASTS.get(dtype.kind, dtype.kind):
         raise ObservationError(
             f"the observation is {_told(value)}, which cannot become {dtype} as in {space}"
@@ -154,15 +154,38 @@ def fitted(
         raise ObservationError(
             f"the observation has shape {given.shape}, but the shape is {shape} in {space}"
         )
-    if dtype.kind != "f" and given.dtype != dtype and not np.can_cast(given.dtype, dtype):
-        cast = given.astype(dtype)
-        if not np.array_equal(cast, given):
-            wrong = given.ravel()[np.argmax((cast != given).ravel())]
-            raise ObservationError(
-                f"the observation holds {wrong}, which is no number of {dtype} as in {space}"
-            )
-        return cast
-    return given
+    fitting = as_dtype(given, dtype)
+    if fitting is None:
+        with np.errstate(all="ignore"):
+            cast = given.astype(dtype)
+        lost = np.isfinite(given) & ~np.isfinite(cast) if dtype.kind == "f" else cast != given
+        wrong = given[lost].ravel()[0]
+        raise ObservationError(
+            f"the observation holds {wrong}, which is not a number of {dtype} as in {space}"
+        )
+    return fitting
+
+
+def as_dtype(numbers: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any] | None:
+    """Return `numbers` in `dtype`, or ``None`` if it cannot hold them.
+
+    Whole numbers and flags must keep their values. Real numbers are rounded to the precision of a
+    real `dtype`, but finite ones must stay finite.
+
+    >>> as_dtype(np.array([1, 300]), np.dtype(np.uint8)) is None
+    True
+    """
+    if np.can_cast(numbers.dtype, dtype):
+        return numbers.astype(dtype, copy=False)
+    if dtype.kind in "fc" and (numbers.dtype.kind != "c" or dtype.kind == "c"):
+        try:
+            with np.errstate(over="raise"):
+                return numbers.astype(dtype)
+        except FloatingPointError:
+            return None
+    with np.errstate(all="ignore"):
+        cast = numbers.astype(dtype)
+    return cast if np.array_equal(cast, numbers) else None
 
 
 def _told(value: Any) -> str:
@@ -222,7 +245,7 @@ def as_actions(
         Leading axes of a batch: 1 ``(N, ...)``, 2 ``(N, T, ...)`` for rollouts, or 0 for a single
         action, which stays one.
     out_of_bounds : {"pass", "raise", "clip"}
-        What becomes of finite numbers beyond the bounds of a `Box`: they are left as they are (as
+        What happens to finite numbers beyond the bounds of a `Box`: they are left as they are (as
         in Gymnasium), refused, or clipped as by Gymnasium's ``ClipAction``.
 
     Raises
@@ -330,7 +353,7 @@ def _is_one_action(space: spaces.Space[Any], action: Any, out_of_bounds: str) ->
 
 
 def _one_action(space: spaces.Space[Any], action: Any, out_of_bounds: str, place: str) -> Any:
-    """Return `action`, of a space that is no array, if its parts may be given to an environment."""
+    """Return `action`, of a space that is not an array, with its parts checked."""
     if _parts(space) is None:
         if not space.contains(action):
             raise ActionError(f"action {action!r}{place} is not in the action space {space}")

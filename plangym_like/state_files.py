@@ -40,8 +40,8 @@ _PIECE = 1 << 20
 def save(path: str | os.PathLike[str], state_format: StateFormat, rows: Row) -> None:
     """Write `rows` ``(N, state_nbytes)``; the file appears whole or not at all.
 
-    A file that exists is replaced and keeps its permissions; of a symbolic link, the file that it
-    points to is. A pipe or a device is written to, as it is.
+    A file that exists is replaced, and keeps its permissions. If `path` is a symbolic link, the
+    file that it points to is replaced. Pipes and devices are written to directly.
     """
     header = json.dumps(
         {

@@ -19,7 +19,7 @@ class Stats:
     rows_audited : int
         Rows that were stepped a second time and compared (see `plangym_like.audit`).
     rows_sent : int
-        Rows that were handed to child processes.
+        Rows that were handed to child processes, those of audits included.
     steals : int
         How often an idle lane took over rows of a busy one.
     deaths, restarts, timeouts : int

@@ -149,6 +149,8 @@ PAIR = spaces.Tuple((spaces.Discrete(3), FLOATS))
         (FLOATS, "12", "str"),
         (FLOATS, [1, [2]], "inhomogeneous"),
         (FLOATS, np.array([1j, 0]), "complex"),
+        (FLOATS, [0.1, 1e300], r"holds 1e\+300"),
+        (FLOATS, [np.inf, -1e300], r"holds -1e\+300"),
         (FLOATS, {"a": 1}, "dict"),
         (spaces.Discrete(4), 1.0, "float"),
         (spaces.Discrete(4), [1], r"shape \(1,\)"),

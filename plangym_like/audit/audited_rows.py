@@ -57,13 +57,13 @@ class AuditedRows:
     Parameters
     ----------
     auditor : Auditor
-        Who is told what was found.
+        Decides how long the audit may take, and reports differences.
     count : int
         Rows of the whole batch.
     rows : int array ``(K,)``
         The rows to audit.
     inputs : Inputs
-        What these rows are given, copied before the batch was stepped.
+        The inputs of these rows, copied before the batch was stepped.
     """
 
     def __init__(
@@ -89,7 +89,7 @@ class AuditedRows:
         Parameters
         ----------
         result : BatchTransition, BatchStep or Rollout
-            What the batch gave.
+            The batch's result.
         again : callable
             ``again(inputs)`` steps rows and returns their results, with states and observations.
         seconds : float, optional
@@ -258,9 +258,9 @@ def copy_rows(inputs: Inputs, rows: NDArray[np.intp]) -> Inputs:
 
 
 def _equal(result: Any, second: Any, rows: NDArray[np.intp]) -> bool:
-    """Return whether all results are equal to the last bit; ``False`` also where that is not known.
+    """Return whether all results are equal to the last bit; ``False`` if that is not known.
 
-    It settles most audits at a fraction of the cost of looking at each row.
+    Most audits end here, at a fraction of the cost of comparing row by row.
     """
     infos, others = result.infos, second.infos
     if others.errors or infos.has_objects or others.has_objects:

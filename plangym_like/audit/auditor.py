@@ -26,7 +26,8 @@ _FIRST, _FADING = 256, 64
 # At most this part of the time is spent on audits in the long run (`benchmarks/audit_cost.py`), and
 # before that: audits of environments whose histories are replayed may cost much more than rows.
 _SHARE, _EARLY_SHARE = 0.004, 0.1
-# Seconds of audits that are free of that, and that one audit may take before it is cut short.
+# This limit does not count the first so many seconds of audits; one audit that takes longer is cut
+# short.
 FREE_SECONDS = 0.5
 # Rows of one audit at most.
 _MOST = 64
@@ -42,7 +43,7 @@ class Auditor:
     Parameters
     ----------
     layout : Layout
-        What the environment's batches look like; marked as not exact after a warning.
+        The layout of the environment's batches; marked as not exact after a warning.
     name : str
         The environment, for messages.
     state_difference : callable
@@ -53,7 +54,7 @@ class Auditor:
     mode : {"raise", "warn", "off"}
         What happens when results differ.
     every : int
-        One row in so many is audited in the long run; 1 audits all, whatever that costs.
+        One row in so many is audited in the long run; 1 audits all, without limits of time.
     stats : Stats
         Counts ``rows_audited``.
     wrappers : sequence of str
@@ -87,7 +88,7 @@ class Auditor:
         # Of the cheapest audit so far, by whether it followed rows.
         self._seconds = {False: np.inf, True: np.inf}
         self._spent = 0.0
-        # Rows until the next audit, and what that was once the last one was over.
+        # Rows until the next audit: now, and when the last one ended.
         self._left = self._pause = 0.0 if layout.exact and mode != "off" else np.inf
         self._audits = 0
         self._earlier: list[Earlier] = []
@@ -149,7 +150,7 @@ class Auditor:
     def note(self, rows: int, compared: int, each: float, seconds: float) -> None:
         """Count an audit of so many rows, and decide when the next one is due.
 
-        `each` is what a row of the batch took, `seconds` what the audit took.
+        `each` is how many seconds a row of the batch took, `seconds` how many the audit took.
         """
         self.stats.rows_audited += compared
         if self._left == np.inf:
@@ -169,7 +170,7 @@ class Auditor:
         self._left = self._pause
 
     def state_difference(self, one: Row, other: Row) -> tuple[str, str] | None:
-        """Return where two rows differ in what they mean, and both values; ``None`` if nowhere."""
+        """Return where two rows differ in meaning, and both values; ``None`` if nowhere."""
         if np.array_equal(one, other):
             return None
         found = self._state_difference(one[HEADER_NBYTES:], other[HEADER_NBYTES:])

@@ -76,8 +76,8 @@ class TensorBatcher:
             ``None`` branches every action from the env's current state.
         dt, seeds : int or tensor ``(N,)``
         blocking : bool
-            ``False`` returns a promise: call it, with a ``timeout`` if need be, for the result.
-            Arguments may be overwritten as soon as it is there.
+            ``False`` returns a callable: ``pending(timeout=None)`` waits for the result and returns
+            it. Arguments may be overwritten once the callable is there.
         on_error : {"raise", "mask"}
             As in `PlanEnv.step_batch`.
 

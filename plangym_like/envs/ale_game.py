@@ -147,7 +147,7 @@ class PlannableAle(AleEnv):
         return saved if self._golf is None else self._golf.written_into(saved)
 
     def restore(self, saved: bytes) -> None:
-        """Restore a serialised state, whatever ran before.
+        """Restore a serialised state exactly, no matter which frames ran before.
 
         Raises
         ------

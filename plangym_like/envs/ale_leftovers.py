@@ -35,7 +35,7 @@ class Leftovers:
     Parameters
     ----------
     ale : ALEInterface
-        With a game loaded; it stays as it is.
+        With a game loaded.
     beginning : ALEState
         The state after a reset, from which frames are run.
     load : callable
@@ -74,16 +74,16 @@ class Leftovers:
         return bool(saved[self.status] & _STOPPED)
 
     def note(self, saved: bytes) -> None:
-        """Take note that the emulator has just given this state."""
+        """Note that the emulator has just been saved as this state."""
         self._known = self._ale.getFrameNumber(), self.finished(saved)
         self._damaged |= saved[self.banks] != self.usual_banks
 
     def note_restored(self, finished: bool) -> None:
-        """Take note that a state was restored after `prepare(finished)`."""
+        """Note that a state was restored after `prepare(finished)`."""
         self._known = self._ale.getFrameNumber(), finished
 
     def forget(self) -> None:
-        """Ask the emulator the next time: frames have run."""
+        """Note that frames have run, so that the emulator is asked the next time."""
         self._known = None
 
     def note_damage(self) -> None:
@@ -91,7 +91,7 @@ class Leftovers:
         self._damaged = True
 
     def are_as_at_the_beginning(self) -> bool:
-        """Return whether the state of the beginning can be restored as it is."""
+        """Return whether the state of the beginning can be restored without preparation."""
         self._ask()
         return not self._damaged and self._is(self.finished(self._beginning.serialize()))
 

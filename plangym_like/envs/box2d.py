@@ -85,7 +85,7 @@ def _lander(cls: Any) -> type:
         def render(self) -> Any:
             sparks: list[Any] = self.particles
             ages = [spark.ttl for spark in sparks]
-            # Those that are burnt out when they are drawn would be removed.
+            # Gymnasium removes sparks that burn out while they are drawn.
             left = next((i for i, age in enumerate(ages) if age - _AGEING >= 0), len(ages))
             self.particles = sparks[left:]
             try:

@@ -53,7 +53,7 @@ class GymnasiumSimulator(Simulator):
         Wrapper classes or ``(class, kwargs)`` pairs, applied in order.
     remove_time_limit : bool, optional
         Whether every `TimeLimit` below `wrappers` is left out. By default that of a registered id
-        is, unless you give ``max_episode_steps``; what a callable returns is left as it is.
+        is, unless you give ``max_episode_steps``; what a callable returns is not changed.
     state_capacity : int, optional
         Bytes reserved in each row for what the wrappers remember, where that has no fixed size.
     env_kwargs

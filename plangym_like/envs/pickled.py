@@ -126,7 +126,7 @@ class PickledSimulator(GymnasiumSimulator):
         return longest
 
     def _try_out(self) -> None:
-        """Try the environment; whatever that shows, one that holds a set is approximate."""
+        """Try the environment; one that holds a set is approximate even if it passes."""
         try:
             super()._try_out()
         except SnapshotError:

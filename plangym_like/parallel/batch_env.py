@@ -160,10 +160,10 @@ class BatchEnv:
         Checksums that have not been looked at are, before anything is sent or stepped; but where
         rows take long, each lane's first ones are on their way while those of others are looked at.
 
-        Several batches may be on their way. A lane that is free takes rows of the oldest first.
+        Several batches may be pending. A lane that is free takes rows of the oldest first.
 
-        `masked`: rows that fail are told in the result instead of raised. `pools`: whose memory.
-        `audit`: these rows are not counted in `stats`.
+        `masked`: rows that fail are reported in the result instead of raised. `pools`: whose
+        memory. `audit`: these rows are not counted in `stats`.
         """
         with self.lock:
             self.ensure_open()
@@ -188,7 +188,7 @@ class BatchEnv:
                 here=blocking,
                 masked=masked,
             )
-            # From here on, a batch whose future is gone is given up, whatever interrupts this.
+            # From here on, the batch is given up if its future is dropped, also by an interrupt.
             future = flight.future(self)
             self._flights.append(flight)
             flight.attempt(partial(self._launch, flight))
@@ -223,22 +223,22 @@ class BatchEnv:
         return False
 
     def _drop_unwanted(self) -> None:
-        """Give up batches whose result nobody can ask for any more."""
+        """Give up batches whose futures have been dropped."""
         for flight in tuple(self._flights):
             if flight.dropped:
-                flight.cancel(CancelledError("nobody can ask for this batch any more"))
+                flight.cancel(CancelledError("the future of this batch was dropped"))
         self.pool.release()
 
     def drive(self, flight: Flight, until: float = math.inf) -> bool:
-        """See to all batches until `flight` is over; return whether that was by the time `until`.
+        """Advance all batches until `flight` is over or it is `until`; return whether it is over.
 
-        A time in the past only looks, and steps nothing here.
+        If `until` has passed already, no row is stepped in this process.
         """
         here = until > time.monotonic()
         while True:
             self.ensure_open()  # another thread may close it meanwhile
             if here:
-                flight.step_own()
+                flight.schedule.step_own()
             self._drop_unwanted()
             self.pool.tend()
             for each in tuple(self._flights):
@@ -250,9 +250,9 @@ class BatchEnv:
             left = until - time.monotonic()
             if left <= 0:
                 return False
-            if not flight.has_own_rows:
-                schedule = flight.schedule
-                self.pool.wait(min(left, schedule.nap()), schedule.watched())
+            if not flight.schedule.has_own_rows:
+                seconds = min(left, flight.schedule.nap())
+                self.pool.wait(seconds, flight.schedule.watched())
 
     def _run_here(
         self, inputs: Inputs, steps: int, states: bool, observations: bool, masked: bool
@@ -299,7 +299,7 @@ class BatchEnv:
         return self._state
 
     def _answer(self, index: int, promise: Promise) -> Any:
-        """Return what the environment `index` answers, as long as it may take to start as well."""
+        """Return the answer of the environment `index`; its worker may still be starting."""
         try:
             return promise.call_safely(self.pool.start_timeout)
         except TimeoutError as error:

@@ -1,4 +1,4 @@
-"""`Hearing`: what lanes say of the rows of one batch, and what becomes of rows that fail."""
+"""`Hearing`: takes in the reports of lanes on one batch, and deals with rows that fail."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _SECOND_TRY_SECONDS, _SECOND_TRY_ROWS = 0.2, 10
 # How long a worker may take to begin its rows, beyond the time for one of them. One that takes
 # longer has been stopped, or has no core; to replace it costs a start.
 _BEGIN_SECONDS = 3.0
-# How long lanes are awaited that step rows above one that failed.
+# How long to wait for lanes that step rows above one that failed.
 _STOP_SECONDS = 0.1
 
 
@@ -43,7 +43,7 @@ class Hearing:
     Attributes
     ----------
     errors : dict of int to Exception
-        Where `masked`: what failed, by row.
+        Where `masked`: the exceptions of rows that failed, by row.
     """
 
     def __init__(self, house: LanePool, rows: Rows, *, masked: bool) -> None:
@@ -56,7 +56,7 @@ class Hearing:
         self._outran: set[int] = set()
         self._hung: set[int] = set()
         self._masked = masked
-        # Whether some results come with what lanes say at their end, beside those in memory.
+        # Whether some results come in the lanes' reports, and not in shared memory.
         self._told = masked or rows.have_objects
         self.errors: dict[int, Exception] = {}
         self._own = (0, 0)
@@ -130,7 +130,7 @@ class Hearing:
         if lane.alone and report.stop > lane.start:
             self._outran.discard(lane.start)
             if self._deaths[lane.start]:
-                # The row was innocent: its worker was killed by something else.
+                # Its worker was killed by something else.
                 self._house.mortality.note_stray()
 
     def _mourn(self, lane: WorkerLane, error: WorkerDiedError) -> None:
@@ -169,7 +169,7 @@ class Hearing:
         return lane.start if self._told else lane.done, lane.cursor, lane.reach
 
     def _retry(self, start: int, row: int, stop: int) -> None:
-        """Hand out again all rows from `start` to `stop` but `row`, and those that are lost."""
+        """Hand out again all rows from `start` to `stop` but `row` and those that have failed."""
         first = start
         for last in (*sorted({row, *self.errors} & set(range(start, stop))), stop):
             if first < last:
@@ -229,8 +229,8 @@ class Hearing:
     def _below_failure(self) -> bool:
         """Return whether rows below the lowest failure are still on their way.
 
-        Where the failure is a timeout, rows that hung once before are awaited as well, to be told
-        with it. Else other lanes are awaited for a moment, as most stop soon.
+        If the failure is a timeout, rows that hung once before are awaited as well, to be named in
+        its error. Else other lanes are awaited for a moment, as most stop soon.
         """
         assert self._failure is not None
         row = self._failure[0]

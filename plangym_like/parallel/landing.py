@@ -20,15 +20,15 @@ class House(Protocol):
 
     @property
     def lock(self) -> Any:
-        """A re-entrant lock, held by the thread that sees to batches."""
+        """A re-entrant lock, held by the thread that advances batches."""
 
     def ensure_open(self) -> None:
         """Raise `ClosedError` if it has been closed."""
 
     def drive(self, flight: Any, until: float) -> bool:
-        """See to all batches until `flight` is over; return whether that was by the time `until`.
+        """Advance all batches until `flight` is over or it is `until`; return whether it is over.
 
-        A time in the past only looks, and steps nothing in this process.
+        If `until` has passed already, no row is stepped in this process.
         """
 
     def landed(self, flight: Any) -> None:
@@ -36,7 +36,7 @@ class House(Protocol):
 
 
 class Landing(abc.ABC):
-    """A batch that is being stepped, as those see it who wait for its result.
+    """A batch that is being stepped: the part that its future uses.
 
     Parameters
     ----------
@@ -47,7 +47,7 @@ class Landing(abc.ABC):
     Attributes
     ----------
     result, error
-        What came of it.
+        What stepping the rows returned or raised.
     landed : bool
         Whether it is over.
     """
@@ -76,7 +76,7 @@ class Landing(abc.ABC):
 
     @property
     def dropped(self) -> bool:
-        """Whether nobody can ask for the result any more."""
+        """Whether the future of this batch no longer exists."""
         return self._future is not None and self._future() is None
 
     def settle(self, timeout: float | None) -> bool:
@@ -88,7 +88,7 @@ class Landing(abc.ABC):
             until = -math.inf
         held: list[bool] = []
         try:
-            # Another thread may see to the batches for longer than that.
+            # Another thread may hold the lock for longer than that.
             patience = -1.0 if timeout is None else max(timeout, 0.0)
             hold(held, self._landing_at.lock.acquire, True, patience)
             if held[0] and not self.landed:
@@ -103,7 +103,7 @@ class Landing(abc.ABC):
         return self._landing_at.drive(self, until)
 
     def cancel(self, error: BaseException) -> bool:
-        """Stop it, so that `error` is what came of it; return whether it was not over before."""
+        """Stop it, and make `error` its error; return False if it was over already."""
         with self._landing_at.lock:
             if self.landed:
                 return False
@@ -116,10 +116,10 @@ class Landing(abc.ABC):
         return True
 
     def attempt(self, advance: Callable[[], bool], *, for_another: bool = False) -> bool:
-        """Return what `advance` does, whether the batch is over; if it raises, it is.
+        """Return ``advance()``, whether the batch is over; an error that it raises ends the batch.
 
-        Errors are kept for those who ask for the result, and interrupts raised at once. While
-        the caller waits `for_another` batch, so is whatever a signal handler raises.
+        Errors are kept for the future, and interrupts are raised at once. While the caller waits
+        `for_another` batch, exceptions of signal handlers are raised at once too.
         """
         over = True
         try:

@@ -136,7 +136,7 @@ def _pack(rows: Rows, job: Job, stop: int) -> tuple[bytes, dict[int, Exception]]
         return b"", {}
     try:
         return dumps((infos, observations)), {}
-    except BaseException:  # nobody interrupts a worker: that is what pickling them raised
+    except BaseException:  # workers are not interrupted, so pickling has raised this
         refused = {}
     for row in range(job.start, stop):
         own = range(row * span, (row + 1) * span)

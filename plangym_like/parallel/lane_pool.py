@@ -41,7 +41,7 @@ class LanePool:
     Attributes
     ----------
     tally : Stats
-        What has happened so far.
+        Counts of what has happened so far.
     seconds_per_row, slowest_row : float
         What a row takes here at best, and took on a lane at worst; 0 if that is not known.
     """
@@ -95,7 +95,7 @@ class LanePool:
     # Workers that come and go
 
     def bury(self, lane: WorkerLane, *, stray: bool = True) -> None:
-        """Give a lane whose worker died a fresh process; `stray`: it was in no row."""
+        """Give a lane whose worker died a fresh process; `stray`: the worker was not in a row."""
         self.tally.deaths += 1
         if stray:
             self.mortality.note_stray()
@@ -107,7 +107,7 @@ class LanePool:
         self.tally.restarts += 1
 
     def prepare(self) -> None:
-        """Replace workers that died since the last batch, and see to lanes that step none."""
+        """Replace workers that died since the last batch; then `tend`."""
         start_over, self._start_over = self._start_over, False
         for lane in self.lanes:
             if start_over and not lane.ready:
@@ -117,12 +117,12 @@ class LanePool:
         self.tend()
 
     def tend(self) -> None:
-        """See to lanes that step no batch, or one that was given up.
+        """Look after lanes that step no batch, or one that was given up.
 
         Raises
         ------
         WorkerStartError
-            Processes die or hang again and again before their environments stand.
+            Processes die or hang again and again before their environments are ready.
         Exception
             What the environment's constructor raised.
         """
@@ -138,7 +138,7 @@ class LanePool:
                 self._free(lane, owner)
 
     def _arrive(self, lane: WorkerLane) -> None:
-        """Take note if the lane's environment stands by now, or will not."""
+        """Note if the lane's environment is ready; replace a worker that died or hangs."""
         died = lane.died_starting
         try:
             stands = lane.arrive()
@@ -148,7 +148,7 @@ class LanePool:
                 self.bury(lane)
                 self.mortality.note_failed_start(error, len(self.lanes))
                 return
-            # The others have the same constructor; what they say of it later is no news.
+            # Workers with the same constructor would raise the same: start again at the next batch.
             self._start_over = True
             raise
         limit = self.start_timeout
@@ -175,8 +175,8 @@ class LanePool:
                 self.bury(lane, stray=False)
         elif time.monotonic() - given_up > _GRACE_SECONDS:
             logger.warning(
-                "the worker with pid %d was still in row %d of a batch that nobody waits for any "
-                "more; it is replaced",
+                "the worker with pid %d was still in row %d of a batch that was given up; it "
+                "is replaced",
                 lane.process.pid,
                 lane.cursor,
             )
@@ -206,7 +206,7 @@ class LanePool:
         for lane in self.lanes:
             if lane.busy:
                 lane.end_at(0)
-        # Those that can say goodbye do so, before others have used up the time.
+        # First those that can close at once, before others have used up the time.
         for lane in sorted(self.lanes, key=lambda lane: lane.busy or not lane.ready):
             lane.process.close(max(0.0, until - time.monotonic()))
         while self._leftover:

@@ -1,9 +1,10 @@
 """What makes a worker end when the process that it works for does, however that came about.
 
 Each worker, and the nursery, has a file that is open on the read end of a pipe, and only the owner
-has the write end. The kernel closes that on any kind of death, and then sends SIGKILL to whom the
-file names. No code has to run in the process that is killed, and SIGKILL cannot be refused: not by
-a process that is stopped, nor by one that blocks its signals or is stuck in C with the GIL held.
+has the write end. The kernel closes that on any kind of death, and then sends SIGKILL to the
+process that owns the file (``F_SETOWN``). No code has to run in the process that is killed, and
+SIGKILL cannot be refused: not by a process that is stopped, nor by one that blocks its signals or
+is stuck in C with the GIL held.
 
 The kernel forgets the file when all its descriptors are closed, and a worker may close its own. So
 the nursery keeps one more such file open for each worker that it has forked, and a worker that is a

@@ -63,9 +63,9 @@ class Promise:
         return self._value[0]
 
     def call_safely(self, timeout: float | None = None) -> Any:
-        """Do the same, but raise a `RemoteError` for what would end this program.
+        """Return the result, but raise a `RemoteError` for what would end the program.
 
-        That is a ``SystemExit``, a ``KeyboardInterrupt`` or the like which the request raised.
+        That is a ``SystemExit``, ``KeyboardInterrupt`` or the like that the request raised.
         """
         error = self._wait(timeout)
         if error is None:

@@ -68,7 +68,7 @@ def unpack_exception(payload: bytes | memoryview) -> BaseException:
 
 
 def is_remote(error: BaseException) -> bool:
-    """Return whether `error` was raised by code in another process and came here by its reply."""
+    """Return whether `error` was raised by code in another process, and sent here in a reply."""
     return isinstance(error.__cause__, RemoteTraceback)
 
 

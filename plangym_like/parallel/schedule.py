@@ -110,7 +110,7 @@ class Schedule(Hearing):
         return not (self._pending or self._suspects) and self._all_done()
 
     def watched(self) -> list[WorkerLane]:
-        """Return the lanes whose word in shared memory, that they are done, is enough."""
+        """Return the lanes whose reports need not be awaited once shared memory shows their end."""
         return [] if self._eventful else self._held()
 
     @property
@@ -197,7 +197,7 @@ class Schedule(Hearing):
 
     def _steal(self, least: int) -> tuple[int, int] | None:
         """Take rows from the slowest, so that both end together; a lane keeps what it began."""
-        # A thief and its victim may both step a row, which only an exact environment allows.
+        # Both lanes may step a row, which gives the same bytes only in an exact environment.
         lanes = self._held() if self._exact else ()
         victim = max(lanes, key=lambda lane: lane.unbegun, default=None)
         theirs = 0 if victim is None or victim.alone else min(victim.unbegun, victim.ahead // 2)

@@ -28,7 +28,7 @@ class Watch:
     def wait(self, seconds: float, *, finished: Sequence[WorkerLane]) -> float:
         """Wait for `seconds` at most, first awake and then asleep; return how long it was.
 
-        To see that one of the lanes `finished` has finished its rows is enough.
+        It ends early if one of the lanes `finished` has finished its rows.
         """
         self._look_at_all()
         begun = time.perf_counter()

@@ -80,7 +80,7 @@ class WorkerLane:
 
     @property
     def died_starting(self) -> bool:
-        """Whether its worker ended before the environment stood, without a word of why."""
+        """Whether its worker ended before the environment was ready, without an exception."""
         greeting = self._greeting
         return greeting is not None and greeting.done() and not greeting.replied
 
@@ -216,7 +216,7 @@ class WorkerLane:
         return report
 
     def drop(self) -> None:
-        """Forget its rows: it has answered for them, and nobody wants to know what."""
+        """Forget its rows and its answer, since the batch was given up."""
         self.job = self._owner = None
 
     def idle_seconds(self) -> float:

@@ -1,7 +1,7 @@
 """NumPy arrays in a pickle, with the memory that they share and the order of their axes in it.
 
-NumPy itself pickles a view as an array of its own, in C or Fortran order. Then writing to the one
-no longer shows in the other, and sums are added up in another order.
+NumPy itself pickles a view as a separate array, in C or Fortran order. Then writing to one array no
+longer changes the other, and sums are added up in another order.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _WIDEST = 64
 
 
 class ArrayLayout:
-    """What one pickle has said so far about the memory of arrays.
+    """The memory of the arrays in one pickle, as far as they have been pickled.
 
     Parameters
     ----------
@@ -65,7 +65,7 @@ class ArrayLayout:
         low, high = byte_bounds(array)
         if high - low > _WIDEST * array.nbytes:
             return None
-        # Memory of its own, in which the gaps are empty: what lies there is not this array's.
+        # New memory with empty gaps: what lies in the gaps does not belong to this array.
         memory = np.zeros(high - low, np.uint8)
         self._made.append(memory)
         offset = array.__array_interface__["data"][0] - low
@@ -76,7 +76,8 @@ class ArrayLayout:
 def copies(arrays: list[NDArray[Any]]) -> dict[int, Any]:
     """Return copies of `arrays`, by their ids, that share memory where these do.
 
-    `copy.deepcopy` takes them as its memo; where that cannot be, there are none.
+    They can be the memo of `copy.deepcopy`. If memory is shared in a way that cannot be kept, the
+    result is empty.
     """
     whole: set[int] = set()
     while True:

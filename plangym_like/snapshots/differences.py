@@ -77,10 +77,9 @@ def without_clock(info: Mapping[str, Any]) -> dict[str, Any]:
 def object_difference(
     one: Any, other: Any, place: str, seen: set[tuple[int, int]] | None = None
 ) -> tuple[str, str] | None:
-    """Return where two objects differ, through all that they hold; which share what is no matter.
+    """Return where two objects differ, through all that they hold; see `difference`.
 
-    Two pickles of one and the same memory may differ in bytes: whether two equal strings are one
-    object is in them.
+    Which parts are one object does not count. It is why two pickles of equal objects may differ.
     """
     seen = set() if seen is None else seen
     if one is other or (id(one), id(other)) in seen:

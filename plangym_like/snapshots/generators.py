@@ -17,16 +17,15 @@ _NESTED = ("spaces", "feature_space", "node_space", "edge_space")
 
 @contextlib.contextmanager
 def watched_generators() -> Iterator[Callable[[], str]]:
-    """Put the global generators back at the end; until then, tell which of them was drawn from."""
+    """Restore the global generators at the end.
+
+    Yields a function that returns a sentence about those that have been drawn from until then.
+    """
     before = global_generators()
     saved = random.getstate(), np.random.get_state(legacy=False)
 
-    def told() -> str:
-        drawn = moved_generators(before)
-        return f"It draws from the global generator of {' and of '.join(drawn)}. " if drawn else ""
-
     try:
-        yield told
+        yield lambda: told_draws(moved_generators(before))
     finally:
         random.setstate(saved[0])
         np.random.set_state(saved[1])
@@ -45,6 +44,12 @@ def global_generators() -> dict[str, Any]:
 def moved_generators(before: dict[str, Any]) -> list[str]:
     """Return the names of the global generators that are not in the state `before` any more."""
     return [name for name, state in global_generators().items() if state != before[name]]
+
+
+def told_draws(names: Iterable[str]) -> str:
+    """Return a sentence that says from which global generators was drawn; empty if from none."""
+    drawn = " and of ".join(names)
+    return f"It draws from the global generator of {drawn}. " if drawn else ""
 
 
 def stir_global_generators() -> None:

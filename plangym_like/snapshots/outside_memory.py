@@ -32,9 +32,9 @@ _DEEPEST = 4
 def held_objects(function: Any) -> list[Any]:
     """Return the objects that `function` holds, in its closure, its defaults or its arguments.
 
-    Left out are values, containers, functions (whose own objects are there) and whatever else
-    does not change. What remains are instances of classes that may remember something, such as
-    the object that a method is bound to.
+    Values, containers, functions, and objects that do not change are left out; what such functions
+    hold is included. What remains are instances of classes that may remember something,
+    such as the object that a method is bound to.
 
     >>> held_objects(functools.partial(max, [1, 2]))
     []

@@ -2,7 +2,7 @@
 
 A set is iterated in the order of its hash table. That order depends on the hashes of its items, on
 the size of the table, and on everything that was ever added and removed; a pickle keeps none of
-these. Objects without a hash of their own hash by their address, so a set of them is iterated in
+these. Objects without a ``__hash__`` hash by their address, so a set of them is iterated in
 another order in every copy of an environment; text hashes differently in every process.
 """
 
@@ -21,7 +21,7 @@ from plangym_like.snapshots.reachable import ATOMS, reachable
 _SETS = (set, frozenset, weakref.WeakSet)
 # Hashes that depend on the value alone, in every process.
 _STABLE = (bool, int, float, complex)
-# One object for the whole process, whatever copy of an environment holds it.
+# One object for the whole process, in all copies of an environment.
 _LASTING = (*ATOMS, np.ndarray, type, types.FunctionType, types.BuiltinFunctionType, enum.Enum)
 
 

@@ -97,11 +97,11 @@ class Stage(gymnasium.Wrapper[Any, Any, Any, Any]):
         self.prefixes.reseed(self._live, seed)
 
     def leave_copy(self) -> None:
-        """Stay in the current state without its copy, whose generator has been taken away."""
+        """Keep the current state without its copy, whose generator has been taken away."""
         self.prefixes.release(self._live)
 
     def let_go(self) -> None:
-        """Have no current state until the next reset, which will make a generator of its own."""
+        """Have no current state until the next reset, which makes a new generator."""
         self.prefixes.release(self._live)
         self._live = LivePrefix(self.env, alive=False)
 
@@ -119,7 +119,7 @@ class Stage(gymnasium.Wrapper[Any, Any, Any, Any]):
         self.prefixes.close()
 
     def _come_back(self) -> None:
-        """Have a copy stand in the current state, if the one that did is gone."""
+        """Make a copy in the current state, if there is none."""
         if not self._live.alive and self._live.history:
             self._show(self.prefixes.at(self._live.history, self._live.witness))
 

@@ -33,6 +33,7 @@ from plangym_like.snapshots.generators import (
     moved_generators,
     own_generators,
     stir_global_generators,
+    told_draws,
 )
 from plangym_like.snapshots.known_wrappers import chain, is_known
 from plangym_like.snapshots.outside_memory import changed_places, outside_memory
@@ -149,7 +150,7 @@ class Trial:
                     raise self._refusal(place, step, values)
                 self._notes.append(
                     "an episode with a seed is not the same in another copy: the "
-                    f"{place} of step {step} was {values}. {self._drawn_from()}".strip()
+                    f"{place} of step {step} was {values}. {told_draws(self._drawn)}".strip()
                 )
                 return
 
@@ -166,7 +167,7 @@ class Trial:
                 self._check_generators(first, start)
             between = None if other is None else self._meanwhile(other)
             self._steps(simulator, self._actions[start:], again, between=between)
-            self._compare(first, again, start, states=True)
+            self._compare(first, again, start)
             both = {*first.drawn} & {(step + start, name) for step, name in again.drawn}
             if both:
                 step, name = min(both)
@@ -190,7 +191,7 @@ class Trial:
         simulator.write(first.rows[0])
         again = _Play([first.outcomes[0]], [_row(simulator)])
         self._steps(simulator, actions, again, between=between)
-        self._compare(first, again, 0, states=True)
+        self._compare(first, again, 0)
 
     # Playing
 
@@ -252,7 +253,7 @@ class Trial:
 
     # Comparing
 
-    def _compare(self, first: _Play, again: _Play, start: int, *, states: bool) -> None:
+    def _compare(self, first: _Play, again: _Play, start: int) -> None:
         """Compare `again`, which begins at step `start`, with `first`."""
         pairs = zip(first.outcomes[start + 1 :], again.outcomes[1:], strict=False)
         for step, (before, after) in enumerate(pairs, start + 1):
@@ -265,10 +266,8 @@ class Trial:
         if len(first.outcomes) - start != len(again.outcomes):
             raise SnapshotError(
                 f"{self._name()} does not repeat itself: the episode ended at another step. "
-                f"{self._drawn_from()}{self._remedy}"
+                f"{told_draws(self._drawn)}{self._remedy}"
             )
-        if not states:
-            return
         for step, (one, other) in enumerate(
             zip(first.rows[start:], again.rows, strict=False), start
         ):
@@ -286,7 +285,7 @@ class Trial:
     ) -> SnapshotError:
         return SnapshotError(
             f"{self._name()} does not repeat itself: the {place} of step {step} was {values} the "
-            f"second time. {self._drawn_from()}{self._cause(row, start)}{self._remedy}"
+            f"second time. {told_draws(self._drawn)}{self._cause(row, start)}{self._remedy}"
         )
 
     def _refusal_of_draw(self, generator: str, step: int | None) -> SnapshotError:
@@ -295,10 +294,6 @@ class Trial:
             f"{self._name()} does not repeat itself: its steps draw from {generator}{at}, which no "
             f"state row holds. {self._remedy}"
         )
-
-    def _drawn_from(self) -> str:
-        names = " and of ".join(self._drawn)
-        return f"It draws from the global generator of {names}. " if names else ""
 
     def _name(self) -> str:
         env = self._sim.env

@@ -62,7 +62,7 @@ class Evidence:
     steps: int
     seed: int
     workers: tuple[int, ...]
-    # Makes an environment with these wrappers around it as well.
+    # Makes an environment with further wrappers around it.
     wrap: Callable[[tuple[Any, ...]], Any] | None = None
     journeys: list[Journey] = field(default_factory=list)
     chosen: list[Moment] = field(default_factory=list)
@@ -75,7 +75,7 @@ class Evidence:
         return self.fresh_from(self.make)
 
     def fresh_from(self, make: Callable[[], Any]) -> Any:
-        """Return what `make` makes, to be closed at the end."""
+        """Return a new environment made by `make`, to be closed at the end."""
         self._made.append(make())
         return self._made[-1]
 
@@ -215,10 +215,8 @@ def rollout(evidence: Evidence) -> bool:
     for row, part in enumerate(moments):
         for time, moment in enumerate(part):
             obs, reward, terminated, truncated, _ = moment.outcome
-            shown = spaces.empty(env.observation_space, (1,))
-            spaces.put(env.observation_space, shown, 0, obs)
             seen = spaces.take(spaces.take(result.observations, row), time)
-            if found := difference(spaces.take(shown, 0), seen, "observation"):
+            if found := difference(as_in_batch(env, obs), seen, "observation"):
                 raise Broken(time + 1, *found)
             for name, expected, got in (
                 ("reward", reward, result.rewards[row, time]),
@@ -348,13 +346,19 @@ def _causes(evidence: Evidence, env: Any, journey: Journey, number: int) -> str:
     return f". Other than in a copy that never stopped: {', '.join(names[:_NAMED])}"
 
 
+def as_in_batch(env: Any, obs: Any) -> Any:
+    """Return an observation in the form that it has as a row of a batch."""
+    batch = spaces.empty(env.observation_space, (1,))
+    spaces.put(env.observation_space, batch, 0, obs)
+    return spaces.take(batch, 0)
+
+
 def _compare_with_moments(env: Any, batch: Any, moments: list[Moment]) -> None:
     for index, moment in enumerate(moments):
         obs, reward, terminated, truncated, info = moment.outcome
-        one = spaces.empty(env.observation_space, (1,))
-        spaces.put(env.observation_space, one, 0, obs)
         got = (batch.rewards[index], batch.terminateds[index], batch.truncateds[index])
-        found = difference(spaces.take(one, 0), spaces.take(batch.obs, index), "observation")
+        seen = spaces.take(batch.obs, index)
+        found = difference(as_in_batch(env, obs), seen, "observation")
         for name, left, right in zip(
             ("reward", "terminated", "truncated"), (reward, terminated, truncated), got, strict=True
         ):

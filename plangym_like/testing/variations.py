@@ -18,7 +18,7 @@ from plangym_like.testing.journeys import (
     take,
     travel,
 )
-from plangym_like.testing.promises import Broken, Evidence, compare_batches
+from plangym_like.testing.promises import Broken, Evidence, as_in_batch, compare_batches
 
 _LONGEST = 3
 _WRAPPERS: tuple[Any, ...] = (
@@ -80,10 +80,8 @@ def dt(evidence: Evidence) -> bool:
             total += reward
             if any(flags):
                 break
-        shown = spaces.empty(env.observation_space, (1,))
-        spaces.put(env.observation_space, shown, 0, obs)
         found = (
-            difference(spaces.take(shown, 0), spaces.take(batch.obs, row), "observation")
+            difference(as_in_batch(env, obs), spaces.take(batch.obs, row), "observation")
             or difference(bool(flags[0]), bool(batch.terminateds[row]), "terminated")
             or difference(bool(flags[1]), bool(batch.truncateds[row]), "truncated")
             or compare_states(env, other.get_state(), batch.states[row])
@@ -104,7 +102,7 @@ def unseeded(evidence: Evidence) -> bool:
 
 
 def wrapped(evidence: Evidence) -> bool:
-    """Do so with wrappers around it that draw random numbers and count."""
+    """Do the same as `unseeded`, with and without a seed, in wrappers that draw and count."""
     if evidence.wrap is None:
         return False
     try:

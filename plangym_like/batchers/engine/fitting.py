@@ -1,7 +1,7 @@
 """Values that must fit where they are written: nothing is wrapped, broadcast or made up.
 
 NumPy's assignment turns 300 into 44 for ``uint8``, ``None`` into NaN, and fills a row with a single
-number. Whatever environments and actors return is written through this module instead.
+number. All that environments and actors return is written through this module instead.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from plangym_like.batchers.engine.nests import map_nest
 from plangym_like.errors import ActionError, InputError
+from plangym_like.spaces import as_dtype
 
 _NUMERIC_KINDS = "biufc"
 
@@ -29,15 +30,14 @@ def as_fitting(
     value : array, number, or list of numbers
     shape : tuple of int
     dtype : numpy.dtype
-        Whole numbers and flags must keep their values. Real numbers are rounded to the precision
-        of a real `dtype`, but finite ones stay finite.
+        It must be able to hold the numbers: see `plangym_like.spaces.as_dtype`.
     place : str
         What the error calls the value.
 
     Raises
     ------
     InputError
-        The value has another shape, is no number, or is a number that `dtype` cannot hold.
+        The value has another shape, is not a number, or is a number that `dtype` cannot hold.
     """
     array = as_numbers(value)
     if array is None:
@@ -46,21 +46,13 @@ def as_fitting(
         )
     if array.shape != shape:
         raise InputError(f"{place} must have the shape {shape}, got the shape {array.shape}")
-    if array.dtype == dtype:
-        return array
-    with np.errstate(all="ignore"):
-        cast = array.astype(dtype)
-    rounds = dtype.kind in "fc" and (array.dtype.kind != "c" or dtype.kind == "c")
-    if rounds:
-        fits = bool((np.isfinite(cast) == np.isfinite(array)).all())
-    else:
-        fits = bool((cast == array).all())
-    if not fits:
+    fitting = as_dtype(array, dtype)
+    if fitting is None:
         raise InputError(
             f"{place} must be {dtype}, got {array.dtype} with values from {array.min()} to "
             f"{array.max()}, which {dtype} cannot hold"
         )
-    return cast
+    return fitting
 
 
 def as_numbers(value: Any) -> NDArray[Any] | None:
@@ -114,7 +106,8 @@ def copy_fitting(target: torch.Tensor, value: Any, place: str) -> None:
     Raises
     ------
     InputError
-        `value` is no tensor, or one of another shape or of a dtype that would be cut down.
+        `value` is not a tensor, or has another shape, or a dtype with values that `target` cannot
+        hold.
     """
     if (
         not isinstance(value, torch.Tensor)

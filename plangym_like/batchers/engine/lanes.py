@@ -95,9 +95,9 @@ class Lanes(abc.ABC):
         Raises
         ------
         InputError
-            An observation does not fit its space, or a reward or flag is no single number.
+            An observation does not fit its space, or a reward or flag is not a single number.
         RuntimeError
-            An environment raised `StopIteration`. Whatever else one raises is raised as it is.
+            An environment raised `StopIteration`. All other exceptions are raised unchanged.
         """
 
     def close(self) -> None:

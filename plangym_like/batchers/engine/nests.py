@@ -87,8 +87,8 @@ def layout_of(example: Any, space: gymnasium.Space[Any] | None = None) -> Any:
     Raises
     ------
     InputError
-        A leaf is no number or array of numbers, or the containers are not those of the space; the
-        message says where in the nest it is.
+        A leaf is not a number or array of numbers, or the containers are not those of the space;
+        the message says where in the nest it is.
     """
     return _layout(example, space, "the value")
 

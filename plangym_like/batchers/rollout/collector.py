@@ -181,9 +181,9 @@ class Collector:
         return layout
 
     def _check_hx(self, inputs: Any) -> None:
-        """Refuse a recurrent state that has not the lanes along the second dimension of each leaf.
+        """Refuse a recurrent state unless the lanes are the second dimension of each leaf.
 
-        Where the first dimension is as long, the actor is asked once more, about one lane less.
+        If the first dimension is as long, the actor is called once more, with one lane less.
         """
         count, states = self.lanes.num_lanes, leaves(self._hx)
         if count > 1 and any(state.shape[:2] == (count, count) for state in states):
@@ -219,13 +219,13 @@ class Collector:
     def collect(self, record: Record, version: int) -> Sequence[Extra]:
         """Fill `record` with the next steps of all lanes, by the actor with weights `version`.
 
-        If the last call was left halfway (by a Ctrl-C, say), nobody knows where the lanes stand, so
+        If the last call was stopped halfway (by a Ctrl-C, say), the lanes are in unknown states, so
         all of them begin new episodes.
 
         Returns
         -------
         sequence of Extra
-            What environments said in their infos for which there is no column.
+            Values in the environments' infos for which there is no column.
 
         Raises
         ------
@@ -319,7 +319,7 @@ class Collector:
     ) -> torch.Tensor | None:
         """Return the critic's estimates ``(B, ...)`` of what would have come after step `t`.
 
-        They are 0 where an episode terminated; ``None`` stands for zeros.
+        They are 0 where an episode terminated; ``None`` means that all are 0.
         """
         row = record.rows[t]
         if not np.count_nonzero(row.truncated) or "value" not in row.actor:
@@ -356,7 +356,7 @@ class Collector:
 
 
 def _copy(rows: Any, value: Any, name: str) -> None:
-    """Copy what the actor answered, which is to have the form of its first answer."""
+    """Copy an answer of the actor, which must have the form of its first answer."""
     if type(rows) is torch.Tensor:
         if type(value) is torch.Tensor and value.dtype is rows.dtype and value.shape == rows.shape:
             rows.copy_(value)

@@ -1,9 +1,9 @@
-"""The numbers in environments' infos: in columns, and beside them what a column cannot hold.
+"""The numbers in environments' infos: in columns, and as extras if a column cannot hold them.
 
-Columns are made when a rollout begins, of what a reset and a step say. A number that comes later
-and does not fit (0.3 where there were whole numbers, or a key that was not there) travels beside
-the columns as an `Extra`, and `EnvInfos` makes the column wide enough for it when the fragment is
-put together. No value is ever rounded or cut down.
+Columns are made when a rollout begins, from the infos of a reset and a step. A number that comes
+later and does not fit (0.3 where there were whole numbers, or a key that was not there) is sent as
+an `Extra`, and `EnvInfos` makes the column wide enough for it when the fragment is put together. No
+value is ever rounded.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _SCALARS = frozenset((int, float, bool, np.float64, np.float32, np.int64, np.int
 
 
 class Extra(NamedTuple):
-    """A value that lane `lane` said at step `t` under `path`, for which there is no column."""
+    """A value in the info of lane `lane` at step `t` that has no column; `path` is its keys."""
 
     path: Path
     t: int
@@ -46,9 +46,9 @@ def layout_of_infos(infos: Mapping[Any, Any]) -> dict[Any, Any]:
 def note_infos(
     columns: Any, infos: Any, t: int, lane: int, extras: list[Extra], path: Path = ()
 ) -> None:
-    """Write what one lane said at step `t` into `columns`, and what does not fit into `extras`.
+    """Write the info of one lane at step `t` into `columns`, and what does not fit into `extras`.
 
-    What is no number is passed over.
+    Values that are not numbers are left out.
 
     Parameters
     ----------
@@ -94,12 +94,12 @@ def _note(column: Any, value: Any, t: int, lane: int, extras: list[Extra], path:
         as_torch_dtype(array.dtype)
     except InputError:
         return
-    # A copy: the environment may go on writing to its own.
+    # A copy: the environment may change its own.
     extras.append(Extra(path, t, lane, array.copy()))
 
 
 def _put_number(column: NDArray[Any], t: int, lane: int, value: Any) -> bool:
-    """Write a number, and return whether the column holds it as it is."""
+    """Write a number, and return whether the column can hold it exactly."""
     if isinstance(value, np.generic):
         value = value.item()
     try:
@@ -193,7 +193,7 @@ class EnvInfos:
             fits = fits and _same_values(wide[extra.t, extra.lane], value)
         if not fits:
             raise InputError(
-                f"no dtype holds all that environments say under {_named(path)} in their infos "
+                f"no dtype holds all values of {_named(path)} in the environments' infos "
                 f"({column.dtype} at the beginning); give it one kind, or say infos=False"
             )
         return wide
@@ -211,7 +211,7 @@ def _common(one: torch.dtype, other: torch.dtype) -> torch.dtype:
 
 
 def _same_values(one: torch.Tensor, other: torch.Tensor) -> bool:
-    """Return whether `one`, in a wider dtype, says the numbers of `other`."""
+    """Return whether `one`, in a wider dtype, holds the numbers of `other`."""
     back = one.to(other.dtype)
     same = (back == other) | (other != other)
     if not other.dtype.is_floating_point and one.dtype.is_floating_point:

@@ -80,8 +80,8 @@ class Fragment(NamedTuple):
         The actor's infos: ``actor[key][t]`` came with ``state.act[t]``.
     env : dict of str to nest of Tensor ``(T, B, ...)``
         The numbers in the environments' infos; 0 where a step's info has no number under the key.
-        Should a number not fit the dtype of those before it, a wider one takes its place from that
-        fragment on; so does a key that comes late.
+        If a number does not fit the dtype of those before it, the dtype is a wider one from that
+        fragment on. A key that comes late is there from the fragment on in which it came first.
     bootstrap : Tensor ``(1, B)``
         The critic's estimate at ``state.obs[T]``; float32 0 where the actor has no critic.
     hx : nest of Tensor
@@ -131,14 +131,14 @@ class Fragment(NamedTuple):
         Raises
         ------
         InputError
-            Episodes were truncated, but there is no critic, or `final` was not asked for.
+            Episodes were truncated, but there is no critic, or `final` was not recorded.
         """
         rewards = self.state.rew
         if not bool((self.state.truncated & ~self.state.terminated & ~self.frozen).any()):
             return rewards.clone()
         if self.final is None or "value" not in self.actor:
             raise InputError(
-                "episodes were truncated, and nothing tells what they would have earned: that "
+                "episodes were truncated, and what they would have earned is unknown: that "
                 "takes keep_final=True and an actor whose info has a 'value'"
             )
         value = self.final.value

@@ -80,7 +80,7 @@ class Group:
     def collect(self, buffer: int) -> Sequence[Extra]:
         """Write the next fragment into `buffer`, by an actor with the newest weights.
 
-        Return what environments said in their infos for which the buffer has no column.
+        Return the values in the environments' infos for which the buffer has no column.
         """
         if self._copy is None:
             self._copy = ActorCopy(self._actor, self._place.memory[ACTOR])

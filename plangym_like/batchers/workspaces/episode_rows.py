@@ -49,9 +49,10 @@ class EpisodeRows:
     Attributes
     ----------
     last : Row or None
-        What was written last; ``None`` where a step or reset did not come to its end.
+        The last row that was written; ``None`` if a step or reset was not finished.
     standing : int
-        For whoever uses this: the number of the row where the lanes stand, 0 where nobody knows.
+        Set by the user of this class: the number of the row that holds the lanes' states, 0 if that
+        is unknown.
     keeps_last : bool
         Whether the last observation of an episode is in some row.
     done, timestep : array ``(B,)``

@@ -27,7 +27,7 @@ from plangym_like.batchers.workspaces.workspace import Workspace
 from plangym_like.errors import InputError
 
 _FEWEST_ROWS = 32
-# Every row that any agent writes gets a number of its own, by which it is known again.
+# Each row that any agent writes gets another number, which identifies it.
 _numbers = itertools.count(1)
 
 
@@ -212,7 +212,7 @@ class ParallelGymAgent(Agent):
         )
 
     def _is_last_row(self, workspace: Workspace, t: int) -> bool:
-        """Tell whether a row that nobody signed, a copy perhaps, says what was written last."""
+        """Tell whether a row without a number, such as a copy, equals what was written last."""
         last = self._rows.last
         assert last is not None
         observation = {"env_obs": last.obs, "timestep": self._rows.timestep}

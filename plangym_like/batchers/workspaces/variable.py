@@ -19,7 +19,7 @@ class Variable:
     Attributes
     ----------
     origins : dict of int to int
-        For times whose row its writer has signed: the number by which it knows the row again.
+        By time: the number that identifies a row, if its writer has given it one.
     """
 
     __slots__ = ("_full", "_like", "_name", "_place", "_rows", "_strip", "origins")

@@ -111,15 +111,15 @@ class Workspace:
             self._written.update(names)
 
     def sign(self, var_name: str, t: int, origin: int) -> None:
-        """Note by which number the writer of the row at time `t` knows it again.
+        """Give the row at time `t` a number that identifies it.
 
-        The number goes where the row goes in this workspace and its copies, and is forgotten when
+        The number is copied with the row in this workspace and in its copies, and removed when
         something else is written there.
         """
         self._variable(var_name).origins[t] = origin
 
     def origin(self, var_name: str, t: int) -> int | None:
-        """Return the number by which the row at time `t` was signed, ``None`` if it was not."""
+        """Return the number that `sign` gave the row at time `t`, ``None`` if there is none."""
         variable = self.variables.get(var_name)
         return None if variable is None else variable.origins.get(t)
 

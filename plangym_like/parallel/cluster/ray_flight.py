@@ -47,7 +47,7 @@ class RayFlight(Landing):
     Attributes
     ----------
     launched : bool
-        Whether it has been its turn.
+        Whether its first rows have been sent.
     """
 
     def __init__(

@@ -129,17 +129,17 @@ class RayPool:
             return result
 
     def _launch_first(self) -> RayFlight | None:
-        """Launch the oldest batch whose result somebody can ask for, and return it."""
+        """Launch the oldest batch whose future still exists, and return it."""
         while self._flights:
             first = self._flights[0]
             if first.dropped:
-                first.cancel(CancelledError("nobody can ask for this batch any more"))
+                first.cancel(CancelledError("the future of this batch was dropped"))
             elif first.launched or not first.attempt(first.launch, for_another=True):
                 return first
         return None
 
     def drive(self, flight: RayFlight, until: float) -> bool:
-        """See to batches until `flight` is over; return whether that was by the time `until`."""
+        """Advance batches until `flight` is over or it is `until`; return whether it is over."""
         while (first := self._launch_first()) is not flight:
             if first is None or not first.attempt(partial(first.advance, until), for_another=True):
                 return flight.landed
