@@ -25,6 +25,8 @@ from plangym_like.transitions import BatchTransition, Transition
 if TYPE_CHECKING:
     from plangym_like.audit.auditor import Auditor
 
+# What keeps an audit from being made, and says nothing about the environment.
+_HINDRANCES = (MemoryError, OSError, WorkerError)
 # Rows that are compared before an audit looks at the clock.
 _PART = 64
 _AGAIN = "was stepped a second time"
@@ -103,9 +105,20 @@ class AuditedRows:
         begun = time.perf_counter()
         done = [place for place, row in enumerate(self._rows) if row not in result.infos.errors]
         order = np.array(done[::-1], np.intp)
+        compared = 0
+        with contextlib.suppress(*_HINDRANCES):
+            compared = self._compare_parts(result, again, order, begun)
+        taken = time.perf_counter() - begun
+        each = (begun - self._begun if seconds is None else seconds) / self._count
+        self._auditor.note(len(self._rows), compared, each, taken)
+
+    def _compare_parts(
+        self, result: Any, again: Again, order: NDArray[np.intp], begun: float
+    ) -> int:
+        """Compare as many rows as there is time for; return how many."""
+        compared, taken = 0, 0.0
         if len(order):
             self._compare_earlier(again)
-        compared, taken = 0, 0.0
         while compared < len(order) and not self._auditor.is_out_of_time(taken):
             part = order[compared : compared + _PART]
             self._compare(result, again, copy_rows(self._inputs, part), self._rows[part])
@@ -114,13 +127,14 @@ class AuditedRows:
             if self._auditor.follows:
                 self._follow(again, order)
             self._keep(again, int(order[0]))
-            taken = time.perf_counter() - begun
-        each = (begun - self._begun if seconds is None else seconds) / self._count
-        self._auditor.note(len(self._rows), compared, each, taken)
+        return compared
 
     def compare_step(self, result: Transition, again: Again, seconds: float) -> None:
         """Compare a single step with the same row of a batch, and that as `compare` does."""
-        batch = again(self._inputs)
+        try:
+            batch = again(self._inputs)
+        except _HINDRANCES:
+            return
         if not batch.infos.errors:
             for name, one in (
                 ("reward", batch.rewards[0].item()),

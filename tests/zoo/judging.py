@@ -19,7 +19,7 @@ ROWS, BATCH = 2000, 100
 
 
 class Verdict(NamedTuple):
-    """`outcome` is "right", "refused", "declared", "noticed" or "silent"; `reason` says why."""
+    """`outcome` is "right", "refused", "declared", "noticed", "raised" or "silent"."""
 
     outcome: str
     reason: str
@@ -66,6 +66,8 @@ def judge(
         return Verdict("noticed", str(error))
     except (PlangymError, gymnasium.error.Error) as error:
         return Verdict("refused", f"{type(error).__name__}: {error}")
+    except Exception as error:
+        return Verdict("raised", f"{type(error).__name__}: {error}")
     finally:
         if env is not None:
             env.close()
