@@ -16,6 +16,7 @@ from plangym_like.audit.audited_rows import Again
 from plangym_like.batch_future import BatchFuture
 from plangym_like.batches import Inputs, Rows, check_on_error
 from plangym_like.row_errors import raised_by_signal_handler, row_exit
+from plangym_like.simulator import Simulator
 from plangym_like.standing_env import StandingEnv
 from plangym_like.states import HEADER_NBYTES, Row
 from plangym_like.transitions import BatchStep, BatchTransition, Rollout, Step, Transition
@@ -59,14 +60,18 @@ class PlanEnv(StandingEnv):
         if state is None or not self.auditor.is_due(1):
             return super().step(action, state, dt, return_state)
         with self._using():
-            given, begun = copy.deepcopy((action, state)), time.perf_counter()
-            result = super().step(action, state, dt, True)
-            assert isinstance(result, Transition)
-            seconds = time.perf_counter() - begun
-            inputs = self._layout.check([given[0]], given[1], dt, None)
-            again = self.run_elsewhere or self.run_again
-            self.auditor.choose(inputs).compare_step(result, again, seconds)
+            result = self._step_audited(action, state, dt)
         return result if return_state in (None, True) else Step(*result[1:])
+
+    def _step_audited(self, action: Any, state: Row, dt: int) -> Transition:
+        given, begun = copy.deepcopy((action, state)), time.perf_counter()
+        result = super().step(action, state, dt, True)
+        assert isinstance(result, Transition)
+        seconds = time.perf_counter() - begun
+        inputs = self._layout.check([given[0]], given[1], dt, None)
+        again = self.run_elsewhere or self.run_again
+        self.auditor.choose(inputs).compare_step(result, again, seconds)
+        return result
 
     # Batches
 
@@ -213,21 +218,21 @@ class PlanEnv(StandingEnv):
         rows.cursor[0] = start
         if fresh is not None and not sim.copies_headers:
             layout.format.stamp(fresh)
-        try:
-            if rows.inputs.horizon:
-                sim.rollout_rows(rows, start, stop)
-            else:
-                sim.step_rows(rows, start, stop)
-        except BaseException as error:
-            note = f"(in row {int(rows.cursor[0])} of a batch of {rows.inputs.count})"
-            if isinstance(error, Exception) or raised_by_signal_handler(error):
-                error.add_note(note)
-                raise
-            exits = row_exit(error)
-            exits.add_note(note)
-            raise exits from error
+        self._run_in_simulator(sim, rows, start, stop)
         if fresh is not None:
             layout.format.seal(fresh)
+
+    def _run_in_simulator(self, sim: Simulator, rows: Rows, start: int, stop: int) -> None:
+        try:
+            run = sim.rollout_rows if rows.inputs.horizon else sim.step_rows
+            run(rows, start, stop)
+        except BaseException as error:
+            own = isinstance(error, Exception) or raised_by_signal_handler(error)
+            raised = error if own else row_exit(error)
+            raised.add_note(f"(in row {int(rows.cursor[0])} of a batch of {rows.inputs.count})")
+            if own:
+                raise
+            raise raised from error
 
     # States as data
 

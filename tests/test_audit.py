@@ -59,6 +59,12 @@ def walk(env: Any, steps: int) -> tuple[list[Any], np.ndarray]:
     return actions, np.stack(states[:-1])
 
 
+@pytest.fixture(autouse=True)
+def _at_any_speed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Audit as many rows on a slow machine as on a fast one."""
+    monkeypatch.setattr(auditor, "FREE_SECONDS", float("inf"))
+
+
 def make(backend: str, kind: Any, **kwargs: Any) -> Any:
     return sending(plangym_like.make(kind, **{**BACKENDS[backend], **kwargs}))
 
@@ -285,10 +291,7 @@ def test_options_are_checked(options: dict[str, Any]) -> None:
         plangym_like.make("CartPole-v1", **options)
 
 
-def test_the_first_rows_are_all_audited_and_then_fewer_and_fewer(
-    backend: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(auditor, "FREE_SECONDS", float("inf"))  # on a machine of any speed
+def test_the_first_rows_are_all_audited_and_then_fewer_and_fewer(backend: str) -> None:
     with make(backend, Walk) as env:
         actions, states = walk(env, 64)
         audited = []

@@ -137,19 +137,28 @@ def _pack(rows: Rows, job: Job, stop: int) -> tuple[bytes, dict[int, Exception]]
     try:
         return dumps((infos, observations)), {}
     except BaseException:  # workers are not interrupted, so pickling has raised this
-        refused = {}
+        pass
+    refused = {}
     for row in range(job.start, stop):
         own = range(row * span, (row + 1) * span)
-        try:
-            dumps((infos.get(row), [observations.get(index) for index in own]))
-        except BaseException as error:
-            refused[row] = error if isinstance(error, Exception) else row_exit(error)
-            refused[row].add_note("(its info or observation cannot be sent from its worker)")
-            refused[row].add_note(f"(in row {row} of a batch of {job.shape.rows})")
+        error = _refusal((infos.get(row), [observations.get(index) for index in own]))
+        if error is not None:
+            refused[row] = error
+            error.add_note("(its info or observation cannot be sent from its worker)")
+            error.add_note(f"(in row {row} of a batch of {job.shape.rows})")
             infos.pop(row, None)
             for index in own:
                 observations.pop(index, None)
     return dumps((infos, observations)), refused
+
+
+def _refusal(value: Any) -> Exception | None:
+    """Return why `value` cannot be pickled, or ``None`` if it can."""
+    try:
+        dumps(value)
+    except BaseException as error:
+        return error if isinstance(error, Exception) else row_exit(error)
+    return None
 
 
 def _rows_of(layout: Layout, job: Job) -> Rows:
