@@ -17,7 +17,7 @@ from plangym_like import spaces
 from plangym_like.audit.continuation import continued_difference, single_actions
 from plangym_like.batch_future import BatchFuture
 from plangym_like.batches import Inputs
-from plangym_like.errors import WorkerError
+from plangym_like.errors import ClosedError, WorkerError
 from plangym_like.snapshots.differences import difference, object_difference, without_clock
 from plangym_like.snapshots.generators import watched_generators
 from plangym_like.transitions import BatchTransition, Transition
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from plangym_like.audit.auditor import Auditor
 
 # What keeps an audit from being made, and says nothing about the environment.
-_HINDRANCES = (MemoryError, OSError, WorkerError)
+_HINDRANCES = (MemoryError, OSError, WorkerError, ClosedError)
 # Rows that are compared before an audit looks at the clock.
 _PART = 64
 _AGAIN = "was stepped a second time"

@@ -47,7 +47,7 @@ import os, tempfile
 del os.memfd_create
 tempfile.tempdir = "/dev/shm"  # of 1 MB
 with (
-    plangym_like.make("ALE/MsPacman-v5", n_workers=2, isolate=True, **kwargs) as env,
+    plangym_like.make("ALE/MsPacman-v5", n_workers=2, isolate=True, audit="off", **kwargs) as env,
     plangym_like.make("ALE/MsPacman-v5", **kwargs) as serial,
 ):
     state = env.reset(seed=0).state
