@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 import plangym_like
+from plangym_like.audit import auditor
 
 # What runs in the background is often started with interrupts ignored, and so are its children.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -132,6 +133,12 @@ def shared_env(backend: str) -> Iterator[Callable[..., Any]]:
     yield get
     for env in made.values():
         env.close()
+
+
+@pytest.fixture
+def unhurried_audits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Audits have no limit of time, so what they find does not depend on the machine's speed."""
+    monkeypatch.setattr(auditor, "FREE_SECONDS", float("inf"))
 
 
 @pytest.fixture

@@ -20,8 +20,9 @@ from hostile_envs import (
 
 import plangym_like
 from plangym_like import BatchEnv, ExternalProcess
-from plangym_like.audit import auditor
 from plangym_like.errors import ImpureEnvironmentError, InputError
+
+pytestmark = pytest.mark.usefixtures("unhurried_audits")
 
 
 class Counts(Walk):
@@ -165,10 +166,7 @@ def test_options_are_checked(options: dict[str, Any]) -> None:
         plangym_like.make("CartPole-v1", **options)
 
 
-def test_the_first_rows_are_all_audited_and_then_fewer_and_fewer(
-    backend: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(auditor, "FREE_SECONDS", float("inf"))  # on a machine of any speed
+def test_the_first_rows_are_all_audited_and_then_fewer_and_fewer(backend: str) -> None:
     with make(backend, Walk) as env:
         actions, states = walk(env, 64)
         audited = []

@@ -16,6 +16,8 @@ from judging import ROWS, judge
 
 import plangym_like
 
+pytestmark = pytest.mark.usefixtures("unhurried_audits")
+
 # Executor -> arguments of `make`, and rows to step where the whole zoo is not asked for.
 EXECUTORS: dict[str, tuple[dict[str, Any], int]] = {
     "serial": ({}, ROWS),
