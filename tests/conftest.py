@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 import plangym_like
+from plangym_like.audit import auditor
 from plangym_like.audit.auditor import Auditor
 
 # What runs in the background is often started with interrupts ignored, and so are its children.
@@ -140,6 +141,12 @@ def shared_env(backend: str) -> Iterator[Callable[..., Any]]:
     yield get
     for env in made.values():
         env.close()
+
+
+@pytest.fixture
+def unhurried_audits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Audits have no limit of time, so what they find does not depend on the machine's speed."""
+    monkeypatch.setattr(auditor, "FREE_SECONDS", float("inf"))
 
 
 @pytest.fixture

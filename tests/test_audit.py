@@ -21,8 +21,9 @@ from hostile_envs import (
 
 import plangym_like
 from plangym_like import BatchEnv, ExternalProcess
-from plangym_like.audit import auditor
 from plangym_like.errors import ImpureEnvironmentError, InputError
+
+pytestmark = pytest.mark.usefixtures("unhurried_audits")
 
 
 class Counts(Walk):
@@ -57,12 +58,6 @@ def walk(env: Any, steps: int) -> tuple[list[Any], np.ndarray]:
         env.step(step % 3)
         states.append(env.get_state())
     return actions, np.stack(states[:-1])
-
-
-@pytest.fixture(autouse=True)
-def _at_any_speed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Audit as many rows on a slow machine as on a fast one."""
-    monkeypatch.setattr(auditor, "FREE_SECONDS", float("inf"))
 
 
 def make(backend: str, kind: Any, **kwargs: Any) -> Any:

@@ -18,9 +18,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from plangym_like.snapshots.array_layout import copies
-from plangym_like.snapshots.configuration import is_configuration, is_handle
+from plangym_like.snapshots.configuration import (
+    FUNCTIONS,
+    is_configuration,
+    is_handle,
+    is_ordinary,
+)
 from plangym_like.snapshots.known_wrappers import TRANSPARENT
 from plangym_like.snapshots.memory_holder import CONSTANT
+from plangym_like.snapshots.outside_memory import held_objects
 from plangym_like.snapshots.reachable import reachable
 
 
@@ -37,11 +43,13 @@ def fresh_memory(env: gymnasium.Env[Any, Any], *, base: bool = False) -> Callabl
         links.append(link)
         link = link.env
     generators = [] if base else _generators(link)
+    links += _held(links)
     # Links that point to each other must go on doing so.
     memo: dict[int, Any] = {id(thing): thing for thing in (*links, link)}
     shared = dict(memo)
     if base:
         links.append(link)
+    links = list({id(thing): thing for thing in links}.values())
     memo |= copies(
         _arrays(
             (name, held)
@@ -80,6 +88,19 @@ def fresh_memory(env: gymnasium.Env[Any, Any], *, base: bool = False) -> Callabl
             put(memory)
 
     return give_back
+
+
+def _held(links: list[Any]) -> list[Any]:
+    """Return the ordinary objects that functions in attributes of wrappers hold."""
+    return [
+        held
+        for thing in links
+        if type(thing) not in TRANSPARENT
+        for name, value in vars(thing).items()
+        if name not in CONSTANT and isinstance(value, FUNCTIONS)
+        for held in held_objects(value)
+        if is_ordinary(type(held)) and not isinstance(held, gymnasium.Env)
+    ]
 
 
 def _arrays(attributes: Iterable[tuple[str, Any]]) -> list[NDArray[Any]]:

@@ -15,7 +15,8 @@ from hostile_wrappers import WRAPPERS
 from judging import ROWS, judge
 
 import plangym_like
-from plangym_like.audit import auditor
+
+pytestmark = pytest.mark.usefixtures("unhurried_audits")
 
 # Executor -> arguments of `make`, and rows to step where the whole zoo is not asked for.
 EXECUTORS: dict[str, tuple[dict[str, Any], int]] = {
@@ -55,12 +56,6 @@ def _executors() -> list[Any]:
 def _cluster(request: pytest.FixtureRequest) -> None:
     if request.node.callspec.params.get("executor") == "ray":
         request.getfixturevalue("cluster")
-
-
-@pytest.fixture(autouse=True)
-def _at_any_speed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Audit as many rows on a slow machine as on a fast one."""
-    monkeypatch.setattr(auditor, "FREE_SECONDS", float("inf"))
 
 
 def _make(name: Any, **kwargs: Any) -> Any:
