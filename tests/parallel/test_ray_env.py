@@ -466,7 +466,8 @@ import plangym_like
 class Mine(plangym_like.ClassicControlEnv):
     pass
 
-env = plangym_like.RayEnv(Mine, "CartPole-v1", n_workers=2, isolate=True, object_store_memory=10**8)
+options = {"n_workers": 2, "isolate": True, "audit": "off", "object_store_memory": 10**8}
+env = plangym_like.RayEnv(Mine, "CartPole-v1", **options)
 state, _, _ = env.reset(seed=0)
 actions = np.arange(300) % 2
 same = plangym_like.make("CartPole-v1").step_batch(actions, state)
