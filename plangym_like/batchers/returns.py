@@ -321,7 +321,7 @@ def _like(steps: torch.Tensor, other: torch.Tensor, name: str) -> torch.Tensor:
             f"{name} of the shape {tuple(steps.shape)} does not fit steps of the shape "
             f"{tuple(other.shape)}: axes are (T, B, ...), those of a bootstrap (B, ...)"
         )
-    return steps.reshape(*steps.shape, *(1,) * (other.ndim - steps.ndim))
+    return steps.reshape((*steps.shape, *(1,) * (other.ndim - steps.ndim)))
 
 
 def _tensors(*arrays: Array) -> list[Any]:
