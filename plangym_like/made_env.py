@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import warnings
 from collections.abc import Callable
+from functools import partial
 from typing import Any, ClassVar, Self
 
 import gymnasium
@@ -103,7 +104,7 @@ class MadeEnv:
             self._layout,
             self.name,
             sim.state_difference,
-            self._note_inexact,
+            partial(_declare_approximate, sim),  # holding `self` would keep it alive
             mode=self._kwargs["audit"],
             every=self._kwargs["audit_every"],
             stats=self._stats,
@@ -113,12 +114,6 @@ class MadeEnv:
         self._current = CurrentState(sim, state_format)
         self._sim = sim
         forget_after_fork(self)
-
-    def _note_inexact(self, note: str) -> None:
-        """Declare the environment approximate, and warn: the audit has found a difference."""
-        assert self._sim is not None
-        self._sim.exactness, self._sim.exactness_note = "approximate", note
-        warnings.warn(note, RuntimeWarning, stacklevel=4)
 
     def __getstate__(self) -> dict[str, Any]:
         if self._sim is not None:
@@ -254,6 +249,12 @@ class MadeEnv:
         self.setup()
         self._current.restore()
         self._current.is_in_simulator()
+
+
+def _declare_approximate(sim: Simulator, note: str) -> None:
+    """Declare an environment approximate, and warn: the audit has found a difference."""
+    sim.exactness, sim.exactness_note = "approximate", note
+    warnings.warn(note, RuntimeWarning, stacklevel=4)
 
 
 def name_of(name: Any) -> str:
