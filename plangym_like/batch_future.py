@@ -139,7 +139,7 @@ class BatchFuture:
         batch = self._batch
         if batch is not None and not self._take(batch, timeout):
             raise TimeoutError(
-                f"a batch of {batch.count} rows was not done after {timeout} s; it is still "
+                f"a batch of {batch.count} rows is not done within {timeout} s; it is still "
                 "being stepped, so result() may be called again"
             )
 

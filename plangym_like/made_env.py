@@ -104,7 +104,7 @@ class MadeEnv:
             self._layout,
             self.name,
             sim.state_difference,
-            partial(_note_inexact, sim),
+            partial(_declare_approximate, sim),  # holding `self` would keep it alive
             mode=self._kwargs["audit"],
             every=self._kwargs["audit_every"],
             stats=self._stats,
@@ -251,9 +251,9 @@ class MadeEnv:
         self._current.is_in_simulator()
 
 
-def _note_inexact(simulator: Simulator, note: str) -> None:
-    """Declare a simulator approximate, and warn: the audit has found a difference."""
-    simulator.exactness, simulator.exactness_note = "approximate", note
+def _declare_approximate(sim: Simulator, note: str) -> None:
+    """Declare an environment approximate, and warn: the audit has found a difference."""
+    sim.exactness, sim.exactness_note = "approximate", note
     warnings.warn(note, RuntimeWarning, stacklevel=4)
 
 

@@ -139,6 +139,7 @@ class BatchEnv:
 
     def _own_auditor(self) -> Auditor:
         if self._caller is not None:
+            self._caller.setup()
             return self._caller.auditor
         if self._auditor is None:
             self._auditor = auditor_of(self._envs[0], self.layout, self._audit, self.tally)
@@ -238,7 +239,7 @@ class BatchEnv:
         while True:
             self.ensure_open()  # another thread may close it meanwhile
             if here:
-                flight.schedule.step_own()
+                flight.step_own()
             self._drop_unwanted()
             self.pool.tend()
             for each in tuple(self._flights):
@@ -250,9 +251,9 @@ class BatchEnv:
             left = until - time.monotonic()
             if left <= 0:
                 return False
-            if not flight.schedule.has_own_rows:
-                seconds = min(left, flight.schedule.nap())
-                self.pool.wait(seconds, flight.schedule.watched())
+            if not flight.has_own_rows:
+                schedule = flight.schedule
+                self.pool.wait(min(left, schedule.nap()), schedule.watched())
 
     def _run_here(
         self, inputs: Inputs, steps: int, states: bool, observations: bool, masked: bool

@@ -46,11 +46,6 @@ class Flight(Landing):
         Whether this process starts on a share at once, instead of helping when it lands.
     masked : bool
         Whether rows that fail are told in the result instead of raised.
-
-    Attributes
-    ----------
-    schedule : Schedule
-        How its rows are dealt out.
     """
 
     def __init__(
@@ -87,7 +82,7 @@ class Flight(Landing):
             step_here = partial(caller.run_rows_apart if masked else caller.run_rows, self._rows)
         send = partial(Flight._send, weakref.proxy(self))
         lanes = weakref.proxy(house.pool)
-        self.schedule = Schedule(
+        self._schedule = Schedule(
             lanes, self._rows, send, step_here, masked=masked, exact=house.layout.exact
         )
         self._owed: list[tuple[WorkerLane, int, int]] = []
@@ -104,8 +99,22 @@ class Flight(Landing):
         if not self._first:
             self._verify_all()
         self._copy_inputs()
-        self.schedule.launch(here=self._here)
+        self._schedule.launch(here=self._here)
         self._supply_rest()
+
+    def step_own(self) -> None:
+        """Step rows here, for as long as other lanes may be left alone."""
+        self._schedule.step_own()
+
+    @property
+    def has_own_rows(self) -> bool:
+        """Whether this process has rows to step."""
+        return self._schedule.has_own_rows
+
+    @property
+    def schedule(self) -> Schedule:
+        """How its rows are dealt out."""
+        return self._schedule
 
     def _copy_inputs(self) -> None:
         """Copy what every lane reads; rows' own states may follow with the rows."""
@@ -176,16 +185,16 @@ class Flight(Landing):
             masked=self._masked,
             actions=actions,
         )
-        lane.send(self.schedule, make_job, list(blocks.values()), start, now, most)
+        lane.send(self._schedule, make_job, list(blocks.values()), start, now, most)
 
     def advance(self, *, here: bool) -> bool:
         """Hear from lanes and deal out more rows, without waiting; return whether it is over."""
-        if not self.schedule.advance(here=here):
+        if not self._schedule.advance(here=here):
             return False
-        self.error = self.schedule.failure
+        self.error = self._schedule.failure
         if self.error is None:
             self._rows.inputs = self._inputs
-            self.result = self._house.layout.result(self._own_rows(), self.schedule.errors)
+            self.result = self._house.layout.result(self._own_rows(), self._schedule.errors)
             self._memory.release()
         else:
             self._abandon()
@@ -193,12 +202,12 @@ class Flight(Landing):
 
     def _let_go(self) -> None:
         # The caller alone decides how long memory is lent: no other reference stays.
-        del self._rows, self._sent, self.schedule, self._memory
+        del self._rows, self._sent, self._schedule, self._memory
 
     def _abandon(self) -> None:
         """Stop the lanes; the memory waits until they have stopped."""
-        self._house.pool.leave(self._memory, self.schedule)
-        self.schedule.abandon()
+        self._house.pool.leave(self._memory, self._schedule)
+        self._schedule.abandon()
 
     def _own_rows(self) -> Rows:
         """Return the rows with everything that is not lent copied to ordinary memory."""

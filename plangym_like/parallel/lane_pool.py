@@ -107,7 +107,7 @@ class LanePool:
         self.tally.restarts += 1
 
     def prepare(self) -> None:
-        """Replace workers that died since the last batch; then `tend`."""
+        """Replace workers that died since the last batch, and see to lanes that step none."""
         start_over, self._start_over = self._start_over, False
         for lane in self.lanes:
             if start_over and not lane.ready:
@@ -138,7 +138,7 @@ class LanePool:
                 self._free(lane, owner)
 
     def _arrive(self, lane: WorkerLane) -> None:
-        """Note if the lane's environment is ready; replace a worker that died or hangs."""
+        """Take note if the lane's environment stands by now, or will not."""
         died = lane.died_starting
         try:
             stands = lane.arrive()

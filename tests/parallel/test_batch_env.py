@@ -391,7 +391,7 @@ def test_what_was_delivered_outlives_the_end(serial: CounterEnv) -> None:
 
 
 def test_an_environment_here_may_help() -> None:
-    with CounterEnv("toy") as one, CounterEnv("toy") as caller:
+    with CounterEnv("toy") as one, CounterEnv("toy", audit="off") as caller:
         state = one.reset(seed=3).state
         lanes = processes(2, lambda: CounterEnv("toy"))
         with BatchEnv(lanes, caller=caller, layout=caller.layout) as env:

@@ -62,7 +62,8 @@ def lanes() -> Iterator[Callable[..., ParallelEnv]]:
     made: list[ParallelEnv] = []
 
     def make(trap: Any = None, env_class: Any = CounterEnv, **kwargs: Any) -> ParallelEnv:
-        kwargs = {"n_workers": 2, "isolate": True, **kwargs}
+        # An audit would step rows that wait for a permit once more.
+        kwargs = {"n_workers": 2, "isolate": True, "audit": "off", **kwargs}
         made.append(ParallelEnv(env_class, "toy", trap=trap, **kwargs))
         return sending(made[-1])
 
@@ -331,7 +332,7 @@ def test_an_idle_lane_that_dies_during_a_batch_is_replaced_at_once(
             births.report()
         return CounterEnv(name, trap=trap, **kwargs)
 
-    with ParallelEnv(construct, "toy", n_workers=2, isolate=True) as env:
+    with ParallelEnv(construct, "toy", n_workers=2, isolate=True, audit="off") as env:
         sending(env)
         born = {births.next_report()[0] for _ in range(2)}
         idle = env.batch_env[1].pid
