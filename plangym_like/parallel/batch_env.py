@@ -219,7 +219,7 @@ class BatchEnv:
 
     def _launch(self, flight: Flight) -> bool:
         """Send `flight` to the lanes that are free."""
-        self.pool.prepare()
+        self.pool.prepare([each.schedule for each in self._flights if not each.landed])
         flight.launch()
         return False
 

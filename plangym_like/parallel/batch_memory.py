@@ -65,8 +65,12 @@ class BatchMemory:
         }
 
     def release(self) -> None:
-        """Give the blocks back, once no lane writes to them any more; lent ones come back later."""
-        for region in self.private:
+        """Give the blocks back, once no lane writes to them any more; lent ones come back later.
+
+        May be called again, also after a Ctrl-C has cut it short: no block is given back twice,
+        since two batches would share it then.
+        """
+        while self.private:
+            region = self.private.pop()
             self._pools[region].give(self.blocks[region])
-        self.private = set()
         self.arrays = {}

@@ -206,8 +206,8 @@ class Flight(Landing):
 
     def _abandon(self) -> None:
         """Stop the lanes; the memory waits until they have stopped."""
-        self._house.pool.leave(self._memory, self._schedule)
         self._schedule.abandon()
+        self._house.pool.leave(self._memory, self._schedule)
 
     def _own_rows(self) -> Rows:
         """Return the rows with everything that is not lent copied to ordinary memory."""

@@ -123,7 +123,8 @@ class Landing(abc.ABC):
         """
         over = True
         try:
-            over = advance()
+            # It may be over, and an interrupt have come before its house heard of it.
+            over = self.landed or advance()
         except Exception as error:
             self.error = error
             self._abandon()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 
 from plangym_like.errors import WorkerDiedError, WorkerTimeoutError
@@ -106,10 +106,17 @@ class LanePool:
         lane.restart()
         self.tally.restarts += 1
 
-    def prepare(self) -> None:
-        """Replace workers that died since the last batch, and see to lanes that step none."""
+    def prepare(self, schedules: Collection[Schedule]) -> None:
+        """Replace workers that died since the last batch, and see to lanes that step none.
+
+        `schedules` are those of all batches on their way.
+        """
         start_over, self._start_over = self._start_over, False
         for lane in self.lanes:
+            owner = lane.owner
+            if owner is not None and owner.abandoned_at is None and owner not in schedules:
+                # A second Ctrl-C came before its batch could be given up.
+                owner.abandon()
             if start_over and not lane.ready:
                 self.restart(lane)
             elif lane.free and not lane.process.is_alive():
@@ -129,21 +136,23 @@ class LanePool:
         self.hear_late()
         for lane in self.lanes:
             owner = lane.owner
-            if owner is None:
+            if lane.lost:
+                self.restart(lane)
+            elif owner is None:
                 if not lane.ready:
                     self._arrive(lane)
                 elif lane.process.fileno() < 0:
                     self.bury(lane)
-            elif lane.lost or owner.abandoned_at is not None:
-                self._free(lane, owner)
+            elif owner.abandoned_at is not None:
+                self._free(lane, owner.abandoned_at)
 
     def _arrive(self, lane: WorkerLane) -> None:
         """Take note if the lane's environment stands by now, or will not."""
-        died = lane.died_starting
         try:
             stands = lane.arrive()
         except Exception as error:
-            if died and isinstance(error, WorkerDiedError):
+            # Asked only now: it may have died just before.
+            if lane.died_starting and isinstance(error, WorkerDiedError):
                 # It may be due to chance.
                 self.bury(lane)
                 self.mortality.note_failed_start(error, len(self.lanes))
@@ -164,12 +173,9 @@ class LanePool:
             self.restart(lane)
             self.mortality.note_failed_start(late, len(self.lanes))
 
-    def _free(self, lane: WorkerLane, owner: Schedule) -> None:
+    def _free(self, lane: WorkerLane, given_up: float) -> None:
         """Free a lane of a batch that was given up; replace its worker if it stays in a row."""
-        given_up = owner.abandoned_at
-        if lane.lost or given_up is None:
-            self.restart(lane)
-        elif lane.job.done():
+        if lane.job.done():
             lane.drop()
             if lane.process.fileno() < 0:
                 self.bury(lane, stray=False)

@@ -36,6 +36,8 @@ class Promise:
         connection = self._connection
         if self._outcome is None and connection is not None:
             connection.drain()
+            if connection.end is not None:  # a Ctrl-C may have come before it was told
+                self.settle(connection.end)
         return self._outcome is not None
 
     def __call__(self, timeout: float | None = None) -> Any:

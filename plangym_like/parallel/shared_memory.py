@@ -15,6 +15,7 @@ import tempfile
 import weakref
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, Self
 
 import numpy as np
@@ -22,6 +23,7 @@ from numpy.typing import NDArray
 
 from plangym_like.fork_safety import take_care_after_fork
 from plangym_like.memory_limits import ensure_available
+from plangym_like.parallel.interrupts import hold
 
 _numbers = itertools.count(1)
 _PAGE = mmap.PAGESIZE
@@ -44,8 +46,7 @@ class SharedBlock:
     def __init__(self, nbytes: int) -> None:
         self.number = next(_numbers)
         self.nbytes = -(-max(nbytes, 1) // _PAGE) * _PAGE
-        self.fd = _memory_file()
-        self._finalizer = weakref.finalize(self, os.close, self.fd)
+        self.fd, self._finalizer = _memory_file(self)
         self._finalizer.atexit = False
         try:
             ensure_available(self.nbytes)
@@ -94,16 +95,19 @@ def attach(fd: int) -> NDArray[np.uint8]:
     return np.frombuffer(memory, np.uint8)
 
 
-class _Loan(weakref.ref[NDArray[np.uint8]]):
-    """A weak reference to the array through which a block is lent."""
+@dataclass(slots=True)
+class _Loan:
+    """A lent block, and a weak reference to the array through which it is lent."""
 
-    __slots__ = ("block", "copied")
+    array: weakref.ref[NDArray[np.uint8]]
     block: SharedBlock
-    copied: bool
+    copied: bool = False
 
 
 class BlockPool:
     """Blocks for results: lent to whoever holds an array over them, used again afterwards.
+
+    A Ctrl-C may cut any method short. No block is then used twice; at worst one is not used again.
 
     Parameters
     ----------
@@ -142,9 +146,8 @@ class BlockPool:
         array = block.array()
         # The callback may run anywhere, even inside this class: it only leaves a note. It is no
         # Python function, because a Ctrl-C that is noticed in such a one is lost, and so the note.
-        loan = _Loan(array, self._returned.append)
-        loan.block, loan.copied = block, False
-        self._lent[block.number] = loan
+        loan = _Loan(weakref.ref(array, self._returned.append), block)
+        self._lent[id(loan.array)] = loan
         return array
 
     def give(self, block: SharedBlock) -> None:
@@ -184,17 +187,31 @@ class BlockPool:
 
     def _collect(self) -> None:
         while self._returned:
-            loan = self._returned.popleft()
-            if isinstance(loan, _Loan) and self._lent.pop(loan.block.number, None) is not None:
-                if loan.copied:
-                    self._drop(loan.block)
-                else:
-                    self.give(loan.block)
+            # The note goes last: until then this can be cut short and repeated.
+            loan = self._lent.pop(id(self._returned[0]), None)
+            if loan is not None and loan.copied:
+                self._drop(loan.block)
+            elif loan is not None:
+                self.give(loan.block)
+            self._returned.popleft()
 
 
-def _memory_file() -> int:
-    if hasattr(os, "memfd_create"):
-        return os.memfd_create("plangym_like", os.MFD_CLOEXEC)
-    fd, path = tempfile.mkstemp(prefix="plangym_like")
-    os.unlink(path)
-    return fd
+def _memory_file(block: SharedBlock) -> tuple[int, weakref.finalize[..., SharedBlock]]:
+    """Return a new memory file, and what closes it when `block` is dropped.
+
+    A Ctrl-C in between leaves no descriptor open.
+    """
+    fds: list[int] = []
+    finalizers: list[weakref.finalize[..., SharedBlock]] = []
+    try:
+        if hasattr(os, "memfd_create"):
+            hold(fds, os.memfd_create, "plangym_like", os.MFD_CLOEXEC)
+        else:
+            fd, path = tempfile.mkstemp(prefix="plangym_like")
+            fds.append(fd)
+            os.unlink(path)
+        hold(finalizers, weakref.finalize, block, os.close, fds[0])
+    finally:
+        if fds and not finalizers:
+            os.close(fds[0])
+    return fds[0], finalizers[0]

@@ -11,8 +11,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from interrupting import Moment
 from residents import descriptors
 
+from plangym_like.parallel.batch_memory import BatchMemory
 from plangym_like.parallel.shared_memory import BlockPool, SharedBlock, attach
 
 PAGE = mmap.PAGESIZE
@@ -246,7 +248,53 @@ def test_a_ctrl_c_while_a_result_is_dropped_is_not_lost() -> None:
     pool = BlockPool()
     _, array = lend(pool, 64)
     (loan,) = pool._lent.values()
-    assert type(loan.__callback__).__name__ == "builtin_function_or_method"
+    assert type(loan.array.__callback__).__name__ == "builtin_function_or_method"
     del array
     assert len(pool._returned) == 1
     pool.close()
+
+
+def test_memory_whose_release_is_cut_short_is_given_back_once() -> None:
+    """A block that is given back twice would be the memory of two batches."""
+    sizes = {"inputs": 64, "states": 64, "observations": 64, "outcomes": 64}
+    number, struck = 1, True
+    while struck:
+        pools = {region: BlockPool(most_lent=0) for region in sizes}
+        memory = BatchMemory(pools, sizes)
+        moment = Moment(number)
+        with moment.strikes():
+            memory.release()
+        memory.release()
+        for pool in pools.values():
+            idle = [block.number for block in pool._idle]
+            assert len(idle) == len(set(idle)), moment.where
+            pool.close()
+        struck, number = moment.where is not None, number + 1
+    assert number > 8
+
+
+def test_blocks_are_lent_and_come_back_whenever_a_ctrl_c_comes() -> None:
+    gc.collect()
+    before = descriptors()
+    number, struck = 1, True
+    while struck:
+        pool = BlockPool()
+        moment = Moment(number)
+        with moment.strikes():
+            array = pool.lend(pool.take(64))
+            del array
+            pool.take(64)
+        block, array = None, None
+        for _ in range(2):
+            block, array = pool.take(64), None
+            array = pool.lend(block)
+            assert pool.may_lend()
+        array = None
+        pool._collect()
+        assert block in pool._idle and not pool._lent and not pool._returned
+        pool.close()
+        del pool, block
+        gc.collect()
+        assert descriptors() == before, moment.where
+        struck, number = moment.where is not None, number + 1
+    assert number > 20

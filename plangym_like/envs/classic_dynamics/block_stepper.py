@@ -185,9 +185,9 @@ class BlockStepper:
         form, count = self._form, block.stop - block.start
         source = _source(rows, block)
         if self._x.shape[1] != count:
-            self._x = np.empty((len(form.order), count))
-            self._states = np.empty((count, len(form.order)))
-            self._outcomes = _empty_outcomes(count)
+            # All of them or none, should a Ctrl-C come: it never comes between two assignments.
+            x, states = np.empty((len(form.order), count)), np.empty((count, len(form.order)))
+            self._x, self._states, self._outcomes = x, states, _empty_outcomes(count)
         form.load(source.view(np.float64)[:, self._places], self._x)
         flags = source.view(self._flags)[:, self._hidden_at + 1]
         hidden = source.view(form.no_hidden.dtype)[:, self._hidden_at]
