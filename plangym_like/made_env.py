@@ -137,7 +137,9 @@ class MadeEnv:
     def simulator(self) -> Simulator:
         """The simulator, in the env's current state."""
         self._wake()
-        return self._made()
+        simulator = self._made()
+        self.auditor.forget()
+        return simulator
 
     @property
     def gym_env(self) -> gymnasium.Env[Any, Any]:

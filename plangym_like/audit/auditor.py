@@ -127,6 +127,10 @@ class Auditor:
         else:
             self._earlier[self._random.integers(_KEPT)] = row
 
+    def forget(self) -> None:
+        """Drop the rows that were kept: the environment may be edited, so they need not repeat."""
+        self._earlier.clear()
+
     @property
     def follows(self) -> bool:
         """Whether this audit follows some rows for many steps."""

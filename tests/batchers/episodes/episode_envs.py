@@ -66,6 +66,23 @@ def count_env(seed: int, n_envs: int = 4, **options: Any) -> GymEnv:
     return GymEnv([Count(**options) for _ in range(n_envs)], seed)
 
 
+class WaitingCount(Count):
+    """Does not begin an episode before there is a file at `path`."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__()
+        self.path = Path(path)
+
+    def reset(self, *, seed: Any = None, options: Any = None) -> Any:
+        while not self.path.exists():
+            time.sleep(0.01)
+        return super().reset(seed=seed, options=options)
+
+
+def waiting_env(seed: int, path: str, n_envs: int = 4) -> GymEnv:
+    return GymEnv([WaitingCount(path) for _ in range(n_envs)], seed)
+
+
 def endless_count_env(seed: int, n_envs: int = 4) -> GymInfEnv:
     return GymInfEnv([Count() for _ in range(n_envs)], seed)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import random
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,7 @@ from episode_envs import (
     count_env,
     endless_count_env,
     pixel_env,
+    waiting_env,
 )
 from gymnasium.wrappers import TimeLimit
 from small_envs import Nested
@@ -155,13 +157,17 @@ def test_execute_again(shared: EpisodeBatcher) -> None:
     assert trajectories.env_info["end"].tolist() == ends.tolist()
 
 
-def test_get_need_not_wait(shared: EpisodeBatcher) -> None:
-    shared.execute(40)
-    looks = []
-    while not looks or looks[-1] is None:
-        looks.append(shared.get(blocking=False))
-    assert looks[0] is None
-    assert_counts(looks[-1])
+@pytest.mark.parametrize("n_threads", [1, 2])
+def test_get_need_not_wait(n_threads: int, tmp_path: Path) -> None:
+    go = tmp_path / "go"
+    with make(n_threads, create_env=waiting_env, path=str(go)) as batcher:
+        batcher.execute(40)
+        looks = [batcher.get(blocking=False)]
+        go.touch()
+        while looks[-1] is None:
+            looks.append(batcher.get(blocking=False))
+        assert looks[0] is None
+        assert_counts(looks[-1])
 
 
 def _seeds_of(number: int) -> dict[str, Any]:
