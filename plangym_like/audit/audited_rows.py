@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from plangym_like import spaces
 from plangym_like.batch_future import BatchFuture
 from plangym_like.batches import Inputs
-from plangym_like.errors import WorkerError
+from plangym_like.errors import ClosedError, WorkerError
 from plangym_like.snapshots.differences import difference, object_difference, without_clock
 from plangym_like.snapshots.generators import watched_generators
 from plangym_like.transitions import BatchTransition, Transition
@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 
 # Rows that are compared before an audit looks at the clock.
 _PART = 64
+# What is no fault of the environment: the end of a worker, a lack of memory, and the end of the
+# environment, where a future is asked for its result only then.
+_SAYS_NOTHING = (WorkerError, MemoryError, ClosedError)
 _AGAIN = "was stepped a second time"
 _SAVED = "was continued with and without saving and restoring its state in between"
 _INCOMPLETE = "Its state row does not hold everything that the next step depends on."
@@ -90,6 +93,11 @@ class AuditedRows:
         ImpureEnvironmentError
             A result is not the same; nothing is raised where the audit only warns.
         """
+        # An audit that cannot be made says nothing about the rows, whose results are here.
+        with contextlib.suppress(*_SAYS_NOTHING):
+            self._compare_parts(result, again, seconds)
+
+    def _compare_parts(self, result: Any, again: Again, seconds: float | None) -> None:
         begun = time.perf_counter()
         done = [place for place, row in enumerate(self._rows) if row not in result.infos.errors]
         order = np.array(done[::-1], np.intp)
@@ -106,6 +114,10 @@ class AuditedRows:
 
     def compare_step(self, result: Transition, again: Again, seconds: float) -> None:
         """Compare a single step with the same row of a batch, and that as `compare` does."""
+        with contextlib.suppress(*_SAYS_NOTHING):
+            self._compare_step(result, again, seconds)
+
+    def _compare_step(self, result: Transition, again: Again, seconds: float) -> None:
         batch = again(self._inputs)
         if not batch.infos.errors:
             for name, one in (
@@ -168,8 +180,7 @@ class AuditedRows:
             if left_out is not None and left_out[place]:
                 continue
             if (error := second.infos.errors.get(place)) is not None:
-                # A worker that was killed says nothing about the environment.
-                if not isinstance(error, WorkerError):
+                if not isinstance(error, _SAYS_NOTHING):
                     return Difference(row, "its result", f"none the second time but {error!r}")
                 continue
             if found := self._row_difference(result, second, row, place):

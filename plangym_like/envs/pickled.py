@@ -124,7 +124,6 @@ class PickledSimulator(GymnasiumSimulator):
                     break
         self._pickle.restore(self._pickle.loads(original))
         return longest
-
     def _try_out(self) -> None:
         """Try the environment; whatever that shows, one that holds a set is approximate."""
         try:
