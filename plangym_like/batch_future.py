@@ -144,12 +144,14 @@ class BatchFuture:
             )
 
     def _run_check(self) -> None:
-        check, self._check = self._check, None
+        check = self._check
         if check is not None and self._error is None:
             try:
                 check(self._result)
             except Exception as error:
                 self._error = error
+        # Not before: no other thread gets an unchecked result, nor does the caller after a Ctrl-C.
+        self._check = None
 
     def _take(self, batch: PendingBatch, timeout: float | None) -> bool:
         if not batch.settle(timeout):

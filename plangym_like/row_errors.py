@@ -25,6 +25,15 @@ def row_exit(error: BaseException) -> RowExitError:
     return found
 
 
+def not_exiting(error: BaseException) -> Exception:
+    """Return `error`, or what stands for it; raises it if it comes from a signal handler."""
+    if isinstance(error, Exception):
+        return error
+    if raised_by_signal_handler(error):
+        raise error
+    return row_exit(error)
+
+
 def raised_by_signal_handler(error: BaseException) -> bool:
     """Return whether `error` was raised by a signal handler that ran meanwhile, as for Ctrl-C.
 

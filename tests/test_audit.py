@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import random
+import signal
+import time
 import warnings
-from typing import Any
+from typing import Any, ClassVar
 
 import gymnasium
 import numpy as np
@@ -378,3 +380,64 @@ def test_rows_of_approximate_environments_are_never_stepped_by_two_workers() -> 
             if env.stats.steals:
                 break
         assert env.stats.steals > 0
+
+
+class Presses(Walk):
+    """Presses Ctrl-C in a step, if that is asked for."""
+
+    armed: ClassVar[list[bool]] = []
+
+    def extra(self, action: int) -> float:
+        if self.armed:
+            self.armed.clear()
+            signal.raise_signal(signal.SIGINT)
+        return 0.0
+
+
+def done(future: Any) -> Any:
+    until = time.monotonic() + 60
+    while not future.done():
+        assert time.monotonic() < until
+        time.sleep(0.01)
+    return future
+
+
+def test_a_ctrl_c_does_not_end_the_audit_of_a_promise() -> None:
+    with sending(plangym_like.make(Presses, n_workers=2)) as env:
+        state = env.reset(seed=0).state
+        before = env.stats.rows_audited
+        future = done(env.step_batch(np.arange(30) % 3, state, blocking=False))
+        Presses.armed.append(True)
+        with pytest.raises(KeyboardInterrupt):
+            future.result()
+        assert env.stats.rows_audited == before
+        assert len(future.result().rewards) == 30
+        assert env.stats.rows_audited == before + 30
+
+
+@pytest.mark.parametrize("isolate", [True, False])
+def test_a_result_that_is_here_outlives_the_environment(isolate: bool) -> None:
+    with sending(plangym_like.make(Walk, n_workers=2, isolate=isolate)) as env:
+        state = env.reset(seed=0).state
+        expected = env.step_batch(np.arange(30) % 3, state)
+        future = done(env.step_batch(np.arange(30) % 3, state, blocking=False))
+        assert future._check is not None
+    assert (future.result().states == expected.states).all()
+
+
+def test_audits_do_not_take_the_memory_of_batches() -> None:
+    """Memory is kept for a few sizes, and to reserve 25 MB anew takes 10 ms."""
+    actions = np.zeros(300, np.int64)
+    options: Any = {"n_workers": 2, "isolate": True, "audit_every": 50}
+    with plangym_like.make("CartPole-v1", **options) as env:
+        state = env.reset(seed=0).state
+        for _ in range(3):
+            env.step_batch(actions, state)
+        pools = env.batch_env._pools.values()
+        before, audited = [pool.dropped for pool in pools], env.stats.rows_audited
+        kept = [{block.number for block in pool._idle} for pool in pools]
+        for _ in range(20):
+            env.step_batch(actions, state)
+        assert env.stats.rows_audited >= audited + 20
+        assert [{block.number for block in pool._idle} for pool in pools] == kept
+        assert [pool.dropped for pool in pools] == before

@@ -226,8 +226,7 @@ class AuditedRows:
             if left_out is not None and left_out[place]:
                 continue
             if (error := second.infos.errors.get(place)) is not None:
-                # A worker that was killed says nothing about the environment.
-                if not isinstance(error, WorkerError):
+                if not isinstance(error, _HINDRANCES):
                     return Difference(row, "its result", f"none the second time but {error!r}")
                 continue
             if found := self._row_difference(result, second, row, place):

@@ -85,6 +85,8 @@ class BatchEnv:
             layout = common_layout([env.layout for env in self._envs])
         self.layout = layout
         self._pools = {region: BlockPool() for region in REGIONS}
+        # Audits have a few rows each: in the batches' own pools, theirs would push out larger ones.
+        self._audit_pools = {region: BlockPool() for region in REGIONS}
         self.lock = threading.RLock()
         self._flights: list[Flight] = []
         self._state: Row | None = None
@@ -181,7 +183,7 @@ class BatchEnv:
             begun, alone = time.perf_counter(), not self._flights
             flight = Flight(
                 self,
-                self._pools if pools is None else pools,
+                pools or (self._audit_pools if audit else self._pools),
                 self._caller,
                 inputs,
                 states=states,
@@ -284,7 +286,7 @@ class BatchEnv:
         if flight in self._flights:
             self._flights.remove(flight)
         self.pool.release()
-        for pool in self._pools.values():
+        for pool in (*self._pools.values(), *self._audit_pools.values()):
             pool.forget(lambda number: any(number in lane.known for lane in self.lanes))
 
     # The environments' own state
@@ -349,7 +351,7 @@ class BatchEnv:
         self._closed = True
         self._flights.clear()
         self.pool.close(_CLOSE_SECONDS)
-        for pool in self._pools.values():
+        for pool in (*self._pools.values(), *self._audit_pools.values()):
             pool.close()
 
     def __enter__(self) -> Self:

@@ -14,6 +14,7 @@ from plangym_like.parallel.messages import loads
 from plangym_like.parallel.mortality import poisoned, timed_out
 from plangym_like.parallel.remote_errors import unpack_exception
 from plangym_like.parallel.worker_lane import WorkerLane
+from plangym_like.row_errors import not_exiting
 
 if TYPE_CHECKING:
     from plangym_like.parallel.lane_pool import LanePool
@@ -105,8 +106,8 @@ class Hearing:
             self._lose(index, cast(Exception, unpack_exception(packed)))
         try:
             infos, observations = loads(report.objects) if report.objects else ({}, {})
-        except Exception as error:
-            self._cannot_read(lane, report.stop, error)
+        except BaseException as error:
+            self._cannot_read(lane, report.stop, not_exiting(error))
         else:
             if self._rows.infos is not None:
                 self._rows.infos.update(infos)

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import _thread
 import contextlib
 import signal
 import threading
 from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import Any
+
+# After which a finalizer is over.
+_SOON_SECONDS = 0.01
 
 
 def hold(results: list[Any], function: Callable[..., Any], *arguments: Any) -> None:
@@ -28,10 +32,11 @@ def hold(results: list[Any], function: Callable[..., Any], *arguments: Any) -> N
 
 
 @contextlib.contextmanager
-def interrupts_deferred() -> Iterator[None]:
+def interrupts_deferred(*, by_finalizer: bool = False) -> Iterator[None]:
     """Let Ctrl-C take effect only after the block, which should take milliseconds.
 
-    Only the main thread is ever interrupted, so this does nothing in others.
+    Only the main thread is ever interrupted, so this does nothing in others. What a finalizer
+    raises is printed and lost: `by_finalizer` lets Ctrl-C take effect just after it.
 
     Examples
     --------
@@ -54,5 +59,10 @@ def interrupts_deferred() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGINT, handler)
-        if arrived:
+        if arrived and by_finalizer:
+            with contextlib.suppress(
+                RuntimeError
+            ):  # the interpreter is ending, and starts no thread
+                threading.Timer(_SOON_SECONDS, _thread.interrupt_main).start()
+        elif arrived:
             handler(*arrived[0])

@@ -56,7 +56,7 @@ class Line:
         """
         if os.getpid() != self._owner:
             return
-        with interrupts_deferred():
+        with interrupts_deferred(by_finalizer=True):
             with contextlib.suppress(OSError):
                 replied: list[int] = []
                 self.channel.receive(lambda _kind, request, _payload: replied.append(request))

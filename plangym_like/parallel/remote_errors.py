@@ -16,10 +16,13 @@ from typing import Any
 
 from plangym_like.errors import RemoteError, RemoteTraceback
 from plangym_like.parallel.messages import dumps, loads
+from plangym_like.row_errors import not_exiting
 
 
 def pack_exception(error: BaseException, *, skip_frames: int = 0) -> bytes:
     """Return `error` as bytes for `unpack_exception`; never fails, whatever `error` is made of.
+
+    Its text, and what pickling it calls, may even raise ``SystemExit``: nobody interrupts a worker.
 
     Parameters
     ----------
@@ -57,7 +60,8 @@ def unpack_exception(payload: bytes | memoryview) -> BaseException:
     else:
         try:
             error = _rebuild(name, data)
-        except Exception as failure:
+        except BaseException as raised:
+            failure = not_exiting(raised)
             error = RemoteError(
                 f"{summary}; it is not raised as what it is because it cannot be rebuilt here "
                 f"({type(failure).__name__}: {failure}): is the module that defines it importable "
@@ -116,7 +120,7 @@ def _shape(error: BaseException) -> tuple[int, set[str]]:
 def _portable(value: Any) -> bool:
     try:
         loads(dumps(value))
-    except Exception:
+    except BaseException:
         return False
     return True
 
@@ -132,7 +136,7 @@ def _traceback_text(error: BaseException, skip_frames: int) -> str:
         trace = trace.tb_next if trace is not None else None
     try:
         return "".join(traceback.format_exception(type(error), error, trace))
-    except Exception as failure:
+    except BaseException as failure:
         return f"{type(error).__qualname__} (no traceback: {type(failure).__name__})\n"
 
 
@@ -140,6 +144,6 @@ def _summary(error: BaseException) -> str:
     kind = type(error)
     try:
         message = str(error)
-    except Exception:
+    except BaseException:
         message = "its message cannot be shown"
     return f"{kind.__module__}.{kind.__qualname__}: {message}"

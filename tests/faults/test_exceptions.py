@@ -54,6 +54,15 @@ class MuteError(Exception):
     __repr__ = __str__
 
 
+class ExitingError(Exception):
+    """An exception that ends the program that shows it."""
+
+    def __str__(self) -> str:
+        raise SystemExit(3)
+
+    __repr__ = __str__
+
+
 def group() -> ExceptionGroup[Exception]:
     return ExceptionGroup("several", [TwoArguments(3, "inner"), ValueError("other")])
 
@@ -66,6 +75,7 @@ MAKERS: dict[str, Callable[[], BaseException]] = {
     "unpicklable attributes": lambda: Stubborn("stubborn"),
     "unloadable": Unloadable,
     "mute": MuteError,
+    "exiting": ExitingError,
     "group": group,
     "KeyboardInterrupt": KeyboardInterrupt,
     "SystemExit": lambda: SystemExit(3),
@@ -80,6 +90,7 @@ TYPES: dict[str, type[BaseException]] = {
     "unpicklable attributes": Stubborn,
     "unloadable": Unloadable,
     "mute": MuteError,
+    "exiting": ExitingError,
     "group": ExceptionGroup,
     "KeyboardInterrupt": KeyboardInterrupt,
     "SystemExit": SystemExit,

@@ -272,6 +272,8 @@ class OddSimulator(CounterSimulator):
             info["riddle"] = Unreadable()
         elif action == 1003:
             info["exit"] = Unsendable()
+        elif action in (1004, 1005):
+            info["trap"] = Exiting("SystemExit(3)" if action == 1004 else "KeyboardInterrupt")
         return obs, reward, terminated, truncated, info, frames
 
 
@@ -295,7 +297,20 @@ class Unsendable:
         raise SystemExit(3)
 
 
-@pytest.mark.parametrize("action", [1001, 1002, 1003], ids=["lock", "riddle", "exit"])
+class Exiting:
+    """Pickles and is copied, and ends the program that loads it."""
+
+    def __init__(self, error: str) -> None:
+        self.error = error
+
+    def __deepcopy__(self, memo: Any) -> Any:
+        return self
+
+    def __reduce__(self) -> Any:
+        return exec, (f"raise {self.error}",)
+
+
+@pytest.mark.parametrize("action", range(1001, 1006), ids=["lock", "riddle", "exit", "end", "stop"])
 @pytest.mark.parametrize("count", [1, 60])
 def test_an_info_that_cannot_travel(action: int, count: int) -> None:
     with OddEnv("odd") as alone, ParallelEnv(OddEnv, "odd", n_workers=2, isolate=True) as env:
