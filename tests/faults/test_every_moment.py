@@ -46,9 +46,14 @@ def death(env: Any, step: Step) -> None:
 
 @pytest.fixture(params=LANES)
 def env(request: pytest.FixtureRequest) -> Iterator[Any]:
-    with plangym_like.make("CartPole-v1", **LANES[request.param], audit="off") as env:
-        sending(env)
-        yield env
+    gc.collect()
+    gc.freeze()  # what other tests have left need not be looked through each time
+    try:
+        with plangym_like.make("CartPole-v1", **LANES[request.param], audit="off") as env:
+            sending(env)
+            yield env
+    finally:
+        gc.unfreeze()
 
 
 # An interrupt may also strike where Python can only ignore it.
