@@ -39,7 +39,9 @@ def given_up(env: Any, step: Step) -> None:
 
 
 def death(env: Any, step: Step) -> None:
-    env.batch_env.pool.mortality.note_rows_done()  # or so many in a row would be an error
+    # So many in a row would be an error, also of workers that were not ready yet.
+    env.batch_env.pool.mortality.note_rows_done()
+    env.batch_env.pool.mortality.note_start()
     env.batch_env[0].kill()
     step(MANY)
 
