@@ -237,7 +237,7 @@ def kill_a_worker(env: Any) -> Outcome:
 def _is_worker(process: psutil.Process) -> bool:
     """Return whether it runs environments, rather than helping to start or to clean up."""
     words = " ".join(process.cmdline())
-    helper = any(name in words for name in ("nursery_process", "resource_tracker", "forkserver"))
+    helper = any(name in words for name in ("fork_server_main", "resource_tracker", "forkserver"))
     return not helper or process.ppid() != os.getpid()
 
 

@@ -129,7 +129,7 @@ def _far(name: str, **kwargs: Any) -> Any:
 
 def _message_bytes(env: Any, state: Any) -> int:
     """Return the bytes of a chunk's messages, both ways, beyond its arrays."""
-    from plangym_like.parallel.cluster.chunk import Harvest, order_nbytes, order_of
+    from plangym_like.cluster.chunk import Harvest, order_nbytes, order_of
 
     layout = env.plan_env.layout
     order = order_of(layout.check([1], state, 1, None), None, 0, 1, states=True, obs=True)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from plangym_like.batch_future import BatchFuture
+    from plangym_like.cluster.ray_env import RayEnv
     from plangym_like.envs.any_env import AnyEnv
     from plangym_like.envs.atari import AtariEnv
     from plangym_like.envs.box2d import Box2DEnv
@@ -17,11 +18,10 @@ if TYPE_CHECKING:
     from plangym_like.envs.pickled import PickledEnv
     from plangym_like.envs.replayed import ReplayedEnv
     from plangym_like.envs.toy_text import ToyTextEnv
-    from plangym_like.parallel.batch_env import BatchEnv
-    from plangym_like.parallel.cluster.ray_env import RayEnv
-    from plangym_like.parallel.external_process import ExternalProcess
-    from plangym_like.parallel.parallel_env import ParallelEnv
+    from plangym_like.execution.batch_env import BatchEnv
+    from plangym_like.execution.parallel_env import ParallelEnv
     from plangym_like.plan_env import PlanEnv
+    from plangym_like.processes.external_process import ExternalProcess
     from plangym_like.registry import make
     from plangym_like.simulator import Simulator
     from plangym_like.testing.check_env import check_env
@@ -51,11 +51,11 @@ _PLACES = {
     "ReplayedEnv": "envs.replayed",
     "ToyTextEnv": "envs.toy_text",
     "BatchFuture": "batch_future",
-    "BatchEnv": "parallel.batch_env",
-    "ExternalProcess": "parallel.external_process",
-    "ParallelEnv": "parallel.parallel_env",
+    "BatchEnv": "execution.batch_env",
+    "ExternalProcess": "processes.external_process",
+    "ParallelEnv": "execution.parallel_env",
     "PlanEnv": "plan_env",
-    "RayEnv": "parallel.cluster.ray_env",
+    "RayEnv": "cluster.ray_env",
     "make": "registry",
     "Simulator": "simulator",
     "Report": "testing.report",

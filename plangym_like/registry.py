@@ -254,12 +254,12 @@ def make(
         "start_timeout": start_timeout,
     }
     if ray:
-        from plangym_like.parallel.cluster.ray_env import RayEnv
+        from plangym_like.cluster.ray_env import RayEnv
 
         return RayEnv(env_class, name, n_workers=n_workers, **lanes, **kwargs)
     if n_workers is None and not isolate and step_timeout is None:
         return env_class(name, **kwargs)
-    from plangym_like.parallel.parallel_env import ParallelEnv
+    from plangym_like.execution.parallel_env import ParallelEnv
 
     n_workers = 1 if n_workers is None else n_workers
     return ParallelEnv(env_class, name, n_workers=n_workers, **lanes, **kwargs)

@@ -96,7 +96,7 @@ class _AlwaysSend:
 @pytest.fixture(autouse=True)
 def _no_audit_of_traps(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Do not audit rows that kill, hang and count their processes: they are never pure."""
-    if {"parallel", "faults"} & set(request.path.parent.parts[-2:]):
+    if {"processes", "execution", "cluster", "faults"} & set(request.path.parent.parts[-2:]):
         monkeypatch.setattr(Auditor, "is_due", lambda self, count: False)
 
 

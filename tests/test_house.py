@@ -34,6 +34,7 @@ GROUND = {
     "random_state",
 }
 ENV = {"audit", "made_env", "standing_env", "plan_env"}
+EXECUTION = {"processes", "execution", "cluster"}
 # What each room may import, besides itself and the ground that all stand on.
 BELOW = {
     "current_state": set(),
@@ -43,11 +44,13 @@ BELOW = {
     "standing_env": {"audit", "current_state", "made_env"},
     "plan_env": {"audit", "standing_env"},
     "envs": ENV | {"snapshots"},
-    "parallel": ENV,
-    "registry": ENV | {"envs", "parallel"},
-    "testing": ENV | {"snapshots", "envs", "parallel", "registry"},
-    "batchers": ENV | {"envs", "parallel"},
-    "cli": ENV | {"envs", "parallel", "registry", "testing", "batchers"},
+    "processes": set(),
+    "execution": ENV | {"processes"},
+    "cluster": ENV | {"processes", "execution"},
+    "registry": ENV | {"envs"} | EXECUTION,
+    "testing": ENV | EXECUTION | {"snapshots", "envs", "registry"},
+    "batchers": ENV | {"envs"} | EXECUTION,
+    "cli": ENV | EXECUTION | {"envs", "registry", "testing", "batchers"},
 }
 DOORS = {"__init__", "__main__"}
 FORBIDDEN_ROOMS = {"utils", "core", "common", "helpers"}

@@ -9,8 +9,8 @@ import gymnasium
 
 from plangym_like import registry
 from plangym_like.errors import InputError, SnapshotError, StateError
+from plangym_like.execution.parallel_env import ParallelEnv
 from plangym_like.made_env import name_of
-from plangym_like.parallel.parallel_env import ParallelEnv
 from plangym_like.plan_env import PlanEnv
 from plangym_like.testing.promises import CHECKS, Broken, Evidence
 from plangym_like.testing.report import BrokenPromise, Report

@@ -16,10 +16,10 @@ from typing import Any
 
 from playground import CounterEnv, CounterSimulator, kill_itself
 
-from plangym_like.parallel import worker
-from plangym_like.parallel.external_process import ExternalProcess
-from plangym_like.parallel.messages import frame
 from plangym_like.plan_env import PlanEnv
+from plangym_like.processes import worker
+from plangym_like.processes.external_process import ExternalProcess
+from plangym_like.processes.messages import frame
 from plangym_like.simulator import Outcome
 
 LARGE = 1 << 16

@@ -19,7 +19,7 @@ from playground import CounterEnv, sending
 
 import plangym_like
 from plangym_like.errors import InputError, StateError
-from plangym_like.parallel.parallel_env import ParallelEnv
+from plangym_like.execution.parallel_env import ParallelEnv
 
 COUNT = 5
 ACTIONS: list[Any] = [

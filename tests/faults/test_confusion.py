@@ -18,9 +18,9 @@ from gymnasium import spaces
 from playground import CounterSimulator, Meeting, Trap, sending
 from residents import Resident, run_script
 
-from plangym_like.parallel.external_process import ExternalProcess
-from plangym_like.parallel.parallel_env import ParallelEnv
+from plangym_like.execution.parallel_env import ParallelEnv
 from plangym_like.plan_env import PlanEnv
+from plangym_like.processes.external_process import ExternalProcess
 from plangym_like.simulator import Outcome
 
 
@@ -204,7 +204,7 @@ import numpy as np
 sys.path.insert(0, {folder!r})
 from test_confusion import EchoEnv
 from playground import sending
-from plangym_like.parallel.parallel_env import ParallelEnv
+from plangym_like.execution.parallel_env import ParallelEnv
 
 env = ParallelEnv(EchoEnv, "echo", n_workers=2, isolate=True)
 state = env.reset(seed=0).state

@@ -15,8 +15,8 @@ from playground import CounterEnv, sending
 from residents import Stubborn, TwoArguments, run_script
 
 from plangym_like.errors import RemoteError, RemoteTraceback, RowExitError
-from plangym_like.parallel.external_process import ExternalProcess
-from plangym_like.parallel.parallel_env import ParallelEnv
+from plangym_like.execution.parallel_env import ParallelEnv
+from plangym_like.processes.external_process import ExternalProcess
 
 
 class WithLock(Exception):

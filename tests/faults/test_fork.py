@@ -12,7 +12,7 @@ import numpy as np
 import plangym_like
 from gymnasium import spaces
 from plangym_like.errors import ClosedError
-from plangym_like.parallel.external_process import ExternalProcess
+from plangym_like.processes.external_process import ExternalProcess
 
 # From Python 3.12 on, it warns of just what is done here.
 warnings.filterwarnings("ignore", "This process .* is multi-threaded", DeprecationWarning)
@@ -146,15 +146,15 @@ print("fine")
 HELD_LOCKS = (
     HEAD
     + """
-from plangym_like.parallel import nursery
-from plangym_like.parallel.cluster import ray_session
+from plangym_like.processes import fork_server
+from plangym_like.cluster import ray_session
 
 process = ExternalProcess(lambda: [1, 2, 3])
 process.wait_ready()
 
 def hold_all():
     connection = process._connection
-    locks = (process._restarting, connection.process._lock, nursery._lock, ray_session._lock)
+    locks = (process._restarting, connection.process._lock, fork_server._lock, ray_session._lock)
     for lock in (*locks, connection._sending, connection._receiving, connection._closing):
         lock.acquire()
     inside.set()

@@ -13,7 +13,7 @@ from comparing import assert_same
 from playground import CounterEnv, Meeting, PressCtrlC, Trap, get_stuck, refuse, sending
 from residents import wait_until_gone
 
-from plangym_like.parallel.parallel_env import ParallelEnv
+from plangym_like.execution.parallel_env import ParallelEnv
 
 ACTIONS = np.arange(100)
 

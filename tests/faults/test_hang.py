@@ -15,8 +15,8 @@ from playground import CounterEnv, Meeting, get_stuck, sending
 from residents import quickest, wait_until_gone
 
 from plangym_like.errors import ClosedError, StepTimeoutError
-from plangym_like.parallel.external_process import ExternalProcess
-from plangym_like.parallel.parallel_env import ParallelEnv
+from plangym_like.execution.parallel_env import ParallelEnv
+from plangym_like.processes.external_process import ExternalProcess
 
 COUNT = 60
 STUCK = [sleep, loop, get_stuck]

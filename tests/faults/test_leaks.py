@@ -17,28 +17,28 @@ from playground import CounterEnv, Trap, leave, sending
 from residents import descriptors, workers
 
 from plangym_like.errors import WorkerStartError
-from plangym_like.parallel import nursery
-from plangym_like.parallel.parallel_env import ParallelEnv
+from plangym_like.execution.parallel_env import ParallelEnv
+from plangym_like.processes import fork_server
 
 MEGABYTE = 1 << 20
 
 
-def nursery_process() -> psutil.Process:
-    assert nursery._current is not None
-    return psutil.Process(nursery._current.pid)
+def fork_server_main() -> psutil.Process:
+    assert fork_server._current is not None
+    return psutil.Process(fork_server._current.pid)
 
 
 def holdings() -> dict[str, Any]:
     """Return what this process holds, and the one that its workers are forked from."""
     gc.collect()
-    here, birthplace = psutil.Process(), nursery_process()
+    here, birthplace = psutil.Process(), fork_server_main()
     return {
         "processes": [child.pid for child in workers()],
         "descriptors": sorted(words.split()[1].split(":")[0] for words in descriptors()),
         "threads": [thread.name for thread in threading.enumerate()],
         "blocks": Path("/proc/self/maps").read_text().count("/memfd:plangym_like"),
         "named": sorted(name for name in os.listdir("/dev/shm") if "plangym" in name),
-        "nursery": (birthplace.pid, birthplace.num_fds(), birthplace.num_threads()),
+        "fork_server": (birthplace.pid, birthplace.num_fds(), birthplace.num_threads()),
         "memory": [here.memory_full_info().uss, birthplace.memory_full_info().uss],
     }
 

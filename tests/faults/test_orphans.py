@@ -18,7 +18,7 @@ import ctypes, os, signal, sys, threading
 sys.path.insert(0, {folder!r})
 from harm import dangerous, loop
 from playground import Meeting, get_stuck, sending
-from plangym_like.parallel.parallel_env import ParallelEnv
+from plangym_like.execution.parallel_env import ParallelEnv
 from pathlib import Path
 
 method, death, folder = sys.argv[1:]
@@ -78,12 +78,12 @@ def test_no_worker_outlives_its_parent(method: str, death: str, tmp_path: Path) 
         assert parent.stdout is not None
         workers = [int(pid) for pid in parent.stdout.readline().split()]
         assert len(workers) == 6
-        nurseries = [] if parent.poll() is not None else _children(parent.pid)
+        fork_servers = [] if parent.poll() is not None else _children(parent.pid)
         if death.startswith("SIG"):
             parent.send_signal(getattr(signal, death))
         parent.wait(100)
         begun = time.monotonic()
-        for pid in {*workers, *nurseries}:
+        for pid in {*workers, *fork_servers}:
             assert wait_until_gone(pid, max(0.0, begun + 100 - time.monotonic())), pid
         # Nobody holds its output open any more, whoever that might be.
         poller = select.poll()

@@ -20,7 +20,7 @@ PATIENCE = 100.0
 
 PARENT = """
 import os, signal, sys, threading, time
-from plangym_like.parallel.external_process import ExternalProcess
+from plangym_like.processes.external_process import ExternalProcess
 
 class Refuser:
     def stop(self):
@@ -107,18 +107,18 @@ def test_no_worker_that_refuses_outlives_its_parent(method: str, start: str, clo
     _kill_and_await([sys.executable, "-c", script], ["stop", "ignore", *eval(f"[{closing}]")])
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="other platforms have no nursery")
-def test_a_stopped_nursery_and_its_workers_do_not_outlive_the_parent() -> None:
+@pytest.mark.skipif(sys.platform != "linux", reason="other platforms have no fork server")
+def test_a_stopped_fork_server_and_its_workers_do_not_outlive_the_parent() -> None:
     script = PARENT.format(method="forkserver", start="start()", closing=CLOSING)
 
-    def stop_nursery(parent: int) -> int:
-        (nursery,) = psutil.Process(parent).children()
-        nursery.suspend()
-        _await(lambda: nursery.status() == psutil.STATUS_STOPPED)
-        return nursery.pid
+    def stop_fork_server(parent: int) -> int:
+        (fork_server,) = psutil.Process(parent).children()
+        fork_server.suspend()
+        _await(lambda: fork_server.status() == psutil.STATUS_STOPPED)
+        return fork_server.pid
 
     harms = ["stop", "ignore", "close_all", "do_all"]
-    _kill_and_await([sys.executable, "-c", script], harms, stop_nursery)
+    _kill_and_await([sys.executable, "-c", script], harms, stop_fork_server)
 
 
 def _kill_and_await(

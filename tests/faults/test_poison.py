@@ -17,7 +17,7 @@ from playground import CounterEnv, Letter, kill_itself, leave, read_nowhere, ref
 
 import plangym_like
 from plangym_like.errors import PoisonInputError, StateError, StepTimeoutError, WorkerDiedError
-from plangym_like.parallel.parallel_env import ParallelEnv
+from plangym_like.execution.parallel_env import ParallelEnv
 
 COUNT = 150
 HARMS: dict[Callable[[int], None], int] = {

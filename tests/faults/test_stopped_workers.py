@@ -17,10 +17,10 @@ from playground import CounterEnv, CounterSimulator, Letter, sending
 
 import plangym_like
 from plangym_like.errors import WorkerStartError, WorkerTimeoutError
-from plangym_like.parallel.batch_env import BatchEnv
-from plangym_like.parallel.external_process import ExternalProcess
-from plangym_like.parallel.parallel_env import ParallelEnv
+from plangym_like.execution.batch_env import BatchEnv
+from plangym_like.execution.parallel_env import ParallelEnv
 from plangym_like.plan_env import PlanEnv
+from plangym_like.processes.external_process import ExternalProcess
 
 ACTIONS = np.arange(60)
 

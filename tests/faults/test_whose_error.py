@@ -26,9 +26,9 @@ from plangym_like.errors import (
     WorkerError,
     WorkerStartError,
 )
-from plangym_like.parallel.external_process import ExternalProcess
-from plangym_like.parallel.parallel_env import ParallelEnv
+from plangym_like.execution.parallel_env import ParallelEnv
 from plangym_like.plan_env import PlanEnv
+from plangym_like.processes.external_process import ExternalProcess
 from plangym_like.simulator import Outcome
 
 COUNT = 60

@@ -7,9 +7,9 @@ from typing import Any
 from plangym_like.batchers.engine.hosts import Host, Staff
 from plangym_like.batchers.engine.own_host import OwnHost
 from plangym_like.batchers.engine.process_host import ProcessHost
+from plangym_like.cluster import ray_session
+from plangym_like.cluster.claims import check_resources
 from plangym_like.errors import InputError
-from plangym_like.parallel.cluster import ray_session
-from plangym_like.parallel.cluster.claims import check_resources
 
 _NAMES = ("process", "ray")
 

@@ -12,12 +12,12 @@ from plangym_like.batchers.engine.hosts import Call, Staff
 from plangym_like.batchers.engine.inbox import Inbox
 from plangym_like.batchers.engine.nests import Leaf, map_nest
 from plangym_like.batchers.engine.parcels import Parcel, pack
+from plangym_like.cluster import ray_session
+from plangym_like.cluster.claims import claims
+from plangym_like.cluster.surroundings import surroundings
 from plangym_like.errors import InputError, WorkerDiedError
-from plangym_like.parallel.cluster import ray_session
-from plangym_like.parallel.cluster.claims import claims
-from plangym_like.parallel.cluster.surroundings import surroundings
-from plangym_like.parallel.messages import dumps, dumps_by_value, loads
-from plangym_like.parallel.remote_errors import unpack_exception
+from plangym_like.processes.messages import dumps, dumps_by_value, loads
+from plangym_like.processes.remote_errors import unpack_exception
 from plangym_like.states import session_key
 
 _GOODBYE_SECONDS = 1.0

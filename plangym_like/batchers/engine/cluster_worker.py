@@ -12,10 +12,10 @@ import torch
 from plangym_like.batchers.engine.nests import copy_to, empty, map_nest
 from plangym_like.batchers.engine.parcels import Parcel, pack, unpack
 from plangym_like.batchers.engine.residents import CONTROL, Residents, control_layout
-from plangym_like.parallel.cluster import ray_session
-from plangym_like.parallel.cluster.surroundings import settle_in
-from plangym_like.parallel.messages import dumps, loads
-from plangym_like.parallel.remote_errors import pack_exception
+from plangym_like.cluster import ray_session
+from plangym_like.cluster.surroundings import settle_in
+from plangym_like.processes.messages import dumps, loads
+from plangym_like.processes.remote_errors import pack_exception
 from plangym_like.states import adopt_session_key
 
 

@@ -13,10 +13,10 @@ from plangym_like.batchers.engine.hosts import Call, Staff
 from plangym_like.batchers.engine.pools import Pool, SharedPool
 from plangym_like.batchers.engine.residents import CONTROL, Residents, control_layout
 from plangym_like.batchers.engine.shared_nest import SharedNest
-from plangym_like.parallel.external_process import ExternalProcess
-from plangym_like.parallel.promise import Promise
+from plangym_like.processes.external_process import ExternalProcess
+from plangym_like.processes.promise import Promise
 
-# Imported once in the nursery from which workers are forked.
+# Imported once in the fork server from which workers are forked.
 _PRELOAD = ("torch", "plangym_like.batchers.engine.residents")
 
 

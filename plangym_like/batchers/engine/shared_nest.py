@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 
 from plangym_like.batchers.engine.nests import Leaf, leaves, map_nest
-from plangym_like.parallel.shared_memory import SharedBlock, attach
+from plangym_like.processes.shared_memory import SharedBlock, attach
 
 # Every tensor begins on a cache line of its own.
 _ALIGNMENT = 64

@@ -70,7 +70,7 @@ def rollout(
     close : bool
         Whether the environments are closed at the end; some do not like it.
     start_method : {"forkserver", "spawn", "fork"}
-        See `plangym_like.parallel.start_methods`.
+        See `plangym_like.processes.start_methods`.
     device : torch.device, optional
         Where fragments are delivered. The actors act on the CPU.
     timeout : float

@@ -21,7 +21,7 @@ from plangym_like.batchers.rollout.fragment import Fragment
 from plangym_like.batchers.rollout.group import ACTOR, BUFFERS, GroupPlan
 from plangym_like.batchers.rollout.iteration import RolloutIterator
 from plangym_like.errors import InputError
-from plangym_like.parallel.interrupts import interrupts_deferred
+from plangym_like.processes.interrupts import interrupts_deferred
 
 
 class PooledRollout(RolloutIterator):

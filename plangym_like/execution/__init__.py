@@ -1,0 +1,1 @@
+"""Batches stepped by worker processes."""

@@ -1,0 +1,76 @@
+"""The shared memory of one batch: a block for each region, lent to the caller or taken back."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from plangym_like.execution.placement import REGIONS, Memory
+from plangym_like.memory_limits import refuse_too_much
+from plangym_like.processes.shared_memory import BlockPool, SharedBlock
+
+
+class BatchMemory:
+    """Blocks for one batch.
+
+    Attributes
+    ----------
+    blocks : dict of str to SharedBlock
+        By region; regions of no bytes have none.
+    arrays : dict of str to ``(nbytes,) uint8``
+        The bytes of each.
+    private : set of str
+        Regions whose block is not lent, so that what they hold must be copied for the caller.
+
+    Raises
+    ------
+    MemoryError
+        There is not enough; nothing is kept.
+    """
+
+    def __init__(self, pools: Mapping[str, BlockPool], sizes: Mapping[str, int]) -> None:
+        self._pools = pools
+        self.blocks: dict[str, SharedBlock] = {}
+        self.arrays: dict[str, Memory] = {}
+        self.private: set[str] = set()
+        try:
+            for region in REGIONS:
+                if sizes[region]:
+                    self._take(region, sizes[region])
+        except BaseException:
+            self.release()
+            raise
+
+    def _take(self, region: str, nbytes: int) -> None:
+        pool = self._pools[region]
+        try:
+            block = pool.take(nbytes)
+        except MemoryError:
+            for each in self._pools.values():
+                each.drop_idle()
+            block = pool.take(nbytes)
+        self.blocks[region] = block
+        if region != "inputs" and pool.may_lend():
+            self.arrays[region] = pool.lend(block)
+        else:
+            self.private.add(region)
+            if region != "inputs":
+                refuse_too_much(nbytes)
+            self.arrays[region] = block.array()
+
+    def results(self) -> dict[str, Memory]:
+        """Return all regions, those that are not lent as copies in ordinary memory."""
+        return {
+            region: array.copy() if region in self.private and region != "inputs" else array
+            for region, array in self.arrays.items()
+        }
+
+    def release(self) -> None:
+        """Give the blocks back, once no lane writes to them any more; lent ones come back later.
+
+        May be called again, also after a Ctrl-C has cut it short: no block is given back twice,
+        since two batches would share it then.
+        """
+        while self.private:
+            region = self.private.pop()
+            self._pools[region].give(self.blocks[region])
+        self.arrays = {}

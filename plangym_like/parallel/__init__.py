@@ -1,1 +1,0 @@
-"""Processes, shared memory, and the environments that run on them."""

@@ -1,0 +1,149 @@
+"""The owner's end of a worker's data socket: never blocks, never loses a byte to a signal."""
+
+from __future__ import annotations
+
+import socket
+from collections import deque
+from collections.abc import Callable, Sequence
+
+from plangym_like.processes.interrupts import hold
+from plangym_like.processes.messages import HEADER, SEND_FLAGS, frame, rights
+
+_CHUNK_NBYTES = 1 << 16
+_LARGE_CHUNK_NBYTES = 1 << 20
+
+Deliver = Callable[[int, int, memoryview], None]
+
+
+class Outgoing:
+    """One buffer on its way out, and how many bytes of it the kernel took in each send."""
+
+    __slots__ = ("data", "descriptors", "sent")
+
+    def __init__(self, data: bytes, descriptors: Sequence[int] = ()) -> None:
+        self.data = memoryview(data)
+        self.descriptors = descriptors
+        self.sent: list[int] = []
+
+
+def outgoing(
+    kind: int, request: int, payload: bytes, descriptors: Sequence[int] = ()
+) -> list[Outgoing]:
+    """Return the buffers of one message, ready to `Channel.post`."""
+    first, *others = frame(kind, request, payload, len(descriptors))
+    return [Outgoing(first, descriptors), *map(Outgoing, others)]
+
+
+class Channel:
+    """Frames messages over a non-blocking stream socket.
+
+    Every step can be cut short between two bytecodes by a signal handler that raises, and repeated
+    afterwards: bytes go from the kernel into `_chunks`, and from `_outbox` to the kernel, in single
+    uninterruptible operations, and what is still to do is worked out from these two alone.
+
+    Not thread safe, nor to be entered by a signal handler that has interrupted it: one lock around
+    `post`, `flush` and `retract`, another around `receive`.
+    """
+
+    def __init__(self, connection: socket.socket) -> None:
+        connection.setblocking(False)
+        self.socket = connection
+        self._chunks: list[bytes] = []
+        self._outbox: deque[Outgoing] = deque()
+
+    @property
+    def unsent(self) -> bool:
+        """Whether `flush` has something left to do."""
+        return bool(self._outbox)
+
+    def post(self, parts: list[Outgoing]) -> None:
+        """Queue a message; its descriptors must stay open until it is sent."""
+        self._outbox.extend(parts)
+
+    def flush(self) -> bool:
+        """Hand to the kernel what it takes without blocking, and return whether that was all."""
+        outbox = self._outbox
+        while outbox:
+            part = outbox[0]
+            done = sum(part.sent)
+            if done >= len(part.data):
+                outbox.popleft()
+                continue
+            try:
+                if part.descriptors and not part.sent:
+                    ancillary = rights(part.descriptors)
+                    hold(part.sent, self.socket.sendmsg, [part.data], ancillary, SEND_FLAGS)
+                else:
+                    hold(part.sent, self.socket.send, part.data[done:], SEND_FLAGS)
+            except BlockingIOError:
+                return False
+        return True
+
+    def retract(self, parts: list[Outgoing]) -> bool:
+        """Take back a message, and return whether that was possible: no byte of it has left."""
+        if parts[0].sent:
+            return False
+        self._outbox = deque([part for part in self._outbox if part not in parts])
+        return True
+
+    def receive(self, deliver: Deliver, *, everything: bool = False) -> bool:
+        """Pass on all complete messages that are there, and return whether more may follow.
+
+        Parameters
+        ----------
+        deliver : callable
+            Takes kind, request id and payload. May be called twice for a message if a signal
+            handler raises in between.
+        everything : bool
+            Go on until the kernel has nothing left, rather than until it probably has nothing left.
+        """
+        while True:
+            wanted = _CHUNK_NBYTES if len(self._chunks) < 2 else _LARGE_CHUNK_NBYTES
+            try:
+                hold(self._chunks, self.socket.recv, wanted)
+            except BlockingIOError:
+                return True
+            except ConnectionError:
+                return False
+            nbytes = len(self._chunks[-1])
+            if not nbytes:
+                return False
+            self.pass_on(deliver)
+            if nbytes < wanted and not everything:
+                return True
+
+    @property
+    def unread(self) -> bool:
+        """Whether bytes were taken in that have not been passed on yet."""
+        return bool(self._chunks)
+
+    def pass_on(self, deliver: Deliver) -> bool:
+        """Pass on all complete messages taken in so far, and return whether there were any."""
+        chunks = self._chunks
+        if not chunks:
+            return False
+        if len(chunks) > 1:
+            if len(chunks[0]) < HEADER.size:
+                chunks[:] = [b"".join(chunks)]
+            else:
+                needed = HEADER.size + HEADER.unpack_from(chunks[0])[3]
+                if sum(map(len, chunks)) < needed:
+                    return False
+                chunks[:] = [b"".join(chunks)]
+        data = memoryview(chunks[0])
+        start = 0
+        while len(data) - start >= HEADER.size:
+            kind, request, _, nbytes = HEADER.unpack_from(data, start)
+            body = start + HEADER.size
+            if len(data) - body < nbytes:
+                break
+            deliver(kind, request, data[body : body + nbytes])
+            start = body + nbytes
+        if start:
+            chunks[:] = [bytes(data[start:])] if start < len(data) else []
+        return start > 0
+
+    def close(self) -> None:
+        """Close the socket; what is queued is dropped."""
+        self._outbox.clear()
+        self.socket.close()

@@ -1,0 +1,301 @@
+"""Any object, living in a process of its own."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from itertools import count
+from types import TracebackType
+from typing import Any, Self
+
+from plangym_like.errors import ClosedError, WorkerDiedError
+from plangym_like.fork_safety import forget_after_fork
+from plangym_like.processes.connection import Connection
+from plangym_like.processes.interrupts import interrupts_deferred
+from plangym_like.processes.messages import ACCESS, CALL, dumps, dumps_by_value
+from plangym_like.processes.promise import Promise
+from plangym_like.processes.start_methods import get_ready, launch, worker_environ
+
+_serial_numbers = count()
+
+
+class ExternalProcess:
+    """Hosts the object that `constructor` returns in a child process.
+
+    The process starts at once and the object is made there while this one goes on; the first use
+    waits for it, and raises what the constructor raised. Attributes are read as on the object
+    itself, and its methods called; names with a leading underscore stay local. Exceptions of the
+    object's arrive as their own type, caused by a `RemoteTraceback`, and the process lives on.
+
+    The process ends with `close`, with the last reference to this object and its promises, and
+    with its owner, however that ends.
+
+    Parameters
+    ----------
+    constructor : callable
+        Takes nothing and returns the object; lambdas and closures are fine.
+    start_method : {"forkserver", "spawn", "fork"}
+        See `plangym_like.processes.start_methods`.
+    preload : sequence of str
+        Modules that ``"forkserver"`` imports once, for this worker and all later ones.
+    name : str, optional
+        What errors and logs call the worker.
+    linger : float
+        Seconds for which the worker looks out for the next request before it sleeps. Waking a
+        sleeping process costs the caller more than the worker: the kernel likes to put it where
+        the caller runs.
+
+    Examples
+    --------
+    >>> with ExternalProcess(lambda: [3, 1, 2]) as numbers:
+    ...     numbers.sort()
+    ...     promise = numbers.call("index", 3)
+    ...     promise()
+    2
+    """
+
+    def __init__(
+        self,
+        constructor: Callable[[], Any],
+        *,
+        start_method: str = "forkserver",
+        preload: Sequence[str] = (),
+        name: str | None = None,
+        linger: float = 0.0,
+    ) -> None:
+        if not callable(constructor):
+            raise TypeError(
+                "constructor must be callable without arguments, got "
+                f"{type(constructor).__name__}; to host an object that exists already, return it "
+                "from a lambda"
+            )
+        self._name = f"worker-{next(_serial_numbers)}" if name is None else name
+        self._constructor = dumps_by_value(constructor)
+        self._start_method = start_method
+        self._preload = tuple(preload)
+        self._linger = linger
+        self._spaces: dict[str, Any] = {}
+        self._closed = False
+        self._restarting = threading.RLock()
+        self._connection, self._ready = self._launch()
+        forget_after_fork(self)
+
+    def _launch(self) -> tuple[Connection, Promise]:
+        from plangym_like.states import session_key
+
+        try:
+            directory = os.getcwd()
+        except OSError:  # it has been removed
+            directory = None
+        setup = {
+            "path": [entry for entry in sys.path if type(entry) is str],
+            "directory": directory,
+            "environ": worker_environ(),
+            "session_key": session_key(),
+            "linger": self._linger,
+        }
+        payload = dumps((setup, self._constructor))
+        get_ready(self._start_method, self._preload)
+        with interrupts_deferred():
+            connection = Connection(launch(self._start_method, self._preload), self._name)
+        return connection, connection.request(CALL, payload, patient=True)
+
+    def wait_ready(self, timeout: float | None = None) -> None:
+        """Wait until the object has been constructed.
+
+        Raises
+        ------
+        TimeoutError
+            It takes longer than `timeout` seconds.
+        BaseException
+            Whatever the constructor raised.
+        """
+        self._usable()
+        self._ready(timeout)
+
+    def call(self, name: str, /, *args: Any, **kwargs: Any) -> Promise:
+        """Have the object's method `name` called, and return the promise of its result."""
+        return self._usable().request(CALL, dumps((name, args, kwargs)))
+
+    def apply(
+        self,
+        fn: Callable[..., Any],
+        /,
+        *args: Any,
+        fds: Sequence[int] = (),
+        patient: bool = False,
+    ) -> Promise:
+        """Have ``fn(object, *args)`` called in the process, and return the promise of its result.
+
+        Where `fds` are given, copies of these open file descriptors travel along and it is
+        ``fn(object, *args, fds=[...])``, which then owns them. With `patient`, this never waits
+        for a process that does not read: the rest of the request is sent by `drain` and by waiting.
+        """
+        return self._usable().request(CALL, dumps((fn, args, {})), fds, patient=patient)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(
+                f"{type(self).__name__!r} object has no attribute {name!r}; names with a leading "
+                "underscore are not looked up in the process"
+            )
+        is_method, value = self._usable().request(ACCESS, dumps(name))()
+        if not is_method:
+            return value
+
+        def remote_method(*args: Any, **kwargs: Any) -> Any:
+            return self.call(name, *args, **kwargs)()
+
+        remote_method.__name__ = remote_method.__qualname__ = name
+        return remote_method
+
+    @property
+    def observation_space(self) -> Any:
+        """The hosted environment's observation space, fetched once."""
+        return self._space("observation_space")
+
+    @property
+    def action_space(self) -> Any:
+        """The hosted environment's action space, fetched once."""
+        return self._space("action_space")
+
+    def _space(self, name: str) -> Any:
+        if name not in self._spaces:
+            self._spaces[name] = self._usable().request(ACCESS, dumps(name))()[1]
+        return self._spaces[name]
+
+    def step(self, action: Any, state: Any = None, dt: Any = 1, blocking: bool = True) -> Any:
+        """Step the hosted environment; with ``blocking=False``, return the promise of it."""
+        options = {} if state is None else {"state": state}
+        if not (isinstance(dt, int) and dt == 1):
+            options["dt"] = dt
+        return _result(self.call("step", action, **options), blocking)
+
+    def step_batch(
+        self,
+        actions: Any,
+        states: Any = None,
+        dt: Any = 1,
+        return_state: bool | None = None,
+        blocking: bool = True,
+    ) -> Any:
+        """Step many rows in the hosted environment; see `PlanEnv.step_batch`."""
+        promise = self.call("step_batch", actions, states=states, dt=dt, return_state=return_state)
+        return _result(promise, blocking)
+
+    def reset(self, blocking: bool = True, return_states: bool = False) -> Any:
+        """Reset the hosted environment, and return what it returns."""
+        return _result(self.call("reset", return_state=return_states), blocking)
+
+    def set_state(self, state: Any, blocking: bool = True) -> Any:
+        """Put the hosted environment into `state`."""
+        return _result(self.call("set_state", state), blocking)
+
+    @property
+    def pid(self) -> int:
+        """The process id."""
+        return self._connection.process.pid
+
+    @property
+    def exitcode(self) -> int | None:
+        """How the process ended: its exit status, negative for a signal, ``None`` while it lives.
+
+        ``None`` as well in the rare case that nobody knows; `is_alive` tells the two apart.
+        """
+        self._connection.process.poll()
+        return self._connection.process.exitcode
+
+    @property
+    def sentinel(self) -> int | None:
+        """A descriptor that becomes readable when the process ends, if the platform has such."""
+        return self._connection.process.pidfd
+
+    def is_alive(self) -> bool:
+        """Return whether the process lives."""
+        return self._connection.end is None and not self._connection.process.poll()
+
+    def fileno(self) -> int:
+        """Return the data socket's descriptor, or -1 when the connection has ended."""
+        return self._connection.fileno()
+
+    @property
+    def unsent(self) -> bool:
+        """Whether some of a request is still to be sent."""
+        return self._connection.unsent
+
+    def drain(self) -> None:
+        """Take in every reply that is there, and the process's end if it has come; never blocks.
+
+        Promises are fulfilled, or fail, accordingly; nothing is raised here.
+        """
+        self._connection.drain()
+
+    def kill(self) -> None:
+        """Send SIGKILL to the process."""
+        self._connection.kill()
+
+    def restart(self) -> None:
+        """Replace the process, dead or alive, by a fresh one with the same constructor.
+
+        Promises that the old one owes fail with `WorkerDiedError`. The object is constructed while
+        this process goes on.
+        """
+        with self._restarting:
+            old = self._usable()
+            pid = old.process.pid
+            message = f"worker {self._name!r} (pid {pid}) was replaced before it had answered"
+
+            def replaced() -> WorkerDiedError:
+                return WorkerDiedError(message, pid, -signal.SIGKILL)
+
+            old.kill(replaced)
+            try:
+                self._connection, self._ready = self._launch()
+            finally:
+                old.close(0.0, replaced)
+
+    def close(self, timeout: float = 3.0) -> None:
+        """End the process: ask it to, and kill it when that takes longer than `timeout` seconds.
+
+        A hosted object with a ``close`` method is closed by it. Promises that are still open fail
+        with `ClosedError`. Calling it again does nothing.
+        """
+        self._closed = True
+        message = f"worker {self._name!r} has been closed; make another one"
+        self._connection.close(timeout, lambda: ClosedError(message))
+
+    def forget(self) -> None:
+        """Replace the lock in a forked copy of the owner; the connection drops its descriptors."""
+        self._restarting = threading.RLock()
+
+    def _usable(self) -> Connection:
+        if self._closed:
+            raise ClosedError(f"worker {self._name!r} has been closed; make another one")
+        return self._connection
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def __reduce__(self) -> Any:
+        raise TypeError(
+            "an ExternalProcess cannot be pickled or copied; send its constructor instead"
+        )
+
+    def __repr__(self) -> str:
+        state = "closed" if self._closed else "alive" if self.is_alive() else "dead"
+        return f"<ExternalProcess {self._name!r}, pid {self.pid}, {state}>"
+
+
+def _result(promise: Promise, blocking: bool) -> Any:
+    return promise() if blocking else promise

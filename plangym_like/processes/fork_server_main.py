@@ -1,0 +1,175 @@
+"""The fork server's own side: import, then fork on request. It must stay single threaded."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import importlib
+import os
+import pickle
+import select
+import signal
+import socket
+import sys
+from collections.abc import Iterable
+from itertools import chain
+from typing import Any, NoReturn
+
+from plangym_like.processes import parent_death, worker
+from plangym_like.processes.child_process import (
+    Fate,
+    Status,
+    child_status,
+    collect_child,
+    fill_standard_descriptors,
+    flush_outputs,
+    open_pidfd,
+)
+from plangym_like.processes.fork_server import StartsThreadsError
+from plangym_like.processes.messages import descriptors_in, receive_with_descriptors, rights
+
+_PRELOADED = ("numpy", "numpy.random", "cloudpickle", "gymnasium", "plangym_like.states")
+
+
+def run(control_fd: int, alive_fd: int) -> NoReturn:
+    """Serve fork requests on the socket `control_fd` until the owner is gone."""
+    try:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_SETMASK, ())
+        parent_death.tie_to(alive_fd)
+        fill_standard_descriptors()
+        os.set_inheritable(control_fd, False)
+        control = socket.socket(fileno=control_fd)
+        ForkServerMain(control, alive_fd).serve()
+    finally:
+        os._exit(0)
+
+
+class ForkServerMain:
+    """Takes the requests ``preload``, ``fork`` and ``status``, one packet each.
+
+    A request is ``(number, verb, content, sys.path)``, an answer ``(number, answer)``, where an
+    answer may be an exception to raise.
+    """
+
+    def __init__(self, control: socket.socket, alive_fd: int) -> None:
+        self._control = control
+        self._alive_fd = alive_fd
+        self._poller = select.poll()
+        self._poller.register(control, select.POLLIN)
+        # Of each worker its pidfd, and the file that has it killed at the owner's end.
+        self._children: dict[int, tuple[int, int]] = {}
+        self._statuses: dict[int, int] = {}
+        self._threaded_by: str | None = None
+
+    def serve(self) -> None:
+        """Answer requests and collect children that end, until the control socket closes."""
+        self._import(_PRELOADED, default=True)
+        while True:
+            for descriptor, _ in self._poller.poll():
+                if descriptor == self._control.fileno():
+                    if not self._answer_one():
+                        return
+                else:
+                    self._collect_ended()
+
+    def _answer_one(self) -> bool:
+        packets: list[Any] = []
+        receive_with_descriptors(self._control, 1 << 20, packets)
+        data, ancillary, _, _ = packets[0]
+        if not data:
+            return False
+        received = descriptors_in(ancillary)
+        number, verb, content, sys.path[:] = pickle.loads(data)
+        answer: Any = None
+        pidfd: int | None = None
+        try:
+            if verb == "status":
+                answer = self._status(content)
+            elif verb == "preload":
+                self._import(content)
+                self._check_threads()
+            else:
+                self._check_threads()
+                answer, pidfd = self._fork(received)
+        except (OSError, StartsThreadsError) as error:
+            answer = error
+        finally:
+            for descriptor in received:
+                os.close(descriptor)
+        reply = pickle.dumps((number, answer))
+        ancillary = [] if pidfd is None else rights([pidfd])
+        self._control.sendmsg([reply], ancillary)
+        return True
+
+    def _import(self, modules: Iterable[str], *, default: bool = False) -> None:
+        for name in modules:
+            if name in sys.modules:
+                continue
+            # A worker that needs the module meets the error itself, and can report it.
+            with contextlib.suppress(Exception):
+                importlib.import_module(name)
+            if self._threaded_by is None and len(os.listdir("/proc/self/task")) > 1:
+                self._threaded_by = "" if default else name
+
+    def _check_threads(self) -> None:
+        if self._threaded_by is not None:
+            raise StartsThreadsError(self._threaded_by)
+
+    def _fork(self, descriptors: list[int]) -> tuple[int, int]:
+        # What is imported stays; frozen, it is not touched by the workers' collectors, and its
+        # memory remains shared with them.
+        gc.collect()
+        gc.freeze()
+        flush_outputs()
+        guard = parent_death.open_again(self._alive_fd)
+        try:
+            pid = os.fork()
+        except OSError:
+            os.close(guard)
+            raise
+        if pid == 0:
+            self._become_worker(descriptors, guard)
+        parent_death.kill_at_end_of(guard, pid)
+        pidfd = open_pidfd(pid)
+        assert pidfd is not None
+        self._children[pid] = pidfd, guard
+        self._statuses.pop(pid, None)
+        self._poller.register(pidfd, select.POLLIN)
+        return pid, pidfd
+
+    def _become_worker(self, descriptors: list[int], guard: int) -> NoReturn:
+        try:
+            self._control.close()
+            for descriptor in (self._alive_fd, guard, *chain(*self._children.values())):
+                os.close(descriptor)
+            data_fd, alive_fd, *outputs = descriptors
+            for target, output in enumerate(outputs, start=1):
+                os.dup2(output, target)
+                os.close(output)
+            worker.run(data_fd, alive_fd)
+        finally:
+            os._exit(1)
+
+    def _collect_ended(self) -> None:
+        for pid in list(self._children):
+            status = child_status(pid)
+            if status is Fate.RUNNING:
+                continue
+            collect_child(pid)
+            pidfd, guard = self._children.pop(pid)
+            self._poller.unregister(pidfd)
+            os.close(pidfd)
+            os.close(guard)
+            if isinstance(status, int):
+                self._statuses[pid] = status
+        # They are kept after being told, too: who asked may not have got the answer.
+        while len(self._statuses) > 4096:
+            del self._statuses[next(iter(self._statuses))]
+
+    def _status(self, pid: int) -> Status:
+        self._collect_ended()
+        if pid in self._children:
+            return Fate.RUNNING
+        return self._statuses.get(pid, Fate.UNKNOWN)

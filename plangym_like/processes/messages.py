@@ -1,0 +1,158 @@
+"""What travels between a process and its workers, and how it is framed.
+
+A message is a header and a payload over a unix stream socket:
+
+=======  ========  =========================================================================
+bytes    type      meaning
+=======  ========  =========================================================================
+0        uint8     kind: ACCESS, CALL, RESULT, EXCEPTION or CLOSE
+1 to 8   uint64    request id; a reply carries the id of its request
+9        uint8     file descriptors that come along (SCM_RIGHTS, with the header's first byte)
+10 to 17 uint64    bytes of payload
+=======  ========  =========================================================================
+
+Payloads: ACCESS ``name``; CALL ``(name or function, args, kwargs)``; RESULT the value; EXCEPTION
+what `plangym_like.processes.remote_errors` packs; CLOSE nothing.
+"""
+
+from __future__ import annotations
+
+import array
+import io
+import os
+import pickle
+import socket
+import struct
+import sys
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from plangym_like.processes.interrupts import hold
+
+ACCESS, CALL, RESULT, EXCEPTION, CLOSE = range(1, 6)
+
+HEADER = struct.Struct("<BQBQ")
+MAX_DESCRIPTORS = 250
+
+# A write to a dead worker must be an error here, even in programs that set SIGPIPE to its default.
+SEND_FLAGS = getattr(socket, "MSG_NOSIGNAL", 0)
+
+_RECEIVE_FLAGS = getattr(socket, "MSG_CMSG_CLOEXEC", 0)
+_ANCILLARY_NBYTES = 64 + MAX_DESCRIPTORS * array.array("i").itemsize
+_JOIN_NBYTES = 1 << 16
+
+
+class Message(NamedTuple):
+    """One message: its kind, request id, payload, and descriptors (owned by the receiver)."""
+
+    kind: int
+    request: int
+    payload: memoryview
+    descriptors: list[int]
+
+
+def dumps(value: Any) -> bytes:
+    """Return `value` pickled for a process that does not share this one's ``__main__``.
+
+    Plain pickle where that is enough, as it is several times as fast; cloudpickle for lambdas,
+    closures, and all that ``__main__`` defines.
+    """
+    try:
+        data = pickle.dumps(value, 5)
+    except Exception:
+        return dumps_by_value(value)
+    if b"_main__" in data:
+        return dumps_by_value(value)
+    cloudpickle = sys.modules.get("cloudpickle")
+    if cloudpickle is not None and cloudpickle.list_registry_pickle_by_value():
+        return dumps_by_value(value)
+    return data
+
+
+def dumps_by_value(value: Any) -> bytes:
+    """Return `value` pickled by cloudpickle."""
+    import cloudpickle  # type: ignore[import-untyped]
+
+    from plangym_like.processes.by_value import ByValuePickler
+
+    # A process of multiprocessing's knows the user's script by this second name, under which no
+    # other process could import it.
+    script = sys.modules.get("__mp_main__")
+    if script is not None and script.__name__ == "__mp_main__":
+        cloudpickle.register_pickle_by_value(script)
+    stream = io.BytesIO()
+    ByValuePickler(stream, 5).dump(value)
+    return stream.getvalue()
+
+
+def loads(payload: bytes | memoryview) -> Any:
+    """Return what `dumps` pickled."""
+    return pickle.loads(payload)
+
+
+def frame(kind: int, request: int, payload: bytes, num_descriptors: int = 0) -> list[bytes]:
+    """Return the buffers to send for one message, the header at the start of the first."""
+    header = HEADER.pack(kind, request, num_descriptors, len(payload))
+    return [header + payload] if len(payload) < _JOIN_NBYTES else [header, payload]
+
+
+def rights(descriptors: Sequence[int]) -> list[tuple[int, int, array.array[int]]]:
+    """Return the ancillary data that sends `descriptors` along with the first byte of a buffer."""
+    if len(descriptors) > MAX_DESCRIPTORS:
+        raise ValueError(
+            f"one message takes {MAX_DESCRIPTORS} descriptors at most, got {len(descriptors)}"
+        )
+    return [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", descriptors))]
+
+
+def descriptors_in(ancillary: Sequence[tuple[int, int, bytes]]) -> list[int]:
+    """Return the descriptors that came with a received buffer; they are not inheritable."""
+    found = array.array("i")
+    for level, kind, data in ancillary:
+        if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
+            found.frombytes(data[: len(data) - len(data) % found.itemsize])
+    if not _RECEIVE_FLAGS:
+        for descriptor in found:
+            os.set_inheritable(descriptor, False)
+    return list(found)
+
+
+def receive_with_descriptors(connection: socket.socket, nbytes: int, results: list[Any]) -> None:
+    """Append ``(data, ancillary, flags, address)`` of one receive to `results` (see `hold`)."""
+    hold(results, connection.recvmsg, nbytes, _ANCILLARY_NBYTES, _RECEIVE_FLAGS)
+
+
+class BlockingReader:
+    """The worker's end: reads one message after the other, waiting for each."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._connection = connection
+        self._data = bytearray()
+        self._descriptors: list[int] = []
+
+    def read(self) -> Message | None:
+        """Return the next message, or ``None`` when the other side has gone."""
+        if not self._fill(HEADER.size):
+            return None
+        kind, request, num_descriptors, nbytes = HEADER.unpack_from(self._data)
+        end = HEADER.size + nbytes
+        if not self._fill(end):
+            return None
+        payload = memoryview(bytes(memoryview(self._data)[HEADER.size : end]))
+        del self._data[:end]
+        descriptors = self._descriptors[:num_descriptors]
+        del self._descriptors[:num_descriptors]
+        return Message(kind, request, payload, descriptors)
+
+    def _fill(self, nbytes: int) -> bool:
+        while len(self._data) < nbytes:
+            received: list[Any] = []
+            wanted = max(_JOIN_NBYTES, min(nbytes - len(self._data), 1 << 20))
+            receive_with_descriptors(self._connection, wanted, received)
+            data, ancillary, _, _ = received[0]
+            if ancillary:
+                self._descriptors += descriptors_in(ancillary)
+            if not data:
+                return False
+            self._data += data
+        return True

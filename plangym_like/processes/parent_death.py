@@ -1,0 +1,97 @@
+"""What makes a worker end when the process that it works for does, however that came about.
+
+Each worker, and the fork server, has a file that is open on the read end of a pipe, and only the
+owner has the write end. The kernel closes that on any kind of death, and then sends SIGKILL to the
+process that owns the file (``F_SETOWN``). No code has to run in the process that is killed, and
+SIGKILL cannot be refused: not by a process that is stopped, nor by one that blocks its signals or
+is stuck in C with the GIL held.
+
+The kernel forgets the file when all its descriptors are closed, and a worker may close its own. So
+the fork server keeps one more such file open for each worker that it has forked, and a worker that
+is a child of its owner asks the kernel for SIGKILL at its parent's end.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import fcntl
+import os
+import select
+import signal
+import sys
+import threading
+
+from plangym_like.fork_safety import forget_after_fork
+
+_PR_SET_PDEATHSIG = 1
+
+
+def tie_to(alive_fd: int) -> None:
+    """Make this process end as soon as the last write end of the pipe `alive_fd` is closed."""
+    os.set_inheritable(alive_fd, False)
+    if sys.platform == "linux":
+        kill_at_end_of(alive_fd, os.getpid())
+        # The pipe may have been closed before there was anybody to tell.
+        poller = select.poll()
+        poller.register(alive_fd, 0)
+        if poller.poll(0):
+            os._exit(1)
+    else:
+        threading.Thread(target=_wait_for_the_end, args=(alive_fd,), daemon=True).start()
+
+
+def kill_at_end_of(alive_fd: int, pid: int) -> None:
+    """Have the kernel kill `pid` when the last write end of the pipe `alive_fd` is closed.
+
+    Only while the open file behind `alive_fd` is open somewhere; it can do this for one process.
+    """
+    fcntl.fcntl(alive_fd, fcntl.F_SETOWN, pid)
+    fcntl.fcntl(alive_fd, fcntl.F_SETSIG, signal.SIGKILL)
+    flags = fcntl.fcntl(alive_fd, fcntl.F_GETFL)
+    fcntl.fcntl(alive_fd, fcntl.F_SETFL, flags | os.O_ASYNC)
+
+
+def open_again(pipe_fd: int) -> int:
+    """Return a descriptor of a new open file on the read end of the pipe behind `pipe_fd`."""
+    return os.open(f"/proc/self/fd/{pipe_fd}", os.O_RDONLY)
+
+
+def in_lasting_thread() -> bool:
+    """Return whether a child made now may be killed at the end of the thread that made it.
+
+    That is what `die_with_parent` asks for; the first thread of a process ends with the process.
+    """
+    return sys.platform == "linux" and threading.get_native_id() == os.getpid()
+
+
+def die_with_parent() -> None:
+    """Have the kernel kill this process when the thread that made it ends."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
+
+
+class OwnersPipe:
+    """A pipe whose only write end this process holds for as long as it lives."""
+
+    def __init__(self) -> None:
+        self._write_end: int | None = None
+
+    def new_read_end(self) -> int:
+        """Return a descriptor of a new open file on the read end, for the caller to close."""
+        if self._write_end is None:
+            read_end, self._write_end = os.pipe()
+            forget_after_fork(self)
+            return read_end
+        return open_again(self._write_end)
+
+    def forget(self) -> None:
+        """Close the write end in a forked copy of the process."""
+        if self._write_end is not None:
+            os.close(self._write_end)
+            self._write_end = None
+
+
+def _wait_for_the_end(alive_fd: int) -> None:
+    with contextlib.suppress(OSError):
+        os.read(alive_fd, 1)
+    os._exit(1)

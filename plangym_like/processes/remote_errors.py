@@ -1,0 +1,149 @@
+"""How an exception crosses from a worker to the process that it works for.
+
+The worker packs it in the most faithful form that survives a rehearsal of the journey; the other
+side rebuilds it, with the remote traceback as its ``__cause__``. The forms, best first:
+
+``whole``    the exception pickles and comes back as its own type
+``parts``    its type, arguments and whatever attributes pickle, put together without ``__init__``
+``group``    an exception group: its parts, with each member packed on its own
+``name``     only text: a `RemoteError` that names the type
+"""
+
+from __future__ import annotations
+
+import traceback
+from typing import Any
+
+from plangym_like.errors import RemoteError, RemoteTraceback
+from plangym_like.processes.messages import dumps, loads
+from plangym_like.row_errors import not_exiting
+
+
+def pack_exception(error: BaseException, *, skip_frames: int = 0) -> bytes:
+    """Return `error` as bytes for `unpack_exception`; never fails, whatever `error` is made of.
+
+    Its text, and what pickling it calls, may even raise ``SystemExit``: nobody interrupts a worker.
+
+    Parameters
+    ----------
+    error : BaseException
+        With its traceback, causes and notes.
+    skip_frames : int
+        Outermost frames to leave out of the traceback's text, because they are the worker's own.
+    """
+    text, summary = _traceback_text(error, skip_frames), _summary(error)
+    for form in (_as_group, _as_whole, _as_parts):
+        try:
+            name, content = form(error)
+            data = dumps(content)
+            if type(_rebuild(name, data)) is type(error):
+                return dumps((name, data, summary, text))
+        except BaseException:  # a form that does not work for this exception: try the next
+            continue
+    return dumps(("name", b"", summary, text))
+
+
+def unpack_exception(payload: bytes | memoryview) -> BaseException:
+    """Return the exception that `pack_exception` packed, its ``__cause__`` a `RemoteTraceback`.
+
+    Examples
+    --------
+    >>> error = unpack_exception(pack_exception(KeyError("pole")))
+    >>> error, type(error.__cause__).__name__
+    (KeyError('pole'), 'RemoteTraceback')
+    """
+    # Words first: they arrive even where the exception's type is not to be had on this side.
+    name, data, summary, text = loads(payload)
+    error: BaseException
+    if name == "name":
+        error = RemoteError(summary)
+    else:
+        try:
+            error = _rebuild(name, data)
+        except BaseException as raised:
+            failure = not_exiting(raised)
+            error = RemoteError(
+                f"{summary}; it is not raised as what it is because it cannot be rebuilt here "
+                f"({type(failure).__name__}: {failure}): is the module that defines it importable "
+                "in this process?"
+            )
+    error.__cause__ = RemoteTraceback(text)
+    return error
+
+
+def is_remote(error: BaseException) -> bool:
+    """Return whether `error` was raised by code in another process, and sent here in a reply."""
+    return isinstance(error.__cause__, RemoteTraceback)
+
+
+def _as_group(error: BaseException) -> tuple[str, Any]:
+    if not isinstance(error, BaseExceptionGroup):
+        raise TypeError("not a group")
+    members = [pack_exception(member) for member in error.exceptions]
+    return "group", (type(error), error.message, members, _portable_attributes(error))
+
+
+def _as_whole(error: BaseException) -> tuple[str, Any]:
+    copy = loads(dumps(error))
+    if type(copy) is not type(error) or _shape(copy) != _shape(error):
+        raise TypeError("changed on the way")
+    return "whole", error
+
+
+def _as_parts(error: BaseException) -> tuple[str, Any]:
+    arguments = tuple(
+        argument if _portable(argument) else repr(argument) for argument in error.args
+    )
+    return "parts", (type(error), arguments, _portable_attributes(error))
+
+
+def _rebuild(name: str, data: bytes) -> BaseException:
+    content = loads(data)
+    if name == "whole":
+        whole: BaseException = content
+        return whole
+    if name == "parts":
+        kind, arguments, attributes = content
+        error: BaseException = kind.__new__(kind, *arguments)
+        error.args = arguments
+    else:
+        kind, message, members, attributes = content
+        error = kind.__new__(kind, message, [unpack_exception(member) for member in members])
+    error.__dict__.update(attributes)
+    return error
+
+
+def _shape(error: BaseException) -> tuple[int, set[str]]:
+    return len(error.args), set(getattr(error, "__dict__", ()))
+
+
+def _portable(value: Any) -> bool:
+    try:
+        loads(dumps(value))
+    except BaseException:
+        return False
+    return True
+
+
+def _portable_attributes(error: BaseException) -> dict[str, Any]:
+    attributes = getattr(error, "__dict__", {})
+    return {name: value for name, value in attributes.items() if _portable(value)}
+
+
+def _traceback_text(error: BaseException, skip_frames: int) -> str:
+    trace = error.__traceback__
+    for _ in range(skip_frames):
+        trace = trace.tb_next if trace is not None else None
+    try:
+        return "".join(traceback.format_exception(type(error), error, trace))
+    except BaseException as failure:
+        return f"{type(error).__qualname__} (no traceback: {type(failure).__name__})\n"
+
+
+def _summary(error: BaseException) -> str:
+    kind = type(error)
+    try:
+        message = str(error)
+    except BaseException:
+        message = "its message cannot be shown"
+    return f"{kind.__module__}.{kind.__qualname__}: {message}"

@@ -1,0 +1,217 @@
+"""Shared memory without a name in any file system, lent out and taken back.
+
+A block is a memory file (``memfd``; where the platform lacks it, a temporary file that is unlinked
+at once). Other processes get it by its descriptor. Nothing can leak: the kernel frees a block with
+the last process that has it open. Its pages are reserved when it is made, so that a lack of memory
+is an error there and never a SIGBUS later.
+"""
+
+from __future__ import annotations
+
+import itertools
+import mmap
+import os
+import tempfile
+import weakref
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from plangym_like.fork_safety import take_care_after_fork
+from plangym_like.memory_limits import ensure_available
+from plangym_like.processes.interrupts import hold
+
+_numbers = itertools.count(1)
+_PAGE = mmap.PAGESIZE
+
+
+class SharedBlock:
+    """One block: a number that names it, its descriptor and its bytes.
+
+    Parameters
+    ----------
+    nbytes : int
+        At least 1; rounded up to whole pages.
+
+    Raises
+    ------
+    MemoryError
+        The memory is not to be had.
+    """
+
+    def __init__(self, nbytes: int) -> None:
+        self.number = next(_numbers)
+        self.nbytes = -(-max(nbytes, 1) // _PAGE) * _PAGE
+        self.fd, self._finalizer = _memory_file(self)
+        self._finalizer.atexit = False
+        try:
+            ensure_available(self.nbytes)
+            os.posix_fallocate(self.fd, 0, self.nbytes)
+            self.memory = mmap.mmap(self.fd, self.nbytes)
+        except (OSError, ValueError) as error:
+            self.close()
+            if isinstance(error, OSError) and error.errno is None:
+                raise  # a signal handler's, such as a TimeoutError
+            raise MemoryError(f"no {self.nbytes} bytes of shared memory: {error}") from error
+
+    @classmethod
+    def adopt(cls, fd: int) -> Self:
+        """Return the block behind `fd`, which it then owns, under a number of this process's."""
+        block = cls.__new__(cls)
+        block.number, block.nbytes, block.fd = next(_numbers), os.fstat(fd).st_size, fd
+        block._finalizer = weakref.finalize(block, os.close, fd)
+        block._finalizer.atexit = False
+        block.memory = mmap.mmap(fd, block.nbytes)
+        return block
+
+    def array(self) -> NDArray[np.uint8]:
+        """Return a new array over all the bytes; views of it keep it alive."""
+        return np.frombuffer(self.memory, np.uint8)
+
+    def close(self) -> None:
+        """Give the descriptor back; the bytes live as long as arrays over them do."""
+        self._finalizer()
+        self.fd = -1
+
+
+def attach(fd: int) -> NDArray[np.uint8]:
+    """Return an array over the block behind `fd`, which is closed.
+
+    Raises
+    ------
+    MemoryError
+        There is no room for it in this process.
+    """
+    try:
+        memory = mmap.mmap(fd, os.fstat(fd).st_size)
+    except OSError as error:
+        raise MemoryError(f"no room here for a block of shared memory: {error}") from error
+    finally:
+        os.close(fd)
+    return np.frombuffer(memory, np.uint8)
+
+
+@dataclass(slots=True)
+class _Loan:
+    """A lent block, and a weak reference to the array through which it is lent."""
+
+    array: weakref.ref[NDArray[np.uint8]]
+    block: SharedBlock
+    copied: bool = False
+
+
+class BlockPool:
+    """Blocks for results: lent to whoever holds an array over them, used again afterwards.
+
+    A Ctrl-C may cut any method short. No block is then used twice; at worst one is not used again.
+
+    Parameters
+    ----------
+    most_lent : int
+        How many blocks may be lent at once; descriptors are scarce.
+    most_idle : int
+        How many unused ones are kept.
+    """
+
+    def __init__(self, *, most_lent: int = 4, most_idle: int = 3) -> None:
+        self._most_lent = most_lent
+        self._most_idle = most_idle
+        self._idle: list[SharedBlock] = []
+        self._lent: dict[int, _Loan] = {}
+        self._returned: deque[weakref.ref[Any]] = deque()
+        self.dropped: list[int] = []
+        take_care_after_fork(self)
+
+    def take(self, nbytes: int) -> SharedBlock:
+        """Return a block of at least `nbytes`, not much larger."""
+        self._collect()
+        fitting = [block for block in self._idle if nbytes <= block.nbytes <= 2 * nbytes + _PAGE]
+        if fitting:
+            block = min(fitting, key=lambda block: block.nbytes)
+            self._idle.remove(block)
+            return block
+        return SharedBlock(nbytes)
+
+    def may_lend(self) -> bool:
+        """Return whether one more block may be lent."""
+        self._collect()
+        return len(self._lent) < self._most_lent
+
+    def lend(self, block: SharedBlock) -> NDArray[np.uint8]:
+        """Return an array over `block`; once nothing refers to it any more, the block is idle."""
+        array = block.array()
+        # The callback may run anywhere, even inside this class: it only leaves a note. It is no
+        # Python function, because a Ctrl-C that is noticed in such a one is lost, and so the note.
+        loan = _Loan(weakref.ref(array, self._returned.append), block)
+        self._lent[id(loan.array)] = loan
+        return array
+
+    def give(self, block: SharedBlock) -> None:
+        """Take back a block that was not lent."""
+        self._idle.append(block)
+        while len(self._idle) > self._most_idle:
+            self._drop(self._idle.pop(0))
+
+    def drop_idle(self) -> None:
+        """Give up what is kept for later."""
+        self._collect()
+        while self._idle:
+            self._drop(self._idle.pop())
+
+    def forget(self, known: Callable[[int], bool]) -> None:
+        """Keep the numbers of dropped blocks only where somebody still knows them."""
+        if self.dropped:
+            self.dropped = [number for number in self.dropped if known(number)]
+
+    def take_care(self) -> None:
+        """Never use again what is lent now: a forked copy of this process may hold it as well."""
+        for loan in list(self._lent.values()):
+            loan.copied = True
+
+    def close(self) -> None:
+        """Drop every block; arrays over lent ones stay valid."""
+        for loan in self._lent.values():
+            self._drop(loan.block)
+        for block in self._idle:
+            self._drop(block)
+        self._lent.clear()
+        self._idle.clear()
+
+    def _drop(self, block: SharedBlock) -> None:
+        block.close()
+        self.dropped.append(block.number)
+
+    def _collect(self) -> None:
+        while self._returned:
+            # The note goes last: until then this can be cut short and repeated.
+            loan = self._lent.pop(id(self._returned[0]), None)
+            if loan is not None and loan.copied:
+                self._drop(loan.block)
+            elif loan is not None:
+                self.give(loan.block)
+            self._returned.popleft()
+
+
+def _memory_file(block: SharedBlock) -> tuple[int, weakref.finalize[..., SharedBlock]]:
+    """Return a new memory file, and what closes it when `block` is dropped.
+
+    A Ctrl-C in between leaves no descriptor open.
+    """
+    fds: list[int] = []
+    finalizers: list[weakref.finalize[..., SharedBlock]] = []
+    try:
+        if hasattr(os, "memfd_create"):
+            hold(fds, os.memfd_create, "plangym_like", os.MFD_CLOEXEC)
+        else:
+            fd, path = tempfile.mkstemp(prefix="plangym_like")
+            fds.append(fd)
+            os.unlink(path)
+        hold(finalizers, weakref.finalize, block, os.close, fds[0])
+    finally:
+        if fds and not finalizers:
+            os.close(fds[0])
+    return fds[0], finalizers[0]

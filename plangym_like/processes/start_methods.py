@@ -1,0 +1,184 @@
+"""How a worker comes into being.
+
+``"forkserver"``  forked from the fork server: fast, and safe whatever the user's process is doing
+``"spawn"``       a fresh interpreter: nothing is inherited, everything is imported anew
+``"fork"``        forked from the user's own process. It has all that is in memory there, and all
+                  that can go wrong with that: locks held by other threads stay locked for ever,
+                  and simulators, GPU contexts and BLAS threads may hang or crash. For those who
+                  know that none of it applies.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import io
+import logging
+import os
+import signal
+import socket
+import sys
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from plangym_like.errors import WorkerStartError
+from plangym_like.processes import fork_server, parent_death
+from plangym_like.processes.child_process import (
+    ChildProcess,
+    fill_standard_descriptors,
+    flush_outputs,
+    open_pidfd,
+)
+
+logger = logging.getLogger("plangym_like")
+
+_fork_server_works: bool | None = None
+
+
+class Launched(NamedTuple):
+    """A new worker: the data socket and the alive pipe that lead to it, and the process."""
+
+    connection: socket.socket
+    alive_write: io.FileIO
+    process: ChildProcess
+
+
+def get_ready(start_method: str, preload: Sequence[str] = ()) -> None:
+    """Do the part of `launch` that takes long, and that may be interrupted.
+
+    Raises
+    ------
+    ValueError
+        There is no such start method.
+    WorkerStartError
+        The platform cannot do it, or the fork server could not be started.
+    """
+    global _fork_server_works
+    if start_method not in START_METHODS:
+        raise ValueError(
+            f"start_method must be one of {', '.join(map(repr, START_METHODS))}, "
+            f"got {start_method!r}"
+        )
+    if sys.platform == "win32":
+        raise WorkerStartError("worker processes need unix sockets, which Windows lacks")
+    if start_method == "forkserver" and _fork_server_works is not False:
+        try:
+            supported = fork_server.fork_server_supported()
+            _fork_server_works = supported and fork_server.get_ready(preload)
+        except OSError as error:
+            raise _no_start(error) from error
+        if not _fork_server_works and sys.platform == "linux":
+            logger.warning(
+                "something that every Python process imports here starts threads, so workers "
+                'cannot be forked safely: each is spawned instead, as by start_method="spawn"'
+            )
+
+
+def launch(start_method: str, preload: Sequence[str] = ()) -> Launched:
+    """Start a worker; it waits for its first request on the data socket.
+
+    Raises
+    ------
+    WorkerStartError
+        The process could not be made.
+    """
+    try:
+        return _launch(START_METHODS[start_method], preload)
+    except OSError as error:
+        if error.errno is None:
+            raise  # a signal handler's, such as a TimeoutError
+        raise _no_start(error) from error
+
+
+def _no_start(error: OSError) -> WorkerStartError:
+    return WorkerStartError(
+        f"no worker could be started ({error}); a limit on processes, memory or open files may "
+        "have been reached: see `ulimit -a`"
+    )
+
+
+def _launch(start: _Start, preload: Sequence[str]) -> Launched:
+    fill_standard_descriptors()
+    with contextlib.ExitStack() as ours, contextlib.ExitStack() as theirs:
+        here, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+        ours.callback(here.close)
+        theirs.callback(there.close)
+        alive_read, alive_write = (
+            io.FileIO(descriptor, mode)
+            for descriptor, mode in zip(os.pipe(), ("rb", "wb"), strict=True)
+        )
+        ours.callback(alive_write.close)
+        theirs.callback(alive_read.close)
+        process = start(there.fileno(), alive_read.fileno(), ours, preload)
+        ours.pop_all()
+    return Launched(here, alive_write, process)
+
+
+_Start = Callable[[int, int, contextlib.ExitStack, Sequence[str]], ChildProcess]
+
+
+def _start_from_fork_server(
+    data_fd: int, alive_fd: int, ours: contextlib.ExitStack, preload: Sequence[str]
+) -> ChildProcess:
+    if not _fork_server_works:
+        return _start_anew(data_fd, alive_fd, ours, preload)
+    # The outputs go along because they may have been redirected since the fork server's birth.
+    outputs = [1, 2] if _is_open(1) and _is_open(2) else []
+    return fork_server.fork_worker([data_fd, alive_fd, *outputs], preload)
+
+
+def _start_anew(
+    data_fd: int, alive_fd: int, ours: contextlib.ExitStack, preload: Sequence[str]
+) -> ChildProcess:
+    pid = fork_server.start_python(
+        "plangym_like.processes.worker",
+        "run",
+        [data_fd, alive_fd],
+        worker_environ(),
+        dies_with_parent=parent_death.in_lasting_thread(),
+    )
+    return ChildProcess(pid, open_pidfd(pid))
+
+
+def _start_as_copy(
+    data_fd: int, alive_fd: int, ours: contextlib.ExitStack, preload: Sequence[str]
+) -> ChildProcess:
+    from plangym_like.processes import worker
+
+    flush_outputs()
+    dies_with_parent = parent_death.in_lasting_thread()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            if dies_with_parent:
+                parent_death.die_with_parent()
+            ours.close()
+            atexit._clear()
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+            worker.run(data_fd, alive_fd)
+        finally:
+            os._exit(1)
+    return ChildProcess(pid, open_pidfd(pid))
+
+
+START_METHODS: dict[str, _Start] = {
+    "forkserver": _start_from_fork_server,
+    "spawn": _start_anew,
+    "fork": _start_as_copy,
+}
+
+
+def worker_environ() -> dict[str, str]:
+    """Return the environment variables of a worker: this process's, and one thread a library.
+
+    Workers share the cores between them; where the user has set a number of threads, it stays.
+    """
+    return fork_server.ONE_THREAD | dict(os.environ)
+
+
+def _is_open(descriptor: int) -> bool:
+    try:
+        os.fstat(descriptor)
+    except OSError:
+        return False
+    return True

@@ -1,0 +1,204 @@
+"""The child's side: hosts one object and answers one request after the other."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import mmap
+import os
+import select
+import signal
+import socket
+import sys
+import time
+import traceback
+from typing import Any, NoReturn
+
+from plangym_like.processes import parent_death
+from plangym_like.processes.child_process import flush_outputs
+from plangym_like.processes.messages import (
+    ACCESS,
+    CLOSE,
+    EXCEPTION,
+    RESULT,
+    BlockingReader,
+    Message,
+    dumps,
+    frame,
+    loads,
+)
+from plangym_like.processes.remote_errors import pack_exception
+
+# Frames of `_answer` and what it calls here, which say nothing to the reader of a traceback.
+_OWN_FRAMES = 2
+# Address space that is kept free for telling that there is no more.
+_RESERVE_NBYTES = 4 << 20
+
+
+def run(data_fd: int, alive_fd: int) -> NoReturn:
+    """Serve the owner on the socket `data_fd` until told to close or until it is gone."""
+    status = 1
+    try:
+        status = _serve(data_fd, alive_fd)
+    except ConnectionError:
+        pass
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        _flush()
+        os._exit(status)
+
+
+# Short functions, for a reason: where no memory is left at all, CPython before 3.14 would for ever
+# try to leave a `with` or `finally` that is further down in its function than 256 instructions.
+
+
+def _serve(data_fd: int, alive_fd: int) -> int:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+    parent_death.tie_to(alive_fd)
+    os.set_inheritable(data_fd, False)
+    connection = socket.socket(fileno=data_fd)
+    connection.setblocking(True)
+    os.register_at_fork(after_in_child=lambda: _leave_to_parent(connection, alive_fd))
+    return Worker(connection).serve()
+
+
+def _flush() -> None:
+    with contextlib.suppress(BaseException):
+        flush_outputs()
+
+
+def _leave_to_parent(connection: socket.socket, alive_fd: int) -> None:
+    connection.close()
+    os.close(alive_fd)
+
+
+class Worker:
+    """The loop: read a request, do it, reply.
+
+    Request 0 constructs the hosted object. If that fails, the error is the only reply and the
+    worker ends.
+    """
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._connection = connection
+        self._reader = BlockingReader(connection)
+        self._hosted: Any = None
+        self._linger = 0.0
+        self._reserve = mmap.mmap(-1, _RESERVE_NBYTES)
+
+    def serve(self) -> int:
+        """Answer until CLOSE or the end of the connection, and return the exit status."""
+        first = self._reader.read()
+        if first is None or first.kind == CLOSE:
+            return 0
+        if not self._construct(first):
+            return 1
+        while True:
+            message = self._reader.read()
+            if message is None or message.kind == CLOSE:
+                break
+            self._answer(message)
+            del message  # or its payload would stay in memory until the next request
+            if self._linger:
+                self._look_out()
+        self._say_goodbye()
+        return 0
+
+    def _look_out(self) -> None:
+        """Stay awake for a while, so that the next request finds this worker on a core."""
+        poller = select.poll()
+        poller.register(self._connection, select.POLLIN)
+        until = time.perf_counter() + self._linger
+        while not poller.poll(0) and time.perf_counter() < until:
+            os.sched_yield()
+
+    def _construct(self, message: Message) -> bool:
+        try:
+            setup, constructor = loads(message.payload)
+            self._linger = setup.pop("linger")
+            _settle_in(**setup)
+            self._hosted = loads(constructor)()
+        except BaseException as error:
+            self._send(EXCEPTION, message.request, pack_exception(error, skip_frames=1))
+            return False
+        self._send(RESULT, message.request, dumps(None))
+        return True
+
+    def _answer(self, message: Message) -> None:
+        try:
+            payload = dumps(self._do(message))
+        except BaseException as error:
+            self._reserve.close()
+            told = pack_exception(error, skip_frames=_OWN_FRAMES)
+            self._send(EXCEPTION, message.request, told)
+        else:
+            self._send(RESULT, message.request, payload)
+        if self._reserve.closed:
+            self._set_aside()
+
+    def _set_aside(self) -> None:
+        with contextlib.suppress(OSError):
+            self._reserve = mmap.mmap(-1, _RESERVE_NBYTES)
+
+    def _do(self, message: Message) -> Any:
+        descriptors = message.descriptors
+        try:
+            content = loads(message.payload)
+            message = message._replace(payload=memoryview(b""))
+            if message.kind == ACCESS:
+                value = getattr(self._hosted, content)
+                return (True, None) if callable(value) else (False, value)
+            target, arguments, options = content
+            if isinstance(target, str):
+                return getattr(self._hosted, target)(*arguments, **options)
+        except BaseException:
+            _close_all(descriptors)
+            raise
+        if descriptors:
+            return target(self._hosted, *arguments, fds=descriptors)
+        return target(self._hosted, *arguments)
+
+    def _send(self, kind: int, request: int, payload: bytes) -> None:
+        for data in frame(kind, request, payload):
+            self._connection.sendall(data)
+
+    def _say_goodbye(self) -> None:
+        with contextlib.suppress(BaseException):
+            close = getattr(self._hosted, "close", None)
+            if callable(close):
+                close()
+        with contextlib.suppress(BaseException):
+            self._hosted = None
+            atexit._run_exitfuncs()
+
+
+def _settle_in(
+    *, path: list[str], directory: str | None, environ: dict[str, str], session_key: bytes
+) -> None:
+    """Make this process see the world as its owner did when it asked for it."""
+    sys.path[:] = path
+    if directory is not None:
+        with contextlib.suppress(OSError):
+            os.chdir(directory)
+    if dict(os.environ) != environ:
+        os.environ.clear()
+        os.environ.update(environ)
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(AttributeError, ValueError):
+            stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]
+    # Forked from one fork server, all workers would draw the same numbers.
+    numpy_random = sys.modules.get("numpy.random")
+    if numpy_random is not None:
+        numpy_random.seed()
+    from plangym_like.states import adopt_session_key
+
+    adopt_session_key(session_key)
+
+
+def _close_all(descriptors: list[int]) -> None:
+    for descriptor in descriptors:
+        with contextlib.suppress(OSError):
+            os.close(descriptor)

@@ -1,0 +1,510 @@
+"""Batches on a real Ray cluster of several nodes: the same results, whatever dies."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+import pytest
+from cluster_traps import Harms, Pause, differ_elsewhere, fail_elsewhere, hang, kill_actor
+from comparing import assert_same, content, reached, row
+from conftest import add_node
+from playground import CounterEnv, Diary, Letter, Trap, kill_itself, refuse
+from residents import run_script
+
+import plangym_like
+from plangym_like import RayEnv
+from plangym_like.errors import (
+    ClosedError,
+    InputError,
+    PoisonInputError,
+    RemoteTraceback,
+    StateMismatchError,
+    StepTimeoutError,
+)
+
+ray = pytest.importorskip("ray", reason="Ray is not installed")
+
+
+def make(name: Any, **kwargs: Any) -> Any:
+    """Make an environment all of whose batches are sent; it reserves nothing."""
+    options = {"n_workers": 2, "isolate": True, "resources": {"num_cpus": 0}, **kwargs}
+    env = plangym_like.make(name, ray=True, **options)
+    env.wait_ready(60)
+    return env
+
+
+def counters(trap: Any = None, **kwargs: Any) -> RayEnv:
+    options = {"n_workers": 2, "isolate": True, "resources": {"num_cpus": 0}, **kwargs}
+    env = RayEnv(CounterEnv, "counter", trap=trap, **options)
+    env.wait_ready(60)
+    return env
+
+
+@pytest.fixture(scope="module")
+def calm(cluster: Any) -> Iterator[RayEnv]:
+    """An environment on two nodes to which nothing happens."""
+    with counters() as env:
+        yield env
+
+
+@pytest.fixture(scope="module")
+def plain() -> CounterEnv:
+    return CounterEnv("counter")
+
+
+@pytest.fixture(scope="module")
+def breakout(cluster: Any) -> Iterator[RayEnv]:
+    """A game with large observations, on two nodes."""
+    with make("ALE/Breakout-v5") as env:
+        yield env
+
+
+def test_results_are_the_serial_ones(breakout: RayEnv) -> None:
+    serial = plangym_like.make("ALE/Breakout-v5")
+    states = reached(serial, 40, every=2)
+    rng = np.random.default_rng(1)
+    actions = rng.integers(0, serial.action_space.n, 40)
+    dt, seeds = rng.integers(1, 4, 40), rng.integers(0, 99, 40)
+    plans = rng.integers(0, serial.action_space.n, (40, 3))
+    calls: list[Any] = [
+        lambda env: env.step_batch(actions, states),
+        lambda env: env.step_batch(actions, states[3], dt, seeds=seeds),
+        lambda env: env.step_batch(actions, states, dt, return_state=False),
+        lambda env: env.step_batch(1, states[::-1]),
+        lambda env: env.step_batch(actions),
+        lambda env: env.step_batch([], states[:0]),
+        lambda env: env.rollout_batch(plans, states),
+        lambda env: env.rollout_batch(plans, states[7], 2, return_observations=True),
+        lambda env: env.step_batch(actions[:1], states[:1]),
+    ]
+    for one in (breakout, serial):
+        one.reset(seed=5)
+    for number, call in enumerate(calls):
+        assert_same(call(breakout), call(serial), f"call {number}")
+    assert breakout.stats.rows_sent >= 40 * 7
+    assert breakout.stats.actors == breakout.stats.nodes == 2
+    assert breakout.stats.seconds_stepping > breakout.stats.seconds_restoring > 0
+
+
+@pytest.mark.parametrize("kind", [Diary, Letter])
+def test_nests_objects_and_pickled_states(cluster: Any, kind: type) -> None:
+    serial = plangym_like.make(kind)
+    state = serial.reset(seed=1).state
+    serial.action_space.seed(0)
+    actions = [serial.action_space.sample() for _ in range(30)]
+    plans = [actions[k : k + 3] for k in range(20)]
+    with make(kind) as env:
+        once = env.step_batch(actions, state)
+        assert_same(once, serial.step_batch(actions, state))
+        assert_same(
+            env.step_batch(actions, once.states, seeds=range(30)),
+            serial.step_batch(actions, once.states, seeds=range(30)),
+        )
+        assert_same(
+            env.rollout_batch(plans, once.states[:20], return_observations=True),
+            serial.rollout_batch(plans, once.states[:20], return_observations=True),
+        )
+
+
+def test_promises(calm: RayEnv, plain: CounterEnv) -> None:
+    state = plain.reset(seed=2).state
+    first = calm.step_batch(range(64), state, blocking=False)
+    second = calm.step_batch(range(64, 128), state, blocking=False)
+    calm.step_batch(range(300), state, blocking=False)  # dropped
+    assert_same(second(), plain.step_batch(range(64, 128), state))
+    assert_same(first(), plain.step_batch(range(64), state))
+    assert first() is first()
+
+
+def test_promises_stay_good_after_a_timeout(cluster: Any, plain: CounterEnv) -> None:
+    state = plain.reset(seed=2).state
+    with counters(Pause(0.02), n_workers=1) as env:
+        promise = env.step_batch(range(40), state, blocking=False)
+        with pytest.raises(TimeoutError, match="a batch of 40 rows"):
+            promise(0.05)
+        assert_same(promise(), plain.step_batch(range(40), state))
+
+
+def test_ids_that_only_this_program_registers(cluster: Any) -> None:
+    import gymnasium
+
+    gymnasium.register("LetterOfMine-v0", Letter)
+    try:
+        with make("LetterOfMine-v0", n_workers=1) as env:
+            state = env.reset(seed=1).state
+            assert len(env.step_batch([env.sample_action()] * 3, state).rewards) == 3
+    finally:
+        del gymnasium.registry["LetterOfMine-v0"]
+
+
+def test_a_state_for_all_rows_is_sent_once(
+    calm: RayEnv, plain: CounterEnv, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for lane in calm.batch_env.lanes:
+        monkeypatch.setattr(lane, "near", False)
+    state = plain.reset(seed=2).state
+    before = calm.stats.bytes_sent
+    calm.step_batch(range(500), state)
+    actions_nbytes = 500 * 8
+    assert calm.stats.bytes_sent - before == actions_nbytes + state.nbytes
+
+
+def test_states_that_rows_share_are_sent_once(
+    breakout: RayEnv, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for lane in breakout.batch_env.lanes:
+        monkeypatch.setattr(lane, "near", False)
+    serial = plangym_like.make("ALE/Breakout-v5")
+    actions = np.arange(120) % serial.action_space.n
+    roots = reached(serial, 4, every=3)
+    for states in (np.tile(roots, (30, 1)), np.repeat(roots, 30, axis=0)):
+        before = breakout.stats.bytes_sent
+        assert_same(breakout.step_batch(actions, states), serial.step_batch(actions, states))
+        # Where neighbours share one, each chunk brings those that it needs.
+        assert breakout.stats.bytes_sent - before < 30 * roots[0].nbytes
+
+
+def test_actors_of_this_machine_get_nothing_over_the_network(
+    calm: RayEnv, plain: CounterEnv
+) -> None:
+    assert sorted(lane.near for lane in calm.batch_env.lanes) == [False, True]
+    before = calm.stats.bytes_sent
+    calm.step_batch(range(4000), [plain.reset(seed=2).state] * 4000)
+    sent = calm.stats.bytes_sent - before
+    assert 0 < sent < 4000 * (plain.state_nbytes + 8)
+
+
+def test_an_actor_of_this_machine_alone_is_called_past_ray(
+    cluster: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    serial = plangym_like.make(Diary)
+    state = serial.reset(seed=1).state
+    serial.action_space.seed(0)
+    actions = [serial.action_space.sample() for _ in range(300)]
+    expected = serial.step_batch(actions, state)
+    with make(Diary, n_workers=1) as env:
+        (lane,) = env.batch_env.lanes
+        until = time.monotonic() + 100
+        while lane._line._spare.alive and time.monotonic() < until:
+            env.step_batch(actions[:2], state)
+        with monkeypatch.context() as patch:
+            patch.setattr(lane, "_actor", None)
+            assert_same(env.step_batch(actions[:9], state), serial.step_batch(actions[:9], state))
+            # So many actions, which are objects here, are more than the line takes.
+            with pytest.raises(AttributeError, match="run"):
+                env.step_batch(actions, state)
+        assert_same(env.step_batch(actions, state), expected)
+
+
+def test_exceptions_arrive_as_what_they_were(cluster: Any, plain: CounterEnv) -> None:
+    state = plain.reset(seed=0).state
+    with counters(Trap(refuse, [77, 150, 190])) as env:
+        with pytest.raises(ArithmeticError, match="action 77 is refused") as caught:
+            env.step_batch(range(200), state)
+        assert isinstance(caught.value.__cause__, RemoteTraceback)
+        assert "in row 77 of a batch of 200" in caught.value.__notes__[0]
+        assert_same(env.step_batch(range(70), state), plain.step_batch(range(70), state))
+        assert env.stats.actors_lost == env.stats.deaths == 0
+
+
+def test_masked_rows(cluster: Any, plain: CounterEnv) -> None:
+    state = plain.reset(seed=0).state
+    bad = {0: ArithmeticError, 33: StepTimeoutError, 61: PoisonInputError, 90: ArithmeticError}
+    with counters(Harms(), n_workers=1, step_timeout=0.5) as env:
+        result = env.step_batch(range(100), state, on_error="mask")
+        assert np.flatnonzero(result.infos.failed).tolist() == [*bad]
+        for index, error in result.infos.errors.items():
+            assert isinstance(error, bad[index])
+        assert result.infos.errors[33].indices == (33,)
+        assert result.infos.errors[61].index == 61
+        assert result.infos.errors[90].__notes__ == ["(in row 90 of a batch of 100)"]
+        expected = plain.step_batch(range(100), state)
+        for index in np.flatnonzero(~result.infos.failed):
+            assert_same(row(result, index), row(expected, index))
+
+
+def test_a_row_that_kills_is_named(cluster: Any, plain: CounterEnv) -> None:
+    state = plain.reset(seed=0).state
+    with counters(Trap(kill_itself, [61]), n_workers=1) as env:
+        with pytest.raises(PoisonInputError) as caught:
+            env.step_batch(range(80), state)
+        assert (caught.value.index, caught.value.exitcode) == (61, -signal.SIGKILL)
+        assert str(caught.value).startswith("row 61 killed")
+        assert_same(env.step_batch(range(60), state), plain.step_batch(range(60), state))
+        assert env.stats.actors_lost == 0
+
+
+def test_a_worker_killed_in_an_actor(
+    cluster: Any, plain: CounterEnv, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    state = plain.reset(seed=0).state
+    with counters(Trap(kill_itself, [5, 70, 71], tmp_path)) as env:
+        assert_same(env.step_batch(range(90), state), plain.step_batch(range(90), state))
+        assert env.stats.deaths == 3
+        assert env.stats.actors_lost == 0
+    assert "died and were replaced" in caplog.text
+
+
+def test_a_row_that_hangs_is_named(cluster: Any, plain: CounterEnv) -> None:
+    state = plain.reset(seed=0).state
+    with counters(Trap(partial(hang, 600), [33]), n_workers=1, step_timeout=0.3) as env:
+        with pytest.raises(StepTimeoutError, match="row 33 took") as caught:
+            env.step_batch(range(50), state)
+        assert caught.value.indices == (33,)
+        assert env.stats.timeouts == 2
+
+
+def test_a_row_that_kills_actors_is_named(cluster: Any, plain: CounterEnv) -> None:
+    state = plain.reset(seed=0).state
+    with counters(Trap(kill_actor, [2]), n_workers=1) as env:
+        with pytest.raises(PoisonInputError, match="3 fresh actors") as caught:
+            env.step_batch([1, 2], state)
+        assert caught.value.index == 1
+        assert env.stats.actors_lost >= 3
+        actions = [0, 1, 3, 4]
+        assert_same(env.step_batch(actions, state), plain.step_batch(actions, state))
+
+
+def test_killed_actors_are_replaced(
+    cluster: Any, plain: CounterEnv, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    state = plain.reset(seed=0).state
+    with counters(Trap(kill_actor, [10, 90], tmp_path)) as env:
+        assert_same(env.step_batch(range(100), state), plain.step_batch(range(100), state))
+        assert env.stats.actors_lost == 2
+        assert env.stats.nodes_lost == 0
+        assert env.stats.rows_retried > 0
+        env.wait_ready(60)
+        assert env.stats.actors == 2
+    assert "its rows run elsewhere" in caplog.text
+
+
+def test_nodes_go_and_come_within_20000_transitions(cluster: Any) -> None:
+    """One of three nodes is lost in the middle of a batch, and later another one joins."""
+    batches, count = 40, 500
+    game = "CartPole-v1"
+    serial = plangym_like.make(game)
+    states = np.repeat(serial.reset(seed=0).state[None], count, axis=0)
+    rng = np.random.default_rng(0)
+    leaving = add_node(cluster)
+    with make(game, n_workers=None) as env:
+        assert env.stats.nodes == env.stats.actors == 3
+        for number in range(batches):
+            actions, dt = rng.integers(0, 2, count), rng.integers(1, 4, count)
+            if number == batches // 3:
+                promise = env.step_batch(actions, states, dt, blocking=False)
+                cluster.remove_node(leaving, allow_graceful=False)
+                result = promise()
+            elif number == batches // 2:
+                joining = add_node(cluster)
+                env.wait_ready(60)
+                result = env.step_batch(actions, states, dt)
+            else:
+                result = env.step_batch(actions, states, dt)
+            expected = serial.step_batch(actions, states, dt)
+            assert content(tuple(result)) == content(tuple(expected)), f"batch {number}"
+            states = result.states
+        stats = env.stats
+        assert (stats.rows, stats.rows_sent) == (
+            batches * count,
+            batches * count + stats.rows_retried,
+        )
+        assert (stats.nodes_lost, stats.nodes_joined, stats.actors_lost) == (1, 1, 1)
+        assert joining.node_id in {lane.place.node for lane in env.batch_env.lanes}
+    cluster.remove_node(joining)
+
+
+def test_places_are_where_their_resources_are(cluster: Any) -> None:
+    node = add_node(cluster, resources={"simulator": 2})
+    try:
+        with counters(n_workers=None, resources={"num_cpus": 0, "simulator": 1}) as env:
+            assert [lane.place.node for lane in env.batch_env.lanes] == [node.node_id]
+            assert env.step_batch(range(9), env.reset(seed=0).state).rewards.shape == (9,)
+    finally:
+        cluster.remove_node(node)
+
+
+def test_placement_groups(cluster: Any, plain: CounterEnv) -> None:
+    from ray.util.placement_group import placement_group, remove_placement_group
+
+    group = placement_group([{"CPU": 1}, {"CPU": 1}], strategy="SPREAD")
+    try:
+        with counters(n_workers=None, placement=group, resources=None) as env:
+            assert env.stats.actors == 2
+            state = plain.reset(seed=0).state
+            assert_same(env.step_batch(range(50), state), plain.step_batch(range(50), state))
+    finally:
+        remove_placement_group(group)
+
+
+def test_what_is_cheap_stays_here(
+    cluster: Any, plain: CounterEnv, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # 3 rows take 0.03 s, ten times that on a busy machine; 60 rows take longer anyway.
+    monkeypatch.setattr("plangym_like.execution.costs._LONG_SECONDS", 0.4)
+    state = plain.reset(seed=0).state
+    with counters(Pause(0.01), isolate=False, n_workers=1) as env:
+        assert_same(env.step_batch(range(3), state), plain.step_batch(range(3), state))
+        assert env.stats.rows_sent == 0
+        # One row is stepped here to know what they cost.
+        assert_same(env.step_batch(range(60), state), plain.step_batch(range(60), state))
+        assert env.stats.rows_sent == 59
+
+
+def test_errors_of_constructors_arrive(cluster: Any) -> None:
+    with pytest.raises(ArithmeticError, match="not on this machine"):
+        RayEnv(
+            partial(fail_elsewhere, os.getpid()),
+            "counter",
+            n_workers=1,
+            isolate=True,
+            resources={"num_cpus": 0},
+        ).wait_ready(60)
+
+
+def test_another_environment_on_an_actor_is_refused(cluster: Any) -> None:
+    with pytest.raises(StateMismatchError, match="another machine"):
+        RayEnv(
+            partial(differ_elsewhere, os.getpid()),
+            "counter",
+            n_workers=1,
+            isolate=True,
+            resources={"num_cpus": 0},
+        ).wait_ready(60)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"n_workers": 0}, {"cores_per_actor": 1.5}, {"placement": "near"}, {"resources": 3}],
+    ids=str,
+)
+def test_options_that_cannot_be_meant(wrong: dict[str, Any]) -> None:
+    with pytest.raises(InputError, match=next(iter(wrong))):
+        RayEnv(CounterEnv, "counter", **wrong)
+
+
+def test_interrupts_leave_a_usable_environment(cluster: Any, plain: CounterEnv) -> None:
+    state = plain.reset(seed=0).state
+    with counters(Pause(0.01)) as env:
+        timer = threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT))
+        timer.start()
+        begun = time.monotonic()
+        with pytest.raises(KeyboardInterrupt):
+            env.step_batch(range(2000), state)
+        assert time.monotonic() - begun < 5.0
+        timer.join()
+        assert_same(env.step_batch(range(20), state), plain.step_batch(range(20), state))
+
+
+def test_close_is_bounded_and_final(cluster: Any, plain: CounterEnv) -> None:
+    state = plain.reset(seed=0).state
+    env = counters(Pause(0.2))
+    kept = env.step_batch(range(2), state)
+    pids = [lane.pid for lane in env.batch_env.lanes]
+    workers = [child.pid for pid in pids for child in psutil.Process(pid).children(recursive=True)]
+    promise = env.step_batch(range(100), state, blocking=False)
+    begun = time.monotonic()
+    env.close()
+    env.close()
+    assert time.monotonic() - begun < 9
+    with pytest.raises(ClosedError):
+        promise()
+    with pytest.raises(ClosedError):
+        env.step_batch(range(2), state)
+    assert_same(kept, plain.step_batch(range(2), state))
+    until = time.monotonic() + 100
+    while any(map(psutil.pid_exists, pids + workers)) and time.monotonic() < until:
+        time.sleep(0.05)
+    assert not any(map(psutil.pid_exists, pids + workers))
+    assert len([node for node in ray.nodes() if node["Alive"]]) == 2
+
+
+def test_clones_and_names(calm: RayEnv) -> None:
+    with calm.clone(n_workers=1) as other:
+        assert_same(other.get_state(), calm.get_state())
+        assert repr(other) == "RayEnv('counter', n_workers=1)"
+    with pytest.raises(AttributeError, match="no_such_thing"):
+        calm.no_such_thing  # noqa: B018
+
+
+JOINING = """
+import plangym_like
+env = plangym_like.make("CartPole-v1", ray=True, n_workers=1, isolate=True)
+state, _, _ = env.reset(seed=0)
+assert env.step_batch([0, 1, 1], state).rewards.tolist() == [1, 1, 1]
+env.close()
+import ray
+assert not ray.is_initialized()
+"""
+
+
+def test_a_cluster_is_joined_and_left_running(
+    cluster: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RAY_ADDRESS", cluster.address)
+    done = run_script(JOINING)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    assert len([node for node in ray.nodes() if node["Alive"]]) == 2
+
+
+STARTING = """
+import psutil
+import numpy as np
+import plangym_like
+
+class Mine(plangym_like.ClassicControlEnv):
+    pass
+
+options = {"n_workers": 2, "isolate": True, "audit": "off", "object_store_memory": 10**8}
+env = plangym_like.RayEnv(Mine, "CartPole-v1", **options)
+state, _, _ = env.reset(seed=0)
+actions = np.arange(300) % 2
+same = plangym_like.make("CartPole-v1").step_batch(actions, state)
+assert np.array_equal(env.step_batch(actions, state).states, same.states)
+assert env.stats.rows_sent == 300
+env.close()
+import time
+until = time.monotonic() + 100
+while psutil.Process().children(recursive=True) and time.monotonic() < until:
+    time.sleep(0.1)
+left = [child.cmdline() for child in psutil.Process().children(recursive=True)]
+assert [line for line in left if "fork_server_main" not in " ".join(line)] == [], left
+"""
+
+
+def test_an_unguarded_script_starts_its_own_ray_in_silence(tmp_path: Path) -> None:
+    for name in ("RAY_ADDRESS",):
+        assert name not in os.environ
+    done = run_script(STARTING, path=tmp_path / "script.py")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+MISSING = """
+import sys
+sys.modules["ray"] = None
+import plangym_like
+plangym_like.RayEnv
+try:
+    plangym_like.make("CartPole-v1", ray=True)
+except ImportError as error:
+    print(type(error).__name__, error)
+"""
+
+
+def test_without_ray_the_error_says_how_to_install_it() -> None:
+    told = subprocess.run(
+        [sys.executable, "-c", MISSING], capture_output=True, text=True, check=True
+    ).stdout
+    assert told.startswith("MissingExtraError")
+    assert "pip install 'plangym_like[ray]'" in told

@@ -1,0 +1,419 @@
+"""A `BatchEnv` made by hand of processes, as its users make it."""
+
+from __future__ import annotations
+
+import gc
+import os
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from comparing import assert_same
+from gymnasium import spaces
+from playground import CounterEnv, CounterSimulator, Meeting, Trap, refuse, sending
+from residents import descriptors, wait_until_gone, workers
+
+import plangym_like as pl
+from plangym_like.errors import (
+    ActionError,
+    BatchLengthError,
+    ClosedError,
+    StateFormatError,
+    StateMismatchError,
+    StepCountError,
+)
+from plangym_like.execution.batch_env import BatchEnv
+from plangym_like.plan_env import PlanEnv
+from plangym_like.processes.external_process import ExternalProcess
+
+ACTIONS = np.arange(100)
+
+
+def processes(count: int, constructor: Callable[[], Any]) -> list[ExternalProcess]:
+    return [ExternalProcess(constructor) for _ in range(count)]
+
+
+@pytest.fixture(scope="module")
+def serial() -> Iterator[CounterEnv]:
+    with CounterEnv("toy") as env:
+        env.reset(seed=5)
+        yield env
+
+
+@pytest.fixture(scope="module")
+def batch_env() -> Iterator[BatchEnv]:
+    with BatchEnv(processes(3, lambda: CounterEnv("toy")), False) as env:
+        yield env
+
+
+def test_it_is_a_sequence_of_its_processes() -> None:
+    envs = processes(3, lambda: pl.make("CartPole-v1"))
+    with BatchEnv(envs, False) as env:
+        assert len(env) == 3
+        assert [env[0], env[1], env[2], env[-1]] == [*envs, envs[-1]]
+        assert list(env) == envs
+        with pytest.raises(IndexError):
+            env[3]
+        assert env.observation_space == env[1].observation_space
+        assert env.action_space == spaces.Discrete(2)
+
+
+@pytest.mark.parametrize("name", ["CartPole-v1", "FrozenLake-v1"])
+def test_registered_environments_in_processes(name: str) -> None:
+    with pl.make(name) as one, BatchEnv(processes(2, lambda: pl.make(name)), True) as env:
+        state = one.reset(seed=1).state
+        rng = np.random.default_rng(0)
+        states = np.repeat(state[None], 40, axis=0)
+        for _ in range(3):
+            actions = rng.integers(0, one.action_space.n, 40)
+            seeds = rng.integers(0, 1000, 40)
+            ours = env.make_transitions(actions, states, 1, seeds=seeds)
+            assert_same(ours, one.step_batch(actions, states, seeds=seeds))
+            states = ours.states
+
+
+def test_an_atari_game_in_processes() -> None:
+    pytest.importorskip("ale_py")
+
+    def construct() -> PlanEnv:
+        return pl.make("ALE/MsPacman-v5", obs_type="ram", frameskip=1)
+
+    with construct() as one, BatchEnv(processes(2, construct)) as env:
+        state = one.reset(seed=1).state
+        actions = np.arange(48) % 9
+        ours = env.make_transitions(actions, state, 2)
+        assert_same(ours, one.step_batch(actions, state, 2))
+        ours = env.make_transitions(actions[::-1], ours.states)
+        assert_same(ours.rewards.shape, (48,))
+        with pytest.raises(StateMismatchError):
+            env.make_transitions([0], pl.make("CartPole-v1").reset().state[None])
+
+
+# Calls
+
+
+def test_the_positional_call(batch_env: BatchEnv, serial: CounterEnv) -> None:
+    state = serial.get_state()
+    transition = batch_env.make_transitions(ACTIONS, state, 2, True)
+    assert isinstance(transition, pl.BatchTransition)
+    assert_same(transition, serial.step_batch(ACTIONS, state, 2, True))
+    step = batch_env.make_transitions(ACTIONS, state, 2, False)
+    assert isinstance(step, pl.BatchStep)
+    assert_same(step, serial.step_batch(ACTIONS, state, 2, False))
+
+
+def test_states_may_be_a_list_of_rows(batch_env: BatchEnv, serial: CounterEnv) -> None:
+    states = list(serial.step_batch(ACTIONS, serial.get_state()).states)
+    ours = batch_env.make_transitions(list(ACTIONS), states)
+    assert_same(ours, serial.step_batch(ACTIONS, np.stack(states)))
+
+
+def test_synced_states_are_what_batches_branch_from(
+    batch_env: BatchEnv, serial: CounterEnv
+) -> None:
+    first, second = serial.step_batch([1, 2], serial.get_state()).states
+    for state in (first, second):
+        batch_env.sync_states(state, True)
+        ours = batch_env.make_transitions(ACTIONS)
+        assert isinstance(ours, pl.BatchStep)
+        assert_same(ours, serial.step_batch(ACTIONS, state, return_state=False))
+    given = first.copy()
+    batch_env.sync_states(given)
+    given[:] = 0
+    ours = batch_env.make_transitions(ACTIONS, None, 1, True)
+    assert_same(ours, serial.step_batch(ACTIONS, first))
+    with pytest.raises(StateFormatError):
+        batch_env.sync_states(given)
+
+
+def test_without_any_state_the_first_environments_own_counts() -> None:
+    with CounterEnv("toy") as one, BatchEnv(processes(2, lambda: CounterEnv("toy"))) as env:
+        ours = env.make_transitions(ACTIONS, return_state=True)
+        assert_same(ours, one.step_batch(ACTIONS, one.get_state()))
+
+
+def test_reset(batch_env: BatchEnv, serial: CounterEnv) -> None:
+    batch_env.sync_states(serial.step(3, return_state=True).state)
+    states, obs, infos = batch_env.reset()
+    assert states.shape == (3, batch_env.layout.format.state_nbytes)
+    assert (obs.shape, obs.dtype) == ((3, 4, 2), np.uint8)
+    assert infos == [{}, {}, {}]
+    assert_same(batch_env[1].get_state(), states[1])
+    ours = batch_env.make_transitions(ACTIONS, return_state=True)
+    assert_same(ours, serial.step_batch(ACTIONS, states[0]))
+
+
+@pytest.mark.parametrize("indices", [[1], [2, 0], np.array([0, 1]), [-1], []])
+def test_reset_of_some(batch_env: BatchEnv, indices: Any) -> None:
+    for process in batch_env:
+        process.reset()
+        process.step(3)
+    before = [process.get_state() for process in batch_env]
+    states, obs, infos = batch_env.reset(indices)
+    assert len(states) == len(obs) == len(infos) == len(indices)
+    chosen = {range(3)[index] for index in indices}
+    for index, process in enumerate(batch_env):
+        changed = bool((process.get_state() != before[index]).any())
+        assert changed == (index in chosen)
+
+
+def test_reset_without_states(batch_env: BatchEnv) -> None:
+    obs, infos = batch_env.reset([0], return_states=False)
+    assert obs.shape == (1, 4, 2)
+    assert infos == [{}]
+
+
+def test_batches_leave_the_processes_own_states_alone(batch_env: BatchEnv) -> None:
+    states, _, _ = batch_env.reset()
+    batch_env[1].step(7)
+    own = batch_env[1].get_state()
+    batch_env.make_transitions(ACTIONS, states[0])
+    assert_same(batch_env[1].get_state(), own)
+    assert_same(batch_env[0].get_state(), states[0])
+
+
+@pytest.mark.parametrize(
+    ("error", "arguments"),
+    [
+        (BatchLengthError, lambda s: ([1, 2, 3], np.stack([s, s]))),
+        (BatchLengthError, lambda s: ([1, 2, 3], s, [1, 2])),
+        (ActionError, lambda s: ([1, 4096], s)),
+        (ActionError, lambda s: ([1.5], s)),
+        (StepCountError, lambda s: ([1], s, 0)),
+        (StepCountError, lambda s: ([1], s, 1.5)),
+        (StateFormatError, lambda s: ([1], s[:-1])),
+        (StateFormatError, lambda s: ([1, 2], [s, None])),
+    ],
+)
+def test_bad_input_is_refused_before_anything_is_sent(
+    batch_env: BatchEnv, serial: CounterEnv, error: Any, arguments: Any
+) -> None:
+    batches, sent = batch_env.stats.batches, batch_env.stats.rows_sent
+    with pytest.raises(error) as ours:
+        batch_env.make_transitions(*arguments(serial.get_state()))
+    with pytest.raises(error) as theirs:
+        serial.step_batch(*arguments(serial.get_state()))
+    assert str(ours.value) == str(theirs.value)
+    assert (batch_env.stats.batches, batch_env.stats.rows_sent) == (batches, sent)
+
+
+def test_the_empty_batch(batch_env: BatchEnv, serial: CounterEnv) -> None:
+    ours = batch_env.make_transitions([], [])
+    assert_same(ours, serial.step_batch([], []))
+    assert ours.states.shape == (0, serial.state_nbytes)
+    assert ours.obs.shape == (0, 4, 2)
+
+
+# What fits together
+
+
+class Wide(CounterSimulator):
+    """Observes more."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.observation_space = spaces.Box(0, 255, (4, 3), np.uint8)
+
+
+class Chatty(CounterSimulator):
+    """Has another info column."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.columns = {**self.columns, "more": ((), np.dtype(np.int64))}
+
+
+class WideEnv(PlanEnv):
+    simulator_class = Wide
+
+
+class ChattyEnv(PlanEnv):
+    simulator_class = Chatty
+
+
+@pytest.mark.parametrize(
+    ("other", "what"),
+    [
+        (lambda: WideEnv("toy"), "observation space"),
+        (lambda: CounterEnv("toy", num_actions=7), "action space"),
+        (lambda: CounterEnv("another"), "meaning of states"),
+        (lambda: ChattyEnv("toy"), "set of info columns"),
+        (lambda: pl.make("CartPole-v1"), "observation space"),
+    ],
+)
+def test_environments_that_do_not_fit_together(other: Any, what: str) -> None:
+    one = ExternalProcess(lambda: CounterEnv("toy"))
+    with one, ExternalProcess(other) as two:
+        with pytest.raises(ValueError, match=f"the {what} of env 0 is .* and that of env 1 is"):
+            BatchEnv([one, two], False)
+        assert one.is_alive()
+        assert two.is_alive()
+        with BatchEnv([one], False) as env:
+            assert len(env) == 1
+
+
+def test_no_environments() -> None:
+    with pytest.raises(ValueError, match="at least one"):
+        BatchEnv([], False)
+
+
+@pytest.mark.parametrize("env_class", ["CounterEnv('x')", "WideEnv('toy')", "ChattyEnv('toy')"])
+def test_a_constructor_that_returns_something_else_the_second_time(
+    env_class: str, tmp_path: Any, serial: CounterEnv
+) -> None:
+    first = Trap(lambda action: None, [0], tmp_path)
+    first._owner = 0
+    classes = {"CounterEnv": CounterEnv, "WideEnv": WideEnv, "ChattyEnv": ChattyEnv}
+
+    def construct() -> PlanEnv:
+        return CounterEnv("toy") if first.goes_off(0) else eval(env_class, classes)
+
+    with BatchEnv(processes(1, construct)) as env:
+        assert_same(
+            env.make_transitions(ACTIONS, serial.get_state()),
+            serial.step_batch(ACTIONS, serial.get_state()),
+        )
+        os.kill(env[0].pid, signal.SIGKILL)
+        assert wait_until_gone(env[0].pid, 100)
+        with pytest.raises(StateMismatchError, match="constructor gave another"):
+            env.make_transitions(ACTIONS, serial.get_state())
+
+
+# Promises
+
+
+def test_several_promises_at_once(batch_env: BatchEnv, serial: CounterEnv) -> None:
+    state = serial.get_state()
+    counts = [1, 100, 0, 7, 64, 2]
+    promises = [
+        batch_env.make_transitions(np.arange(count), state, blocking=False) for count in counts
+    ]
+    for count, promise in reversed(list(zip(counts, promises, strict=True))):
+        expected = serial.step_batch(np.arange(count), state)
+        assert_same(promise(), expected)
+        assert promise() is promise()
+
+
+def test_promises_among_other_batches(batch_env: BatchEnv, serial: CounterEnv) -> None:
+    state = serial.get_state()
+    promise = batch_env.make_transitions(ACTIONS, state, 3, blocking=False)
+    states, _, _ = batch_env.reset()
+    ours = batch_env.make_transitions(ACTIONS[::-1], states[0])
+    assert_same(ours, serial.step_batch(ACTIONS[::-1], states[0]))
+    assert_same(promise(), serial.step_batch(ACTIONS, state, 3))
+
+
+def test_dropped_promises(batch_env: BatchEnv, serial: CounterEnv) -> None:
+    state = serial.get_state()
+    expected = serial.step_batch(ACTIONS, state)
+    for index in range(10):
+        batch_env.make_transitions(ACTIONS, state, index + 1, blocking=False)
+    assert_same(batch_env.make_transitions(ACTIONS, state), expected)
+
+
+def test_a_promises_inputs_are_taken_when_it_is_made(
+    batch_env: BatchEnv, serial: CounterEnv
+) -> None:
+    states = serial.step_batch(ACTIONS, serial.get_state()).states
+    actions, seeds, dt = ACTIONS.copy(), ACTIONS.copy(), ACTIONS + 1
+    expected = serial.step_batch(actions, states, dt, seeds=seeds)
+    promise = batch_env.make_transitions(actions, states, dt, seeds=seeds, blocking=False)
+    for array in (actions, seeds, dt, states):
+        array[:] = 1
+    assert_same(promise(), expected)
+
+
+@pytest.mark.parametrize("retried_by", ["a worker", "the caller"])
+def test_rows_that_are_stepped_late_are_those_of_the_promise(
+    serial: CounterEnv, tmp_path: Path, retried_by: str
+) -> None:
+    meeting = Meeting(tmp_path)
+    trap = Trap(meeting, [0], tmp_path)
+
+    def construct() -> CounterEnv:
+        return CounterEnv("toy", trap=trap)
+
+    states = serial.step_batch(ACTIONS, serial.get_state()).states
+    actions, seeds, dt = ACTIONS.copy(), ACTIONS.copy(), ACTIONS + 1
+    expected = serial.step_batch(actions, states, dt, seeds=seeds)
+    caller = CounterEnv("toy") if retried_by == "the caller" else None
+    with BatchEnv(processes(1, construct), caller=caller) as env:
+        sending(env)
+        promise = env.make_transitions(actions, states, dt, seeds=seeds, blocking=False)
+        pid, _ = meeting.next_report()
+        for array in (actions, seeds, dt, states):
+            array[:] = 1
+        os.kill(pid, signal.SIGKILL)
+        assert_same(promise(), expected)
+        assert env.stats.deaths == 1
+    meeting.close()
+
+
+def test_a_failure_belongs_to_its_own_promise(serial: CounterEnv) -> None:
+    def construct() -> CounterEnv:
+        return CounterEnv("toy", trap=trap)
+
+    trap = Trap(refuse, [57])
+    with BatchEnv(processes(2, construct)) as env:
+        state = serial.get_state()
+        failing = env.make_transitions(ACTIONS, state, blocking=False)
+        expected = serial.step_batch(ACTIONS[:50], state)
+        assert_same(env.make_transitions(ACTIONS[:50], state), expected)
+        promise = env.make_transitions(ACTIONS[:50], state, blocking=False)
+        for _ in range(2):
+            with pytest.raises(ArithmeticError, match="57"):
+                failing()
+        assert_same(promise(), expected)
+
+
+def test_what_was_delivered_outlives_the_end(serial: CounterEnv) -> None:
+    env = BatchEnv(processes(2, lambda: CounterEnv("toy")))
+    state = serial.get_state()
+    expected = serial.step_batch(ACTIONS, state)
+    delivered = env.make_transitions(ACTIONS, state, blocking=False)
+    result = delivered()
+    owed = env.make_transitions(ACTIONS, state, blocking=False)
+    env.close()
+    env.close()
+    assert_same(result, expected)
+    assert delivered() is result
+    with pytest.raises(ClosedError):
+        owed()
+    for use in (lambda: env.make_transitions(ACTIONS, state), env.reset):
+        with pytest.raises(ClosedError, match="closed"):
+            use()
+
+
+# Beside a caller, and nothing left
+
+
+def test_an_environment_here_may_help() -> None:
+    with CounterEnv("toy") as one, CounterEnv("toy", audit="off") as caller:
+        state = one.reset(seed=3).state
+        lanes = processes(2, lambda: CounterEnv("toy"))
+        with BatchEnv(lanes, caller=caller, layout=caller.layout) as env:
+            sending(env)
+            for _ in range(5):
+                ours = env.make_transitions(ACTIONS, state)
+                assert_same(ours, one.step_batch(ACTIONS, state))
+            assert 0 < env.stats.rows_sent < 500
+
+
+def test_nothing_is_left_after_the_end(serial: CounterEnv) -> None:
+    with BatchEnv(processes(1, lambda: CounterEnv("toy"))):
+        pass
+    gc.collect()
+    before = descriptors(), len(workers())
+    for index in range(10):
+        env = BatchEnv(processes(2, lambda: CounterEnv("toy")))
+        result = env.make_transitions(ACTIONS, serial.get_state(), blocking=False)
+        if index % 2:
+            result()
+        if index % 3:
+            env.close()
+        del env, result
+    gc.collect()
+    assert (descriptors(), len(workers())) == before

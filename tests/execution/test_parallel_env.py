@@ -1,0 +1,301 @@
+"""`ParallelEnv`: a `PlanEnv` in every respect, whatever its lanes are made of."""
+
+from __future__ import annotations
+
+import pickle
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+import pytest
+from comparing import assert_same, content, sampler
+from playground import CounterEnv, Letter, Pair, Parcel, refuse, sending
+from small_envs import Nested
+
+import plangym_like as pl
+from plangym_like.errors import ClosedError, InputError
+from plangym_like.execution.parallel_env import ParallelEnv
+
+ACTIONS = np.arange(100)
+
+
+@pytest.fixture(scope="module")
+def serial() -> Iterator[CounterEnv]:
+    with CounterEnv("toy") as env:
+        env.reset(seed=5)
+        yield env
+
+
+@pytest.fixture(scope="module")
+def parallel() -> Iterator[ParallelEnv]:
+    with ParallelEnv(CounterEnv, "toy", n_workers=3) as env:
+        yield sending(env)
+
+
+# The same results, whatever observations and actions are made of
+
+
+@pytest.mark.parametrize("kwargs", [{"n_workers": 3}, {"n_workers": 2, "isolate": True}])
+@pytest.mark.parametrize("env_class", [Nested, Pair, Letter, Parcel])
+def test_spaces_of_all_kinds(env_class: Any, kwargs: Any) -> None:
+    with pl.make(env_class) as one, pl.make(env_class, **kwargs) as env:
+        sending(env)
+        state = one.reset(seed=3).state
+        space = sampler(one, 0)
+        actions = [space.sample() for _ in range(60)]
+        first = one.step_batch(actions, state)
+        assert_same(env.step_batch(actions, state), first)
+        options = {"dt": np.arange(60) % 3 + 1, "seeds": np.arange(60)}
+        ours = env.step_batch(actions, first.states, **options, blocking=False)()
+        assert_same(ours, one.step_batch(actions, first.states, **options))
+        paths = [actions[index : index + 5] for index in range(40)]
+        for observations in (True, False):
+            ours = env.rollout_batch(paths, state, return_observations=observations)
+            assert_same(ours, one.rollout_batch(paths, state, return_observations=observations))
+        assert env.stats.rows_sent > 0
+
+
+@pytest.mark.parametrize("start_method", ["forkserver", "spawn", "fork"])
+def test_start_methods(serial: CounterEnv, start_method: str) -> None:
+    offset = 3
+
+    def construct(name: str, **kwargs: Any) -> CounterEnv:
+        return CounterEnv(name, num_actions=4093 + offset, **kwargs)
+
+    arguments = {"n_workers": 2, "isolate": True, "start_method": start_method}
+    with ParallelEnv(construct, "toy", **arguments) as env:
+        ours = env.step_batch(ACTIONS, serial.get_state())
+        assert_same(ours, serial.step_batch(ACTIONS, serial.get_state()))
+
+
+def test_cheap_batches_stay_here(serial: CounterEnv) -> None:
+    with ParallelEnv(CounterEnv, "toy", n_workers=2) as env:
+        for count in (1, 1, 2, 4, 2, 8):
+            actions = np.arange(count)
+            ours = env.step_batch(actions, serial.get_state())
+            assert_same(ours, serial.step_batch(actions, serial.get_state()))
+        assert env.stats.rows_sent == 0
+        assert (env.stats.batches, env.stats.rows) == (6, 18)
+
+
+# The env that stands here
+
+
+def test_single_steps_are_those_of_a_plan_env(serial: CounterEnv) -> None:
+    with ParallelEnv(CounterEnv, "toy", n_workers=2) as env:
+        assert_same(env.reset(seed=8), serial.reset(seed=8))
+        for action in range(30):
+            assert_same(env.step(action), serial.step(action))
+            assert_same(env.step(action, dt=3), serial.step(action, dt=3))
+        state = env.get_state()
+        assert_same(env.step(5, state=state), serial.step(5, state=state))
+        env.set_state(state)
+        assert_same(env.get_state(), state)
+        serial.set_state(state)
+
+
+def test_batches_leave_the_current_state_alone(parallel: ParallelEnv, serial: CounterEnv) -> None:
+    parallel.reset(seed=4)
+    parallel.step(11)
+    before = parallel.get_state()
+    after = serial.step(12, state=before, return_state=True)
+    for _ in range(3):
+        parallel.step_batch(ACTIONS, serial.get_state())
+        parallel.rollout_batch(ACTIONS.reshape(20, 5), serial.get_state())
+    assert_same(parallel.get_state(), before)
+    parallel.step_batch(ACTIONS, serial.get_state())
+    assert_same(parallel.step(12, return_state=True), after)
+
+
+def test_without_states_batches_branch_from_the_current_one(
+    parallel: ParallelEnv, serial: CounterEnv
+) -> None:
+    state = serial.step(3, return_state=True).state
+    parallel.sync_states(state)
+    serial.set_state(state)
+    assert_same(parallel.step_batch(ACTIONS), serial.step_batch(ACTIONS))
+    assert_same(
+        parallel.make_transitions(ACTIONS, return_state=True), serial.step_batch(ACTIONS, state)
+    )
+    assert_same(parallel.rollout_batch(ACTIONS[:, None]), serial.rollout_batch(ACTIONS[:, None]))
+
+
+def test_it_has_what_a_plan_env_has(parallel: ParallelEnv, serial: CounterEnv) -> None:
+    public = {name for name in dir(serial) if not name.startswith("_")}
+    missing = {name for name in public if not hasattr(parallel, name)}
+    assert missing == set()
+    assert parallel.observation_space == serial.observation_space
+    assert parallel.state_nbytes == serial.state_nbytes
+    assert parallel.name == "toy"
+    assert parallel.n_workers == 3
+    assert parallel.unwrapped is parallel
+    assert "n_workers=3" in repr(parallel)
+    with pytest.raises(AttributeError, match="reste"):
+        parallel.reste()
+
+
+@pytest.mark.parametrize("wrong", [0, -1, 1.5, "2", None, True])
+def test_a_wrong_number_of_workers(wrong: Any) -> None:
+    with pytest.raises(InputError, match="n_workers"):
+        ParallelEnv(CounterEnv, "toy", n_workers=wrong)
+
+
+@pytest.mark.parametrize("wrong", [0, -1.0, float("nan")])
+def test_a_wrong_timeout(wrong: Any) -> None:
+    with pytest.raises(InputError, match="step_timeout"):
+        ParallelEnv(CounterEnv, "toy", step_timeout=wrong)
+
+
+def test_a_timeout_implies_isolation() -> None:
+    with ParallelEnv(CounterEnv, "toy", n_workers=1, step_timeout=5) as env:
+        assert env.isolate
+        assert len(env.batch_env) == 1
+    with ParallelEnv(CounterEnv, "toy", n_workers=1) as env:
+        assert not env.isolate
+        assert len(env.batch_env) == 0
+
+
+def test_bad_input_is_refused_as_in_a_plan_env(parallel: ParallelEnv, serial: CounterEnv) -> None:
+    state = serial.get_state()
+    before = parallel.stats.batches
+    for arguments in (
+        ([1, 2, 3], np.stack([state, state])),
+        ([1, 5000], state),
+        ([1], state, 0),
+        ([1], state, 1.5),
+        ([1, 2, 3], state, [1, 2]),
+        ([1], state[:-1]),
+        ([1, 2], [state, None]),
+        ([1], np.zeros_like(state)),
+    ):
+        with pytest.raises(ValueError) as ours:
+            parallel.step_batch(*arguments)
+        with pytest.raises(ValueError) as theirs:
+            serial.step_batch(*arguments)
+        assert (type(ours.value), str(ours.value)) == (type(theirs.value), str(theirs.value))
+    assert parallel.stats.batches == before
+
+
+def test_use_after_the_end(serial: CounterEnv) -> None:
+    env = ParallelEnv(CounterEnv, "toy", n_workers=2)
+    result = env.step_batch(ACTIONS, serial.get_state())
+    promise = sending(env).step_batch(ACTIONS, serial.get_state(), blocking=False)
+    env.close()
+    env.close()
+    assert_same(result, serial.step_batch(ACTIONS, serial.get_state()))
+    for use in (
+        promise,
+        lambda: env.step_batch(ACTIONS, serial.get_state()),
+        lambda: env.rollout_batch(ACTIONS[:, None]),
+        lambda: env.step(1),
+        lambda: env.reset(),
+        lambda: env.get_state(),
+        lambda: env.observation_space,
+        lambda: env.stats,
+        lambda: env.setup(),
+    ):
+        with pytest.raises(ClosedError, match="closed"):
+            use()
+    with pytest.raises(AttributeError):
+        env.no_such_thing  # noqa: B018
+
+
+# Copies
+
+
+def test_a_clone_has_lanes_of_its_own(parallel: ParallelEnv, serial: CounterEnv) -> None:
+    parallel.reset(seed=6)
+    state = parallel.step(1, return_state=True).state
+    with parallel.clone() as same, parallel.clone(n_workers=1, isolate=True) as other:
+        assert (same.n_workers, other.n_workers) == (3, 1)
+        assert_same(same.get_state(), state)
+        expected = serial.step_batch(ACTIONS, state)
+        for env in (same, other):
+            assert_same(env.step_batch(ACTIONS, state), expected)
+            env.step(9)
+        assert_same(parallel.get_state(), state)
+    assert_same(parallel.step_batch(ACTIONS, state), expected)
+
+
+def test_it_travels_before_its_first_use(serial: CounterEnv) -> None:
+    env = ParallelEnv(CounterEnv, "toy", n_workers=2, delay_setup=True)
+    copy = pickle.loads(pickle.dumps(env))
+    for one in (env, copy):
+        with one:
+            ours = one.step_batch(ACTIONS, serial.get_state())
+            assert_same(ours, serial.step_batch(ACTIONS, serial.get_state()))
+            with pytest.raises(TypeError, match="delay_setup"):
+                pickle.dumps(one)
+
+
+# Threads
+
+
+def test_two_threads_step_batches_on_one_env(parallel: ParallelEnv, serial: CounterEnv) -> None:
+    states = serial.step_batch(ACTIONS, serial.get_state()).states
+    expected = [
+        content(serial.step_batch(ACTIONS, states, seeds=ACTIONS + seed)) for seed in range(4)
+    ]
+    start = threading.Barrier(4)
+
+    def work(seed: int) -> bool:
+        start.wait(10)
+        same = True
+        for index in range(20):
+            kwargs = {"seeds": ACTIONS + seed, "blocking": bool(index % 3)}
+            result: Any = parallel.step_batch(ACTIONS, states, **kwargs)
+            same &= content(result if index % 3 else result()) == expected[seed]
+        return same
+
+    with ThreadPoolExecutor(4) as pool:
+        assert list(pool.map(work, range(4))) == [True] * 4
+
+
+def test_single_steps_in_one_thread_and_batches_in_another(
+    parallel: ParallelEnv, serial: CounterEnv
+) -> None:
+    parallel.reset(seed=2)
+    serial.reset(seed=2)
+    walk = [content(serial.step(action % 50, return_state=True)) for action in range(300)]
+    states = serial.step_batch(ACTIONS, serial.get_state()).states
+    expected = content(serial.step_batch(ACTIONS, states))
+    over = threading.Event()
+    wrong: list[int] = []
+
+    def step_batches() -> None:
+        while not over.is_set():
+            if content(parallel.step_batch(ACTIONS, states)) != expected:
+                wrong.append(1)
+
+    thread = threading.Thread(target=step_batches)
+    thread.start()
+    try:
+        ours = [content(parallel.step(action % 50, return_state=True)) for action in range(300)]
+    finally:
+        over.set()
+        thread.join(100)
+    assert ours == walk
+    assert not wrong
+
+
+def test_a_failure_in_one_thread_is_not_told_in_another(serial: CounterEnv) -> None:
+    def refuse_some(action: int) -> None:
+        if action == 99:
+            refuse(action)
+
+    with ParallelEnv(CounterEnv, "toy", n_workers=2, isolate=True, trap=refuse_some) as env:
+        expected = content(serial.step_batch(ACTIONS[:99], serial.get_state()))
+
+        def work(count: int) -> set[Any]:
+            outcomes = set()
+            for _ in range(15):
+                try:
+                    outcomes.add(content(env.step_batch(ACTIONS[:count], serial.get_state())))
+                except ArithmeticError:
+                    outcomes.add("refused")
+            return outcomes
+
+        with ThreadPoolExecutor(2) as pool:
+            assert list(pool.map(work, [99, 100])) == [{expected}, {"refused"}]

@@ -1,0 +1,196 @@
+"""Where the arrays of a batch lie in shared memory, seen from both sides of a border."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from comparing import assert_same, content
+from gymnasium import spaces
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from plangym_like.batches import Layout, Rows
+from plangym_like.execution.placement import (
+    REGIONS,
+    Shape,
+    common_layout,
+    place,
+    region_nbytes,
+    signature,
+)
+from plangym_like.spaces import flatten
+from plangym_like.states import StateFormat
+
+BOX = spaces.Box(-1, 1, (3, 2), np.float32)
+BYTES = spaces.Box(0, 255, (5,), np.uint8)
+FLAG = spaces.MultiBinary(3)
+DISCRETE = spaces.Discrete(7)
+NEST = spaces.Dict(
+    page=BOX,
+    more=spaces.Tuple((DISCRETE, BYTES, spaces.Dict(flag=FLAG, pair=spaces.Tuple((BOX,))))),
+)
+TEXT = spaces.Text(9)
+MIXED = spaces.Dict(label=TEXT, page=BOX)
+
+
+def layout(
+    observations: Any = BOX, actions: Any = DISCRETE, columns: Any = None, **kwargs: Any
+) -> Layout:
+    kwargs = {"plain_infos": False, "meaning": {"game": "x"}, "width": 19, **kwargs}
+    state_format = StateFormat("TEST", kwargs["meaning"], kwargs["width"])
+    found = columns or {}
+    return Layout(observations, actions, state_format, found, plain_infos=kwargs["plain_infos"])
+
+
+def arrays_of(rows: Rows, space: Any) -> list[Any]:
+    """Return every array of a batch; those that a batch of this shape has none of are left out."""
+    inputs = rows.inputs
+    found = [inputs.states, inputs.actions, inputs.dt, inputs.seeds]
+    found += [rows.next_states, rows.rewards, rows.terminateds, rows.truncateds, rows.n_step]
+    found += list(rows.columns.values())
+    if rows.observations is not None and not isinstance(rows.observations, list):
+        found += flatten(space, rows.observations)
+    return [array for array in found if isinstance(array, np.ndarray)]
+
+
+def shapes() -> Any:
+    return st.builds(
+        Shape,
+        rows=st.integers(0, 70),
+        horizon=st.sampled_from([0, 0, 1, 4]),
+        state_rows=st.integers(0, 70),
+        dt=st.sampled_from([0, 1, 5]),
+        seeded=st.booleans(),
+        wants_states=st.booleans(),
+        wants_observations=st.booleans(),
+        action=st.sampled_from(["<i8", "<f4", "<f8"]),
+    )
+
+
+COLUMNS = {"lives": ((), np.dtype(np.int64)), "rgb": ((4, 3), np.dtype(np.uint8))}
+LAYOUTS = {
+    "box": layout(),
+    "bytes and columns": layout(BYTES, BOX, COLUMNS),
+    "nest": layout(NEST, FLAG, COLUMNS),
+    "text": layout(TEXT, MIXED),
+    "mixed": layout(MIXED, BYTES, {"odd": ((3,), np.dtype(bool))}),
+}
+
+
+@pytest.mark.parametrize("which", LAYOUTS)
+@settings(deadline=None, max_examples=40)
+@given(shape=shapes(), seed=st.integers(0, 1000))
+def test_both_sides_find_the_same_arrays(which: str, shape: Shape, seed: int) -> None:
+    here = LAYOUTS[which]
+    space = here.observation_space
+    sizes = region_nbytes(here, shape)
+    memory = {region: np.zeros(nbytes, np.uint8) for region, nbytes in sizes.items() if nbytes}
+    actions = None if here.array_actions else ["a"] * shape.rows
+    ours = place(here, shape, memory, actions)
+    theirs = place(here, shape, memory, actions)
+    rng = np.random.default_rng(seed)
+    written = []
+    for array in arrays_of(ours, space):
+        array[...] = rng.integers(0, 2, array.shape)
+        written.append(array.copy())
+    # Written one after the other and all still there: no two of them overlap.
+    assert_same(arrays_of(theirs, space), written)
+    assert_same(ours.inputs, theirs.inputs)
+
+
+@pytest.mark.parametrize("which", LAYOUTS)
+@pytest.mark.parametrize("horizon", [0, 3])
+def test_they_look_as_a_batch_in_ordinary_memory(which: str, horizon: int) -> None:
+    here = LAYOUTS[which]
+    count = 11
+    space = here.action_space
+    actions: Any = [[space.sample() for _ in range(horizon)] for _ in range(count)]
+    if not horizon:
+        actions = [space.sample() for _ in range(count)]
+    numbers = np.arange(1, count + 1)
+    states = here.format.new(count)
+    inputs = here.check(actions, states, numbers, numbers, horizon=bool(horizon))
+    shape = Shape.of(inputs, states=True, observations=True)
+    sizes = region_nbytes(here, shape)
+    memory = {region: np.zeros(nbytes, np.uint8) for region, nbytes in sizes.items() if nbytes}
+    shared = place(here, shape, memory, inputs.actions)
+    plain = here.allocate(inputs)
+    assert shared.inputs.count == count
+    assert shared.inputs.horizon == horizon
+    assert (shared.infos is None) == (plain.infos is None)
+    assert shared.columns.keys() == plain.columns.keys()
+    assert type(shared.observations) is type(plain.observations)
+    observed = here.observation_space
+    for one, other in zip(arrays_of(shared, observed), arrays_of(plain, observed), strict=True):
+        assert (one.shape, one.dtype) == (other.shape, other.dtype)
+        assert one.ctypes.data % 8 == 0
+
+
+def test_only_what_is_there_takes_room() -> None:
+    here = LAYOUTS["nest"]
+    bare = Shape(4, 0, 1, 1, False, False, False, "<i8")
+    full = Shape(4, 0, 4, 0, True, True, True, "<i8")
+    assert region_nbytes(here, bare)["states"] == region_nbytes(here, bare)["observations"] == 0
+    assert all(region_nbytes(here, full)[region] > 0 for region in REGIONS)
+    assert region_nbytes(here, full)["inputs"] > region_nbytes(here, bare)["inputs"]
+    assert region_nbytes(LAYOUTS["text"], full)["observations"] == 0
+
+
+def test_rewards_do_not_live_as_long_as_pictures() -> None:
+    """Each kind of result is a region of its own, so that holding one holds no other."""
+    here = LAYOUTS["box"]
+    shape = Shape(100, 0, 100, 1, False, True, True, "<i8")
+    assert region_nbytes(here, shape)["outcomes"] < 100 * (8 + 1 + 1 + 8) + 4 * 64
+
+
+def test_equal_environments_have_equal_signatures() -> None:
+    assert signature(layout(NEST, BOX, COLUMNS)) == signature(layout(NEST, BOX, dict(COLUMNS)))
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        layout(BYTES),
+        layout(spaces.Box(-1, 1, (3, 2), np.float64)),
+        layout(spaces.Box(-1, 1, (2, 3), np.float32)),
+        layout(actions=BOX),
+        layout(columns=COLUMNS),
+        layout(columns={"lives": ((), np.dtype(np.int32))}),
+        layout(plain_infos=True),
+        layout(meaning={"game": "y"}),
+        layout(width=90),
+        layout(TEXT),
+    ],
+)
+def test_whatever_moves_an_array_changes_the_signature(other: Layout) -> None:
+    assert signature(other) != signature(layout())
+
+
+def test_shapes_say_what_inputs_are() -> None:
+    here = layout()
+    states = here.format.new(3)
+    inputs = here.check([1, 2, 3], states, [1, 2, 3], [4, 5, 6])
+    assert Shape.of(inputs, states=True, observations=False) == Shape(
+        3, 0, 3, 0, True, True, False, "<i8"
+    )
+    shared = here.check([1, 2, 3], states[0], 2, None)
+    assert Shape.of(shared, states=False, observations=True) == Shape(
+        3, 0, 1, 2, False, False, True, "<i8"
+    )
+    assert content(shared.states) == content(states[:1])
+    numbers = layout(actions=BOX)
+    for kind in ("<f4", "<f8", "<f2"):
+        box = numbers.check(np.zeros((3, *BOX.shape), kind), states, 1, None)
+        assert Shape.of(box, states=True, observations=True).action == kind
+    words = layout(actions=TEXT).check(["a"] * 3, states, 1, None)
+    assert Shape.of(words, states=True, observations=True).action == ""
+
+
+def test_envs_of_a_batch_treat_bounds_alike() -> None:
+    one, other = layout(actions=BOX), layout(actions=BOX)
+    other.out_of_bounds = "clip"
+    assert common_layout([one, one]) is one
+    with pytest.raises(ValueError, match="out_of_bounds of env 0 is pass and that of env 1"):
+        common_layout([one, other])

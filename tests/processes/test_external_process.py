@@ -1,0 +1,356 @@
+"""The public face of a worker: hosting, calling, reading attributes, closing."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from residents import Noted, Resident, workers
+
+from plangym_like.errors import ClosedError, RemoteTraceback, WorkerStartError
+from plangym_like.processes.external_process import ExternalProcess
+
+START_METHODS = ("forkserver", "spawn", "fork")
+
+
+@pytest.fixture(scope="module", params=START_METHODS)
+def process(request: pytest.FixtureRequest) -> Iterator[ExternalProcess]:
+    with ExternalProcess(Resident, start_method=request.param) as process:
+        yield process
+
+
+@pytest.fixture(scope="module")
+def resident() -> Iterator[ExternalProcess]:
+    with ExternalProcess(Resident) as process:
+        yield process
+
+
+def test_calls_and_attributes(process: ExternalProcess) -> None:
+    assert process.call("echo", {"a": [1, 2.5]})(10) == {"a": [1, 2.5]}
+    assert process.echo("direct") == "direct"
+    assert process.label == "resident"
+    assert process.call("pid")(10) == process.pid != os.getpid()
+
+
+def test_constructors_may_be_closures(process: ExternalProcess) -> None:
+    label = "from a closure"
+
+    class Local:
+        def __init__(self) -> None:
+            self.label = label
+
+        def itself(self) -> Any:
+            return self
+
+    method = process._start_method
+    with ExternalProcess(lambda: Local(), start_method=method) as other:
+        assert other.label == label
+        assert type(other.itself()) is Local
+
+
+def test_large_messages_both_ways(process: ExternalProcess) -> None:
+    blob = os.urandom(3 << 20)
+    assert process.echo(blob) == blob
+
+
+def test_many_large_requests_at_once_do_not_block_each_other(resident: ExternalProcess) -> None:
+    blobs = [bytes([index]) * 700_000 for index in range(12)]
+    promises = [resident.call("echo", blob) for blob in blobs]
+    assert [promise(20) for promise in promises] == blobs
+
+
+def test_construction_does_not_wait_for_a_large_constructor_to_be_read() -> None:
+    blob = bytes(5 << 20)
+    with ExternalProcess(lambda: Resident(str(len(blob))), start_method="spawn") as process:
+        assert process.label == str(5 << 20)
+
+
+def test_own_exceptions_come_back_and_the_worker_lives(process: ExternalProcess) -> None:
+    with pytest.raises(KeyError) as caught:
+        process.fail(KeyError("pole"))
+    assert caught.value.args == ("pole",)
+    assert isinstance(caught.value.__cause__, RemoteTraceback)
+    assert "in fail" in str(caught.value.__cause__)
+    assert "worker.py" not in str(caught.value.__cause__)
+    assert process.echo(1) == 1
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt("k"), SystemExit(3), StopIteration(4)])
+def test_exceptions_that_end_programs_are_results_like_others(
+    resident: ExternalProcess, error: BaseException
+) -> None:
+    pid = resident.call("pid")(10)
+    with pytest.raises(type(error)) as caught:
+        resident.fail(error)
+    assert caught.value.args == error.args
+    assert resident.call("pid")(10) == pid
+
+
+def test_misspelled_attribute_is_an_attribute_error(resident: ExternalProcess) -> None:
+    with pytest.raises(AttributeError, match="no attribute 'eco'"):
+        resident.eco(1)
+    assert not hasattr(resident, "lable")
+    with pytest.raises(AttributeError, match="underscore"):
+        resident._private  # noqa: B018
+    with pytest.raises(AttributeError, match="no attribute 'eco'"):
+        resident.call("eco", 1)(10)
+    assert resident.echo(2) == 2
+
+
+def test_results_and_arguments_that_do_not_pickle_are_errors_of_that_call(
+    resident: ExternalProcess,
+) -> None:
+    with pytest.raises(TypeError, match="generator"):
+        resident.unpicklable()
+    with pytest.raises(TypeError, match="pickle"):
+        resident.echo(threading.Lock())
+    with pytest.raises(RuntimeError, match="not here"):
+        resident.echo(FailsToLoad())
+    assert resident.echo(3) == 3
+
+
+class FailsToLoad:
+    def __reduce__(self) -> Any:
+        return _refuse, ()
+
+
+def _refuse() -> None:
+    raise RuntimeError("not here")
+
+
+def test_apply_runs_a_function_on_the_object(resident: ExternalProcess) -> None:
+    offset = 5
+    assert resident.apply(lambda hosted, x: (type(hosted).__name__, x + offset), 2)(10) == (
+        "Resident",
+        7,
+    )
+
+
+def _read(hosted: Any, nbytes: int, fds: list[int]) -> list[tuple[bytes, bool]]:
+    texts = []
+    for descriptor in fds:
+        inheritable = os.get_inheritable(descriptor)
+        texts.append((os.read(descriptor, nbytes), inheritable))
+        os.close(descriptor)
+    return texts
+
+
+def _count_descriptors(hosted: Any) -> int:
+    return len(os.listdir("/proc/self/fd"))
+
+
+def test_descriptors_travel_and_belong_to_the_function(process: ExternalProcess) -> None:
+    before = process.apply(_count_descriptors)(10)
+    pipes = [os.pipe() for _ in range(3)]
+    for index, (_, write) in enumerate(pipes):
+        os.write(write, f"pipe {index}".encode())
+    promises = [
+        process.apply(_read, 100, fds=[pipes[0][0], pipes[1][0]]),
+        process.apply(_read, 100, fds=[pipes[2][0]]),
+    ]
+    assert promises[0](10) == [(b"pipe 0", False), (b"pipe 1", False)]
+    assert promises[1](10) == [(b"pipe 2", False)]
+    for pipe in pipes:
+        for descriptor in pipe:
+            os.close(descriptor)
+    assert process.apply(_count_descriptors)(10) == before
+
+
+def test_descriptors_of_a_request_that_cannot_be_read_are_closed(
+    resident: ExternalProcess,
+) -> None:
+    before = resident.apply(_count_descriptors)(10)
+    read, write = os.pipe()
+    with pytest.raises(RuntimeError, match="not here"):
+        resident.apply(_read, FailsToLoad(), fds=[read])(10)
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        resident.apply(_read, 1, fds=[9999])
+    os.close(read)
+    os.close(write)
+    assert resident.apply(_count_descriptors)(10) == before
+
+
+def test_as_many_descriptors_as_fit_a_message(resident: ExternalProcess) -> None:
+    opened = [os.open(os.devnull, os.O_RDONLY) for _ in range(250)]
+    try:
+        assert len(resident.apply(_read, 1, fds=opened)(10)) == 250
+        with pytest.raises(ValueError, match="250 descriptors at most, got 251"):
+            resident.apply(_read, 1, fds=[*opened, opened[0]])
+    finally:
+        for descriptor in opened:
+            os.close(descriptor)
+
+
+class Board:
+    """Records how the methods of an environment are called."""
+
+    observation_space = "observations"
+    action_space = "actions"
+
+    def step(self, *args: Any, **kwargs: Any) -> Any:
+        return "step", args, kwargs
+
+    def step_batch(self, *args: Any, **kwargs: Any) -> Any:
+        return "step_batch", args, kwargs
+
+    def reset(self, *args: Any, **kwargs: Any) -> Any:
+        return "reset", args, kwargs
+
+    def set_state(self, *args: Any, **kwargs: Any) -> Any:
+        return "set_state", args, kwargs
+
+
+def test_environment_calls() -> None:
+    with ExternalProcess(Board) as board:
+        assert board.observation_space == "observations"
+        assert board.action_space == "actions"
+        assert board.step(3) == ("step", (3,), {})
+        assert board.step(3, b"s", 2) == ("step", (3,), {"state": b"s", "dt": 2})
+        assert board.step(3, blocking=False)(10) == ("step", (3,), {})
+        assert board.step_batch([1], [b"s"]) == (
+            "step_batch",
+            ([1],),
+            {"states": [b"s"], "dt": 1, "return_state": None},
+        )
+        assert board.step_batch([1], blocking=False)(10)[0] == "step_batch"
+        assert board.reset() == ("reset", (), {"return_state": False})
+        assert board.reset(blocking=False, return_states=True)(10)[2] == {"return_state": True}
+        assert board.set_state(b"s") == ("set_state", (b"s",), {})
+        assert board.set_state(b"s", blocking=False)(10) == ("set_state", (b"s",), {})
+
+
+@pytest.mark.parametrize("method", START_METHODS)
+def test_a_constructor_that_fails_says_so_at_the_first_use_and_leaves_nothing(
+    method: str,
+) -> None:
+    def construct() -> None:
+        raise LookupError("no such game", 7)
+
+    before = len(workers())
+    process = ExternalProcess(construct, start_method=method)
+    for use in (lambda: process.wait_ready(100), lambda: process.label, lambda: process.echo(1)):
+        with pytest.raises(LookupError, match="no such game") as caught:
+            use()
+        assert caught.value.args == ("no such game", 7)
+        assert "in construct" in str(caught.value.__cause__)
+    assert not process.is_alive()
+    assert process.fileno() == -1
+    assert len(workers()) == before
+    process.close()
+
+
+def test_use_after_close() -> None:
+    process = ExternalProcess(Resident)
+    promise = process.call("sleep", 60)
+    process.wait_ready(100)
+    process.kill()
+    process.close()
+    process.close()
+    with pytest.raises(ClosedError, match="closed"):
+        promise(100)
+    for use in (
+        lambda: process.echo(1),
+        lambda: process.call("echo", 1),
+        lambda: process.apply(len),
+        lambda: process.wait_ready(),
+        lambda: process.restart(),
+        lambda: process.action_space,
+    ):
+        with pytest.raises(ClosedError, match="closed"):
+            use()
+    assert "closed" in repr(process)
+
+
+def test_close_closes_the_hosted_object(tmp_path: Path) -> None:
+    note = tmp_path / "note"
+    with ExternalProcess(lambda: Noted(note)) as process:
+        process.wait_ready(100)
+    assert note.read_text() == "closed"
+    assert process.exitcode == 0
+
+
+def test_it_cannot_be_pickled(resident: ExternalProcess) -> None:
+    with pytest.raises(TypeError, match="constructor"):
+        pickle.dumps(resident)
+
+
+def test_wrong_arguments() -> None:
+    with pytest.raises(TypeError, match="callable"):
+        ExternalProcess(Resident())  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="'forkserver', 'spawn', 'fork'"):
+        ExternalProcess(Resident, start_method="thread")
+
+
+def test_a_limit_that_is_reached_is_a_start_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_pipe() -> Any:
+        raise OSError(24, "Too many open files")
+
+    monkeypatch.setattr(os, "pipe", no_pipe)
+    with pytest.raises(WorkerStartError, match="Too many open files"):
+        ExternalProcess(Resident)
+
+
+@pytest.mark.parametrize("method", ["forkserver", "spawn"])
+def test_a_worker_sees_the_world_as_its_owner_does_now(
+    method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "module_of_today.py").write_text("value = 42\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("SET_JUST_NOW", "yes")
+
+    def look() -> Resident:
+        import module_of_today  # type: ignore[import-not-found]
+
+        return Resident(f"{os.getcwd()} {module_of_today.value}")
+
+    with ExternalProcess(look, start_method=method) as process:
+        assert process.label == f"{tmp_path} 42"
+        assert process.environ("SET_JUST_NOW") == "yes"
+        assert process.environ("OMP_NUM_THREADS") == "1"
+
+
+def test_workers_draw_different_random_numbers() -> None:
+    def draw() -> tuple[float, float]:
+        import random
+
+        import numpy
+
+        return random.random(), float(numpy.random.random())
+
+    with ExternalProcess(draw) as one, ExternalProcess(draw) as other:
+        first, second = (each.apply(lambda hosted: hosted)(10) for each in (one, other))
+    assert first[0] != second[0]
+    assert first[1] != second[1]
+
+
+def test_prints_go_to_the_owners_output_and_disturb_nothing(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    def chatter(hosted: Any, index: int) -> int:
+        print("line", index)
+        os.write(1, b"raw\n")
+        return index
+
+    with ExternalProcess(Resident) as process:
+        assert [process.apply(chatter, index)(10) for index in range(3)] == [0, 1, 2]
+    assert capfd.readouterr().out == "line 0\nraw\nline 1\nraw\nline 2\nraw\n"
+
+
+def test_processes_that_the_hosted_object_starts_inherit_no_descriptor_of_ours() -> None:
+    import subprocess
+    import sys
+
+    def look(hosted: Any) -> str:
+        code = "import os; print(sorted(map(int, os.listdir('/proc/self/fd')))[:-1])"
+        return subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, text=True, close_fds=False
+        ).stdout
+
+    with ExternalProcess(Resident) as process:
+        assert process.apply(look)(20).strip() == "[0, 1, 2]"

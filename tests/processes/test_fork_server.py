@@ -1,0 +1,257 @@
+"""The fork server: what it preloads, what it survives, whom it serves."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from residents import Resident, run_script, wait_until_gone
+
+from plangym_like.errors import WorkerDiedError, WorkerStartError
+from plangym_like.processes import fork_server, start_methods
+from plangym_like.processes.external_process import ExternalProcess
+
+
+@pytest.fixture
+def fresh_fork_server() -> Iterator[None]:
+    """Start from no fork server, and leave none of this test's behind."""
+    before, fork_server._current = fork_server._current, None
+    yield
+    if fork_server._current is not None:
+        fork_server._current.close()
+    fork_server._current = before
+
+
+def test_workers_find_the_usual_modules_and_those_asked_for() -> None:
+    with ExternalProcess(Resident, preload=["colorsys", "no_such_module"]) as process:
+        loaded = process.modules()
+    assert {"numpy", "gymnasium", "cloudpickle", "colorsys"} <= set(loaded)
+    assert "no_such_module" not in loaded
+    with ExternalProcess(Resident) as process:
+        assert "colorsys" in process.modules()
+
+
+def test_workers_never_import_the_owners_script() -> None:
+    with ExternalProcess(Resident) as process:
+        assert (
+            process.apply(
+                lambda hosted: __import__("sys").modules["__main__"].__dict__.get("__file__")
+            )(10)
+            is None
+        )
+        assert "pytest" not in process.modules()
+
+
+def test_it_is_single_threaded_and_serves_many_threads() -> None:
+    def work(index: int) -> int:
+        with ExternalProcess(Resident) as process:
+            return int(process.echo(index))
+
+    with ThreadPoolExecutor(8) as pool:
+        assert list(pool.map(work, range(24))) == list(range(24))
+    current = fork_server._current
+    assert current is not None
+    assert psutil.Process(current.pid).num_threads() == 1
+    assert not psutil.Process(current.pid).children()
+
+
+@pytest.mark.usefixtures("fresh_fork_server")
+def test_a_dead_one_is_replaced_and_its_workers_live_on() -> None:
+    with ExternalProcess(Resident) as old:
+        assert old.echo(1) == 1
+        first = fork_server._current
+        assert first is not None
+        os.kill(first.pid, signal.SIGKILL)
+        assert wait_until_gone(first.pid, 100)
+        with ExternalProcess(Resident) as new:
+            assert new.echo(2) == 2
+        assert fork_server._current is not first
+        assert old.echo(3) == 3
+        os.kill(old.pid, signal.SIGKILL)
+        with pytest.raises(WorkerDiedError, match="not known") as caught:
+            old.echo(4)
+        assert caught.value.exitcode is None
+        assert not old.is_alive()
+    assert not psutil.pid_exists(first.pid)
+
+
+@pytest.mark.usefixtures("fresh_fork_server")
+def test_one_that_cannot_start_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.executable", "/bin/false")
+    with pytest.raises(WorkerStartError, match="twice in a row"):
+        ExternalProcess(Resident)
+    monkeypatch.setattr("sys.executable", "")
+    with pytest.raises(WorkerStartError, match=r"sys\.executable"):
+        ExternalProcess(Resident)
+
+
+@pytest.mark.usefixtures("fresh_fork_server")
+def test_a_module_that_starts_threads_is_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "starts_a_thread.py").write_text(
+        "import threading\nthreading.Thread(target=threading.Event().wait, daemon=True).start()\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setattr(fork_server, "_unfit", set())
+    with ExternalProcess(Resident) as before:
+        before.wait_ready(100)
+        with ExternalProcess(Resident, preload=["starts_a_thread", "colorsys"]) as process:
+            loaded = process.modules()
+        assert "starts_a_thread" not in loaded
+        assert "colorsys" in loaded
+        assert "starts_a_thread starts threads" in caplog.text
+        # The fork server that was given up still knows how its workers end.
+        os.kill(before.pid, signal.SIGKILL)
+        with pytest.raises(WorkerDiedError) as caught:
+            before.echo(1)
+        assert caught.value.exitcode == -9
+
+
+@pytest.mark.usefixtures("fresh_fork_server")
+def test_where_forking_is_unsafe_workers_are_spawned(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def unsafe(*_: Any) -> None:
+        raise fork_server.StartsThreadsError("")
+
+    monkeypatch.setattr(start_methods, "_fork_server_works", None)
+    monkeypatch.setattr(fork_server.ForkServer, "get_ready", unsafe)
+    for _ in range(2):
+        with ExternalProcess(Resident) as process:
+            assert psutil.Process(process.call("pid")(100)).ppid() == os.getpid()
+    assert [record.levelno for record in caplog.records] == [logging.WARNING]
+
+
+@pytest.mark.usefixtures("fresh_fork_server")
+def test_warm_up_does_not_wait() -> None:
+    fork_server.warm_up(["colorsys"])
+    assert fork_server._current is not None
+    with ExternalProcess(Resident) as process:
+        assert "colorsys" in process.modules()
+
+
+@pytest.mark.usefixtures("fresh_fork_server")
+def test_an_owner_that_ignores_its_children_learns_how_they_ended() -> None:
+    before = signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    try:
+        with (
+            ExternalProcess(Resident) as process,
+            pytest.raises(WorkerDiedError, match="status 4"),
+        ):
+            process.end(4)
+    finally:
+        signal.signal(signal.SIGCHLD, before)
+
+
+BUSY = """
+import sys, threading
+from plangym_like.processes.external_process import ExternalProcess
+
+sys.setswitchinterval(0.0005)
+over = threading.Event()
+def spin():
+    while not over.is_set():
+        sum(range(1000))
+
+threads = [threading.Thread(target=spin) for _ in range(8)]
+for thread in threads:
+    thread.start()
+with ExternalProcess(lambda: {"a": 1}) as process:
+    print(process.get("a"))
+over.set()
+"""
+
+UNGUARDED = """
+from plangym_like.processes.external_process import ExternalProcess
+print("script")
+class Env:
+    def add(self, k):
+        return k + 1
+with ExternalProcess(lambda: Env(), start_method={method!r}) as process:
+    print(process.add(1))
+"""
+
+POOL_IN_SCRIPT = """
+import multiprocessing
+from plangym_like.processes.external_process import ExternalProcess
+
+class Mine:
+    def __init__(self, value):
+        self.value = value
+
+    def label(self):
+        return f"{type(self).__name__} {self.value}"
+
+def work(value):
+    assert multiprocessing.current_process().daemon
+    with ExternalProcess(lambda: Mine(value)) as process:
+        return process.label()
+
+if __name__ == "__main__":
+    with multiprocessing.get_context("%s").Pool(2) as pool:
+        print(pool.map(work, range(4)))
+"""
+
+
+WITHOUT_OUTPUTS = """
+import os, sys
+result = os.dup(1)
+for descriptor in range(3):
+    os.close(descriptor)
+sys.stdin = sys.stdout = sys.stderr = None
+from plangym_like.processes.external_process import ExternalProcess
+for method in ("forkserver", "spawn", "fork"):
+    with ExternalProcess(lambda: [1, 2], start_method=method) as process:
+        process.apply(lambda numbers: print("into the void"))()
+        os.write(result, b"%d" % process.index(2))
+"""
+
+
+def test_an_owner_without_standard_descriptors() -> None:
+    result = run_script(WITHOUT_OUTPUTS)
+    assert (result.stdout, result.returncode) == ("111", 0)
+
+
+def test_an_owner_with_busy_threads() -> None:
+    result = run_script(BUSY)
+    assert (result.stdout, result.stderr) == ("1\n", "")
+
+
+@pytest.mark.parametrize("method", ["forkserver", "spawn"])
+@pytest.mark.parametrize("place", ["file", "stdin"])
+def test_unguarded_scripts(method: str, place: str, tmp_path: Path) -> None:
+    path = tmp_path / "script.py" if place == "file" else None
+    result = run_script(UNGUARDED.format(method=method), path=path)
+    assert (result.stdout, result.stderr) == ("script\n2\n", "")
+
+
+# In a program of its own: a fork of one that has driven Ray inherits how Ray treats signals.
+@pytest.mark.parametrize("context", ["spawn", "fork"])
+def test_daemonic_pool_workers_host_the_classes_of_a_script(context: str, tmp_path: Path) -> None:
+    result = run_script(POOL_IN_SCRIPT % context, path=tmp_path / "script.py")
+    assert result.stdout == "['Mine 0', 'Mine 1', 'Mine 2', 'Mine 3']\n"
+    assert result.stderr == ""
+
+
+def test_ctrl_c_reaches_the_owner_alone() -> None:
+    with (
+        ExternalProcess(Resident) as process,
+        ExternalProcess(Resident, start_method="spawn") as spawned,
+    ):
+        for each in (process, spawned):
+            os.kill(each.call("pid")(100), signal.SIGINT)
+            assert each.echo(1) == 1
+    current = fork_server._current
+    assert current is not None
+    os.kill(current.pid, signal.SIGINT)
+    with ExternalProcess(Resident) as process:
+        assert process.echo(2) == 2
+    assert fork_server._current is current

@@ -1,0 +1,186 @@
+"""Exceptions cross the border as themselves, or as faithfully as they can."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from residents import Resident, Stubborn, TwoArguments, run_script
+
+from plangym_like.errors import (
+    PlangymError,
+    RemoteError,
+    RemoteTraceback,
+    StateMismatchError,
+    WorkerDiedError,
+)
+from plangym_like.processes.external_process import ExternalProcess
+from plangym_like.processes.messages import dumps
+from plangym_like.processes.remote_errors import pack_exception, unpack_exception
+
+
+@pytest.fixture(scope="module")
+def process() -> Iterator[ExternalProcess]:
+    with ExternalProcess(Resident) as process:
+        yield process
+
+
+def raised_in(process: ExternalProcess, make_error: Any) -> BaseException:
+    def fail(hosted: Any) -> None:
+        raise make_error()
+
+    with pytest.raises(BaseException) as caught:
+        process.apply(fail)(10)
+    error = caught.value
+    assert isinstance(error.__cause__, RemoteTraceback)
+    assert "in fail" in str(error.__cause__)
+    assert process.echo("alive") == "alive"
+    return error
+
+
+def test_two_arguments(process: ExternalProcess) -> None:
+    error = raised_in(process, lambda: TwoArguments(4, "lost"))
+    assert type(error) is TwoArguments
+    assert str(error) == "4: lost"
+    assert error.code == 4
+
+
+def test_attributes_that_do_not_pickle_stay_behind(process: ExternalProcess) -> None:
+    error = raised_in(process, lambda: Stubborn("held"))
+    assert type(error) is Stubborn
+    assert (error.args, error.number) == (("held",), 7)
+    assert not hasattr(error, "generator")
+
+
+def test_arguments_that_do_not_pickle_come_as_text(process: ExternalProcess) -> None:
+    error = raised_in(process, lambda: ValueError("held by", threading.Lock()))
+    assert type(error) is ValueError
+    assert error.args[0] == "held by"
+    assert "lock object" in error.args[1]
+
+
+def test_a_class_that_does_not_pickle_is_named(process: ExternalProcess) -> None:
+    def make() -> Exception:
+        lock = threading.Lock()
+
+        class Unportable(Exception):
+            held = lock
+
+        return Unportable("in vain")
+
+    error = raised_in(process, make)
+    assert type(error) is RemoteError
+    assert "Unportable: in vain" in str(error)
+
+
+def test_an_exception_that_cannot_even_be_shown(process: ExternalProcess) -> None:
+    def make() -> Exception:
+        lock = threading.Lock()
+
+        class Mute(Exception):
+            held = lock
+
+            def __str__(self) -> str:
+                raise RuntimeError("no")
+
+        return Mute()
+
+    error = raised_in(process, make)
+    assert type(error) is RemoteError
+    assert "Mute" in str(error)
+
+
+def test_groups_notes_and_causes(process: ExternalProcess) -> None:
+    def make() -> Exception:
+        try:
+            raise TwoArguments(1, "inner") from OSError(2, "deep")
+        except TwoArguments as error:
+            inner = error
+        group = ExceptionGroup("several", [inner, ExceptionGroup("more", [KeyError("k")])])
+        group.add_note("by the way")
+        return group
+
+    error = raised_in(process, make)
+    assert isinstance(error, ExceptionGroup)
+    assert error.message == "several"
+    first, nested = error.exceptions
+    assert type(first) is TwoArguments
+    assert str(first) == "1: inner"
+    assert "deep" in str(first.__cause__)
+    assert [type(member) for member in nested.exceptions] == [KeyError]
+    assert error.__notes__ == ["by the way"]
+    assert "by the way" in str(error.__cause__)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        OSError(2, "No such file", "rom.bin"),
+        UnicodeDecodeError("utf-8", b"\xff", 0, 1, "bad"),
+        json.JSONDecodeError("bad", "{", 1),
+        WorkerDiedError("gone", 12, -9),
+        StateMismatchError("other game", "a", "b"),
+        KeyError(),
+        BaseExceptionGroup("stop", [KeyboardInterrupt(), ValueError(1)]),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_usual_exceptions_arrive_whole(error: BaseException) -> None:
+    copy = unpack_exception(pack_exception(error))
+    assert type(copy) is type(error)
+    assert str(copy) == str(error)
+    assert {k: repr(v) for k, v in vars(copy).items()} == {
+        k: repr(v) for k, v in vars(error).items()
+    }
+
+
+def test_what_cannot_be_unpacked_here_is_an_error_that_says_so() -> None:
+    foreign = b"cno_such_module\nError\n."
+    error = unpack_exception(dumps(("whole", foreign, "Error: the pole broke", "in step")))
+    assert type(error) is RemoteError
+    assert "no_such_module" in str(error)
+    assert "the pole broke" in str(error)
+    assert isinstance(error.__cause__, RemoteTraceback)
+    assert "in step" in str(error.__cause__)
+    assert isinstance(error, PlangymError)
+
+
+def test_a_traceback_shows_the_remote_one_above(process: ExternalProcess) -> None:
+    import traceback
+
+    error = raised_in(process, lambda: ValueError("bottom"))
+    text = "".join(traceback.format_exception(error))
+    remote, local = text.index("RemoteTraceback"), text.index("direct cause")
+    assert remote < local
+    assert text.index("in fail") < local
+
+
+OWN_CLASSES = """
+from plangym_like.processes.external_process import ExternalProcess
+
+class Mine(Exception):
+    pass
+
+class Env:
+    def fail(self):
+        raise Mine("of the script", self)
+    def itself(self):
+        return self
+
+for method in ("forkserver", "spawn", "fork"):
+    process = ExternalProcess(Env, start_method=method)
+    try:
+        process.fail()
+    except Mine as error:
+        print(error.args[0], type(error.args[1]) is Env)
+    print(type(process.itself()) is Env, process.apply(lambda env: isinstance(env, Env))())
+"""
+
+
+def test_classes_of_the_users_script_come_back_as_the_very_same() -> None:
+    result = run_script(OWN_CLASSES)
+    assert result.stderr == ""
+    assert result.stdout.splitlines() == ["of the script True", "True True"] * 3

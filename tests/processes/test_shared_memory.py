@@ -1,0 +1,300 @@
+"""Blocks of shared memory: nameless, lent, taken back, and never leaked."""
+
+from __future__ import annotations
+
+import errno
+import gc
+import mmap
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from interrupting import Moment
+from residents import descriptors
+
+from plangym_like.execution.batch_memory import BatchMemory
+from plangym_like.processes.shared_memory import BlockPool, SharedBlock, attach
+
+PAGE = mmap.PAGESIZE
+
+
+def mapped() -> int:
+    """Return how many blocks this process has mapped."""
+    return Path("/proc/self/maps").read_text().count("plangym_like")
+
+
+@pytest.fixture(params=["memfd", "unlinked file"])
+def kind(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Where the bytes are: in a memory file, or where the platform has none, in a temporary one."""
+    if request.param == "unlinked file":
+        monkeypatch.delattr(os, "memfd_create")
+    return str(request.param)
+
+
+@pytest.mark.usefixtures("kind")
+def test_two_sides_see_the_same_bytes() -> None:
+    block = SharedBlock(3 * PAGE)
+    other = attach(os.dup(block.fd))
+    assert other.nbytes == block.nbytes
+    block.array()[:] = np.arange(block.nbytes, dtype=np.uint64).astype(np.uint8)
+    assert (other == block.array()).all()
+    other[7] = 99
+    assert block.array()[7] == 99
+    block.close()
+
+
+@pytest.mark.usefixtures("kind")
+def test_blocks_have_no_name_in_any_file_system(tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    before = set(os.listdir("/dev/shm"))
+    block = SharedBlock(1)
+    assert os.readlink(f"/proc/self/fd/{block.fd}").endswith("(deleted)")
+    assert not os.listdir(tmp_path)
+    assert set(os.listdir("/dev/shm")) <= before
+    assert not os.get_inheritable(block.fd)
+    block.close()
+
+
+@pytest.mark.parametrize(
+    ("asked", "got"), [(0, PAGE), (1, PAGE), (PAGE, PAGE), (PAGE + 1, 2 * PAGE)]
+)
+def test_sizes_are_whole_pages(asked: int, got: int) -> None:
+    block = SharedBlock(asked)
+    assert block.nbytes == len(block.array()) == os.fstat(block.fd).st_size == got
+    # The pages are there: nothing is left to fail when they are touched.
+    assert os.fstat(block.fd).st_blocks * 512 >= got
+    block.close()
+
+
+def test_every_block_has_a_number_of_its_own() -> None:
+    blocks = [SharedBlock(1) for _ in range(3)]
+    assert len({block.number for block in blocks}) == 3
+    for block in blocks:
+        block.close()
+
+
+def test_a_lack_of_memory_is_an_error_at_once_and_leaves_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def full(*_: int) -> None:
+        raise OSError(errno.ENOSPC, "no space left")
+
+    monkeypatch.setattr(os, "posix_fallocate", full)
+    before = descriptors()
+    with pytest.raises(MemoryError, match="no 4096 bytes.*no space left"):
+        SharedBlock(1)
+    assert descriptors() == before
+
+
+def test_more_than_there_is_is_not_even_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Reserving it page by page, the kernel would first kill what else runs on the machine."""
+    tried: list[Any] = []
+    monkeypatch.setattr(os, "posix_fallocate", lambda *arguments: tried.append(arguments))
+    before = descriptors()
+    with pytest.raises(MemoryError, match="no 1125899906842624 bytes.*only [0-9]+ bytes"):
+        SharedBlock(1 << 50)
+    assert not tried
+    assert descriptors() == before
+
+
+def test_the_bytes_outlive_the_descriptor() -> None:
+    before, maps = descriptors(), mapped()
+    block = SharedBlock(PAGE)
+    array = block.array()
+    array[:] = 5
+    block.close()
+    block.close()
+    assert block.fd == -1
+    del block
+    assert (array == 5).all()
+    del array
+    assert (descriptors(), mapped()) == (before, maps)
+
+
+def test_a_dropped_block_closes_its_descriptor() -> None:
+    before, maps = descriptors(), mapped()
+    for _ in range(20):
+        SharedBlock(PAGE)
+    assert (descriptors(), mapped()) == (before, maps)
+
+
+def test_attaching_takes_over_the_descriptor() -> None:
+    block = SharedBlock(PAGE)
+    before = descriptors()
+    copy = os.dup(block.fd)
+    other = attach(copy)
+    with pytest.raises(OSError):
+        os.fstat(copy)
+    del other
+    assert descriptors() == before
+    with pytest.raises(OSError):
+        attach(copy)
+    block.close()
+
+
+def test_what_cannot_be_attached_is_closed_too() -> None:
+    before = descriptors()
+    with pytest.raises(ValueError, match="empty"):
+        attach(os.memfd_create("empty"))
+    assert descriptors() == before
+
+
+def lend(pool: BlockPool, nbytes: int) -> tuple[int, Any]:
+    block = pool.take(nbytes)
+    return block.number, pool.lend(block)
+
+
+def test_a_lent_block_comes_back_when_nothing_refers_to_it() -> None:
+    pool = BlockPool()
+    number, array = lend(pool, 100)
+    row = array[:96].view(np.float64).reshape(3, 4)[1][::2]
+    del array
+    other = pool.take(100)
+    assert other.number != number
+    del row
+    assert pool.take(100).number == number
+    pool.give(other)
+    pool.close()
+
+
+def test_a_steady_loop_uses_one_block() -> None:
+    pool = BlockPool()
+    numbers = {lend(pool, 5000)[0] for _ in range(50)}
+    assert len(numbers) == 1
+    pool.close()
+
+
+def test_a_result_that_is_held_is_never_written_over() -> None:
+    pool = BlockPool()
+    held = []
+    for index in range(4):
+        _, array = lend(pool, 64)
+        array[:] = index
+        held.append(array[3:5])
+        del array
+    assert [list(view) for view in held] == [[index, index] for index in range(4)]
+    pool.close()
+
+
+def test_results_in_cycles_come_back_after_a_collection() -> None:
+    pool = BlockPool(most_lent=1)
+    cycle: list[Any] = [lend(pool, 64)[1]]
+    cycle.append(cycle)
+    assert not pool.may_lend()
+    del cycle
+    gc.collect()
+    assert pool.may_lend()
+    pool.close()
+
+
+def test_only_so_many_are_lent() -> None:
+    pool = BlockPool(most_lent=2)
+    held = [lend(pool, 64)[1] for _ in range(2)]
+    assert not pool.may_lend()
+    held.pop()
+    assert pool.may_lend()
+    pool.close()
+
+
+def test_only_so_many_are_kept_and_the_dropped_are_told() -> None:
+    before = descriptors()
+    pool = BlockPool(most_idle=2)
+    blocks = [pool.take(64) for _ in range(5)]
+    for block in blocks:
+        pool.give(block)
+    numbers = [block.number for block in blocks]
+    assert pool.dropped == numbers[:3]
+    pool.forget(lambda number: number == numbers[1])
+    assert pool.dropped == [numbers[1]]
+    assert pool.take(64) is blocks[3]
+    pool.give(blocks[3])
+    assert sum(block.fd >= 0 for block in blocks) == 2
+    pool.close()
+    del block, blocks
+    assert descriptors() == before
+
+
+def test_a_block_fits_closely() -> None:
+    pool = BlockPool()
+    small, large, huge = (pool.take(pages * PAGE) for pages in (2, 3, 90))
+    for block in (huge, large, small):
+        pool.give(block)
+    assert pool.take(PAGE + 1) is small
+    assert pool.take(PAGE + 1) is large
+    other = pool.take(PAGE + 1)
+    assert other is not huge
+    assert other.nbytes == 2 * PAGE
+    pool.close()
+
+
+def test_what_was_lent_stays_valid_after_the_end() -> None:
+    before, maps = descriptors(), mapped()
+    pool = BlockPool()
+    _, array = lend(pool, PAGE)
+    array[:] = 6
+    pool.close()
+    assert (array == 6).all()
+    del array
+    pool._collect()
+    assert pool.take(1).number not in pool.dropped
+    del pool
+    assert (descriptors(), mapped()) == (before, maps)
+
+
+def test_a_ctrl_c_while_a_result_is_dropped_is_not_lost() -> None:
+    """A Python function as a callback would swallow the interrupt, and the block with it."""
+    pool = BlockPool()
+    _, array = lend(pool, 64)
+    (loan,) = pool._lent.values()
+    assert type(loan.array.__callback__).__name__ == "builtin_function_or_method"
+    del array
+    assert len(pool._returned) == 1
+    pool.close()
+
+
+def test_memory_whose_release_is_cut_short_is_given_back_once() -> None:
+    """A block that is given back twice would be the memory of two batches."""
+    sizes = {"inputs": 64, "states": 64, "observations": 64, "outcomes": 64}
+    number, struck = 1, True
+    while struck:
+        pools = {region: BlockPool(most_lent=0) for region in sizes}
+        memory = BatchMemory(pools, sizes)
+        moment = Moment(number)
+        with moment.strikes():
+            memory.release()
+        memory.release()
+        for pool in pools.values():
+            idle = [block.number for block in pool._idle]
+            assert len(idle) == len(set(idle)), moment.where
+            pool.close()
+        struck, number = moment.where is not None, number + 1
+    assert number > 8
+
+
+def test_blocks_are_lent_and_come_back_whenever_a_ctrl_c_comes() -> None:
+    gc.collect()
+    before = descriptors()
+    number, struck = 1, True
+    while struck:
+        pool = BlockPool()
+        moment = Moment(number)
+        with moment.strikes():
+            array = pool.lend(pool.take(64))
+            del array
+            pool.take(64)
+        block, array = None, None
+        for _ in range(2):
+            block, array = pool.take(64), None
+            array = pool.lend(block)
+            assert pool.may_lend()
+        array = None
+        pool._collect()
+        assert block in pool._idle and not pool._lent and not pool._returned
+        pool.close()
+        del pool, block
+        gc.collect()
+        assert descriptors() == before, moment.where
+        struck, number = moment.where is not None, number + 1
+    assert number > 20
