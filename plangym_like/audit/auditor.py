@@ -25,7 +25,7 @@ EVERY = 500
 _FIRST, _FADING = 256, 64
 # At most this part of the time is spent on audits in the long run (`benchmarks/audit_cost.py`), and
 # before that: audits of environments whose histories are replayed may cost much more than rows.
-_SHARE, _EARLY_SHARE = 0.004, 0.1
+_SHARE, _EARLY_SHARE = 0.002, 0.1
 # This limit does not count the first so many seconds of audits; one audit that takes longer is cut
 # short.
 FREE_SECONDS = 0.5
