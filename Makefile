@@ -24,7 +24,7 @@ help:
 	@echo "make fault-table  the same faults done to this package and to its rivals"
 	@echo "make docs   build the documentation into docs/_build/html"
 	@echo "make table  restore each family a thousand times, check everything installed, write docs/support.md"
-	@echo "make bench  measure this package beside its rivals and redraw the published figures"
+	@echo "make bench  measure this package against its rivals and redraw the published figures"
 	@echo "make clean  remove whatever the other targets made"
 
 demo: .venv/.demo
@@ -64,6 +64,7 @@ bench: .venv-bench/.bench
 	$(BENCH_BIN)/python benchmarks/bench.py
 	$(BENCH_BIN)/python benchmarks/ray_bench.py
 	$(BENCH_BIN)/python benchmarks/mujoco_bench.py
+	$(BENCH_BIN)/python benchmarks/one_step.py
 	$(BENCH_BIN)/python docs/copy_table.py
 
 clean:

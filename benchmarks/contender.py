@@ -79,6 +79,14 @@ class Contender:
         env.close()
         return {"children": found}
 
+    def cold(
+        self, module: str, job: dict[str, Any], n_workers: int | None, sizes: list[int], warm: int
+    ) -> dict[str, Any]:
+        """Make a new environment and time batches of these sizes; `warm`: after so many others."""
+        contender = importlib.import_module(f"contenders.{module}")
+        seconds = contender.time_batches(Job(**job), n_workers=n_workers, sizes=sizes, warm=warm)
+        return {"seconds": seconds}
+
     def close(self) -> dict[str, Any]:
         """End what was opened."""
         if self._work is not None:

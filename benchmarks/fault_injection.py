@@ -43,7 +43,7 @@ class Echo(gymnasium.Env):
     """Observes the action that it was given; some do harm."""
 
     observation_space = gymnasium.spaces.Box(0, 100, (1,), np.float32)
-    # So many that nobody who tries actions at random finds one that does harm.
+    # So many that actions drawn at random never do harm.
     action_space = gymnasium.spaces.Discrete(1 << 40)
 
     def reset(self, *, seed: Any = None, options: Any = None) -> Any:

@@ -61,7 +61,7 @@ def measure(library: str, fault: str) -> dict[str, Any]:
 
 
 def wait_until_ready(process: subprocess.Popen[bytes], output: Any) -> None:
-    """Wait until the library's processes stand, which may take seconds and counts for nothing."""
+    """Wait until the library's processes are ready; that may take seconds and is not measured."""
     until = time.monotonic() + START_LIMIT
     while process.poll() is None and os.fstat(output.fileno()).st_size == 0:
         if time.monotonic() > until:

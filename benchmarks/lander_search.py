@@ -1,4 +1,4 @@
-"""LunarLander deep in a search: branches that go on, and siblings that start where another stands.
+"""LunarLander deep in a search: branches that go on, and siblings that start in the same state.
 
     python benchmarks/lander_search.py [--rows 64] [--depth 100] [--siblings 0.5]
 

@@ -1,4 +1,4 @@
-"""Measure MuJoCo: our batches beside ``mujoco.rollout``, plangym, and a pool of processes.
+"""Measure MuJoCo: our batches against ``mujoco.rollout``, plangym, and a pool of processes.
 
 Run it from anywhere::
 
@@ -6,7 +6,7 @@ Run it from anywhere::
     python benchmarks/mujoco_bench.py --quick   # a rough look, writes nothing
     python benchmarks/mujoco_bench.py --python mujoco_plangym=/path/to/python
 
-``mujoco.rollout`` does the physics alone, and beside it stands one that works out observations,
+``mujoco.rollout`` does the physics alone, and next to it is one that works out observations,
 rewards and flags from that; ours come with states to go on from and infos besides. Every contender
 lives in a process of its own and is measured in turn, for a second: the first batch after a pause,
 in which cores and workers fell asleep, takes a third longer.

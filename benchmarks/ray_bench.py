@@ -6,9 +6,9 @@ Run it from anywhere::
     python benchmarks/ray_bench.py --quick            # a rough look, writes nothing
     python benchmarks/ray_bench.py --python plangym=/path/to/python
 
-One local Ray of this machine's cores for each contender; everybody's slices are interleaved. The
-projection to many nodes is computed here, from the measured figures and the assumptions that stand
-beside it.
+Each contender starts its own Ray with this machine's cores; their slices are interleaved. The
+projection to many nodes is computed here, from the measured figures and the assumptions that the
+output names.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import far_node
 from bench import machine
 from interleave import Contest, Entry, paired_ratio
 from throughput import CORES, MS_PACMAN
@@ -42,7 +43,7 @@ ENTRIES = (
     ),
     Entry(
         "ray_far",
-        f"RayEnv, {CORES} workers, all through Ray as to another machine",
+        f"RayEnv, {CORES} workers, all on another node",
         "ours",
         "ours",
         {"n_workers": CORES, "ray": True, "object_store_memory": STORE_NBYTES, "far": True},
@@ -73,7 +74,7 @@ NODE_CORES, NODES, NIC_BYTES, CHUNK_SECONDS = 32, 1000, 25e9 / 8, 1.0
 
 
 def throughput(rounds: int, seconds: float, interpreters: dict[str, str]) -> dict[str, Any]:
-    """Return everybody's rates in transitions/s and the ratio that is promised."""
+    """Return the rates of all contenders in transitions/s, and the ratios between them."""
     versions: dict[str, dict[str, str]] = {}
     with Contest(ENTRIES, JOB, interpreters=interpreters, versions=versions) as contest:
         contest.run(rounds=rounds, seconds=seconds)
@@ -98,10 +99,8 @@ def throughput(rounds: int, seconds: float, interpreters: dict[str, str]) -> dic
 
 
 def costs(seconds: float) -> dict[str, Any]:
-    """Return what a chunk, a row and a byte cost the process that deals them out.
-
-    Actors are treated as if they were on other machines.
-    """
+    """Return what a chunk, a row and a byte cost the driver, whose actors are all elsewhere."""
+    far_node.start(CORES, STORE_NBYTES)
     found: dict[str, Any] = {"rows": []}
     with _far("CartPole-v1") as env:
         state = env.reset(seed=0).state
@@ -115,30 +114,29 @@ def costs(seconds: float) -> dict[str, Any]:
 
 
 def _far(name: str, **kwargs: Any) -> Any:
-    """Make an environment whose batches all go through Ray, as to other machines."""
+    """Make an environment whose batches all go through Ray to another node."""
     import plangym_like
 
-    env = plangym_like.make(
-        name, ray=True, n_workers=CORES, isolate=True, object_store_memory=STORE_NBYTES, **kwargs
-    )
+    # Several of them share the cores, so they claim none.
+    where: dict[str, Any] = {"ray": True, "n_workers": CORES, "resources": {"num_cpus": 0}}
+    env = plangym_like.make(name, isolate=True, audit="off", **where, **kwargs)
     env.wait_ready(60)
-    for lane in env.batch_env.lanes:
-        lane.near = False
     return env
 
 
 def _message_bytes(env: Any, state: Any) -> int:
     """Return the bytes of a chunk's messages, both ways, beyond its arrays."""
-    from plangym_like.cluster.chunk import Harvest, order_nbytes, order_of
+    from plangym_like.cluster.chunk import Chunk, ChunkResult
+    from plangym_like.cluster.chunk_sender import ChunkSender
+    from plangym_like.cluster.ray_stats import RayStats
 
-    layout = env.plan_env.layout
-    order = order_of(layout.check([1], state, 1, None), None, 0, 1, states=True, obs=True)
-    result = env.step_batch([1], state)
-    harvest = Harvest(0.0, {})
-    harvest.take(layout, order, result)
-    rows = layout.allocate(order.inputs(state[None]))
-    arrays = order_nbytes(order) + harvest.put(layout, rows, 0)
-    return len(pickle.dumps(order, 5)) + len(pickle.dumps(harvest, 5)) - arrays
+    layout = env.layout
+    rows = layout.allocate(layout.check([1], state, 1, None))
+    request, _ = ChunkSender(layout, rows, RayStats(), masked=False).request(Chunk(0, 1))
+    answer = ChunkResult()
+    answer.take(layout, request, env.step_batch([1], state))
+    arrays = request.nbytes + answer.put(layout, rows, 0)
+    return len(pickle.dumps(request, 5)) + len(pickle.dumps(answer, 5)) - arrays
 
 
 def _row_costs(obs_type: str, horizon: int, seconds: float) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Measure rollout collection beside its rivals and beside the bare loop, in one interleaved run.
+"""Measure rollout collection against its rivals and the bare loop, in one interleaved run.
 
 Run it from anywhere::
 
@@ -161,7 +161,7 @@ def text(results: dict[str, Any]) -> str:
         "process of its own, slices interleaved in random order, medians over "
         "the rounds that count: those in which two bare loops did at least 1.6 times the work of "
         "one, so that nothing else was using the cores. A ratio is the median of the rounds' "
-        "ratios. SB3 has a critic beside its policy, the other rivals have none."
+        "ratios. SB3 has a critic besides its policy, the other rivals have none."
     )
     listed = ", ".join(f"{name} {version}" for name, version in sorted(versions.items()))
     return "\n\n".join([head, f"Versions: {listed}.", *map(table, results["tasks"])]) + "\n"

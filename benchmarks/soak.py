@@ -1,10 +1,10 @@
 """Mixed load with kills for as long as you like: every digest right, memory flat.
 
 ``python benchmarks/soak.py --minutes 30`` plays games and a classic control task in batches of all
-kinds and sizes on isolated lanes, while a worker is killed every half second or so. Each result is
+kinds and sizes on isolated workers, while a worker is killed every half second or so. Results are
 compared with a serial environment's, byte for byte. Prints a line every ten seconds; ends with
-status 1 at the first difference, or when memory has grown. With ``--ray`` the lanes are those of
-actors on a local Ray, and it is whole actors that are killed, every two seconds or so.
+status 1 at the first difference, or when memory has grown. With ``--ray`` one of the two workers is
+on another node of a local Ray cluster, and its actor is killed, every two seconds or so.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import far_node
 import numpy as np
 
 import plangym_like
@@ -43,12 +44,13 @@ def private_nbytes() -> int:
 
 
 class Pair:
-    """One environment in this process and on lanes, or on a cluster's."""
+    """One environment in this process and in worker processes, or on a cluster."""
 
     def __init__(self, name: str, kwargs: dict[str, Any], *, ray: bool) -> None:
         self.ray = ray
         self.serial = plangym_like.make(name, **kwargs)
-        self.lanes = plangym_like.make(name, n_workers=2, isolate=True, ray=ray, **kwargs)
+        where = {"ray": True, "resources": {"num_cpus": 0}} if ray else {}
+        self.parallel = plangym_like.make(name, n_workers=2, isolate=True, **where, **kwargs)
         self.state = self.serial.reset(seed=0).state
         self.num_actions = int(self.serial.action_space.n)
 
@@ -59,18 +61,18 @@ class Pair:
         states = self.state if rng.random() < 0.5 else np.stack([self.state] * count)
         if rng.random() < 0.2:
             grid = rng.integers(0, self.num_actions, (count, 4))
-            results = [env.rollout_batch(grid, states) for env in (self.serial, self.lanes)]
+            results = [env.rollout_batch(grid, states) for env in (self.serial, self.parallel)]
         elif rng.random() < 0.2:
-            promise = self.lanes.step_batch(actions, states, blocking=False)
+            future = self.parallel.step_batch(actions, states, blocking=False)
             if rng.random() < 0.3:
-                return 0  # nobody ever asks
-            results = [self.serial.step_batch(actions, states), promise()]
+                return 0  # its future is dropped
+            results = [self.serial.step_batch(actions, states), future()]
         else:
             dt = rng.integers(1, 4, count)
             seeds = rng.integers(0, 1 << 40, count) if rng.random() < 0.3 else None
             results = [
                 env.step_batch(actions, states, dt, seeds=seeds)
-                for env in (self.serial, self.lanes)
+                for env in (self.serial, self.parallel)
             ]
         one, other = results
         assert one.states.tobytes() == other.states.tobytes(), "states differ"
@@ -87,10 +89,11 @@ class Pair:
         """Kill a worker, or an actor, as a stranger would; return whether there was one."""
         try:
             if self.ray:
-                pid = next(lane.pid for lane in self.lanes.batch_env.lanes if lane.pid)
+                handles = self.parallel.executor.actors.handles
+                pid = next(handle.pid for handle in handles if handle.pid)
                 os.kill(pid, signal.SIGKILL)
             else:
-                process = self.lanes.batch_env[chance.randrange(2)]
+                process = self.parallel.batch_env[chance.randrange(2)]
                 signal.pidfd_send_signal(process.sentinel, signal.SIGKILL)
         except (OSError, TypeError, StopIteration):
             return 0
@@ -99,12 +102,12 @@ class Pair:
     @property
     def losses(self) -> int:
         """How many of those that were killed it has noticed."""
-        stats = self.lanes.stats
+        stats = self.parallel.stats
         return int(stats.actors_lost if self.ray else stats.deaths)
 
     def close(self) -> None:
         """Close both."""
-        self.lanes.close()
+        self.parallel.close()
         self.serial.close()
 
 
@@ -116,6 +119,8 @@ def main() -> None:
     parser.add_argument("--ray", action="store_true", help="on actors of a local Ray")
     arguments = parser.parse_args()
     logging.getLogger("plangym_like").setLevel(logging.ERROR)
+    if arguments.ray:
+        far_node.start(1, 200 << 20, cores_here=1)
     rng, chance = np.random.default_rng(arguments.seed), random.Random(arguments.seed)
     pairs = [Pair(name, kwargs, ray=arguments.ray) for name, kwargs in GAMES]
     over, kills = threading.Event(), [0]

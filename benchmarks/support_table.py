@@ -6,7 +6,7 @@
 Every environment is checked in a process of its own (``python -m plangym_like check ID --json``).
 What was found is kept in ``docs/figures/support.json`` as it comes, so the work can be done in
 pieces; an id that is checked again takes the place of what was known of it, unless an extra that it
-needs is missing here. ``docs/support.md`` is written anew from all of it.
+needs is missing here. ``docs/support.md`` is written from all of it.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ import numpy as np
 
 import plangym_like
 from plangym_like.errors import MissingExtraError
-from plangym_like.testing.journeys import compare_outcomes, take
+from plangym_like.snapshots.outcomes import compare_outcomes, outcome_of
 
 FIGURES = pathlib.Path(__file__).resolve().parent.parent / "docs" / "figures"
 FAMILIES = {
@@ -44,23 +44,25 @@ FAMILIES = {
     "JAX, Gymnasium's own": "tabular/Blackjack-v0",
     "JAX, pgx": "pgx/2048",
 }
-STEPS, JOURNEYS = 20, 25
+STEPS, EPISODES = 20, 25
 
 
 def try_out(name: str, trials: int) -> dict[str, Any]:
     """Return what ``trials`` restores of one environment gave."""
     begun = time.perf_counter()
-    each = -(-trials // JOURNEYS)
+    each = -(-trials // EPISODES)
     with plangym_like.make(name) as played, plangym_like.make(name) as other:
-        journeys = [_play(played, seed, each + STEPS) for seed in range(JOURNEYS)]
-        places = [(journey, start) for journey in journeys for start in range(each)]
+        episodes = [_play(played, seed, each + STEPS) for seed in range(EPISODES)]
+        places = [(episode, start) for episode in episodes for start in range(each)]
         order = np.random.default_rng(0).permutation(len(places))[:trials]
         outcomes = nbytes = 0
         for place in order:
             (actions, seen, rows), start = places[place]
             other.set_state(rows[start])
             for step in range(start, start + STEPS):
-                outcomes += compare_outcomes(seen[step], take(other, actions[step])) is not None
+                outcomes += (
+                    compare_outcomes(seen[step], outcome_of(other.step, actions[step])) is not None
+                )
                 nbytes += int((other.get_state() != rows[step + 1]).sum())
         return {
             "id": name,
@@ -82,7 +84,7 @@ def _play(env: Any, seed: int, length: int) -> tuple[list[Any], list[Any], list[
     actions, seen = [], []
     for _ in range(length):
         actions.append(space.sample())
-        seen.append(take(env, actions[-1]))
+        seen.append(outcome_of(env.step, actions[-1]))
         rows.append(env.get_state())
     return actions, seen, rows
 

@@ -91,7 +91,7 @@ class Swarm:
     obs : ``(N, any) float64``
     scores : ``(N,) float64``, since the start of the game
     frames : ``(N,) int64``, since the start of the game
-    nodes : ``(N,) int64``, where each walker stands in the `Lineage`, -1 at the start
+    nodes : ``(N,) int64``, the place of each walker in the `Lineage`, -1 at the start
     """
 
     def __init__(self, env: Any, args: argparse.Namespace) -> None:

@@ -71,7 +71,7 @@ def main() -> None:
                 states = np.stack([cells[index].state for index in chosen])
                 scores = np.array([cells[index].score for index in chosen])
                 steps = np.array([cells[index].steps for index in chosen])
-                # Explore, and remember what is new, or better than it was, or as good but sooner.
+                # Explore, and remember what is new, or better than it was, or as good but earlier.
                 for _ in range(args.steps):
                     actions = rng.integers(env.action_space.n, size=len(states))
                     dt = rng.integers(1, args.hold + 1, len(states))

@@ -6,23 +6,23 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from plangym_like.batch_future import BatchFuture
-    from plangym_like.cluster.ray_env import RayEnv
-    from plangym_like.envs.any_env import AnyEnv
+    from plangym_like.batch_env import BatchEnv
     from plangym_like.envs.atari import AtariEnv
+    from plangym_like.envs.auto_snapshot import AnyEnv
     from plangym_like.envs.box2d import Box2DEnv
     from plangym_like.envs.classic_control import ClassicControlEnv
     from plangym_like.envs.dm_control import DmControlEnv
     from plangym_like.envs.mujoco import MujocoEnv
-    from plangym_like.envs.own import OwnEnv
     from plangym_like.envs.pickled import PickledEnv
     from plangym_like.envs.replayed import ReplayedEnv
+    from plangym_like.envs.save_load_env import OwnEnv
     from plangym_like.envs.toy_text import ToyTextEnv
-    from plangym_like.execution.batch_env import BatchEnv
-    from plangym_like.execution.parallel_env import ParallelEnv
+    from plangym_like.future import BatchFuture, Future
+    from plangym_like.parallel_env import ParallelEnv
     from plangym_like.plan_env import PlanEnv
     from plangym_like.processes.external_process import ExternalProcess
-    from plangym_like.registry import make
+    from plangym_like.ray_env import RayEnv
+    from plangym_like.registry import make, register
     from plangym_like.simulator import Simulator
     from plangym_like.testing.check_env import check_env
     from plangym_like.testing.report import Report
@@ -40,23 +40,25 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _PLACES = {
-    "AnyEnv": "envs.any_env",
+    "AnyEnv": "envs.auto_snapshot",
     "AtariEnv": "envs.atari",
     "Box2DEnv": "envs.box2d",
     "ClassicControlEnv": "envs.classic_control",
     "DmControlEnv": "envs.dm_control",
     "MujocoEnv": "envs.mujoco",
-    "OwnEnv": "envs.own",
+    "OwnEnv": "envs.save_load_env",
     "PickledEnv": "envs.pickled",
     "ReplayedEnv": "envs.replayed",
     "ToyTextEnv": "envs.toy_text",
-    "BatchFuture": "batch_future",
-    "BatchEnv": "execution.batch_env",
+    "BatchFuture": "future",
+    "Future": "future",
+    "BatchEnv": "batch_env",
     "ExternalProcess": "processes.external_process",
-    "ParallelEnv": "execution.parallel_env",
+    "ParallelEnv": "parallel_env",
     "PlanEnv": "plan_env",
-    "RayEnv": "cluster.ray_env",
+    "RayEnv": "ray_env",
     "make": "registry",
+    "register": "registry",
     "Simulator": "simulator",
     "Report": "testing.report",
     "check_env": "testing.check_env",
@@ -82,6 +84,7 @@ __all__ = [
     "ClassicControlEnv",
     "DmControlEnv",
     "ExternalProcess",
+    "Future",
     "MujocoEnv",
     "OwnEnv",
     "ParallelEnv",
@@ -99,6 +102,7 @@ __all__ = [
     "Transition",
     "check_env",
     "make",
+    "register",
 ]
 
 

@@ -1,35 +1,29 @@
-"""One batch of work: how it is checked, where it lies in memory, how it becomes a result."""
+"""One batch of work: what it is asked to do, and the arrays that its steps fill."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Iterator, Mapping, MutableMapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from gymnasium.spaces import Space
 from numpy.typing import NDArray
 
-from plangym_like import spaces
-from plangym_like.errors import BatchLengthError, InputError, StepCountError
-from plangym_like.memory_limits import refuse_too_much
-from plangym_like.phases import PhaseClock
-from plangym_like.states import Row, StateFormat
-from plangym_like.transitions import BatchInfo, BatchStep, BatchTransition, Rollout
+from plangym_like.errors import InputError, StepCountError
+from plangym_like.states import Row
 
 Leaf = tuple[tuple[int, ...], np.dtype[Any]]
 
 
 @dataclass(slots=True)
 class Inputs:
-    """What a batch is asked to do, checked and of one length.
+    """The checked arguments of a batch, all of one length.
 
     ``actions`` ``(N, ...)`` or, in rollouts, ``(N, T, ...)``, for a `Box` in the dtype they were
     given in (a list of objects if the space is not an array); ``states`` ``(N, state_nbytes)`` or
     one row for all; ``dt`` an int for all or ``(N,) int64``; ``seeds`` ``None`` or ``(N,) uint64``.
-    ``verified``: whether checksums were looked at. ``last_infos``: whether rollouts stepped here
-    tell the info of each row's last step, which audits compare.
+    ``verified``: whether checksums were verified. ``last_infos``: whether rollouts stepped here
+    return the info of each row's last step, which audits compare.
     """
 
     count: int
@@ -47,10 +41,9 @@ class Rows:
     """A batch in memory: inputs, and the arrays that its steps fill.
 
     ``horizon`` is 0 in ``step_batch``, else T, and then ``rewards``, flags and ``observations``
-    have a second axis T. ``next_states`` and ``observations`` are ``None`` where nobody wants
-    them. ``columns`` are info keys that every row has, ``infos`` what else a row's info holds.
-    ``cursor[0]`` is the row being stepped. ``clock``, if there is one, is told when each phase of a
-    row, or of a chunk, is over.
+    have a second axis T. ``next_states`` and ``observations`` are ``None`` if they are
+    not wanted. ``columns`` are info keys that every row has, ``infos`` the rest of each row's info.
+    ``cursor[0]`` is the row being stepped.
     """
 
     inputs: Inputs
@@ -63,199 +56,11 @@ class Rows:
     columns: dict[str, NDArray[Any]]
     infos: MutableMapping[int, Mapping[str, Any]] | None
     cursor: NDArray[np.int64] = field(default_factory=lambda: np.zeros(1, np.int64))
-    clock: PhaseClock | None = None
 
     @property
     def have_objects(self) -> bool:
         """Whether some results are objects, which no shared memory holds."""
         return self.infos is not None or isinstance(self.observations, list)
-
-
-class Layout:
-    """What an environment's batches look like; the same on every side of a process border.
-
-    Attributes
-    ----------
-    observation_space, action_space : gymnasium.Space
-    format : StateFormat
-    columns : dict of str to (shape, dtype)
-        Info keys that every step of the family fills.
-    plain_infos : bool
-        Whether rows have info beyond the columns.
-    exact : bool
-        Whether a row that is stepped twice gives the same bytes. If not, no two processes step
-        the same row at once.
-    out_of_bounds : {"pass", "raise", "clip"}
-        What happens to actions beyond the bounds of a `Box`.
-    """
-
-    def __init__(
-        self,
-        observation_space: Space[Any],
-        action_space: Space[Any],
-        state_format: StateFormat,
-        columns: Mapping[str, Leaf],
-        *,
-        plain_infos: bool,
-        exact: bool = True,
-        out_of_bounds: str = "pass",
-    ) -> None:
-        self.observation_space = observation_space
-        self.action_space = action_space
-        self.format = state_format
-        self.columns = dict(columns)
-        self.plain_infos = plain_infos
-        self.exact = exact
-        self.out_of_bounds = out_of_bounds
-        self.obs_leaves = spaces.leaves(observation_space)
-        self._obs_nbytes = sum(
-            math.prod(shape) * dtype.itemsize for shape, dtype in self.obs_leaves or ()
-        )
-        self.array_actions = spaces.is_leaf(action_space)
-
-    def check(
-        self,
-        actions: Any,
-        states: Any,
-        dt: Any,
-        seeds: Any,
-        *,
-        horizon: bool = False,
-        sums: bool = True,
-    ) -> Inputs:
-        """Return the inputs of a batch, every one of them checked; nothing has happened before.
-
-        ``sums=False`` leaves the checksums of many states to `verify`.
-
-        Raises
-        ------
-        InputError, StateError
-            See `plangym_like.errors`; the message names the row.
-        """
-        lead = 2 if horizon else 1
-        batch = spaces.as_actions(self.action_space, actions, lead, self.out_of_bounds)
-        rows = self._check_states(states, sums)
-        steps = check_dt(dt)
-        numbers = _check_seeds(seeds)
-        lengths = {"actions": len(batch), "states": len(rows)}
-        if not isinstance(steps, int):
-            lengths["dt"] = len(steps)
-        if numbers is not None:
-            lengths["seeds"] = len(numbers)
-        count = _common_length(lengths)
-        if len(batch) != count:
-            batch = batch * count if isinstance(batch, list) else _spread(batch, count)
-        if len(rows) != count and len(rows) != 1:
-            rows = rows[:count]
-        if not isinstance(steps, int) and len(steps) != count:
-            steps = int(steps[0]) if len(steps) else 1
-        if numbers is not None and len(numbers) != count:
-            numbers = _spread(numbers, count)
-        length = _horizon(batch, count) if horizon else 0
-        return Inputs(count, length, batch, rows, steps, numbers, sums or not self.format.checksum)
-
-    def verify(self, inputs: Inputs, start: int = 0, stop: int | None = None) -> None:
-        """Raise `StateFormatError` where a checksum does not match that has not been looked at."""
-        if not inputs.verified:
-            self.format.verify(inputs.states[start:stop], start)
-
-    def allocate(
-        self,
-        inputs: Inputs,
-        *,
-        states: bool = True,
-        observations: bool = True,
-    ) -> Rows:
-        """Return `inputs` with fresh arrays for the results.
-
-        Raises
-        ------
-        MemoryError
-            They would not fit into memory.
-        """
-        lead = (inputs.count, inputs.horizon) if inputs.horizon else (inputs.count,)
-        nbytes = states * inputs.count * self.format.state_nbytes
-        refuse_too_much(nbytes + observations * math.prod(lead) * self._obs_nbytes)
-        return Rows(
-            inputs,
-            np.empty((inputs.count, self.format.state_nbytes), np.uint8) if states else None,
-            spaces.empty(self.observation_space, lead) if observations else None,
-            np.empty(lead, np.float64),
-            np.empty(lead, bool),
-            np.empty(lead, bool),
-            np.empty(inputs.count, np.int64),
-            {
-                name: np.empty((inputs.count, *shape), dtype)
-                for name, (shape, dtype) in self.columns.items()
-                if not inputs.horizon
-            },
-            {} if self.plain_infos and (inputs.last_infos or not inputs.horizon) else None,
-        )
-
-    def result(
-        self, rows: Rows, errors: Mapping[int, Exception] | None = None
-    ) -> BatchTransition | BatchStep | Rollout:
-        """Return what the user gets of finished `rows`, of which those in `errors` failed."""
-        if errors:
-            _blank(rows, list(errors))
-        infos = self._infos(rows, errors)
-        if horizon := rows.inputs.horizon:
-            assert rows.next_states is not None
-            observations = rows.observations
-            if isinstance(observations, list):
-                starts = range(0, len(observations), horizon)
-                observations = [observations[start : start + horizon] for start in starts]
-            return Rollout(
-                rows.next_states,
-                observations,
-                rows.rewards,
-                rows.terminateds,
-                rows.truncateds,
-                infos,
-            )
-        if rows.next_states is None:
-            return BatchStep(
-                rows.observations, rows.rewards, rows.terminateds, rows.truncateds, infos
-            )
-        return BatchTransition(
-            rows.next_states,
-            rows.observations,
-            rows.rewards,
-            rows.terminateds,
-            rows.truncateds,
-            infos,
-        )
-
-    def _infos(self, rows: Rows, errors: Mapping[int, Exception] | None) -> BatchInfo:
-        count, dt = rows.inputs.count, rows.inputs.dt
-        columns = {**rows.columns, "n_step": rows.n_step, "dt": dt}
-        plain: Sequence[Mapping[str, Any]] | None = None
-        if rows.infos:
-            plain = [rows.infos.get(index, {}) for index in range(count)]
-        return BatchInfo(count, columns, plain, errors)
-
-    def _check_states(self, states: Any, sums: bool) -> Row:
-        empty_list = isinstance(states, (list, tuple)) and not states
-        if empty_list or (isinstance(states, np.ndarray) and states.shape == (0,)):
-            return np.empty((0, self.format.state_nbytes), np.uint8)
-        return self.format.check(states, sums=sums)
-
-
-def _blank(rows: Rows, failed: list[int]) -> None:
-    """Leave nothing of rows that failed: a state that no environment takes, a reward of NaN."""
-    if rows.next_states is not None:
-        rows.next_states[failed] = 0
-    if isinstance(rows.observations, list) and (horizon := rows.inputs.horizon):
-        starts = [index * horizon for index in failed]
-        spaces.blank(rows.observations, [start + t for start in starts for t in range(horizon)])
-    elif rows.observations is not None:
-        spaces.blank(rows.observations, failed)
-    rows.rewards[failed] = np.nan
-    for column in (rows.terminateds, rows.truncateds, rows.n_step, *rows.columns.values()):
-        column[failed] = 0
-    if rows.infos is not None:
-        for index in failed:
-            rows.infos.pop(index, None)
 
 
 def check_on_error(on_error: Any) -> bool:
@@ -276,34 +81,6 @@ def steps_of(inputs: Inputs) -> int:
     if not isinstance(held, int):
         held = -(-int(held.sum()) // max(1, inputs.count))
     return held * max(1, inputs.horizon)
-
-
-def _spread(array: NDArray[Any], count: int) -> NDArray[Any]:
-    return np.broadcast_to(array[0], (count, *array.shape[1:]))
-
-
-def _horizon(batch: Any, count: int) -> int:
-    if isinstance(batch, list):
-        lengths = {len(row) for row in batch}
-        if len(lengths) > 1:
-            told = f"{min(lengths)} and of {max(lengths)}"
-            raise BatchLengthError(f"all rows of a rollout are equally long: got some of {told}")
-        length = max(lengths, default=0)
-    else:
-        length = batch.shape[1]
-    if count and length < 1:
-        raise BatchLengthError("a rollout needs actions of shape (N, T, ...), T at least 1")
-    return max(length, 1)
-
-
-def _common_length(lengths: dict[str, int]) -> int:
-    several = {count for count in lengths.values() if count != 1}
-    if len(several) > 1:
-        told = ", ".join(f"{count} {name}" for name, count in lengths.items())
-        raise BatchLengthError(
-            f"a batch needs equal lengths, or one of a kind for all the others: got {told}"
-        )
-    return several.pop() if several else 1
 
 
 def check_dt(dt: Any) -> int | NDArray[np.int64]:
@@ -328,19 +105,12 @@ def check_dt(dt: Any) -> int | NDArray[np.int64]:
     return int(steps) if steps.ndim == 0 else steps
 
 
-def _check_seeds(seeds: Any) -> NDArray[np.uint64] | None:
-    if seeds is None:
-        return None
-    refusal = "seeds are whole numbers of at least 0, one for each row"
-    try:
-        numbers = np.atleast_1d(np.asarray(seeds))
-    except ValueError as error:
-        raise InputError(refusal) from error
-    if numbers.size == 0:
-        return np.empty(0, np.uint64)
-    if numbers.ndim != 1 or numbers.dtype.kind not in "iu" or bool((numbers < 0).any()):
-        raise InputError(refusal)
-    return numbers.astype(np.uint64)
+def check_one_dt(dt: Any) -> int:
+    """Return `dt` as an int; `InputError` unless it is one whole number of at least 1."""
+    steps = check_dt(dt)
+    if not isinstance(steps, int):
+        raise InputError("step takes one dt")
+    return steps
 
 
 def split(count: int, parts: int) -> Iterator[tuple[int, int]]:

@@ -1,13 +1,17 @@
-"""The current state of an environment, while its simulator is used for other states too."""
+"""`CurrentState`: the current state of an environment, and single steps from it."""
 
 from __future__ import annotations
 
 import contextlib
 from typing import Any
 
+import numpy as np
+
 from plangym_like.errors import StateLostError
+from plangym_like.ownership import owned, owned_info
 from plangym_like.simulator import Simulator
 from plangym_like.states import HEADER_NBYTES, Row, StateFormat
+from plangym_like.transitions import Step, Transition
 
 
 class CurrentState:
@@ -27,7 +31,11 @@ class CurrentState:
         Whether there is one: a reset has happened, or a state has been set.
     lost : bool
         Whether the current state is gone, because a call that was to replace it raised half-way.
+    given : bool
+        Whether the episode began with a state that a caller gave, not with a reset.
     """
+
+    __slots__ = ("_format", "_picture", "_quick", "_simulator", "given", "lost", "row", "started")
 
     def __init__(self, simulator: Simulator, state_format: StateFormat) -> None:
         self._simulator = simulator
@@ -35,9 +43,9 @@ class CurrentState:
         self.row: Row | None = None
         self.started = False
         self.lost = False
-        # Whether the episode began with a reset, not with a given state.
-        self._own = False
+        self.given = True
         self._picture: Any = None
+        self._quick = type(simulator).step_row is not Simulator.step_row
 
     def check(self, name: str) -> None:
         """Raise `StateLostError` if the current state of the environment `name` is gone."""
@@ -47,13 +55,20 @@ class CurrentState:
                 "raised half-way: reset the environment or set a state"
             )
 
+    # Where it is
+
     def read(self) -> Row:
         """Return the simulator's state as a new row."""
-        rows = self._format.new(1)
-        self._simulator.save(rows[0])
-        self._format.seal(rows)
-        row: Row = rows[0]
+        state_format = self._format
+        row: Row = np.empty(state_format.state_nbytes, np.uint8)
+        row[:HEADER_NBYTES] = state_format.header_bytes
+        self._simulator.save(row)
+        state_format.seal_row(row)
         return row
+
+    def get(self) -> Row:
+        """Return the current state as a new row."""
+        return self.read() if self.row is None else self.row.copy()
 
     def set_aside(self) -> None:
         """Keep the current state as a row, so that the simulator can be used for other states."""
@@ -62,54 +77,162 @@ class CurrentState:
             self._picture = self._simulator.keep_picture()
             self.row = row
 
-    def restore(self) -> None:
-        """Write the current state back to the simulator; `row` stays until `is_in_simulator`."""
+    def bring_back(self) -> None:
+        """Put the simulator into the current state."""
+        self._restore()
+        self.row = self._picture = None
+
+    def _restore(self) -> None:
+        """Write the current state to the simulator; `row` stays, in case what follows raises."""
         if self.row is not None:
             self._simulator.write(self.row[HEADER_NBYTES:])
             if self._picture is not None:
                 self._simulator.give_picture(self._picture)
 
-    def is_in_simulator(self) -> None:
-        """Note that the simulator is in the current state."""
-        self.row = self._picture = None
+    # How it is replaced
 
-    def begins(self, *, own: bool) -> None:
-        """Note that the simulator is in a new current state; `own`: after a reset."""
-        self.row = self._picture = None
-        self.started, self.lost, self._own = True, False, own
+    def hold(self, row: Row) -> None:
+        """Make `row` the current state without using the simulator."""
+        self._begin(given=True)
+        self.row = row
 
-    def fails(self) -> None:
-        """Note that the simulator is in no known state, after a call that raised half-way."""
-        self.lost = self.started and self.row is None
+    def set(self, row: Row, *, given: bool = True) -> None:
+        """Make `row` the current state.
 
-    def write(self, row: Row) -> None:
-        """Write `row` to the simulator.
-
-        If that raises, an episode that began with a reset keeps its current state. An episode that
-        began with a given state loses it: to set it aside at every step would slow down a search.
+        If the simulator refuses it, an episode that began with a reset keeps its current state. One
+        that began with a given state loses it: to set it aside at every step would slow down a
+        search.
         """
-        if self._own:
+        if not self.given:
             self._try_to_set_aside()
         try:
             self._simulator.write(row[HEADER_NBYTES:])
         except BaseException:
-            self.fails()
+            self.fail()
             raise
+        self._begin(given=given)
 
-    def prepare_reset(self) -> None:
-        """Set the current state aside, and have the simulator in it.
+    def step(
+        self,
+        action: Any,
+        dt: int,
+        row: Row | None = None,
+        *,
+        read: bool,
+        image: bool,
+        autoreset: bool,
+    ) -> Transition | Step:
+        """Step from `row`, or from the current state, and make the next state the current one.
 
-        A reset goes on with its generator and with what its wrappers remember. If there is no
-        current state yet, the simulator is as it was when it was made; if the current state cannot
-        be restored, the reset draws a fresh generator.
+        Parameters
+        ----------
+        action, dt, row
+            Checked; the action is a copy that may change.
+        read : bool
+            Whether to return the state.
+        image : bool
+            Whether to put a picture of the state into the info.
+        autoreset : bool
+            Whether to start the next episode if this one has ended.
+
+        Raises
+        ------
+        Exception
+            What the environment raises; for what is then the current state, see `set`.
         """
+        sim = self._simulator
+        if self._quick and row is not None and read and not image:
+            result = self._step_quickly(row, action, dt, autoreset=autoreset)
+            if result is not None:
+                return result
+        if row is None:
+            self._restore()
+            obs, reward, terminated, truncated, info, frames = sim.step(action, dt)
+            self.row = self._picture = None
+        else:
+            if not self.given:
+                self._try_to_set_aside()
+            try:
+                sim.write(row[HEADER_NBYTES:])
+                obs, reward, terminated, truncated, info, frames = sim.step(action, dt)
+            except BaseException:
+                self.fail()
+                raise
+            self._begin(given=True)
+        # Before anything else happens to the simulator, which may keep both.
+        obs, info = owned(obs), owned_info(info)
+        info["n_step"], info["dt"] = frames, dt
+        if image:
+            info["rgb"] = owned(sim.image())
+        fresh = self.read() if read else None
+        if autoreset and (terminated or truncated):
+            self._reset_ended()
+        if fresh is None:
+            return Step(obs, reward, terminated, truncated, info)
+        return Transition(fresh, obs, reward, terminated, truncated, info)
+
+    def _step_quickly(
+        self, row: Row, action: Any, dt: int, *, autoreset: bool
+    ) -> Transition | None:
+        """Step from `row` without the simulator, if it has a quick way for that."""
+        found = self._simulator.step_row(row, action, dt)
+        if found is None:
+            return None
+        fresh, (obs, reward, terminated, truncated, info, frames) = found
+        info["n_step"], info["dt"] = frames, dt
+        self.hold(fresh.copy())
+        if autoreset and (terminated or truncated):
+            self.bring_back()
+            self._reset_ended()
+        return Transition(fresh, obs, reward, terminated, truncated, info)
+
+    def reset(
+        self, seed: int | None, options: dict[str, Any] | None, *, read: bool, image: bool
+    ) -> tuple[Row | None, Any, dict[str, Any]]:
+        """Start an episode; return its first state if `read`, observation and info.
+
+        The generator and the wrappers' memory of the current state are kept. Without a current
+        state, they are those of a new simulator; if the current state cannot be restored, the
+        generator is a fresh one. If the reset raises, the current state stays.
+        """
+        self._prepare_reset()
+        simulator = self._simulator
+        try:
+            obs, info = simulator.reset(seed, owned(options))
+            obs, info = owned(obs), owned_info(info)
+            if image:
+                info["rgb"] = owned(simulator.image())
+            row = self.read() if read else None
+        except BaseException:
+            self.fail()
+            raise
+        self._begin(given=False)
+        return row, obs, info
+
+    def _reset_ended(self) -> None:
+        try:
+            self._simulator.reset()
+        except BaseException:
+            self.fail()
+            raise
+        self._begin(given=False)
+
+    def fail(self) -> None:
+        """Note that the simulator is in no known state, after a call that raised half-way."""
+        self.lost = self.started and self.row is None
+
+    def _begin(self, *, given: bool) -> None:
+        self.row = self._picture = None
+        self.started, self.lost, self.given = True, False, given
+
+    def _prepare_reset(self) -> None:
         if self.started and not self.lost:
             if self.row is None:
                 self._try_to_set_aside()
                 return
             # A state that cannot be restored must not prevent a reset.
             with contextlib.suppress(Exception):
-                self.restore()
+                self._restore()
                 return
         self._simulator.renew()
 

@@ -1,4 +1,4 @@
-"""Every exception that plangym_like raises of its own accord.
+"""All exceptions of plangym_like.
 
 ::
 
@@ -86,7 +86,7 @@ class StateCapacityError(StateError):
 
 
 class UntrustedStateError(StateError):
-    """A row that holds a pickle was not made in this session, and nobody vouched for it."""
+    """A pickled row was not made in this session, and ``allow_pickle`` is not set."""
 
 
 class ObservationError(PlangymError, ValueError):
@@ -226,7 +226,7 @@ class WorkerTimeoutError(WorkerError, TimeoutError):
 
 
 class RemoteError(WorkerError):
-    """Stands in for a child's exception whose own type cannot cross the process border."""
+    """Replaces an exception of a child process whose own type cannot be sent."""
 
 
 class RemoteTraceback(PlangymError):

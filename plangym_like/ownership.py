@@ -26,8 +26,8 @@ _CONSTANT = frozenset(
 def owned(value: Any) -> Any:
     """Return `value` as an independent copy: nested dicts, lists, tuples and arrays included.
 
-    Other objects are copied by `copy.deepcopy`. Those that cannot be copied stay the same object,
-    as do environments, because a copy of an environment may start again.
+    Other objects are copied by `copy.deepcopy`. Those that cannot be copied are returned as they
+    are, and so are environments, because a copy of an environment may start again.
 
     >>> buffer = np.zeros(2)
     >>> info = owned({"buffer": buffer, "lives": 3})

@@ -4,88 +4,272 @@ from __future__ import annotations
 
 import copy
 import time
-from functools import partial
-from os import PathLike
-from typing import Any
+from typing import Any, Literal, Unpack, overload
 
-import numpy as np
-from numpy.typing import NDArray
+from plangym_like.audit.audited_rows import AuditedRows
+from plangym_like.batch_options import (
+    LaterByDefault,
+    LaterNoStates,
+    LaterStates,
+    NowByDefault,
+    NowNoStates,
+    NowStates,
+    ResetOptions,
+    RollLater,
+    RollNow,
+    RollSometime,
+    Sometime,
+)
+from plangym_like.batches import Inputs, check_on_error, check_one_dt
+from plangym_like.execution.executor import Executor, SubmitOptions
+from plangym_like.execution.serial_executor import audited_by
+from plangym_like.execution.state_trial import try_elsewhere
+from plangym_like.future import Future
+from plangym_like.row_stepper import RowStepper
+from plangym_like.stateful_env import StatefulEnv
+from plangym_like.states import Row, States
+from plangym_like.transitions import (
+    BatchStep,
+    BatchTransition,
+    ResetObservation,
+    ResetResult,
+    Rollout,
+    Step,
+    Transition,
+)
 
-from plangym_like import state_files
-from plangym_like.audit.audited_rows import Again
-from plangym_like.batch_future import BatchFuture
-from plangym_like.batches import Inputs, Rows, check_on_error
-from plangym_like.row_errors import raised_by_signal_handler, row_exit
-from plangym_like.simulator import Simulator
-from plangym_like.standing_env import StandingEnv
-from plangym_like.states import HEADER_NBYTES, Row
-from plangym_like.transitions import BatchStep, BatchTransition, Rollout, Step, Transition
 
+class PlanEnv(StatefulEnv):
+    """One environment: a simulator, and an executor that steps batches of its states.
 
-class PlanEnv(StandingEnv):
-    """One environment, in this process.
+    While a batch uses the simulator, the current state is set aside (see `CurrentState`).
 
     Parameters
     ----------
-    name : str or callable
-        A registered Gymnasium id, or a callable that returns a `gymnasium.Env`.
-    frameskip : int, optional
-        Frames that one action lasts; ``None`` keeps what the id registers.
+    simulator : Simulator, or callable that returns one
+        What steps states. A callable may also return a `PlanEnv`, to use its simulator and options.
+    executor : ExecutorOptions, optional
+        Where batches are stepped; in this process if left out.
+    name : str or callable, optional
+        What the environment is called.
     autoreset : bool
         Whether `step` starts a new episode once one has ended (batches never do).
-    delay_setup : bool
-        Make the simulator on first use; until then the env can be pickled.
     return_image : bool
-        Put the picture of each resulting state into ``info["rgb"]``; needs
-        ``render_mode="rgb_array"``.
-    out_of_bounds : {"pass", "raise", "clip"}
-        What happens to finite actions beyond the bounds of a `Box`: the environment gets them as
-        they are, `ActionError` is raised, or they are clipped.
-    simulator_kwargs
-        What the family takes: ``render_mode``, ``obs_type``, ``wrappers``,
-        ``remove_time_limit``, and the environment's own arguments.
+        Put the picture of each resulting state into ``info["rgb"]``.
+    audit, audit_every, out_of_bounds
+        As in `make`.
+    delay_setup : bool
+        Make simulator and executor on first use; until then the env can be pickled.
     """
 
-    # Where single steps are audited; ``None``: here.
-    run_elsewhere: Again | None = None
+    # One state
 
+    @overload
+    def reset(
+        self, *, return_state: Literal[True] = True, **options: Unpack[ResetOptions]
+    ) -> ResetResult: ...
+    @overload
+    def reset(
+        self, *, return_state: Literal[False], **options: Unpack[ResetOptions]
+    ) -> ResetObservation: ...
+    @overload
+    def reset(
+        self, *, return_state: bool, **options: Unpack[ResetOptions]
+    ) -> ResetResult | ResetObservation: ...
+    def reset(
+        self,
+        *,
+        seed: int | None = None,
+        options: dict[str, Any] | None = None,
+        return_state: bool = True,
+    ) -> ResetResult | ResetObservation:
+        """Start an episode.
+
+        Without a seed, the current state's random generator goes on, as in Gymnasium; the first
+        time, a fresh one is made. Batches in between change nothing. If it raises, the current
+        state stays what it was.
+
+        Returns
+        -------
+        ResetResult
+            ``(state, obs, info)``, or ``(obs, info)`` with ``return_state=False``.
+        """
+        stepper = self.row_stepper
+        with stepper.lock:
+            state, obs, info = stepper.current.reset(
+                seed, options, read=return_state, image=self.return_image
+            )
+        return ResetObservation(obs, info) if state is None else ResetResult(state, obs, info)
+
+    def set_state(self, state: Row) -> None:
+        """Make `state` the current state.
+
+        Raises
+        ------
+        StateError
+            The row is malformed or of another environment; the current state stays.
+        PoisonInputError, StepTimeoutError
+            If batches are isolated: the row ended or hung the workers that were given to try it.
+        """
+        self._set(state, given=True)
+
+    @overload
     def step(
         self,
         action: Any,
-        state: Row | None = None,
+        state: None = None,
         dt: int = 1,
-        return_state: bool | None = None,
+        return_state: Literal[False] | None = None,
+    ) -> Step: ...
+    @overload
+    def step(
+        self, action: Any, state: Row, dt: int = 1, return_state: Literal[True] | None = None
+    ) -> Transition: ...
+    @overload
+    def step(
+        self, action: Any, state: Row | None = None, dt: int = 1, *, return_state: Literal[True]
+    ) -> Transition: ...
+    @overload
+    def step(
+        self, action: Any, state: Row | None = None, dt: int = 1, *, return_state: Literal[False]
+    ) -> Step: ...
+    @overload
+    def step(
+        self, action: Any, state: Row | None = None, dt: int = 1, return_state: bool | None = None
+    ) -> Transition | Step: ...
+    def step(
+        self, action: Any, state: Row | None = None, dt: int = 1, return_state: bool | None = None
     ) -> Transition | Step:
-        """Hold `action` for ``dt * frameskip`` frames; see `StandingEnv.step`."""
-        if state is None or not self.auditor.is_due(1):
-            return super().step(action, state, dt, return_state)
-        with self._using():
-            result = self._step_audited(action, state, dt)
-        return result if return_state in (None, True) else Step(*result[1:])
+        """Hold `action` for ``dt * frameskip`` frames, or until the episode ends.
 
-    def _step_audited(self, action: Any, state: Row, dt: int) -> Transition:
+        Parameters
+        ----------
+        action : element of the action space
+            Numbers of a `Box` keep the dtype that ``numpy.asarray`` gives them, and may lie beyond
+            its bounds unless `out_of_bounds` says otherwise.
+        state : row, optional
+            The state to step from. The next state is the current one afterwards.
+        dt : int
+            At least 1.
+        return_state : bool, optional
+            ``None`` returns the state exactly where one was given.
+
+        Returns
+        -------
+        Transition
+            ``(state, obs, reward, terminated, truncated, info)``; without the state, a `Step`.
+
+        Raises
+        ------
+        InputError, StateError
+            Nothing has happened then.
+        Exception
+            What the environment raises. With `state`, an episode that began with `reset` keeps its
+            current state; one that began with a given state loses it, and calls that need it raise
+            `StateLostError`. Without `state`, the environment is as its own ``step`` left it.
+        """
+        stepper = self._stepper
+        if stepper is None or stepper.refusal is not None:
+            stepper = self.row_stepper
+        if self._tries_states:
+            self._try_step(stepper, action, state, dt)
+        if return_state is None:
+            return_state = state is not None
+        with stepper.lock:
+            if state is None:
+                self._start(stepper)
+            elif self._auditor.is_due(1):
+                return self._step_audited(stepper, action, state, dt, return_state)
+            return self._step(stepper, action, state, dt, return_state)
+
+    def _step(
+        self, stepper: RowStepper, action: Any, state: Row | None, dt: int, return_state: bool
+    ) -> Transition | Step:
+        layout = self._layout
+        chosen, steps = layout.check_action(action), check_one_dt(dt)
+        return stepper.current.step(
+            chosen,
+            steps,
+            None if state is None else layout.format.check_row(state),
+            read=return_state,
+            image=self.return_image,
+            autoreset=self.autoreset,
+        )
+
+    def _step_audited(
+        self, stepper: RowStepper, action: Any, state: Row, dt: int, return_state: bool
+    ) -> Transition | Step:
         given, begun = copy.deepcopy((action, state)), time.perf_counter()
-        result = super().step(action, state, dt, True)
+        result = self._step(stepper, action, state, dt, True)
         assert isinstance(result, Transition)
         seconds = time.perf_counter() - begun
         inputs = self._layout.check([given[0]], given[1], dt, None)
-        again = self.run_elsewhere or self.run_again
-        self.auditor.choose(inputs).compare_step(result, again, seconds)
-        return result
+        again = audited_by(self.executor, stepper)
+        AuditedRows(self._auditor, inputs).compare_step(result, again, seconds)
+        return result if return_state else Step(*result[1:])
+
+    def _try_step(self, stepper: RowStepper, action: Any, state: Row | None, dt: int) -> None:
+        """Have a worker take this step first, if it is from a state that a caller gave."""
+        if state is None:
+            if not stepper.current.started or not stepper.current.given:
+                return
+            state = self.get_state()
+        try_elsewhere(self.executor, self._layout, state, [action], dt)
 
     # Batches
 
+    @overload
+    def step_batch(
+        self, actions: Any, states: None = None, dt: Any = 1, **how: Unpack[NowByDefault]
+    ) -> BatchStep: ...
+    @overload
+    def step_batch(
+        self, actions: Any, states: States, dt: Any = 1, **how: Unpack[NowByDefault]
+    ) -> BatchTransition: ...
+    @overload
+    def step_batch(
+        self, actions: Any, states: States | None = None, dt: Any = 1, **how: Unpack[NowStates]
+    ) -> BatchTransition: ...
+    @overload
+    def step_batch(
+        self, actions: Any, states: States | None = None, dt: Any = 1, **how: Unpack[NowNoStates]
+    ) -> BatchStep: ...
+    @overload
+    def step_batch(
+        self, actions: Any, states: None = None, dt: Any = 1, **how: Unpack[LaterByDefault]
+    ) -> Future[BatchStep]: ...
+    @overload
+    def step_batch(
+        self, actions: Any, states: States, dt: Any = 1, **how: Unpack[LaterByDefault]
+    ) -> Future[BatchTransition]: ...
+    @overload
+    def step_batch(
+        self, actions: Any, states: States | None = None, dt: Any = 1, **how: Unpack[LaterStates]
+    ) -> Future[BatchTransition]: ...
+    @overload
+    def step_batch(
+        self, actions: Any, states: States | None = None, dt: Any = 1, **how: Unpack[LaterNoStates]
+    ) -> Future[BatchStep]: ...
+    @overload
     def step_batch(
         self,
         actions: Any,
-        states: Any = None,
+        states: States | None = None,
+        dt: Any = 1,
+        return_state: bool | None = None,
+        **how: Unpack[Sometime],
+    ) -> BatchTransition | BatchStep | Future[BatchTransition] | Future[BatchStep]: ...
+    def step_batch(
+        self,
+        actions: Any,
+        states: States | None = None,
         dt: Any = 1,
         return_state: bool | None = None,
         *,
         seeds: Any = None,
         blocking: bool = True,
         on_error: str = "raise",
-    ) -> Any:
+    ) -> BatchTransition | BatchStep | Future[BatchTransition] | Future[BatchStep]:
         """Step N states, each by its own action; the env's current state is untouched.
 
         Row i of the result depends on ``actions[i], states[i], dt[i], seeds[i]`` alone.
@@ -103,14 +287,13 @@ class PlanEnv(StandingEnv):
         seeds : int array ``(N,)``, optional
             Reseed each row's randomness before it steps.
         blocking : bool
-            ``False`` returns a `BatchFuture`; its ``result()`` returns the result, or raises what
+            ``False`` returns a `Future`; its ``result()`` returns the result, or raises what
             stepping the rows raised. Without workers the rows are stepped before this returns.
         on_error : {"raise", "mask"}
-            What becomes of a row that raises, or that kills or hangs its worker. ``"raise"``: the
-            lowest such row's error is raised. ``"mask"``: ``infos.failed`` ``(N,) bool`` says which
-            rows failed, ``infos.errors`` what they raised, and all other rows are there; a failed
-            row's state is all zeros, which no environment takes, its reward NaN, its observation
-            zeros and its flags false.
+            ``"raise"``: raise the error of the first row that raises, kills or hangs its worker.
+            ``"mask"``: return the other rows; ``infos.failed`` ``(N,) bool`` says which failed, and
+            ``infos.errors`` why. A failed row's state is all zeros, which no environment takes,
+            its reward NaN, its observation zeros and its flags false.
 
         Returns
         -------
@@ -121,27 +304,40 @@ class PlanEnv(StandingEnv):
         Raises
         ------
         InputError, StateError
-            Before anything happens.
+            No row has been stepped then.
         """
-        with self._using(start=states is None):
-            wanted = return_state if return_state is not None else states is not None
-            given = self.get_state() if states is None else states
-            inputs = self._layout.check(actions, given, dt, seeds)
-            masked = check_on_error(on_error)
-            run = partial(self._run_audited, inputs, masked, wanted, True)
-            return run() if blocking else BatchFuture.of(run)
+        executor = self._executor or self.executor
+        wanted = return_state if return_state is not None else states is not None
+        given = self.get_state() if states is None else states
+        inputs = self._layout.check(actions, given, dt, seeds, sums=False)
+        options = SubmitOptions(wanted, True, blocking, check_on_error(on_error))
+        return self._submit(executor, inputs, options)  # type: ignore[no-any-return]
 
+    make_transitions = step_batch
+
+    @overload
+    def rollout_batch(
+        self, actions: Any, states: States | None = None, dt: Any = 1, **how: Unpack[RollNow]
+    ) -> Rollout: ...
+    @overload
+    def rollout_batch(
+        self, actions: Any, states: States | None = None, dt: Any = 1, **how: Unpack[RollLater]
+    ) -> Future[Rollout]: ...
+    @overload
+    def rollout_batch(
+        self, actions: Any, states: States | None = None, dt: Any = 1, **how: Unpack[RollSometime]
+    ) -> Rollout | Future[Rollout]: ...
     def rollout_batch(
         self,
         actions: Any,
-        states: Any = None,
+        states: States | None = None,
         dt: Any = 1,
         *,
         seeds: Any = None,
         return_observations: bool = False,
         blocking: bool = True,
         on_error: str = "raise",
-    ) -> Any:
+    ) -> Rollout | Future[Rollout]:
         """Run T steps of N rows without coming back in between.
 
         Parameters
@@ -156,129 +352,17 @@ class PlanEnv(StandingEnv):
         -------
         Rollout
         """
-        with self._using(start=states is None):
-            given = self.get_state() if states is None else states
-            inputs = self._layout.check(actions, given, dt, seeds, horizon=True)
-            masked = check_on_error(on_error)
-            run = partial(self._run_audited, inputs, masked, True, return_observations)
-            return run() if blocking else BatchFuture.of(run)
+        executor = self.executor
+        given = self.get_state() if states is None else states
+        inputs = self._layout.check(actions, given, dt, seeds, horizon=True, sums=False)
+        options = SubmitOptions(True, return_observations, blocking, check_on_error(on_error))
+        return self._submit(executor, inputs, options)  # type: ignore[no-any-return]
 
-    def _run_audited(self, inputs: Inputs, masked: bool, states: bool, observations: bool) -> Any:
-        sample = self.auditor.draw(inputs)
-        self._stats.begin(inputs.count)
-        begun = time.perf_counter()
-        result = self._run(inputs, masked, states, observations)
-        self._stats.seconds_here += time.perf_counter() - begun
-        if sample is not None:
-            sample.compare(result, self.run_again)
-        return result
-
-    def run_again(self, inputs: Inputs) -> Any:
-        """Step rows of an audit; rows that fail are reported in the result."""
-        return self._run(inputs, True, True, True)
-
-    def _run(
-        self, inputs: Inputs, masked: bool, states: bool, observations: bool
-    ) -> BatchTransition | BatchStep | Rollout:
-        rows = self._layout.allocate(inputs, states=states, observations=observations)
-        rows.clock = self._stats.clock.sample(inputs.count)
-        if masked:
-            return self._layout.result(rows, self.run_rows_apart(rows, 0, inputs.count))
-        self.run_rows(rows, 0, inputs.count)
-        return self._layout.result(rows)
-
-    def run_rows_apart(self, rows: Rows, start: int, stop: int) -> dict[int, Exception]:
-        """Step rows `start` to `stop`, each whatever the others raise; return what was raised."""
-        failure = None
-        try:
-            self.run_rows(rows, start, stop)
-        except Exception as error:
-            failure = error
-        if failure is None:
-            return {}
-        if stop - start == 1:
-            return {start: failure}
-        # A family may step many rows at once, and leave none of them done when one raises.
-        middle = (start + stop) // 2
-        lower = self.run_rows_apart(rows, start, middle)
-        return lower | self.run_rows_apart(rows, middle, stop)
-
-    def run_rows(self, rows: Rows, start: int, stop: int) -> None:
-        """Step rows `start` to `stop` of a checked batch; what lanes of a batch call."""
-        self.setup()
-        with self._lock:
-            self._park()
-            if start < stop:
-                self._run_range(rows, start, stop)
-
-    def _run_range(self, rows: Rows, start: int, stop: int) -> None:
-        sim, layout = self._sim, self._layout
-        assert sim is not None
-        fresh = None if rows.next_states is None else rows.next_states[start:stop]
-        rows.cursor[0] = start
-        if fresh is not None and not sim.copies_headers:
-            layout.format.stamp(fresh)
-        self._run_in_simulator(sim, rows, start, stop)
-        if fresh is not None:
-            layout.format.seal(fresh)
-
-    def _run_in_simulator(self, sim: Simulator, rows: Rows, start: int, stop: int) -> None:
-        try:
-            run = sim.rollout_rows if rows.inputs.horizon else sim.step_rows
-            run(rows, start, stop)
-        except BaseException as error:
-            own = isinstance(error, Exception) or raised_by_signal_handler(error)
-            raised = error if own else row_exit(error)
-            raised.add_note(f"(in row {int(rows.cursor[0])} of a batch of {rows.inputs.count})")
-            if own:
-                raise
-            raise raised from error
-
-    # States as data
-
-    def view_state(self, states: Row) -> dict[str, NDArray[Any]]:
-        """Return the named fields of one row, or of N rows with a leading axis, read-only."""
-        with self._using() as sim:
-            rows = self._layout.format.check(states)
-            fields = sim.fields(rows[:, HEADER_NBYTES:])
-        single = np.ndim(states) == 1
-        named = {name: (column[0] if single else column) for name, column in fields.items()}
-        for name, value in named.items():
-            if isinstance(value, np.ndarray):
-                # A view could be made writable again, and would change with the rows.
-                named[name] = value.copy()
-                named[name].flags.writeable = False
-        return named
-
-    def make_state(self, state: Row | None = None, **physics: Any) -> Row:
-        """Return a new row made of physical quantities; the current state is untouched.
-
-        Parameters
-        ----------
-        state : row, optional
-            Where everything that `physics` does not name comes from; the current state if left out.
-        physics
-            What the family knows: ``x=`` on classic control.
-        """
-        with self._using(start=state is None) as sim:
-            source = self.get_state() if state is None else self._layout.format.check(state)[0]
-            row: Row = np.array(source, copy=True)
-            sim.compose(row[HEADER_NBYTES:], **physics)
-            self._layout.format.seal(row[None])
-            return row
-
-    def save_states(self, path: str | PathLike[str], states: Any) -> None:
-        """Write state rows to a file, with a digest."""
-        with self._using():
-            state_files.save(path, self._layout.format, self._layout.format.check(states))
-
-    def load_states(self, path: str | PathLike[str]) -> Row:
-        """Read the rows ``(N, state_nbytes)`` of a file that `save_states` wrote.
-
-        Raises
-        ------
-        StateError
-            The file is damaged, truncated, or of another environment.
-        """
-        with self._using():
-            return state_files.load(path, self._layout.format)
+    def _submit(self, executor: Executor, inputs: Inputs, options: SubmitOptions) -> Any:
+        sample = AuditedRows.drawn_from(self._auditor, inputs)
+        result = executor.submit(inputs, options)
+        if sample is None:
+            return result
+        # An isolated executor needs no simulator here.
+        again = audited_by(executor, None if executor.isolated else self.row_stepper)
+        return sample.audited(result, again)

@@ -7,7 +7,10 @@ from a 32-bit one. See :class:`numpy.random.PCG64`.
 
 from __future__ import annotations
 
+import ctypes
+import functools
 import struct
+import sys
 from typing import Any
 
 import numpy as np
@@ -73,6 +76,79 @@ def load_generator(
         "uinteger": uinteger,
     }
     return generator
+
+
+class GeneratorMemory:
+    """Save and load the ``np_random`` of one environment, which is done for every row.
+
+    Where NumPy's generators lie in memory as those of version 2 do, their memory is copied as it
+    is (``numpy.random.PCG64.ctypes``), which is five times faster than through their ``state``.
+
+    Parameters
+    ----------
+    env : gymnasium.Env
+        Without wrappers.
+    """
+
+    def __init__(self, env: Any) -> None:
+        self._env = env
+        self._generator: np.random.Generator | None = None
+        self._numbers = self._rest = memoryview(b"")
+
+    def save(self, payload: NDArray[np.uint8], begin: int) -> None:
+        """Write the 40 bytes of `save_generator` into `payload`, from byte `begin` on."""
+        generator, memory, end = self._env._np_random, payload.data, begin + GENERATOR_NBYTES
+        if generator is not None and self._is_open(generator):
+            memory[begin : end - 8], memory[end - 8 : end] = self._numbers, self._rest
+        else:
+            memory[begin:end] = save_generator(generator)
+
+    def load(self, payload: NDArray[np.uint8], begin: int) -> None:
+        """Continue from the 40 bytes in `payload` that begin at byte `begin`."""
+        env, memory, end = self._env, payload.data, begin + GENERATOR_NBYTES
+        generator, saved = env._np_random, memory[begin:end]
+        if saved == _EMPTY:
+            env._np_random = None
+        elif generator is not None and self._is_open(generator):
+            self._numbers[:], self._rest[:] = saved[:-8], saved[-8:]
+        else:
+            env._np_random = load_generator(bytes(saved), generator)
+
+    def _is_open(self, generator: Any) -> bool:
+        """Tell whether the memory of `generator` can be copied as it is."""
+        if generator is self._generator:
+            return True
+        if type(generator) is not np.random.Generator or not _layout_is_known():
+            return False
+        if type(generator.bit_generator) is not np.random.PCG64:
+            return False
+        self._numbers, self._rest = _memory_of(generator)
+        self._generator = generator
+        return True
+
+
+def _memory_of(generator: np.random.Generator) -> tuple[memoryview, memoryview]:
+    """Return the live memory of a PCG64: position and increment, and what is left of a draw."""
+    bits: Any = generator.bit_generator
+    address = int(bits.ctypes.state_address)
+    numbers = (ctypes.c_char * 32).from_address(ctypes.c_uint64.from_address(address).value)
+    rest = (ctypes.c_char * 8).from_address(address + 8)
+    return memoryview(numbers).cast("B"), memoryview(rest).cast("B")
+
+
+@functools.cache
+def _layout_is_known() -> bool:
+    """Tell whether this NumPy keeps a PCG64 in memory as `save_generator` writes it."""
+    if sys.byteorder != "little" or struct.calcsize("P") != 8:
+        return False
+    generator, other = seeded_generator(1), seeded_generator(2)
+    other.integers(5, dtype=np.uint32)
+    numbers, rest = _memory_of(generator)
+    if bytes(numbers) + bytes(rest) != save_generator(generator):
+        return False
+    memory = save_generator(other)
+    numbers[:], rest[:] = memory[:32], memory[32:]
+    return save_generator(generator) == memory
 
 
 def seeded_generator(seed: int) -> np.random.Generator:

@@ -1,4 +1,4 @@
-"""Which family plans over which environment, as data, and `make`."""
+"""Which family plans over which environment, as data; `register`, and `make`."""
 
 from __future__ import annotations
 
@@ -6,61 +6,129 @@ import difflib
 import importlib
 import re
 from collections.abc import Callable
-from typing import Any
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, cast
 
 import gymnasium
 from gymnasium.envs.registration import EnvSpec
 
 from plangym_like.audit.auditor import EVERY
+from plangym_like.envs.auto_snapshot import WAYS
 from plangym_like.errors import InputError, MissingExtraError
-from plangym_like.made_env import name_of
 from plangym_like.plan_env import PlanEnv
+from plangym_like.stateful_env import name_of
 
-# Where an id's entry point lies -> the family's module and class.
-FAMILIES: dict[str, tuple[str, str]] = {
-    "ale_py.": ("plangym_like.envs.atari", "AtariEnv"),
-    "gymnasium.envs.classic_control.": ("plangym_like.envs.classic_control", "ClassicControlEnv"),
-    "gymnasium.envs.box2d.": ("plangym_like.envs.box2d", "Box2DEnv"),
-    "gymnasium.envs.mujoco.": ("plangym_like.envs.mujoco", "MujocoEnv"),
-    "gymnasium.envs.phys2d.": ("plangym_like.envs.functional_jax", "FunctionalJaxEnvironment"),
-    "gymnasium.envs.tabular.": ("plangym_like.envs.functional_jax", "FunctionalJaxEnvironment"),
-    "gymnasium.envs.toy_text.": ("plangym_like.envs.toy_text", "ToyTextEnv"),
-}
-# What no family of its own claims is saved by the first of these that is exact.
-GENERIC = ("plangym_like.envs.any_env", "AnyEnv")
-# How states are saved -> what saves them so, whatever the environment.
-SNAPSHOTS: dict[str, tuple[str, str]] = {
-    "native": ("plangym_like.envs.own", "OwnEnv"),
-    "pickle": ("plangym_like.envs.pickled", "PickledEnv"),
-    "replay": ("plangym_like.envs.replayed", "ReplayedEnv"),
-}
 
-# What a family needs that the package itself does not -> the extra that installs it.
-_EXTRAS = {
-    "plangym_like.envs.mujoco": "mujoco",
-    "plangym_like.envs.dm_control": "dm-control",
-    "plangym_like.envs.retro": "retro",
-    "plangym_like.envs.functional": "jax",
-    "plangym_like.envs.functional_jax": "jax",
-}
+@dataclass(frozen=True, kw_only=True)
+class Family:
+    """Which ids a family answers to, and where it is.
 
-# Tasks of dm_control's suite are named as in plangym ("walker-walk") or as in shimmy
-# ("dm_control/walker-walk-v0"), and not registered.
-_SUITE = ("plangym_like.envs.dm_control", "DmControlEnv")
-_SUITE_NAME = re.compile(r"dm_control/\w+-\w+-v0|[A-Za-z]\w*-(?!v\d+$)[A-Za-z]\w*")
+    Attributes
+    ----------
+    place : str
+        ``"module:class"``, below ``plangym_like.envs``; imported when one of its ids is made.
+    entry_point : str
+        What the entry points of its registered ids begin with.
+    package : str
+        The package that registers ids when it is imported, if Gymnasium does not find it by itself.
+    names : str
+        A regular expression for ids that are not registered.
+    answers : str
+        ``"module:function"``, which tells whether such an id is one of the family's.
+    extra : str
+        The extra that installs what the family needs and the package itself does not.
+    """
 
-# Games of pgx have its name before theirs.
-_PGX = ("plangym_like.envs.functional", "FunctionalEnv")
+    place: str
+    entry_point: str = ""
+    package: str = ""
+    names: str = ""
+    answers: str = ""
+    extra: str = ""
 
-# Games of stable-retro are named after their console, and not registered either.
-_RETRO = ("plangym_like.envs.retro", "RetroEnv")
-_RETRO_NAME = re.compile(
-    r"\w+-(32x|Arcade|Atari2600|GameBoy|GbAdvance|GbColor|Genesis|N64|Nes|PCEngine|Saturn|Sms|Snes)"
-    r"(-v\d+)?"
+
+# Unregistered names first: those of retro end with a console, those of dm_control's suite are
+# plangym's ("walker-walk") or shimmy's ("dm_control/walker-walk-v0").
+FAMILIES = (
+    Family(
+        place="retro:RetroEnv",
+        names=r"\w+-(32x|Arcade|Atari2600|GameBoy|GbAdvance|GbColor|Genesis|N64|Nes|PCEngine"
+        r"|Saturn|Sms|Snes)(-v\d+)?",
+        extra="retro",
+    ),
+    Family(place="functional:FunctionalEnv", names=r"pgx/.*", extra="jax"),
+    Family(
+        place="dm_control:DmControlEnv",
+        names=r"dm_control/\w+-\w+-v0|[A-Za-z]\w*-(?!v\d+$)[A-Za-z]\w*",
+        answers="dm_control_suite:is_task",
+        extra="dm-control",
+    ),
+    Family(place="atari:AtariEnv", entry_point="ale_py.", package="ale_py", extra="atari"),
+    Family(
+        place="classic_control:ClassicControlEnv", entry_point="gymnasium.envs.classic_control."
+    ),
+    Family(place="box2d:Box2DEnv", entry_point="gymnasium.envs.box2d.", extra="box2d"),
+    Family(place="mujoco:MujocoEnv", entry_point="gymnasium.envs.mujoco.", extra="mujoco"),
+    Family(
+        place="functional_jax:FunctionalJaxEnvironment",
+        entry_point="gymnasium.envs.phys2d.",
+        extra="jax",
+    ),
+    Family(
+        place="functional_jax:FunctionalJaxEnvironment",
+        entry_point="gymnasium.envs.tabular.",
+        extra="jax",
+    ),
+    Family(place="toy_text:ToyTextEnv", entry_point="gymnasium.envs.toy_text."),
 )
+# Environments of no family are saved by the first of these that is exact.
+GENERIC = Family(place="auto_snapshot:AnyEnv")
+# Value of `snapshot` -> what saves the states of any environment that way.
+SNAPSHOTS = {way: Family(place=place) for way, (place, _) in WAYS.items()}
 
-# Packages that register ids when they are imported -> the extra that installs them.
-_REGISTRARS = {"ale_py": "atari"}
+EnvClass = Callable[..., PlanEnv]
+_registered: list[tuple[Callable[[Any], bool], EnvClass]] = []
+
+
+def register(prefix_or_predicate: str | Callable[[Any], bool], family: EnvClass) -> None:
+    """Have `make` plan over some environments with a family of your own.
+
+    Families registered later are asked first, and all of them before the package's own. Workers
+    need not register it: they are sent `family`.
+
+    Parameters
+    ----------
+    prefix_or_predicate : str or callable
+        What the ids begin with, whether Gymnasium knows them or not; or a function that is given
+        the first argument of `make` and returns whether the family takes it.
+    family : callable
+        ``family(name, **kwargs)`` returns a `PlanEnv`, as every class of environments here does.
+
+    Raises
+    ------
+    InputError
+        One of the two is something else.
+
+    >>> from plangym_like import ClassicControlEnv
+    >>> register("mine/", lambda name, **kwargs: ClassicControlEnv(name[5:], **kwargs))
+    >>> make("mine/CartPole-v1").obs_shape
+    (4,)
+    """
+    answers = prefix_or_predicate
+    if isinstance(answers, str):
+        if not answers:
+            raise InputError("the prefix of a family's ids is empty, so it would take them all")
+        answers = partial(_begins_with, answers)
+    elif not callable(answers):
+        raise InputError(f"expected a prefix of ids or a function, got {answers!r}")
+    if not callable(family):
+        raise InputError(f"a family is a class of environments or a function, got {family!r}")
+    _registered.insert(0, (answers, family))
+
+
+def _begins_with(prefix: str, name: Any) -> bool:
+    return isinstance(name, str) and name.startswith(prefix)
 
 
 def find_spec(name: str) -> EnvSpec:
@@ -78,14 +146,9 @@ def find_spec(name: str) -> EnvSpec:
         # As in Gymnasium: a module that registers ids when it is imported, and one of them.
         importlib.import_module(module)
     if name not in gymnasium.registry:
-        for package, extra in _REGISTRARS.items():
-            try:
-                gymnasium.register_envs(importlib.import_module(package))
-            except ImportError as error:
-                if name.startswith("ALE/"):
-                    raise MissingExtraError(
-                        f"{name} needs {package}: pip install 'plangym_like[{extra}]'"
-                    ) from error
+        for family in FAMILIES:
+            if family.package:
+                _import_package(family, name)
     try:
         return gymnasium.spec(name)
     except gymnasium.error.Error as error:
@@ -94,70 +157,87 @@ def find_spec(name: str) -> EnvSpec:
         raise type(error)(f"{error}{hint}") from error
 
 
-def family_of(name: str | Callable[..., Any], snapshot: str = "auto") -> Callable[..., PlanEnv]:
+def _import_package(family: Family, name: str) -> None:
+    try:
+        gymnasium.register_envs(importlib.import_module(family.package))
+    except ImportError as error:
+        if name.startswith("ALE/"):
+            raise MissingExtraError(
+                f"{name} needs {family.package}: pip install 'plangym_like[{family.extra}]'"
+            ) from error
+
+
+def family_of(name: str | Callable[..., Any], snapshot: str = "auto") -> EnvClass:
     """Return the `PlanEnv` class that plans over `name`, its states saved as `snapshot` says.
 
     Raises
     ------
     InputError
-        There is no such way to save states, or not for this environment.
+        `snapshot` has another value, or does not work for this environment.
     """
     if snapshot not in ("auto", *SNAPSHOTS):
         raise InputError(
             f"snapshot is one of 'auto', {', '.join(map(repr, SNAPSHOTS))}, got {snapshot!r}"
         )
-    place = GENERIC
-    if isinstance(name, str) and name not in gymnasium.registry and _RETRO_NAME.fullmatch(name):
-        place = _RETRO
-    elif isinstance(name, str) and name.startswith("pgx/"):
-        place = _PGX
-    elif isinstance(name, str) and _is_suite_task(name):
-        place = _SUITE
-    elif isinstance(name, str):
-        entry_point = find_spec(name).entry_point
-        if isinstance(entry_point, str):
-            matches = (FAMILIES[prefix] for prefix in FAMILIES if entry_point.startswith(prefix))
-            place = next(matches, GENERIC)
-    elif not callable(name):
-        raise InputError(f"name is a Gymnasium id or a callable that returns an env, got {name!r}")
-    family = _load(place)
+    for answers, registered in _registered:
+        if answers(name):
+            return registered
+    found = _find_family(name)
+    family: Any = _load(found)
     own_way = getattr(family.simulator_class, "snapshot", None)
     if snapshot in ("auto", own_way):
-        return family
-    if snapshot == "native" and place != GENERIC:
+        return cast(EnvClass, family)
+    if snapshot == "native" and found is not GENERIC:
         why = getattr(family.simulator_class, "snapshot_note", "")
         raise InputError(f"{name_of(name)} has no snapshot='native': {why}; leave it at 'auto'")
-    return _load(SNAPSHOTS[snapshot])
+    return cast(EnvClass, _load(SNAPSHOTS[snapshot]))
 
 
-def _is_suite_task(name: str) -> bool:
-    """Tell whether `name` is a task of dm_control's suite; imports it only if it may be one."""
-    if name in gymnasium.registry and not name.startswith("dm_control/"):
+def _find_family(name: Any) -> Family:
+    if callable(name):
+        return GENERIC
+    if not isinstance(name, str):
+        raise InputError(f"name is a Gymnasium id or a callable that returns an env, got {name!r}")
+    for family in FAMILIES:
+        if family.names and re.fullmatch(family.names, name) and _takes(family, name):
+            return family
+    entry_point = find_spec(name).entry_point
+    if isinstance(entry_point, str):
+        for family in FAMILIES:
+            if family.entry_point and entry_point.startswith(family.entry_point):
+                return family
+    return GENERIC
+
+
+def _takes(family: Family, name: str) -> bool:
+    """Tell whether `name`, which looks like one of the family's, is one."""
+    prefix, slash, _ = name.partition("/")
+    if name in gymnasium.registry and not (slash and family.names.startswith(prefix + slash)):
         return False
-    if not _SUITE_NAME.fullmatch(name):
-        return False
+    if not family.answers:
+        return True
     try:
-        suite = importlib.import_module("plangym_like.envs.dm_control_suite")
-        return bool(suite.is_task(name))
+        return bool(_imported(family.answers)(name))
     except ImportError as error:
-        if not name.startswith("dm_control/"):
+        if not slash:
             return False
         raise MissingExtraError(
-            f"{name} needs dm_control: pip install 'plangym_like[dm-control]'"
+            f"{name} needs {prefix}: pip install 'plangym_like[{family.extra}]'"
         ) from error
 
 
-def _load(place: tuple[str, str]) -> type[PlanEnv]:
-    module, attribute = place
+def _imported(place: str) -> Any:
+    module, _, attribute = place.partition(":")
+    return getattr(importlib.import_module(f"plangym_like.envs.{module}"), attribute)
+
+
+def _load(family: Family) -> Any:
     try:
-        family: type[PlanEnv] = getattr(importlib.import_module(module), attribute)
+        return _imported(family.place)
     except (ImportError, gymnasium.error.DependencyNotInstalled) as error:
-        if module not in _EXTRAS:
+        if not family.extra:
             raise
-        raise MissingExtraError(
-            f"{error}: pip install 'plangym_like[{_EXTRAS[module]}]'"
-        ) from error
-    return family
+        raise MissingExtraError(f"{error}: pip install 'plangym_like[{family.extra}]'") from error
 
 
 def make(
@@ -176,7 +256,7 @@ def make(
     audit_every: int = EVERY,
     out_of_bounds: str = "pass",
     **env_kwargs: Any,
-) -> Any:
+) -> PlanEnv:
     """Make an environment that can be saved, restored and stepped from any state.
 
     Parameters
@@ -184,13 +264,13 @@ def make(
     name : str or callable
         A registered Gymnasium id, or a callable that returns a `gymnasium.Env`.
     n_workers : int, optional
-        Lanes that step batches, this process being one of them (see `ParallelEnv`); ``None`` steps
+        Workers that step batches, this process included (see `ParallelEnv`); ``None`` steps
         everything here.
     ray : bool
         Step batches on a Ray cluster, on `n_workers` cores of it or on all of them; `RayEnv` tells
         which further arguments it takes.
     frameskip : int or (int, int), optional
-        Frames that one action lasts; ``None`` keeps what the id registers.
+        Frames per action; ``None`` keeps what the id registers.
     autoreset : bool
         Whether `step` starts a new episode once one has ended; batches never do.
     delay_setup : bool
@@ -202,7 +282,7 @@ def make(
     isolate : bool
         Step nothing in this process, so that no simulator can crash or hang it.
     step_timeout : float, optional
-        Seconds that one row may take; implies `isolate`.
+        Limit in seconds for one row; implies `isolate`.
     start_timeout : float, optional
         Seconds that a worker may take to make its environment before it is replaced (see
         `ParallelEnv`). Without workers it has no effect.
@@ -248,18 +328,18 @@ def make(
         "out_of_bounds": out_of_bounds,
         **env_kwargs,
     }
-    lanes: dict[str, Any] = {
+    execution: dict[str, Any] = {
         "isolate": isolate,
         "step_timeout": step_timeout,
         "start_timeout": start_timeout,
     }
     if ray:
-        from plangym_like.cluster.ray_env import RayEnv
+        from plangym_like.ray_env import RayEnv
 
-        return RayEnv(env_class, name, n_workers=n_workers, **lanes, **kwargs)
+        return RayEnv(env_class, name, n_workers=n_workers, **execution, **kwargs)
     if n_workers is None and not isolate and step_timeout is None:
         return env_class(name, **kwargs)
-    from plangym_like.execution.parallel_env import ParallelEnv
+    from plangym_like.parallel_env import ParallelEnv
 
     n_workers = 1 if n_workers is None else n_workers
-    return ParallelEnv(env_class, name, n_workers=n_workers, **lanes, **kwargs)
+    return ParallelEnv(env_class, name, n_workers=n_workers, **execution, **kwargs)

@@ -26,7 +26,7 @@ def row_exit(error: BaseException) -> RowExitError:
 
 
 def not_exiting(error: BaseException) -> Exception:
-    """Return `error`, or what stands for it; raises it if it comes from a signal handler."""
+    """Return `error` or the `RowExitError` for it; raise it if a signal handler raised it."""
     if isinstance(error, Exception):
         return error
     if raised_by_signal_handler(error):

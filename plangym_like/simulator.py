@@ -20,7 +20,6 @@ from plangym_like import spaces
 from plangym_like.batches import Leaf, Rows, dt_of
 from plangym_like.errors import RewardError, SnapshotError
 from plangym_like.ownership import owned, owned_info
-from plangym_like.phases import OBSERVE, RESTORE, SAVE, STEP
 from plangym_like.states import HEADER_NBYTES, Row
 
 Outcome = tuple[Any, float, bool, bool, dict[str, Any], int]
@@ -58,7 +57,7 @@ class Simulator(abc.ABC):
     Attributes
     ----------
     family : str
-        Four ASCII letters that stand in the header of its state rows.
+        Four ASCII letters in the header of its state rows.
     checksum : bool
         Whether rows carry a checksum: for simulators that damaged bytes can crash.
     variable : bool
@@ -69,8 +68,6 @@ class Simulator(abc.ABC):
         Info keys that every step fills, in the order in which `info` has them.
     plain_infos : bool
         Whether `info` may hold other keys than those.
-    copies_headers : bool
-        Whether `step_rows` and `rollout_rows` themselves fill the headers of `next_states`.
     exactness : str
         ``"exact"`` (bit-identical to never having stopped) or ``"approximate"``, with
         `exactness_note` saying why.
@@ -79,6 +76,8 @@ class Simulator(abc.ABC):
         with `snapshot_note` saying why.
     frameskip : int or tuple
         How many frames one action lasts.
+    shown_attributes : tuple of str
+        Which of its attributes the environment shows as its own.
     """
 
     family: ClassVar[str]
@@ -87,12 +86,12 @@ class Simulator(abc.ABC):
     payload_nbytes: int
     columns: dict[str, Leaf]
     plain_infos: bool = True
-    copies_headers: ClassVar[bool] = False
     exactness: str = "exact"
     exactness_note: str = ""
     snapshot: str = "native"
     snapshot_note: str = ""
     frameskip: int | tuple[int, int] = 1
+    shown_attributes: ClassVar[tuple[str, ...]] = ()
 
     env: gymnasium.Env[Any, Any]
     observation_space: Space[Any]
@@ -101,14 +100,14 @@ class Simulator(abc.ABC):
     # What is the state
 
     @abc.abstractmethod
-    def meaning(self) -> Mapping[str, Any]:
+    def fingerprint_fields(self) -> Mapping[str, Any]:
         """Return everything that the meaning of a payload depends on, as JSON-able values."""
 
-    def fields(self, payloads: Row) -> dict[str, NDArray[Any]]:
+    def view(self, payloads: Row) -> dict[str, NDArray[Any]]:
         """Return the named parts of `payloads` ``(N, payload_nbytes)``, each ``(N, ...)``."""
         raise SnapshotError(f"the states of {type(self).__name__} have no named fields")
 
-    def compose(self, payload: Row, **physics: Any) -> None:
+    def build_state(self, payload: Row, **physics: Any) -> None:
         """Fill `payload`, a copy of the current state's, from what the physics is made of."""
         raise SnapshotError(f"{type(self).__name__} cannot build a state from physical quantities")
 
@@ -146,9 +145,14 @@ class Simulator(abc.ABC):
         """
 
     def forget(self) -> None:
-        """Drop whatever makes it cheap to come back to recent states; for those who measure."""
+        """Clear restore caches; for benchmarks."""
 
     # How is it stepped
+
+    @property
+    def steps_batches(self) -> bool:
+        """Whether many rows are stepped at once, faster than one after the other."""
+        return False
 
     @abc.abstractmethod
     def reset(
@@ -167,65 +171,61 @@ class Simulator(abc.ABC):
         Observation and info may be the simulator's own objects; `action` is a copy that may change.
         """
 
+    def step_row(self, row: Row, action: Any, dt: int) -> tuple[Row, Outcome] | None:
+        """Step from `row` without the simulator, if that is quicker than `write`, `step`, `read`.
+
+        Returns the next state as a new row, and the outcome; ``None`` if there is no quick way.
+        """
+        return None
+
     def step_rows(self, rows: Rows, start: int, stop: int) -> None:
         """Step rows `start` to `stop` of a batch, each from its own state.
 
-        Families that can step many rows at once override this.
+        Families that can step many rows at once override this; they fill the headers of the next
+        states too, which are those of the states that rows start from.
         """
         inputs = rows.inputs
-        shared = len(inputs.states) == 1
-        seeds = inputs.seeds
-        clock = rows.clock
-        if clock is not None:
-            clock.start()
         for index in range(start, stop):
-            rows.cursor[0] = index
-            self.write(inputs.states[0 if shared else index, HEADER_NBYTES:])
-            if seeds is not None:
-                self.reseed(int(seeds[index]))
-            if clock is not None:
-                clock.lap(RESTORE)
-            obs, reward, terminated, truncated, info, n_step = self.step(
-                owned(inputs.actions[index]), dt_of(inputs, index)
-            )
-            if clock is not None:
-                clock.lap(STEP)
-            rows.rewards[index] = reward
-            rows.terminateds[index] = terminated
-            rows.truncateds[index] = truncated
-            rows.n_step[index] = n_step
-            if isinstance(rows.observations, list):
-                rows.observations[index] = owned(obs)
-            else:
-                spaces.put(self.observation_space, rows.observations, index, obs)
-            for name, column in rows.columns.items():
-                column[index] = self.image() if name == "rgb" else info[name]
-            if rows.infos is not None and info:
-                rest = owned_info(info, rows.columns)
-                if rest:
-                    rows.infos[index] = rest
-            if clock is not None:
-                clock.lap(OBSERVE)
+            self._load(rows, index)
+            outcome = self.step(owned(inputs.actions[index]), dt_of(inputs, index))
+            self.put_outcome(rows, index, outcome)
             if rows.next_states is not None:
                 self.save(rows.next_states[index])
-            if clock is not None:
-                clock.lap(SAVE)
+
+    def _load(self, rows: Rows, index: int) -> None:
+        """Write the state that row `index` starts from; copy its header to the next state."""
+        inputs = rows.inputs
+        rows.cursor[0] = index
+        given = inputs.states[0 if len(inputs.states) == 1 else index]
+        if rows.next_states is not None:
+            rows.next_states[index, :HEADER_NBYTES] = given[:HEADER_NBYTES]
+        self.write(given[HEADER_NBYTES:])
+        if inputs.seeds is not None:
+            self.reseed(int(inputs.seeds[index]))
+
+    def put_outcome(self, rows: Rows, index: int, outcome: Outcome) -> None:
+        """Write what `step` returned as row `index` of a batch."""
+        obs, reward, terminated, truncated, info, n_step = outcome
+        rows.rewards[index] = reward
+        rows.terminateds[index] = terminated
+        rows.truncateds[index] = truncated
+        rows.n_step[index] = n_step
+        if isinstance(rows.observations, list):
+            rows.observations[index] = owned(obs)
+        else:
+            spaces.put(self.observation_space, rows.observations, index, obs)
+        for name, column in rows.columns.items():
+            column[index] = self.image() if name == "rgb" else info[name]
+        if rows.infos is not None and info:
+            rest = owned_info(info, rows.columns)
+            if rest:
+                rows.infos[index] = rest
 
     def rollout_rows(self, rows: Rows, start: int, stop: int) -> None:
         """Step rows `start` to `stop` through all their T actions, without coming back."""
         inputs = rows.inputs
-        shared = len(inputs.states) == 1
-        seeds = inputs.seeds
-        clock = rows.clock
-        if clock is not None:
-            clock.start()
         for index in range(start, stop):
-            rows.cursor[0] = index
-            self.write(inputs.states[0 if shared else index, HEADER_NBYTES:])
-            if seeds is not None:
-                self.reseed(int(seeds[index]))
-            if clock is not None:
-                clock.lap(RESTORE)
+            self._load(rows, index)
             actions, dt = inputs.actions[index], dt_of(inputs, index)
             ended = False
             frames = 0
@@ -240,8 +240,6 @@ class Simulator(abc.ABC):
                     )
                     frames += n_step
                     ended = terminated or truncated
-                if clock is not None:
-                    clock.lap(STEP)
                 rows.rewards[index, time] = reward
                 rows.terminateds[index, time] = terminated
                 rows.truncateds[index, time] = truncated
@@ -250,15 +248,11 @@ class Simulator(abc.ABC):
                 elif rows.observations is not None:
                     place = (index, time)
                     spaces.put(self.observation_space, rows.observations, place, obs)
-                if clock is not None:
-                    clock.lap(OBSERVE)
             rows.n_step[index] = frames
             if rows.infos is not None and info:
                 rows.infos[index] = owned_info(info, self.columns)
             if rows.next_states is not None:
                 self.save(rows.next_states[index])
-            if clock is not None:
-                clock.lap(SAVE)
 
     def save(self, row: Row) -> None:
         """Read the current state into a stamped `row` ``(state_nbytes,)``."""

@@ -9,6 +9,7 @@ size, so N of them are a list of N Python objects.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -284,7 +285,7 @@ def _leaf_actions(
     if isinstance(space, spaces.Box):
         if out_of_bounds == "clip":
             batch = np.clip(batch, space.low, space.high)
-        dtype = np.dtype(batch.dtype.str[1:])  # one object for all arrays of it
+        dtype = _native(batch.dtype)
         good = _within(space, batch, out_of_bounds)
     elif isinstance(space, spaces.Discrete):
         low = int(space.start)
@@ -303,17 +304,25 @@ def _leaf_actions(
     return checked
 
 
+@lru_cache(maxsize=32)
+def _native(dtype: np.dtype[Any]) -> np.dtype[Any]:
+    """Return the one dtype object that stands for all dtypes of this kind and size."""
+    return np.dtype(dtype.str[1:])
+
+
 def _within(space: spaces.Box, batch: NDArray[Any], out_of_bounds: str) -> Any:
     """Tell which numbers of `batch` may be given to an environment."""
     strict = out_of_bounds == "raise"
+    if not strict:
+        finite = np.isfinite(batch)
+        if np.count_nonzero(finite) == finite.size:
+            return finite
     if strict and batch.dtype.kind == "f":
         # A bound in double precision may lie just beyond the same bound in single precision.
         with np.errstate(over="ignore"):
             batch = batch.astype(space.dtype, copy=False)
     inside = (batch >= space.low) & (batch <= space.high)
-    if strict or np.count_nonzero(inside) == inside.size:
-        return inside
-    return inside | np.isfinite(batch)
+    return inside if strict else inside | finite
 
 
 def _object_actions(space: spaces.Space[Any], actions: Any, lead: int, out_of_bounds: str) -> Any:

@@ -46,7 +46,7 @@ def save(path: str | os.PathLike[str], state_format: StateFormat, rows: Row) -> 
     header = json.dumps(
         {
             "family": state_format.family,
-            "meaning": state_format.meaning,
+            "meaning": state_format.fingerprint_fields,
             "fingerprint": f"{state_format.fingerprint:016x}",
             "state_nbytes": state_format.state_nbytes,
             "count": len(rows),
@@ -128,7 +128,7 @@ def _rows_nbytes(path: str | os.PathLike[str], text: bytes, state_format: StateF
     """Return how many bytes of rows a header announces, if they are of this format."""
     header = _header(path, text)
     if header["fingerprint"] != f"{state_format.fingerprint:016x}":
-        expected = f"{state_format.family} {state_format.meaning}"
+        expected = f"{state_format.family} {state_format.fingerprint_fields}"
         got = f"{header['family']} {header['meaning']}"
         raise StateMismatchError(
             f"{path} holds states of another environment, version or configuration: "

@@ -18,22 +18,29 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from plangym_like.errors import StateCapacityError, StateFormatError, StateMismatchError
+from plangym_like.errors import (
+    InputError,
+    StateFormatError,
+    StateMismatchError,
+)
 
 Row = NDArray[np.uint8]
+# One row, an array of rows ``(N, state_nbytes)``, or a sequence of rows.
+States = Row | Sequence[Row]
 
 HEADER_NBYTES = 32
 _MAGIC = b"PLS1"
-# As one thing it is copied sooner than as four words.
+_WORD = (1 << 64) - 1
+# Copied as one value, which is faster than four words.
 _HEADER = np.dtype((np.void, HEADER_NBYTES))
-_known_meanings: dict[int, str] = {}
+_known_fingerprints: dict[int, str] = {}
 _session_key: bytes | None = None
 
 
@@ -56,9 +63,9 @@ def padded(nbytes: int) -> int:
     return (nbytes + 7) // 8 * 8
 
 
-def fingerprint_of(family: str, state_nbytes: int, meaning: str) -> int:
-    """Return the fingerprint of rows of this family, width and meaning."""
-    text = f"{family} {state_nbytes} {meaning}".encode()
+def fingerprint_of(family: str, state_nbytes: int, fields: str) -> int:
+    """Return the fingerprint of rows of this family, width and fields."""
+    text = f"{family} {state_nbytes} {fields}".encode()
     return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "little")
 
 
@@ -69,7 +76,7 @@ class StateFormat:
     ----------
     family : str
         Four ASCII letters.
-    meaning : mapping
+    fingerprint_fields : mapping
         Everything that the payload's meaning depends on (ids, digests, versions, dynamics);
         hashed into the fingerprint, so two environments share rows exactly when it is equal.
     payload_nbytes : int
@@ -83,26 +90,29 @@ class StateFormat:
     def __init__(
         self,
         family: str,
-        meaning: Mapping[str, Any],
+        fingerprint_fields: Mapping[str, Any],
         payload_nbytes: int,
         *,
         checksum: bool = False,
         variable: bool = False,
     ) -> None:
         self.family = family
-        self.meaning = json.dumps(meaning, sort_keys=True, default=str)
+        self.fingerprint_fields = json.dumps(fingerprint_fields, sort_keys=True, default=str)
         self.payload_nbytes = padded(payload_nbytes)
         self.checksum = checksum
         self.variable = variable
         self.state_nbytes = HEADER_NBYTES + self.payload_nbytes
-        self.fingerprint = fingerprint_of(family, self.state_nbytes, self.meaning)
-        _known_meanings[self.fingerprint] = self.meaning
+        self.fingerprint = fingerprint_of(family, self.state_nbytes, self.fingerprint_fields)
+        _known_fingerprints[self.fingerprint] = self.fingerprint_fields
         header = np.zeros(4, np.uint64)
         header.view(np.uint8)[:8] = np.frombuffer(_MAGIC + family.encode("ascii"), np.uint8)
         header[1] = self.fingerprint
         header[2] = self.payload_nbytes
         self.header = header
-        self._tiled = (1, header.tobytes())
+        self.header_bytes = header.view(np.uint8)
+        self._head = header.tobytes()
+        self._tiled = (1, self._head)
+        self._shape = (self.state_nbytes,)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, StateFormat) and bool(
@@ -124,24 +134,22 @@ class StateFormat:
 
     def seal(self, rows: Row) -> None:
         """Write the checksums of `rows` ``(N, state_nbytes)``, where this family carries them."""
-        if self.checksum:
+        if len(rows) == 1:
+            self.seal_row(rows[0])
+        elif self.checksum:
             rows[:, 24:HEADER_NBYTES].view(np.uint64)[:, 0] = _checksums(rows)
 
-    def put_length(self, row: Row, nbytes: int) -> None:
-        """Note that `row` ``(state_nbytes,)`` holds `nbytes` of payload, and zero what is behind.
+    def seal_row(self, row: Row) -> None:
+        """Write the checksum of one row ``(state_nbytes,)``, where this family carries them."""
+        if self.checksum:
+            row[24:HEADER_NBYTES].view(np.uint64)[0] = self._checksum(row)
 
-        Raises
-        ------
-        StateCapacityError
-            The payload does not fit.
-        """
-        if nbytes > self.payload_nbytes:
-            raise StateCapacityError(
-                f"a snapshot of {nbytes} bytes does not fit the {self.payload_nbytes} reserved in "
-                f"each row; make the environment with state_capacity={padded(2 * nbytes)}"
-            )
-        row[16:24].view(np.uint64)[0] = nbytes
-        row[HEADER_NBYTES + nbytes :] = 0
+    def _checksum(self, row: Row) -> int:
+        """Return what `_checksums` returns of one row."""
+        weights = _weights(self.payload_nbytes // 4 + 1)
+        words = row[HEADER_NBYTES:].view(np.uint32).astype(np.uint64)
+        length = int(row[16:24].view(np.uint64)[0])
+        return (int(words.dot(weights[1:])) + length * int(weights[0]) + 1) & _WORD
 
     def check(self, states: Any, *, sums: bool = True) -> Row:
         """Return `states` as rows ``(N, state_nbytes)`` after checking all of them at once.
@@ -152,7 +160,7 @@ class StateFormat:
         Raises
         ------
         StateFormatError
-            Wrong type or size, a header that is no state's, or a checksum that does not match.
+            The type, size, header or checksum is wrong.
         StateMismatchError
             Rows of another environment, version or configuration.
         """
@@ -173,6 +181,34 @@ class StateFormat:
         elif words[:, 3].any():
             raise self._damaged(int(np.argmax(words[:, 3] != 0)), "its header")
         return rows
+
+    def check_row(self, state: Any) -> Row:
+        """Return the only row of `state` ``(state_nbytes,)``, checked as by `check`.
+
+        Raises
+        ------
+        InputError
+            There is not exactly one row.
+        """
+        # What a search gives at each step is looked at once, as a whole; all else is explained.
+        if type(state) is np.ndarray and state.dtype == np.uint8 and state.shape == self._shape:
+            if state.strides == (1,) and self._is_intact(state):
+                return state
+        rows = self.check(state)
+        if len(rows) != 1:
+            raise InputError(f"expected one state row, got {len(rows)}")
+        row: Row = rows[0]
+        return row
+
+    def _is_intact(self, row: Row) -> bool:
+        """Return whether a contiguous row ``(state_nbytes,)`` is in order, as far as is easy."""
+        words = row.view(np.uint64)
+        if self.variable or not words.flags.aligned:
+            return False
+        if not self.checksum:
+            return bool(words[:4].tobytes() == self._head)
+        same = words[:3].tobytes() == self._head[:24]
+        return same and int(words[3]) == self._checksum(row)
 
     def verify(self, rows: Row, first: int = 0) -> None:
         """Raise `StateFormatError` where a checksum does not match; row 0 is called `first`."""
@@ -231,8 +267,8 @@ class StateFormat:
             index = int(np.argmax(other))
             family = rows[index, 4:8].tobytes().decode("ascii", "replace")
             fingerprint = int(words[index, 1])
-            known = _known_meanings.get(fingerprint, f"fingerprint {fingerprint:016x}")
-            got, expected = f"{family} {known}", f"{self.family} {self.meaning}"
+            known = _known_fingerprints.get(fingerprint, f"fingerprint {fingerprint:016x}")
+            got, expected = f"{family} {known}", f"{self.family} {self.fingerprint_fields}"
             raise StateMismatchError(
                 f"state row {index} is of another environment, version or configuration: "
                 f"expected {expected}, got {got}",

@@ -185,7 +185,7 @@ class BatchInfo(Sequence[dict[str, Any]]):
         assert self._rows is not None
         values = [row.get(key) for row in self._rows]
         if mask.all():
-            with contextlib.suppress(Exception):  # what is no array stays an object
+            with contextlib.suppress(Exception):  # values that do not form an array stay objects
                 arrays = [np.asarray(value) for value in values]
                 kinds = {(array.dtype, array.shape) for array in arrays}
                 if len(kinds) == 1 and arrays[0].dtype != object:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import importlib.util
 import logging
 import signal
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from playground import AlwaysSend
+from small_envs import Nested
 
 import plangym_like
 from plangym_like.audit import auditor
@@ -21,11 +24,24 @@ BACKENDS: dict[str, dict[str, Any]] = {
     "serial": {},
     "parallel": {"n_workers": 2},
     "isolated": {"n_workers": 2, "isolate": True},
-    # An actor claims no cores, so that many environments share the cluster. To start one takes most
-    # of a second, so only what is kept for a whole module has two, on two nodes.
-    "ray": {"ray": True, "n_workers": 1, "resources": {"num_cpus": 0}},
+    # All batches go to one actor on another node. It claims no cores, so that many environments
+    # share the cluster.
+    "ray": {"ray": True, "n_workers": 1, "resources": {"num_cpus": 0, "elsewhere": 0.001}},
 }
 STORE_NBYTES = 100 << 20
+# One environment of each kind.
+ATARI = ("ALE/MsPacman-v5", {"obs_type": "ram"})
+SUITE: dict[str, tuple[Any, dict[str, Any]]] = {
+    "CartPole": ("CartPole-v1", {}),
+    "Pendulum": ("Pendulum-v1", {"remove_time_limit": False}),
+    "FrozenLake": ("FrozenLake-v1", {"is_slippery": True}),
+    "MsPacman": ATARI,
+    "StickyPong": ("ALE/Pong-v5", {"obs_type": "ram", "repeat_action_probability": 0.4}),
+    "Nested": (Nested, {}),
+}
+if importlib.util.find_spec("mujoco"):
+    SUITE["Hopper"] = ("Hopper-v5", {"remove_time_limit": False})
+RANDOM = ["FrozenLake", "StickyPong", "Nested"]
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -48,8 +64,7 @@ def _is_on_cluster(item: pytest.Item) -> bool:
 def cluster() -> Iterator[Any]:
     """Two nodes of one core each, this process connected to the first.
 
-    An actor on the first shares memory with this process; for the second, the same machine is
-    another one.
+    The second is another machine as far as anybody can tell; it alone has the resource "elsewhere".
     """
     ray = pytest.importorskip("ray", reason="Ray is not installed")
     from ray.cluster_utils import Cluster
@@ -67,7 +82,7 @@ def cluster() -> Iterator[Any]:
     }
     cluster = Cluster(initialize_head=True, head_node_args=head)
     try:
-        add_node(cluster)
+        add_node(cluster, resources={"elsewhere": 100})
         ray.init(address=cluster.address, log_to_driver=False, logging_level=logging.ERROR)
         yield cluster
     finally:
@@ -80,19 +95,6 @@ def add_node(cluster: Any, **more: Any) -> Any:
     return cluster.add_node(num_cpus=1, object_store_memory=STORE_NBYTES, **more)
 
 
-class _AlwaysSend:
-    """Sends every batch, however cheap: what is tested is the way, not whether it pays."""
-
-    def send(self, count: int, steps: int) -> bool:
-        return True
-
-    def cheap(self, count: int, steps: int) -> bool:
-        return False
-
-    def note(self, count: int, steps: int, *, seconds: float, sent: bool) -> None:
-        pass
-
-
 @pytest.fixture(autouse=True)
 def _no_audit_of_traps(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Do not audit rows that kill, hang and count their processes: they are never pure."""
@@ -101,20 +103,20 @@ def _no_audit_of_traps(request: pytest.FixtureRequest, monkeypatch: pytest.Monke
 
 
 def make_on(backend: str, name: Any, **kwargs: Any) -> Any:
-    """Make an environment on a backend whose lanes get their part of every batch."""
+    """Make an environment on a backend whose workers get their part of every batch."""
     return sending(plangym_like.make(name, **{**BACKENDS[backend], **kwargs}))
 
 
 def sending(env: Any) -> Any:
-    """Return `env`, all its batches of two rows and more sent to lanes that are ready for them."""
+    """Return `env`, all its batches of two rows and more sent to workers that are ready."""
     if isinstance(env, plangym_like.RayEnv):
-        # With nobody here to step it, the first batch waits until an actor stands.
-        env.batch_env.caller = None
+        # As nothing can be stepped here, the first batch waits until an actor is ready.
+        env.executor._stepper = None
     elif isinstance(env, plangym_like.ParallelEnv):
-        env.batch_env._costs = _AlwaysSend()
-        for lane in env.batch_env.lanes:
-            lane.process.call("setup")()
-            lane.arrive()
+        env.batch_env._costs = AlwaysSend()
+        for worker in env.batch_env.workers:
+            worker.process.call("setup")()
+            worker.become_ready()
     return env
 
 
@@ -134,8 +136,7 @@ def shared_env(backend: str) -> Iterator[Callable[..., Any]]:
     def get(name: Any, **kwargs: Any) -> Any:
         key = repr((name, sorted(kwargs.items())))
         if key not in made:
-            more = {"n_workers": 2} if backend == "ray" else {}
-            made[key] = make_on(backend, name, **more, **kwargs)
+            made[key] = make_on(backend, name, **kwargs)
         return made[key]
 
     yield get
@@ -161,3 +162,17 @@ def new_env(backend: str) -> Iterator[Callable[..., Any]]:
     yield make
     for env in made:
         env.close()
+
+
+@pytest.fixture(scope="module", params=list(SUITE))
+def env(request: pytest.FixtureRequest, shared_env: Any) -> Any:
+    """One environment of each kind, on each backend."""
+    name, kwargs = SUITE[request.param]
+    return shared_env(name, **kwargs)
+
+
+@pytest.fixture
+def random_env(request: pytest.FixtureRequest, shared_env: Any) -> Any:
+    """Those that draw numbers; tests say which."""
+    name, kwargs = SUITE[request.param]
+    return shared_env(name, **kwargs)

@@ -85,7 +85,7 @@ def test_rollouts_are_audited(backend: str) -> None:
             env.rollout_batch(np.ones((69, 3), int), states)
 
 
-def test_a_promise_is_audited_when_its_result_is_asked_for(backend: str) -> None:
+def test_a_future_is_audited_when_its_result_is_asked_for(backend: str) -> None:
     with make(backend, LateNumpyGlobal) as env:
         actions, states = walk(env, 69)
         with pytest.raises(ImpureEnvironmentError):
@@ -402,7 +402,7 @@ def done(future: Any) -> Any:
     return future
 
 
-def test_a_ctrl_c_does_not_end_the_audit_of_a_promise() -> None:
+def test_a_ctrl_c_does_not_end_the_audit_of_a_future() -> None:
     with sending(plangym_like.make(Presses, n_workers=2)) as env:
         state = env.reset(seed=0).state
         before = env.stats.rows_audited

@@ -9,7 +9,7 @@ from gymnasium import spaces
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plangym_like.batches import Layout, check_dt, dt_of, split
+from plangym_like.batches import check_dt, dt_of, split
 from plangym_like.errors import (
     ActionError,
     BatchLengthError,
@@ -17,6 +17,7 @@ from plangym_like.errors import (
     StateFormatError,
     StepCountError,
 )
+from plangym_like.layout import Layout
 from plangym_like.states import StateFormat
 from plangym_like.transitions import BatchStep, BatchTransition, Rollout
 

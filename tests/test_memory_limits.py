@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from residents import script_environ
+from hosted import script_environ
 
 from plangym_like import memory_limits
 

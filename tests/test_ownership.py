@@ -10,7 +10,8 @@ from conftest import sending
 from gymnasium import spaces
 
 import plangym_like
-from plangym_like.envs.own import OwnSimulator
+from plangym_like.envs.save_load_env import SaveLoadSimulator
+from plangym_like.family_env import FamilyEnv
 from plangym_like.ownership import owned, owned_info
 
 ACTIONS = [0, 1, 2, 1]
@@ -175,13 +176,13 @@ class _Stamps(gymnasium.Env):
         pass
 
 
-class _StampsSimulator(OwnSimulator):
-    def prepare(self) -> None:
-        super().prepare()
+class _StampsSimulator(SaveLoadSimulator):
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
         self.columns = {"stamp": ((), np.dtype(np.int64))}
 
 
-class Stamps(plangym_like.PlanEnv):
+class Stamps(FamilyEnv):
     simulator_class = _StampsSimulator
 
 

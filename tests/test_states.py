@@ -18,7 +18,6 @@ import plangym_like
 from plangym_like import state_files
 from plangym_like.errors import (
     PlangymError,
-    StateCapacityError,
     StateError,
     StateFormatError,
     StateMismatchError,
@@ -33,13 +32,19 @@ FORMATS = [PLAIN, SUMMED, VARIABLE]
 NAMES = [state_format.family for state_format in FORMATS]
 
 
+def shorten(row: np.ndarray, nbytes: int) -> None:
+    """Let `row` hold `nbytes` of payload, and zeros behind them."""
+    row[16:24].view("<u8")[0] = nbytes
+    row[HEADER_NBYTES + nbytes :] = 0
+
+
 def rows_of(state_format: StateFormat, count: int = 5, seed: int = 0) -> np.ndarray:
     rng = np.random.default_rng(seed)
     rows = state_format.new(count)
     rows[:, HEADER_NBYTES:] = rng.integers(0, 256, (count, state_format.payload_nbytes))
     if state_format.variable:
         for row in rows:
-            state_format.put_length(row, int(rng.integers(0, state_format.payload_nbytes + 1)))
+            shorten(row, int(rng.integers(0, state_format.payload_nbytes + 1)))
     state_format.seal(rows)
     return rows
 
@@ -84,21 +89,6 @@ def test_equal_meanings_have_equal_fingerprints_whatever_the_order():
 def test_any_change_of_meaning_changes_the_fingerprint(other):
     assert other != PLAIN
     assert other.fingerprint != PLAIN.fingerprint
-
-
-def test_shorter_payloads_carry_their_length_and_zeros():
-    row = VARIABLE.new(1)[0]
-    row[HEADER_NBYTES:] = 7
-    VARIABLE.put_length(row, 10)
-    assert row[16:24].view("<u8")[0] == 10
-    assert (row[HEADER_NBYTES : HEADER_NBYTES + 10] == 7).all()
-    assert (row[HEADER_NBYTES + 10 :] == 0).all()
-
-
-def test_a_payload_that_does_not_fit_names_the_option():
-    row = VARIABLE.new(1)[0]
-    with pytest.raises(StateCapacityError, match=r"65 bytes .* state_capacity=136"):
-        VARIABLE.put_length(row, 65)
 
 
 # Rows that are accepted
@@ -175,8 +165,8 @@ def test_rows_of_another_meaning_say_expected_and_got():
     rows = np.concatenate([rows_of(PLAIN, 3), rows_of(other, 1)])
     with pytest.raises(StateMismatchError, match="state row 3 is of another") as caught:
         PLAIN.check(rows)
-    assert caught.value.expected == f"TEST {PLAIN.meaning}"
-    assert caught.value.got == f"TEST {other.meaning}"
+    assert caught.value.expected == f"TEST {PLAIN.fingerprint_fields}"
+    assert caught.value.got == f"TEST {other.fingerprint_fields}"
     assert '"0.9"' in str(caught.value) and '"1.0"' in str(caught.value)
     assert isinstance(caught.value, StateError) and isinstance(caught.value, ValueError)
 
@@ -321,7 +311,7 @@ def made_of(header: bytes, body: bytes, length: int | None = None) -> bytes:
 def header_of(**changed: Any) -> dict[str, Any]:
     return {
         "family": SUMMED.family,
-        "meaning": SUMMED.meaning,
+        "meaning": SUMMED.fingerprint_fields,
         "fingerprint": f"{SUMMED.fingerprint:016x}",
         "state_nbytes": SUMMED.state_nbytes,
         "count": 5,

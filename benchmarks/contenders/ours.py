@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
+
+import far_node
 
 from contenders import walks
 from contenders.contract import Job, Work, summarise
 
 PACKAGES = ("plangym_like", "gymnasium", "ale-py", "numpy")
+# What workers of a new environment get to start.
+START_SECONDS = 1.0
+_ROOTS: dict[Job, tuple[Any, int]] = {}
 
 
 def open_job(job: Job, *, n_workers: int | None, **where: Any) -> Work:
@@ -31,15 +37,16 @@ def open_job(job: Job, *, n_workers: int | None, **where: Any) -> Work:
 
 
 def make(job: Job, *, n_workers: int | None, far: bool = False, **where: Any) -> Any:
-    """Make the environment; `where` may name a cluster, `far`: as if its nodes were elsewhere."""
+    """Make the environment; `where` may name a cluster, `far`: one whose cores are elsewhere."""
     import plangym_like
 
+    if far:
+        assert n_workers is not None
+        far_node.start(n_workers, where["object_store_memory"])
     options: dict[str, Any] = {"frameskip": 1, "obs_type": job.obs_type} if job.atari else {}
     env = plangym_like.make(job.env_id, n_workers=n_workers, **options, **where)
     if where.get("ray"):
         env.wait_ready(60)
-        for lane in env.batch_env.lanes:
-            lane.near = lane.near and not far
     return env
 
 
@@ -47,6 +54,33 @@ def first_batch(env: Any, job: Job) -> None:
     """Do the first batch of a fresh environment."""
     state, _, _ = env.reset(seed=walks.SEED)
     env.step_batch([0] * job.count, states=state)
+
+
+def time_batches(job: Job, *, n_workers: int | None, sizes: list[int], warm: int) -> float:
+    """Return the seconds that batches of these sizes take on a new environment.
+
+    Its workers have had a second to start, and `warm` batches have run before.
+    """
+    import numpy as np
+
+    if job not in _ROOTS:
+        with make(job, n_workers=None) as env:
+            _ROOTS[job] = _roots(env, job)
+    states, num_actions = _ROOTS[job]
+    rng = np.random.default_rng(walks.SEED)
+    batches = [
+        (rng.integers(0, num_actions, size), states[rng.integers(0, len(states), size)])
+        for size in sizes
+    ]
+    with make(job, n_workers=n_workers) as env:
+        env.reset(seed=walks.SEED)
+        time.sleep(START_SECONDS)
+        for _ in range(warm):
+            env.step_batch(*batches[0])
+        begun = time.perf_counter()
+        for actions, chosen in batches:
+            env.step_batch(actions, chosen)
+        return time.perf_counter() - begun
 
 
 def _roots(env: Any, job: Job) -> tuple[Any, int]:

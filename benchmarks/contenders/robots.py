@@ -9,7 +9,7 @@ SEED = 3
 
 
 def walk(job_count: int, reset: Any, step: Any, save: Any, sample: Any) -> list[Any]:
-    """Return `job_count` saved states of a walk that starts anew when it ends."""
+    """Return `job_count` saved states of a walk that starts again when it ends."""
     saved = []
     reset(SEED)
     for index in range(job_count):
@@ -47,5 +47,5 @@ def gymnasium_walk(env_id: str, count: int) -> tuple[Any, list[Any], Any, Any]:
 
 
 def quiet() -> None:
-    """Let MuJoCo write its log where it disturbs nobody."""
+    """Work in a temporary folder, since MuJoCo writes its log into the current one."""
     os.chdir("/tmp")

@@ -8,22 +8,20 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from plangym_like import spaces
+from plangym_like.audit.auditor import Auditor, Difference, Earlier
 from plangym_like.audit.continuation import continued_difference, single_actions
-from plangym_like.batch_future import BatchFuture
 from plangym_like.batches import Inputs
 from plangym_like.errors import ClosedError, WorkerError
-from plangym_like.snapshots.differences import difference, object_difference, without_clock
+from plangym_like.future import Future
+from plangym_like.snapshots.differences import difference, without_clock
 from plangym_like.snapshots.generators import watched_generators
 from plangym_like.transitions import BatchTransition, Transition
-
-if TYPE_CHECKING:
-    from plangym_like.audit.auditor import Auditor
 
 # What keeps an audit from being made, and says nothing about the environment.
 _HINDRANCES = (MemoryError, OSError, WorkerError, ClosedError)
@@ -37,22 +35,6 @@ _INCOMPLETE = "Its state row does not hold everything that the next step depends
 Again = Callable[[Inputs], Any]
 
 
-class Difference(NamedTuple):
-    """The first difference: the row in its batch, the field, and both values."""
-
-    row: int
-    field: str
-    values: str
-
-
-class Earlier(NamedTuple):
-    """An audited row: its index in its batch, its inputs as a batch of one, and its result."""
-
-    row: int
-    inputs: Inputs
-    result: Any
-
-
 class AuditedRows:
     """Rows of one batch that are audited once it is done.
 
@@ -60,26 +42,25 @@ class AuditedRows:
     ----------
     auditor : Auditor
         Decides how long the audit may take, and reports differences.
-    count : int
-        Rows of the whole batch.
-    rows : int array ``(K,)``
-        The rows to audit.
     inputs : Inputs
-        The inputs of these rows, copied before the batch was stepped.
+        The inputs of the whole batch, checked and not stepped yet: they may change while it is.
     """
 
-    def __init__(
-        self, auditor: Auditor, count: int, rows: NDArray[np.intp], inputs: Inputs
-    ) -> None:
+    def __init__(self, auditor: Auditor, inputs: Inputs) -> None:
         self._auditor = auditor
-        self._count = count
-        self._rows = rows
-        self._inputs = inputs
+        self._count = inputs.count
+        self._rows = auditor.choose(inputs.count)
+        self._inputs = copy_rows(inputs, self._rows)
         self._begun = time.perf_counter()
+
+    @classmethod
+    def drawn_from(cls, auditor: Auditor, inputs: Inputs) -> Self | None:
+        """Return the rows of a batch to audit, or ``None`` if no audit is due."""
+        return cls(auditor, inputs) if auditor.is_due(inputs.count) and inputs.count else None
 
     def audited(self, result: Any, again: Again) -> Any:
         """Return a batch's result, or its future, once it is compared; see `compare`."""
-        if isinstance(result, BatchFuture):
+        if isinstance(result, Future):
             result.check(partial(self.compare, again=again))
         else:
             self.compare(result, again)
@@ -242,11 +223,11 @@ class AuditedRows:
                 continue
             if name == "infos":
                 infos = without_clock(one[row]), without_clock(other[place])
-                found = object_difference(*infos, "info")
+                found = difference(*infos, "info")
             elif name == "states":
                 found = self._auditor.state_difference(one[row], other[place])
             elif isinstance(one, list):
-                found = object_difference(one[row], other[place], name)
+                found = difference(one[row], other[place], name)
             else:
                 found = difference(spaces.take(one, row), spaces.take(other, place), name)
             if found is not None:

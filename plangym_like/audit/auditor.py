@@ -7,14 +7,14 @@ it is used. A row is a function of its inputs, so stepping it again has no side 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from plangym_like.audit.audited_rows import AuditedRows, Difference, Earlier, copy_rows
-from plangym_like.batches import Inputs, Layout
+from plangym_like.batches import Inputs
 from plangym_like.errors import ImpureEnvironmentError, InputError
+from plangym_like.layout import Layout
 from plangym_like.states import HEADER_NBYTES, Row
 from plangym_like.stats import Stats
 
@@ -35,6 +35,22 @@ _MOST = 64
 _KEPT = 8
 # After this many audits, one in so many follows rows for many steps; before, they are doubled.
 _FOLLOWED = 8
+
+
+class Difference(NamedTuple):
+    """The first difference: the row in its batch, the field, and both values."""
+
+    row: int
+    field: str
+    values: str
+
+
+class Earlier(NamedTuple):
+    """An audited row: its index in its batch, its inputs as a batch of one, and its result."""
+
+    row: int
+    inputs: Inputs
+    result: Any
 
 
 class Auditor:
@@ -100,21 +116,13 @@ class Auditor:
         self._left -= count
         return self._left <= 0
 
-    def draw(self, inputs: Inputs) -> AuditedRows | None:
-        """Return the rows of a checked batch to audit, or ``None``, as is usual.
-
-        Called before the batch is stepped, since inputs may change while it is.
-        """
-        return self.choose(inputs) if self.is_due(inputs.count) and inputs.count else None
-
-    def choose(self, inputs: Inputs) -> AuditedRows:
-        """Return rows of a checked batch to audit, chosen at random."""
-        count = inputs.count
+    def choose(self, count: int) -> NDArray[np.intp]:
+        """Return which of `count` rows to audit, chosen at random, in order."""
         wanted = max(self._first, int(min(_MOST, -self._left // self._gap + 1)))
         rows = np.arange(count)
         if wanted < count:
             rows = np.sort(self._random.choice(count, wanted, replace=False))
-        return AuditedRows(self, count, rows, copy_rows(inputs, rows))
+        return rows
 
     def earlier(self) -> Earlier | None:
         """Return a row of an earlier audit, chosen at random, if there was one."""

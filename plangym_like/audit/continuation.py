@@ -16,7 +16,7 @@ import numpy as np
 from plangym_like import spaces
 from plangym_like.batches import Inputs
 from plangym_like.errors import StateCapacityError, WorkerError
-from plangym_like.snapshots.differences import object_difference, without_clock
+from plangym_like.snapshots.differences import difference, without_clock
 from plangym_like.states import Row
 
 _STEPS = 32
@@ -67,14 +67,14 @@ def continued_difference(
             one, other = getattr(live, name), getattr(step, of_step)
             one = one[0][time] if isinstance(one, list) else spaces.take(one, (0, time))
             place = f"{name} {time + 1} steps later" if time else name
-            if found := object_difference(one, spaces.take(other, 0), place):
+            if found := difference(one, spaces.take(other, 0), place):
                 return found
     later = f"{len(steps) - 1} steps later"
     if live.infos.has_objects:
         infos = [_plain(batch.infos[0]) for batch in (live, steps[-1])]
         both = set(infos[0]) & set(infos[1])
         for key in [key for key in infos[0] if key in both]:
-            found = object_difference(infos[0][key], infos[1][key], f"info[{key!r}] {later}")
+            found = difference(infos[0][key], infos[1][key], f"info[{key!r}] {later}")
             if found is not None:
                 return found
     found = state_difference(live.states[0], steps[-1].states[0])

@@ -1,10 +1,11 @@
-"""Environments as batches of torch tensors: one engine, three doors.
+"""Environments as batches of torch tensors, by three APIs.
 
 ``batchers.rollout``      an endless iterator of time-major fragments, for actor-critic learners
 ``batchers.episodes``     whole episodes on demand
-``batchers.workspaces``   agents that read and write one time-by-batch board
+``batchers.workspaces``   agents that read and write one workspace of tensors
 
-All stand on `plangym_like.batchers.engine`, and none on another. Only this folder imports torch.
+They share `EpisodeLanes`, `TimeBuffer`, `StartStates`, `Closable` and `batchers.engine`, and do not
+import each other. Only this folder imports torch.
 """
 
 from __future__ import annotations

@@ -1,15 +1,20 @@
 """Returns, advantages and their estimates, over fragments; in torch and in NumPy.
 
-All take time first: ``rew[t]`` and ``fin[t]`` are what the action of step t earned and whether it
-ended the episode (of any dtype: what is not 0 is true), ``val[t]`` is the estimate before it, and
-`bootstrap` the estimate after the last step: a number, or of the shape of one step. `gamma`
-discounts. Trailing axes beyond those of `fin` are broadcast. ``omega[t]`` is the log of the
-importance weight of the action, target over behaviour; weights are clipped at `r_bar` and `c_bar`.
-Results have the widest of the dtypes of `rew`, `val`, `bootstrap` and `omega`, and a real one.
-Nothing is changed in place, and no gradients flow.
+Time is the first axis of all arguments:
 
-Nothing is added where an episode was cut off: `plangym_like.batchers.rollout.Fragment.rewards` has
-rewards in which what would have come after such a step is counted.
+- ``rew[t]``: the reward of step t
+- ``fin[t]``: whether step t ended the episode; of any dtype, true if not 0
+- ``val[t]``: the estimated value before step t
+- `bootstrap`: the estimated value after the last step, a number or of the shape of one step
+- `gamma`: the discount
+- ``omega[t]``: the log of the importance weight of the action, target over behaviour; weights are
+  clipped at `r_bar` and `c_bar`
+
+Axes that `fin` lacks are broadcast. Results have the widest floating dtype of `rew`, `val`,
+`bootstrap` and `omega`. Arguments are not changed, and no gradients flow.
+
+A truncated episode counts as ended here. `plangym_like.batchers.rollout.Fragment.rewards` returns
+rewards that include the estimated value after it.
 
 ``pyt_`` takes tensors, ``npy_`` arrays; the numbers are the same. All raise `InputError` for shapes
 that do not fit together.
@@ -18,10 +23,12 @@ that do not fit together.
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from numpy.typing import NDArray
+from torch import as_tensor
 
 from plangym_like.batchers.sampling import multinomial
 from plangym_like.errors import InputError
@@ -53,7 +60,7 @@ def pyt_returns(
     omega: torch.Tensor | None = None,
     r_bar: float | None = None,
 ) -> torch.Tensor:
-    """Return what was earned from each step on, discounted.
+    """Return the discounted return from each step on.
 
     ``G[t] = rho[t] * (rew[t] + gamma * G[t + 1])``, without ``G[t + 1]`` where ``fin[t]``; ``rho``
     is ``min(exp(omega), r_bar)``, or 1 without `omega`; ``G[T]`` is `bootstrap`. With `omega` it is
@@ -143,7 +150,7 @@ def pyt_multistep(
     omega: torch.Tensor | None = None,
     r_bar: float | None = None,
 ) -> torch.Tensor:
-    """Return what `n_lookahead` steps earned and the estimate after them.
+    """Return the discounted rewards of `n_lookahead` steps and the estimate after them.
 
     ``G[t, n] = rho[t] * (rew[t] + gamma * G[t + 1, n - 1])`` and ``G[t, 0] = val[t]``, without
     ``G[t + 1]`` where ``fin[t]`` (Sutton and Barto 2018, sections 7.1 and 7.4). ``None`` looks
@@ -158,99 +165,21 @@ def pyt_multistep(
     return targets
 
 
-def npy_returns(
-    rew: Array,
-    fin: Array,
-    *,
-    gamma: float,
-    bootstrap: Array | float = 0.0,
-    omega: Array | None = None,
-    r_bar: float | None = None,
-) -> Array:
-    """Return what `pyt_returns` does, for arrays."""
-    weights = None if omega is None else torch.as_tensor(omega)
-    return pyt_returns(
-        *_tensors(rew, fin), gamma=gamma, bootstrap=_number(bootstrap), omega=weights, r_bar=r_bar
-    ).numpy()
+def _for_arrays(function: Callable[..., torch.Tensor]) -> Callable[..., Array]:
+    """Return a function that does the same as `function` with arrays instead of tensors."""
 
+    @functools.wraps(function)
+    def call(*args: Any, **options: Any) -> Array:
+        tensors = {
+            name: value if value is None or isinstance(value, int | float) else as_tensor(value)
+            for name, value in options.items()
+        }
+        result: Array = function(*map(as_tensor, args), **tensors).numpy()
+        return result
 
-def npy_deltas(
-    rew: Array,
-    fin: Array,
-    val: Array,
-    *,
-    gamma: float,
-    bootstrap: Array | float = 0.0,
-    omega: Array | None = None,
-    r_bar: float | None = None,
-) -> Array:
-    """Return what `pyt_deltas` does, for arrays."""
-    weights = None if omega is None else torch.as_tensor(omega)
-    return pyt_deltas(
-        *_tensors(rew, fin, val),
-        gamma=gamma,
-        bootstrap=_number(bootstrap),
-        omega=weights,
-        r_bar=r_bar,
-    ).numpy()
-
-
-def npy_gae(
-    rew: Array,
-    fin: Array,
-    val: Array,
-    *,
-    gamma: float,
-    C: float,
-    bootstrap: Array | float = 0.0,
-) -> Array:
-    """Return what `pyt_gae` does, for arrays."""
-    tensors = _tensors(rew, fin, val)
-    return pyt_gae(*tensors, gamma=gamma, C=C, bootstrap=_number(bootstrap)).numpy()
-
-
-def npy_vtrace(
-    rew: Array,
-    fin: Array,
-    val: Array,
-    omega: Array,
-    *,
-    gamma: float,
-    bootstrap: Array | float = 0.0,
-    r_bar: float | None = 1.0,
-    c_bar: float | None = 1.0,
-) -> Array:
-    """Return what `pyt_vtrace` does, for arrays."""
-    return pyt_vtrace(
-        *_tensors(rew, fin, val, omega),
-        gamma=gamma,
-        bootstrap=_number(bootstrap),
-        r_bar=r_bar,
-        c_bar=c_bar,
-    ).numpy()
-
-
-def npy_multistep(
-    rew: Array,
-    fin: Array,
-    val: Array,
-    *,
-    gamma: float,
-    n_lookahead: int | None = None,
-    bootstrap: Array | float = 0.0,
-    omega: Array | None = None,
-    r_bar: float | None = None,
-) -> Array:
-    """Return what `pyt_multistep` does, for arrays."""
-    weights = None if omega is None else torch.as_tensor(omega)
-    return pyt_multistep(
-        *_tensors(rew, fin, val),
-        gamma=gamma,
-        n_lookahead=n_lookahead,
-        bootstrap=_number(bootstrap),
-        omega=weights,
-        r_bar=r_bar,
-    ).numpy()
+    call.__name__ = function.__name__.replace("pyt_", "npy_")
+    call.__doc__ = f"Return what `{function.__name__}` does, for arrays."
+    return call
 
 
 def _accumulate(each: torch.Tensor, carry: torch.Tensor, last: torch.Tensor) -> torch.Tensor:
@@ -299,7 +228,7 @@ def _operands(
 
 
 def _carry(rew: torch.Tensor, fin: torch.Tensor, discount: float) -> torch.Tensor:
-    """Return how much of what comes after each step counts at it: nothing, where it ended."""
+    """Return the weight, at each step, of what comes after it: 0 where the episode ended."""
     goes_on = torch.as_tensor(fin, device=rew.device).logical_not()
     return (_like(goes_on, rew, "fin").to(rew.dtype) * discount).expand(rew.shape)
 
@@ -324,9 +253,8 @@ def _like(steps: torch.Tensor, other: torch.Tensor, name: str) -> torch.Tensor:
     return steps.reshape((*steps.shape, *(1,) * (other.ndim - steps.ndim)))
 
 
-def _tensors(*arrays: Array) -> list[Any]:
-    return [torch.as_tensor(array) for array in arrays]
-
-
-def _number(bootstrap: Array | float) -> Any:
-    return bootstrap if isinstance(bootstrap, (int, float)) else torch.as_tensor(bootstrap)
+npy_returns = _for_arrays(pyt_returns)
+npy_deltas = _for_arrays(pyt_deltas)
+npy_gae = _for_arrays(pyt_gae)
+npy_vtrace = _for_arrays(pyt_vtrace)
+npy_multistep = _for_arrays(pyt_multistep)

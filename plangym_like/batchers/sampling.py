@@ -1,4 +1,4 @@
-"""Drawing actions from probabilities."""
+"""`multinomial`: draw actions from probabilities."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ def multinomial(
     *,
     generator: torch.Generator | None = None,
 ) -> torch.Tensor:
-    """Draw from the categories along the last dimension, for every place in the others.
+    """Draw from the categories along the last dimension, for every index of the others.
 
-    A single draw is a race of exponential times, without the checks of `torch.multinomial`, which
-    cost more than the drawing.
+    A single draw compares exponential times. It skips the checks of `torch.multinomial`, which take
+    longer than the draw.
 
     Parameters
     ----------
@@ -27,12 +27,12 @@ def multinomial(
     Returns
     -------
     Tensor int64
-        ``(...)``, or ``(..., num_samples)`` where more than one is asked for.
+        ``(...)``, or ``(..., num_samples)`` for more than one sample.
 
     Raises
     ------
     ValueError
-        Some weights, on the CPU, are NaN, or none of them is positive.
+        On the CPU: weights are NaN, or none of them is positive.
 
     >>> multinomial(torch.tensor([[[0.0, 1.0], [1.0, 0.0]]]))
     tensor([[1, 0]])
@@ -47,7 +47,7 @@ def multinomial(
 
 
 def _draw_one(probs: torch.Tensor, generator: torch.Generator | None) -> torch.Tensor:
-    # Of exponential times with the rates `probs`, the shortest is that of k with probs[k].
+    # Of exponential times with the rates `probs`, time k is the shortest with probability probs[k].
     race = torch.empty_like(probs).exponential_(generator=generator)
     values, places = torch.div(probs, race, out=race).max(-1)
     if probs.device.type == "cpu" and not values.numpy().min(initial=1.0) > 0:

@@ -9,18 +9,62 @@ import numpy as np
 import torch
 
 from plangym_like.errors import InputError
+from plangym_like.future import Future
+
+
+class TensorFuture:
+    """The result of a batch in tensors, with the interface of `concurrent.futures.Future`.
+
+    Calling it is the same as `result`.
+
+    Parameters
+    ----------
+    future : Future
+        The environment's.
+    as_tensors : callable
+        Turns the environment's result into tensors.
+    """
+
+    def __init__(self, future: Future[Any], as_tensors: Callable[[Any], Any]) -> None:
+        self._future = future
+        self._as_tensors = as_tensors
+        self._result: Any = None
+
+    def result(self, timeout: float | None = None) -> Any:
+        """Wait for the result and return it; see `Future.result`."""
+        found = self._future.result(timeout)
+        if self._result is None:
+            self._result = self._as_tensors(found)
+        return self._result
+
+    __call__ = result
+
+    def exception(self, timeout: float | None = None) -> BaseException | None:
+        """Wait for the batch and return what stepping it raised; see `Future.exception`."""
+        return self._future.exception(timeout)
+
+    def done(self) -> bool:
+        """Return whether the batch is over, without waiting."""
+        return self._future.done()
+
+    def cancel(self) -> bool:
+        """Stop the batch; return False if it was over already."""
+        return self._future.cancel()
+
+    def cancelled(self) -> bool:
+        """Return whether the batch was cancelled."""
+        return self._future.cancelled()
 
 
 class TensorBatcher:
     """Wraps an environment so that batches are taken and returned as torch tensors.
 
-    On the CPU nothing is copied: tensors and arrays are two views of one memory. On another device
-    results travel through pinned memory without waiting for it, and what comes from there is
-    fetched first.
+    On the CPU nothing is copied: tensors and arrays share memory. Results for another device are
+    copied through pinned memory, without waiting; arguments from there are copied first.
 
     States are ``uint8`` tensors ``(N, state_nbytes)`` and can be indexed, stacked and gathered like
-    any other; everything else has the dtype that it has in the environment. ``infos`` are what
-    they are there: a `BatchInfo` of arrays.
+    any other. All other results have the dtypes of the environment. ``infos`` remain a `BatchInfo`
+    of arrays.
 
     >>> import plangym_like
     >>> batcher = TensorBatcher(plangym_like.make("CartPole-v1"))
@@ -34,7 +78,7 @@ class TensorBatcher:
     Parameters
     ----------
     env : PlanEnv, ParallelEnv or RayEnv
-        It stays the caller's to use; closing the batcher closes it.
+        It can still be used without the batcher. Closing the batcher closes it.
     device : torch.device or str
         Where results go. Arguments may lie anywhere.
     """
@@ -71,13 +115,12 @@ class TensorBatcher:
 
         Parameters
         ----------
-        actions : tensor ``(N, *action_shape)``, a nest of such, or one action for all rows
+        actions : tensor ``(N, *action_shape)``, a tree of such, or one action for all rows
         states : tensor ``(N, state_nbytes) uint8`` or one row for all, optional
             ``None`` branches every action from the env's current state.
         dt, seeds : int or tensor ``(N,)``
         blocking : bool
-            ``False`` returns a callable: ``pending(timeout=None)`` waits for the result and returns
-            it. Arguments may be overwritten once the callable is there.
+            ``False`` returns a `TensorFuture`. Arguments may be overwritten as soon as it is there.
         on_error : {"raise", "mask"}
             As in `PlanEnv.step_batch`.
 
@@ -158,12 +201,10 @@ class TensorBatcher:
         given = [_arrays(argument) for argument in args]
         named = {name: _arrays(argument) for name, argument in kwargs.items()}
         result = method(*given, **named, blocking=blocking)
-        if blocking:
-            return self._tensors(result)
-        return lambda timeout=None: self._tensors(result(timeout))
+        return self._tensors(result) if blocking else TensorFuture(result, self._tensors)
 
     def _tensors(self, value: Any) -> Any:
-        """Return a nest with its arrays and NumPy numbers as tensors on the device."""
+        """Return a tree with its arrays and NumPy numbers as tensors on the device."""
         if isinstance(value, Mapping):
             return {key: self._tensors(part) for key, part in value.items()}
         if isinstance(value, tuple):
@@ -176,13 +217,13 @@ class TensorBatcher:
         if self.device.type == "cpu":
             return tensor
         if self.device.type == "cuda":
-            # The allocator of pinned memory uses it again only once the copy from it is through.
+            # The allocator of pinned memory reuses it only when the copy from it is complete.
             tensor = torch.empty_like(tensor, pin_memory=True).copy_(tensor)
         return tensor.to(self.device, non_blocking=True)
 
 
 def _arrays(value: Any) -> Any:
-    """Return a nest with its tensors as arrays, over the same memory where it is the CPU's."""
+    """Return a tree with its tensors as arrays; those of the CPU share memory with them."""
     if isinstance(value, torch.Tensor):
         value = value.detach().cpu()
         # NumPy has no bfloat16; float32 has all its numbers.

@@ -1,7 +1,7 @@
-"""``python -m plangym_like check ID ...``: tests whether environments are saved exactly.
+"""``python -m plangym_like check ID ...``: test whether environments are saved exactly.
 
-The status is 0 where every promise holds, 1 where one is broken, 2 where an environment could not
-be made at all.
+The exit status is 0 if every promise holds, 1 if one is broken, 2 if an environment could not be
+made.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _KEPT, _BROKEN, _NOT_MADE = 0, 1, 2
 
 
 def add_to(commands: Any) -> None:
-    """Add the command to a parser's others."""
+    """Add this command to `commands`, the subparsers of the program."""
     parser = commands.add_parser(
         "check",
         help="test whether an environment is saved, restored and stepped exactly",
@@ -29,18 +29,23 @@ def add_to(commands: Any) -> None:
         "ids",
         nargs="+",
         metavar="ID",
-        help="a Gymnasium id, or module:callable for an environment of your own",
+        help="a Gymnasium id, or module:callable for your own environment",
     )
-    parser.add_argument("--states", type=int, default=16, help="states to go on from (16)")
+    parser.add_argument(
+        "--states", type=int, default=16, help="states to restore and continue (16)"
+    )
     parser.add_argument(
         "--steps",
         type=int,
         default=20,
-        help="for how many steps (20); episodes are four times as long; more find what comes late",
+        help="steps to continue them for (20); episodes are four times as long",
     )
-    parser.add_argument("--seed", type=int, default=0, help="of everything that is random (0)")
+    parser.add_argument("--seed", type=int, default=0, help="seed of all episodes and actions (0)")
     parser.add_argument(
-        "--workers", type=_numbers, default=(1, 2, 3), help="numbers of processes (1,2,3)"
+        "--workers",
+        type=_numbers,
+        default=(1, 2, 3),
+        help="numbers of worker processes (1,2,3)",
     )
     parser.add_argument("--snapshot", default="auto", help="auto, native, pickle or replay")
     parser.add_argument(
@@ -56,7 +61,7 @@ def add_to(commands: Any) -> None:
 
 
 def run(chosen: argparse.Namespace) -> int:
-    """Check one environment after the other; return the worst status."""
+    """Check each environment in turn; return the highest status."""
     status = _KEPT
     for name in chosen.ids:
         try:
@@ -79,7 +84,7 @@ def run(chosen: argparse.Namespace) -> int:
 
 
 def find(name: str) -> Any:
-    """Return what `name` stands for: ``module:callable`` is imported, any other is an id.
+    """Import ``module:callable``; return any other name, an id, unchanged.
 
     >>> find("CartPole-v1")
     'CartPole-v1'
@@ -89,7 +94,7 @@ def find(name: str) -> Any:
     module, colon, attribute = name.partition(":")
     if not colon:
         return name
-    # Gymnasium has names of that form too: a module that registers ids, and one of these.
+    # Gymnasium has ids of that form too: a module that registers ids, and one of these.
     return getattr(importlib.import_module(module), attribute, attribute)
 
 

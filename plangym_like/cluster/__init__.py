@@ -1,1 +1,1 @@
-"""Batches on a Ray cluster: an actor on each node that steps its rows in processes of its own."""
+"""Batches on a Ray cluster: workers on this machine, and an actor on each other node."""

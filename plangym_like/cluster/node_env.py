@@ -1,4 +1,4 @@
-"""What an actor of a cluster hosts: a `ParallelEnv` on its node."""
+"""What an actor of a cluster hosts: an environment that is stepped by processes of its node."""
 
 from __future__ import annotations
 
@@ -8,113 +8,86 @@ from collections.abc import Callable
 from dataclasses import dataclass, fields
 from typing import Any
 
-from plangym_like.cluster.chunk import Harvest, Order
-from plangym_like.cluster.near_memory import GivenPools, NearOrder, Proof
-from plangym_like.execution.parallel_env import ParallelEnv
-from plangym_like.execution.placement import place, signature
-from plangym_like.execution.registered import know, spec_of
+from plangym_like.batches import steps_of
+from plangym_like.cluster.chunk import ChunkRequest, ChunkResult
+from plangym_like.execution.executor import SubmitOptions
+from plangym_like.execution.placement import signature
+from plangym_like.execution.user_env_specs import know, spec_of
 from plangym_like.processes.messages import dumps, dumps_by_value, loads
 from plangym_like.processes.remote_errors import is_remote, pack_exception
 from plangym_like.states import Row, adopt_session_key, session_key
-from plangym_like.stats import Stats
+
+# The driver counts these itself.
+_COUNTED_BY_DRIVER = {"batches", "rows", "rows_sent"}
 
 
 @dataclass(frozen=True, slots=True)
-class Greeting:
-    """What an actor says of itself once its environment stands, or the error instead."""
+class Readiness:
+    """What an actor reports once its environment is ready, or the error that making it raised."""
 
     pid: int
     signature: int = 0
-    meaning: str = ""
-    near: bool = False
+    fingerprint_fields: str = ""
     error: bytes | None = None
 
 
 class NodeEnv:
     """Steps chunks of batches in processes of this node.
 
-    Rows never run in this process itself, so none of them can take the connection to the cluster
-    with it.
-
-    Parameters
-    ----------
-    recipe : bytes
-        What `write_recipe` wrote.
+    Rows never run in this process itself, so no row can end the connection to the cluster.
     """
 
-    def __init__(self, recipe: bytes) -> None:
-        self._recipe = recipe
-        self._env: ParallelEnv | None = None
-        self._told: dict[str, int] = {}
-        self._given = GivenPools()
+    def __init__(self) -> None:
+        self._env: Any = None
+        self._reported: dict[str, float] = {}
 
-    def greet(self, proof: Proof) -> Greeting:
-        """Make the environment and its processes."""
+    def make(self, recipe: bytes) -> Readiness:
+        """Make the environment that `write_recipe` described, and its processes."""
         try:
-            key, packed = loads(self._recipe)
+            key, packed = loads(recipe)
             adopt_session_key(key)
-            construct, options, spec = loads(packed)
+            construct, spec = loads(packed)
             know(spec)
-            self._env = ParallelEnv(construct, isolate=True, **options)
-            workers = self._env.batch_env
-            for index in range(len(workers)):
-                workers[index].wait_ready()
-            layout = self._env.plan_env.layout
-            return Greeting(os.getpid(), signature(layout), layout.format.meaning, proof.holds())
+            self._env = construct()
+            for worker in self._env.executor:
+                worker.wait_ready()
+            layout = self._env.layout
+            return Readiness(os.getpid(), signature(layout), layout.format.fingerprint_fields)
         except Exception as error:
-            return Greeting(os.getpid(), error=pack_exception(error, skip_frames=1))
+            return Readiness(os.getpid(), error=pack_exception(error, skip_frames=1))
 
-    def run(self, order: Order, states: Row | None) -> Harvest:
-        """Step a chunk; what stepping it raises is part of the harvest."""
+    def run(self, request: ChunkRequest, states: Row) -> ChunkResult:
+        """Step a chunk; an exception is part of the result."""
         env = self._env
-        assert env is not None
         begun = time.perf_counter()
-        harvest = Harvest(0.0, {})
+        chunk = ChunkResult(steps=request.inputs.count * steps_of(request.inputs))
         try:
-            if order.near is not None:
-                self._run_near(env, order, order.near, harvest)
-            else:
-                assert states is not None
-                result = env.batch_env.run(
-                    order.inputs(states),
-                    states=order.wants_states,
-                    observations=order.wants_observations,
-                    blocking=True,
-                    masked=order.masked,
-                )
-                harvest.take(env.plan_env.layout, order, result)
+            result = env.executor.submit(
+                request.with_states(states),
+                SubmitOptions(
+                    states=request.wants_states,
+                    observations=request.wants_observations,
+                    masked=request.masked,
+                ),
+            )
+            chunk.take(env.layout, request, result)
         except Exception as error:
-            harvest.error = pack_exception(error, skip_frames=1)
-            harvest.verdicts = set() if is_remote(error) else {-1}
-        harvest.seconds = time.perf_counter() - begun
-        # What workers say once their rows are seen to be done goes along with the next chunk.
-        tally = env.batch_env.tally
-        harvest.counts, harvest.phases = self._news(tally), tally.clock.take()
-        return harvest
+            chunk.error = pack_exception(error, skip_frames=1)
+            chunk.pool_errors = set() if is_remote(error) else {-1}
+        chunk.seconds = time.perf_counter() - begun
+        chunk.counts = self._news()
+        return chunk
 
-    def _run_near(self, env: ParallelEnv, order: Order, near: NearOrder, harvest: Harvest) -> None:
-        """Step a chunk where it lies in memory that its sender and the workers here share."""
-        layout, workers = env.plan_env.layout, env.batch_env
-        arrays = self._given.offer(near)
-        result = workers.run(
-            place(layout, near.shape, arrays, order.actions).inputs,
-            states=order.wants_states,
-            observations=order.wants_observations,
-            blocking=True,
-            masked=order.masked,
-            pools=self._given,
-        )
-        harvest.take_infos(layout, order, result)
-        for pool in self._given.values():
-            pool.forget(lambda number: any(number in lane.known for lane in workers.lanes))
+    def _news(self) -> dict[str, float]:
+        """Return by how much the counters have grown since the last call.
 
-    def _news(self, tally: Stats) -> dict[str, int]:
-        """Return by how much the counters have grown since the last time."""
-        names = {item.name for item in fields(tally)} - _TOLD_OTHERWISE
-        counts = {name: getattr(tally, name) for name in names}
-        news = {name: count - self._told.get(name, 0) for name, count in counts.items()}
-        self._told = counts
-        return {name: count for name, count in news.items() if count}
+        What workers report after their batch is over goes along with the next chunk.
+        """
+        tally, reported = self._env.executor.tally, self._reported
+        names = {item.name for item in fields(tally)} - _COUNTED_BY_DRIVER
+        self._reported = {name: getattr(tally, name) for name in names}
+        news = {name: now - reported.get(name, 0) for name, now in self._reported.items()}
+        return {name: more for name, more in news.items() if more}
 
     def close(self) -> None:
         """Close the environment."""
@@ -122,11 +95,7 @@ class NodeEnv:
             self._env.close()
 
 
-# The side that deals out rows counts these itself, but for the clock, whose seconds go along.
-_TOLD_OTHERWISE = {"batches", "rows", "rows_sent", "clock"}
-
-
-def write_recipe(construct: Callable[..., Any], options: dict[str, Any]) -> bytes:
-    """Return what a `NodeEnv` needs to make ``construct(**options)`` on its node."""
-    packed = dumps_by_value((construct, options, spec_of(options.get("name"))))
+def write_recipe(construct: Callable[[], Any], name: Any) -> bytes:
+    """Return what a `NodeEnv` needs to call ``construct()``, which makes the environment `name`."""
+    packed = dumps_by_value((construct, spec_of(name)))
     return dumps((session_key(), packed))

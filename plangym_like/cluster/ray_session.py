@@ -1,4 +1,4 @@
-"""Which Ray this process works with: joined where one is named, started where none runs."""
+"""`RaySession`: the connection to Ray that the environments of this process share."""
 
 from __future__ import annotations
 
@@ -9,13 +9,14 @@ from typing import Any
 
 from plangym_like.errors import InputError, MissingExtraError
 
-# What Ray would say, send or warn about on its own; who has set one of them keeps it.
+# Keep Ray from printing, sending and warning; a variable that is set already is left alone.
 _QUIET = {
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_enable_metrics_collection": "0",
 }
-_MOST_STORE_NBYTES = 2 << 30
+# How large the object store of a local Ray is: chunks on their way are small and short-lived.
+_LEAST_STORE_NBYTES, _MOST_STORE_NBYTES, _STORE_PART = 1 << 27, 2 << 30, 8
 
 _lock = threading.RLock()
 _current: RaySession | None = None
@@ -50,11 +51,10 @@ def load() -> Any:
 
 
 class RaySession:
-    """A connection to Ray that the environments of this process share.
+    """A connection to Ray, made by `join`.
 
-    Whoever connected ends it: a connection that was made here is closed, and a local Ray that was
-    started here stopped, with the last environment that uses it. A cluster runs on, and so does a
-    connection that the user's program made with ``ray.init``.
+    With its last user, a connection that was made here is closed, and a local Ray that was started
+    here is stopped. A cluster runs on, and so does a connection that the program made itself.
 
     Attributes
     ----------
@@ -65,29 +65,24 @@ class RaySession:
     def __init__(self, address: str | None, object_store_memory: int | None) -> None:
         ray = load()
         self.started = False
+        self.users = 0
         self._connected = not ray.is_initialized()
-        self._users = 0
         if not self._connected:
             _check_same(ray, address)
             return
-        address = address or os.environ.get("RAY_ADDRESS") or "local"
-        options: dict[str, Any] = {"address": address}
-        if address == "local":
+        options: dict[str, Any] = {"address": address or os.environ.get("RAY_ADDRESS") or "local"}
+        if options["address"] == "local":
             self.started = True
             options["include_dashboard"] = False
             options["object_store_memory"] = object_store_memory or _store_nbytes()
         ray.init(log_to_driver=False, logging_level=logging.ERROR, **options)
 
-    def enter(self) -> None:
-        """Count one more user."""
-        self._users += 1
-
     def leave(self) -> None:
         """Count one user less, and end what was begun here with the last one."""
         global _current
         with _lock:
-            self._users -= 1
-            if self._users > 0 or self is not _current:
+            self.users -= 1
+            if self.users > 0 or self is not _current:
                 return
             _current = None
             ray = load()
@@ -101,8 +96,8 @@ def join(address: str | None, object_store_memory: int | None = None) -> RaySess
     Parameters
     ----------
     address : str, optional
-        The cluster to join; left out, the one that ``RAY_ADDRESS`` names; without both, a local
-        Ray is started. A program that is connected already stays with what it is connected to.
+        The cluster to join. Left out: the one that ``RAY_ADDRESS`` names, or without it a local Ray
+        that is started. A program that is connected already keeps its connection.
     object_store_memory : int, optional
         Bytes of object store of a Ray that is started here.
 
@@ -116,9 +111,9 @@ def join(address: str | None, object_store_memory: int | None = None) -> RaySess
         ray = load()
         if _current is None or not ray.is_initialized():
             _current = RaySession(address, object_store_memory)
-        elif address is not None:
+        else:
             _check_same(ray, address)
-        _current.enter()
+        _current.users += 1
         return _current
 
 
@@ -132,9 +127,8 @@ def _check_same(ray: Any, address: str | None) -> None:
 
 
 def _store_nbytes() -> int:
-    """Return how large an object store to start: what is in flight is small and short-lived."""
     try:
         memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (ValueError, OSError):
         return 1 << 28
-    return max(1 << 27, min(_MOST_STORE_NBYTES, memory // 8))
+    return max(_LEAST_STORE_NBYTES, min(_MOST_STORE_NBYTES, memory // _STORE_PART))

@@ -9,22 +9,22 @@ from plangym_like.stats import Stats
 
 @dataclass(slots=True)
 class RayStats(Stats):
-    """Counters: those of `Stats`, summed over the actors' own workers, and those of the cluster.
+    """Counters: those of `Stats`, summed over the workers of all machines, and the cluster's.
 
     Attributes
     ----------
     chunks : int
         Ranges of rows that were sent to actors.
     backups : int
-        Chunks that were sent to a second actor because the first took far too long.
+        Chunks that took far too long, so that their rows were dealt out a second time.
     actors, nodes : int
-        Actors that stand now, and nodes of the cluster as of the last look.
+        Actors that are ready now, and nodes of the cluster at the last look. Workers on this
+        machine need no actor.
     actors_lost, nodes_lost, nodes_joined : int
-        How many went and came while the environment was in use.
+        Actors and nodes that were lost, and nodes that joined, since the environment was made.
     bytes_sent, bytes_received : int
-        Arrays of chunks on their way to actors, and of results on their way back, as far as they
-        went through Ray: actors on this machine share memory with this process. What all actors
-        share of one batch counts once.
+        Arrays that went to actors, and results that came back. States that all chunks of a batch
+        share count once.
     """
 
     chunks: int = 0

@@ -1,4 +1,4 @@
-"""ale-py's environment, made fit for planning: nothing that the future depends on stays hidden."""
+"""ale-py's environment for planning: all that the future depends on can be saved and restored."""
 
 from __future__ import annotations
 
@@ -16,10 +16,9 @@ from plangym_like.envs.ale_places import PLACES
 from plangym_like.envs.ale_screen import Screen
 from plangym_like.errors import StateFormatError
 
-# ALE's own save and restore does not carry the frame buffers. These games draw them only in part,
-# so a frame can show what another branch drew. They are settled before every restore, and steps
-# start from a restored state, so that nothing depends on what ran before. All other games were
-# found to need none of this.
+# ALE does not save the frame buffers. These games draw only parts of them, so a frame can show what
+# another branch drew. Before every restore, two frames of a fixed state are run, and steps start
+# from a restored state, so that nothing depends on what ran before. No other game needs this.
 _UNSETTLED = frozenset(
     {
         "air_raid",
@@ -33,7 +32,7 @@ _UNSETTLED = frozenset(
         "yars_revenge",
     }
 )
-# Steps start from a restored state here, too: the phase of a clock is rounded when it is saved.
+# Steps of these start from a restored state too: the phase of a clock is rounded when saved.
 _ROUNDED = frozenset({"pitfall2"})
 
 
@@ -54,8 +53,10 @@ class PlannableAle(AleEnv):
         self.frames = 0
         self.settled = False
         self.picture: NDArray[np.uint8] | None = None
+        # Whether a state was restored since, so that the screen is not that of the state.
+        self.stale = False
         self._neutral: ALEState | None = None
-        # While it thinks, this game fills the second buffer in part only, even in settling frames.
+        # While this game computes its move, it draws only a part of the second buffer.
         self._settling_frames = 4 if self._game == "tic_tac_toe_3d" else 2
         self._restores_first = self._game in _UNSETTLED | _ROUNDED
         self._golf = GolfCounts() if self._game == "miniature_golf" else None
@@ -77,11 +78,11 @@ class PlannableAle(AleEnv):
 
     @cached_property
     def screen(self) -> Screen:
-        """The picture of the emulator, for those who draw every frame."""
+        """The picture of the emulator; it converts only what has changed."""
         return Screen(self.ale)
 
     def _draw_neutral(self) -> None:
-        """Take from the middle of play what is the same in every process."""
+        """Find a state in the middle of play that is the same in every process."""
         self.ale.setInt("random_seed", 0)
         self.load_game()
         self.ale.reset_game()
@@ -101,7 +102,7 @@ class PlannableAle(AleEnv):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Any, Any]:
-        self.settled = False
+        self.settled = self.stale = False
         self.picture = None
         self.leftovers.forget()
         if seed is None:
@@ -136,7 +137,7 @@ class PlannableAle(AleEnv):
         return self._get_obs(), info
 
     def settle(self) -> None:
-        """Continue as if the present state had been restored; the picture stays."""
+        """Restore the current state, so that steps start from a restored one; keep the picture."""
         self.picture = self.ale.getScreenRGB()
         self.restore(self.clone())
 
@@ -147,7 +148,7 @@ class PlannableAle(AleEnv):
         return saved if self._golf is None else self._golf.written_into(saved)
 
     def restore(self, saved: bytes) -> None:
-        """Restore a serialised state exactly, no matter which frames ran before.
+        """Restore a serialised state exactly, whichever frames ran before.
 
         Raises
         ------
@@ -184,13 +185,15 @@ class PlannableAle(AleEnv):
 
     def hold(self, action: Any, dt: int) -> tuple[float, int]:
         """Hold `action` for `dt` frameskips or until the game ends: summed reward, frames."""
+        if self._restores_first and not self.settled:
+            self.restore(self.clone())
+        if self.plain_frames:
+            return self._hold_plain(int(self.codes[action]), dt * self.plain_frames)
         if self.continuous:
             chosen, strength = self._joystick(action)
         else:
             chosen, strength = int(self.codes[action]), 1.0
-        if self._restores_first and not self.settled:
-            self.restore(self.clone())
-        self.settled = False
+        self.settled = self.stale = False
         act, over, golf = self.ale.act, self.ale.game_over, self._golf
         skip = self._frameskip
         reward, frames = 0.0, 0
@@ -211,6 +214,18 @@ class PlannableAle(AleEnv):
                     return reward, frames
         self.frames += frames
         return reward, frames
+
+    def _hold_plain(self, code: int, frames: int) -> tuple[float, int]:
+        """Hold an action where nothing is drawn, converted or made up for on the way."""
+        act, over = self.ale.act, self.ale.game_over
+        self.settled = self.stale = False
+        self.picture, self.previous = None, code
+        reward, ran = float(act(code)), 1
+        while ran < frames and not over():
+            reward += act(code)
+            ran += 1
+        self.frames += ran
+        return reward, ran
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, Any]:
         lives = self.lives()

@@ -1,8 +1,8 @@
-"""What one row leaves behind in an emulator that ALE 0.12.1 neither saves nor restores.
+"""What one row changes in an emulator, and ALE 0.12.1 neither saves nor restores.
 
 - *An unfinished frame.* A frame ends when the game synchronises the screen or has drawn too many
-  lines. It stays unfinished where the processor runs 25,000 instructions without either, or meets
-  an illegal one; ALE's next frame then goes on with it. ALE keeps that in a flag of its own.
+  lines. It stays unfinished if the processor runs 25,000 instructions without either, or meets an
+  illegal one; ALE's next frame then continues it. ALE keeps that in a flag that is in no state.
 - *Banks.* In cartridges of type E0, restoring a state does not select the banks of its program.
   Games have the same ones selected at the end of every frame, but a forged row may not.
 - *Damage.* A state that ALE refuses may have overwritten the program before it is refused.
@@ -76,7 +76,8 @@ class Leftovers:
     def note(self, saved: bytes) -> None:
         """Note that the emulator has just been saved as this state."""
         self._known = self._ale.getFrameNumber(), self.finished(saved)
-        self._damaged |= saved[self.banks] != self.usual_banks
+        if saved[self.banks] != self.usual_banks:
+            self._damaged = True
 
     def note_restored(self, finished: bool) -> None:
         """Note that a state was restored after `prepare(finished)`."""

@@ -66,7 +66,7 @@ class LastTimer:
     Parameters
     ----------
     ale : ALEInterface
-        In play; it stays as it is.
+        In play; its state is restored afterwards.
     address : int
         Where the timer is in the console's memory.
     """

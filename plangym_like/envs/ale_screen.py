@@ -1,4 +1,4 @@
-"""What an emulator shows, in colour: only what has changed is converted.
+"""The picture of an emulator in colour: only what has changed is converted.
 
 ALE converts all 33,600 pixels of a frame byte by byte, which takes an eighth of a transition. Most
 of them are as they were in the frame before, even where that was another state of the same game.
@@ -10,12 +10,11 @@ import numpy as np
 from ale_py import ALEInterface
 from numpy.typing import NDArray
 
-# The emulator gives a byte for each pixel. Eight of them, a word, are compared at once, and two
-# looked up. What pairs look like whose colours are not known (if some do look like this, they are
-# drawn by ALE all the same):
+# The emulator gives a byte for each pixel. Eight of them, a word, are compared at once, and two are
+# looked up together. Sentinel for colour pairs that have not been learned yet; a pair that really
+# has these colours is drawn by ALE:
 _UNKNOWN = np.frombuffer(b"\x01\x02\x03\x05\x07\x0b", "V6")
-# With one word in so many changed, ALE's own conversion is as fast. It is then used for some frames
-# on end.
+# If one word in 11 has changed, ALE's own conversion is as fast; it is then used for 16 frames.
 _FEW, _BLIND_FRAMES = 11, 16
 
 
@@ -30,7 +29,7 @@ class Screen:
     Attributes
     ----------
     picture : array ``(height, width, 3) uint8``
-        What was drawn last; nobody else writes to it.
+        What was drawn last; only this class writes to it.
     """
 
     def __init__(self, ale: ALEInterface) -> None:

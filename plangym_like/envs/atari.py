@@ -1,11 +1,10 @@
 """Atari 2600 games on the Arcade Learning Environment (ALE).
 
-The emulator runs without stickiness of its own; ours is a layer whose memory (the previous action)
-and randomness are part of the state. A state row holds the emulator's serialised state, the
-previous action and, only where something draws from it, the random generator. With
-``render_mode="rgb_array"`` it holds the screen too, because the screen cannot be recomputed from
-an emulator state. Games whose places are known say where the player is: ``info["room"]``, ``["x"]``
-and ``["y"]`` in Montezuma's Revenge.
+The emulator's own stickiness is off. A layer around it repeats actions, and its previous action and
+randomness are part of the state. A state row holds the emulator's serialised state, the previous
+action and, if anything draws from it, the random generator. With ``render_mode="rgb_array"`` it
+holds the screen too, because an emulator state does not determine the screen. In Montezuma's
+Revenge, infos say where the player is: ``info["room"]``, ``["x"]`` and ``["y"]``.
 """
 
 from __future__ import annotations
@@ -20,18 +19,139 @@ import numpy as np
 from gymnasium.wrappers import PassiveEnvChecker, TimeLimit
 from numpy.typing import NDArray
 
-from plangym_like import random_state
-from plangym_like.batches import Rows
 from plangym_like.envs.ale_game import PlannableAle
-from plangym_like.envs.ale_rows import ALE_AT, COUNTS, HEAD, outgrown, step_plain_rows, wrong_length
+from plangym_like.envs.ale_rows import ALE_AT, COUNTS, HEAD, AleRows, outgrown, wrong_length
+from plangym_like.envs.codec import Codec
+from plangym_like.envs.fast_form import FastForm
 from plangym_like.envs.gymnasium_simulator import GymnasiumSimulator
 from plangym_like.errors import InputError
-from plangym_like.ownership import owned
-from plangym_like.plan_env import PlanEnv
-from plangym_like.simulator import Outcome, as_reward
+from plangym_like.family_env import FamilyEnv
+from plangym_like.simulator import Outcome
 from plangym_like.states import Row, padded
 
 _SLACK = 64
+
+
+class AtariCodec(Codec):
+    """The emulator's serialised state, the previous action, and the screen where it is rendered.
+
+    Parameters
+    ----------
+    base : PlannableAle
+    frameskip : int or (int, int)
+    pictures : bool
+        Whether states hold the screen.
+    wrapped : bool
+        Whether there are wrappers around `base`, which may draw random numbers.
+    """
+
+    def __init__(
+        self, base: PlannableAle, frameskip: int | tuple[int, int], *, pictures: bool, wrapped: bool
+    ) -> None:
+        self._base, self._frameskip, self._pictures = base, frameskip, pictures
+        self.saves_generator = base.stickiness > 0 or isinstance(frameskip, tuple) or wrapped
+        self.columns = dict.fromkeys((*COUNTS, *base.places), ((), np.dtype(np.int64)))
+        base.ale.reset_game()
+        height, width = base.ale.getScreenDims()
+        self._picture_shape = (height, width, 3)
+        self.ale_nbytes = len(base.ale.cloneState().serialize()) + _SLACK
+        self._picture_at = ALE_AT + padded(self.ale_nbytes)
+        self.nbytes = self._picture_at + pictures * padded(int(np.prod(self._picture_shape)))
+        # Whether rows hold nothing but the emulator, and nothing is drawn or heard.
+        self.plain = not (self.saves_generator or pictures or base.sound_obs)
+        if base.sound_obs:
+            self.exactness = "approximate"
+            self.exactness_note = (
+                "what is heard depends on the phase of the tone generators, which no emulator "
+                "state holds; all else is exact"
+            )
+
+    def fingerprint_fields(self) -> Mapping[str, Any]:
+        """Return game, ROM, version and settings."""
+        base = self._base
+        rom = ale_py.roms.get_rom_path(base._game)
+        assert rom is not None
+        settings = {
+            key: value
+            for key, value in base._ezpickle_kwargs.items()
+            if key not in ("game", "obs_type", "render_mode", "frameskip")
+        }
+        own = {
+            "repeat_action_probability": base.stickiness,
+            "episodic_life": base.episodic_life,
+        }
+        pictures: Any = self._pictures
+        if pictures and self.saves_generator:
+            pictures = "before the generator"
+        return {
+            "game": base._game,
+            "rom": hashlib.md5(rom.read_bytes(), usedforsecurity=False).hexdigest(),
+            "ale-py": ale_py.__version__,
+            "settings": {**settings, **own},
+            "frameskip": self._frameskip,
+            "pictures": pictures,
+        }
+
+    def view(self, payloads: Row) -> dict[str, NDArray[Any]]:
+        """Return RAM ``(N, 128)``, lives, frame numbers, previous action.
+
+        Where a game's places are known (`plangym_like.envs.ale_places`), they are named too.
+        """
+        base, ale = self._base, self._base.ale
+        if base.picture is None and not base.stale:
+            base.picture = ale.getScreenRGB()
+        saved, picture, stale = base.clone(), base.picture, base.stale
+        names = "ram", "lives", "frame_number", "episode_frame_number"
+        values = []
+        for payload in payloads:
+            base.restore(self._emulator(payload))
+            values.append(
+                (ale.getRAM(), base.lives(), ale.getFrameNumber(), ale.getEpisodeFrameNumber())
+            )
+        base.restore(saved)
+        base.picture, base.stale = picture, stale
+        columns = zip(*values, strict=True) if values else ((),) * len(names)
+        named = {name: np.array(column) for name, column in zip(names, columns, strict=True)}
+        for name, address in base.places.items():
+            named[name] = named["ram"][:, address].astype(np.int64)
+        named["previous_action"] = payloads[:, 8:16].copy().view(np.int64)[:, 0]
+        return named
+
+    def read(self, payload: Row) -> None:
+        """Serialise the emulator, which takes nearly all of the time."""
+        base, memory = self._base, payload.data
+        saved = base.clone()
+        length = len(saved)
+        if length > self.ale_nbytes:
+            raise outgrown(length, self.ale_nbytes)
+        HEAD.pack_into(memory, 0, length, base.previous)
+        end = ALE_AT + length
+        memory[ALE_AT:end] = saved
+        payload[end : self._picture_at] = 0
+        if self._pictures:
+            picture = payload[self._picture_at :].reshape(self._picture_shape)
+            if base.picture is not None:
+                picture[:] = base.picture
+            else:
+                base.ale.getScreenRGB(picture)
+
+    def write(self, payload: Row) -> None:
+        """Restore the emulator and what it does not hold."""
+        base = self._base
+        base.restore(self._emulator(payload))
+        base.previous = HEAD.unpack_from(payload.data)[1]
+        base.stale = not self._pictures
+        if self._pictures:
+            base.picture = payload[self._picture_at :].reshape(self._picture_shape).copy()
+        else:
+            base.picture = None
+
+    def _emulator(self, payload: Row) -> bytes:
+        """Return the emulator's serialised state in a payload."""
+        length = HEAD.unpack_from(payload.data)[0]
+        if not self._base.leftovers.shortest <= length <= self.ale_nbytes:
+            raise wrong_length(length)
+        return bytes(payload.data[ALE_AT : ALE_AT + length])
 
 
 class AtariSimulator(GymnasiumSimulator):
@@ -42,10 +162,11 @@ class AtariSimulator(GymnasiumSimulator):
     name : str
         ``ALE/<Game>-v5``, or a v0 or v4 id.
     frameskip : int or (int, int), optional
-        Emulator frames per action, applied once; a pair is drawn from anew for each action.
+        Emulator frames per action; from a pair, a number is drawn for each action.
         ``None`` keeps what the id registers (4 in v5).
     repeat_action_probability : float
-        Stickiness; 0 unless given (planning's convention), whatever the id registers.
+        The probability that a frame repeats the previous action. 0 unless given, as is usual in
+        planning, even if the id registers another one.
     episodic_life : bool
         A lost life ends the episode.
     obs_type : {"rgb", "grayscale", "ram", "coords"}, optional
@@ -56,7 +177,9 @@ class AtariSimulator(GymnasiumSimulator):
 
     family = "ATAR"
     checksum = True
+    shown_attributes = ("get_ram",)
     obs_types = ("rgb", "grayscale", "ram", "coords")
+    codec: AtariCodec
 
     def __init__(
         self,
@@ -118,175 +241,45 @@ class AtariSimulator(GymnasiumSimulator):
         limit = spec.max_episode_steps if limit is None else limit
         return env if limit in (None, -1) else TimeLimit(env, limit)
 
-    def prepare(self) -> None:
-        """Reset the emulator once, to learn the size of its states."""
-        base = self.base
-        base.ale.reset_game()
-        self._bare = self.env is base and not base.sound_obs
-        self._random = (
-            base.stickiness > 0 or isinstance(self.frameskip, tuple) or self.env is not base
+    def make_codec(self) -> AtariCodec:
+        """Learn the size of the emulator's states."""
+        wrapped = self.env is not self.base
+        codec = AtariCodec(
+            self.base,
+            self.frameskip,
+            pictures=self.render_mode == "rgb_array",
+            wrapped=wrapped,
         )
-        if self.env is base:
-            self.plain_infos = False
-            self.columns = dict.fromkeys((*COUNTS, *base.places), ((), np.dtype(np.int64)))
-        height, width = base.ale.getScreenDims()
-        self._picture_shape = (height, width, 3)
-        self._ale_nbytes = len(base.ale.cloneState().serialize()) + _SLACK
-        if base.sound_obs:
-            self.exactness = "approximate"
-            self.exactness_note = (
-                "what is heard depends on the phase of the tone generators, which no emulator "
-                "state holds; all else is exact"
-            )
-        if self.env is not base:
-            super().prepare()
+        if wrapped:
+            self.reset_once()
+        return codec
 
-    # What is the state
+    def make_fast_form(self, kind: str) -> FastForm | None:
+        """Return what steps rows that hold the emulator alone."""
+        if self.env is not self.base or not self.codec.plain or not self.base.plain_frames:
+            return None
+        return AleRows(self.base, self.codec.ale_nbytes)
 
-    def base_nbytes(self) -> int:
-        """Emulator, previous action, generator where used, screen where rendered."""
-        self._random_at = ALE_AT + padded(self._ale_nbytes)
-        self._picture_at = self._random_at + random_state.GENERATOR_NBYTES * self._random
-        pictured = self.render_mode == "rgb_array"
-        self._end = self._picture_at + pictured * int(np.prod(self._picture_shape))
-        return self._end
-
-    def meaning(self) -> Mapping[str, Any]:
-        """Return what the states of this game and configuration depend on."""
-        base = self.base
-        rom = ale_py.roms.get_rom_path(base._game)
-        assert rom is not None
-        settings = {
-            key: value
-            for key, value in base._ezpickle_kwargs.items()
-            if key not in ("game", "obs_type", "render_mode", "frameskip")
-        }
-        return {
-            "game": base._game,
-            "rom": hashlib.md5(rom.read_bytes(), usedforsecurity=False).hexdigest(),
-            "ale-py": ale_py.__version__,
-            "settings": {**settings, **self._layer},
-            "frameskip": self.frameskip,
-            "pictures": self.render_mode == "rgb_array",
-            "wrappers": self.memory.meaning(),
-        }
-
-    def fields(self, payloads: Row) -> dict[str, NDArray[Any]]:
-        """Return RAM ``(N, 128)``, lives, frame numbers, previous action, wrappers' memory.
-
-        Where a game's places are known (`plangym_like.envs.ale_places`), they are named too.
-        """
-        base = self.base
-        saved, picture = base.clone(), self.image()
-        columns: dict[str, list[Any]] = {
-            "ram": [],
-            "lives": [],
-            "frame_number": [],
-            "episode_frame_number": [],
-        }
-        for payload in payloads:
-            base.restore(self._emulator(payload))
-            columns["ram"].append(base.ale.getRAM())
-            columns["lives"].append(base.lives())
-            columns["frame_number"].append(base.ale.getFrameNumber())
-            columns["episode_frame_number"].append(base.ale.getEpisodeFrameNumber())
-        base.restore(saved)
-        base.picture = picture
-        named = {name: np.array(values) for name, values in columns.items()}
-        for name, address in base.places.items():
-            named[name] = named["ram"][:, address].astype(np.int64)
-        named["previous_action"] = payloads[:, 8:16].copy().view(np.int64)[:, 0]
-        return {**named, **self.memory.fields(payloads[:, padded(self._end) :])}
-
-    # How is it read
-
-    def read_base(self, payload: Row) -> None:
-        """Serialise the emulator; 20 us on top of which everything else is small."""
-        base = self.base
-        text = base.clone()
-        length = len(text)
-        if length > self._ale_nbytes:
-            raise outgrown(length, self._ale_nbytes)
-        HEAD.pack_into(payload.data, 0, length, base.previous)
-        end = ALE_AT + length
-        payload[ALE_AT:end] = np.frombuffer(text, np.uint8)
-        payload[end : self._random_at] = 0
-        if self._random:
-            memory = random_state.save_generator(base.np_random)
-            payload[self._random_at : self._picture_at] = np.frombuffer(memory, np.uint8)
-        if self._end > self._picture_at:
-            picture = payload[self._picture_at : self._end].reshape(self._picture_shape)
-            if base.picture is not None:
-                picture[:] = base.picture
-            else:
-                base.ale.getScreenRGB(picture)
-
-    # How is it written
-
-    def write_base(self, payload: Row) -> None:
-        """Restore the emulator and the layer around it."""
-        base = self.base
-        base.restore(self._emulator(payload))
-        base.previous = HEAD.unpack_from(payload.data)[1]
-        if self._random:
-            memory = payload[self._random_at : self._picture_at]
-            base._np_random = random_state.load_generator(memory, base._np_random)
-        if self._end > self._picture_at:
-            picture = payload[self._picture_at : self._end].reshape(self._picture_shape)
-            base.picture = picture.copy()
-        else:
-            base.picture = None
-            self._stale = True
-
-    def _emulator(self, payload: Row) -> bytes:
-        """Return the emulator's serialised state in a payload."""
-        length = HEAD.unpack_from(payload.data)[0]
-        if not self.base.leftovers.shortest <= length <= self._ale_nbytes:
-            raise wrong_length(length)
-        return payload[ALE_AT : ALE_AT + length].tobytes()
+    def fingerprint_fields(self) -> Mapping[str, Any]:
+        """Return the codec's fields, and the wrappers."""
+        return {**self.codec.fingerprint_fields(), "wrappers": self.memory.fingerprint_fields()}
 
     # How is it stepped
 
-    _stale = False
-
-    def reset(
-        self, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[Any, dict[str, Any]]:
-        """Reset the game; the emulator runs at least 68 frames."""
-        self._stale = False
-        return super().reset(seed, options)
-
     def step(self, action: Any, dt: int) -> Outcome:
         """Step the bare game, or the chain of wrappers `dt` times."""
-        self._stale = False
         base = self.base
         if self.env is base:
-            lives = base.lives()
+            ale, lives = base.ale, base.lives() if base.episodic_life else 0
             reward, frames = base.hold(action, dt)
-            lost = base.episodic_life and base.lives() < lives
-            over = base.ale.game_over(with_truncation=False)
-            truncated = base.ale.game_truncated()
-            return base._get_obs(), reward, over or lost, truncated, dict(base._get_info()), frames
-        total, ran = 0.0, 0
-        for left in range(dt, 0, -1):
-            base.frames = 0
-            obs, gain, terminated, truncated, info = self.env.step(
-                action if left == 1 else owned(action)
-            )
-            total += as_reward(gain)
-            ran += base.frames
-            if terminated or truncated:
-                break
-        return obs, total, bool(terminated), bool(truncated), info, ran
-
-    def step_rows(self, rows: Rows, start: int, stop: int) -> None:
-        """Step bare games whose rows hold the emulator alone without coming back in between."""
-        alone = self._bare and not self._random and self._end == self._picture_at
-        if alone and self.base.plain_frames and rows.inputs.seeds is None:
-            step_plain_rows(self.base, rows, start, stop, self._ale_nbytes)
-            self._stale = True
-        else:
-            super().step_rows(rows, start, stop)
+            over = ale.game_over(with_truncation=False)
+            if base.episodic_life:
+                over = over or base.lives() < lives
+            truncated = ale.game_truncated()
+            return base._get_obs(), reward, over, truncated, base._get_info(), frames
+        base.frames = 0
+        outcome = self.hold(action, dt)
+        return *outcome[:5], base.frames
 
     # What it looks like
 
@@ -298,7 +291,7 @@ class AtariSimulator(GymnasiumSimulator):
         taken back.
         """
         base = self.base
-        if base.picture is None and self._stale:
+        if base.picture is None and base.stale:
             saved = base.clone()
             base.ale.act(0)
             picture = base.ale.getScreenRGB()
@@ -322,11 +315,11 @@ class AtariSimulator(GymnasiumSimulator):
         return ram
 
 
-class AtariEnv(PlanEnv):
+class AtariEnv(FamilyEnv):
     """A game of the Arcade Learning Environment; see `AtariSimulator` for its options.
 
-    ``clone_seeds``, ``array_state`` and ``possible_to_win`` are taken for the sake of those who
-    come from plangym and mean nothing here: states are arrays and always hold what they must.
+    ``clone_seeds``, ``array_state`` and ``possible_to_win`` are plangym's options. They have no
+    effect: states are arrays and always complete.
     """
 
     simulator_class = AtariSimulator

@@ -1,28 +1,28 @@
 """Gymnasium's Box2D environments: LunarLander, BipedalWalker and CarRacing.
 
-What is the state: what happened since the reset (see `plangym_like.envs.replayed`). Box2D keeps
-the impulses of its contacts and joints to itself and starts the next step from them, so bodies
-that are put back where they were do not go on as before: no snapshot of positions and velocities
-is exact. Wind, particles, terrain and tiles come back with the rest.
+The state is the actions since the reset (see `plangym_like.envs.replayed`). Box2D starts each step
+from the impulses of its contacts and joints and gives no access to them, so no snapshot of
+positions and velocities is exact. Wind, particles, terrain and tiles are restored with the rest.
 
-Gymnasium ages what it draws when it draws it: the lander's sparks and the walker's ray of light.
-Here a picture is what Gymnasium shows where every state of an episode is drawn once, whichever
-states were drawn before.
+In Gymnasium, drawing changes the lander's sparks and the walker's ray of light. Here a picture is
+what Gymnasium shows if every state of an episode is drawn once, whichever states were drawn.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import gymnasium
 
 from plangym_like.envs.replayed import ReplayedSimulator
+from plangym_like.envs.tried_simulator import TrialRule
 from plangym_like.errors import MissingExtraError
-from plangym_like.plan_env import PlanEnv
+from plangym_like.family_env import FamilyEnv
 
 # A race with its track takes 6 MB.
 _CARS = 24
-# By so much Gymnasium ages a spark when it draws it.
+# What Gymnasium subtracts from the time to live of a spark when it draws it.
 _AGEING = 0.15
 
 
@@ -35,16 +35,15 @@ class Box2DSimulator(ReplayedSimulator):
         Box2D is not installed.
     """
 
-    tried: ClassVar[bool] = False
+    trial: ClassVar[TrialRule] = replace(ReplayedSimulator.trial, always=False)
     # 0.1 MB each for the lander, 0.3 MB for the walker.
     copies: ClassVar[int] = 128
     snapshot_note = (
-        "Box2D cannot be given its contacts' and joints' impulses back, so only playing an episode "
-        "again is exact"
+        "Box2D gives no access to the impulses of contacts and joints, so only replaying is exact"
     )
 
     def make_env(self) -> gymnasium.Env:
-        """Return the chain with a stage for its base."""
+        """Return the chain with a proxy for its base."""
         if self._most is None and str(self.name).startswith("CarRacing"):
             self._most = _CARS
         try:
@@ -62,7 +61,7 @@ class Box2DSimulator(ReplayedSimulator):
         return base
 
 
-class Box2DEnv(PlanEnv):
+class Box2DEnv(FamilyEnv):
     """Plan over LunarLander, BipedalWalker or CarRacing: ``Box2DEnv("LunarLander-v3")``."""
 
     simulator_class = Box2DSimulator

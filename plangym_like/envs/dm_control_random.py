@@ -1,4 +1,4 @@
-"""A task's random numbers: NumPy's older generator, restored only if somebody draws from it."""
+"""A task's random numbers: NumPy's older generator, restored only when something draws from it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ RANDOM_NBYTES = _KEY_NBYTES + _REST.size
 
 
 class RestorableRandom:
-    """Stands for a `numpy.random.RandomState`, whose memory it reads and writes as bytes.
+    """A `numpy.random.RandomState` whose state can be read and written as bytes.
 
     Tasks of dm_control draw when an episode begins and hardly ever in between, and restoring the
     generator costs as much as half of a step. So what is written is kept, and the generator is only

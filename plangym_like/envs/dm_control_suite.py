@@ -72,7 +72,8 @@ class SuiteEnv(gymnasium.Env[Any, Any]):
     suite_env : dm_control.rl.control.Environment
     random : RestorableRandom
     seeded : bool
-        Whether the next episode goes on from the generator as it is; else it draws a fresh one.
+        Whether the next episode continues with the generator; otherwise the generator is seeded
+        again, from the system.
     """
 
     def __init__(
@@ -132,7 +133,7 @@ class SuiteEnv(gymnasium.Env[Any, Any]):
         return self._observed(self.suite_env.reset().observation), {}
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        """Step the task; past the end of an episode too, where the suite would start another."""
+        """Step the task, also past the end of an episode, where the suite would start another."""
         self.suite_env._reset_next_step = False
         found = self.suite_env.step(action)
         over = found.last()

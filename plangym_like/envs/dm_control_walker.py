@@ -10,7 +10,8 @@ from typing import Any
 import mujoco
 import numpy as np
 
-from plangym_like.envs.mujoco_robots.robot import Array, Frames, Look, Robot, put_parts
+from plangym_like.envs.mujoco_robots.arrays import Array, put_parts
+from plangym_like.envs.mujoco_robots.robot import Frames, Look, Robot
 
 _STAND_HEIGHT = 1.2
 

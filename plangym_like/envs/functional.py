@@ -1,7 +1,7 @@
-"""Functional JAX environments: pgx's games by name, and whatever is written in that form.
+"""Functional JAX environments: pgx's games by name, and your own.
 
-What is the state, how is it read and written, how is a chunk stepped: see
-`plangym_like.envs.functional_gym`. A chunk is one ``vmap``.
+`plangym_like.envs.functional_gym` makes them Gymnasium environments whose states are rows; a block
+of rows is stepped by one ``vmap``.
 """
 
 from __future__ import annotations
@@ -17,14 +17,33 @@ from numpy.typing import NDArray
 
 from plangym_like.envs.functional_gym import FunctionalGym
 from plangym_like.envs.functions import Functions, functions_of
-from plangym_like.envs.own import OwnSimulator
+from plangym_like.envs.save_load_env import SaveLoadCodec, SaveLoadSimulator
+from plangym_like.envs.tried_simulator import TrialRule
 from plangym_like.errors import InputError, MissingExtraError
-from plangym_like.plan_env import PlanEnv
-from plangym_like.random_state import GENERATOR_NBYTES
+from plangym_like.family_env import FamilyEnv
 from plangym_like.states import Row
 
 
-class FunctionalSimulator(OwnSimulator):
+class FunctionalCodec(SaveLoadCodec):
+    """Names the leaves of the state, and reseeds JAX's random key as well."""
+
+    def fingerprint_fields(self) -> Mapping[str, Any]:
+        forms = {
+            name: [dtype.str, *shape]
+            for name, (shape, dtype) in zip(self._base.names, self._base.forms, strict=True)
+        }
+        return {**super().fingerprint_fields(), "leaves": forms, "jax": jax.__version__}
+
+    def view(self, payloads: Row) -> dict[str, NDArray[Any]]:
+        """Return the state's leaves by name, and ``key``."""
+        leaves = self._base.leaves(payloads[:, : self.nbytes])
+        return dict(zip(self._base.names, leaves, strict=True))
+
+    def reseed(self, seed: int) -> None:
+        self._base.set_key(int(np.random.default_rng(seed).integers(2**32)))
+
+
+class FunctionalSimulator(SaveLoadSimulator):
     """One functional environment.
 
     Parameters
@@ -45,7 +64,8 @@ class FunctionalSimulator(OwnSimulator):
 
     family = "FUNC"
     # A second copy would be compiled a second time.
-    copied_in_trial: ClassVar[bool] = False
+    trial: ClassVar[TrialRule] = TrialRule(always=True, copies=False)
+    codec_class = FunctionalCodec
     base: FunctionalGym
 
     def make_env(self) -> gymnasium.Env[Any, Any]:
@@ -59,25 +79,6 @@ class FunctionalSimulator(OwnSimulator):
                 f"{self.name} needs pgx: pip install 'plangym_like[jax]'"
             ) from error
 
-    def meaning(self) -> Mapping[str, Any]:
-        """Add the form of the state, and what computes it."""
-        forms = {
-            name: [dtype.str, *shape]
-            for name, (shape, dtype) in zip(self.base.names, self.base.forms, strict=True)
-        }
-        return {**super().meaning(), "leaves": forms, "jax": jax.__version__}
-
-    def fields(self, payloads: Row) -> dict[str, NDArray[Any]]:
-        """Return the state's leaves by name, ``key``, and the wrappers' parts."""
-        rows = payloads[:, GENERATOR_NBYTES : GENERATOR_NBYTES + self.base.save_state().nbytes]
-        leaves = dict(zip(self.base.names, self.base.leaves(rows), strict=True))
-        return {**leaves, **self.memory.fields(payloads[:, self._base_nbytes :])}
-
-    def reseed(self, seed: int) -> None:
-        """Give the state a new random key."""
-        super().reseed(seed)
-        self.base.set_key(int(np.random.default_rng(seed).integers(2**32)))
-
 
 @functools.lru_cache(maxsize=16)
 def _game(name: str, **kwargs: Any) -> Functions:
@@ -90,11 +91,11 @@ def _game(name: str, **kwargs: Any) -> Functions:
     return functions_of(pgx.make(game, **kwargs))
 
 
-class FunctionalEnv(PlanEnv):
+class FunctionalEnv(FamilyEnv):
     """Plan over a functional environment: ``make("pgx/2048")``, or any of your own.
 
     ``FunctionalEnv(make_mine)`` plans over one in this process, ``ParallelEnv(FunctionalEnv,
-    make_mine, n_workers=4)`` on four lanes. Of a game for several players, the reward is that of
+    make_mine, n_workers=4)`` on four workers. Of a game for several players, the reward is that of
     the one who moved, and the observation the view of the one who moves next.
     """
 

@@ -1,9 +1,8 @@
-"""A functional JAX environment as a Gymnasium one whose states are rows, stepped many at a time.
+"""A functional JAX environment as a Gymnasium one whose states are rows, stepped in blocks.
 
-What is the state: the leaves of the environment's own state and the random key, one after the
-other. How is a chunk stepped: by one ``vmap``, always over the same number of rows, the last ones
-repeated where there are fewer. So there is one compiled program, and what it computes for a row
-depends on no other.
+The state is the leaves of the environment's own state and the random key, one after the other. A
+block is stepped by one ``vmap``, always over 64 rows; if there are fewer, the last one is repeated.
+So one program is compiled, and its result for a row depends on no other row.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from numpy.typing import NDArray
 
 from plangym_like.envs.functions import Functions
 
-LANES = 64
+BLOCK = 64
 
 
 class Program:
@@ -29,7 +28,7 @@ class Program:
     begin : callable
         Seed -> ``(state, key)``, observation.
     step : callable
-        Leaves, each ``(LANES, ...)``, and actions -> leaves, observations, rewards, terminateds,
+        Leaves, each ``(BLOCK, ...)``, and actions -> leaves, observations, rewards, terminateds,
         truncateds.
     names : list of str
         What the leaves are called.
@@ -93,7 +92,7 @@ class FunctionalGym(gymnasium.Env[Any, Any]):
         self._row = saved
 
     def set_key(self, seed: int) -> None:
-        """Have all randomness from here on come of `seed`."""
+        """Derive all randomness from here on from `seed`."""
         self._row = self._row.copy()
         key = np.asarray(jax.random.PRNGKey(seed % 2**32))
         self._row[-key.nbytes :] = key.view(np.uint8)
@@ -141,11 +140,11 @@ class FunctionalGym(gymnasium.Env[Any, Any]):
     def step_states(self, states: NDArray[np.uint8], actions: Any) -> tuple[NDArray[Any], ...]:
         """Step all of `states` ``(N, nbytes)``."""
         results = []
-        for start in range(0, len(states), LANES):
-            part = np.minimum(np.arange(start, start + LANES), len(states) - 1)
+        for start in range(0, len(states), BLOCK):
+            part = np.minimum(np.arange(start, start + BLOCK), len(states) - 1)
             leaves, *seen = self._program.step(self.leaves(states[part]), np.asarray(actions)[part])
-            rows = self._pack([np.asarray(leaf) for leaf in leaves], LANES)
-            count = min(LANES, len(states) - start)
+            rows = self._pack([np.asarray(leaf) for leaf in leaves], BLOCK)
+            count = min(BLOCK, len(states) - start)
             results.append([np.asarray(array)[:count] for array in (rows, *seen)])
         rows, obs, rewards, terminateds, truncateds = (
             np.concatenate(arrays) for arrays in zip(*results, strict=True)

@@ -1,13 +1,14 @@
 """Gymnasium's own environments on JAX: ``phys2d/...`` and ``tabular/...``.
 
-What is the state: the leaves of what the functional environment calls its state, and the random
-key. How is it read and written: leaf by leaf, each as the kind of number that it was, because JAX
-computes otherwise with numbers of Python's, and with what came of them ("weakly typed"), than with
-arrays of its own. Steps are Gymnasium's, so seeded episodes are its episodes, to the bit.
+The state is the leaves of the functional environment's state, and the random key. Each leaf is
+restored as the kind of number it was, because JAX computes differently with Python's numbers and
+their results ("weakly typed") than with its own arrays. Gymnasium itself steps the environment, so
+seeded episodes are the same to the bit.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import partial
 from typing import Any, ClassVar
 
@@ -17,25 +18,37 @@ import numpy as np
 from gymnasium.envs.functional_jax_env import FunctionalJaxEnv
 
 from plangym_like.envs.gymnasium_simulator import GymnasiumSimulator
-from plangym_like.envs.own import OwnSimulator
+from plangym_like.envs.save_load_env import SaveLoadCodec, SaveLoadSimulator
+from plangym_like.envs.tried_simulator import TrialRule
 from plangym_like.errors import MissingExtraError
-from plangym_like.plan_env import PlanEnv
+from plangym_like.family_env import FamilyEnv
 from plangym_like.random_state import seeded_generator
 
 # What the leaves are: numbers of Python's or NumPy's, weakly typed arrays, arrays.
 _PLAIN, _WEAK, _ARRAY = range(3)
 
 
-class FunctionalJaxSimulator(OwnSimulator):
+class FunctionalJaxCodec(SaveLoadCodec):
+    """Saves leaf by leaf, and reseeds JAX's random key as well."""
+
+    def fingerprint_fields(self) -> Mapping[str, Any]:
+        return {**super().fingerprint_fields(), "jax": jax.__version__}
+
+    def reseed(self, seed: int) -> None:
+        self._base.rng = jax.random.PRNGKey(int(seeded_generator(seed).integers(2**32)))
+
+
+class FunctionalJaxSimulator(SaveLoadSimulator):
     """One of them; the arguments are `GymnasiumSimulator`'s."""
 
     family = "FJAX"
     # A second copy would be compiled a second time.
-    copied_in_trial: ClassVar[bool] = False
+    trial: ClassVar[TrialRule] = TrialRule(always=True, copies=False)
+    codec_class = FunctionalJaxCodec
     base: FunctionalJaxEnv[Any]
 
     def make_env(self) -> gymnasium.Env[Any, Any]:
-        """Return the environment, with the two methods that `OwnSimulator` asks for."""
+        """Return the environment, with the two methods that `SaveLoadSimulator` asks for."""
         try:
             env = GymnasiumSimulator.make_env(self)
         except ImportError as error:
@@ -44,15 +57,6 @@ class FunctionalJaxSimulator(OwnSimulator):
         base.save_state = partial(_save, base)
         base.load_state = partial(_load, base)
         return env
-
-    def meaning(self) -> dict[str, Any]:
-        """Add what computes it."""
-        return {**super().meaning(), "jax": jax.__version__}
-
-    def reseed(self, seed: int) -> None:
-        """Give the state a new random key as well."""
-        super().reseed(seed)
-        self.base.rng = jax.random.PRNGKey(int(seeded_generator(seed).integers(2**32)))
 
 
 def _save(env: FunctionalJaxEnv[Any]) -> list[tuple[int, Any]]:
@@ -76,13 +80,13 @@ def _loaded(kind: int, value: Any) -> Any:
         return value
     if kind == _ARRAY:
         return jax.numpy.asarray(value)
-    # Of numbers of Python's, weak arrays are made, and what is set in such a one leaves it weak.
+    # An array made of Python's numbers is weakly typed, and stays so when values are set in it.
     if not value.shape:
         return jax.numpy.asarray(value.item())
     return jax.numpy.full(value.shape, value.dtype.type(0).item()).at[...].set(value)
 
 
-class FunctionalJaxEnvironment(PlanEnv):
+class FunctionalJaxEnvironment(FamilyEnv):
     """Plan over one of Gymnasium's environments on JAX; see `FunctionalJaxSimulator`."""
 
     simulator_class = FunctionalJaxSimulator

@@ -25,7 +25,7 @@ class Functions:
         Random key -> state, observation.
     advance : callable
         State, action, random key -> state, observation, reward, terminated, truncated. An ended
-        state may be advanced; it never begins anew.
+        state may be advanced; that starts no new episode.
     action_space, observation_space : gymnasium.Space
         Of single actions and observations.
     """
@@ -54,7 +54,7 @@ def functions_of(env: Any) -> Functions:
     if callable(getattr(env, "init", None)) and hasattr(env, "num_actions"):
         return _of_pgx(env)
     raise InputError(
-        f"{type(env).__name__} is no functional environment that is known: it has neither pgx's "
+        f"{type(env).__name__} is not a known kind of functional environment: it has neither pgx's "
         "init, step and num_actions nor is it a gymnasium.experimental.functional.FuncEnv; hand "
         "over plangym_like.envs.functions.Functions"
     )

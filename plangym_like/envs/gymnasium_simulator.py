@@ -1,7 +1,7 @@
 """A Gymnasium environment and its wrappers as a `Simulator`: what all such families share.
 
-A subclass says how the base of the wrapper chain is saved (`read_base`, `write_base`); the
-wrappers' own memory is saved behind it, so that a row holds the whole chain.
+A family adds a `Codec` for the base of the wrapper chain, and where there is one a `FastForm`. A
+row holds the base's bytes, its random generator, and the wrappers' memory, in this order.
 """
 
 from __future__ import annotations
@@ -9,32 +9,39 @@ from __future__ import annotations
 import abc
 import contextlib
 import importlib.metadata
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any, ClassVar, Self
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from operator import is_
+from typing import Any
 
 import gymnasium
 import numpy as np
-from gymnasium.wrappers import TimeLimit
 from numpy.typing import NDArray
 
 from plangym_like import random_state
-from plangym_like.batches import Leaf
-from plangym_like.errors import InputError, SnapshotError
+from plangym_like.batches import Rows
+from plangym_like.envs.codec import Codec
+from plangym_like.envs.fast_form import FastForm, NotVectorisableError
+from plangym_like.envs.tried_simulator import TriedSimulator
+from plangym_like.envs.wrapping import (
+    WrapperLike,
+    forget_seed,
+    is_plain,
+    without_time_limit,
+    wrap,
+)
+from plangym_like.errors import InputError
 from plangym_like.ownership import owned
-from plangym_like.simulator import Outcome, Simulator, as_reward
+from plangym_like.simulator import Outcome, as_reward
 from plangym_like.snapshots.configuration import describe
-from plangym_like.snapshots.fresh_memory import fresh_memory
 from plangym_like.snapshots.generators import watched_generators
-from plangym_like.snapshots.known_wrappers import has_foreign_code
-from plangym_like.snapshots.trial import REMEDY, Trial
-from plangym_like.snapshots.wrapper_memory import WrapperMemory
+from plangym_like.snapshots.restore_after_trial import restorer
+from plangym_like.snapshots.wrapper_state import WrapperState
 from plangym_like.states import Row, padded
 
-WrapperLike = Callable[..., Any] | tuple[Any, ...]
 _GREY = np.array([0.299, 0.587, 0.114])
 
 
-class GymnasiumSimulator(Simulator):
+class GymnasiumSimulator(TriedSimulator):
     """A registered id, or a callable that makes an environment, with the user's wrappers around it.
 
     Parameters
@@ -61,21 +68,7 @@ class GymnasiumSimulator(Simulator):
     """
 
     obs_types: tuple[str, ...] = ("coords", "rgb", "grayscale")
-    # Whether the environment itself is tried when it is made; foreign wrappers always are.
-    tried: ClassVar[bool] = False
-    # Whether the trial compares two copies, and how many steps it takes.
-    copied_in_trial: ClassVar[bool] = True
-    trial_steps: ClassVar[int] = 12
-    seeds_matter: ClassVar[bool] = False
-    remedy: ClassVar[str] = REMEDY
-    _arguments: tuple[tuple[Any, ...], dict[str, Any]]
-    _is_copy: bool = False
-
-    def __new__(cls, *args: Any, **kwargs: Any) -> Self:
-        """Keep the arguments, so that the trial can make a second copy."""
-        simulator = super().__new__(cls)
-        simulator._arguments = args, kwargs
-        return simulator
+    codec: Codec
 
     def __init__(
         self,
@@ -130,75 +123,26 @@ class GymnasiumSimulator(Simulator):
         if remove_time_limit:
             env = without_time_limit(env)
         for item in wrappers:
-            env = _wrap(env, item)
+            env = wrap(env, item)
         self.env: gymnasium.Env[Any, Any] = env
         self.base: Any = env.unwrapped
         self.action_space = env.action_space
         self.observation_space = env.observation_space
-        self.columns: dict[str, Leaf] = {}
-        self._fresh: Callable[[], None] | None = fresh_memory(env)
-        self.prepare()
-        self.memory = self.remember(env)
-        self._base_nbytes = padded(self.base_nbytes())
-        self.payload_nbytes = self._base_nbytes + padded(self.memory.nbytes)
+        self._fresh = restorer(env)
+        self._fast_forms: dict[str, FastForm | None] = {}
+        self._configured: tuple[Any, ...] = ()
+        codec = self.codec = self.make_codec()
+        self._generator = random_state.GeneratorMemory(self.base)
+        self._lay_out()
+        self.columns, self.plain_infos = {}, True
+        if codec.columns is not None and is_plain(env):
+            self.columns, self.plain_infos = dict(codec.columns), False
+        self.exactness, self.exactness_note = codec.exactness, codec.exactness_note
         if self._pictures:
             shape = self.image().shape
             self.observation_space = gymnasium.spaces.Box(
                 0, 255, shape if self.obs_type == "rgb" else shape[:2], np.uint8
             )
-
-    def _try_out(self) -> None:
-        """Try whether the environment does the same again; see `plangym_like.snapshots.trial`."""
-        if self._is_copy or not (self.tried or has_foreign_code(self.env)):
-            return
-        fresh, self._fresh = self._fresh, None
-        original = np.zeros(self.payload_nbytes, np.uint8)
-        self.read(original)
-        trial = Trial(
-            self,
-            self._second_copy,
-            steps=self.trial_steps,
-            seeds_matter=self.seeds_matter,
-            remedy=self.remedy,
-        )
-        try:
-            note = trial.run()
-        except SnapshotError as error:
-            if self.exactness == "exact":
-                with contextlib.suppress(Exception):
-                    self._end_trial(original, fresh)
-                raise
-            note = str(error)
-        self._end_trial(original, fresh)
-        if note:
-            self.exactness = "approximate"
-            self.exactness_note = "; ".join(filter(None, [self.exactness_note, note]))
-
-    def _end_trial(self, original: Row, fresh: Callable[[], None] | None) -> None:
-        # Attributes that the first reset makes stay, since `write` is valid before a reset too.
-        self.write(original)
-        self._fresh = fresh
-        forget_seed(self.env)
-
-    def _second_copy(self) -> Self | None:
-        """Return a simulator made with the same arguments, or ``None`` if there can be only one."""
-        if not self.copied_in_trial:
-            return None
-        args, kwargs = self._arguments
-        if "wrappers" in kwargs:
-            # What was given may be an iterator that is used up.
-            kwargs = {**kwargs, "wrappers": self._wrappers}
-        other = type(self).__new__(type(self), *args, **kwargs)
-        other._is_copy = True
-        try:
-            other.__init__(*args, **kwargs)  # type: ignore[misc]
-        except Exception:
-            return None
-        if other.env.unwrapped is self.env.unwrapped:
-            # A callable that returns one and the same object each time.
-            return None
-        other._fresh = None
-        return other
 
     def _set_frameskip(self, frameskip: int | tuple[int, int] | None) -> None:
         if frameskip is None:
@@ -216,66 +160,118 @@ class GymnasiumSimulator(Simulator):
         mode: dict[str, Any] = {} if self.render_mode is None else {"render_mode": self.render_mode}
         return gymnasium.make(self.name, **{"disable_env_checker": True, **mode, **self.env_kwargs})
 
-    def prepare(self) -> None:
-        """Bring a new environment into a condition in which `write` works; default: one reset."""
+    @abc.abstractmethod
+    def make_codec(self) -> Codec:
+        """Return the codec of `base`, after `reset_once` or a reset of the family's own."""
+
+    def reset_once(self) -> None:
+        """Reset the new chain, so that its attributes are those of an episode."""
         self.env.reset(seed=0)
         forget_seed(self.env)
 
-    def remember(self, env: gymnasium.Env[Any, Any]) -> Any:
-        """Return what saves the memory of the wrappers around the base of `env`."""
-        return WrapperMemory(env, self.state_capacity)
+    def make_fast_form(self, kind: str) -> FastForm | None:
+        """Return what steps blocks of rows at once if there is such a form and it agrees.
+
+        It is asked for when actions with the type character `kind` first come. The simulator's
+        state is restored afterwards.
+        """
+        return None
+
+    def make_memory(self) -> Any:
+        """Return what saves the wrappers around `base`."""
+        return WrapperState(self.env, self.state_capacity)
+
+    def configuration(self) -> tuple[Any, ...]:
+        """Return the settings that fast forms are made for; they are made again if any changes."""
+        return ()
 
     # What is the state
 
-    @abc.abstractmethod
-    def base_nbytes(self) -> int:
-        """Return how many bytes the base of the chain needs."""
+    def _lay_out(self) -> None:
+        self.memory = self.make_memory()
+        self._generator_at = self.codec.nbytes
+        assert self._generator_at % 8 == 0
+        end = self._generator_at + random_state.GENERATOR_NBYTES * self.codec.saves_generator
+        self._wrappers_at = padded(end)
+        self.payload_nbytes = self._wrappers_at + padded(self.memory.nbytes)
 
-    def meaning(self) -> Mapping[str, Any]:
-        """Return id, arguments, wrappers and library version."""
+    def fingerprint_fields(self) -> Mapping[str, Any]:
+        """Return id, arguments, wrappers, library version, and the codec's fields."""
         name = self.name if isinstance(self.name, str) else getattr(self.name, "__name__", "?")
         return {
             "id": name,
             "kwargs": {key: describe(value) for key, value in sorted(self.env_kwargs.items())},
-            "wrappers": self.memory.meaning(),
+            "wrappers": self.memory.fingerprint_fields(),
             "gymnasium": importlib.metadata.version("gymnasium"),
+            **self.codec.fingerprint_fields(),
         }
+
+    def view(self, payloads: Row) -> dict[str, NDArray[Any]]:
+        """Return the fields of the codec, and what the wrappers remember."""
+        wrappers = self.memory.view(payloads[:, self._wrappers_at :]) if self.memory.nbytes else {}
+        return {**self.codec.view(payloads), **wrappers}
+
+    def build_state(self, payload: Row, **physics: Any) -> None:
+        """Write the fields `physics` into `payload`, a copy of a state's.
+
+        The codec says which fields there are; ``elapsed_steps`` is the count of a time limit.
+
+        Raises
+        ------
+        InputError
+            A name is unknown, or a value does not fit.
+        """
+        steps, memory = None, self.memory
+        if memory.nbytes and memory.time_limit is not None and "elapsed_steps" in physics:
+            steps = physics.pop("elapsed_steps")
+            whole = isinstance(steps, (int, np.integer)) and not isinstance(steps, bool)
+            if not whole or not 0 <= steps < 2**63:
+                raise InputError(f"elapsed_steps is a whole number of at least 0, got {steps!r}")
+        if physics or steps is None:
+            self.codec.build_state(payload[: self._generator_at], physics)
+        if steps is not None:
+            payload[self._wrappers_at :][:8].view(np.int64)[0] = steps
 
     # How is it read
 
-    @abc.abstractmethod
-    def read_base(self, payload: Row) -> None:
-        """Write the base's state into `payload` ``(base_nbytes,)``."""
-
     def read(self, payload: Row) -> int | None:
-        """Read the base, then the wrappers."""
-        self.read_base(payload[: self._base_nbytes])
+        """Read the base, its generator, and the wrappers."""
+        codec = self.codec
+        used = codec.read(payload[: self._generator_at])
+        if codec.saves_generator:
+            self._generator.save(payload, self._generator_at)
         if self.memory.nbytes:
-            self.memory.read(payload[self._base_nbytes :])
-        return None
+            self.memory.read(payload[self._wrappers_at :])
+        return used
 
     # How is it written
 
-    @abc.abstractmethod
-    def write_base(self, payload: Row) -> None:
-        """Make the state in `payload` ``(base_nbytes,)`` the base's current one."""
-
     def write(self, payload: Row) -> None:
-        """Write the base, then the wrappers."""
-        self.write_base(payload[: self._base_nbytes])
+        """Write the base, its generator, and the wrappers."""
+        codec = self.codec
+        codec.write(payload[: self._generator_at])
+        if codec.saves_generator:
+            self._generator.load(payload, self._generator_at)
         if self.memory.nbytes:
-            self.memory.write(payload[self._base_nbytes :])
+            self.memory.write(payload[self._wrappers_at :])
 
     def reseed(self, seed: int) -> None:
-        """Give the base and every wrapper that draws numbers of its own a new generator."""
-        self.base._np_random = random_state.seeded_generator(seed)
+        """Replace the generators of the base, and of every wrapper that has its own."""
+        if self.codec.saves_generator:
+            self.base._np_random = random_state.seeded_generator(seed)
+        self.codec.reseed(seed)
         self.memory.reseed(seed)
 
     def renew(self) -> None:
         """Take generators away, and give wrappers back what they remembered when they were made."""
+        self.codec.renew()
         forget_seed(self.env)
         if self._fresh is not None:
             self._fresh()
+
+    def forget(self) -> None:
+        """Drop caches of restored states; for benchmarks."""
+        self.codec.forget()
 
     # How is it stepped
 
@@ -284,7 +280,7 @@ class GymnasiumSimulator(Simulator):
     ) -> tuple[Any, dict[str, Any]]:
         """Reset the whole chain; without a seed, its generator goes on.
 
-        A new generator is made where there is none yet: Gymnasium makes it at its first use, which
+        If there is no generator yet, one is made now: Gymnasium makes it at its first use, which
         may be in a step, and then every row would have another one.
         """
         if seed is None:
@@ -295,17 +291,79 @@ class GymnasiumSimulator(Simulator):
 
     def step(self, action: Any, dt: int) -> Outcome:
         """Call ``env.step`` until ``dt * frameskip`` frames ran or the episode ended."""
-        total, frames = 0.0, 0
         assert isinstance(self.frameskip, int)
-        for left in range(dt * self.frameskip, 0, -1):
+        return self.hold(action, dt * self.frameskip)
+
+    def hold(self, action: Any, count: int) -> Outcome:
+        """Call ``env.step`` `count` times or until the episode ended; the last part is how often.
+
+        Rewards are summed.
+        """
+        total = 0.0
+        for left in range(count - 1, -1, -1):
             obs, reward, terminated, truncated, info = self.env.step(
-                action if left == 1 else owned(action)
+                owned(action) if left else action
             )
             total += reward if type(reward) is float else as_reward(reward)
-            frames += 1
             if terminated or truncated:
                 break
-        return self.observe(obs), total, bool(terminated), bool(truncated), info, frames
+        obs = self.observe(obs)
+        return obs, total, bool(terminated), bool(truncated), info, count - left
+
+    @property
+    def steps_batches(self) -> bool:
+        """Whether there is a form that steps many rows at once."""
+        form = self._fast_form_of(np.zeros(0, self.action_space.dtype))
+        return form is not None and form.is_vectorised
+
+    def step_rows(self, rows: Rows, start: int, stop: int) -> None:
+        """Step rows in the fast form where there is one, else row by row."""
+        self._step_blocks(super().step_rows, rows, start, stop)
+
+    def rollout_rows(self, rows: Rows, start: int, stop: int) -> None:
+        """Step rows through all their T actions in the fast form where there is one."""
+        self._step_blocks(super().rollout_rows, rows, start, stop)
+
+    def _step_blocks(
+        self, step_singly: Callable[[Rows, int, int], None], rows: Rows, start: int, stop: int
+    ) -> None:
+        form = self.fast_form_for(rows)
+        if form is None or not form.pays_off(stop - start, rows.inputs.horizon):
+            step_singly(rows, start, stop)
+            return
+        step = form.rollout if rows.inputs.horizon else form.step
+        for first, last in _blocks(start, stop, form.most):
+            rows.cursor[0] = first
+            try:
+                step(rows, first, last)
+            except NotVectorisableError:
+                step_singly(rows, first, last)
+
+    def step_row(self, row: Row, action: Any, dt: int) -> tuple[Row, Outcome] | None:
+        """Step one row in the fast form where that has a quick way."""
+        form = self._fast_form_of(action)
+        return None if form is None else form.step_one(row, action, dt)
+
+    def fast_form_for(self, rows: Rows) -> FastForm | None:
+        """Return the fast form for `rows`, made for the current configuration; ``None`` if none."""
+        form = self._fast_form_of(rows.inputs.actions)
+        return form if form is not None and form.takes(rows) else None
+
+    def _fast_form_of(self, actions: Any) -> FastForm | None:
+        """Return the form for actions of this dtype; it is made and tried when first needed."""
+        if self._pictures or not isinstance(actions, (np.ndarray, np.generic)):
+            return None
+        forms, kind = self._fast_forms, actions.dtype.char
+        then, now = self._configured, self.configuration()
+        if len(now) != len(then) or not all(map(is_, now, then)):
+            self._configured = now
+            forms.clear()
+        if kind not in forms:
+            original = np.zeros(self.payload_nbytes, np.uint8)
+            self.read(original)
+            forms[kind] = self.make_fast_form(kind)
+            self.write(original)
+        return forms[kind]
 
     def observe(self, obs: Any) -> Any:
         """Return what the user asked to observe: `obs` itself, or a picture."""
@@ -323,37 +381,6 @@ class GymnasiumSimulator(Simulator):
         return np.asarray(self.env.render())
 
 
-def without_time_limit(env: gymnasium.Env[Any, Any]) -> gymnasium.Env[Any, Any]:
-    """Return the chain `env` without its `TimeLimit` wrappers."""
-    if isinstance(env, TimeLimit):
-        return without_time_limit(env.env)
-    if isinstance(env, gymnasium.Wrapper):
-        env.env = without_time_limit(env.env)
-    return env
-
-
-def forget_seed(env: gymnasium.Env[Any, Any]) -> None:
-    """Take every generator in the chain away, so that the next use draws a fresh one."""
-    link: Any = env
-    while True:
-        if isinstance(vars(link).get("_np_random"), np.random.Generator):
-            link._np_random = None
-            if "_np_random_seed" in vars(link):
-                link._np_random_seed = None
-        if not isinstance(link, gymnasium.Wrapper):
-            return
-        link = link.env
-
-
-def _wrap(env: gymnasium.Env[Any, Any], item: WrapperLike) -> gymnasium.Env[Any, Any]:
-    if not isinstance(item, tuple):
-        wrapped: gymnasium.Env[Any, Any] = item(env)
-        return wrapped
-    wrapper, arguments = item
-    if isinstance(arguments, Mapping):
-        wrapped = wrapper(env, **arguments)
-    elif isinstance(arguments, (list, tuple)):
-        wrapped = wrapper(env, *arguments)
-    else:
-        wrapped = wrapper(env, arguments)
-    return wrapped
+def _blocks(start: int, stop: int, most: int) -> Iterator[tuple[int, int]]:
+    for first in range(start, stop, most):
+        yield first, min(first + most, stop)

@@ -14,17 +14,17 @@ import sys
 from plangym_like.errors import MissingExtraError
 
 _LIBRARIES = {"egl": "EGL", "osmesa": "OSMesa"}
-# Who keeps the one display of this process as ``EGL_DISPLAY``, initialised once.
+# These modules keep the display of this process as ``EGL_DISPLAY``.
 _EGL_MODULES = ("mujoco.egl", "dm_control._render.pyopengl.egl_renderer")
 
 
 def draw_without_a_display() -> None:
-    """Set ``MUJOCO_GL`` for this process, where there is no display and nobody has set it.
+    """Set ``MUJOCO_GL`` for this process if it is not set and there is no display.
 
     Raises
     ------
     MissingExtraError
-        No library is there that draws without a display.
+        No library that draws without a display is installed.
     """
     _initialise_egl_again()
     if os.environ.get("MUJOCO_GL"):
@@ -36,15 +36,15 @@ def draw_without_a_display() -> None:
             os.environ["MUJOCO_GL"] = name
             return
     raise MissingExtraError(
-        "there is no display here, and neither of the libraries with which MuJoCo draws without "
+        "there is no display, and neither of the libraries with which MuJoCo draws without "
         "one: apt-get install libegl1 libegl-mesa0 libgl1, or apt-get install libosmesa6"
     )
 
 
 def _initialise_egl_again() -> None:
-    """Undo that another library has ended the display that all share, as pygame does when it quits.
+    """Initialise the shared display again if another library has ended it, as pygame does on exit.
 
-    A display that is initialised stays as it is.
+    If it is initialised already, this has no effect.
     """
     for name in _EGL_MODULES:
         module = sys.modules.get(name)

@@ -2,9 +2,9 @@
 
 Integration starts from what MuJoCo itself calls its integration state (time, positions,
 velocities, activations, the warm start of the solver, controls, applied forces, mocap poses). All
-else in ``MjData`` is derived from it, but *when* it was derived matters: after ``mj_step`` the
-positions of bodies are those from before the last integration. What somebody reads of them before
-the next step has to be carried along.
+other arrays of ``MjData`` are derived from it, but *when* they were derived matters: after
+``mj_step``, bodies have the positions from before the last integration. What is read of them before
+the next step has to be saved too.
 
 See "The State" in MuJoCo's documentation of its computation.
 """
@@ -55,7 +55,7 @@ class PhysicsMemory:
     ----------
     model, data : MjModel, MjData
     carried : mapping of str to array
-        Contiguous live arrays of the simulation, saved beside the integration state.
+        Contiguous arrays of the live simulation that are saved with the integration state.
 
     Attributes
     ----------
@@ -89,13 +89,13 @@ class PhysicsMemory:
             payload[place] = view
 
     def write(self, payload: Row) -> None:
-        """Make the state in `payload` the current one; what is derived stays as it was."""
+        """Make the state in `payload` the current one; derived arrays are not updated."""
         state = payload[: self.state_nbytes].view(np.float64)
         mujoco.mj_setState(self._model, self._data, state, INTEGRATION)
         for view, place in self.slices:
             view[:] = payload[place]
 
-    def fields(self, payloads: Row) -> dict[str, NDArray[Any]]:
+    def view(self, payloads: Row) -> dict[str, NDArray[Any]]:
         """Return the parts of the integration state that have any size, each ``(N, ...)``."""
         numbers = payloads[:, : self.state_nbytes].view(np.float64)
         found = {"time": numbers[:, 0]}
@@ -105,7 +105,7 @@ class PhysicsMemory:
                 found[name] = numbers[:, place].reshape(len(payloads), *shape)
         return found
 
-    def compose(self, payload: Row, physics: Mapping[str, Any]) -> None:
+    def build_state(self, payload: Row, physics: Mapping[str, Any]) -> None:
         """Write named parts of the integration state into `payload`, and what depends on them.
 
         The simulation itself stays in its integration state.
@@ -115,7 +115,7 @@ class PhysicsMemory:
         InputError
             A name is unknown, or a value is not finite or of another shape.
         """
-        known = self.fields(payload[None])
+        known = self.view(payload[None])
         unknown = sorted(physics.keys() - known.keys())
         if unknown:
             raise InputError(
@@ -169,7 +169,7 @@ def drawn(data: Any) -> dict[str, NDArray[Any]]:
 
 
 def derived(data: Any) -> dict[str, NDArray[Any]]:
-    """Return every array of `data` whose size is the model's, but for the integration state.
+    """Return every array of `data` that has a fixed size and is not in the integration state.
 
     Contacts and constraints, whose number changes from step to step, are not among them: they lie
     elsewhere in memory.
@@ -190,7 +190,7 @@ def _address(array: NDArray[Any]) -> int:
 
 
 def model_arrays(model: Any) -> dict[str, NDArray[Any]]:
-    """Return the arrays of `model`, but those that only textures are made of."""
+    """Return the arrays of `model`, except textures."""
     arrays = {name: getattr(model, name) for name in dir(model) if not name.startswith("_")}
     return {
         name: array
@@ -200,7 +200,7 @@ def model_arrays(model: Any) -> dict[str, NDArray[Any]]:
 
 
 def model_digest(model: Any, without: tuple[str, ...] = ()) -> str:
-    """Return a digest of the arrays of `model`, and of its options, but for some arrays."""
+    """Return a digest of the arrays of `model` except `without`, and of its options."""
     digest = hashlib.blake2b(digest_size=8)
     for name, array in sorted(model_arrays(model).items()):
         if name not in without:

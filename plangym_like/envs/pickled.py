@@ -1,14 +1,13 @@
 """Any environment written in Python, saved as a pickle of its attributes.
 
-What is the state: all attributes of the environment and its wrappers but spaces, specs and
-windows (see `plangym_like.snapshots.chain_pickle`). Whether that is all is tried out when the
-environment is made: it is saved, stepped, restored and stepped again, and refused if it does not
-do the same. One that holds a set is approximate: a pickle does not keep the order in which a set is
-iterated (see `plangym_like.snapshots.set_order`).
+The state is all attributes of the environment and its wrappers, except spaces, specs and windows
+(see `plangym_like.snapshots.chain_pickle`). When the environment is made, it is saved, stepped,
+restored and stepped again; if the results differ, it is refused. An environment that holds a set is
+approximate: a pickle does not keep the order of a set (see `plangym_like.snapshots.set_order`).
 
 A row holds a length, a tag and the pickle. Unpickling runs code, so the tag, keyed for this
-session and its workers, is checked first. Two rows of one and the same state may differ in a few
-bytes: a pickle knows whether two equal strings are one object.
+session and its workers, is checked first. Two rows of the same state may differ in a few bytes: a
+pickle records whether two equal strings are one object.
 """
 
 from __future__ import annotations
@@ -26,18 +25,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from plangym_like import random_state
+from plangym_like.envs.codec import Codec
 from plangym_like.envs.gymnasium_simulator import GymnasiumSimulator
+from plangym_like.envs.tried_simulator import TrialRule
 from plangym_like.errors import (
     SnapshotError,
     StateCapacityError,
     StateFormatError,
     UntrustedStateError,
 )
-from plangym_like.plan_env import PlanEnv
+from plangym_like.family_env import FamilyEnv
 from plangym_like.snapshots.chain_pickle import ChainPickle
+from plangym_like.snapshots.chain_state import columns_of
 from plangym_like.snapshots.configuration import describe, qualified_name
-from plangym_like.snapshots.differences import object_difference
-from plangym_like.snapshots.fresh_memory import fresh_memory
+from plangym_like.snapshots.differences import difference
+from plangym_like.snapshots.restore_after_trial import restorer
 from plangym_like.states import Row, padded, session_key
 
 _LENGTH = struct.Struct("<Q")
@@ -46,135 +48,91 @@ _START = _LENGTH.size + _TAG_NBYTES
 _SLACK = 1024
 
 
-class PickledSimulator(GymnasiumSimulator):
-    """A pure-Python Gymnasium environment.
+class PickleCodec(Codec):
+    """Environment and wrappers as one pickle, with its length and its tag.
+
+    A few steps are taken, and taken back, to find out how many bytes it needs.
 
     Parameters
     ----------
-    name : str or callable
-        A Gymnasium id, or a callable that returns a `gymnasium.Env`.
-    state_capacity : int, optional
-        Bytes for the snapshot in each row; by default twice what the environment needed when it
-        was tried out, or more.
+    env : gymnasium.Env
+        The whole chain, made of `name` and reset at least once.
     allow_pickle : bool
-        Unpickle rows from outside this session. Such a row can run any code: say so only of files
-        that you trust.
-    simulator_kwargs
-        As in `GymnasiumSimulator`.
-
-    Raises
-    ------
-    SnapshotError
-        The environment cannot be pickled, or does not repeat itself after being restored; the
-        message says what, where, and what to do.
+        Whether pickles of other sessions are loaded.
+    capacity : int, optional
+        Bytes of a payload.
+    steps : int
+        How many steps to take.
     """
 
-    family = "PICK"
-    snapshot = "pickle"
-    checksum = True
-    variable = True
-    tried: ClassVar[bool] = True
+    saves_generator = False
 
     def __init__(
         self,
-        name: str | Callable[..., gymnasium.Env[Any, Any]],
+        env: gymnasium.Env[Any, Any],
+        name: Any,
         *,
-        state_capacity: int | None = None,
-        allow_pickle: bool = False,
-        **simulator_kwargs: Any,
+        steps: int,
+        capacity: int | None,
+        allow_pickle: bool,
     ) -> None:
-        self._allow_pickle = allow_pickle
-        super().__init__(name, state_capacity=state_capacity, **simulator_kwargs)
-
-    def prepare(self) -> None:
-        """Reset the environment once, and note how it was before."""
-        self._fresh = fresh_memory(self.env, base=True)
-        super().prepare()
-
-    # What is the state
-
-    def remember(self, env: gymnasium.Env[Any, Any]) -> ChainPickle:
-        """Return what saves wrappers and base, in one."""
-        self._pickle = ChainPickle(env)
-        return self._pickle
-
-    def base_nbytes(self) -> int:
-        """Take a few steps, and return the bytes to reserve."""
-        needed = _START + self._longest()
-        if self.state_capacity is None:
+        self._env, self._name, self._allow_pickle = env, name, allow_pickle
+        self.pickle = ChainPickle(env)
+        needed = _START + self._longest(steps)
+        if capacity is None:
             # A power of two, so that a pickle that is a little longer elsewhere gives the same.
-            return 1 << (2 * needed + _SLACK - 1).bit_length()
-        if needed > self.state_capacity:
-            raise _too_small(needed, self.state_capacity)
-        return self.state_capacity
+            capacity = 1 << (2 * needed + _SLACK - 1).bit_length()
+        elif needed > capacity:
+            raise _too_small(needed, capacity)
+        self.nbytes = padded(capacity)
 
-    def _longest(self) -> int:
+    def _longest(self, steps: int) -> int:
         """Return the length of the longest snapshot in a few steps, which are taken back."""
-        original = self._pickle.dumps()
+        env, original = self._env, self.pickle.dumps()
         longest = len(original)
-        self.base._np_random = random_state.seeded_generator(0)
-        space = copy.deepcopy(self.env.action_space)
+        env.unwrapped._np_random = random_state.seeded_generator(0)
+        space = copy.deepcopy(env.action_space)
         space.seed(0)
         # Some environments take only actions that are legal now.
         with contextlib.suppress(Exception):
-            for _ in range(self.trial_steps):
-                *_, terminated, truncated, _ = self.env.step(space.sample())
-                longest = max(longest, len(self._pickle.dumps()))
+            for _ in range(steps):
+                *_, terminated, truncated, _ = env.step(space.sample())
+                longest = max(longest, len(self.pickle.dumps()))
                 if terminated or truncated:
                     break
-        self._pickle.restore(self._pickle.loads(original))
+        self.pickle.restore(self.pickle.decoded(original))
         return longest
 
-    def _try_out(self) -> None:
-        """Try the environment; one that holds a set is approximate even if it passes."""
-        try:
-            super()._try_out()
-        except SnapshotError:
-            # Whether a few steps show the order of a set is a matter of luck; the answer is not.
-            if not self._pickle.unordered:
-                raise
-        self._pickle.strict = not self._pickle.unordered
-        if self._pickle.unordered:
-            self.exactness, self.exactness_note = "approximate", self._pickle.unordered
-
-    def meaning(self) -> Mapping[str, Any]:
-        """Return id or callable, class, arguments, wrappers and version."""
+    def fingerprint_fields(self) -> Mapping[str, Any]:
+        """Return class and callable."""
         return {
-            **super().meaning(),
-            "class": qualified_name(type(self.base)),
-            "callable": None if isinstance(self.name, str) else describe(self.name),
+            "class": qualified_name(type(self._env.unwrapped)),
+            "callable": None if isinstance(self._name, str) else describe(self._name),
         }
 
-    def fields(self, payloads: Row) -> dict[str, NDArray[Any]]:
+    def view(self, payloads: Row) -> dict[str, NDArray[Any]]:
         """Return the environment's attributes that are numbers or arrays, each ``(N, ...)``."""
-        memories = [self._memories(payload)[-1] for payload in payloads]
-        holder = self._pickle.holders[-1]
-        rows = [dict(holder.items(memory)) for memory in memories]
-        found = {}
-        for name, value in rows[0].items() if rows else ():
-            if isinstance(value, bool | int | float | np.generic | np.ndarray):
-                parts = [np.asarray(row.get(name)) for row in rows]
-                if len({(part.shape, part.dtype) for part in parts}) == 1:
-                    found[name] = np.stack(parts)
-        return found
+        owner = self.pickle.owners[-1]
+        return columns_of([dict(owner.items(self._values(row)[-1])) for row in payloads])
 
-    # How is it read
+    def difference(self, one: Row, other: Row) -> tuple[str, str] | None:
+        """Return where the values in two payloads differ; their pickles may differ without that."""
+        places = [owner.place for owner in self.pickle.owners]
+        before, after = (dict(zip(places, self._values(row), strict=True)) for row in (one, other))
+        return difference(before, after)
+
+    def reseed(self, seed: int) -> None:
+        self._env.unwrapped._np_random = random_state.seeded_generator(seed)
 
     def read(self, payload: Row) -> int:
         """Write length, tag and pickle into `payload`; return the bytes used."""
-        data = self._pickle.dumps()
+        data = self.pickle.dumps()
         used = _START + len(data)
         if used > len(payload):
             raise _too_small(used, len(payload))
         payload[:_START] = np.frombuffer(_LENGTH.pack(len(data)) + _tag(data), np.uint8)
         payload[_START:used] = np.frombuffer(data, np.uint8)
         return used
-
-    def read_base(self, payload: Row) -> None:
-        """Do what `read` does: base and wrappers are one."""
-        self.read(payload)
-
-    # How is it written
 
     def write(self, payload: Row) -> None:
         """Unpickle `payload` and make it the current state.
@@ -186,24 +144,13 @@ class PickledSimulator(GymnasiumSimulator):
         StateFormatError
             It is damaged; nothing has changed then.
         """
-        self._pickle.restore(self._memories(payload))
+        self.pickle.restore(self._values(payload))
 
-    def write_base(self, payload: Row) -> None:
-        """Do what `write` does: base and wrappers are one."""
-        self.write(payload)
+    def _values(self, payload: Row) -> list[Any]:
+        return self.pickle.decoded(self._checked(payload))
 
-    def state_difference(self, one: Row, other: Row) -> tuple[str, str] | None:
-        """Compare the memories, not the pickles."""
-        memories = [
-            {holder.place: memory for holder, memory in zip(holders, found, strict=True)}
-            for holders, found in ((self._pickle.holders, self._memories(p)) for p in (one, other))
-        ]
-        return object_difference(memories[0], memories[1], "")
-
-    def _memories(self, payload: Row) -> list[Any]:
-        return self._pickle.loads(self._unsealed(payload))
-
-    def _unsealed(self, payload: Row) -> bytes:
+    def _checked(self, payload: Row) -> bytes:
+        """Return the pickle in `payload` if its tag is this session's, or any is allowed."""
         (length,) = _LENGTH.unpack(payload[: _LENGTH.size].tobytes())
         if length > len(payload) - _START:
             raise StateFormatError("the pickle in a state row is damaged: its length")
@@ -217,7 +164,80 @@ class PickledSimulator(GymnasiumSimulator):
         return data
 
 
-class PickledEnv(PlanEnv):
+class PickledSimulator(GymnasiumSimulator):
+    """A pure-Python Gymnasium environment.
+
+    Parameters
+    ----------
+    state_capacity : int, optional
+        Bytes for the snapshot in each row; by default twice what the environment needed when it
+        was tried out, or more.
+    allow_pickle : bool
+        Unpickle rows from outside this session. Such a row can run any code: say so only of files
+        that you trust.
+    name, simulator_kwargs
+        As in `GymnasiumSimulator`.
+
+    Raises
+    ------
+    SnapshotError
+        The environment cannot be pickled, or does not repeat itself after being restored; the
+        message says what, where, and what to do.
+    """
+
+    family = "PICK"
+    snapshot = "pickle"
+    checksum = True
+    variable = True
+    trial: ClassVar[TrialRule] = TrialRule(always=True)
+    codec: PickleCodec
+
+    def __init__(
+        self,
+        name: str | Callable[..., gymnasium.Env[Any, Any]],
+        *,
+        state_capacity: int | None = None,
+        allow_pickle: bool = False,
+        **simulator_kwargs: Any,
+    ) -> None:
+        self._allow_pickle = allow_pickle
+        super().__init__(name, state_capacity=state_capacity, **simulator_kwargs)
+
+    def make_codec(self) -> PickleCodec:
+        """Reset the environment once, and note how it was before."""
+        self._fresh = restorer(self.env, base=True)
+        self.reset_once()
+        return PickleCodec(
+            self.env,
+            self.name,
+            steps=self.trial.steps,
+            capacity=self.state_capacity,
+            allow_pickle=self._allow_pickle,
+        )
+
+    def make_memory(self) -> ChainPickle:
+        """Return the pickle of base and wrappers, which has no bytes besides."""
+        return self.codec.pickle
+
+    def _try_out(self) -> None:
+        """Try the environment; one that holds a set is approximate even if it passes."""
+        pickle = self.codec.pickle
+        try:
+            super()._try_out()
+        except SnapshotError:
+            # Whether a few steps show the order of a set is a matter of luck; the answer is not.
+            if not pickle.unordered:
+                raise
+        pickle.strict = not pickle.unordered
+        if pickle.unordered:
+            self.exactness, self.exactness_note = "approximate", pickle.unordered
+
+    def state_difference(self, one: Row, other: Row) -> tuple[str, str] | None:
+        """Compare the values, not the pickles."""
+        return self.codec.difference(one, other)
+
+
+class PickledEnv(FamilyEnv):
     """Plan over a Gymnasium environment that is written in Python.
 
     >>> from gymnasium.envs.classic_control import PendulumEnv

@@ -1,15 +1,14 @@
-"""Any deterministic environment, whatever it is written in, saved as what has happened to it.
+"""Any deterministic environment, in any language, saved as its action log.
 
 What is the state: how the episode began (seed, generator, options) and every action since, up to
 a capacity that is fixed when the environment is made. How is it read: the base of the chain keeps
-its history. How is it written: a copy of the environment that already stands at a beginning of
-the history plays the rest (`plangym_like.snapshots.live_prefixes`), so continuing a branch costs
-one step and not the whole history. The wrappers' memory follows as plain data.
+its log. How is it written: the copy of the environment whose own log is the longest prefix steps
+through the rest (`plangym_like.snapshots.replay_cache`), so continuing a branch costs one step
+and not the whole log. The state of the wrappers follows as plain data.
 
-A row also holds a digest of everything that could be seen on the way. An environment that shows
-something else when its history is played again is found out, never trusted. The fingerprint of all
-rows holds such a digest of a short episode, so that two processes that would play one history in
-two ways (because text hashes differently in each) do not share rows.
+A row also holds a digest of all observations, rewards and flags on the way; a replay that gives
+other ones is an error. The fingerprint of all rows holds the digest of a short episode, so that
+two processes that would replay one log in two ways (because str hashes differ) do not share rows.
 """
 
 from __future__ import annotations
@@ -25,22 +24,124 @@ import numpy as np
 from gymnasium.wrappers import TimeLimit
 from numpy.typing import NDArray
 
+from plangym_like.envs.codec import Codec
 from plangym_like.envs.gymnasium_simulator import GymnasiumSimulator
+from plangym_like.envs.tried_simulator import TrialRule
+from plangym_like.envs.wrapping import is_plain
 from plangym_like.errors import InputError, SnapshotError, StateCapacityError, StateFormatError
-from plangym_like.plan_env import PlanEnv
+from plangym_like.family_env import FamilyEnv
+from plangym_like.snapshots.action_log import ACTIONS, ActionLogFormat
 from plangym_like.snapshots.configuration import describe, qualified_name
-from plangym_like.snapshots.history import ACTIONS, Histories
-from plangym_like.snapshots.known_wrappers import TRANSPARENT, chain
-from plangym_like.snapshots.live_prefixes import WITNESS_NBYTES, LivePrefixes
+from plangym_like.snapshots.current_env_proxy import CurrentEnvProxy
+from plangym_like.snapshots.known_wrappers import chain
+from plangym_like.snapshots.replay_cache import DIGEST_NBYTES, ReplayCache
 from plangym_like.snapshots.replay_trial import needs_seeds
 from plangym_like.snapshots.set_order import set_of_addresses
-from plangym_like.snapshots.stage import Stage
-from plangym_like.states import Row
+from plangym_like.states import Row, padded
 
-_HEAD = 8 + WITNESS_NBYTES
-_ROOM_FOR_START = 256
+_HEAD = 8 + DIGEST_NBYTES
+_START_NBYTES = 256  # for the entry of a reset with options
 _STEPS = 1000
 _SAMPLE = 12
+
+
+class ReplayCodec(Codec):
+    """The action log of the current copy, and the digest of what it observed.
+
+    Parameters
+    ----------
+    proxy : CurrentEnvProxy
+        At the base of the chain.
+    logs : ActionLogFormat
+    name : str or callable
+        What the environment was made of.
+    steps, step_nbytes : int
+        How many steps have to fit, and the bytes of each.
+    episode : str, optional
+        The digest of a short episode: where this differs, these logs cannot be replayed.
+    """
+
+    saves_generator = False
+
+    def __init__(
+        self,
+        proxy: CurrentEnvProxy,
+        logs: ActionLogFormat,
+        name: Any,
+        *,
+        steps: int,
+        step_nbytes: int,
+        episode: str | None,
+    ) -> None:
+        self._proxy, self._logs, self._name = proxy, logs, name
+        self._steps, self._step_nbytes, self._episode = steps, step_nbytes, episode
+        self.nbytes = padded(_HEAD + _START_NBYTES + steps * step_nbytes)
+
+    def fingerprint_fields(self) -> Mapping[str, Any]:
+        """Return class, callable, version, and the digest of an episode."""
+        kind = type(self._proxy.unwrapped)
+        version = None
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            version = importlib.metadata.version(kind.__module__.partition(".")[0])
+        return {
+            "class": qualified_name(kind),
+            "callable": None if isinstance(self._name, str) else describe(self._name),
+            "package": version,
+            "episode": self._episode,
+        }
+
+    def view(self, payloads: Row) -> dict[str, NDArray[Any]]:
+        """Return ``n_actions`` since the reset ``(N,)``."""
+        counts = [
+            sum(tag in ACTIONS for tag, *_ in self._logs.entries(_unpack(payload)[0]))
+            for payload in payloads[:, : self.nbytes]
+        ]
+        return {"n_actions": np.array(counts, np.int64)}
+
+    def read(self, payload: Row) -> None:
+        """Write length, digest and action log into `payload`.
+
+        Raises
+        ------
+        StateCapacityError
+            The episode has more steps than fit.
+        """
+        log, trace_digest = self._proxy.log, self._proxy.trace_digest
+        end = _HEAD + len(log)
+        if end > len(payload):
+            steps = len(log) // self._step_nbytes
+            raise StateCapacityError(
+                f"a state row has room for {self._steps} steps since the reset, but {steps} "
+                f"were taken; make the environment with replay_capacity={2 * steps}"
+            )
+        payload[:8].view(np.uint64)[0] = len(log)
+        payload[8:end] = np.frombuffer(trace_digest + log, np.uint8)
+        payload[end:] = 0
+
+    def write(self, payload: Row) -> None:
+        """Restore a copy to the state to which the log in `payload` leads.
+
+        Raises
+        ------
+        StateFormatError
+            The row is damaged.
+        SnapshotError
+            The observations of the replay differ from those of the first time.
+        """
+        self._proxy.restore(*_unpack(payload))
+
+    def reseed(self, seed: int) -> None:
+        self._proxy.reseed(seed)
+
+    def renew(self) -> None:
+        """Have the next episode begin with a fresh generator."""
+        self._proxy.clear()
+        self.forget()
+        self._proxy.cache.replayed = 0
+
+    def forget(self) -> None:
+        """Close all copies in the replay cache."""
+        self._proxy.forget()
 
 
 class ReplayedSimulator(GymnasiumSimulator):
@@ -48,16 +149,14 @@ class ReplayedSimulator(GymnasiumSimulator):
 
     Parameters
     ----------
-    name : str or callable
-        A Gymnasium id, or a callable that returns a `gymnasium.Env`.
     replay_capacity : int, optional
-        Steps that a state may lie behind its reset; by default what the id's time limit allows,
-        and 1,000 at least. Rows are so much wider.
+        The most steps from the reset to a state; by default the id's time limit, and at least
+        1,000. Each step makes rows wider.
     live_prefixes : int, optional
-        Copies of the environment that each process keeps alive; 64 unless the family says
-        otherwise. A search is fast while it continues no more branches at a time in each process
-        than there are copies.
-    simulator_kwargs
+        Copies of the environment that each process keeps in its replay cache; 64 unless the
+        family says otherwise. A search is fast while it continues at most as many branches at a
+        time in each process as there are copies.
+    name, simulator_kwargs
         As in `GymnasiumSimulator`.
 
     Raises
@@ -69,13 +168,15 @@ class ReplayedSimulator(GymnasiumSimulator):
     family = "RPLY"
     checksum = True
     snapshot = "replay"
-    tried: ClassVar[bool] = True
-    trial_steps: ClassVar[int] = 24
-    seeds_matter: ClassVar[bool] = True
-    remedy: ClassVar[str] = (
-        "So its states cannot be saved as histories either: draw all randomness from "
-        "self.np_random (or from what reset(seed=...) seeds), keep no state outside the object, "
-        "and look at no clock"
+    trial: ClassVar[TrialRule] = TrialRule(
+        always=True,
+        steps=24,
+        seeds_matter=True,
+        remedy=(
+            "So its states cannot be saved as action logs either: draw all randomness from "
+            "self.np_random (or from what reset(seed=...) seeds), keep no state outside the "
+            "object, and look at no clock"
+        ),
     )
     copies: ClassVar[int] = 64
 
@@ -91,25 +192,23 @@ class ReplayedSimulator(GymnasiumSimulator):
         for option, value in options.items():
             if value is not None and (not isinstance(value, int) or value < 1):
                 raise InputError(f"{option} is a whole number of at least 1, got {value!r}")
-        self._capacity = replay_capacity
+        self._capacity = replay_capacity or 0
         self._most = live_prefixes
         super().__init__(name, **simulator_kwargs)
 
     def make_env(self) -> gymnasium.Env[Any, Any]:
-        """Return the chain with a `Stage` for its base."""
+        """Return the chain with a `CurrentEnvProxy` for its base."""
         env = super().make_env()
         base = env.unwrapped
-        self._histories = Histories(base.action_space)
-        self._stage = Stage(base)
-        self._stage.prefixes = LivePrefixes(
-            self._copy, self._histories, self._most or self.copies, base
-        )
+        self._logs = ActionLogFormat(base.action_space)
+        self._proxy = CurrentEnvProxy(base)
+        self._proxy.cache = ReplayCache(self._copy, self._logs, self._most or self.copies, base)
         wrappers = list(chain(env))
         limits = [link._max_episode_steps for link in wrappers if isinstance(link, TimeLimit)]
         self._capacity = self._capacity or max([_STEPS, *limits])
         if not wrappers:
-            return self._stage
-        wrappers[-1].env = self._stage
+            return self._proxy
+        wrappers[-1].env = self._proxy
         return env
 
     def _copy(self) -> gymnasium.Env[Any, Any]:
@@ -121,153 +220,77 @@ class ReplayedSimulator(GymnasiumSimulator):
         except Exception:
             # Some simulators allow one of their kind in a process.
             return False
-        if other is self._stage.env:
+        if other is self._proxy.env:
             # A callable that returns one and the same object each time.
             return False
         with contextlib.suppress(Exception):
             other.close()
         return True
 
-    def prepare(self) -> None:
-        """Find out how episodes can be begun again, and what an action takes."""
-        if self.tried:
-            alone = self._stage.prefixes.alone = not self._can_be_copied()
-            self._stage.seeds_only = needs_seeds(None if alone else self._copy, self._stage.env)
+    def make_codec(self) -> ReplayCodec:
+        """Find out how episodes can be repeated, and how many bytes an action takes."""
+        if self.trial.always:
+            single = self._proxy.cache.single = not self._can_be_copied()
+            self._proxy.seeds_only = needs_seeds(None if single else self._copy, self._proxy.env)
         self._refuse_holders()
-        self._stage.prefixes.shared = any(
-            type(wrapper) not in (*TRANSPARENT, TimeLimit) for wrapper in chain(self.env)
-        )
-        # Another episode than that of the trial, which is to be played by copies that are new.
+        self._proxy.cache.wrappers_draw = not is_plain(self.env)
+        # Another episode than that of the trial, so that the trial is played by new copies.
         self.env.reset(seed=1)
-        if self.tried:
-            _refuse_addresses(self._stage.env)
+        if self.trial.always:
+            _refuse_addresses(self._proxy.env)
         space = copy.deepcopy(self.env.action_space)
         space.seed(1)
         with contextlib.suppress(Exception):
             for _ in range(_SAMPLE):
                 self.env.step(space.sample())
-        self._episode = self._stage.witness.hex()
-        # A wrapper may have reset it in between, so the history is looked at only now.
-        history = self._stage.history
-        (_, _, begun), *entries = self._histories.entries(history)
+        episode = self._proxy.trace_digest.hex() if self.trial.always else None
+        # A wrapper may have reset it in between, so read the log only now.
+        log = self._proxy.log
+        (_, _, begun), *entries = self._logs.entries(log)
         steps = max(1, sum(tag in ACTIONS for tag, *_ in entries))
-        measured = -(-(len(history) - begun) // steps)
-        self._step_nbytes = max(self._histories.action_nbytes, measured, 1)
-        super().prepare()
-        self._stage.leave_copy()
+        measured = -(-(len(log) - begun) // steps)
+        self.reset_once()
+        self._proxy.release_copy()
+        return ReplayCodec(
+            self._proxy,
+            self._logs,
+            self.name,
+            steps=self._capacity,
+            step_nbytes=max(self._logs.action_nbytes, measured, 1),
+            episode=episode,
+        )
 
     def _end_trial(self, original: Row, fresh: Callable[[], None] | None) -> None:
         super()._end_trial(original, fresh)
-        self._stage.leave_copy()
-        self._stage.forget()
-        self._stage.prefixes.replayed = 0
+        self._proxy.release_copy()
+        self._proxy.forget()
+        self._proxy.cache.replayed = 0
 
     def _second_copy(self) -> Self | None:
-        return None if self._stage.prefixes.alone else super()._second_copy()
+        return None if self._proxy.cache.single else super()._second_copy()
 
     def _refuse_holders(self) -> None:
         """Refuse wrappers that hold a copy of the base, since another may be current."""
-        base = self._stage.env
+        base = self._proxy.env
         for wrapper in chain(self.env):
             for name, value in vars(wrapper).items():
                 held = getattr(value, "__self__", value)
-                if held is base and wrapper is not self._stage:
+                if held is base and wrapper is not self._proxy:
                     raise SnapshotError(
                         f"{type(wrapper).__name__}.{name} cannot be saved: it holds the "
-                        "environment itself, of which there are several copies where states are "
-                        "saved as histories; use self.unwrapped when it is needed"
+                        "environment itself, of which replay keeps several copies; use "
+                        "self.unwrapped in each step instead"
                     )
 
-    # What is the state
-
-    def base_nbytes(self) -> int:
-        """Return the bytes of the longest history that is to fit."""
-        assert self._capacity is not None
-        return _HEAD + _ROOM_FOR_START + self._capacity * self._step_nbytes
-
-    def meaning(self) -> Mapping[str, Any]:
-        """Return id or callable, class, arguments, wrappers and versions."""
-        package = type(self.base).__module__.partition(".")[0]
-        version = None
-        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-            version = importlib.metadata.version(package)
-        return {
-            **super().meaning(),
-            "class": qualified_name(type(self.base)),
-            "callable": None if isinstance(self.name, str) else describe(self.name),
-            "package": version,
-            # A process in which the same episode is another one cannot replay these histories.
-            "episode": self._episode if self.tried else None,
-        }
-
-    def fields(self, payloads: Row) -> dict[str, NDArray[Any]]:
-        """Return ``n_actions`` since the reset ``(N,)``, and the wrappers' parts."""
-        counts = [
-            sum(tag in ACTIONS for tag, *_ in self._histories.entries(_unpack(payload)[0]))
-            for payload in payloads
-        ]
-        named = self.memory.fields(payloads[:, self._base_nbytes :])
-        return {"n_actions": np.array(counts, np.int64), **named}
-
-    # How is it read
-
-    def read_base(self, payload: Row) -> None:
-        """Write length, digest and history into `payload`.
-
-        Raises
-        ------
-        StateCapacityError
-            The episode is longer than there is room for.
-        """
-        history, witness = self._stage.history, self._stage.witness
-        end = _HEAD + len(history)
-        if end > len(payload):
-            steps = len(history) // self._step_nbytes
-            raise StateCapacityError(
-                f"{steps} steps since the reset do not fit the room for {self._capacity} in each "
-                f"state row; make the environment with replay_capacity={2 * steps}"
-            )
-        payload[:8].view(np.uint64)[0] = len(history)
-        payload[8:end] = np.frombuffer(witness + history, np.uint8)
-        payload[end:] = 0
-
-    # How is it written
-
-    def write_base(self, payload: Row) -> None:
-        """Have a copy stand where the history in `payload` leads.
-
-        Raises
-        ------
-        StateFormatError
-            The row is damaged.
-        SnapshotError
-            Playing the history again showed something else than the first time.
-        """
-        self._stage.stand_at(*_unpack(payload))
-
-    def reseed(self, seed: int) -> None:
-        """Give the base and every wrapper that draws numbers of its own a new generator."""
-        self._stage.reseed(seed)
-        self.memory.reseed(seed)
-
-    def renew(self) -> None:
-        """Have the next episode begin with a fresh generator."""
-        self._stage.let_go()
-        self._stage.forget()
-        self._stage.prefixes.replayed = 0
-        super().renew()
-
-    def forget(self) -> None:
-        """Close all live copies but the one in use."""
-        self._stage.forget()
+    # What it costs
 
     @property
     def replayed(self) -> int:
-        """Steps that were played again in this process so far."""
-        return self._stage.prefixes.replayed
+        """Steps that were replayed in this process so far."""
+        return self._proxy.cache.replayed
 
 
-class ReplayedEnv(PlanEnv):
+class ReplayedEnv(FamilyEnv):
     """Plan over any deterministic Gymnasium environment.
 
     >>> from gymnasium.envs.classic_control import PendulumEnv
@@ -283,16 +306,16 @@ class ReplayedEnv(PlanEnv):
 def _unpack(payload: Row) -> tuple[bytes, bytes]:
     used = int(payload[:8].view(np.uint64)[0])
     if used > len(payload) - _HEAD:
-        raise StateFormatError("the history in a state row is damaged: its length")
+        raise StateFormatError("the action log in a state row is damaged: its length")
     data = payload[8 : _HEAD + used].tobytes()
-    return data[WITNESS_NBYTES:], data[:WITNESS_NBYTES]
+    return data[DIGEST_NBYTES:], data[:DIGEST_NBYTES]
 
 
 def _refuse_addresses(base: Any) -> None:
-    """Refuse what may do something else in every copy, whether or not a trial has shown it."""
+    """Refuse what may differ from copy to copy, whether or not a trial has shown it."""
     if (place := set_of_addresses(base, type(base).__name__)) is not None:
         raise SnapshotError(
             f"{place} is a set of objects that hash by their address, so two copies of the "
-            "environment may iterate it in two orders, and playing its history again may give "
-            "something else; keep the objects as the keys of a dict, which keeps their order"
+            "environment may iterate it in two orders, and a replay may differ; keep the objects "
+            "as the keys of a dict, which keeps their order"
         )

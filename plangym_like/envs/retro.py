@@ -29,11 +29,11 @@ import numpy as np
 import stable_retro
 from numpy.typing import NDArray
 
-from plangym_like import random_state
+from plangym_like.envs.codec import Codec
 from plangym_like.envs.gymnasium_simulator import GymnasiumSimulator
 from plangym_like.envs.retro_game import PlannableRetro
 from plangym_like.errors import InputError, StateCapacityError, StateFormatError
-from plangym_like.plan_env import PlanEnv
+from plangym_like.family_env import FamilyEnv
 from plangym_like.snapshots.configuration import describe
 from plangym_like.states import Row, padded
 
@@ -41,6 +41,127 @@ _HEAD = struct.Struct("<qqq")
 _SLACK = 4096
 # The core of the one game that is free
 _TRIED = "genesis_plus_gx_libretro.so"
+
+
+class RetroCodec(Codec):
+    """The emulator's state, and the screen, which cannot be recomputed from it.
+
+    Parameters
+    ----------
+    base : PlannableRetro
+        Reset at least once.
+    env_kwargs : mapping
+        stable-retro's own.
+    frameskip : int
+    capacity : int, optional
+        Bytes for the emulator's state.
+    """
+
+    def __init__(
+        self,
+        base: PlannableRetro,
+        env_kwargs: Mapping[str, Any],
+        frameskip: Any,
+        capacity: int | None,
+    ) -> None:
+        self._base, self._kwargs, self._frameskip = base, dict(env_kwargs), frameskip
+        self._screen_nbytes = base.screen().nbytes
+        self._capacity = len(base.read_emulator()) + _SLACK if capacity is None else capacity
+        self._screen_at = _HEAD.size + padded(self._capacity)
+        self.nbytes = self._screen_at + padded(self._screen_nbytes)
+        if not base.addresses.known:
+            self.exactness = "approximate"
+            self.exactness_note = (
+                "emulators save addresses of their library, and this system does not say where it "
+                "lies: equal states have other bytes in other processes, so rows must not be "
+                "compared"
+            )
+        elif base.core != _TRIED:
+            self.exactness_note = (
+                f"that equal states are equal bytes in every process was tested with {_TRIED}, but "
+                f"not with the core of this game, {base.core}"
+            )
+        scenario = self._file(self._kwargs.get("scenario") or "scenario")
+        if "scripts" in json.loads(scenario.read_text()):
+            self.exactness = "approximate"
+            self.exactness_note = (
+                f"the rewards of {base.gamename} come from a Lua script, whose variables are in no "
+                "state"
+            )
+
+    def _file(self, name: str) -> pathlib.Path:
+        """Return what describes the game: its scenario or its variables."""
+        if name.endswith(".json"):
+            return pathlib.Path(name)
+        inttype = self._kwargs.get("inttype", stable_retro.data.Integrations.STABLE)
+        return pathlib.Path(
+            stable_retro.data.get_file_path(self._base.gamename, f"{name}.json", inttype)
+        )
+
+    def fingerprint_fields(self) -> Mapping[str, Any]:
+        """Return game, ROM, description, arguments and version."""
+        base, kwargs = self._base, dict(self._kwargs)
+        files = {
+            "rom": pathlib.Path(base.rom),
+            "scenario": self._file(kwargs.pop("scenario", None) or "scenario"),
+            "variables": self._file(kwargs.pop("info", None) or "data"),
+        }
+        digests = {
+            name: hashlib.md5(file.read_bytes(), usedforsecurity=False).hexdigest()
+            for name, file in files.items()
+        }
+        return {
+            "game": base.gamename,
+            **digests,
+            "kwargs": {key: describe(value) for key, value in sorted(kwargs.items())},
+            "frameskip": self._frameskip,
+            "addresses": "relative",
+            "stable-retro": importlib.metadata.version("stable-retro"),
+        }
+
+    def view(self, payloads: Row) -> dict[str, NDArray[Any]]:
+        """Return the game's variables (score, lives, ...) and its screen."""
+        current = np.zeros(self.nbytes, np.uint8)
+        self.read(current)
+        found, screens = [], []
+        for payload in payloads:
+            self.write(payload[: self.nbytes])
+            found.append(dict(self._base.data.lookup_all()))
+            screens.append(self._base.screen())
+        self.write(current)
+        variables = {name: np.array([row[name] for row in found]) for name in found[0]}
+        return {**variables, "screen": np.stack(screens)}
+
+    def read(self, payload: Row) -> None:
+        emulator, screen = self._base.read_emulator(), self._base.screen()
+        for what, needed, reserved in (
+            ("emulator's state", len(emulator), self._capacity),
+            ("screen", screen.nbytes, self._screen_nbytes),
+        ):
+            if needed > reserved:
+                way = f"; make it with emulator_capacity={2 * needed}" if what[0] == "e" else ""
+                raise StateCapacityError(
+                    f"the {what} of {self._base.gamename} has grown to {needed} bytes, but "
+                    f"{reserved} are reserved in each row{way}"
+                )
+        _HEAD.pack_into(payload.data, 0, len(emulator), *screen.shape[:2])
+        _put(payload[_HEAD.size : self._screen_at], emulator)
+        _put(payload[self._screen_at :], screen.reshape(-1))
+
+    def write(self, payload: Row) -> None:
+        """Restore the emulator, and with it what the next reward counts from.
+
+        Raises
+        ------
+        StateFormatError
+            The row is damaged.
+        """
+        length, height, width = _HEAD.unpack_from(payload.data)
+        nbytes = 3 * height * width
+        if not (0 <= length <= self._capacity and 0 < nbytes <= self._screen_nbytes):
+            raise StateFormatError("a state row is damaged: its lengths")
+        screen = payload[self._screen_at : self._screen_at + nbytes].reshape(height, width, 3)
+        self._base.write_emulator(payload[_HEAD.size : _HEAD.size + length], screen.copy())
 
 
 class RetroSimulator(GymnasiumSimulator):
@@ -61,7 +182,7 @@ class RetroSimulator(GymnasiumSimulator):
     Raises
     ------
     InputError
-        There is no such game, or its ROM has not been imported.
+        stable-retro does not know the game, or its ROM has not been imported.
     """
 
     family = "RETR"
@@ -74,7 +195,7 @@ class RetroSimulator(GymnasiumSimulator):
         super().__init__(name, **kwargs)
 
     def make_env(self) -> gymnasium.Env[Any, Any]:
-        """Return the game, in this process's only emulator or in line for it."""
+        """Return the game; it takes over the emulator of this process."""
         self._pictures = self.obs_type == "grayscale"
         game = str(self.name)
         inttype = self.env_kwargs.get("inttype", stable_retro.data.Integrations.STABLE)
@@ -85,7 +206,7 @@ class RetroSimulator(GymnasiumSimulator):
         except FileNotFoundError as error:
             known = game in stable_retro.data.list_games(inttype)
             raise InputError(
-                f"the ROM of {game} is not here: python -m stable_retro.import FOLDER takes it in"
+                f"the ROM of {game} is not imported: run python -m stable_retro.import FOLDER"
                 if known
                 else f"stable-retro knows no game {game!r}; stable_retro.data.list_games() does"
             ) from error
@@ -94,129 +215,14 @@ class RetroSimulator(GymnasiumSimulator):
         )
         return env
 
-    def prepare(self) -> None:
+    def make_codec(self) -> RetroCodec:
         """Reset the game, to learn the sizes of its state and screen."""
-        super().prepare()
-        base = self.base
-        self._screen_nbytes = base.screen().nbytes
-        if self._capacity is None:
-            self._capacity = len(base.read_emulator()) + _SLACK
-        if not base.addresses.known:
-            self.exactness = "approximate"
-            self.exactness_note = (
-                "emulators save addresses of their library, and this system does not say where it "
-                "lies: equal states have other bytes in other processes, so rows must not be "
-                "compared"
-            )
-        elif base.core != _TRIED:
-            self.exactness_note = (
-                f"that equal states are equal bytes in every process was tested with {_TRIED}, but "
-                f"not with the core of this game, {base.core}"
-            )
-        scenario = self._file(self.env_kwargs.get("scenario") or "scenario")
-        if "scripts" in json.loads(scenario.read_text()):
-            self.exactness = "approximate"
-            self.exactness_note = (
-                f"the rewards of {base.gamename} come from a Lua script, whose variables are in no "
-                "state"
-            )
+        self.reset_once()
+        return RetroCodec(self.base, self.env_kwargs, self.frameskip, self._capacity)
 
-    def _file(self, name: str) -> pathlib.Path:
-        """Return what describes the game: its scenario or its variables."""
-        if name.endswith(".json"):
-            return pathlib.Path(name)
-        inttype = self.env_kwargs.get("inttype", stable_retro.data.Integrations.STABLE)
-        return pathlib.Path(
-            stable_retro.data.get_file_path(self.base.gamename, f"{name}.json", inttype)
-        )
-
-    # What is the state
-
-    def base_nbytes(self) -> int:
-        """Lengths, emulator, screen, generator."""
-        assert self._capacity is not None
-        self._screen_at = _HEAD.size + padded(self._capacity)
-        self._random_at = self._screen_at + padded(self._screen_nbytes)
-        return self._random_at + random_state.GENERATOR_NBYTES
-
-    def meaning(self) -> Mapping[str, Any]:
-        """Return game, ROM, description, arguments, wrappers and version."""
-        base = self.base
-        kwargs = {**self.env_kwargs}
-        files = {
-            "rom": pathlib.Path(base.rom),
-            "scenario": self._file(kwargs.pop("scenario", None) or "scenario"),
-            "variables": self._file(kwargs.pop("info", None) or "data"),
-        }
-        digests = {
-            name: hashlib.md5(file.read_bytes(), usedforsecurity=False).hexdigest()
-            for name, file in files.items()
-        }
-        return {
-            "game": base.gamename,
-            **digests,
-            "kwargs": {key: describe(value) for key, value in sorted(kwargs.items())},
-            "frameskip": self.frameskip,
-            "addresses": "relative",
-            "wrappers": self.memory.meaning(),
-            "stable-retro": importlib.metadata.version("stable-retro"),
-        }
-
-    def fields(self, payloads: Row) -> dict[str, NDArray[Any]]:
-        """Return the game's variables (score, lives, ...), its screen, the wrappers' memory."""
-        current = np.zeros(self.payload_nbytes, np.uint8)
-        self.read(current)
-        found, screens = [], []
-        for payload in payloads:
-            self.write_base(payload)
-            found.append(dict(self.base.data.lookup_all()))
-            screens.append(self.base.screen())
-        self.write(current)
-        variables = {name: np.array([row[name] for row in found]) for name in found[0]}
-        screen = {"screen": np.stack(screens)}
-        return {**variables, **screen, **self.memory.fields(payloads[:, self._base_nbytes :])}
-
-    # How is it read
-
-    def read_base(self, payload: Row) -> None:
-        """Read the emulator and the screen."""
-        emulator, screen = self.base.read_emulator(), self.base.screen()
-        assert self._capacity is not None
-        for what, needed, reserved in (
-            ("emulator's state", len(emulator), self._capacity),
-            ("screen", screen.nbytes, self._screen_nbytes),
-        ):
-            if needed > reserved:
-                way = f"; make it with emulator_capacity={2 * needed}" if what[0] == "e" else ""
-                raise StateCapacityError(
-                    f"the {what} of {self.base.gamename} has grown to {needed} bytes, but "
-                    f"{reserved} are reserved in each row{way}"
-                )
-        _HEAD.pack_into(payload.data, 0, len(emulator), *screen.shape[:2])
-        _put(payload[_HEAD.size : self._screen_at], emulator)
-        _put(payload[self._screen_at : self._random_at], screen.reshape(-1))
-        memory = random_state.save_generator(self.base._np_random)
-        _put(payload[self._random_at :], np.frombuffer(memory, np.uint8))
-
-    # How is it written
-
-    def write_base(self, payload: Row) -> None:
-        """Restore the emulator, and with it what the next reward counts from.
-
-        Raises
-        ------
-        StateFormatError
-            The row is damaged.
-        """
-        length, height, width = _HEAD.unpack_from(payload.data)
-        nbytes = 3 * height * width
-        assert self._capacity is not None
-        if not (0 <= length <= self._capacity and 0 < nbytes <= self._screen_nbytes):
-            raise StateFormatError("a state row is damaged: its lengths")
-        screen = payload[self._screen_at : self._screen_at + nbytes].reshape(height, width, 3)
-        self.base.write_emulator(payload[_HEAD.size : _HEAD.size + length], screen.copy())
-        memory = payload[self._random_at : self._random_at + random_state.GENERATOR_NBYTES]
-        self.base._np_random = random_state.load_generator(memory, self.base._np_random)
+    def fingerprint_fields(self) -> Mapping[str, Any]:
+        """Return the codec's fields, and the wrappers."""
+        return {**self.codec.fingerprint_fields(), "wrappers": self.memory.fingerprint_fields()}
 
     # What it looks like
 
@@ -231,7 +237,7 @@ class RetroSimulator(GymnasiumSimulator):
         return ram
 
 
-class RetroEnv(PlanEnv):
+class RetroEnv(FamilyEnv):
     """A game of stable-retro; see `RetroSimulator`."""
 
     simulator_class = RetroSimulator

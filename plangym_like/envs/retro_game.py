@@ -1,7 +1,7 @@
-"""stable-retro's environment, fit for planning: emulators take turns, and states hold no dirt.
+"""stable-retro's environment for planning: games share one emulator, and states are reproducible.
 
-There can be one emulator in a process. So an environment whose turn it is not keeps its state as
-bytes and has no emulator; when it is asked for something, it takes the place of the one that has.
+A process can have one emulator. The other games keep their state as bytes; a game that is used
+takes the emulator over.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class PlannableRetro(stable_retro.RetroEnv):  # type: ignore[misc]
 
     em: Any
     initial_state: Any
-    # Whoever has the process's emulator.
+    # The game that has the emulator of this process.
     _awake: weakref.ref[PlannableRetro] | None = None
 
     def __init__(
@@ -81,8 +81,8 @@ class PlannableRetro(stable_retro.RetroEnv):  # type: ignore[misc]
     def _find_dirt(self) -> None:
         """Find out which bytes of a state the emulator never writes.
 
-        They hold whatever lay in this process's memory before. So it is filled with one value and
-        with another before a state is read: what follows the filling is not the emulator's.
+        They hold what was in this process's memory before. So the memory is filled with one value
+        and then with another before a state is read: bytes that follow are not the emulator's.
         """
         nbytes = len(self.em.get_state())
         unwritten = np.ones(nbytes, bool)
@@ -144,7 +144,7 @@ class PlannableRetro(stable_retro.RetroEnv):  # type: ignore[misc]
         if self._asleep is None:
             return
         _send_to_sleep()
-        # It goes only when it is no longer referred to; somebody may have left one in a cycle.
+        # An emulator is freed with the last reference to it, which may be in a cycle.
         try:
             self.em = stable_retro.RetroEmulator(self.rom)
         except RuntimeError:

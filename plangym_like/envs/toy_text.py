@@ -1,9 +1,8 @@
 """Gymnasium's toy text: FrozenLake, CliffWalking, Taxi and Blackjack, in rows of about 100 bytes.
 
-What is the state: the few attributes that ``step`` changes, and the generator. The tables that
-the games are played by (maps, probabilities, rewards) never change and are part of the rows'
-fingerprint; only a lake that was drawn at random when it was made travels in its rows, since
-every process draws another one.
+The state is the few attributes that ``step`` changes, and the generator. The tables of a game
+(maps, probabilities, rewards) never change and are part of the rows' fingerprint. Only the map of
+a lake that is drawn at random is in its rows, because every process draws another one.
 """
 
 from __future__ import annotations
@@ -12,23 +11,19 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-from gymnasium.wrappers import OrderEnforcing, PassiveEnvChecker, TimeLimit
 from numpy.typing import NDArray
 
-from plangym_like import random_state
+from plangym_like.envs.codec import Codec
 from plangym_like.envs.gymnasium_simulator import GymnasiumSimulator
 from plangym_like.envs.toy_text_games import GAMES
 from plangym_like.errors import SnapshotError
-from plangym_like.plan_env import PlanEnv
+from plangym_like.family_env import FamilyEnv
 from plangym_like.snapshots.configuration import qualified_name
-from plangym_like.snapshots.known_wrappers import chain
 from plangym_like.states import Row, padded
 
-_SILENT = (OrderEnforcing, PassiveEnvChecker, TimeLimit)
 
-
-class ToyTextSimulator(GymnasiumSimulator):
-    """FrozenLake, CliffWalking, Taxi or Blackjack; the arguments are `GymnasiumSimulator`'s.
+class ToyTextCodec(Codec):
+    """The fields of one game, a NumPy structure in each payload.
 
     Raises
     ------
@@ -36,89 +31,74 @@ class ToyTextSimulator(GymnasiumSimulator):
         The environment is none of the four (a subclass may remember more than they do).
     """
 
-    family = "TOYT"
-
-    def prepare(self) -> None:
-        """Find out which game it is, and reset it once."""
-        kind = type(self.base)
+    def __init__(self, base: Any) -> None:
+        kind = type(base)
         if kind not in GAMES:
             raise SnapshotError(
                 f"{qualified_name(kind)} is none of Gymnasium's toy text environments; plan over "
                 "it with plangym_like.PickledEnv"
             )
-        self._game = GAMES[kind](self.base)
-        if all(type(wrapper) in _SILENT for wrapper in chain(self.env)):
-            self.plain_infos = False
-            self.columns = {
-                name: (shape, np.dtype(dtype))
-                for name, (shape, dtype) in self._game.columns.items()
-            }
-        super().prepare()
-        self._first = np.zeros(1, self._game.layout)
-        self._game.read(self._first[0])
+        self._game = GAMES[kind](base)
+        self.columns = {
+            name: (shape, np.dtype(dtype)) for name, (shape, dtype) in self._game.columns.items()
+        }
+        self._used = self._game.layout.itemsize
+        self.nbytes = padded(self._used)
+        self._first = np.zeros(self.nbytes, np.uint8)
 
-    # What is the state
+    def keep_first(self) -> None:
+        """Keep the present state, whose map is that of the first episode."""
+        self.read(self._first)
 
-    def base_nbytes(self) -> int:
-        """Return the size of the game's fields."""
-        return self._game.layout.itemsize
+    def fingerprint_fields(self) -> Mapping[str, Any]:
+        """Return the table that the game is played by."""
+        return {"game": self._game.fingerprint_fields(), "generator": "behind the game"}
 
-    def meaning(self) -> Mapping[str, Any]:
-        """Return id, arguments, wrappers and version, and the table that the game is played by."""
-        return {**super().meaning(), "game": self._game.meaning()}
-
-    def fields(self, payloads: Row) -> dict[str, NDArray[Any]]:
-        """Return the game's parts, each ``(N, ...)``, and the wrappers'.
+    def view(self, payloads: Row) -> dict[str, NDArray[Any]]:
+        """Return the game's parts, each ``(N, ...)``.
 
         ``s``, ``row``, ``column`` on the grids; ``taxi_row``, ``taxi_column``, ``passenger``,
         ``destination``, ``fickle_step`` in Taxi; ``player`` and ``dealer`` (cards, zeros behind
         them), ``player_sum``, ``dealer_sum``, ``usable_ace`` in Blackjack; ``lastaction`` is -1
         after a reset.
         """
-        layout = self._game.layout
-        fields = np.ascontiguousarray(payloads[:, : layout.itemsize]).view(layout)[:, 0]
-        behind = padded(layout.itemsize)
-        return {**self._game.named(fields), **self.memory.fields(payloads[:, behind:])}
+        fields = np.ascontiguousarray(payloads[:, : self._used]).view(self._game.layout)
+        return self._game.named(fields[:, 0])
 
-    def compose(self, payload: Row, **physics: Any) -> None:
-        """Set ``s`` or its parts (see `fields`); in Blackjack ``player`` and ``dealer``.
+    def build_state(self, payload: Row, physics: Mapping[str, Any]) -> None:
+        """Write ``s`` or its parts (see `view`); in Blackjack ``player`` and ``dealer``."""
+        self._game.build_state(self._fields(payload), **physics)
 
-        Raises
-        ------
-        InputError
-            A name that the game does not have, or a value that it cannot be.
-        """
-        layout = self._game.layout
-        self._game.compose(payload[: layout.itemsize].view(layout)[0], **physics)
+    def read(self, payload: Row) -> None:
+        self._game.read(self._fields(payload))
+        payload[self._used :] = 0
 
-    # How is it read
-
-    def read_base(self, payload: Row) -> None:
-        """Write fields and generator into `payload`."""
-        layout = self._game.layout
-        fields = payload[: layout.itemsize].view(layout)[0]
-        self._game.read(fields)
-        memory = random_state.save_generator(self.base._np_random)
-        payload[: random_state.GENERATOR_NBYTES] = np.frombuffer(memory, np.uint8)
-        payload[layout.itemsize :] = 0
+    def write(self, payload: Row) -> None:
+        """Set the fields; nothing has changed if they are damaged."""
+        self._game.write(self._fields(payload))
 
     def renew(self) -> None:
         """Have the map, if it is drawn at random, be the one that was drawn here."""
-        super().renew()
-        self._game.write(self._first[0])
+        self._game.write(self._fields(self._first))
 
-    # How is it written
-
-    def write_base(self, payload: Row) -> None:
-        """Set fields and generator; nothing has changed if they are damaged."""
-        layout = self._game.layout
-        self._game.write(payload[: layout.itemsize].view(layout)[0])
-        base = self.base
-        memory = payload[: random_state.GENERATOR_NBYTES]
-        base._np_random = random_state.load_generator(memory, base._np_random)
+    def _fields(self, payload: Row) -> Any:
+        return payload[: self._used].view(self._game.layout)[0]
 
 
-class ToyTextEnv(PlanEnv):
+class ToyTextSimulator(GymnasiumSimulator):
+    """FrozenLake, CliffWalking, Taxi or Blackjack; the arguments are `GymnasiumSimulator`'s."""
+
+    family = "TOYT"
+
+    def make_codec(self) -> ToyTextCodec:
+        """Find out which game it is, and reset it once."""
+        codec = ToyTextCodec(self.base)
+        self.reset_once()
+        codec.keep_first()
+        return codec
+
+
+class ToyTextEnv(FamilyEnv):
     """Plan over FrozenLake, CliffWalking, Taxi or Blackjack.
 
     >>> env = ToyTextEnv("CliffWalking-v1")

@@ -15,11 +15,9 @@ from gymnasium.envs.toy_text.frozen_lake import FrozenLakeEnv
 from gymnasium.envs.toy_text.taxi import TaxiEnv
 from numpy.typing import NDArray
 
-from plangym_like import random_state
 from plangym_like.errors import InputError, StateFormatError
 
 _NOTHING = -1
-_RANDOM = ("random", "u1", (random_state.GENERATOR_NBYTES,))
 _sum_hand: Any = sum_hand
 _usable_ace: Any = usable_ace
 _LAKE_ARGUMENTS = ("is_slippery", "success_rate", "reward_schedule")
@@ -35,7 +33,7 @@ class ToyTextGame(abc.ABC):
     def __init__(self, env: Any) -> None:
         self.env = env
 
-    def meaning(self) -> Any:
+    def fingerprint_fields(self) -> Any:
         """Return what the game is played by."""
         table = repr((self.env.P, self.env.initial_state_distrib.tolist()))
         return hashlib.blake2b(table.encode(), digest_size=16).hexdigest()
@@ -53,14 +51,14 @@ class ToyTextGame(abc.ABC):
         """Return the named parts of N `fields`."""
 
     @abc.abstractmethod
-    def compose(self, fields: np.void, **physics: Any) -> None:
+    def build_state(self, fields: np.void, **physics: Any) -> None:
         """Change in `fields` what `physics` names."""
 
 
 class Grid(ToyTextGame):
     """A walk over numbered places by a table of probabilities."""
 
-    layout = np.dtype([_RANDOM, ("s", "<i8"), ("lastaction", "<i8")])
+    layout = np.dtype([("s", "<i8"), ("lastaction", "<i8")])
     columns: ClassVar = {"prob": ((), np.float64)}
 
     def read(self, fields: np.void) -> None:
@@ -96,7 +94,7 @@ class Grid(ToyTextGame):
             "column": column,
         }
 
-    def compose(self, fields: np.void, **physics: Any) -> None:
+    def build_state(self, fields: np.void, **physics: Any) -> None:
         row, column = divmod(int(fields["s"]), self.shape()[1])
         _only(physics, "s", "row", "column", "lastaction")
         row, column = _whole(physics, "row", row), _whole(physics, "column", column)
@@ -138,9 +136,9 @@ class FrozenLake(Grid):
         if self.drawn:
             self.layout = np.dtype([*Grid.layout.descr, ("desc", "u1", (env.desc.size,))])
 
-    def meaning(self) -> Any:
+    def fingerprint_fields(self) -> Any:
         if not self.drawn:
-            return super().meaning()
+            return super().fingerprint_fields()
         return {key: repr(value) for key, value in sorted(self._arguments.items())}
 
     def read(self, fields: np.void) -> None:
@@ -159,7 +157,7 @@ class FrozenLake(Grid):
         lake = self._lakes.get(letters)
         if lake is None:
             if not set(letters) <= set(b"SFHG") or b"S" not in letters:
-                raise StateFormatError("a state row is damaged: its map is no frozen lake")
+                raise StateFormatError("a state row is damaged: its map is not a frozen lake")
             size = self.env.desc.shape[1]
             text = letters.decode("ascii")
             rows = [text[start : start + size] for start in range(0, len(text), size)]
@@ -178,7 +176,6 @@ class Taxi(ToyTextGame):
     env_class = TaxiEnv
     layout = np.dtype(
         [
-            _RANDOM,
             ("s", "<i8"),
             ("lastaction", "<i8"),
             ("taxi_orientation", "<i8"),
@@ -187,9 +184,13 @@ class Taxi(ToyTextGame):
     )
     columns: ClassVar = {"prob": ((), np.float64), "action_mask": ((6,), np.int8)}
 
-    def meaning(self) -> Any:
+    def fingerprint_fields(self) -> Any:
         env = self.env
-        return [super().meaning(), bool(env.fickle_passenger), repr(env.fickle_probability)]
+        return [
+            super().fingerprint_fields(),
+            bool(env.fickle_passenger),
+            repr(env.fickle_probability),
+        ]
 
     def read(self, fields: np.void) -> None:
         env = self.env
@@ -220,7 +221,7 @@ class Taxi(ToyTextGame):
             "fickle_step": fields["fickle_step"] != 0,
         }
 
-    def compose(self, fields: np.void, **physics: Any) -> None:
+    def build_state(self, fields: np.void, **physics: Any) -> None:
         parts = ("taxi_row", "taxi_column", "passenger", "destination")
         _only(physics, "s", *parts, "fickle_step")
         number = _choice(physics, "s", int(fields["s"]), 500)
@@ -236,8 +237,8 @@ class Taxi(ToyTextGame):
 class Blackjack(ToyTextGame):
     """Two hands: the cards in their order, and past `_PLAYER` or `_DEALER` of them their sum.
 
-    A player is bust with 22 cards at the latest, the dealer stands with 17; only a game that is
-    played on after its end has more, and what it then depends on is the sum.
+    A player has lost with 22 cards at the latest, and the dealer stops at 17. Only a game that is
+    played on after its end has more cards, and then only their sum matters.
     """
 
     env_class = BlackjackEnv
@@ -246,7 +247,6 @@ class Blackjack(ToyTextGame):
     _VALUES = ("", "A", "2", "3", "4", "5", "6", "7", "8", "9", "10", "J", "Q", "K")
     layout = np.dtype(
         [
-            _RANDOM,
             ("player", "u1", (_PLAYER,)),
             ("dealer", "u1", (_DEALER,)),
             ("more", "<i8", (2,)),
@@ -255,7 +255,7 @@ class Blackjack(ToyTextGame):
         ]
     )
 
-    def meaning(self) -> Any:
+    def fingerprint_fields(self) -> Any:
         return [bool(self.env.natural), bool(self.env.sab)]
 
     def read(self, fields: np.void) -> None:
@@ -297,7 +297,7 @@ class Blackjack(ToyTextGame):
                 found["usable_ace"] = np.array([_usable_ace(hand) for hand in hands], np.int64)
         return found
 
-    def compose(self, fields: np.void, **physics: Any) -> None:
+    def build_state(self, fields: np.void, **physics: Any) -> None:
         _only(physics, "player", "dealer")
         for index, (name, room) in enumerate((("player", self._PLAYER), ("dealer", self._DEALER))):
             if name not in physics:
@@ -322,7 +322,7 @@ def _only(physics: Mapping[str, Any], *names: str) -> None:
     unknown = sorted(set(physics) - set(names))
     if unknown:
         told = ", ".join(names)
-        raise InputError(f"no part of this state is called {unknown[0]!r}: it has {told}")
+        raise InputError(f"this state has no field {unknown[0]!r}; its fields are {told}")
 
 
 def _whole(physics: Mapping[str, Any], name: str, default: int) -> int:

@@ -1,4 +1,4 @@
-"""The shared memory of one batch: a block for each region, lent to the caller or taken back."""
+"""`BatchMemory`: the shared memory of one batch, a block for each region."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ class BatchMemory:
     Attributes
     ----------
     blocks : dict of str to SharedBlock
-        By region; regions of no bytes have none.
+        By region; empty regions have none.
     arrays : dict of str to ``(nbytes,) uint8``
         The bytes of each.
     private : set of str
-        Regions whose block is not lent, so that what they hold must be copied for the caller.
+        Regions whose block is not lent to the caller, so that their content has to be copied.
 
     Raises
     ------
@@ -58,17 +58,17 @@ class BatchMemory:
             self.arrays[region] = block.array()
 
     def results(self) -> dict[str, Memory]:
-        """Return all regions, those that are not lent as copies in ordinary memory."""
+        """Return the bytes of all regions, copied to ordinary memory unless they are lent."""
         return {
             region: array.copy() if region in self.private and region != "inputs" else array
             for region, array in self.arrays.items()
         }
 
     def release(self) -> None:
-        """Give the blocks back, once no lane writes to them any more; lent ones come back later.
+        """Give the blocks back, once no worker writes to them; lent ones come back later.
 
-        May be called again, also after a Ctrl-C has cut it short: no block is given back twice,
-        since two batches would share it then.
+        May be called again, also after a Ctrl-C: no block is given back twice, because two batches
+        would share it then.
         """
         while self.private:
             region = self.private.pop()

@@ -1,146 +1,201 @@
-"""Whether a batch is worth sending: what batches of its size have cost, here and on the lanes."""
+"""`CostModel`: calculates whether a batch is worth sending, from what its rows take here."""
 
 from __future__ import annotations
 
-# Waking a process through a socket and hearing from it costs some 100 to 200 us. What is done
-# here in a small multiple of that is never worth sending.
-_CHEAP_SECONDS, _MESSAGE_SECONDS = 4e-4, 2e-4
-# A batch of unknown cost is tried here first, unless it would seem to take as long as this. What
-# seems so may be far off: a first batch also pays for what is done only once.
-_LONG_SECONDS = 2.0
-# What each way is tried at first, the best of which counts: a first batch also pays for what is
-# done only once, and batches that are sent for their memory.
-_TRIES_HERE, _TRIES_SENT = 3, 8
-# From then on it is the average that counts, for what is quick at times may be slow on the whole.
-# The last few measurements make it up. One may be spoilt by another program: it counts as this
-# much longer than usual at most.
+# What it costs to send a batch, to wake a worker and to read its report: what batches of 8 and 16
+# rows take beyond their rows in `benchmarks/never_slower.py`.
+MESSAGE_SECONDS = 3e-4
+# So many batches are sent as calculated before it is corrected, by the best of them: other programs
+# may be starting (`benchmarks/cold_sizes.py`).
+_FIRST = 8
+# From then on the average of the last few batches counts. One may be spoilt by another program: it
+# counts as this much longer than usual at most (`benchmarks/never_slower.py`).
 _MEMORY, _SPOILT = 4, 1.25
-# What is lost by trying the slower way again, and by changing over, is at most one part in so many
-# of all: the first of the two, and fewer and fewer down to the second while it stays the slower
-# one. The first batch after a change says little: workers that were not needed are asleep.
-_RETRY, _RETRY_LATER = 64, 256
-# What was lost while other programs had the cores is not to be made up for long after: so many
-# batches' time at most.
-_OWED = 4.0
-
-_Size = tuple[int, int]
-
-
-class _Way:
-    """What batches of one size take, going one way: seconds on average, of so many tries."""
-
-    __slots__ = ("first_tries", "seconds", "tries")
-
-    def __init__(self, first_tries: int) -> None:
-        self.seconds = float("inf")
-        self.first_tries, self.tries = first_tries, 0
-
-    @property
-    def known(self) -> bool:
-        return self.tries >= self.first_tries
-
-    def note(self, seconds: float) -> None:
-        self.tries += 1
-        if self.tries <= self.first_tries:
-            self.seconds = min(self.seconds, seconds)
-        else:
-            self.seconds += (min(seconds, _SPOILT * self.seconds) - self.seconds) / _MEMORY
+# After so many batches the other way is tried again, then each time after twice as many. It costs
+# two batches, the first of which says little: workers that were not needed are asleep
+# (`benchmarks/never_slower.py`).
+_TRY_AGAIN, _TRY_AGAIN_LATER = 64, 1024
+# Rows are stepped in portions of so many seconds, smaller ones toward the end of a batch, between
+# which processes give rows to each other (`benchmarks/never_slower.py`, 16 to 256 rows).
+_FINE_SECONDS, _COARSE_SECONDS = 4e-4, 12e-3
+# By how much the best measurement fades during a coarse portion, since rows may become slower.
+_FADE = 0.05
 
 
-class _Ways:
-    """Both ways for batches of one size; the last one taken, so often in a row; seconds lost."""
+def portion(remaining: int, seconds_per_row: float) -> int:
+    """Return how many rows to step before looking at others: fewer toward the end of a batch.
 
-    __slots__ = ("best", "here", "lost", "retry", "row", "sent", "took")
+    >>> portion(1000, 1e-4), portion(30, 1e-4), portion(1000, 0.0)
+    (120, 22, 1)
+    """
+    if seconds_per_row <= 0.0:
+        return 1
+    fine = max(1, int(_FINE_SECONDS / seconds_per_row))
+    coarse = max(1, int(_COARSE_SECONDS / seconds_per_row))
+    return min(remaining, max(fine, min(coarse, remaining * 3 // 4)))
+
+
+def faded_minimum(best: float, seconds: float, rows: int) -> float:
+    """Return the best seconds per row so far, older ones counting for less; 0 is none.
+
+    >>> faded_minimum(0.0, 0.5, 4), round(faded_minimum(0.001, 0.012, 10), 5)
+    (0.125, 0.00105)
+    """
+    each = seconds / rows
+    fade = 1.0 + _FADE * seconds / _COARSE_SECONDS
+    return min(each, best * fade) if best else each
+
+
+class _Trials:
+    """When the way that seems worse is tried again: ever later, as long as it seems worse."""
 
     def __init__(self) -> None:
-        self.here, self.sent = _Way(_TRIES_HERE), _Way(_TRIES_SENT)
-        self.took, self.row, self.lost = self.here, 1, 0.0
-        self.best, self.retry = self.here, _RETRY
+        self._last = self._next = 0
+        self._wait = _TRY_AGAIN
 
-    def choose(self) -> _Way:
-        if self.row == 1:
-            return self.took
-        try_slower = self.lost <= 0.0
-        return self.sent if (self.best is self.sent) != try_slower else self.here
-
-    def note(self, way: _Way, seconds: float) -> None:
-        changed = way is not self.took
-        self.took, self.row = way, 1 if changed else self.row + 1
-        if not (changed and way.known):
-            way.note(seconds)
-        if self.sent.tries:
-            best = self.sent if self.sent.seconds < self.here.seconds else self.here
-            if best is not self.best:
-                self.best, self.retry = best, _RETRY
-            elif way is not best and not changed and way.tries > way.first_tries:
-                self.retry = min(2 * self.retry, _RETRY_LATER)
-            usual = way.seconds <= best.seconds and not changed
-            self.lost += -seconds / self.retry if usual else seconds - best.seconds
-            self.lost = min(max(self.lost, 0.0), _OWED * best.seconds)
+    def due(self, batch: int) -> bool:
+        """Return whether to try it with the batch of this number."""
+        if not self._next or batch - self._last > _TRY_AGAIN:
+            self._next, self._wait = batch + _TRY_AGAIN, _TRY_AGAIN
+        self._last = batch
+        if batch > self._next:
+            self._wait = min(2 * self._wait, _TRY_AGAIN_LATER)
+            self._next = batch + self._wait
+            return True
+        return batch == self._next
 
 
-class Costs:
-    """Remembers seconds by the size of batches and by the way that they went.
+class _Rows:
+    """What is known of rows of one number of steps.
 
-    Sizes are the powers of two that contain the number of rows and of steps in each.
+    Parameters
+    ----------
+    message : float
+        Seconds that sending a batch costs.
 
-    >>> costs = Costs()
-    >>> costs.send(256, 1)
-    False
-    >>> for _ in range(3):
-    ...     costs.note(256, 1, seconds=0.03, sent=False)
-    >>> costs.send(256, 1), costs.send(2, 1)
+    Attributes
+    ----------
+    shared : float
+        Seconds per row in this process, at best, while workers step others; 0 if not known.
+    quiet : float
+        How much of that a row takes while workers step none.
+    strain : float
+        How many times as long as calculated a batch takes that is sent.
+    """
+
+    def __init__(self, message: float) -> None:
+        self._message = message
+        self.shared, self.quiet, self.strain = 0.0, 1.0, 1.0
+        self._sent_last, self._batch = False, 0
+        self._first: list[float] = []
+        self._try_here, self._try_sending = _Trials(), _Trials()
+
+    def here(self, count: int) -> float:
+        """Return what `count` rows take here."""
+        return count * self.shared * self.quiet
+
+    def sent(self, count: int, workers: int) -> float:
+        """Return what `count` rows take at least if they are sent."""
+        return self._message + count * self.shared / (workers + 1)
+
+    def choose(self, count: int, workers: int) -> bool:
+        """Return whether to send `count` rows."""
+        here, sent = self.here(count), self.sent(count, workers)
+        if sent >= here:
+            return False
+        self._batch += 1
+        if self.strain * sent < here:
+            return not self._try_here.due(self._batch)
+        return self._try_sending.due(self._batch)
+
+    def note_sent(self, seconds: float, count: int, workers: int) -> None:
+        """Learn from a batch that was sent."""
+        if self._sent_last:
+            strain = seconds / self.sent(count, workers)
+            if len(self._first) < _FIRST:
+                self._first.append(strain)
+                self.strain = min(self._first) if len(self._first) == _FIRST else 1.0
+            else:
+                self.strain += (min(strain, _SPOILT * self.strain) - self.strain) / _MEMORY
+            # More than this makes no difference, and would be slow to forget.
+            self.strain = min(self.strain, _SPOILT * self.here(count) / self.sent(count, workers))
+        self._sent_last = True
+
+    def note_here(self, seconds: float, count: int) -> None:
+        """Learn from a batch that was stepped here."""
+        if self._sent_last and self.here(count) > self._message:
+            self.quiet = min(1.0, seconds / count / self.shared)
+            self._sent_last = False
+        else:
+            self.shared = faded_minimum(self.shared, seconds / self.quiet, count)
+
+
+class CostModel:
+    """Whether batches are worth sending, calculated from what their rows take here.
+
+    A batch of n rows takes n times the seconds of a row here. If it is sent, its rows are divided
+    by all processes, and messages are added. What is measured of batches corrects both.
+
+    Parameters
+    ----------
+    message_seconds : float
+        What sending costs beyond the rows.
+
+    Examples
+    --------
+    >>> costs = CostModel()
+    >>> costs.worth_sending(256, 1, workers=1)
+    True
+    >>> costs.note_here(10, 1, seconds=1e-3)
+    >>> costs.worth_sending(256, 1, workers=1), costs.worth_sending(2, 1, workers=1)
     (True, False)
-    >>> costs.note(1, 1, seconds=2e-5, sent=False)
-    >>> costs.cheap(2, 1), costs.cheap(256, 1)
+    >>> costs.cheap(1, 1), costs.cheap(256, 1)
     (True, False)
     """
 
-    def __init__(self) -> None:
-        self._ways: dict[_Size, _Ways] = {}
+    def __init__(self, message_seconds: float = MESSAGE_SECONDS) -> None:
+        self._message = message_seconds
+        self._rows: dict[int, _Rows] = {}
 
-    def send(self, count: int, steps: int) -> bool:
-        """Return whether to send a batch of `count` rows of `steps` steps each."""
-        size = (count.bit_length(), steps.bit_length())
-        ways = self._ways.get(size)
-        if ways is None or not ways.here.known:
-            if self._bound(size) < _CHEAP_SECONDS or self._guess(size) < _LONG_SECONDS:
-                return False
-        elif ways.here.seconds < _CHEAP_SECONDS:
-            return False
-        if ways is None or not ways.sent.known:
-            return True
-        return ways.choose() is ways.sent
+    def seconds_per_row(self, steps: int) -> float:
+        """Return what a row of `steps` steps takes here, at best; 0 if that is not known."""
+        rows = self._rows.get(steps.bit_length())
+        return 0.0 if rows is None else rows.shared
+
+    def worth_sending(self, count: int, steps: int, *, workers: int) -> bool:
+        """Return whether to send a batch of `count` rows of `steps` steps each to `workers`.
+
+        True if nothing is known: few rows are stepped before that can be calculated.
+        """
+        rows = self._rows.get(steps.bit_length())
+        return rows is None or rows.choose(count, workers)
 
     def cheap(self, count: int, steps: int) -> bool:
         """Return whether such a batch is known to take less here than a message to a process."""
-        return 0.0 < self._bound((count.bit_length(), steps.bit_length())) < _MESSAGE_SECONDS
+        return 0.0 < count * self.seconds_per_row(steps) < self._message
 
-    def note(self, count: int, steps: int, *, seconds: float, sent: bool) -> None:
-        """Remember what a batch took."""
-        size = (count.bit_length(), steps.bit_length())
-        ways = self._ways.get(size)
-        if ways is None:
-            ways = self._ways[size] = _Ways()
-        elif seconds < _CHEAP_SECONDS and ways.here.seconds < _CHEAP_SECONDS and ways.here.known:
-            return  # it stays here, whatever it took; to add it up would take 2 % as long
-        ways.note(ways.sent if sent else ways.here, seconds)
+    def least(self, steps: int) -> int:
+        """Return how many rows are worth a message."""
+        return max(1, int(self._message / (self.seconds_per_row(steps) or 1.0)))
 
-    def _guess(self, size: _Size) -> float:
-        """Return what a batch takes here if rows cost the same in every batch."""
-        each = (
-            ways.here.seconds * 2.0 ** (size[0] - rows + size[1] - steps)
-            for (rows, steps), ways in self._ways.items()
-        )
-        return min(each, default=0.0)
+    def note_portion(self, count: int, steps: int, *, seconds: float) -> None:
+        """Learn from rows that were stepped here while workers stepped others."""
+        rows = self._kind(steps)
+        rows.shared = faded_minimum(rows.shared, seconds, count)
 
-    def _bound(self, size: _Size) -> float:
-        """Return what a batch takes here at most, by all that is known of other sizes.
+    def note_here(self, count: int, steps: int, *, seconds: float) -> None:
+        """Learn from a batch that was stepped here."""
+        self._kind(steps).note_here(seconds, count)
 
-        Fewer rows take no longer than more, and twice as many no longer than twice as long.
-        """
-        bound = float("inf") if self._ways else 0.0
-        for (rows, steps), ways in self._ways.items():
-            doublings = max(0, size[0] - rows) + max(0, size[1] - steps)
-            bound = min(bound, ways.here.seconds * float(1 << doublings))
-        return bound
+    def note_sent(self, count: int, steps: int, *, seconds: float, workers: int) -> None:
+        """Learn from a batch that was sent to `workers`, all of which were ready."""
+        rows = self._kind(steps)
+        if rows.shared:
+            rows.note_sent(seconds, count, workers)
+
+    def _kind(self, steps: int) -> _Rows:
+        key = steps.bit_length()
+        rows = self._rows.get(key)
+        if rows is None:
+            rows = self._rows[key] = _Rows(self._message)
+        return rows

@@ -1,8 +1,7 @@
-"""Where the arrays of a batch lie in shared memory, the same on both sides of a border.
+"""Where the arrays of a batch lie in shared memory: worked out alike by the caller and by workers.
 
-A batch has four regions, each a block of its own, because they live for different times:
-``inputs`` until the batch is done, and ``states``, ``observations`` and ``outcomes`` until the
-caller drops them.
+A batch has four regions, each in its own block. ``inputs`` is freed when the batch is done;
+``states``, ``observations`` and ``outcomes`` are freed one by one, when the caller drops them.
 """
 
 from __future__ import annotations
@@ -17,7 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from plangym_like import spaces
-from plangym_like.batches import Inputs, Layout, Leaf, Rows
+from plangym_like.batches import Inputs, Leaf, Rows
+from plangym_like.layout import Layout
 
 REGIONS = ("inputs", "states", "observations", "outcomes")
 _ALIGN = 64
@@ -35,8 +35,16 @@ _SHARED = {
 class Shape(NamedTuple):
     """What a batch looks like: rows, horizon, and which arrays it has.
 
-    ``state_rows`` is the number of input states (1: shared by all rows), ``dt`` the common one or 0
-    where each row has its own, ``action`` the dtype of the actions, "" where they are objects.
+    Attributes
+    ----------
+    rows, horizon : int
+    state_rows : int
+        How many input states there are; 1 if all rows share it.
+    dt : int
+        What all rows have in common; 0 if each has its own.
+    seeded, wants_states, wants_observations : bool
+    action : str
+        The dtype of the actions, "" if they are objects.
     """
 
     rows: int
@@ -64,16 +72,16 @@ class Shape(NamedTuple):
 
 
 def common_layout(layouts: Sequence[Layout]) -> Layout:
-    """Return the layout that all of them are; `ValueError` where they differ."""
+    """Return the layout of all `layouts`; raise `ValueError` if they differ."""
     first = layouts[0]
     for index, layout in enumerate(layouts[1:], 1):
         for name, what in _SHARED.items():
             one, other = getattr(first, name), getattr(layout, name)
             if one != other:
                 if name == "format":
-                    one, other = one.meaning, other.meaning
+                    one, other = one.fingerprint_fields, other.fingerprint_fields
                 raise ValueError(
-                    f"the environments of a BatchEnv are all alike, but the {what} of env 0 is "
+                    f"the environments of a BatchEnv must be alike, but the {what} of env 0 is "
                     f"{one} and that of env {index} is {other}"
                 )
     return first
@@ -81,7 +89,7 @@ def common_layout(layouts: Sequence[Layout]) -> Layout:
 
 @lru_cache(maxsize=8)
 def signature(layout: Layout) -> int:
-    """Return a number that is equal on two sides where their batches lie and mean the same."""
+    """Return a number that is equal for layouts whose batches lie and mean the same."""
     actions = spaces.leaves(layout.action_space)
     arrays = [*(layout.obs_leaves or ()), *layout.columns.values(), *(actions or ())]
     told = [(shape, dtype.str) for shape, dtype in arrays]
@@ -92,7 +100,7 @@ def signature(layout: Layout) -> int:
 
 @lru_cache(maxsize=32)
 def region_nbytes(layout: Layout, shape: Shape) -> dict[str, int]:
-    """Return how many bytes each region of a batch needs; 0 where it has none."""
+    """Return how many bytes each region of a batch needs, by name."""
     totals = {}
     for region in REGIONS:
         arrays = _arrays(layout, shape, region)
@@ -101,9 +109,9 @@ def region_nbytes(layout: Layout, shape: Shape) -> dict[str, int]:
 
 
 def place(layout: Layout, shape: Shape, regions: dict[str, Memory], actions: Any = None) -> Rows:
-    """Return the batch that lies in `regions`; those of no bytes may be left out.
+    """Return the batch whose arrays lie in `regions`; empty ones may be left out.
 
-    `actions` are the actions themselves where their space is no array.
+    `actions` are the actions, if they are objects and not an array.
     """
     nothing = np.empty(0, np.uint8)
     found = {

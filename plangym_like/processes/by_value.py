@@ -1,4 +1,4 @@
-"""`ByValuePickler`: cloudpickle's, with what that leaves out of classes that cannot be imported."""
+"""`ByValuePickler`: pickles classes and functions that other processes cannot import."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ Deliver = Callable[[int, int, memoryview], None]
 
 
 class Outgoing:
-    """One buffer on its way out, and how many bytes of it the kernel took in each send."""
+    """One buffer to send, and how many bytes of it the kernel took in each send."""
 
     __slots__ = ("data", "descriptors", "sent")
 
@@ -41,8 +41,8 @@ class Channel:
     afterwards: bytes go from the kernel into `_chunks`, and from `_outbox` to the kernel, in single
     uninterruptible operations, and what is still to do is worked out from these two alone.
 
-    Not thread safe, nor to be entered by a signal handler that has interrupted it: one lock around
-    `post`, `flush` and `retract`, another around `receive`.
+    Not thread safe: hold one lock around `post`, `flush` and `retract`, and another one around
+    `receive` and `pass_on`. A signal handler may call the latter two while it interrupts them.
     """
 
     def __init__(self, connection: socket.socket) -> None:
@@ -61,7 +61,7 @@ class Channel:
         self._outbox.extend(parts)
 
     def flush(self) -> bool:
-        """Hand to the kernel what it takes without blocking, and return whether that was all."""
+        """Send what the kernel takes without blocking, and return whether that was all."""
         outbox = self._outbox
         while outbox:
             part = outbox[0]
@@ -93,7 +93,7 @@ class Channel:
         ----------
         deliver : callable
             Takes kind, request id and payload. May be called twice for a message if a signal
-            handler raises in between.
+            handler cuts in.
         everything : bool
             Go on until the kernel has nothing left, rather than until it probably has nothing left.
         """
@@ -105,32 +105,28 @@ class Channel:
                 return True
             except ConnectionError:
                 return False
-            nbytes = len(self._chunks[-1])
-            if not nbytes:
+            # None if a signal handler has passed it on already.
+            received = self._chunks[-1] if self._chunks else None
+            if received == b"":
                 return False
             self.pass_on(deliver)
-            if nbytes < wanted and not everything:
+            if (received is None or len(received) < wanted) and not everything:
                 return True
-
-    @property
-    def unread(self) -> bool:
-        """Whether bytes were taken in that have not been passed on yet."""
-        return bool(self._chunks)
 
     def pass_on(self, deliver: Deliver) -> bool:
         """Pass on all complete messages taken in so far, and return whether there were any."""
         chunks = self._chunks
-        if not chunks:
+        parts = chunks[:]
+        if not parts:
             return False
-        if len(chunks) > 1:
-            if len(chunks[0]) < HEADER.size:
-                chunks[:] = [b"".join(chunks)]
-            else:
-                needed = HEADER.size + HEADER.unpack_from(chunks[0])[3]
-                if sum(map(len, chunks)) < needed:
+        count, first = len(parts), parts[0]
+        if count > 1:
+            if len(first) >= HEADER.size:
+                needed = HEADER.size + HEADER.unpack_from(first)[3]
+                if sum(map(len, parts)) < needed:
                     return False
-                chunks[:] = [b"".join(chunks)]
-        data = memoryview(chunks[0])
+            first = b"".join(parts)
+        data = memoryview(first)
         start = 0
         while len(data) - start >= HEADER.size:
             kind, request, _, nbytes = HEADER.unpack_from(data, start)
@@ -139,11 +135,15 @@ class Channel:
                 break
             deliver(kind, request, data[body : body + nbytes])
             start = body + nbytes
-        if start:
-            chunks[:] = [bytes(data[start:])] if start < len(data) else []
+        if not start and count == 1:
+            return False
+        rest = [bytes(data[start:])] if start < len(data) else []
+        # No signal handler runs between the next two lines, but one may have run before: what it
+        # has passed on already is gone.
+        if chunks[:count] == parts:
+            chunks[:count] = rest
         return start > 0
 
-    def close(self) -> None:
-        """Close the socket; what is queued is dropped."""
+    def clear(self) -> None:
+        """Drop what is queued."""
         self._outbox.clear()
-        self.socket.close()

@@ -1,4 +1,4 @@
-"""One child process: whether it lives, how it ended, and how to end it."""
+"""One child process: whether it is alive, how it ended, and how to end it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from plangym_like.fork_safety import forget_after_fork
 
 
 class Fate(Enum):
-    """What is known of a process that has no exit status to show."""
+    """The state of a process without an exit status, or without a known one."""
 
     RUNNING = "running"
     UNKNOWN = "unknown"
@@ -27,13 +27,13 @@ Status = int | Fate
 
 
 def child_status(pid: int) -> Status:
-    """Return the exit status of a child of this very process, and leave it to be collected."""
+    """Return the exit status of a child of this process, without collecting the child."""
     try:
         if not hasattr(os, "waitid"):  # then it has to be collected at once
             found, status = os.waitpid(pid, os.WNOHANG)
             return os.waitstatus_to_exitcode(status) if found else Fate.RUNNING
         result = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-    except ChildProcessError:  # somebody else has collected it
+    except ChildProcessError:  # other code in this process has collected it
         return Fate.UNKNOWN
     if result is None:
         return Fate.RUNNING
@@ -41,7 +41,7 @@ def child_status(pid: int) -> Status:
 
 
 def collect_child(pid: int) -> None:
-    """Let the system forget a child of this very process that has ended."""
+    """Collect a child of this process that has ended."""
     with contextlib.suppress(ChildProcessError):
         os.waitpid(pid, os.WNOHANG)
 
@@ -55,7 +55,7 @@ def open_pidfd(pid: int) -> int | None:
 
 
 def oom_kills() -> int | None:
-    """Return how many processes the kernel has killed for lack of memory, if it tells."""
+    """Return how many processes the kernel has killed for lack of memory, if that is known."""
     try:
         with open("/proc/vmstat", "rb") as file:
             counts = dict(line.split() for line in file)
@@ -67,7 +67,7 @@ def oom_kills() -> int | None:
 def fill_standard_descriptors() -> None:
     """Open the null device in place of a standard descriptor (0, 1, 2) that is closed.
 
-    Otherwise a socket of ours would take its number, and be written to as if it were an output.
+    Otherwise the next socket would get that number, and what is printed would be written to it.
     """
     while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
         os.set_inheritable(descriptor, True)
@@ -75,14 +75,14 @@ def fill_standard_descriptors() -> None:
 
 
 def flush_outputs() -> None:
-    """Write out what was printed, so that a copy of this process does not print it once more."""
+    """Flush the standard outputs, so that a forked copy does not print their contents again."""
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(AttributeError, OSError, ValueError):
             stream.flush()
 
 
 class ChildProcess:
-    """A process that this one owns, whoever its parent is.
+    """A process that this one owns, whether or not it is its parent.
 
     Parameters
     ----------
@@ -91,8 +91,8 @@ class ChildProcess:
     pidfd : int or None
         Its descriptor, owned by this object.
     status_fn, collect_fn : callable
-        Given the pid, return the exit status or a `Fate` without blocking; and forget it. The
-        defaults are for a child of this process's own.
+        Given the pid: return the exit status or a `Fate`, without blocking; and collect the
+        process. The defaults are for a child of this process.
     """
 
     def __init__(
@@ -115,7 +115,7 @@ class ChildProcess:
     def poll(self) -> bool:
         """Return whether the process has ended, and if so, note its `exitcode`.
 
-        The exit code is negative for a signal, and ``None`` where nobody knows it any more.
+        The exit code is negative for a signal, and ``None`` if it is not known.
         """
         if self.ended:
             return True
@@ -123,7 +123,7 @@ class ChildProcess:
             if not self.ended and (self.pidfd is None or _readable(self.pidfd, 0.0)):
                 status = self._status_fn(self.pid)
                 if status is not Fate.RUNNING:
-                    # In an order that a signal handler may cut short anywhere.
+                    # In this order, a signal handler may raise anywhere in between.
                     if isinstance(status, int):
                         self.exitcode = status
                     self._collect_fn(self.pid)
@@ -137,13 +137,13 @@ class ChildProcess:
             left = deadline - time.monotonic()
             if left <= 0:
                 return False
-            # A zombie is readable a moment before its parent can collect it, hence the pauses.
+            # A descriptor is readable shortly before the process can be collected, hence the sleep.
             if self.pidfd is None or _readable(self.pidfd, left):
                 time.sleep(min(left, 0.001))
         return True
 
     def kill(self) -> None:
-        """Send SIGKILL, unless it is too late."""
+        """Send SIGKILL, unless the process has ended."""
         if self.ended:
             return
         with contextlib.suppress(ProcessLookupError):
@@ -158,18 +158,18 @@ class ChildProcess:
         return self.wait(timeout)
 
     def forget(self) -> None:
-        """Know nothing more of the process in a forked copy of the owner."""
+        """Forget the process in a forked copy of the owner."""
         self._lock = threading.RLock()
         self.ended = True
 
     def close(self) -> None:
-        """Close the descriptor; the process itself is left as it is."""
+        """Close the descriptor; the process goes on."""
         pidfd, self.pidfd = self.pidfd, None
         if pidfd is not None:
             os.close(pidfd)
 
     def describe_end(self) -> str:
-        """Return how the process ended and what usually lies behind that, as a phrase."""
+        """Return how the process ended and the usual cause, as a phrase."""
         code = self.exitcode
         if code is None:
             return "how it ended is not known, because something else collected its exit status"

@@ -2,41 +2,47 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import math
+import os
 import select
 import threading
 import time
 import weakref
 from collections.abc import Callable, Sequence
 from itertools import count
+from typing import Any
 
 from plangym_like.errors import ClosedError, WorkerDiedError
 from plangym_like.fork_safety import forget_after_fork
-from plangym_like.processes.channel import outgoing
-from plangym_like.processes.interrupts import hold
+from plangym_like.future import Future
+from plangym_like.processes.channel import Channel, Outgoing, outgoing
+from plangym_like.processes.interrupts import hold, interrupts_deferred
+from plangym_like.processes.launching import Launched
 from plangym_like.processes.messages import CLOSE, EXCEPTION
-from plangym_like.processes.promise import Outcome, Promise
-from plangym_like.processes.start_methods import Launched
-from plangym_like.processes.transport import Transport
+from plangym_like.processes.request import Reply, Request
 
 logger = logging.getLogger("plangym_like")
 
 MakeError = Callable[[], BaseException]
 
-# The longest that a waiting thread sleeps without looking at its promise again. It is woken in all
+# The longest that a waiting thread sleeps before it looks at its request again. It is woken in all
 # cases but one: a signal handler that uses the same worker may take in the reply just before.
 _LOOK_AGAIN_SECONDS = 0.05
 
 
 class Connection:
-    """Sends requests, and settles their promises as the replies or the worker's end come in.
+    """Sends requests, and answers them as the replies or the worker's end come in.
 
     Request 0 is the one that constructs the hosted object; a failure of it ends the worker.
 
-    Promises hold on to their connection, and it to them only weakly; so when the last holder of
-    either lets go, the worker is ended and nothing is left behind. One thread at a time reads for
-    all that wait; it holds `_receiving`, and the others follow.
+    Requests refer to their connection, and it refers to them weakly. So the worker is ended with
+    the last reference to the connection or to a request that waits.
+
+    Any thread may send and wait. One thread at a time reads for all that wait; the others sleep
+    until it stops. Everything may be cut short by a signal handler that raises, and a handler may
+    use the connection that it has interrupted, except in the middle of sending.
 
     Parameters
     ----------
@@ -48,214 +54,197 @@ class Connection:
 
     def __init__(self, launched: Launched, name: str) -> None:
         self.name = name
-        self._transport = Transport(launched)
-        self._channel = self._transport.channel
-        self.process = self._transport.process
+        self.process = launched.process
+        self._worker = f"worker {name!r} (pid {self.process.pid})"
+        self._launched = launched
+        self._channel = Channel(launched.connection)
+        self._descriptor = launched.connection.fileno()
         self._numbers = count()
-        self._pending: dict[int, weakref.ref[Promise]] = {}
+        self._pending: dict[int, weakref.ref[Request]] = {}
         self._make_locks()
-        self._num_followers = 0
-        self._stillborn: memoryview | None = None
+        self._failed_start: memoryview | None = None
         self._parting: MakeError | None = None
-        self._end: Outcome | None = None
-        self._killed = False
-        self._flushing = self._receives = False
-        self._finalizer = weakref.finalize(self, self._transport.release, self._pending)
+        self._end: Reply | None = None
+        self._killed = self._flushing = False
+        self._finalizer = weakref.finalize(
+            self, _release, self._channel, launched, self._pending, os.getpid()
+        )
         forget_after_fork(self)
 
     def _make_locks(self) -> None:
-        # All of them re-entrant: a signal handler may call what it has interrupted.
+        # Re-entrant: a signal handler may call what it has interrupted.
         self._sending = threading.RLock()
-        self._receiving = threading.RLock()
-        self._closing = threading.RLock()
-        self._changed = threading.Condition()
+        self._reading = threading.RLock()
+        self._followers: list[threading.Lock] = []
 
     @property
     def unsent(self) -> bool:
         """Whether some of a request has not been taken by the kernel yet."""
         return self._end is None and self._channel.unsent
 
-    @property
-    def end(self) -> Outcome | None:
-        """What promises are settled with since the connection ended, ``None`` while it is up."""
-        return self._end
-
-    def _has_ended(self) -> bool:
+    def has_ended(self) -> bool:
+        """Return whether the connection is over."""
         return self._end is not None
 
     def fileno(self) -> int:
         """Return the data socket's descriptor, or -1 when the connection has ended."""
-        return -1 if self._end is not None else self._transport.descriptor
+        return -1 if self._end is not None else self._descriptor
+
+    # Sending
 
     def request(
         self, kind: int, payload: bytes, descriptors: Sequence[int] = (), *, patient: bool = False
-    ) -> Promise:
-        """Send a request and return the promise of its reply.
+    ) -> Future[Any]:
+        """Send a request and return the future of its reply.
 
-        Never raises because of the worker's end, the promise does. With `patient`, what the kernel
-        does not take at once is sent along with the next request or while waiting.
+        If the worker has ended, the future raises the error, not this call. With `patient`, what
+        the kernel does not take at once is sent with the next request or while waiting.
         """
-        number = next(self._numbers)
-        promise = Promise(self, number)
+        request = Request(next(self._numbers), self._worker, self.wait)
         with self._sending:
             if self._end is None:
                 if self._flushing:
-                    raise self._reentered()
-                parts = outgoing(kind, number, payload, descriptors)
+                    raise RuntimeError(
+                        f"a signal handler used {self._worker} just while it was interrupting "
+                        "another use of it; set a flag in the handler instead"
+                    )
+                parts = outgoing(kind, request.number, payload, descriptors)
                 try:
-                    self._pending[number] = weakref.ref(promise)
+                    self._pending[request.number] = weakref.ref(request)
                     self._channel.post(parts)
                     self._flush(patient=patient)
                 except BaseException:
                     if self._channel.retract(parts):
-                        self._pending.pop(number, None)
+                        self._pending.pop(request.number, None)
                     raise
         if self._end is not None:
-            promise.settle(self._end)
-        return promise
+            request.answer(self._end)
+        return Future(request)
 
     def _flush(self, *, patient: bool = False) -> None:
         try:
             self._flushing = True
             while self._end is None and not self._channel.flush() and not patient:
-                # The worker may be unable to read because nobody takes its replies.
-                self._transport.poll(select.POLLIN | select.POLLOUT, _LOOK_AGAIN_SECONDS)
+                # The worker may be unable to read until its replies have been taken.
+                self._poll(select.POLLIN | select.POLLOUT, _LOOK_AGAIN_SECONDS)
                 self.drain()
         except ConnectionError:
-            # The worker has ended. Who waits for a reply finds out, and more exactly.
+            # The worker has ended; waiting for the reply says how.
             pass
         except OSError:
-            if not self._has_ended():  # else a signal handler has closed it
+            if not self.has_ended():  # else a signal handler has closed it
                 raise
         finally:
             self._flushing = False
 
-    def _reentered(self) -> RuntimeError:
-        return RuntimeError(
-            f"a signal handler used worker {self.name!r} just while it was interrupting another "
-            "use of it; set a flag in the handler instead"
-        )
+    # Waiting
 
-    def wait(self, promise: Promise, timeout: float | None) -> None:
-        """Return when `promise` is settled.
-
-        Raises
-        ------
-        TimeoutError
-            It was not within `timeout` seconds.
-        """
+    def wait(self, request: Request, timeout: float | None) -> None:
+        """Return when `request` has been answered, or after `timeout` seconds."""
         deadline = math.inf if timeout is None else time.monotonic() + timeout
-        while not promise.settled:
-            if self._end is not None:
-                promise.settle(self._end)
-                return
+        while not (request.settled or self.has_ended()):
             left = deadline - time.monotonic()
-            self._listen(left, promise)
-            if left <= 0 and not promise.settled:
-                raise TimeoutError(
-                    f"worker {self.name!r} (pid {self.process.pid}) has not answered request "
-                    f"{promise.request} within {timeout} s; it is still at it, and the promise "
-                    "stays good"
-                )
+            self._listen(left, request)
+            if left <= 0:
+                break
+        if self._end is not None:
+            request.answer(self._end)
 
     def drain(self) -> None:
         """Take in every reply that is there, and the worker's end if it has come; never blocks."""
         self._listen(0.0)
 
-    def _listen(self, timeout: float, promise: Promise | None = None) -> None:
-        """Read for all threads, or wait a while for the one that does."""
+    def _listen(self, timeout: float, request: Request | None = None) -> None:
+        """Read for all threads, or wait for the thread that does, up to `timeout` seconds."""
         timeout = min(timeout, _LOOK_AGAIN_SECONDS)
         leads: list[bool] = []
         try:
-            hold(leads, self._receiving.acquire, False)
+            hold(leads, self._reading.acquire, False)
+            turn = None
+            if not leads[0] and request is not None and timeout > 0:
+                turn = threading.Lock()
+                turn.acquire()
+                self._followers.append(turn)
+                # The thread that was reading may have stopped just before.
+                leads.clear()
+                hold(leads, self._reading.acquire, False)
             if leads[0]:
-                if promise is None:
-                    useful = not self._receives
-                else:
-                    useful = not promise.settled
-                if useful and self._end is None:
+                if self._end is None and not (request is not None and request.settled):
                     self._take_in(timeout)
-            elif promise is not None:
-                self._follow(timeout, promise)
+            elif turn is not None:
+                turn.acquire(timeout=timeout)
         finally:
             if leads and leads[0]:
-                self._receiving.release()
-        if self._num_followers:
-            with self._changed:
-                self._changed.notify_all()
+                self._reading.release()
+                if self._followers:
+                    self._wake_followers()
 
-    def _follow(self, timeout: float, promise: Promise) -> None:
-        with self._changed:
-            self._num_followers += 1
-            try:
-                # Looked at again, now that whoever stops leading will say so.
-                if self._receiving.acquire(blocking=False):
-                    self._receiving.release()
-                elif not promise.settled and timeout > 0:
-                    self._changed.wait(timeout)
-            finally:
-                self._num_followers -= 1
+    def _wake_followers(self) -> None:
+        with contextlib.suppress(IndexError):  # several threads may do this
+            while True:
+                self._followers.pop().release()
 
     def _take_in(self, timeout: float) -> None:
-        """Wait for replies or the worker's end and see to them; with `_receiving` held."""
-        if self._channel.unread and not self._receives and self._pass_on():
+        """Wait for replies or the worker's end, and take them in; with `_reading` held."""
+        if self._channel.pass_on(self._deliver):  # what was taken in before an interrupt came
             return
         mask = select.POLLIN | select.POLLOUT if self._channel.unsent else select.POLLIN
-        events = self._transport.poll(mask, timeout)
-        if not events or self._has_ended():
+        events = self._poll(mask, timeout)
+        if not events or self.has_ended():
             return
-        if events.get(self._transport.descriptor, 0) & select.POLLOUT:
-            self._flush_aside()
-        # What it said before it ended counts.
-        ended = self.process.pidfd in events
-        if self._receives:
-            raise self._reentered()
+        if events.get(self._descriptor, 0) & select.POLLOUT:
+            self._send_aside([], 0.0)
+        # Replies that were sent before the end count.
+        process_ended = self.process.pidfd in events
         try:
-            self._receives = True
-            more = self._channel.receive(self._deliver, everything=ended)
+            more = self._channel.receive(self._deliver, everything=process_ended)
         except OSError:
-            if self._has_ended():  # a signal handler has closed it
+            if self.has_ended():  # a signal handler has closed it
                 return
             raise
-        finally:
-            self._receives = False
-        if ended or not more or self._stillborn is not None:
-            self._bury()
+        if process_ended or not more or self._failed_start is not None:
+            self._note_end()
 
-    def _pass_on(self) -> bool:
-        """Deliver what was taken in before an interrupt came, and return whether there was any."""
-        try:
-            self._receives = True
-            return self._channel.pass_on(self._deliver)
-        finally:
-            self._receives = False
+    def _poll(self, mask: int, timeout: float) -> dict[int, int]:
+        """Wait up to `timeout` seconds for `mask` on the data socket, or for the process's end."""
+        poller = select.poll()
+        poller.register(self._descriptor, mask)
+        if self.process.pidfd is not None:
+            poller.register(self.process.pidfd, select.POLLIN)
+        return dict(poller.poll(math.ceil(max(timeout, 0.0) * 1000)))
 
-    def _flush_aside(self) -> None:
-        """Send on what was left, unless somebody is at it already."""
+    def _send_aside(self, parts: list[Outgoing], timeout: float) -> bool:
+        """Send what is left and then `parts`, and return whether sending was not in use.
+
+        It may be in use by another thread, which is awaited for `timeout` seconds, or by the code
+        that a signal handler has interrupted.
+        """
         sending: list[bool] = []
         try:
-            hold(sending, self._sending.acquire, False)
-            if sending[0] and not self._flushing:
-                self._flush(patient=True)
+            hold(sending, self._sending.acquire, True, timeout)
+            if not sending[0] or self._flushing:
+                return False
+            self._channel.post(parts)
+            self._flush(patient=True)
+            return True
         finally:
             if sending and sending[0]:
                 self._sending.release()
 
-    def _deliver(self, kind: int, request: int, payload: memoryview) -> None:
-        if request == 0 and kind == EXCEPTION:
-            self._stillborn = payload
-        reference = self._pending.get(request)
-        promise = None if reference is None else reference()
-        if promise is not None:
-            promise.settle((kind, payload))
-        self._pending.pop(request, None)
-        if self._num_followers:
-            with self._changed:
-                self._changed.notify_all()
+    def _deliver(self, kind: int, number: int, payload: memoryview) -> None:
+        if number == 0 and kind == EXCEPTION:
+            self._failed_start = payload
+        reference = self._pending.get(number)
+        request = None if reference is None else reference()
+        if request is not None:
+            request.answer((kind, payload))
+        self._pending.pop(number, None)
 
-    def _bury(self) -> None:
-        """See the worker off whose connection or process has ended; with `_receiving` held."""
-        stillborn = self._stillborn
+    # The end
+
+    def _note_end(self) -> None:
+        """Answer everything after the connection or the process has ended; `_reading` held."""
+        failed_start = self._failed_start
         by_itself = self.process.wait(0.5)
         if not by_itself:
             self.process.end()
@@ -263,8 +252,8 @@ class Connection:
             return
         if self._parting is not None:
             self._finish(self._parting)
-        elif stillborn is not None:
-            self._finish((EXCEPTION, stillborn))
+        elif failed_start is not None:
+            self._finish((EXCEPTION, failed_start))
         else:
             if self._killed:
                 how = "it was killed on request"
@@ -272,85 +261,61 @@ class Connection:
                 how = self.process.describe_end()
             else:
                 how = "something in it closed its connection, so it was killed"
-            message = f"worker {self.name!r} (pid {self.process.pid}) died: {how}"
+            message = f"{self._worker} died: {how}"
             if not self._killed:
                 logger.warning("%s", message)
             pid, exitcode = self.process.pid, self.process.exitcode
             advice = "; what it was asked is lost, restart() brings up a fresh one"
             self._finish(lambda: WorkerDiedError(message + advice, pid, exitcode))
 
-    def _finish(self, end: Outcome) -> None:
+    def _finish(self, end: Reply) -> None:
         self._end = end
         for reference in list(self._pending.values()):
-            promise = reference()
-            if promise is not None:
-                promise.settle(end)
-        # A thread that sends sees the end at once; only then may descriptors be used anew.
-        sending = self._sending.acquire(timeout=1.0)
-        try:
+            request = reference()
+            if request is not None:
+                request.answer(end)
+        # A thread that sends sees the end at once. Until then its descriptor must stay open.
+        with self._sending:
             self._close_descriptors()
-        finally:
-            if sending:
-                self._sending.release()
-        with self._changed:
-            self._changed.notify_all()
 
     def _close_descriptors(self) -> None:
         self._pending.clear()
-        self._transport.close()
+        self._channel.clear()
+        self._launched.close()
         self._finalizer.detach()
 
     def kill(self, reason: MakeError | None = None) -> None:
-        """Send SIGKILL; promises fail as soon as it has worked, with `reason`'s error if given."""
+        """Send SIGKILL; once the process has ended, requests fail with what `reason` makes."""
         if self._end is None:
             self._killed = True
             self._parting = reason or self._parting
             self.process.kill()
 
+    def ask_to_close(self) -> bool:
+        """Send CLOSE unless sending is in use, and return whether that was possible."""
+        request = outgoing(CLOSE, next(self._numbers), b"")
+        return self._end is None and self._send_aside(request, 0.1)
+
     def close(self, timeout: float, reason: MakeError) -> None:
-        """End the worker within `timeout` seconds, by force where asking does not help.
+        """Ask the worker to end, and kill it if it has not ended after `timeout` seconds.
 
-        Promises that are not settled by then fail with what `reason` makes. A `timeout` of 0 does
-        not ask. If a signal handler raises meanwhile, the worker is killed at once.
+        Requests that are not answered by then fail with what `reason` makes. With a `timeout` of 0
+        the worker is killed at once, and also if a signal handler raises meanwhile.
         """
-        with self._closing:
-            if self._end is not None:
-                return
-            self._parting = reason
-            try:
-                if timeout > 0 and self._ask_to_close():
-                    self._see_off(timeout)
-                self.process.kill()
-                self._see_off(5.0)
-            finally:
-                if self._end is None:
-                    self.process.end(1.0)
-                    self._finish(reason)
-
-    def _ask_to_close(self) -> bool:
-        # Another thread may be stuck in sending, or a signal handler may have interrupted that.
-        if not self._sending.acquire(timeout=0.1):
-            return False
+        if self._end is not None:
+            self._close_descriptors()
+            return
+        self._parting = reason
+        goodbye = Request(next(self._numbers), self._worker, self.wait)
         try:
-            if self._flushing:
-                return False
-            self._channel.post(outgoing(CLOSE, next(self._numbers), b""))
-            self._flush(patient=True)
-            return True
+            if timeout > 0 and self.ask_to_close():
+                self.wait(goodbye, timeout)
+            self.process.kill()
+            self.wait(goodbye, 5.0)
         finally:
-            self._sending.release()
-
-    def _see_off(self, timeout: float) -> None:
-        deadline = time.monotonic() + timeout
-        while self._end is None and (left := deadline - time.monotonic()) > 0:
-            if self._receiving.acquire(timeout=min(left, _LOOK_AGAIN_SECONDS)):
-                try:
-                    if self._receives:  # a signal handler closes what it has interrupted
-                        return
-                    if self._end is None:
-                        self._take_in(min(left, _LOOK_AGAIN_SECONDS))
-                finally:
-                    self._receiving.release()
+            if self._end is None:
+                self.process.end(1.0)
+                self._finish(reason)
 
     def forget(self) -> None:
         """Drop the descriptors in a forked copy of the owner; uses there are errors."""
@@ -361,9 +326,23 @@ class Connection:
             f"worker {self.name!r} belongs to the process that this one was forked from; "
             "make another one here"
         )
-        self._end = lambda: ClosedError(message)
-        for reference in list(self._pending.values()):
-            promise = reference()
-            if promise is not None:
-                promise.settle(self._end)
-        self._close_descriptors()
+        self._finish(lambda: ClosedError(message))
+
+
+def _release(channel: Channel, launched: Launched, pending: dict[int, Any], owner_pid: int) -> None:
+    """End a worker without references: ask it to if it owes no reply, otherwise kill it.
+
+    Does nothing in a forked copy of the owner.
+    """
+    if os.getpid() != owner_pid:
+        return
+    with interrupts_deferred(by_finalizer=True):
+        with contextlib.suppress(OSError):
+            replied: list[int] = []
+            channel.receive(lambda _kind, number, _payload: replied.append(number))
+            if pending.keys() <= set(replied):
+                channel.post(outgoing(CLOSE, 0, b""))
+                if channel.flush():
+                    launched.process.wait(1.0)
+        launched.process.end()
+        launched.close()

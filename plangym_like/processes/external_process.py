@@ -1,4 +1,4 @@
-"""Any object, living in a process of its own."""
+"""`ExternalProcess`: any object, hosted in a child process."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import count
-from types import TracebackType
 from typing import Any, Self
 
 from plangym_like.errors import ClosedError, WorkerDiedError
 from plangym_like.fork_safety import forget_after_fork
+from plangym_like.future import Future
 from plangym_like.processes.connection import Connection
 from plangym_like.processes.interrupts import interrupts_deferred
-from plangym_like.processes.messages import ACCESS, CALL, dumps, dumps_by_value
-from plangym_like.processes.promise import Promise
+from plangym_like.processes.messages import ACCESS, CALL, dumps, dumps_by_value, loads
 from plangym_like.processes.start_methods import get_ready, launch, worker_environ
 
 _serial_numbers = count()
@@ -25,13 +25,13 @@ _serial_numbers = count()
 class ExternalProcess:
     """Hosts the object that `constructor` returns in a child process.
 
-    The process starts at once and the object is made there while this one goes on; the first use
-    waits for it, and raises what the constructor raised. Attributes are read as on the object
-    itself, and its methods called; names with a leading underscore stay local. Exceptions of the
-    object's arrive as their own type, caused by a `RemoteTraceback`, and the process lives on.
+    The process starts at once, and the object is made there while this process goes on. The first
+    use waits for it, and raises what the constructor raised. Attributes and methods are used as
+    those of the object itself, except names with a leading underscore. Exceptions of the object
+    arrive as their own type, caused by a `RemoteTraceback`, and the process goes on.
 
-    The process ends with `close`, with the last reference to this object and its promises, and
-    with its owner, however that ends.
+    The process ends with `close`, with the last reference to this object and its futures, and
+    with its owner, also if that is killed.
 
     Parameters
     ----------
@@ -40,20 +40,19 @@ class ExternalProcess:
     start_method : {"forkserver", "spawn", "fork"}
         See `plangym_like.processes.start_methods`.
     preload : sequence of str
-        Modules that ``"forkserver"`` imports once, for this worker and all later ones.
+        Modules that the fork server imports once, for this worker and all later ones.
     name : str, optional
         What errors and logs call the worker.
     linger : float
-        Seconds for which the worker looks out for the next request before it sleeps. Waking a
-        sleeping process costs the caller more than the worker: the kernel likes to put it where
-        the caller runs.
+        Seconds for which the worker polls for the next request before it sleeps. The kernel tends
+        to wake a sleeping process on the core of the caller, which then has to wait.
 
     Examples
     --------
     >>> with ExternalProcess(lambda: [3, 1, 2]) as numbers:
     ...     numbers.sort()
-    ...     promise = numbers.call("index", 3)
-    ...     promise()
+    ...     future = numbers.call("index", 3)
+    ...     future.result()
     2
     """
 
@@ -83,7 +82,7 @@ class ExternalProcess:
         self._connection, self._ready = self._launch()
         forget_after_fork(self)
 
-    def _launch(self) -> tuple[Connection, Promise]:
+    def _launch(self) -> tuple[Connection, Future[Any]]:
         from plangym_like.states import session_key
 
         try:
@@ -111,13 +110,26 @@ class ExternalProcess:
         TimeoutError
             It takes longer than `timeout` seconds.
         BaseException
-            Whatever the constructor raised.
+            What the constructor raised.
         """
         self._usable()
-        self._ready(timeout)
+        self._ready.result(timeout)
 
-    def call(self, name: str, /, *args: Any, **kwargs: Any) -> Promise:
-        """Have the object's method `name` called, and return the promise of its result."""
+    def construct_here(self) -> Any:
+        """Return another object that the constructor makes, in this process."""
+        return _construct(self._constructor)
+
+    def make_another(self) -> ExternalProcess:
+        """Return a new process that hosts what the same constructor makes."""
+        return ExternalProcess(
+            partial(_construct, self._constructor),
+            start_method=self._start_method,
+            preload=self._preload,
+            linger=self._linger,
+        )
+
+    def call(self, name: str, /, *args: Any, **kwargs: Any) -> Future[Any]:
+        """Call the object's method `name`, and return the future of its result."""
         return self._usable().request(CALL, dumps((name, args, kwargs)))
 
     def apply(
@@ -127,12 +139,12 @@ class ExternalProcess:
         *args: Any,
         fds: Sequence[int] = (),
         patient: bool = False,
-    ) -> Promise:
-        """Have ``fn(object, *args)`` called in the process, and return the promise of its result.
+    ) -> Future[Any]:
+        """Call ``fn(object, *args)`` in the process, and return the future of its result.
 
-        Where `fds` are given, copies of these open file descriptors travel along and it is
+        With `fds`, copies of these open file descriptors are sent along, and the call is
         ``fn(object, *args, fds=[...])``, which then owns them. With `patient`, this never waits
-        for a process that does not read: the rest of the request is sent by `drain` and by waiting.
+        for a process that does not read: `drain` and waiting send the rest of the request.
         """
         return self._usable().request(CALL, dumps((fn, args, {})), fds, patient=patient)
 
@@ -142,12 +154,12 @@ class ExternalProcess:
                 f"{type(self).__name__!r} object has no attribute {name!r}; names with a leading "
                 "underscore are not looked up in the process"
             )
-        is_method, value = self._usable().request(ACCESS, dumps(name))()
+        is_method, value = self._usable().request(ACCESS, dumps(name)).result()
         if not is_method:
             return value
 
         def remote_method(*args: Any, **kwargs: Any) -> Any:
-            return self.call(name, *args, **kwargs)()
+            return self.call(name, *args, **kwargs).result()
 
         remote_method.__name__ = remote_method.__qualname__ = name
         return remote_method
@@ -164,11 +176,11 @@ class ExternalProcess:
 
     def _space(self, name: str) -> Any:
         if name not in self._spaces:
-            self._spaces[name] = self._usable().request(ACCESS, dumps(name))()[1]
+            self._spaces[name] = self._usable().request(ACCESS, dumps(name)).result()[1]
         return self._spaces[name]
 
     def step(self, action: Any, state: Any = None, dt: Any = 1, blocking: bool = True) -> Any:
-        """Step the hosted environment; with ``blocking=False``, return the promise of it."""
+        """Step the hosted environment; with ``blocking=False``, return the future of it."""
         options = {} if state is None else {"state": state}
         if not (isinstance(dt, int) and dt == 1):
             options["dt"] = dt
@@ -183,8 +195,8 @@ class ExternalProcess:
         blocking: bool = True,
     ) -> Any:
         """Step many rows in the hosted environment; see `PlanEnv.step_batch`."""
-        promise = self.call("step_batch", actions, states=states, dt=dt, return_state=return_state)
-        return _result(promise, blocking)
+        future = self.call("step_batch", actions, states=states, dt=dt, return_state=return_state)
+        return _result(future, blocking)
 
     def reset(self, blocking: bool = True, return_states: bool = False) -> Any:
         """Reset the hosted environment, and return what it returns."""
@@ -203,19 +215,19 @@ class ExternalProcess:
     def exitcode(self) -> int | None:
         """How the process ended: its exit status, negative for a signal, ``None`` while it lives.
 
-        ``None`` as well in the rare case that nobody knows; `is_alive` tells the two apart.
+        It is also ``None`` in the rare case that the status is not known; see `is_alive`.
         """
         self._connection.process.poll()
         return self._connection.process.exitcode
 
     @property
     def sentinel(self) -> int | None:
-        """A descriptor that becomes readable when the process ends, if the platform has such."""
+        """A descriptor that becomes readable when the process ends, if the platform has one."""
         return self._connection.process.pidfd
 
     def is_alive(self) -> bool:
-        """Return whether the process lives."""
-        return self._connection.end is None and not self._connection.process.poll()
+        """Return whether the process is alive."""
+        return not self._connection.has_ended() and not self._connection.process.poll()
 
     def fileno(self) -> int:
         """Return the data socket's descriptor, or -1 when the connection has ended."""
@@ -229,7 +241,7 @@ class ExternalProcess:
     def drain(self) -> None:
         """Take in every reply that is there, and the process's end if it has come; never blocks.
 
-        Promises are fulfilled, or fail, accordingly; nothing is raised here.
+        Futures are done accordingly; nothing is raised here.
         """
         self._connection.drain()
 
@@ -238,9 +250,9 @@ class ExternalProcess:
         self._connection.kill()
 
     def restart(self) -> None:
-        """Replace the process, dead or alive, by a fresh one with the same constructor.
+        """Replace the process, dead or alive, by a new one with the same constructor.
 
-        Promises that the old one owes fail with `WorkerDiedError`. The object is constructed while
+        Futures that are not done then fail with `WorkerDiedError`. The object is made again while
         this process goes on.
         """
         with self._restarting:
@@ -257,11 +269,15 @@ class ExternalProcess:
             finally:
                 old.close(0.0, replaced)
 
-    def close(self, timeout: float = 3.0) -> None:
-        """End the process: ask it to, and kill it when that takes longer than `timeout` seconds.
+    def begin_close(self) -> None:
+        """Ask the process to end once it has answered everything; `close` then waits for it."""
+        self._connection.ask_to_close()
 
-        A hosted object with a ``close`` method is closed by it. Promises that are still open fail
-        with `ClosedError`. Calling it again does nothing.
+    def close(self, timeout: float = 3.0) -> None:
+        """Ask the process to end, and kill it if it has not ended after `timeout` seconds.
+
+        A hosted object with a ``close`` method is closed by it. Futures that are not done then
+        fail with `ClosedError`. Calling it again does nothing.
         """
         self._closed = True
         message = f"worker {self._name!r} has been closed; make another one"
@@ -279,12 +295,7 @@ class ExternalProcess:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def __reduce__(self) -> Any:
@@ -297,5 +308,10 @@ class ExternalProcess:
         return f"<ExternalProcess {self._name!r}, pid {self.pid}, {state}>"
 
 
-def _result(promise: Promise, blocking: bool) -> Any:
-    return promise() if blocking else promise
+def _result(future: Future[Any], blocking: bool) -> Any:
+    return future.result() if blocking else future
+
+
+def _construct(constructor: bytes) -> Any:
+    """Return what a pickled constructor makes."""
+    return loads(constructor)()

@@ -1,8 +1,8 @@
 """The fork server: a process with everything imported, which forks workers on request.
 
-A worker that is forked from it is up within milliseconds, and inherits neither threads nor locks
-nor anything else of the user's process. There is one fork server a process, started when it is
-first needed; its own side of the work is in `fork_server_main`.
+A worker that is forked from it is up within milliseconds, and inherits nothing of the user's
+process, neither threads nor locks. Each process has one fork server, started when it is first
+needed. `fork_server_main` is what runs there.
 """
 
 from __future__ import annotations
@@ -11,14 +11,11 @@ import contextlib
 import logging
 import os
 import pickle
-import signal
 import socket
-import subprocess
 import sys
 import threading
 import weakref
-from collections.abc import Iterator, Sequence
-from itertools import count
+from collections.abc import Sequence
 from typing import Any
 
 from plangym_like.errors import WorkerStartError
@@ -30,12 +27,12 @@ from plangym_like.processes.child_process import (
     open_pidfd,
 )
 from plangym_like.processes.interrupts import interrupts_deferred
+from plangym_like.processes.launching import ONE_THREAD, Launched, launch_by, start_python
 from plangym_like.processes.messages import (
     descriptors_in,
     receive_with_descriptors,
     rights,
 )
-from plangym_like.processes.parent_death import OwnersPipe
 
 logger = logging.getLogger("plangym_like")
 
@@ -43,19 +40,13 @@ logger = logging.getLogger("plangym_like")
 _IMPORT_PATIENCE = 120.0
 _PATIENCE = 20.0
 
-ONE_THREAD = {
-    f"{library}_NUM_THREADS": "1" for library in ("OMP", "OPENBLAS", "MKL", "NUMEXPR")
-} | {"VECLIB_MAXIMUM_THREADS": "1"}
-
 _lock = threading.RLock()
 _current: ForkServer | None = None
-# One for all fork servers: what one does for its workers must not end with its replacement.
-_owners_pipe = OwnersPipe()
 _unfit: set[str] = set()
 
 
 class ForkServerGoneError(Exception):
-    """The fork server has ended or does not answer."""
+    """The fork server has ended, or does not answer."""
 
 
 class StartsThreadsError(Exception):
@@ -67,35 +58,24 @@ class StartsThreadsError(Exception):
 
 
 class ForkServer:
-    """The owner's end of a fork server."""
+    """The owner's end of a fork server.
+
+    Each request takes along the socket for its answer, so an interrupted request leaves no answer
+    that a later request could take for its own.
+    """
 
     def __init__(self) -> None:
         forget_after_fork(_fresh_start)
-        with contextlib.ExitStack() as ours, contextlib.ExitStack() as theirs:
-            here, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-            ours.callback(here.close)
-            theirs.callback(there.close)
-            alive_read = _owners_pipe.new_read_end()
-            theirs.callback(os.close, alive_read)
-            self.pid = start_python(
-                "plangym_like.processes.fork_server_main",
-                "run",
-                [there.fileno(), alive_read],
-                dict(os.environ) | ONE_THREAD,
-            )
-            ours.pop_all()
-        self._socket = here
-        self._numbers = count()
-        self._expected: set[int] = set()
+        self._launched = launch_by(_start, socket.SOCK_SEQPACKET)
+        self._socket = self._launched.connection
+        self.pid = self._launched.process.pid
         self._loaded: frozenset[str] | None = None
-        self._answers: dict[int, tuple[Any, list[int]]] = {}
-        self._finalizer = weakref.finalize(self, _end_fork_server, self.pid, os.getpid(), here)
+        self._finalizer = weakref.finalize(self, _end_fork_server, self._launched, os.getpid())
         forget_after_fork(self)
 
     def preload(self, modules: Sequence[str]) -> None:
         """Ask for `modules` to be imported, without waiting until they are."""
-        with _lock:
-            self._send(next(self._numbers), "preload", tuple(modules), ())
+        self._send("preload", tuple(modules)).close()
 
     def get_ready(self, modules: Sequence[str]) -> None:
         """Wait until `modules` are imported, as far as that is possible."""
@@ -104,12 +84,12 @@ class ForkServer:
             self._loaded = (self._loaded or frozenset()).union(modules)
 
     def fork(self, descriptors: Sequence[int]) -> ChildProcess:
-        """Fork a worker on a data socket and an alive pipe, and where given on two outputs."""
+        """Fork a worker with a data socket, an alive pipe, and optionally two outputs."""
         pid, (pidfd,) = self._ask("fork", None, descriptors)
         return ChildProcess(pid, pidfd, self.status, lambda pid: None)
 
     def status(self, pid: int) -> Status:
-        """Return the exit status of a worker; the fork server collects those that end by itself."""
+        """Return the exit status of a worker, which the fork server has collected."""
         try:
             status: Status = self._ask("status", pid)[0]
         except (ForkServerGoneError, OSError):
@@ -117,81 +97,59 @@ class ForkServer:
         return status
 
     def close(self) -> None:
-        """End the fork server; its workers live on, but nobody knows their exit status any more."""
+        """End the fork server; its workers live on, but their exit status will not be known."""
         self._finalizer()
 
     def forget(self) -> None:
         """Drop the descriptors in a forked copy of the owner."""
         if self._finalizer.detach():
-            self._socket.close()
+            self._launched.close()
 
-    def _send(self, number: int, verb: str, content: Any, descriptors: Sequence[int]) -> None:
-        packet = pickle.dumps((number, verb, content, [p for p in sys.path if type(p) is str]))
+    def _send(self, verb: str, content: Any, descriptors: Sequence[int] = ()) -> socket.socket:
+        """Send a request, and return the socket on which its answer will come."""
+        packet = pickle.dumps((verb, content, [p for p in sys.path if type(p) is str]))
+        answers, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        patience = _IMPORT_PATIENCE if verb == "preload" else _PATIENCE
         try:
-            self._socket.settimeout(_IMPORT_PATIENCE if verb == "preload" else _PATIENCE)
-            if descriptors:
-                self._socket.sendmsg([packet], rights(descriptors))
-            else:
-                self._socket.send(packet)
-        except (BrokenPipeError, ConnectionResetError, TimeoutError) as error:
-            raise ForkServerGoneError from error
-        except OSError as error:
-            if self._socket.fileno() < 0:
+            with theirs:
+                answers.settimeout(patience)
+                self._socket.settimeout(patience)
+                self._socket.sendmsg([packet], rights([theirs.fileno(), *descriptors]))
+        except BaseException as error:
+            answers.close()
+            closed = isinstance(error, OSError) and self._socket.fileno() < 0
+            if closed or isinstance(error, BrokenPipeError | ConnectionResetError | TimeoutError):
                 raise ForkServerGoneError from error
             raise
+        return answers
 
     def _ask(self, verb: str, content: Any, descriptors: Sequence[int] = ()) -> tuple[Any, ...]:
-        """Send a request and return the answer and its descriptors.
-
-        A signal handler may cut in and ask something itself, or raise; so each side's answers are
-        told apart by number, and those that nobody expects any more are dropped.
-        """
-        with _lock:
-            number = next(self._numbers)
-            try:
-                self._expected.add(number)
-                self._send(number, verb, content, descriptors)
-                while number not in self._answers:
-                    self._receive()
-                answer, received = self._answers[number]
-            except BaseException:
-                for descriptor in self._answers.get(number, (None, []))[1]:
-                    os.close(descriptor)
-                raise
-            finally:
-                self._expected.discard(number)
-                self._answers.pop(number, None)
-        if isinstance(answer, StartsThreadsError | OSError):
-            raise answer
-        return answer, received
-
-    def _receive(self) -> None:
+        """Send a request, and return the answer and its descriptors."""
         packets: list[Any] = []
-        try:
-            receive_with_descriptors(self._socket, 1 << 16, packets)
-            data, ancillary, _, _ = packets[0]
-            received = descriptors_in(ancillary)
-            number, answer = pickle.loads(data) if data else (None, None)
-            if number in self._expected:
-                self._answers[number] = answer, received
-                return
-        except OSError as error:  # a timeout or a reset
-            raise ForkServerGoneError from error
-        for descriptor in received:
-            os.close(descriptor)
+        # One request at a time: the time limit of another one would run out while this is answered.
+        with _lock, self._send(verb, content, descriptors) as answers:
+            try:
+                receive_with_descriptors(answers, 1 << 16, packets)
+            except OSError as error:  # a timeout or a reset
+                raise ForkServerGoneError from error
+        data, ancillary, _, _ = packets[0]
         if not data:
             raise ForkServerGoneError
+        answer = pickle.loads(data)
+        if isinstance(answer, StartsThreadsError | OSError):
+            raise answer
+        return answer, descriptors_in(ancillary)
 
 
 def warm_up(preload: Sequence[str] = ()) -> None:
-    """Start the fork_server, or have the one there is import more, without waiting for either."""
+    """Start the fork server, or have it import more modules; does not wait."""
     if fork_server_supported():
         with contextlib.suppress(ForkServerGoneError):
             _fork_server().preload([name for name in preload if name not in _unfit])
 
 
 def get_ready(preload: Sequence[str] = ()) -> bool:
-    """Wait until there is a fork server with `preload` imported, and return whether it can fork.
+    """Wait until the fork server has imported `preload`, and return whether it can fork.
 
     Raises
     ------
@@ -205,7 +163,7 @@ def get_ready(preload: Sequence[str] = ()) -> bool:
             fork_server.get_ready([name for name in preload if name not in _unfit])
             return True
         except StartsThreadsError as error:
-            # Its workers still need this fork server to say how they ended, so it is kept for them.
+            # This fork server is not closed: it still tells how its workers ended.
             _replace(fork_server)
             if not error.module:
                 return False
@@ -226,26 +184,26 @@ def get_ready(preload: Sequence[str] = ()) -> bool:
 
 
 def fork_worker(descriptors: Sequence[int], preload: Sequence[str] = ()) -> ChildProcess:
-    """Fork a worker from the fork_server, which is replaced if it has gone; after `get_ready`.
+    """Fork a worker, from a new fork server if this one has gone; after `get_ready`.
 
     Raises
     ------
     WorkerStartError
         Two fork servers in a row ended or did not answer.
     """
-    fork_server = _fork_server()
-    try:
-        return fork_server.fork(descriptors)
-    except ForkServerGoneError:
-        _replace(fork_server)
-        fork_server.close()
-    get_ready(preload)
-    try:
-        return _fork_server().fork(descriptors)
-    except ForkServerGoneError as error:
-        raise WorkerStartError(
-            "the process that forks workers ended while it forked one"
-        ) from error
+    failure: ForkServerGoneError | None = None
+    for _ in range(2):
+        fork_server = _fork_server()
+        try:
+            return fork_server.fork(descriptors)
+        except ForkServerGoneError as error:
+            failure = error
+            _replace(fork_server)
+            fork_server.close()
+            get_ready(preload)
+    raise WorkerStartError(
+        "the process that forks workers ended twice while it forked one"
+    ) from failure
 
 
 def fork_server_supported() -> bool:
@@ -286,59 +244,16 @@ class _FreshStart:
 _fresh_start = _FreshStart()
 
 
-def start_python(
-    module: str,
-    function: str,
-    descriptors: Sequence[int],
-    environ: dict[str, str],
-    *,
-    dies_with_parent: bool = False,
-) -> int:
-    """Start this Python anew, have it call a function with `descriptors`, and return its pid.
-
-    It has the interpreter flags and the import path of this process, but knows nothing of the
-    user's script; its standard input is empty, its outputs are this process's own. With
-    `dies_with_parent` the kernel kills it when the thread that calls this ends.
-    """
-    if not sys.executable:
-        raise WorkerStartError(
-            "this Python does not know its own executable (sys.executable is empty), so it cannot "
-            'be started anew; start_method="fork" does without'
-        )
-    path = [entry for entry in sys.path if type(entry) is str]
-    first = "from plangym_like.processes import parent_death; parent_death.die_with_parent(); "
-    code = (
-        f"import sys; sys.path[:] = {path!r}; {first if dies_with_parent else ''}"
-        f"from {module} import {function}; {function}({', '.join(map(str, descriptors))})"
-    )
-    flags = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
-    with _no_interrupt_meanwhile():
-        process = subprocess.Popen(
-            [sys.executable, *flags, "-c", code],
-            stdin=subprocess.DEVNULL,
-            pass_fds=descriptors,
-            env=environ,
-        )
-        # Collecting the exit status is our own business; this keeps the object out of it.
-        process.returncode = 0
-    return process.pid
+def _start(control_fd: int, alive_fd: int, ours: contextlib.ExitStack) -> ChildProcess:
+    environ = dict(os.environ) | ONE_THREAD
+    main = "plangym_like.processes.fork_server_main"
+    return start_python(main, "run", [control_fd, alive_fd], environ)
 
 
-@contextlib.contextmanager
-def _no_interrupt_meanwhile() -> Iterator[None]:
-    """Block SIGINT, so that the new process is born with it blocked, until it ignores it."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
-def _end_fork_server(pid: int, owner: int, connection: socket.socket) -> None:
+def _end_fork_server(launched: Launched, owner: int) -> None:
     if os.getpid() != owner:
         return
     with interrupts_deferred():
-        connection.close()
-        process = ChildProcess(pid, open_pidfd(pid))
-        process.end()
-        process.close()
+        # Killed before its pipe is closed, which would end its workers too.
+        launched.process.end()
+        launched.close()

@@ -1,4 +1,4 @@
-"""The fork server's own side: import, then fork on request. It must stay single threaded."""
+"""What runs in the fork server: it imports modules and forks workers. It has a single thread."""
 
 from __future__ import annotations
 
@@ -26,7 +26,12 @@ from plangym_like.processes.child_process import (
     open_pidfd,
 )
 from plangym_like.processes.fork_server import StartsThreadsError
-from plangym_like.processes.messages import descriptors_in, receive_with_descriptors, rights
+from plangym_like.processes.messages import (
+    SEND_FLAGS,
+    descriptors_in,
+    receive_with_descriptors,
+    rights,
+)
 
 _PRELOADED = ("numpy", "numpy.random", "cloudpickle", "gymnasium", "plangym_like.states")
 
@@ -49,8 +54,8 @@ def run(control_fd: int, alive_fd: int) -> NoReturn:
 class ForkServerMain:
     """Takes the requests ``preload``, ``fork`` and ``status``, one packet each.
 
-    A request is ``(number, verb, content, sys.path)``, an answer ``(number, answer)``, where an
-    answer may be an exception to raise.
+    A request is ``(verb, content, sys.path)``; its first descriptor is a socket for the answer,
+    which may be an exception to raise.
     """
 
     def __init__(self, control: socket.socket, alive_fd: int) -> None:
@@ -58,7 +63,7 @@ class ForkServerMain:
         self._alive_fd = alive_fd
         self._poller = select.poll()
         self._poller.register(control, select.POLLIN)
-        # Of each worker its pidfd, and the file that has it killed at the owner's end.
+        # By worker: its pidfd, and the file that has it killed when the owner ends.
         self._children: dict[int, tuple[int, int]] = {}
         self._statuses: dict[int, int] = {}
         self._threaded_by: str | None = None
@@ -80,34 +85,36 @@ class ForkServerMain:
         data, ancillary, _, _ = packets[0]
         if not data:
             return False
-        received = descriptors_in(ancillary)
-        number, verb, content, sys.path[:] = pickle.loads(data)
+        reply_fd, *received = descriptors_in(ancillary)
+        verb, content, sys.path[:] = pickle.loads(data)
         answer: Any = None
-        pidfd: int | None = None
-        try:
-            if verb == "status":
-                answer = self._status(content)
-            elif verb == "preload":
-                self._import(content)
-                self._check_threads()
-            else:
-                self._check_threads()
-                answer, pidfd = self._fork(received)
-        except (OSError, StartsThreadsError) as error:
-            answer = error
-        finally:
-            for descriptor in received:
-                os.close(descriptor)
-        reply = pickle.dumps((number, answer))
-        ancillary = [] if pidfd is None else rights([pidfd])
-        self._control.sendmsg([reply], ancillary)
+        with socket.socket(fileno=reply_fd) as replies:
+            pidfd: int | None = None
+            try:
+                if verb == "status":
+                    answer = self._status(content)
+                elif verb == "preload":
+                    self._import(content)
+                    self._check_threads()
+                else:
+                    self._check_threads()
+                    answer, pidfd = self._fork([reply_fd, *received])
+            except (OSError, StartsThreadsError) as error:
+                answer = error
+            finally:
+                for descriptor in received:
+                    os.close(descriptor)
+            # The owner may not be waiting for the answer.
+            with contextlib.suppress(OSError):
+                ancillary = [] if pidfd is None else rights([pidfd])
+                replies.sendmsg([pickle.dumps(answer)], ancillary, SEND_FLAGS)
         return True
 
     def _import(self, modules: Iterable[str], *, default: bool = False) -> None:
         for name in modules:
             if name in sys.modules:
                 continue
-            # A worker that needs the module meets the error itself, and can report it.
+            # A worker that needs the module meets the error too, and reports it.
             with contextlib.suppress(Exception):
                 importlib.import_module(name)
             if self._threaded_by is None and len(os.listdir("/proc/self/task")) > 1:
@@ -118,8 +125,8 @@ class ForkServerMain:
             raise StartsThreadsError(self._threaded_by)
 
     def _fork(self, descriptors: list[int]) -> tuple[int, int]:
-        # What is imported stays; frozen, it is not touched by the workers' collectors, and its
-        # memory remains shared with them.
+        # Frozen objects are not touched by garbage collection in the workers, so that their memory
+        # stays shared.
         gc.collect()
         gc.freeze()
         flush_outputs()
@@ -144,7 +151,8 @@ class ForkServerMain:
             self._control.close()
             for descriptor in (self._alive_fd, guard, *chain(*self._children.values())):
                 os.close(descriptor)
-            data_fd, alive_fd, *outputs = descriptors
+            reply_fd, data_fd, alive_fd, *outputs = descriptors
+            os.close(reply_fd)
             for target, output in enumerate(outputs, start=1):
                 os.dup2(output, target)
                 os.close(output)
@@ -164,7 +172,7 @@ class ForkServerMain:
             os.close(guard)
             if isinstance(status, int):
                 self._statuses[pid] = status
-        # They are kept after being told, too: who asked may not have got the answer.
+        # Statuses are kept after they were asked for: the answer may not have arrived.
         while len(self._statuses) > 4096:
             del self._statuses[next(iter(self._statuses))]
 

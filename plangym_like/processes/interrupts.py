@@ -1,4 +1,4 @@
-"""Two ways to keep a ``KeyboardInterrupt`` from tearing apart what belongs together."""
+"""Two ways to keep a ``KeyboardInterrupt`` from interrupting a critical section."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import Any
 
-# After which a finalizer is over.
+# Time for a finalizer to return.
 _SOON_SECONDS = 0.01
 
 
@@ -43,10 +43,10 @@ def interrupts_deferred(*, by_finalizer: bool = False) -> Iterator[None]:
     >>> try:
     ...     with interrupts_deferred():
     ...         signal.raise_signal(signal.SIGINT)
-    ...         print("not torn apart")
+    ...         print("not interrupted")
     ... except KeyboardInterrupt:
     ...     print("interrupted")
-    not torn apart
+    not interrupted
     interrupted
     """
     handler = signal.getsignal(signal.SIGINT)

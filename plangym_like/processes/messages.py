@@ -1,4 +1,4 @@
-"""What travels between a process and its workers, and how it is framed.
+"""The messages between a process and its workers, and how they are framed.
 
 A message is a header and a payload over a unix stream socket:
 
@@ -54,8 +54,8 @@ class Message(NamedTuple):
 def dumps(value: Any) -> bytes:
     """Return `value` pickled for a process that does not share this one's ``__main__``.
 
-    Plain pickle where that is enough, as it is several times as fast; cloudpickle for lambdas,
-    closures, and all that ``__main__`` defines.
+    Plain pickle is used where that is enough, because it is several times as fast; cloudpickle
+    for lambdas, closures, and all that ``__main__`` defines.
     """
     try:
         data = pickle.dumps(value, 5)
@@ -75,8 +75,8 @@ def dumps_by_value(value: Any) -> bytes:
 
     from plangym_like.processes.by_value import ByValuePickler
 
-    # A process of multiprocessing's knows the user's script by this second name, under which no
-    # other process could import it.
+    # In a process of multiprocessing, the user's script has this second name, by which no other
+    # process could import it.
     script = sys.modules.get("__mp_main__")
     if script is not None and script.__name__ == "__mp_main__":
         cloudpickle.register_pickle_by_value(script)
@@ -123,7 +123,7 @@ def receive_with_descriptors(connection: socket.socket, nbytes: int, results: li
 
 
 class BlockingReader:
-    """The worker's end: reads one message after the other, waiting for each."""
+    """The worker's end of the data socket: waits for one message after the other."""
 
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
@@ -131,7 +131,7 @@ class BlockingReader:
         self._descriptors: list[int] = []
 
     def read(self) -> Message | None:
-        """Return the next message, or ``None`` when the other side has gone."""
+        """Return the next message, or ``None`` if the connection has ended."""
         if not self._fill(HEADER.size):
             return None
         kind, request, num_descriptors, nbytes = HEADER.unpack_from(self._data)

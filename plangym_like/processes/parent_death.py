@@ -1,4 +1,4 @@
-"""What makes a worker end when the process that it works for does, however that came about.
+"""What makes a worker end when its owner does, even if the owner is killed.
 
 Each worker, and the fork server, has a file that is open on the read end of a pipe, and only the
 owner has the write end. The kernel closes that on any kind of death, and then sends SIGKILL to the
@@ -21,8 +21,6 @@ import select
 import signal
 import sys
 import threading
-
-from plangym_like.fork_safety import forget_after_fork
 
 _PR_SET_PDEATHSIG = 1
 
@@ -68,27 +66,6 @@ def in_lasting_thread() -> bool:
 def die_with_parent() -> None:
     """Have the kernel kill this process when the thread that made it ends."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
-
-
-class OwnersPipe:
-    """A pipe whose only write end this process holds for as long as it lives."""
-
-    def __init__(self) -> None:
-        self._write_end: int | None = None
-
-    def new_read_end(self) -> int:
-        """Return a descriptor of a new open file on the read end, for the caller to close."""
-        if self._write_end is None:
-            read_end, self._write_end = os.pipe()
-            forget_after_fork(self)
-            return read_end
-        return open_again(self._write_end)
-
-    def forget(self) -> None:
-        """Close the write end in a forked copy of the process."""
-        if self._write_end is not None:
-            os.close(self._write_end)
-            self._write_end = None
 
 
 def _wait_for_the_end(alive_fd: int) -> None:

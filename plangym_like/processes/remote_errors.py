@@ -1,12 +1,12 @@
-"""How an exception crosses from a worker to the process that it works for.
+"""How an exception gets from a worker to its owner.
 
-The worker packs it in the most faithful form that survives a rehearsal of the journey; the other
-side rebuilds it, with the remote traceback as its ``__cause__``. The forms, best first:
+The worker packs it in the first of these forms that can be packed and rebuilt there. The owner
+rebuilds it, with the remote traceback as its ``__cause__``:
 
 ``whole``    the exception pickles and comes back as its own type
-``parts``    its type, arguments and whatever attributes pickle, put together without ``__init__``
+``parts``    its type, arguments and those attributes that pickle, without calling ``__init__``
 ``group``    an exception group: its parts, with each member packed on its own
-``name``     only text: a `RemoteError` that names the type
+``name``     text only: a `RemoteError` that names the type
 """
 
 from __future__ import annotations
@@ -15,21 +15,22 @@ import traceback
 from typing import Any
 
 from plangym_like.errors import RemoteError, RemoteTraceback
+from plangym_like.future import Future
 from plangym_like.processes.messages import dumps, loads
 from plangym_like.row_errors import not_exiting
 
 
 def pack_exception(error: BaseException, *, skip_frames: int = 0) -> bytes:
-    """Return `error` as bytes for `unpack_exception`; never fails, whatever `error` is made of.
+    """Return `error` as bytes for `unpack_exception`; never fails.
 
-    Its text, and what pickling it calls, may even raise ``SystemExit``: nobody interrupts a worker.
+    Even ``SystemExit`` that showing or pickling `error` raises is caught.
 
     Parameters
     ----------
     error : BaseException
         With its traceback, causes and notes.
     skip_frames : int
-        Outermost frames to leave out of the traceback's text, because they are the worker's own.
+        Outermost frames to leave out of the traceback's text.
     """
     text, summary = _traceback_text(error, skip_frames), _summary(error)
     for form in (_as_group, _as_whole, _as_parts):
@@ -52,7 +53,7 @@ def unpack_exception(payload: bytes | memoryview) -> BaseException:
     >>> error, type(error.__cause__).__name__
     (KeyError('pole'), 'RemoteTraceback')
     """
-    # Words first: they arrive even where the exception's type is not to be had on this side.
+    # The text is packed separately: it arrives even if the exception's type is unknown here.
     name, data, summary, text = loads(payload)
     error: BaseException
     if name == "name":
@@ -74,6 +75,17 @@ def unpack_exception(payload: bytes | memoryview) -> BaseException:
 def is_remote(error: BaseException) -> bool:
     """Return whether `error` was raised by code in another process, and sent here in a reply."""
     return isinstance(error.__cause__, RemoteTraceback)
+
+
+def portable_result(future: Future[Any], timeout: float | None = None) -> Any:
+    """Return the result of `future`, but raise a `RemoteError` for what would end the program.
+
+    That is a ``SystemExit``, ``KeyboardInterrupt`` or the like that code in another process raised.
+    """
+    error = future.exception(timeout)
+    if error is None or isinstance(error, Exception) or not is_remote(error):
+        return future.result(timeout)
+    raise RemoteError(f"the worker's code raised {error!r}") from error.__cause__
 
 
 def _as_group(error: BaseException) -> tuple[str, Any]:

@@ -1,9 +1,9 @@
-"""Shared memory without a name in any file system, lent out and taken back.
+"""Shared memory without a name in any file system.
 
 A block is a memory file (``memfd``; where the platform lacks it, a temporary file that is unlinked
 at once). Other processes get it by its descriptor. Nothing can leak: the kernel frees a block with
-the last process that has it open. Its pages are reserved when it is made, so that a lack of memory
-is an error there and never a SIGBUS later.
+the last process that has it open. Its pages are reserved when it is made, so a lack of memory is an
+error there, and never a SIGBUS later.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,7 +40,7 @@ class SharedBlock:
     Raises
     ------
     MemoryError
-        The memory is not to be had.
+        There is not enough memory.
     """
 
     def __init__(self, nbytes: int) -> None:
@@ -58,22 +58,12 @@ class SharedBlock:
                 raise  # a signal handler's, such as a TimeoutError
             raise MemoryError(f"no {self.nbytes} bytes of shared memory: {error}") from error
 
-    @classmethod
-    def adopt(cls, fd: int) -> Self:
-        """Return the block behind `fd`, which it then owns, under a number of this process's."""
-        block = cls.__new__(cls)
-        block.number, block.nbytes, block.fd = next(_numbers), os.fstat(fd).st_size, fd
-        block._finalizer = weakref.finalize(block, os.close, fd)
-        block._finalizer.atexit = False
-        block.memory = mmap.mmap(fd, block.nbytes)
-        return block
-
     def array(self) -> NDArray[np.uint8]:
         """Return a new array over all the bytes; views of it keep it alive."""
         return np.frombuffer(self.memory, np.uint8)
 
     def close(self) -> None:
-        """Give the descriptor back; the bytes live as long as arrays over them do."""
+        """Close the descriptor; the bytes live as long as arrays over them do."""
         self._finalizer()
         self.fd = -1
 
@@ -84,7 +74,7 @@ def attach(fd: int) -> NDArray[np.uint8]:
     Raises
     ------
     MemoryError
-        There is no room for it in this process.
+        There is not enough address space in this process.
     """
     try:
         memory = mmap.mmap(fd, os.fstat(fd).st_size)
@@ -105,9 +95,9 @@ class _Loan:
 
 
 class BlockPool:
-    """Blocks for results: lent to whoever holds an array over them, used again afterwards.
+    """Blocks for results: each is lent with an array, and used again when that array is gone.
 
-    A Ctrl-C may cut any method short. No block is then used twice; at worst one is not used again.
+    Ctrl-C may interrupt any method. No block is then used twice; at worst, one is not used again.
 
     Parameters
     ----------
@@ -144,8 +134,8 @@ class BlockPool:
     def lend(self, block: SharedBlock) -> NDArray[np.uint8]:
         """Return an array over `block`; once nothing refers to it any more, the block is idle."""
         array = block.array()
-        # The callback may run anywhere, even inside this class: it only leaves a note. It is no
-        # Python function, because a Ctrl-C that is noticed in such a one is lost, and so the note.
+        # The callback may run anywhere, even inside this class, so it only appends to a queue.
+        # It is not a Python function: a Ctrl-C that arrives in one is lost, and so is the block.
         loan = _Loan(weakref.ref(array, self._returned.append), block)
         self._lent[id(loan.array)] = loan
         return array
@@ -157,18 +147,18 @@ class BlockPool:
             self._drop(self._idle.pop(0))
 
     def drop_idle(self) -> None:
-        """Give up what is kept for later."""
+        """Drop all unused blocks."""
         self._collect()
         while self._idle:
             self._drop(self._idle.pop())
 
     def forget(self, known: Callable[[int], bool]) -> None:
-        """Keep the numbers of dropped blocks only where somebody still knows them."""
+        """Keep only those numbers of dropped blocks that are still `known` to a worker."""
         if self.dropped:
             self.dropped = [number for number in self.dropped if known(number)]
 
     def take_care(self) -> None:
-        """Never use again what is lent now: a forked copy of this process may hold it as well."""
+        """Never use again what is lent now: a forked copy of this process may use it too."""
         for loan in list(self._lent.values()):
             loan.copied = True
 
@@ -187,7 +177,7 @@ class BlockPool:
 
     def _collect(self) -> None:
         while self._returned:
-            # The note goes last: until then this can be cut short and repeated.
+            # Removed from the queue last: until then an interrupted call can be repeated.
             loan = self._lent.pop(id(self._returned[0]), None)
             if loan is not None and loan.copied:
                 self._drop(loan.block)

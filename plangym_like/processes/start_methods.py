@@ -1,55 +1,39 @@
-"""How a worker comes into being.
+"""How workers are started.
 
-``"forkserver"``  forked from the fork server: fast, and safe whatever the user's process is doing
-``"spawn"``       a fresh interpreter: nothing is inherited, everything is imported anew
-``"fork"``        forked from the user's own process. It has all that is in memory there, and all
-                  that can go wrong with that: locks held by other threads stay locked for ever,
-                  and simulators, GPU contexts and BLAS threads may hang or crash. For those who
-                  know that none of it applies.
+``"forkserver"``  forked from the fork server: fast, and safe
+``"spawn"``       a new interpreter, which imports everything again
+``"fork"``        forked from the user's own process. It has all that is in memory there, but locks
+                  held by other threads stay locked for ever, and simulators, GPU contexts and BLAS
+                  threads may hang or crash. Use it only if none of this applies.
 """
 
 from __future__ import annotations
 
 import atexit
 import contextlib
-import io
 import logging
 import os
 import signal
-import socket
 import sys
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
 
 from plangym_like.errors import WorkerStartError
 from plangym_like.processes import fork_server, parent_death
-from plangym_like.processes.child_process import (
-    ChildProcess,
-    fill_standard_descriptors,
-    flush_outputs,
-    open_pidfd,
-)
+from plangym_like.processes.child_process import ChildProcess, flush_outputs, open_pidfd
+from plangym_like.processes.launching import ONE_THREAD, Launched, launch_by, start_python
 
 logger = logging.getLogger("plangym_like")
 
 _fork_server_works: bool | None = None
 
 
-class Launched(NamedTuple):
-    """A new worker: the data socket and the alive pipe that lead to it, and the process."""
-
-    connection: socket.socket
-    alive_write: io.FileIO
-    process: ChildProcess
-
-
 def get_ready(start_method: str, preload: Sequence[str] = ()) -> None:
-    """Do the part of `launch` that takes long, and that may be interrupted.
+    """Do the part of `launch` that takes long and may be interrupted.
 
     Raises
     ------
     ValueError
-        There is no such start method.
+        `start_method` is unknown.
     WorkerStartError
         The platform cannot do it, or the fork server could not be started.
     """
@@ -83,7 +67,8 @@ def launch(start_method: str, preload: Sequence[str] = ()) -> Launched:
         The process could not be made.
     """
     try:
-        return _launch(START_METHODS[start_method], preload)
+        start = START_METHODS[start_method]
+        return launch_by(lambda *ends: start(preload, *ends))
     except OSError as error:
         if error.errno is None:
             raise  # a signal handler's, such as a TimeoutError
@@ -97,51 +82,30 @@ def _no_start(error: OSError) -> WorkerStartError:
     )
 
 
-def _launch(start: _Start, preload: Sequence[str]) -> Launched:
-    fill_standard_descriptors()
-    with contextlib.ExitStack() as ours, contextlib.ExitStack() as theirs:
-        here, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
-        ours.callback(here.close)
-        theirs.callback(there.close)
-        alive_read, alive_write = (
-            io.FileIO(descriptor, mode)
-            for descriptor, mode in zip(os.pipe(), ("rb", "wb"), strict=True)
-        )
-        ours.callback(alive_write.close)
-        theirs.callback(alive_read.close)
-        process = start(there.fileno(), alive_read.fileno(), ours, preload)
-        ours.pop_all()
-    return Launched(here, alive_write, process)
-
-
-_Start = Callable[[int, int, contextlib.ExitStack, Sequence[str]], ChildProcess]
-
-
 def _start_from_fork_server(
-    data_fd: int, alive_fd: int, ours: contextlib.ExitStack, preload: Sequence[str]
+    preload: Sequence[str], data_fd: int, alive_fd: int, ours: contextlib.ExitStack
 ) -> ChildProcess:
     if not _fork_server_works:
-        return _start_anew(data_fd, alive_fd, ours, preload)
-    # The outputs go along because they may have been redirected since the fork server's birth.
+        return _start_interpreter(preload, data_fd, alive_fd, ours)
+    # The outputs are sent along: they may have been redirected since the fork server started.
     outputs = [1, 2] if _is_open(1) and _is_open(2) else []
     return fork_server.fork_worker([data_fd, alive_fd, *outputs], preload)
 
 
-def _start_anew(
-    data_fd: int, alive_fd: int, ours: contextlib.ExitStack, preload: Sequence[str]
+def _start_interpreter(
+    preload: Sequence[str], data_fd: int, alive_fd: int, ours: contextlib.ExitStack
 ) -> ChildProcess:
-    pid = fork_server.start_python(
+    return start_python(
         "plangym_like.processes.worker",
         "run",
         [data_fd, alive_fd],
         worker_environ(),
         dies_with_parent=parent_death.in_lasting_thread(),
     )
-    return ChildProcess(pid, open_pidfd(pid))
 
 
-def _start_as_copy(
-    data_fd: int, alive_fd: int, ours: contextlib.ExitStack, preload: Sequence[str]
+def _start_copy(
+    preload: Sequence[str], data_fd: int, alive_fd: int, ours: contextlib.ExitStack
 ) -> ChildProcess:
     from plangym_like.processes import worker
 
@@ -161,19 +125,19 @@ def _start_as_copy(
     return ChildProcess(pid, open_pidfd(pid))
 
 
-START_METHODS: dict[str, _Start] = {
+START_METHODS: dict[str, Callable[..., ChildProcess]] = {
     "forkserver": _start_from_fork_server,
-    "spawn": _start_anew,
-    "fork": _start_as_copy,
+    "spawn": _start_interpreter,
+    "fork": _start_copy,
 }
 
 
 def worker_environ() -> dict[str, str]:
-    """Return the environment variables of a worker: this process's, and one thread a library.
+    """Return the environment variables of a worker: those of this process, one thread a library.
 
     Workers share the cores between them; where the user has set a number of threads, it stays.
     """
-    return fork_server.ONE_THREAD | dict(os.environ)
+    return ONE_THREAD | dict(os.environ)
 
 
 def _is_open(descriptor: int) -> bool:

@@ -1,4 +1,4 @@
-"""The child's side: hosts one object and answers one request after the other."""
+"""What runs in a worker: it hosts one object, and answers one request after the other."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ from plangym_like.processes.messages import (
 )
 from plangym_like.processes.remote_errors import pack_exception
 
-# Frames of `_answer` and what it calls here, which say nothing to the reader of a traceback.
+# Frames of `_answer` and what it calls here, which are left out of tracebacks.
 _OWN_FRAMES = 2
-# Address space that is kept free for telling that there is no more.
+# Address space that is kept free for reporting a lack of memory.
 _RESERVE_NBYTES = 4 << 20
 
 
 def run(data_fd: int, alive_fd: int) -> NoReturn:
-    """Serve the owner on the socket `data_fd` until told to close or until it is gone."""
+    """Serve the owner on the socket `data_fd` until it asks to close or has ended."""
     status = 1
     try:
         status = _serve(data_fd, alive_fd)
@@ -49,8 +49,8 @@ def run(data_fd: int, alive_fd: int) -> NoReturn:
         os._exit(status)
 
 
-# Short functions, for a reason: where no memory is left at all, CPython before 3.14 would for ever
-# try to leave a `with` or `finally` that is further down in its function than 256 instructions.
+# These functions are short for a reason: without any memory left, CPython before 3.14 hangs when
+# it leaves a `with` or `finally` block more than 256 instructions into a function.
 
 
 def _serve(data_fd: int, alive_fd: int) -> int:
@@ -108,7 +108,7 @@ class Worker:
         return 0
 
     def _look_out(self) -> None:
-        """Stay awake for a while, so that the next request finds this worker on a core."""
+        """Poll for a while, so that the next request finds this worker running."""
         poller = select.poll()
         poller.register(self._connection, select.POLLIN)
         until = time.perf_counter() + self._linger
@@ -178,7 +178,7 @@ class Worker:
 def _settle_in(
     *, path: list[str], directory: str | None, environ: dict[str, str], session_key: bytes
 ) -> None:
-    """Make this process see the world as its owner did when it asked for it."""
+    """Take over the owner's import path, directory, environment variables and session key."""
     sys.path[:] = path
     if directory is not None:
         with contextlib.suppress(OSError):
@@ -189,7 +189,7 @@ def _settle_in(
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(AttributeError, ValueError):
             stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]
-    # Forked from one fork server, all workers would draw the same numbers.
+    # All workers of one fork server would draw the same numbers otherwise.
     numpy_random = sys.modules.get("numpy.random")
     if numpy_random is not None:
         numpy_random.seed()

@@ -1,4 +1,4 @@
-"""NumPy arrays in a pickle, with the memory that they share and the order of their axes in it.
+"""The arrays in one snapshot, with the memory that they share and the order of their axes.
 
 NumPy itself pickles a view as a separate array, in C or Fortran order. Then writing to one array no
 longer changes the other, and sums are added up in another order.
@@ -13,59 +13,71 @@ import numpy as np
 from numpy.lib.array_utils import byte_bounds
 from numpy.typing import NDArray
 
-from plangym_like.snapshots.plain_data_writer import OverlapError
+from plangym_like.errors import SnapshotError
 
 Reduced = tuple[Callable[..., Any], tuple[Any, ...]]
-# A view whose elements lie further apart is pickled without the gaps.
+# A view that spans more than this many times its own bytes is saved without the gaps.
 _WIDEST = 64
 
 
+class OverlapError(Exception):
+    """Two views of the array with the id ``args[0]`` overlap, and neither contains the other."""
+
+
 class ArrayLayout:
-    """The memory of the arrays in one pickle, as far as they have been pickled.
+    """The arrays that were written into one snapshot so far, and the memory that they share.
 
     Parameters
     ----------
     whole : collection of int
-        Ids of the arrays whose whole memory is pickled, since two views of it overlap, neither
-        within the other.
+        Ids of arrays whose whole memory has to be written, because two views of it overlap and
+        neither contains the other.
     """
 
     def __init__(self, whole: Collection[int] = ()) -> None:
         self._whole = whole
-        self._told: dict[int, list[NDArray[Any]]] = {}
+        self._written: dict[int, list[NDArray[Any]]] = {}
         self._made: list[NDArray[Any]] = []
 
     def reduce(self, array: NDArray[Any]) -> Reduced | None:
-        """Return how `array` is made from others, or ``None``: NumPy's own way is right.
+        """Return `array` as a view of another array, or ``None`` if it has to be written itself.
 
         Raises
         ------
         OverlapError
-            It overlaps another array that was pickled on its own; the pickle has to be begun
-            again, with the id in the error in `whole`.
+            It overlaps another array that was written itself. Start the snapshot again, with the
+            id in the error added to `whole`.
+        SnapshotError
+            The shared memory has gaps, so it cannot be written.
         """
         if not array.size or array.dtype.hasobject:
             return None
+        key = id(array)
+        if array.base is None and array.flags.c_contiguous:
+            # The usual case, made fast: an array that shares no memory.
+            if key not in self._written and key not in self._whole:
+                self._written[key] = [array]
+                return None
         root = array
         while isinstance(root.base, np.ndarray):
             root = root.base
         if type(root) is not np.ndarray or root.dtype.hasobject:
             return None
-        told = self._told.setdefault(id(root), [])
-        if not told and id(root) in self._whole:
-            told.append(_flat(root))
-        for owner in told:
+        written = self._written.setdefault(id(root), [])
+        if not written and id(root) in self._whole:
+            written.append(_flat(root))
+        for owner in written:
             if owner is array:
                 return None
             if (reduced := _within(array, owner, id(root))) is not None:
                 return reduced
-        told.append(array)
+        written.append(array)
         if array.flags.c_contiguous or array.flags.f_contiguous:
             return None
         low, high = byte_bounds(array)
         if high - low > _WIDEST * array.nbytes:
             return None
-        # New memory with empty gaps: what lies in the gaps does not belong to this array.
+        # New memory with empty gaps: the bytes in the gaps do not belong to this array.
         memory = np.zeros(high - low, np.uint8)
         self._made.append(memory)
         offset = array.__array_interface__["data"][0] - low
@@ -85,7 +97,7 @@ def copies(arrays: list[NDArray[Any]]) -> dict[int, Any]:
             return _copies(arrays, ArrayLayout(whole))
         except OverlapError as overlap:
             whole.add(overlap.args[0])
-        except TypeError:
+        except SnapshotError:
             return {}
 
 
@@ -133,5 +145,5 @@ def _flat(root: NDArray[Any]) -> NDArray[Any]:
         return root
     dense = root.transpose(sorted(range(root.ndim), key=lambda axis: -abs(root.strides[axis])))
     if not dense.flags.c_contiguous:
-        raise TypeError("two arrays share memory in a way that cannot be kept; copy one")
+        raise SnapshotError("two arrays share memory in a way that cannot be kept; copy one")
     return dense.reshape(-1)

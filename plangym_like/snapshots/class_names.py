@@ -1,4 +1,4 @@
-"""What classes are called in every process, and how one that cannot be imported is found.
+"""Names of classes that hold in every process, and how to find a class that cannot be imported.
 
 A class of ``__main__`` or of a function is sent to workers by cloudpickle, which keeps module and
 ``__name__`` but not ``__qualname__``. Such a class is found through the classes that use it.
@@ -27,7 +27,7 @@ def can_be_imported(kind: type) -> bool:
 
 
 def classes_named(module: str, name: str, roots: Iterable[type]) -> list[type]:
-    """Return the classes of that name among `roots` and what these, or their methods, use."""
+    """Return the classes of that name among `roots` and the classes that they or methods use."""
     seen: dict[int, Any] = {}
     pending: list[tuple[Any, type | None]] = [(kind, None) for kind in roots]
     while pending:

@@ -1,6 +1,6 @@
 """Which attributes of an environment are configuration, and what they are called.
 
-Functions, classes, modules, spaces, loggers, windows and the like stay as they are when a state is
+Functions, classes, modules, spaces, loggers, windows and the like are not changed when a state is
 restored.
 """
 
@@ -53,7 +53,7 @@ _RENDERERS = frozenset(
 )
 
 
-# Types of locks, and what makes one.
+# Type of lock -> function that makes one.
 LOCKS: dict[type, Callable[[], Any]] = {
     type(make()): make for make in (threading.Lock, threading.RLock)
 }
@@ -66,7 +66,7 @@ class _Ordinary:
 def is_handle(value: Any) -> bool:
     """Tell whether `value` is a window, picture, clock or lock (or holds nothing else).
 
-    It only shows the state or guards it, and is left as it is.
+    It only shows the state or guards it, and is neither saved nor changed.
     """
     kind = type(value)
     if kind in (list, tuple):
@@ -82,12 +82,12 @@ def is_handle(value: Any) -> bool:
 
 
 def is_configuration(value: Any) -> bool:
-    """Tell whether `value` is of a kind that stays as it is while an environment steps."""
+    """Tell whether `value` is of a kind that no step of an environment changes."""
     return isinstance(value, (*_FIXED, *FUNCTIONS, enum.Enum))
 
 
 def is_ordinary(kind: type) -> bool:
-    """Tell whether all that instances of `kind` remember lies in their ``__dict__``.
+    """Tell whether the whole state of an instance of `kind` is in its ``__dict__``.
 
     True of classes written in Python, without ``__slots__``.
     """
@@ -107,14 +107,20 @@ def own_pickling(kind: type) -> str | None:
 
 
 def qualified_name(thing: Any) -> str:
-    """Return module and name of a class or function, which are the same in every process.
+    """Return module and name of a class or function, the same in every process.
 
-    ``__qualname__`` is not: cloudpickle gives a class of ``__main__`` or of a function another one.
+    ``__qualname__`` may differ: cloudpickle changes it for classes of ``__main__``.
 
     >>> qualified_name(dict)
     'builtins.dict'
     """
     return f"{thing.__module__}.{thing.__name__}"
+
+
+def name_of_key(key: Any, at: int) -> str:
+    """Return a name for the key (or item of a set) at position `at`, without its address."""
+    name = repr(key)
+    return f"{qualified_name(type(key))} {at}" if " at 0x" in name else name
 
 
 def describe(value: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Random generators that no state row holds: the global ones, and those of spaces."""
+"""Random generators outside state rows: the global ones, and those of spaces."""
 
 from __future__ import annotations
 
@@ -11,21 +11,23 @@ from typing import Any
 import gymnasium
 import numpy as np
 
+from plangym_like.snapshots.known_wrappers import links
+
 # Attributes in which a space holds others.
 _NESTED = ("spaces", "feature_space", "node_space", "edge_space")
 
 
 @contextlib.contextmanager
 def watched_generators() -> Iterator[Callable[[], str]]:
-    """Restore the global generators at the end.
+    """Watch the global generators, and restore them at the end.
 
-    Yields a function that returns a sentence about those that have been drawn from until then.
+    Yields a function that returns a sentence with the names of those drawn from so far.
     """
     before = global_generators()
     saved = random.getstate(), np.random.get_state(legacy=False)
 
     try:
-        yield lambda: told_draws(moved_generators(before))
+        yield lambda: draws_note(moved_generators(before))
     finally:
         random.setstate(saved[0])
         np.random.set_state(saved[1])
@@ -42,18 +44,18 @@ def global_generators() -> dict[str, Any]:
 
 
 def moved_generators(before: dict[str, Any]) -> list[str]:
-    """Return the names of the global generators that are not in the state `before` any more."""
+    """Return the names of the global generators whose state differs from `before`."""
     return [name for name, state in global_generators().items() if state != before[name]]
 
 
-def told_draws(names: Iterable[str]) -> str:
-    """Return a sentence that says from which global generators was drawn; empty if from none."""
+def draws_note(names: Iterable[str]) -> str:
+    """Return a sentence that names the global generators drawn from; empty if there are none."""
     drawn = " and of ".join(names)
     return f"It draws from the global generator of {drawn}. " if drawn else ""
 
 
 def stir_global_generators() -> None:
-    """Draw from the global generators, so that what depends on them is different from now on."""
+    """Draw from the global generators, so that later draws differ from earlier ones."""
     random.random()
     np.random.random_sample()
 
@@ -61,22 +63,17 @@ def stir_global_generators() -> None:
 def own_generators(env: gymnasium.Env[Any, Any]) -> dict[str, bytes]:
     """Return the states of the generators of a chain: the environment's own, and its spaces'."""
     found: dict[str, bytes] = {}
-    link: Any = env
-    while True:
+    *wrappers, base = links(env)
+    for link in (*wrappers, base):
         name = type(link).__name__
         for attribute in ("action_space", "observation_space"):
             space = vars(link).get(attribute) or vars(link).get(f"_{attribute}")
+            if link is base:
+                # Class attributes count too: several copies share such a space.
+                space = getattr(base, attribute, None)
             if isinstance(space, gymnasium.Space):
                 found[f"{name}.{attribute}"] = b"".join(_space_states(space))
-        if not isinstance(link, gymnasium.Wrapper):
-            break
-        link = link.env
-    # Class attributes count too: several copies share such a space.
-    for attribute in ("action_space", "observation_space"):
-        space = getattr(link, attribute, None)
-        if isinstance(space, gymnasium.Space):
-            found[f"{name}.{attribute}"] = b"".join(_space_states(space))
-    found[f"{name}.np_random"] = _state_of(vars(link).get("_np_random"))
+    found[f"{type(base).__name__}.np_random"] = _state_of(vars(base).get("_np_random"))
     return found
 
 

@@ -1,4 +1,4 @@
-"""The wrappers around an environment: which there are, and what is known of Gymnasium's own."""
+"""The wrappers around an environment, and the state attributes of Gymnasium's own."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from gymnasium.wrappers import OrderEnforcing, PassiveEnvChecker
 
 from plangym_like.errors import SnapshotError
 from plangym_like.snapshots.configuration import describe, qualified_name
-from plangym_like.snapshots.memory_holder import CONSTANT, kind_of
-from plangym_like.snapshots.stage import Stage
+from plangym_like.snapshots.current_env_proxy import CurrentEnvProxy
+from plangym_like.snapshots.state_owner import CONSTANT, kind_of
 
-# They only check how an environment is called, or which copy of it is.
-TRANSPARENT = (OrderEnforcing, PassiveEnvChecker, Stage)
+# They only check how an environment is called, or pass calls on to a copy of it.
+TRANSPARENT = (OrderEnforcing, PassiveEnvChecker, CurrentEnvProxy)
 _OWN = "gymnasium.wrappers."
-# What Gymnasium's wrappers change in `step` and read again later, after their source (1.4).
+# The attributes that Gymnasium's wrappers change in `step` and read later (source of 1.4).
 _CHANGING: dict[str, tuple[str, ...]] = {
     "atari_preprocessing.AtariPreprocessing": ("lives", "game_over", "obs_buffer"),
     "common.Autoreset": ("autoreset",),
@@ -71,7 +71,7 @@ def chain(env: gymnasium.Env[Any, Any]) -> Iterator[gymnasium.Wrapper[Any, Any, 
     Raises
     ------
     SnapshotError
-        What they wrap is no single environment.
+        They wrap something else than one environment.
     """
     while isinstance(env, gymnasium.Wrapper):
         yield env
@@ -81,6 +81,11 @@ def chain(env: gymnasium.Env[Any, Any]) -> Iterator[gymnasium.Wrapper[Any, Any, 
             f"{kind_of(env)} is not a gymnasium.Env; what steps several environments, in threads "
             "or in processes, cannot be saved: give the single environment"
         )
+
+
+def links(env: gymnasium.Env[Any, Any]) -> list[Any]:
+    """Return the wrappers around `env`, outermost first, and the environment inside them."""
+    return [*chain(env), env.unwrapped]
 
 
 def describe_wrappers(env: gymnasium.Env[Any, Any]) -> list[Any]:
@@ -95,10 +100,10 @@ def describe_wrappers(env: gymnasium.Env[Any, Any]) -> list[Any]:
     ]
 
 
-def memory_of(wrapper: Any) -> tuple[str, ...] | None:
-    """Return which attributes `wrapper` remembers with, or ``None`` where that is not known.
+def state_names(wrapper: Any) -> tuple[str, ...] | None:
+    """Return which attributes of `wrapper` are its state, or ``None`` if that is not known.
 
-    A wrapper's own class may say so: ``state_attributes = ("name", ...)``.
+    A wrapper's own class may name them: ``state_attributes = ("name", ...)``.
     """
     declared = getattr(type(wrapper), "state_attributes", None)
     if declared is not None:
@@ -116,13 +121,13 @@ def memory_of(wrapper: Any) -> tuple[str, ...] | None:
         try:
             attrgetter(*names)(wrapper)
         except AttributeError:
-            # Another version of Gymnasium: count all that may change.
+            # Another version of Gymnasium: every attribute may change.
             return None
     return names
 
 
 def is_known(wrapper: Any) -> bool:
-    """Tell whether `wrapper` is one of Gymnasium's own, whose memory is known."""
+    """Tell whether `wrapper` is one of Gymnasium's own, whose state is known."""
     kind = type(wrapper)
     name = qualified_name(kind)
     own = name.removeprefix(_OWN)
@@ -159,7 +164,7 @@ def impossible(wrapper: Any) -> str | None:
 
 
 def _arguments(wrapper: Any) -> Any:
-    """Return what a wrapper was made with: recorded by Gymnasium, or found under the same names."""
+    """Return the arguments of a wrapper: recorded by Gymnasium, or attributes of the same names."""
     recorded = getattr(wrapper, "_saved_kwargs", None)
     if recorded is not None:
         return describe(recorded)

@@ -1,10 +1,10 @@
-"""Plain data as deterministic bytes and back, without any code running from them.
+"""Plain data as deterministic bytes and back. No code runs from the bytes.
 
-Plain are ``None``, ``bool``, ``int``, ``float``, ``complex``, ``str``, ``bytes``, ``bytearray``,
-numpy scalars and arrays (but none of objects), ``list``, ``tuple``, ``dict``, ``OrderedDict``,
-``Counter``, ``defaultdict`` of a builtin type, ``set``, ``frozenset``, ``deque``, and
-`numpy.random.Generator` on PCG64, and nests of them. A value is one tag byte and what the tag asks
-for, all of it little-endian:
+Plain data are ``None``, ``bool``, ``int``, ``float``, ``complex``, ``str``, ``bytes``,
+``bytearray``, numpy scalars and arrays (except arrays of objects), ``list``, ``tuple``, ``dict``,
+``OrderedDict``, ``Counter``, ``defaultdict`` of a builtin type, ``set``, ``frozenset``, ``deque``,
+and `numpy.random.Generator` on PCG64, and nests of them. A value is one tag byte and the fields of
+that tag, all of it little-endian:
 
 ==================  ============================================================================
 tag                 what follows
@@ -20,11 +20,11 @@ tag                 what follows
 ``q``               ``maxlen`` or -1, a length, then the items
 ``d o C D``         a length, then keys and values; ``D`` has its factory's number first
 ``g``               the 40 bytes of `plangym_like.random_state`
-``r``               number of a mutable object that came before: the very same one
+``r``               number of an earlier mutable object, to which this is a reference
 ==================  ============================================================================
 
-References keep shared what is shared, cycles and views of arrays included. A restored set may be
-walked in another order than the set that was saved: Python keeps that order nowhere.
+Shared objects stay shared, cycles and views of arrays included. A restored set may be iterated in
+another order than the set that was saved: Python has no access to that order.
 """
 
 from __future__ import annotations
@@ -35,8 +35,9 @@ from typing import Any
 import numpy as np
 
 from plangym_like.errors import StateFormatError
+from plangym_like.snapshots.array_layout import OverlapError
 from plangym_like.snapshots.plain_data_reader import PlainDataReader
-from plangym_like.snapshots.plain_data_writer import WRITERS, OverlapError, PlainDataWriter
+from plangym_like.snapshots.plain_data_writer import WRITERS, PlainDataWriter
 
 
 def encode(value: Any, known: Sequence[Any] = ()) -> bytes:
@@ -47,8 +48,7 @@ def encode(value: Any, known: Sequence[Any] = ()) -> bytes:
     value
         Plain data.
     known : sequence
-        Objects that stand for themselves wherever they occur; `decode` needs as many of them, in
-        this order.
+        Objects that are written as references; `decode` needs as many of them, in this order.
 
     Raises
     ------
@@ -65,7 +65,7 @@ def encode(value: Any, known: Sequence[Any] = ()) -> bytes:
         try:
             writer.put(value)
         except OverlapError as overlap:
-            # Two views of one array, neither within the other: write that array and both as views.
+            # Two views of one array overlap: write that array, and both as views of it.
             whole.add(overlap.args[0])
         else:
             return b"".join(writer.parts)
@@ -92,5 +92,5 @@ def decode(data: bytes, known: Sequence[Any] = ()) -> Any:
 
 
 def is_plain_kind(value: Any) -> bool:
-    """Tell whether `value` is of a plain type, whatever it holds."""
+    """Tell whether the type of `value` is plain; its content may not be."""
     return type(value) in WRITERS or isinstance(value, np.generic)

@@ -1,6 +1,6 @@
 """The reading half of `plangym_like.snapshots.plain_data`, which describes the format.
 
-Nothing that is read says how much memory to take: every length is measured against the bytes that
+Damaged bytes cannot make it allocate much memory: every length is checked against the bytes that
 are left.
 """
 
@@ -17,6 +17,7 @@ import numpy as np
 
 from plangym_like import random_state
 from plangym_like.errors import StateFormatError
+from plangym_like.snapshots.array_layout import view_of
 from plangym_like.snapshots.plain_data_writer import FACTORIES, MAX_DEPTH
 
 _MAX_AXES = 32
@@ -28,7 +29,7 @@ _DTYPE = re.compile(rb"[<>|][biufcSUmM][0-9]{1,9}(\[[0-9]{0,9}[a-zA-Z]{1,7}\])?"
 
 
 class PlainDataReader:
-    """Reads values from `data`; `known` objects stand for themselves."""
+    """Read values from `data`, in which objects in `known` are references."""
 
     def __init__(self, data: bytes, known: Sequence[Any]) -> None:
         self.data = data
@@ -63,7 +64,7 @@ class PlainDataReader:
         return value
 
     def count(self) -> int:
-        """Read a length; every item takes a byte at least, so no length can ask for more."""
+        """Read a length, which is at most the number of bytes left: every item takes one."""
         count: int = self.unpack(_COUNT)
         if count > len(self.data) - self.place:
             self.damaged("it ends too early")
@@ -125,7 +126,7 @@ def _get_view(decoder: PlainDataReader) -> Any:
     if not (0 <= number < len(decoder.seen) and 0 <= axes <= _MAX_AXES):
         decoder.damaged("a view of nothing")
     owner = decoder.seen[number]
-    if type(owner) is not np.ndarray or not owner.flags.c_contiguous:
+    if type(owner) is not np.ndarray or not (owner.flags.c_contiguous or owner.flags.f_contiguous):
         decoder.damaged("a view of no array")
     shape = struct.unpack(f"<{axes}q", decoder.take(8 * axes))
     strides = struct.unpack(f"<{axes}q", decoder.take(8 * axes))
@@ -136,7 +137,7 @@ def _get_view(decoder: PlainDataReader) -> Any:
     high = offset + sum(part for part in reach if part > 0) + dtype.itemsize
     if low < 0 or high > owner.nbytes:
         decoder.damaged("a view beyond its array")
-    return decoder.remember(np.ndarray(shape, dtype, owner, offset, strides))
+    return decoder.remember(view_of(owner, dtype, shape, strides, offset))
 
 
 def _get_array_and_view(decoder: PlainDataReader) -> Any:

@@ -9,11 +9,11 @@ from functools import lru_cache
 from typing import Any
 
 import numpy as np
-from numpy.lib.array_utils import byte_bounds
 from numpy.typing import NDArray
 
 from plangym_like import random_state
 from plangym_like.errors import SnapshotError
+from plangym_like.snapshots.array_layout import ArrayLayout
 
 MAX_DEPTH = 64
 # What a defaultdict may make its missing values with; the index is in the bytes.
@@ -26,23 +26,18 @@ _FLOAT = struct.Struct("<d")
 _COMPLEX = struct.Struct("<dd")
 
 
-class OverlapError(Exception):
-    """Two views of the array with the id ``args[0]`` overlap, and neither holds the other."""
-
-
 class PlainDataWriter:
-    """Collects the bytes of a value in `parts`.
+    """Collect the bytes of a value in `parts`.
 
-    `known` objects stand for themselves. Views of an array whose id is in `whole` are written as
-    such.
+    Objects in `known` are written as references. Arrays whose ids are in `whole` are written before
+    any view of them.
     """
 
     def __init__(self, known: Sequence[Any], whole: Collection[int]) -> None:
-        self.whole = whole
         self.parts: list[bytes] = []
         self.depth = 0
         self.numbers = {id(thing): number for number, thing in enumerate(known)}
-        self.arrays: dict[int, list[tuple[NDArray[Any], int]]] = {}
+        self.arrays = ArrayLayout(whole)
         self.count = len(known)
 
     def put(self, value: Any) -> None:
@@ -54,7 +49,7 @@ class PlainDataWriter:
         writer = WRITERS.get(kind)
         if writer is None:
             if not isinstance(value, np.generic):
-                raise SnapshotError(f"{_told(kind)} is not plain data")
+                raise SnapshotError(f"{_name_of(kind)} is not plain data")
             writer = _put_scalar
         if self.depth >= MAX_DEPTH:
             raise SnapshotError(f"plain data is nested at most {MAX_DEPTH} deep")
@@ -101,49 +96,24 @@ def _put_scalar(encoder: PlainDataWriter, value: np.generic) -> None:
 
 
 def _put_array(encoder: PlainDataWriter, value: NDArray[Any]) -> None:
-    root = value
-    while isinstance(root.base, np.ndarray):
-        root = root.base
-    if id(root) in encoder.whole and value is not root:
-        if id(root) not in encoder.numbers:
-            encoder.parts.append(b"V")
-            encoder.put(root)
-        _put_view(encoder, value, root, encoder.numbers[id(root)])
-        return
-    relatives = encoder.arrays.setdefault(id(root), [])
-    for relative, number in relatives:
-        if np.may_share_memory(value, relative):
-            _put_view(encoder, value, relative, number)
+    reduced = encoder.arrays.reduce(value)
+    if reduced is None:
+        encoder.remember(value)
+        if value.flags.c_contiguous:
+            encoder.parts += (_array_head(value.dtype, value.shape, None), value.tobytes())
             return
-    relatives.append((value, encoder.count))
-    encoder.remember(value)
-    if value.flags.c_contiguous:
-        encoder.parts += (_array_head(value.dtype, value.shape, None), value.tobytes())
+        # The order of the axes in memory decides the order of sums, and so their last bits.
+        order = tuple(sorted(range(value.ndim), key=lambda axis: -abs(value.strides[axis])))
+        dense = value.transpose(order)
+        encoder.parts += (_array_head(value.dtype, dense.shape, order), dense.tobytes())
         return
-    # The order of the axes in memory decides the order of sums, and so their last bits.
-    order = tuple(sorted(range(value.ndim), key=lambda axis: -abs(value.strides[axis])))
-    dense = value.transpose(order)
-    encoder.parts += (_array_head(value.dtype, dense.shape, order), dense.tobytes())
-
-
-def _put_view(
-    encoder: PlainDataWriter, value: NDArray[Any], owner: NDArray[Any], number: int
-) -> None:
-    start, stop = byte_bounds(value)
-    first, last = byte_bounds(owner)
-    if not (owner.flags.c_contiguous and first <= start and stop <= last):
-        root = owner
-        while isinstance(root.base, np.ndarray):
-            root = root.base
-        if id(root) in encoder.whole:
-            raise SnapshotError("two arrays share memory in a way that cannot be kept; copy one")
-        raise OverlapError(id(root))
+    _, (owner, dtype, shape, strides, offset) = reduced
+    if id(owner) not in encoder.numbers:
+        encoder.parts.append(b"V")
+        encoder.put(owner)
     encoder.remember(value)
-    offset = value.__array_interface__["data"][0] - first
-    numbers = (number, value.ndim, offset, *value.shape, *value.strides)
-    encoder.parts.append(
-        b"v" + _dtype_bytes(value.dtype) + struct.pack(f"<{len(numbers)}q", *numbers)
-    )
+    numbers = (encoder.numbers[id(owner)], len(shape), offset, *shape, *strides)
+    encoder.parts.append(b"v" + _dtype_bytes(dtype) + struct.pack(f"<{len(numbers)}q", *numbers))
 
 
 def _put_sequence(tag: bytes) -> Callable[[PlainDataWriter, Any], None]:
@@ -246,6 +216,6 @@ def _array_head(
     return b"a" + _dtype_bytes(dtype) + head
 
 
-def _told(kind: type) -> str:
+def _name_of(kind: type) -> str:
     module = "" if kind.__module__ == "builtins" else f"{kind.__module__}."
     return f"{module}{kind.__qualname__}"

@@ -1,7 +1,9 @@
-"""All that an object holds, through attributes and containers."""
+"""The walk through all that an object holds, by attributes and containers."""
 
 from __future__ import annotations
 
+import enum
+import types
 import weakref
 from collections import deque
 from collections.abc import Iterator
@@ -9,30 +11,71 @@ from typing import Any
 
 import numpy as np
 
-from plangym_like.snapshots.configuration import is_configuration, is_handle
+from plangym_like.snapshots.configuration import (
+    describe,
+    is_configuration,
+    is_handle,
+    name_of_key,
+)
 
 ATOMS = (type(None), bool, int, float, complex, str, bytes, bytearray, np.generic)
-# No environment is walked further than this.
+# One walk stops after this many objects, so that making an environment never takes minutes.
 _MOST = 100_000
 
 
-def reachable(root: Any, name: str) -> Iterator[tuple[str, Any]]:
+def reachable(
+    root: Any, place: str, seen: set[int] | None = None, *, into_objects: bool = True
+) -> Iterator[tuple[str, Any]]:
     """Yield the place and the value of each object in `root`, itself included, once.
 
-    Places are called after attributes; what lies in a container is called as the container is.
-    Functions, classes, modules, spaces and windows are yielded, but not looked into.
+    Numbers and text are left out. Functions, classes, modules, spaces and windows are yielded, but
+    not walked into. The order and the places are the same in every process.
+
+    Parameters
+    ----------
+    root : object
+        Where the walk begins.
+    place : str
+        What the root is called.
+    seen : set of int, optional
+        Ids of objects to leave out; the ids of yielded objects are added.
+    into_objects : bool
+        Whether attributes are walked through too, or containers only.
     """
-    todo: list[tuple[str, Any]] = [(name, root)]
-    seen: set[int] = set()
-    while todo and len(seen) < _MOST:
+    todo = [(place, root)]
+    seen = set() if seen is None else seen
+    count = 0
+    while todo and count < _MOST:
         place, thing = todo.pop()
-        if isinstance(thing, ATOMS) or id(thing) in seen:
+        if _is_atom(thing) or id(thing) in seen:
             continue
         seen.add(id(thing))
+        count += 1
         yield place, thing
-        if isinstance(thing, dict):
-            todo += [(place, item) for pair in list(thing.items()) for item in pair]
-        elif isinstance(thing, list | tuple | deque | set | frozenset | weakref.WeakSet):
-            todo += [(place, item) for item in list(thing)]
-        elif not is_configuration(thing) and not is_handle(thing) and hasattr(thing, "__dict__"):
-            todo += [(f"{place}.{key}", value) for key, value in list(vars(thing).items())]
+        todo += reversed(list(_parts(place, thing, into_objects)))
+
+
+def _parts(place: str, thing: Any, into_objects: bool) -> Iterator[tuple[str, Any]]:
+    """Yield the places and values of what `thing` itself holds."""
+    if isinstance(thing, dict):
+        for at, (key, item) in enumerate(thing.items()):
+            if not _is_atom(key):
+                yield f"{place}.keys[{at}]", key
+            if not _is_atom(item):
+                yield f"{place}[{name_of_key(key, at)}]", item
+    elif isinstance(thing, set | frozenset | weakref.WeakSet):
+        items = sorted((i for i in thing if not _is_atom(i)), key=lambda i: repr(describe(i)))
+        yield from ((f"{place}.items[{at}]", item) for at, item in enumerate(items))
+    elif isinstance(thing, list | tuple | deque):
+        for at, item in enumerate(thing):
+            if not _is_atom(item):
+                yield f"{place}[{at}]", item
+    elif into_objects and isinstance(thing, types.MethodType):
+        yield f"{place}.__self__", thing.__self__
+    elif into_objects and not is_configuration(thing) and not is_handle(thing):
+        for name, value in getattr(thing, "__dict__", {}).items():
+            yield f"{place}.{name}", value
+
+
+def _is_atom(thing: Any) -> bool:
+    return isinstance(thing, ATOMS) and not isinstance(thing, enum.Enum)

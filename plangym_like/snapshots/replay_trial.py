@@ -1,4 +1,4 @@
-"""Whether episodes of an environment can be begun again by its generator, or by a seed only."""
+"""Whether an episode can be repeated from the environment's generator, or from a seed only."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import gymnasium
 
 from plangym_like import random_state
 from plangym_like.snapshots.differences import difference
+from plangym_like.snapshots.outcomes import Outcome, ends, outcome_of
 
 _STEPS = 24
 
@@ -18,36 +19,28 @@ _Env = gymnasium.Env[Any, Any]
 
 
 def needs_seeds(make: Callable[[], _Env] | None, first: _Env) -> bool:
-    """Tell whether an episode can be begun again by a seed only.
+    """Tell whether an episode can be repeated from a seed only.
 
-    That is so where the environment has other generators than ``np_random``. Two copies that
-    `make` returns begin with the same generator; where it is ``None``, `first` does twice.
+    That is so if the environment has other generators than ``np_random``. The same episode is
+    played from the same generator in two copies that `make` returns, or twice in `first` if `make`
+    is ``None``.
     """
     space = copy.deepcopy(first.action_space)
     space.seed(0)
     actions = [space.sample() for _ in range(_STEPS)]
     one, other = (_play(make, first, actions) for _ in range(2))
-    return len(one) != len(other) or difference(one, other) is not None
+    return difference(one, other) is not None
 
 
-def _play(
-    make: Callable[[], _Env] | None, first: _Env, actions: list[Any]
-) -> list[tuple[Any, ...]]:
-    env = first if make is None else make()
-    base: Any = env
+def _play(make: Callable[[], _Env] | None, first: _Env, actions: list[Any]) -> list[Outcome]:
+    env: Any = first if make is None else make()
     try:
-        base._np_random = random_state.seeded_generator(7)
-        outcomes: list[tuple[Any, ...]] = [(copy.deepcopy(env.reset()[0]),)]
+        env._np_random = random_state.seeded_generator(7)
+        outcomes: list[Outcome] = [(copy.deepcopy(env.reset()[0]),)]
         for action in actions:
-            try:
-                outcome = env.step(copy.deepcopy(action))
-            except Exception as error:
-                # Some environments take only actions that are legal now; to refuse is an outcome.
-                outcomes.append((type(error).__name__,))
-                break
-            # Infos have no part in it: what differs there makes states approximate.
-            outcomes.append(copy.deepcopy(tuple(outcome[:4])))
-            if outcome[2] or outcome[3]:
+            # Infos are left out: if they differ, states are approximate.
+            outcomes.append(outcome_of(env.step, action, error_text=False)[:4])
+            if ends(outcomes[-1]):
                 break
     finally:
         if env is not first:

@@ -1,9 +1,9 @@
-"""Which sets go on being iterated in the same order, and which do not.
+"""Which sets a pickle restores in the same order of iteration, and which it does not.
 
 A set is iterated in the order of its hash table. That order depends on the hashes of its items, on
 the size of the table, and on everything that was ever added and removed; a pickle keeps none of
 these. Objects without a ``__hash__`` hash by their address, so a set of them is iterated in
-another order in every copy of an environment; text hashes differently in every process.
+another order in every copy of an environment; strings hash differently in every process.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from plangym_like.snapshots.reachable import ATOMS, reachable
 _SETS = (set, frozenset, weakref.WeakSet)
 # Hashes that depend on the value alone, in every process.
 _STABLE = (bool, int, float, complex)
-# One object for the whole process, in all copies of an environment.
+# Objects that all copies of an environment in a process share.
 _LASTING = (*ATOMS, np.ndarray, type, types.FunctionType, types.BuiltinFunctionType, enum.Enum)
 
 
@@ -46,8 +46,8 @@ def order_is_kept(value: Any) -> bool:
 def set_of_addresses(root: Any, name: str) -> str | None:
     """Return where in `root` there is a set of two or more objects that hash by their address.
 
-    Objects that are one and the same for all copies of an environment (classes, functions, members
-    of an enumeration) do not count.
+    Objects that all copies of an environment share (classes, functions, members of an enumeration)
+    do not count.
     """
     for place, thing in reachable(root, name):
         if isinstance(thing, _SETS):
@@ -57,8 +57,8 @@ def set_of_addresses(root: Any, name: str) -> str | None:
     return None
 
 
-def told(place: str, value: Any) -> str:
-    """Return what errors and notes say of a set whose order is not kept."""
+def order_note(place: str, value: Any) -> str:
+    """Return the sentence for errors and notes about a set whose order is not kept."""
     kind = qualified_name(type(value)).removeprefix("builtins.")
     return (
         f"{place} holds a {kind}, and a restored one may be iterated in another order; keep its "

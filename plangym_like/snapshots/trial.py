@@ -1,9 +1,9 @@
-"""The trial when an environment is made: does it do the same again?
+"""The trial when an environment is made: does it repeat itself?
 
-A few steps are taken, and taken again from restored states: in another order, after other steps,
-in a second copy of the environment, after seeded and unseeded resets. The random generators that
-no state row holds are watched, as is what code keeps outside the environment. No trial of a few
-steps can find everything: use itself is audited (`plangym_like.audit`).
+It takes a few steps, and takes them again from restored states: in another order, after other
+steps, in a second copy of the environment, after seeded and unseeded resets. It watches the random
+generators that no state row holds, and what code keeps outside the environment. A few steps cannot
+show everything, so rows in use are audited too (`plangym_like.audit`).
 """
 
 from __future__ import annotations
@@ -21,27 +21,21 @@ from plangym_like.errors import SnapshotError, StateCapacityError
 from plangym_like.ownership import owned
 from plangym_like.simulator import Simulator
 from plangym_like.snapshots.configuration import qualified_name
-from plangym_like.snapshots.differences import (
-    attributes,
-    difference,
-    differing_attributes,
-    object_difference,
-    without_clock,
-)
+from plangym_like.snapshots.differences import attributes, differing_attributes, without_clock
 from plangym_like.snapshots.generators import (
+    draws_note,
     global_generators,
     moved_generators,
     own_generators,
     stir_global_generators,
-    told_draws,
 )
+from plangym_like.snapshots.impure_functions import changed_places, values_outside
 from plangym_like.snapshots.known_wrappers import chain, is_known
-from plangym_like.snapshots.outside_memory import changed_places, outside_memory
+from plangym_like.snapshots.outcomes import Outcome, compare_outcomes, ends, outcome_of
 from plangym_like.states import Row
 
 _UNSEEDED_STEPS = 4
 _NAMED = 4
-_PARTS = ("observation", "reward", "terminated", "truncated", "info")
 REMEDY = (
     "Its state was restored in between, so it keeps some of it where no state row finds it (in its "
     "class, its module, a space, a global generator): keep all of it in attributes, and draw from "
@@ -50,13 +44,21 @@ REMEDY = (
 
 
 @dataclass(slots=True)
-class _Play:
+class _Episode:
     """Some steps: ``outcomes[0]`` is the reset, and ``rows[k]`` the state after k steps."""
 
-    outcomes: list[tuple[Any, ...]] = field(default_factory=list)
+    simulator: Simulator
+    outcomes: list[Outcome] = field(default_factory=list)
     rows: list[Row] = field(default_factory=list)
     generators: list[dict[str, bytes]] = field(default_factory=list)
-    drawn: list[tuple[int, str]] = field(default_factory=list)
+    draws: set[tuple[int, str]] = field(default_factory=set)
+
+    def record(self) -> None:
+        """Save the current state, and those of the generators."""
+        payload: Row = np.zeros(self.simulator.payload_nbytes, np.uint8)
+        self.simulator.read(payload)
+        self.rows.append(payload)
+        self.generators.append(own_generators(self.simulator.env))
 
 
 class Trial:
@@ -65,13 +67,13 @@ class Trial:
     Parameters
     ----------
     simulator : Simulator
-        A new one, on a Gymnasium environment. It is left in another state.
+        A new one, on a Gymnasium environment. The trial leaves it in another state.
     make_copy : callable
-        Returns a second one, made with the same arguments, or ``None`` where there can be but one.
+        Returns a second one, made with the same arguments, or ``None`` if there can be only one.
     steps : int
         How many steps to take.
     seeds_matter : bool
-        Whether states cannot be saved if a seeded reset is not the same in every copy.
+        Whether states cannot be saved if a seeded reset differs from copy to copy.
     remedy : str
         What errors tell the user to do.
     """
@@ -98,21 +100,21 @@ class Trial:
         self._drawn: dict[str, None] = {}
 
     def run(self) -> str:
-        """Return what is not exact (empty: nothing was found). Draws from the global generators.
+        """Return what is not exact, or an empty text. Draws from the global generators.
 
         Raises
         ------
         SnapshotError
-            The environment does not do the same again; the message says where, and what to do.
+            The environment does not repeat itself; the message says where, and what to do.
         """
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             try:
-                first = self._first_play()
+                first = self._first_episode()
                 stir_global_generators()
                 self._copy = self._make_copy()
                 if self._copy is not None:
-                    self._compare_with_copy(first)
+                    self._compare_with_copy(self._copy, first)
                 self._compare_restored(first)
                 self._compare_unseeded()
             finally:
@@ -121,12 +123,11 @@ class Trial:
                     self._copy.close()
         return "; ".join(dict.fromkeys(self._notes[:2]))
 
-    def _first_play(self) -> _Play:
-        first = _Play()
-        self._reset(self._sim, 0, first)
-        before = outside_memory(self._sim.env)
-        self._steps(self._sim, self._actions, first)
-        changed = changed_places(before, outside_memory(self._sim.env))
+    def _first_episode(self) -> _Episode:
+        first = self._begin(self._sim, 0)
+        before = values_outside(self._sim.env)
+        self._steps(first, self._actions)
+        changed = changed_places(before, values_outside(self._sim.env))
         if changed:
             raise SnapshotError(
                 f"{self._name()} cannot be saved: its steps change {' and '.join(changed[:_NAMED])}"
@@ -135,46 +136,47 @@ class Trial:
             )
         return first
 
-    def _compare_with_copy(self, first: _Play) -> None:
-        """Play the same seeded episode in the second copy, while the first does something else."""
-        second = _Play()
-        assert self._copy is not None
-        self._reset(self._copy, 0, second)
-        self._steps(self._copy, self._actions, second, between=self._meanwhile(self._sim))
-        pairs = zip(first.outcomes, second.outcomes, strict=False)
-        for step, (before, after) in enumerate(pairs):
-            found = _first_difference(before, after)
+    def _compare_with_copy(self, other: Simulator, first: _Episode) -> None:
+        """Play the same seeded episode in a second copy, and step the first one in between."""
+        second = self._begin(other, 0)
+        self._steps(second, self._actions, stepped_between=self._sim)
+        for step, pair in enumerate(zip(first.outcomes, second.outcomes, strict=False)):
+            found = compare_outcomes(*pair)
             if found is not None:
                 place, values = found
                 if self._seeds_matter and not place.startswith("info"):
                     raise self._refusal(place, step, values)
                 self._notes.append(
                     "an episode with a seed is not the same in another copy: the "
-                    f"{place} of step {step} was {values}. {told_draws(self._drawn)}".strip()
+                    f"{place} of step {step} was {values}. {draws_note(self._drawn)}".strip()
                 )
                 return
 
-    def _compare_restored(self, first: _Play) -> None:
-        """Go on from rows of the first play: the middle one, then the first, in both copies."""
-        last = len(first.rows) - 1
-        places = [(self._sim, last // 2), (self._copy or self._sim, 0), (self._sim, 0)]
-        for simulator, start in places[: 2 if self._copy is None else 3]:
-            again = _Play(outcomes=[first.outcomes[0]])
-            other = self._copy if simulator is self._sim else self._sim
-            simulator.write(first.rows[start])
-            again.rows.append(_row(simulator))
-            if simulator is self._sim:
-                self._check_generators(first, start)
-            between = None if other is None else self._meanwhile(other)
-            self._steps(simulator, self._actions[start:], again, between=between)
-            self._compare(first, again, start)
-            both = {*first.drawn} & {(step + start, name) for step, name in again.drawn}
-            if both:
-                step, name = min(both)
-                raise self._refusal_of_draw(f"the global generator of {name}", step)
+    def _compare_restored(self, first: _Episode) -> None:
+        """Continue the first episode in both copies, from its middle and from its start."""
+        middle = (len(first.rows) - 1) // 2
+        self._continue(first, self._sim, middle, self._copy)
+        self._continue(first, self._copy or self._sim, 0, self._sim if self._copy else None)
+        if self._copy is not None:
+            self._continue(first, self._sim, 0, self._copy)
 
-    def _check_generators(self, first: _Play, start: int) -> None:
-        """Check that restoring has restored all generators that steps draw from."""
+    def _continue(
+        self, first: _Episode, simulator: Simulator, start: int, other: Simulator | None
+    ) -> None:
+        simulator.write(first.rows[start])
+        again = _Episode(simulator, [first.outcomes[0]])
+        again.record()
+        if simulator is self._sim:
+            self._check_generators(first, start)
+        self._steps(again, self._actions[start:], stepped_between=other)
+        self._compare(first, again, start)
+        both = first.draws & {(step + start, name) for step, name in again.draws}
+        if both:
+            step, name = min(both)
+            raise self._refusal_of_draw(f"the global generator of {name}", step)
+
+    def _check_generators(self, first: _Episode, start: int) -> None:
+        """Check that all generators that steps draw from were restored."""
         now = own_generators(self._sim.env)
         recorded, last = first.generators[start], first.generators[-1]
         for name, state in recorded.items():
@@ -182,60 +184,49 @@ class Trial:
                 raise self._refusal_of_draw(f"the generator of {name}", None)
 
     def _compare_unseeded(self) -> None:
-        first = _Play()
-        self._reset(self._sim, None, first)
+        first = self._begin(self._sim, None)
         actions = self._actions[:_UNSEEDED_STEPS]
-        self._steps(self._sim, actions, first)
-        simulator = self._copy or self._sim
-        between = None if self._copy is None else self._meanwhile(self._sim)
-        simulator.write(first.rows[0])
-        again = _Play([first.outcomes[0]], [_row(simulator)])
-        self._steps(simulator, actions, again, between=between)
+        self._steps(first, actions)
+        again = _Episode(self._copy or self._sim, [first.outcomes[0]])
+        again.simulator.write(first.rows[0])
+        again.record()
+        self._steps(again, actions, stepped_between=None if self._copy is None else self._sim)
         self._compare(first, again, 0)
 
     # Playing
 
-    def _reset(self, simulator: Simulator, seed: int | None, play: _Play) -> None:
+    def _begin(self, simulator: Simulator, seed: int | None) -> _Episode:
         before = global_generators()
         obs, info = simulator.reset(seed)
         self._drawn.update(dict.fromkeys(moved_generators(before)))
-        play.outcomes.append(owned((obs, 0.0, False, False, info)))
-        self._record(simulator, play)
+        episode = _Episode(simulator, [owned((obs, 0.0, False, False, without_clock(info)))])
+        episode.record()
+        return episode
 
     def _steps(
-        self,
-        simulator: Simulator,
-        actions: Sequence[Any],
-        play: _Play,
-        between: Iterator[None] | None = None,
+        self, episode: _Episode, actions: Sequence[Any], stepped_between: Simulator | None = None
     ) -> None:
-        before = global_generators()
+        simulator = episode.simulator
+        between = None if stepped_between is None else self._other_steps(stepped_between)
         for step, action in enumerate(actions, 1):
             if between is not None:
                 next(between)
-                before = global_generators()
-            try:
-                outcome = simulator.step(copy.deepcopy(action), 1)
-            except SnapshotError:
-                raise
-            except Exception as error:
-                # Some environments take only actions that are legal now; to refuse is an outcome.
-                play.outcomes.append((type(error).__name__, 0.0, True, False, {}))
+            before = global_generators()
+            outcome = outcome_of(lambda action: simulator.step(action, 1), action, error_text=False)
+            episode.outcomes.append(outcome)
+            if len(outcome) == 1:
                 return
-            play.outcomes.append(owned(outcome[:5]))
             moved = moved_generators(before)
-            if moved:
-                play.drawn += [(step, name) for name in moved]
-                self._drawn.update(dict.fromkeys(moved))
-                before = global_generators()
+            episode.draws |= {(step, name) for name in moved}
+            self._drawn.update(dict.fromkeys(moved))
             try:
-                self._record(simulator, play)
+                episode.record()
             except StateCapacityError:
                 return
-            if outcome[2] or outcome[3]:
+            if ends(outcome):
                 return
 
-    def _meanwhile(self, simulator: Simulator) -> Iterator[None]:
+    def _other_steps(self, simulator: Simulator) -> Iterator[None]:
         """Step `simulator` with other actions, one at a time, until its episode ends."""
         for action in self._others:
             with contextlib.suppress(Exception):
@@ -247,17 +238,13 @@ class Trial:
         while True:
             yield
 
-    def _record(self, simulator: Simulator, play: _Play) -> None:
-        play.rows.append(_row(simulator))
-        play.generators.append(own_generators(simulator.env))
-
     # Comparing
 
-    def _compare(self, first: _Play, again: _Play, start: int) -> None:
+    def _compare(self, first: _Episode, again: _Episode, start: int) -> None:
         """Compare `again`, which begins at step `start`, with `first`."""
         pairs = zip(first.outcomes[start + 1 :], again.outcomes[1:], strict=False)
         for step, (before, after) in enumerate(pairs, start + 1):
-            found = _first_difference(before, after)
+            found = compare_outcomes(before, after)
             if found is not None:
                 place, values = found
                 if not place.startswith("info"):
@@ -266,26 +253,24 @@ class Trial:
         if len(first.outcomes) - start != len(again.outcomes):
             raise SnapshotError(
                 f"{self._name()} does not repeat itself: the episode ended at another step. "
-                f"{told_draws(self._drawn)}{self._remedy}"
+                f"{draws_note(self._drawn)}{self._remedy}"
             )
-        for step, (one, other) in enumerate(
-            zip(first.rows[start:], again.rows, strict=False), start
-        ):
-            if not np.array_equal(one, other):
-                found = self._sim.state_difference(one, other)
-                if found is not None:
-                    self._notes.append(
-                        f"the state after step {step} is not the same when it is repeated: "
-                        f"{found[0]}, {found[1]}"
-                    )
-                    return
+        rows = zip(first.rows[start:], again.rows, strict=False)
+        for step, (one, other) in enumerate(rows, start):
+            found = None if np.array_equal(one, other) else self._sim.state_difference(one, other)
+            if found is not None:
+                self._notes.append(
+                    f"the state after step {step} is not the same when it is repeated: "
+                    f"{found[0]}, {found[1]}"
+                )
+                return
 
     def _refusal(
         self, place: str, step: int, values: str, row: Row | None = None, start: int = 0
     ) -> SnapshotError:
         return SnapshotError(
             f"{self._name()} does not repeat itself: the {place} of step {step} was {values} the "
-            f"second time. {told_draws(self._drawn)}{self._cause(row, start)}{self._remedy}"
+            f"second time. {draws_note(self._drawn)}{self._cause(row, start)}{self._remedy}"
         )
 
     def _refusal_of_draw(self, generator: str, step: int | None) -> SnapshotError:
@@ -302,7 +287,7 @@ class Trial:
         return f"{name} in {', '.join(own)}" if own else name
 
     def _cause(self, row: Row | None, start: int) -> str:
-        """Return which attributes are others in a restored copy than in one that never stopped."""
+        """Return which attributes differ between a restored copy and one that was not."""
         if row is None or self._copy is None:
             return ""
         try:
@@ -318,20 +303,3 @@ class Trial:
         except Exception:
             return ""
         return f"Not restored: {', '.join(names[:_NAMED])}. " if names else ""
-
-
-def _row(simulator: Simulator) -> Row:
-    payload: Row = np.zeros(simulator.payload_nbytes, np.uint8)
-    simulator.read(payload)
-    return payload
-
-
-def _first_difference(one: tuple[Any, ...], other: tuple[Any, ...]) -> tuple[str, str] | None:
-    for part, before, after in zip(_PARTS, one, other, strict=True):
-        if part == "info":
-            found = object_difference(without_clock(before), without_clock(after), part)
-        else:
-            found = difference(before, after, part)
-        if found:
-            return found
-    return None

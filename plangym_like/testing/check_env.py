@@ -9,10 +9,11 @@ import gymnasium
 
 from plangym_like import registry
 from plangym_like.errors import InputError, SnapshotError, StateError
-from plangym_like.execution.parallel_env import ParallelEnv
-from plangym_like.made_env import name_of
+from plangym_like.parallel_env import ParallelEnv
 from plangym_like.plan_env import PlanEnv
-from plangym_like.testing.promises import CHECKS, Broken, Evidence
+from plangym_like.stateful_env import name_of
+from plangym_like.testing.check_context import CheckContext, CheckFailed
+from plangym_like.testing.checks import CHECKS
 from plangym_like.testing.report import BrokenPromise, Report
 from plangym_like.testing.timing import measure
 from plangym_like.testing.variations import VARIATIONS
@@ -29,32 +30,33 @@ def check_env(
 ) -> Report:
     """Test whether an environment is saved, restored and stepped exactly, or say where it is not.
 
-    Random episodes are played without ever stopping; then again in other copies, from states
-    restored in random order, in batches, from files, in child processes; with seeds, with ``dt``,
-    from resets without a seed, and in wrappers of Gymnasium's. Everything is compared to the last
-    bit: observations, rewards, flags, infos, and the states that follow. It stops at the first
-    promise that is broken. What shows only after more steps than are taken here is not found.
+    It plays random episodes without interruption, and plays them again: in other copies, from
+    states restored in random order, in batches, from files, in child processes; with seeds, with
+    ``dt``, from resets without a seed, and in wrappers of Gymnasium's. It compares observations,
+    rewards, flags, infos and the next states to the last bit, and stops at the first promise that
+    is broken. It does not find what shows only after more steps than it takes.
 
     Parameters
     ----------
     env_or_name : str, callable, gymnasium.Env or PlanEnv
         What `plangym_like.make` takes; or an env, of which clones are made.
     states : int
-        How many reached states to go on from.
+        How many states to restore and continue.
     steps : int
-        For how many steps; the episodes are four times as long, or more of them are played. Take
-        more where something rare or late may be wrong.
+        For how many steps to continue them. Episodes are four times as long; if they end earlier,
+        more are played. Take more steps if something rare or late may be wrong.
     seed : int
-        Of everything that is random here.
+        The seed of all episodes and actions.
     workers : sequence of int
-        Numbers of child processes that have to agree; empty: none is started.
+        Numbers of worker processes whose results have to agree; empty starts none.
     make_kwargs
         Passed to `plangym_like.make`.
 
     Returns
     -------
     Report
-        ``report.ok``; ``print(report)`` says what holds, what broke, where, and what to do.
+        ``report.ok`` tells whether all promises hold; ``print(report)`` says which one does not,
+        where, and what to do.
 
     >>> report = check_env("CartPole-v1", states=4, steps=5, workers=())
     >>> report.ok, report.snapshot, report.state_nbytes
@@ -62,14 +64,12 @@ def check_env(
     """
     if states < 1 or steps < 1:
         raise InputError(f"states and steps are at least 1, got {states} and {steps}")
-    name, make, spread = _makers(env_or_name, make_kwargs)
+    name, make, make_parallel = _makers(env_or_name, make_kwargs)
     report = Report(name)
-    evidence = Evidence(
-        make, spread, states, steps, seed, tuple(workers), wrap=lambda more: make(more)
-    )
+    context = CheckContext(make, make_parallel, states, steps, seed, tuple(workers))
     try:
         try:
-            env = evidence.fresh()
+            env = context.fresh()
         except SnapshotError as error:
             report.broken.append(BrokenPromise("made", None, "it is refused", str(error)))
             return report
@@ -79,55 +79,57 @@ def check_env(
         report.kept.append("made")
         for promise, check in {**CHECKS, **VARIATIONS}.items():
             try:
-                if check(evidence):
+                if check(context):
                     report.kept.append(promise)
-            except Broken as broken:
-                report.broken.append(BrokenPromise(promise, *broken.args))
+            except CheckFailed as failed:
+                report.broken.append(BrokenPromise(promise, *failed.args))
                 break
             except (SnapshotError, StateError) as error:
                 report.broken.append(BrokenPromise(promise, None, "it is refused", str(error)))
                 break
-        report.states, report.steps = len(evidence.chosen), evidence.continued
+        report.states, report.steps = len(context.chosen), context.continued
         if report.ok:
-            report.save_us, report.restore_us, report.step_us = measure(evidence)
+            report.save_us, report.restore_us, report.step_us = measure(context)
     finally:
-        evidence.close()
+        context.close()
     return report
 
 
 _Makers = tuple[str, Callable[..., PlanEnv], Callable[[int], Any]]
 
 
-# Differences are to be found and told by the checks, not raised by the audit.
+# The checks find and report differences, so the audit must not raise them.
 _OPTIONS = {"autoreset": False, "audit": "off"}
 
 
 def _makers(env_or_name: Any, kwargs: dict[str, Any]) -> _Makers:
-    """Return a name, what makes an env in this process, and what makes one on so many others."""
+    """Return a name, what makes an env in this process, and what makes one with n workers."""
     given = env_or_name
-    if isinstance(given, ParallelEnv):
-        given = given.plan_env
+    kind: Callable[..., PlanEnv]
+    name: Any
     if isinstance(given, PlanEnv):
-        kind, own = type(given), {**given._kwargs, **_OPTIONS, **kwargs}
-        name: Any = given._name
+        if given.recipe is None:
+            raise InputError(f"no copy of {given!r} can be made: give the callable that makes it")
+        kind, name, own = given.recipe
+        own = {**own, **_OPTIONS, **kwargs}
     elif isinstance(given, gymnasium.Env):
         if given.spec is None:
             raise InputError(
-                f"{type(given).__name__} is of no registered id, so no copy of it can be made: "
+                f"{type(given).__name__} has no registered id, so no copy of it can be made: "
                 "give the callable that makes it"
             )
         name, own = given.spec.id, {**given.spec.kwargs, **_OPTIONS, **kwargs}
-        kind = registry.family_of(name, own.pop("snapshot", "auto"))  # type: ignore[assignment]
+        kind = registry.family_of(name, own.pop("snapshot", "auto"))
     else:
         name, own = given, {**_OPTIONS, **kwargs}
-        kind = registry.family_of(name, own.pop("snapshot", "auto"))  # type: ignore[assignment]
+        kind = registry.family_of(name, own.pop("snapshot", "auto"))
 
     def make(wrappers: tuple[Any, ...] = ()) -> PlanEnv:
         if not wrappers:
             return kind(name, **own)
         return kind(name, **{**own, "wrappers": (*(own.get("wrappers") or ()), *wrappers)})
 
-    def spread(count: int) -> Any:
+    def make_parallel(count: int) -> Any:
         return ParallelEnv(kind, name, n_workers=count, isolate=True, **own)
 
-    return name_of(name), make, spread
+    return name_of(name), make, make_parallel

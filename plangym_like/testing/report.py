@@ -1,60 +1,59 @@
-"""What `check_env` found."""
+"""The report of `check_env`."""
 
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-# What is promised, in the order in which it is checked -> what to do where it is broken.
+# Name -> the promise, and what to do if it is broken; in the order of the checks.
 PROMISES: dict[str, tuple[str, str]] = {
     "made": (
         "the environment can be saved",
-        "do what the reason says; or give it save_state() and load_state(saved)",
+        "follow the reason given; or add save_state() and load_state(saved)",
     ),
     "repeat": (
         "the same seed and actions give the same episode in every copy",
         (
-            "have reset(seed=...) set every generator and every attribute, draw from "
-            "self.np_random, keep nothing in the class, the module or a global generator, and look "
-            "at no clock"
+            "let reset(seed=...) set every generator and every attribute, draw from "
+            "self.np_random, keep nothing in the class, the module or a global generator, and read "
+            "no clock"
         ),
     ),
     "saving": (
         "reading the state changes nothing",
-        "let nothing that is read while saving (properties, save_state) draw or count",
+        "do not draw or count in what saving reads (properties, save_state)",
     ),
     "restore": (
-        "from a restored state it goes on as if it had never stopped",
+        "a restored state continues as if it had never stopped",
         (
-            "have what is named here saved; keep all that the future depends on in attributes of "
-            "the environment or its wrappers, where a snapshot finds it, and none of it in a "
-            "closure"
+            "save what is named here; keep everything that the future depends on in attributes of "
+            "the environment or its wrappers, and nothing in a closure"
         ),
     ),
     "past": (
         "restoring does not depend on what ran before",
         (
-            "have every restore set everything; a value that only some states have must be removed "
-            "again where they do not"
+            "set everything in every restore, and remove an attribute that the restored state does "
+            "not have"
         ),
     ),
     "purity": (
         "a row of step_batch depends on its own action and state alone",
-        "let nothing pass from one row to the next, and write into no array that was given",
+        "carry nothing over from one row to the next, and do not write into given arrays",
     ),
     "rollout": (
-        "rollout_batch gives what its steps give one by one",
-        "have rollout_rows do what step_rows does, and stop a row where its episode ends",
+        "rollout_batch gives the same as its steps one by one",
+        "make rollout_rows do what step_rows does, and stop a row when its episode ends",
     ),
     "travel": (
         "rows survive pickling and files",
-        "rows are data: let them name no object of this process",
+        "keep rows plain data, without references to objects of this process",
     ),
     "workers": (
-        "child processes agree, however many there are",
+        "worker processes give the same results, whatever their number",
         (
-            "depend on nothing that differs between processes: hashes of text, memory addresses, "
-            "process numbers, the order of sets, environment variables"
+            "depend on nothing that differs between processes: hashes of strings, memory "
+            "addresses, process numbers, the order of sets, environment variables"
         ),
     ),
     "picture": (
@@ -62,7 +61,7 @@ PROMISES: dict[str, tuple[str, str]] = {
         "draw the picture from the state, not from what was drawn before",
     ),
     "handed out": (
-        "observations and infos that were returned are not changed by later steps",
+        "later steps do not change observations and infos that were returned",
         "return a new array and a new dict from each step",
     ),
     "seeds": (
@@ -70,34 +69,34 @@ PROMISES: dict[str, tuple[str, str]] = {
         "draw all randomness of steps from self.np_random, whatever generator reset has made",
     ),
     "dt": (
-        "dt=n gives what n steps of the same action give",
-        "let nothing in a wrapper or simulator count calls of step_batch",
+        "dt=n gives the same as n steps of the same action",
+        "count no calls of step_batch in a wrapper or simulator",
     ),
     "unseeded": (
-        "states of episodes that began without a seed are saved as exactly",
+        "states of episodes without a seed are saved exactly too",
         "keep every generator in an attribute, and draw from self.np_random",
     ),
     "wrappers": (
-        "with wrappers around it, it is saved as exactly",
-        "let what wrappers read, such as np_random and the spaces, be the environment's own",
+        "with wrappers around it, it is saved exactly too",
+        "give wrappers the environment's own np_random and spaces",
     ),
 }
 
 
 @dataclass(frozen=True, slots=True)
 class BrokenPromise:
-    """One promise that does not hold.
+    """A promise that does not hold.
 
     Attributes
     ----------
     promise : str
         A key of `PROMISES`.
     step : int or None
-        Steps after the state was restored (or since the reset), the first being 1.
+        Steps since the state was restored, or since the reset; the first is 1.
     field : str
         What differs: ``reward``, ``observation[3]``, ``info['lives']``, ``next state``, ...
     detail : str
-        The two values, and what is known of the cause.
+        The two values, and the cause if it is known.
     """
 
     promise: str
@@ -107,7 +106,7 @@ class BrokenPromise:
 
     @property
     def advice(self) -> str:
-        """What to do about it."""
+        """What to do."""
         return PROMISES[self.promise][1]
 
     def __str__(self) -> str:
@@ -128,19 +127,19 @@ class Report:
     name : str
         The environment.
     snapshot, snapshot_note : str
-        How its states are saved, and why so.
+        How its states are saved, and why.
     exactness, exactness_note : str
-        What it says of itself.
+        ``"exact"`` or ``"approximate"``, and why.
     state_nbytes : int
         Bytes in one row.
     save_us, restore_us, step_us : float
-        Microseconds to read a state, to make one current that was left before, and to step.
+        Microseconds to save a state, to restore one, and to step.
     kept : list of str
-        Promises that hold, as keys of `PROMISES`.
+        The keys of `PROMISES` that hold.
     broken : list of BrokenPromise
-        Those that do not.
+        The promises that do not hold.
     states, steps : int
-        How many restored states were continued, and for how many steps in all.
+        How many states were restored and continued, and for how many steps in total.
     """
 
     name: str
@@ -167,7 +166,7 @@ class Report:
         return {**asdict(self), "ok": self.ok}
 
     def __str__(self) -> str:
-        lines = [f"{self.name}: {'every promise holds' if self.ok else 'NOT what is promised'}"]
+        lines = [f"{self.name}: {'every promise holds' if self.ok else 'a promise is BROKEN'}"]
         if self.snapshot:
             note = f" ({self.snapshot_note})" if self.snapshot_note else ""
             lines.append(f"  saved by {self.snapshot}{note}")

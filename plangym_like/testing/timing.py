@@ -1,44 +1,40 @@
-"""What saving, restoring and stepping take."""
+"""How long saving, restoring and stepping take."""
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Callable
 from statistics import median
 from typing import Any
 
-from plangym_like.testing.promises import Evidence
+from plangym_like.testing.check_context import CheckContext
 
-_SECONDS = 0.3
+_SECONDS = 0.3  # for each of the three
 _MOST = 200
 
 
-def measure(evidence: Evidence) -> tuple[float, float, float]:
+def measure(context: CheckContext) -> tuple[float, float, float]:
     """Return microseconds to save, to restore, and to step: medians over the chosen states.
 
-    States are restored in an order that no episode has, and each as if it had never been reached
-    before: where a search comes back to states that it has just left, it may be faster.
+    States are restored in an order that no episode has, and without restore caches: a search that
+    returns to states it has just left may be faster.
     """
-    env = evidence.used()
-    chosen = evidence.chosen
-    turns = iter(range(10**9))
+    env = context.used()
+    chosen = itertools.cycle(context.chosen)
 
-    def next_row() -> Any:
-        return chosen[next(turns) * 7 % len(chosen)]
-
-    def leave() -> Any:
+    def forget() -> Any:
         env.simulator.forget()
-        return next_row()
+        return next(chosen)
 
-    restore = _median(lambda moment: env.set_state(moment.state), leave)
+    def restored() -> Any:
+        step = next(chosen)
+        env.set_state(step.state)
+        return step
+
+    restore = _median(lambda step: env.set_state(step.state), forget)
     save = _median(lambda _: env.get_state(), lambda: None)
-
-    def stand() -> Any:
-        moment = next_row()
-        env.set_state(moment.state)
-        return moment
-
-    step = _median(lambda moment: env.step(moment.action), stand)
+    step = _median(lambda step: env.step(step.action), restored)
     return save, restore, step
 
 

@@ -10,11 +10,12 @@ import torch
 from counting import Follower
 from gymnasium import spaces
 
-from plangym_like.batchers.engine.fitting import as_actions, as_fitting
-from plangym_like.batchers.engine.make_lanes import make_lanes
+from plangym_like.batchers.engine.tensor_fitting import as_actions
 from plangym_like.batchers.rollout import evaluate, multi, same
 from plangym_like.batchers.workspaces import ParallelGymAgent, Workspace
 from plangym_like.errors import ActionError, InputError
+from plangym_like.lanes.fitting import as_fitting
+from plangym_like.lanes.make_lanes import make_lanes
 
 PICTURE = spaces.Box(0, 255, (3,), np.uint8)
 SPEED = spaces.Box(-9, 9, (1,), np.float32)

@@ -103,19 +103,21 @@ def test_rollouts(shared_env: Make) -> None:
     assert torch.equal(masked.states, got.states) and not masked.infos.failed.any()
 
 
-def test_promises(shared_env: Make) -> None:
+def test_futures(shared_env: Make) -> None:
     batcher = TensorBatcher(shared_env("CartPole-v1"))
     state, _, _ = batcher.reset(seed=0)
     actions = torch.randint(2, (64,))
     expected = batcher.step_batch(actions, state)
-    promise = batcher.step_batch(actions, state, blocking=False)
+    future = batcher.step_batch(actions, state, blocking=False)
     actions.fill_(0)
-    assert promise(timeout=60.0).states.equal(expected.states)
+    assert future.result(timeout=60.0).states.equal(expected.states)
+    assert future().states.equal(expected.states) and future.exception() is None
+    assert future.done() and not future.cancel() and not future.cancelled()
     rollout = batcher.rollout_batch(torch.ones(8, 3, dtype=torch.int64), state, blocking=False)
     assert rollout().rewards.equal(torch.ones(8, 3, dtype=torch.float64))
 
 
-def test_nests(shared_env: Make) -> None:
+def test_trees(shared_env: Make) -> None:
     batcher = TensorBatcher(shared_env(Nested))
     state, obs, _ = batcher.reset(seed=0)
     assert obs["place"].shape == (2,) and obs["cargo"][1].dtype == torch.int8

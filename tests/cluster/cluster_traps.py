@@ -39,7 +39,7 @@ def hang(seconds: float, action: int) -> None:
 def kill_actor(action: int) -> None:
     """Take the actor along, as a machine does that runs out of memory."""
     for process in psutil.Process().parents():
-        if process.name().startswith("ray::") or "ray::RayHost" in " ".join(process.cmdline()):
+        if process.name().startswith("ray::") or "ray::NodeActor" in " ".join(process.cmdline()):
             process.kill()
             time.sleep(60)
 

@@ -61,9 +61,9 @@ def random_actions(env: Any, rng: np.random.Generator, *shape: int) -> Any:
 def random_conditions(env: ClassicControlEnv, rng: np.random.Generator, count: int) -> list[Any]:
     """Return `count` pairs of state and hidden attribute: usual, wild, at bounds, ended."""
     simulator = env.simulator
-    form = simulator._form
-    reach = np.array(form.reach)
-    numbers = rng.uniform(-1, 1, (count, len(reach))) * reach
+    dynamics = simulator.codec.dynamics
+    widest = np.array(dynamics.sample_range)
+    numbers = rng.uniform(-1, 1, (count, len(widest))) * widest
     numbers[::3] *= 0.1
     bounds = {
         "CartPole": [(0, 2.4), (0, -2.4), (2, 0.20943951), (2, -0.20943951)],
@@ -71,17 +71,17 @@ def random_conditions(env: ClassicControlEnv, rng: np.random.Generator, count: i
         "MountainCarContinuous": [(0, -1.2), (0, 0.6), (0, 0.45), (1, 0.07), (1, 0.0)],
         "Pendulum": [(0, np.pi), (0, -np.pi), (0, 0.0), (1, 8.0), (1, -8.0), (1, 0.0)],
         "Acrobot": [(0, np.pi), (1, -np.pi), (2, 4 * np.pi), (3, 9 * np.pi), (1, 0.0)],
-    }[form.__name__]
+    }[dynamics.__name__]
     for row in range(0, count, 4):
         column, bound = bounds[rng.integers(len(bounds))]
         numbers[row, column] = bound + rng.choice([0, 1e-9, -1e-9, 1e-3, -1e-3])
     conditions = []
     for row in numbers:
-        single = form.takes_single and rng.random() < 0.5
+        single = dynamics.takes_single and rng.random() < 0.5
         hidden = None
-        if form.hidden == "steps_beyond_terminated" and rng.random() < 0.7:
+        if dynamics.hidden == "steps_beyond_terminated" and rng.random() < 0.7:
             hidden = int(rng.integers(3))
-        elif form.hidden == "last_u" and rng.random() < 0.7:
+        elif dynamics.hidden == "last_u" and rng.random() < 0.7:
             hidden = np.float32(rng.uniform(-2, 2))
         conditions.append((row.astype(np.float32 if single else np.float64), hidden))
     return conditions
@@ -93,8 +93,8 @@ def rows_of(env: ClassicControlEnv, conditions: list[Any]) -> Any:
     rows = np.repeat(env.get_state()[None], len(conditions), axis=0)
     for row, (state, hidden) in zip(rows, conditions, strict=True):
         simulator.base.state = state
-        if simulator._form.hidden:
-            setattr(simulator.base, simulator._form.hidden, hidden)
+        if simulator.codec.dynamics.hidden:
+            setattr(simulator.base, simulator.codec.dynamics.hidden, hidden)
         simulator.read(row[HEADER_NBYTES:])
     return rows
 
@@ -112,7 +112,7 @@ Method = Callable[[ClassicControlSimulator, Rows, int, int], None]
 
 
 def by_blocks(simulator: ClassicControlSimulator, rows: Rows, start: int, stop: int) -> None:
-    stepper = simulator._block_stepper(rows)
+    stepper = simulator.fast_form_for(rows)
     assert stepper is not None
     step = stepper.rollout if rows.inputs.horizon else stepper.step
     with np.errstate(all="ignore"):
@@ -162,4 +162,4 @@ def falls_back(env: ClassicControlEnv) -> bool:
     state = env.get_state()
     layout = env.layout
     rows = layout.allocate(layout.check(env.sample_action(), state, 1, None))
-    return env.simulator._block_stepper(rows) is None
+    return env.simulator.fast_form_for(rows) is None

@@ -9,17 +9,19 @@ from typing import Any
 import gymnasium
 import numpy as np
 
+from plangym_like.envs.codec import Codec
 from plangym_like.envs.gymnasium_simulator import GymnasiumSimulator
+from plangym_like.random_state import seeded_generator
 from plangym_like.simulator import Simulator
 from plangym_like.snapshots import plain_data
-from plangym_like.snapshots.memory_holder import CONSTANT
+from plangym_like.snapshots.state_owner import CONSTANT
 from plangym_like.states import StateFormat
 
 
 def format_of(sim: Simulator) -> StateFormat:
     return StateFormat(
         sim.family,
-        sim.meaning(),
+        sim.fingerprint_fields(),
         sim.payload_nbytes,
         checksum=sim.checksum,
         variable=sim.variable,
@@ -112,24 +114,26 @@ def assert_equals_gymnasium(
     env.close()
 
 
-class PlainSimulator(GymnasiumSimulator):
-    """Any small environment whose attributes are plain data: the wrappers are what is tested."""
+class PlainCodec(Codec):
+    nbytes = 2048
+    saves_generator = False
 
-    family = "TEST"
+    def __init__(self, base: Any) -> None:
+        self.base = base
 
-    def base_nbytes(self) -> int:
-        return 2048
+    def fingerprint_fields(self) -> dict[str, Any]:
+        return {}
 
     def _attributes(self) -> dict[str, Any]:
         return {name: self.base.__dict__[name] for name in vars(self.base) if name not in CONSTANT}
 
-    def read_base(self, payload: np.ndarray) -> None:
+    def read(self, payload: np.ndarray) -> None:
         data = plain_data.encode(self._attributes())
         payload[:] = 0
         payload[:8].view(np.int64)[0] = len(data)
         payload[8 : 8 + len(data)] = np.frombuffer(data, np.uint8)
 
-    def write_base(self, payload: np.ndarray) -> None:
+    def write(self, payload: np.ndarray) -> None:
         used = int(payload[:8].view(np.int64)[0])
         own = self.base._np_random
         vars(self.base).update(plain_data.decode(payload[8 : 8 + used].tobytes()))
@@ -137,3 +141,16 @@ class PlainSimulator(GymnasiumSimulator):
             # Families write into the generator that is there.
             own.bit_generator.state = self.base._np_random.bit_generator.state
             self.base._np_random = own
+
+    def reseed(self, seed: int) -> None:
+        self.base._np_random = seeded_generator(seed)
+
+
+class PlainSimulator(GymnasiumSimulator):
+    """Any small environment whose attributes are plain data: the wrappers are what is tested."""
+
+    family = "TEST"
+
+    def make_codec(self) -> PlainCodec:
+        self.reset_once()
+        return PlainCodec(self.base)

@@ -77,7 +77,7 @@ def test_seeds_replace_the_generator_and_nothing_else(name: str) -> None:
     again = env.step_batch(actions[::-1], states[::-1], seeds=seeds[::-1])
     assert (again.states[::-1] == seeded.states).all()
     assert (plain.obs == seeded.obs).all() and (plain.rewards == seeded.rewards).all()
-    end = HEADER_NBYTES + env.simulator._packing.size
+    end = HEADER_NBYTES + env.simulator.codec.nbytes + 40
     differing = np.flatnonzero((plain.states != seeded.states).any(axis=0))
     assert end - 40 <= differing.min() and differing.max() < end
     for state, seed in zip(seeded.states, seeds, strict=True):
@@ -111,7 +111,7 @@ def test_named_fields() -> None:
 def test_a_state_made_of_numbers(name: str) -> None:
     env = make(name, remove_time_limit=False)
     before = env.get_state()
-    x = np.linspace(-0.3, 0.4, env.simulator._size)
+    x = np.linspace(-0.3, 0.4, len(env.simulator.base.state))
     state = env.make_state(x=x, elapsed_steps=17)
     view = env.view_state(state)
     assert view["x"].tolist() == x.tolist() and view["elapsed_steps"] == 17

@@ -25,10 +25,10 @@ from classic_rows import (
 from gymnasium.envs.classic_control import CartPoleEnv
 from gymnasium.wrappers import TransformReward
 
-from plangym_like.envs import classic_control
-from plangym_like.envs.classic_control import ClassicControlEnv
-from plangym_like.envs.classic_dynamics.agreement import agrees, elementary_functions_agree
+from plangym_like.envs.classic_control import ClassicControlEnv, agrees
+from plangym_like.envs.classic_dynamics import ClassicBlocks
 from plangym_like.envs.classic_dynamics.cart_pole import CartPole
+from plangym_like.envs.classic_dynamics.elementary_functions import elementary_functions_agree
 from plangym_like.errors import SnapshotError
 from plangym_like.states import HEADER_NBYTES
 
@@ -54,7 +54,7 @@ def test_blocks_equal_gymnasium_driven_by_hand(
         rows.next_states[:, :HEADER_NBYTES].tobytes()
         == layout.format.new(count)[:, :HEADER_NBYTES].tobytes()
     )
-    hidden_name = simulator._form.hidden
+    hidden_name = simulator.codec.dynamics.hidden
     for row, (state, hidden) in enumerate(conditions):
         hand.state = state
         if hidden_name:
@@ -107,7 +107,7 @@ def test_blocks_equal_the_loop(name: str, frameskip: int | None, limited: bool) 
 def test_a_part_of_a_batch_is_stepped_and_no_more(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(classic_control, "_BLOCK", 16)
+    monkeypatch.setattr(ClassicBlocks, "most", 16)
     rng = np.random.default_rng(8)
     env = make(name)
     states, actions = random_rows(env, rng, 50), random_actions(env, rng, 50)
@@ -239,7 +239,7 @@ def test_a_disagreement_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(CartPole, "advance", slightly_off)
     env = make()
-    assert not agrees(CartPole(env.simulator.base), env.simulator.base)
+    assert not agrees(env.simulator.base)
     assert falls_back(env)
     result = env.step_batch([0, 1, 1, 0], states)
     assert result.states.tobytes() == expected.states.tobytes()
@@ -250,7 +250,7 @@ def test_single_precision_set_by_hand_is_kept(name: str) -> None:
     env = make(name, autoreset=False)
     hand: Any = gymnasium.make(name).unwrapped
     hand.reset()
-    state = np.linspace(-0.31, 0.17, env.simulator._size, dtype=np.float32)
+    state = np.linspace(-0.31, 0.17, len(env.simulator.base.state), dtype=np.float32)
     env.simulator.base.state, hand.state = state, state.copy()
     row = env.get_state()
     rng = np.random.default_rng(15)

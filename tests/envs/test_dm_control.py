@@ -166,16 +166,16 @@ def test_batches_are_what_single_steps_are() -> None:
 def test_chunks_are_what_single_steps_are(name: str, limited: bool) -> None:
     kwargs: dict[str, Any] = {"remove_time_limit": not limited, "frameskip": 2}
     with plangym_like.make(name, **kwargs) as fast, plangym_like.make(name, **kwargs) as slow:
-        slow.simulator._find_stepper = lambda kind: None
+        slow.simulator.make_fast_form = lambda kind: None
         states, actions = walk(slow, 60, seed=3)
         if limited:
             # Some are beyond the end, some run into it, some stay before it.
-            at = slow.simulator._count_at + HEADER_NBYTES
+            at = slow.simulator.codec.count_at + HEADER_NBYTES
             states[:, at : at + 8].view(np.int64)[:, 0] = np.arange(60) + 960
         rng = np.random.default_rng(0)
         dt, seeds = rng.integers(1, 5, 60), rng.integers(0, 99, 60)
         plans = rng.uniform(-1, 1, (20, 7, 6))
-        assert fast.simulator._chunk_stepper(fast._layout.allocate(inputs_of(fast))) is not None
+        assert fast.simulator.fast_form_for(fast._layout.allocate(inputs_of(fast))) is not None
         assert_same(fast.step_batch(actions, states), slow.step_batch(actions, states))
         assert_same(
             fast.step_batch(actions, states, dt=dt, seeds=seeds),
@@ -184,8 +184,8 @@ def test_chunks_are_what_single_steps_are(name: str, limited: bool) -> None:
         mine = fast.rollout_batch(plans, states[-20:], return_observations=True)
         assert_same(mine, slow.rollout_batch(plans, states[-20:], return_observations=True))
         assert mine.truncateds.any() == limited
-        assert None not in fast.simulator._steppers.values()
-        assert set(slow.simulator._steppers.values()) == {None}
+        assert None not in fast.simulator._fast_forms.values()
+        assert set(slow.simulator._fast_forms.values()) == {None}
 
 
 def inputs_of(env: Any) -> Any:
@@ -197,7 +197,7 @@ def test_what_a_form_does_not_cover_is_stepped_row_by_row() -> None:
         with plangym_like.make("walker-walk", **kwargs) as env:
             env.reset(seed=0)
             env.step_batch(np.zeros((3, 6)), env.get_state())
-            assert not any(env.simulator._steppers.values())
+            assert not any(env.simulator._fast_forms.values())
 
 
 def test_models_drawn_by_lot_are_the_same_in_every_process() -> None:
@@ -226,8 +226,8 @@ def test_targets_that_are_moved_in_the_model_are_part_of_the_state(name: str) ->
             again = env.step(np.zeros(env.action_shape), states[index])
             assert_same(again.obs, rewards[index])
         assert (rewards[0] != rewards[1]).any()
-        edited = env.simulator._edited
-        assert edited and f"model.{edited[0]}" in env.simulator._physics.carried
+        edited = env.simulator.codec.edited
+        assert edited and f"model.{edited[0]}" in env.simulator.codec.physics.carried
 
 
 def test_named_fields_and_made_states() -> None:

@@ -16,7 +16,7 @@ from gymnasium.envs.mujoco.ant_v5 import AntEnv
 from gymnasium.wrappers import TimeAwareObservation
 
 import plangym_like
-from plangym_like.envs.mujoco import MujocoEnv, MujocoSimulator
+from plangym_like.envs.mujoco import MujocoCodec, MujocoEnv, MujocoSimulator
 from plangym_like.envs.mujoco_robots.ant import Ant
 from plangym_like.envs.mujoco_robots.humanoid import Humanoid
 from plangym_like.errors import InputError, SnapshotError, StateMismatchError
@@ -39,7 +39,7 @@ class Slow:
 
     def __init__(self, name: str, **kwargs: Any) -> None:
         self.env = plangym_like.make(name, **kwargs)
-        self.env.simulator._find_stepper = lambda kind: None
+        self.env.simulator.make_fast_form = lambda kind: None
 
 
 @pytest.fixture(scope="module")
@@ -98,7 +98,7 @@ def test_the_first_reward_needs_what_is_carried(
     """With the integration state alone it would be the reward of another branch's place."""
     name = f"{robot.__name__}-v5"
     monkeypatch.setattr(robot, "carried", classmethod(lambda cls, env: {}))
-    monkeypatch.setattr(MujocoSimulator, "_find_columns", lambda self: {})
+    monkeypatch.setattr(MujocoCodec, "_find_columns", lambda self: None)
     with pytest.raises(AssertionError, match="step 0 is another"):
         assert_goes_on(MujocoSimulator(name), seed=1, steps=20, ends=False)
 
@@ -110,7 +110,7 @@ def test_the_first_reward_needs_what_is_carried(
 def test_chunks_are_stepped_at_once_and_are_what_single_steps_are(name: str) -> None:
     with plangym_like.make(name) as fast, Slow(name).env as slow:
         states, actions = reached(slow, 40, seed=5)
-        assert fast.simulator._chunk_stepper(fast._layout.allocate(inputs_of(fast))) is not None
+        assert fast.simulator.fast_form_for(fast._layout.allocate(inputs_of(fast))) is not None
         result = fast.step_batch(actions, states)
         assert_same(result, slow.step_batch(actions, states))
         for index in (0, 17, 39):
@@ -194,7 +194,7 @@ def test_a_form_that_disagrees_is_not_used(monkeypatch: pytest.MonkeyPatch) -> N
     with plangym_like.make("Ant-v5") as env, Slow("Ant-v5").env as slow:
         states, actions = reached(slow, 5, seed=9)
         assert_same(env.step_batch(actions, states), slow.step_batch(actions, states))
-        assert list(env.simulator._steppers.values()) == [None]
+        assert list(env.simulator._fast_forms.values()) == [None]
 
 
 # States

@@ -21,6 +21,7 @@ from dungeon import CHAINS, Diary, Dungeon
 import plangym_like
 from plangym_like.envs.pickled import PickledEnv, PickledSimulator
 from plangym_like.errors import (
+    SnapshotError,
     StateMismatchError,
 )
 
@@ -125,8 +126,8 @@ def test_the_meaning_tells_environments_apart() -> None:
         PickledSimulator(lambda: Dungeon(6)),
         PickledSimulator(Dungeon, wrappers=[Diary]),
     ]
-    assert len({repr(sim.meaning()) for sim in sims}) == len(sims)
-    assert "0x" not in repr([sim.meaning() for sim in sims])
+    assert len({repr(sim.fingerprint_fields()) for sim in sims}) == len(sims)
+    assert "0x" not in repr([sim.fingerprint_fields() for sim in sims])
     env, other = PickledEnv(Dungeon), PickledEnv(Dungeon, size=5)
     with pytest.raises(StateMismatchError):
         other.set_state(env.reset(seed=0).state)
@@ -282,3 +283,9 @@ def test_classes_of_main_work_in_workers(isolate: bool) -> None:
         check=False,
     )
     assert done.stdout.strip() == "equal", done.stderr
+
+
+def test_a_pickle_has_no_physical_quantities_to_be_built_from() -> None:
+    env = PickledEnv(Dungeon)
+    with pytest.raises(SnapshotError, match="cannot be built"):
+        env.make_state(env.reset(seed=0).state, x=[0.0, 1.0])

@@ -149,3 +149,12 @@ def test_seeds_make_chance_nodes() -> None:
     other = env.step_batch([1] * 30, state, seeds=list(range(30))[::-1])
     assert (one.states == other.states[::-1]).all()
     assert len(np.unique(one.states, axis=0)) == 30
+
+
+def test_rows_carry_the_length_of_their_payload_and_zeros_behind_it() -> None:
+    with PickledEnv(Dungeon) as env:
+        state = env.reset(seed=0).state
+        used = int(state[16:24].view("<u8")[0])
+        assert 0 < used < env.state_nbytes - states.HEADER_NBYTES
+        assert state[states.HEADER_NBYTES : states.HEADER_NBYTES + used].any()
+        assert not state[states.HEADER_NBYTES + used :].any()

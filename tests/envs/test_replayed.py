@@ -1,4 +1,4 @@
-"""States that are histories: exact, cheap to continue, and refused where nothing repeats itself."""
+"""Replay: exact, cheap to continue, and refused where an environment does not repeat itself."""
 
 from collections import deque
 from typing import Any
@@ -23,7 +23,7 @@ from plangym_like.errors import (
     StateCapacityError,
     StateFormatError,
 )
-from plangym_like.snapshots.history import RESEED, Histories, Start
+from plangym_like.snapshots.action_log import RESEED, ActionLogFormat, Start
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*already returned terminated")
 
@@ -55,8 +55,8 @@ class Keeper(gymnasium.Env):
 
 
 def replayed(env: Any) -> int:
-    """Return how many steps were played again; asking the env itself would have it stand up."""
-    return int(env._sim.replayed)
+    """Return how many steps were replayed, without restoring the current state."""
+    return int(env.row_stepper.simulator.replayed)
 
 
 # Exactness
@@ -159,7 +159,7 @@ def test_continuing_branches_plays_nothing_again() -> None:
     assert replayed(env) == before
 
 
-def test_a_sibling_costs_its_history_and_a_descendant_what_lies_between() -> None:
+def test_a_sibling_costs_its_log_and_a_descendant_what_lies_between() -> None:
     env = ReplayedEnv(Dungeon, audit="off")
     state = env.reset(seed=0).state
     for _ in range(10):
@@ -184,7 +184,7 @@ def test_few_copies_are_slower_and_as_exact(most: int) -> None:
         one, other = env.step_batch(actions, states), roomy.step_batch(actions, states)
         assert_same(one, other)
         states = one.states
-    assert len(env.simulator._stage.prefixes) == most
+    assert len(env.simulator._proxy.cache) == most
     if most > 1:  # of branches in turn, all but one of the copies go on with theirs
         before = replayed(env)
         env.step_batch(np.zeros(8, int), states)
@@ -206,7 +206,7 @@ def test_workers_agree_and_rows_travel() -> None:
 # What is refused
 
 
-def test_a_history_that_outgrows_its_row_says_which_option_helps() -> None:
+def test_a_log_that_outgrows_its_row_says_which_option_helps() -> None:
     env = ReplayedEnv(Nested, replay_capacity=3)
     state = env.reset(seed=0).state
     action = {"move": np.zeros(2, np.float32), "pick": np.int64(0)}
@@ -217,7 +217,7 @@ def test_a_history_that_outgrows_its_row_says_which_option_helps() -> None:
             state = env.step(action, state=state).state
     env.reset(seed=0)
     for _ in range(20):
-        env.step(action)  # without a row there is no limit
+        env.step(action)  # only rows limit the length of an episode
 
 
 class WallClock(Dungeon):
@@ -289,19 +289,19 @@ def test_a_damaged_row_is_refused() -> None:
 
 
 @pytest.mark.parametrize("data", [b"", b"X", b"A", b"S\xff\xff\xff\xff", b"R123"])
-def test_what_is_no_history_is_refused(data: bytes) -> None:
-    histories = Histories(gymnasium.spaces.MultiDiscrete([3, 300]))
+def test_bytes_that_are_not_a_log_are_refused(data: bytes) -> None:
+    logs = ActionLogFormat(gymnasium.spaces.MultiDiscrete([3, 300]))
     with pytest.raises(StateFormatError):
-        list(histories.entries(data)) or ReplayedSimulator(Dungeon)._stage.stand_at(data, b"")
+        list(logs.entries(data)) or ReplayedSimulator(Dungeon)._proxy.restore(data, b"")
 
 
-def test_histories_keep_actions_to_the_bit() -> None:
-    histories = Histories(gymnasium.spaces.MultiDiscrete([3, 300]))
+def test_logs_keep_actions_to_the_bit() -> None:
+    logs = ActionLogFormat(gymnasium.spaces.MultiDiscrete([3, 300]))
     actions = [np.array([2, 299]), np.array([9, 70000]), np.array([1, 1], np.int8), 3, {"a": 1.5}]
     start = Start(3, None, {"x": 1})
-    history = histories.start(start) + b"".join(map(histories.action, actions))
-    history += histories.reseed(2**64 - 1)
-    read = list(histories.entries(history))
+    log = logs.start(start) + b"".join(map(logs.action, actions))
+    log += logs.reseed(2**64 - 1)
+    read = list(logs.entries(log))
     assert read[0][1] == start and read[-1][:2] == (RESEED, 2**64 - 1)
     for action, (_, again, _) in zip(actions, read[1:-1], strict=True):
         assert_same(again, action)
@@ -412,7 +412,7 @@ def test_the_picture_is_of_the_current_state() -> None:
     assert env.get_image()[0, 1, 0] == 255
 
 
-def test_the_length_of_a_history_has_a_name() -> None:
+def test_the_length_of_a_log_has_a_name() -> None:
     env = ReplayedEnv(Dungeon)
     states = np.stack([env.reset(seed=0).state, env.step(0, return_state=True).state])
     assert env.view_state(states)["n_actions"].tolist() == [0, 1]

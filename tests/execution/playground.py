@@ -1,4 +1,4 @@
-"""Environments for lanes to step: quick ones, odd ones, and ones that do harm on request."""
+"""Environments for workers to step: quick ones, odd ones, and ones that do harm on request."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ import numpy as np
 from gymnasium import spaces
 
 from plangym_like.batches import Rows
-from plangym_like.execution.batch_env import BatchEnv
-from plangym_like.plan_env import PlanEnv
+from plangym_like.execution.costs import CostModel
+from plangym_like.family_env import FamilyEnv
 from plangym_like.simulator import Outcome, Simulator
 from plangym_like.states import Row
 
@@ -54,7 +54,7 @@ class CounterSimulator(Simulator):
         self.env = gymnasium.Env()
         self._words = np.zeros(2, np.uint64)
 
-    def meaning(self) -> Mapping[str, Any]:
+    def fingerprint_fields(self) -> Mapping[str, Any]:
         return {"label": self.label}
 
     def read(self, payload: Row) -> None:
@@ -95,7 +95,7 @@ class CounterSimulator(Simulator):
         return np.zeros((2, 2, 3), np.uint8)
 
 
-class CounterEnv(PlanEnv):
+class CounterEnv(FamilyEnv):
     """Plans over a `CounterSimulator`; its name is the simulator's label."""
 
     simulator_class = CounterSimulator
@@ -182,7 +182,7 @@ class Meeting:
             permits.read(1)
 
     def report(self) -> None:
-        """Say who is here, and when."""
+        """Report this process, and the time."""
         with open(self._paths[0], "wb", buffering=0) as reports:
             reports.write(f"{os.getpid():010d} {time.monotonic():029.9f}".encode())
 
@@ -198,7 +198,7 @@ class Meeting:
         os.write(self._permits, bytes(number))
 
     def close(self) -> None:
-        """Close the pipes; whoever waits goes on."""
+        """Close the pipes; processes that wait go on."""
         os.close(self._reports)
         os.close(self._permits)
 
@@ -210,15 +210,15 @@ class Hesitation:
         self._meeting = meeting
 
     def __call__(self, action: int) -> None:
-        from plangym_like.execution import lane
+        from plangym_like.execution import job
 
-        make_report = lane.Report
+        make_report = job.Report
 
         def report(*args: Any) -> Any:
             self._meeting(action)
             return make_report(*args)
 
-        lane.Report = report  # type: ignore[assignment,misc]
+        job.Report = report  # type: ignore[assignment,misc]
 
 
 class PressCtrlC(Meeting):
@@ -245,7 +245,7 @@ class Scribbler(CounterSimulator):
         super().step_rows(rows, start, stop)
 
 
-class ScribblingEnv(PlanEnv):
+class ScribblingEnv(FamilyEnv):
     """Plans over a `Scribbler`."""
 
     simulator_class = Scribbler
@@ -307,7 +307,7 @@ class Letter(Diary):
 
 
 class Parcel(Letter):
-    """One whose observations hold text beside numbers."""
+    """One whose observations hold text and numbers."""
 
     observation_space = spaces.Dict(
         label=spaces.Text(20), contents=spaces.Sequence(spaces.Box(0, 1, (2,), np.float32))
@@ -319,24 +319,24 @@ class Parcel(Letter):
         return {"label": "abcdefghij"[: self.day % 10 + 1], "contents": contents}
 
 
-class AlwaysSend:
-    """Stands in for a `BatchEnv`'s costs: every batch of two rows and more goes to the lanes."""
+class AlwaysSend(CostModel):
+    """Has every batch sent to workers, however cheap: tests try the way, not whether it pays."""
 
-    def send(self, count: int, steps: int) -> bool:
+    def seconds_per_row(self, steps: int) -> float:
+        return super().seconds_per_row(steps) or 1e-4
+
+    def worth_sending(self, count: int, steps: int, *, workers: int) -> bool:
         return True
 
     def cheap(self, count: int, steps: int) -> bool:
         return False
 
-    def note(self, count: int, steps: int, *, seconds: float, sent: bool) -> None:
-        pass
-
 
 def sending(env: Any) -> Any:
-    """Return a `ParallelEnv` or `BatchEnv`, its lanes ready and given a share of every batch."""
-    batch_env = env if isinstance(env, BatchEnv) else env.batch_env
+    """Return a `ParallelEnv` or `BatchEnv`, its workers ready and sent a share of every batch."""
+    batch_env = env.batch_env
     batch_env._costs = AlwaysSend()
-    for lane in batch_env.lanes:
-        lane.process.call("setup")(60)
-        lane.arrive()
+    for worker in batch_env.workers:
+        worker.process.call("setup")(60)
+        worker.become_ready()
     return env

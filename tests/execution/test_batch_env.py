@@ -13,10 +13,11 @@ import numpy as np
 import pytest
 from comparing import assert_same
 from gymnasium import spaces
+from hosted import descriptors, wait_until_gone, workers
 from playground import CounterEnv, CounterSimulator, Meeting, Trap, refuse, sending
-from residents import descriptors, wait_until_gone, workers
 
 import plangym_like as pl
+from plangym_like.batch_env import BatchEnv
 from plangym_like.errors import (
     ActionError,
     BatchLengthError,
@@ -25,7 +26,7 @@ from plangym_like.errors import (
     StateMismatchError,
     StepCountError,
 )
-from plangym_like.execution.batch_env import BatchEnv
+from plangym_like.family_env import FamilyEnv
 from plangym_like.plan_env import PlanEnv
 from plangym_like.processes.external_process import ExternalProcess
 
@@ -226,11 +227,11 @@ class Chatty(CounterSimulator):
         self.columns = {**self.columns, "more": ((), np.dtype(np.int64))}
 
 
-class WideEnv(PlanEnv):
+class WideEnv(FamilyEnv):
     simulator_class = Wide
 
 
-class ChattyEnv(PlanEnv):
+class ChattyEnv(FamilyEnv):
     simulator_class = Chatty
 
 
@@ -282,31 +283,31 @@ def test_a_constructor_that_returns_something_else_the_second_time(
             env.make_transitions(ACTIONS, serial.get_state())
 
 
-# Promises
+# Futures
 
 
-def test_several_promises_at_once(batch_env: BatchEnv, serial: CounterEnv) -> None:
+def test_several_futures_at_once(batch_env: BatchEnv, serial: CounterEnv) -> None:
     state = serial.get_state()
     counts = [1, 100, 0, 7, 64, 2]
-    promises = [
+    futures = [
         batch_env.make_transitions(np.arange(count), state, blocking=False) for count in counts
     ]
-    for count, promise in reversed(list(zip(counts, promises, strict=True))):
+    for count, future in reversed(list(zip(counts, futures, strict=True))):
         expected = serial.step_batch(np.arange(count), state)
-        assert_same(promise(), expected)
-        assert promise() is promise()
+        assert_same(future(), expected)
+        assert future() is future()
 
 
-def test_promises_among_other_batches(batch_env: BatchEnv, serial: CounterEnv) -> None:
+def test_futures_among_other_batches(batch_env: BatchEnv, serial: CounterEnv) -> None:
     state = serial.get_state()
-    promise = batch_env.make_transitions(ACTIONS, state, 3, blocking=False)
+    future = batch_env.make_transitions(ACTIONS, state, 3, blocking=False)
     states, _, _ = batch_env.reset()
     ours = batch_env.make_transitions(ACTIONS[::-1], states[0])
     assert_same(ours, serial.step_batch(ACTIONS[::-1], states[0]))
-    assert_same(promise(), serial.step_batch(ACTIONS, state, 3))
+    assert_same(future(), serial.step_batch(ACTIONS, state, 3))
 
 
-def test_dropped_promises(batch_env: BatchEnv, serial: CounterEnv) -> None:
+def test_dropped_futures(batch_env: BatchEnv, serial: CounterEnv) -> None:
     state = serial.get_state()
     expected = serial.step_batch(ACTIONS, state)
     for index in range(10):
@@ -314,20 +315,20 @@ def test_dropped_promises(batch_env: BatchEnv, serial: CounterEnv) -> None:
     assert_same(batch_env.make_transitions(ACTIONS, state), expected)
 
 
-def test_a_promises_inputs_are_taken_when_it_is_made(
+def test_a_futures_inputs_are_taken_when_it_is_made(
     batch_env: BatchEnv, serial: CounterEnv
 ) -> None:
     states = serial.step_batch(ACTIONS, serial.get_state()).states
     actions, seeds, dt = ACTIONS.copy(), ACTIONS.copy(), ACTIONS + 1
     expected = serial.step_batch(actions, states, dt, seeds=seeds)
-    promise = batch_env.make_transitions(actions, states, dt, seeds=seeds, blocking=False)
+    future = batch_env.make_transitions(actions, states, dt, seeds=seeds, blocking=False)
     for array in (actions, seeds, dt, states):
         array[:] = 1
-    assert_same(promise(), expected)
+    assert_same(future(), expected)
 
 
 @pytest.mark.parametrize("retried_by", ["a worker", "the caller"])
-def test_rows_that_are_stepped_late_are_those_of_the_promise(
+def test_rows_that_are_stepped_late_are_those_of_the_future(
     serial: CounterEnv, tmp_path: Path, retried_by: str
 ) -> None:
     meeting = Meeting(tmp_path)
@@ -342,17 +343,17 @@ def test_rows_that_are_stepped_late_are_those_of_the_promise(
     caller = CounterEnv("toy") if retried_by == "the caller" else None
     with BatchEnv(processes(1, construct), caller=caller) as env:
         sending(env)
-        promise = env.make_transitions(actions, states, dt, seeds=seeds, blocking=False)
+        future = env.make_transitions(actions, states, dt, seeds=seeds, blocking=False)
         pid, _ = meeting.next_report()
         for array in (actions, seeds, dt, states):
             array[:] = 1
         os.kill(pid, signal.SIGKILL)
-        assert_same(promise(), expected)
+        assert_same(future(), expected)
         assert env.stats.deaths == 1
     meeting.close()
 
 
-def test_a_failure_belongs_to_its_own_promise(serial: CounterEnv) -> None:
+def test_a_failure_belongs_to_its_own_future(serial: CounterEnv) -> None:
     def construct() -> CounterEnv:
         return CounterEnv("toy", trap=trap)
 
@@ -362,11 +363,11 @@ def test_a_failure_belongs_to_its_own_promise(serial: CounterEnv) -> None:
         failing = env.make_transitions(ACTIONS, state, blocking=False)
         expected = serial.step_batch(ACTIONS[:50], state)
         assert_same(env.make_transitions(ACTIONS[:50], state), expected)
-        promise = env.make_transitions(ACTIONS[:50], state, blocking=False)
+        future = env.make_transitions(ACTIONS[:50], state, blocking=False)
         for _ in range(2):
             with pytest.raises(ArithmeticError, match="57"):
                 failing()
-        assert_same(promise(), expected)
+        assert_same(future(), expected)
 
 
 def test_what_was_delivered_outlives_the_end(serial: CounterEnv) -> None:
@@ -387,14 +388,26 @@ def test_what_was_delivered_outlives_the_end(serial: CounterEnv) -> None:
             use()
 
 
-# Beside a caller, and nothing left
+def test_a_clone_has_processes_of_its_own(batch_env: BatchEnv, serial: CounterEnv) -> None:
+    batch_env.sync_states(serial.get_state())
+    with batch_env.clone() as other:
+        assert isinstance(other, pl.PlanEnv) and other.n_workers == batch_env.n_workers == 3
+        assert (
+            other.isolate
+            and {each.pid for each in other} & {each.pid for each in batch_env} == set()
+        )
+        assert_same(other.get_state(), serial.get_state())
+        assert_same(other.step_batch(ACTIONS), serial.step_batch(ACTIONS))
+
+
+# With a caller, and nothing left
 
 
 def test_an_environment_here_may_help() -> None:
     with CounterEnv("toy") as one, CounterEnv("toy", audit="off") as caller:
         state = one.reset(seed=3).state
-        lanes = processes(2, lambda: CounterEnv("toy"))
-        with BatchEnv(lanes, caller=caller, layout=caller.layout) as env:
+        workers = processes(2, lambda: CounterEnv("toy"))
+        with BatchEnv(workers, caller=caller, layout=caller.layout) as env:
             sending(env)
             for _ in range(5):
                 ours = env.make_transitions(ACTIONS, state)

@@ -1,4 +1,4 @@
-"""Batches that nobody waits for: what `blocking=False` returns, and when."""
+"""Futures of batches: what `blocking=False` returns, and when."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ import pytest
 from comparing import assert_same
 from playground import CounterEnv, Meeting, Trap, refuse, sending
 
-from plangym_like.batch_future import BatchFuture
 from plangym_like.errors import InputError, StateError
-from plangym_like.execution.parallel_env import ParallelEnv
+from plangym_like.future import BatchFuture
+from plangym_like.parallel_env import ParallelEnv
 
 ACTIONS = np.arange(100)
-LANES = {"shared": {"n_workers": 3}, "isolated": {"n_workers": 2, "isolate": True}}
+WORKERS = {"shared": {"n_workers": 3}, "isolated": {"n_workers": 2, "isolate": True}}
 
 
 @pytest.fixture(scope="module")
@@ -36,9 +36,9 @@ def meeting(tmp_path: Path) -> Iterator[Meeting]:
     meeting.close()
 
 
-@pytest.mark.parametrize("lanes", LANES)
+@pytest.mark.parametrize("where", WORKERS)
 @pytest.mark.parametrize("warm", [0, 20])
-def test_the_caller_steps_no_row_before_it_asks(serial: CounterEnv, lanes: str, warm: int) -> None:
+def test_the_caller_steps_no_row_before_it_asks(serial: CounterEnv, where: str, warm: int) -> None:
     owner, calling = os.getpid(), [False]
 
     def trap(action: int) -> None:
@@ -47,7 +47,7 @@ def test_the_caller_steps_no_row_before_it_asks(serial: CounterEnv, lanes: str, 
         time.sleep(5e-4)  # more than a message costs
 
     state = serial.get_state()
-    with ParallelEnv(CounterEnv, "toy", trap=trap, **LANES[lanes]) as env:
+    with ParallelEnv(CounterEnv, "toy", trap=trap, **WORKERS[where]) as env:
         for _ in range(warm):  # so that there is something to be learnt
             env.step_batch(ACTIONS, state)
         for count in (1, 1, 2, 100, 100, 100, 100, 1000):
@@ -74,7 +74,7 @@ def test_what_is_cheaper_than_a_message_is_stepped_right_there(serial: CounterEn
 
 
 @pytest.mark.parametrize("isolate", [True, False])
-def test_workers_step_it_while_nobody_waits(
+def test_workers_step_it_while_the_caller_does_not_wait(
     serial: CounterEnv, meeting: Meeting, isolate: bool
 ) -> None:
     trap = Trap(lambda action: meeting.report(), [49, 99])
@@ -90,15 +90,15 @@ def test_workers_step_it_while_nobody_waits(
         assert_same(future(0), serial.step_batch(ACTIONS, serial.get_state()))
 
 
-@pytest.mark.parametrize("lanes", LANES)
-def test_errors_of_rows_come_with_the_result(serial: CounterEnv, lanes: str) -> None:
+@pytest.mark.parametrize("where", WORKERS)
+def test_errors_of_rows_come_with_the_result(serial: CounterEnv, where: str) -> None:
     state = serial.get_state()
 
     def trap(action: int) -> None:
         if action == 57:
             refuse(action)
 
-    with ParallelEnv(CounterEnv, "toy", trap=trap, **LANES[lanes]) as env:
+    with ParallelEnv(CounterEnv, "toy", trap=trap, **WORKERS[where]) as env:
         for actions in ([57], ACTIONS, ACTIONS):
             future = env.step_batch(actions, state, blocking=False)
             for _ in range(2):
@@ -116,11 +116,11 @@ def test_errors_of_rows_come_with_the_result(serial: CounterEnv, lanes: str) -> 
 
 
 @pytest.mark.parametrize("order", ["as asked", "backwards"])
-@pytest.mark.parametrize("lanes", LANES)
-def test_many_are_pending(serial: CounterEnv, lanes: str, order: str) -> None:
+@pytest.mark.parametrize("where", WORKERS)
+def test_many_are_pending(serial: CounterEnv, where: str, order: str) -> None:
     state = serial.get_state()
     counts = [100, 1, 0, 700, 2, 33, 100, 5]
-    with ParallelEnv(CounterEnv, "toy", **LANES[lanes]) as env:
+    with ParallelEnv(CounterEnv, "toy", **WORKERS[where]) as env:
         futures = [env.step_batch(np.arange(count), state, blocking=False) for count in counts]
         assert all(isinstance(future, BatchFuture) for future in futures)
         assert_same(env.step_batch(ACTIONS, state), serial.step_batch(ACTIONS, state))

@@ -1,4 +1,4 @@
-"""`ParallelEnv`: a `PlanEnv` in every respect, whatever its lanes are made of."""
+"""`ParallelEnv`: a `PlanEnv` whose batches are stepped by many processes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from small_envs import Nested
 
 import plangym_like as pl
 from plangym_like.errors import ClosedError, InputError
-from plangym_like.execution.parallel_env import ParallelEnv
+from plangym_like.parallel_env import ParallelEnv
 
 ACTIONS = np.arange(100)
 
@@ -123,7 +123,8 @@ def test_without_states_batches_branch_from_the_current_one(
 
 
 def test_it_has_what_a_plan_env_has(parallel: ParallelEnv, serial: CounterEnv) -> None:
-    public = {name for name in dir(serial) if not name.startswith("_")}
+    assert isinstance(parallel, pl.PlanEnv)
+    public = {name for name in dir(pl.PlanEnv) if not name.startswith("_")}
     missing = {name for name in public if not hasattr(parallel, name)}
     assert missing == set()
     assert parallel.observation_space == serial.observation_space
@@ -181,12 +182,12 @@ def test_bad_input_is_refused_as_in_a_plan_env(parallel: ParallelEnv, serial: Co
 def test_use_after_the_end(serial: CounterEnv) -> None:
     env = ParallelEnv(CounterEnv, "toy", n_workers=2)
     result = env.step_batch(ACTIONS, serial.get_state())
-    promise = sending(env).step_batch(ACTIONS, serial.get_state(), blocking=False)
+    future = sending(env).step_batch(ACTIONS, serial.get_state(), blocking=False)
     env.close()
     env.close()
     assert_same(result, serial.step_batch(ACTIONS, serial.get_state()))
     for use in (
-        promise,
+        future,
         lambda: env.step_batch(ACTIONS, serial.get_state()),
         lambda: env.rollout_batch(ACTIONS[:, None]),
         lambda: env.step(1),

@@ -1,4 +1,4 @@
-"""Where the arrays of a batch lie in shared memory, seen from both sides of a border."""
+"""Where the arrays of a batch lie in shared memory, for the caller and for workers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from gymnasium import spaces
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from plangym_like.batches import Layout, Rows
+from plangym_like.batches import Rows
 from plangym_like.execution.placement import (
     REGIONS,
     Shape,
@@ -20,6 +20,7 @@ from plangym_like.execution.placement import (
     region_nbytes,
     signature,
 )
+from plangym_like.layout import Layout
 from plangym_like.spaces import flatten
 from plangym_like.states import StateFormat
 
@@ -45,7 +46,7 @@ def layout(
 
 
 def arrays_of(rows: Rows, space: Any) -> list[Any]:
-    """Return every array of a batch; those that a batch of this shape has none of are left out."""
+    """Return the arrays of a batch; a batch of some shapes lacks some."""
     inputs = rows.inputs
     found = [inputs.states, inputs.actions, inputs.dt, inputs.seeds]
     found += [rows.next_states, rows.rewards, rows.terminateds, rows.truncateds, rows.n_step]
@@ -139,7 +140,7 @@ def test_only_what_is_there_takes_room() -> None:
 
 
 def test_rewards_do_not_live_as_long_as_pictures() -> None:
-    """Each kind of result is a region of its own, so that holding one holds no other."""
+    """Each kind of result has a region, so a caller can keep one and drop the others."""
     here = LAYOUTS["box"]
     shape = Shape(100, 0, 100, 1, False, True, True, "<i8")
     assert region_nbytes(here, shape)["outcomes"] < 100 * (8 + 1 + 1 + 8) + 4 * 64

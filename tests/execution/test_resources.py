@@ -17,12 +17,12 @@ import numpy as np
 import psutil
 import pytest
 from comparing import content
+from hosted import descriptors, run_script, script_environ, wait_until_gone, workers
 from playground import CounterEnv, refuse, sending
-from residents import descriptors, run_script, script_environ, wait_until_gone, workers
 
 import plangym_like as pl
 from plangym_like.errors import ClosedError
-from plangym_like.execution.parallel_env import ParallelEnv
+from plangym_like.parallel_env import ParallelEnv
 
 MEGABYTE = 1 << 20
 
@@ -75,7 +75,7 @@ def assert_no_growth(
 # A steady loop
 
 
-@pytest.mark.parametrize("way", ["isolated", "with the caller", "promises", "failures", "dropped"])
+@pytest.mark.parametrize("way", ["isolated", "with the caller", "futures", "failures", "dropped"])
 def test_a_thousand_batches_leave_nothing(way: str) -> None:
     def refuse_some(action: int) -> None:
         if action == 99 and way == "failures":
@@ -90,7 +90,7 @@ def test_a_thousand_batches_leave_nothing(way: str) -> None:
         def run(times: int) -> None:
             states: Any = state
             for _ in range(times):
-                if way == "promises":
+                if way == "futures":
                     states = env.step_batch(actions, states, blocking=False)().states
                 elif way == "dropped":
                     env.step_batch(actions, states, blocking=False)
@@ -103,7 +103,7 @@ def test_a_thousand_batches_leave_nothing(way: str) -> None:
         run(150)
         before = footprint(env)
         run(1000)
-        # Lanes may still be in a row of a dropped batch, so its blocks are not used again at once.
+        # Workers may be in a row of a dropped batch, so its blocks are not used again at once.
         blocks = 4 * len(env.batch_env) if way == "dropped" else 0
         assert_no_growth(before, footprint(env), MEGABYTE, blocks=blocks)
 
@@ -349,7 +349,7 @@ def _look_in_copy(env: ParallelEnv, actions: Any, state: Any, result: Any, expec
     return 0
 
 
-def test_a_worker_that_was_restarted_by_hand_is_told_everything_anew() -> None:
+def test_a_worker_that_was_restarted_by_hand_is_sent_everything_again() -> None:
     with ParallelEnv(CounterEnv, "toy", n_workers=2, isolate=True) as env:
         state = env.reset(seed=1).state
         expected = content(env.step_batch(np.arange(90), state))
@@ -372,7 +372,7 @@ while True:
 
 @pytest.fixture
 def program() -> Iterator[subprocess.Popen[str]]:
-    """A program that steps batches for ever, the leader of its own process group."""
+    """A program that steps batches until it is stopped, in its own process group."""
     with subprocess.Popen(
         [sys.executable, "-c", CTRL_C],
         stdout=subprocess.PIPE,
@@ -412,7 +412,7 @@ def test_no_worker_outlives_a_killed_program(program: subprocess.Popen[str]) -> 
 # Memory of a worker, and time to start
 
 
-# A program of its own: in this one, workers start with whatever earlier tests had preloaded.
+# A separate program, since workers of this one start with what earlier tests preloaded.
 GAME = """
 import json
 import numpy as np

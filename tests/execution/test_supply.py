@@ -1,4 +1,4 @@
-"""Lanes begin while other lanes' states are looked at: a damaged one is told all the same."""
+"""Workers begin while states of others are verified: a damaged row is reported all the same."""
 
 from __future__ import annotations
 
@@ -12,14 +12,20 @@ from typing import Any
 import numpy as np
 import pytest
 from comparing import assert_same, reached
-from playground import sending
+from playground import AlwaysSend, sending
 
 import plangym_like
 from plangym_like.errors import StateFormatError
 
 ROWS = 240
-# How long a row takes decides how many rows a lane is sent at first; here ten, on every machine.
+# This decides how many rows a worker is sent at first: here ten, on every machine.
 SECONDS_PER_ROW = 1e-4
+
+
+def know_costs(env: Any) -> None:
+    """Have the environment believe that a row takes `SECONDS_PER_ROW`."""
+    env.batch_env._costs = AlwaysSend()
+    env.batch_env._costs.note_portion(1, 1, seconds=SECONDS_PER_ROW)
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +48,7 @@ def env(request: pytest.FixtureRequest, states: Any) -> Iterator[Any]:
 
 @pytest.mark.parametrize("on_error", ["raise", "mask"])
 @pytest.mark.parametrize("row", [0, 3, 60, 79, 100, 119, 130, 239])
-def test_a_damaged_row_is_told_wherever_it_is(
+def test_a_damaged_row_is_reported_wherever_it_is(
     env: Any, serial: Any, states: Any, row: int, on_error: str
 ) -> None:
     damaged = states.copy()
@@ -50,25 +56,25 @@ def test_a_damaged_row_is_told_wherever_it_is(
     before = env.stats.batches, env.stats.rows_sent
     with pytest.raises(StateFormatError) as theirs:
         serial.step_batch([2] * ROWS, damaged, on_error=on_error)
-    env.batch_env.seconds_per_row = SECONDS_PER_ROW
+    know_costs(env)
     with pytest.raises(StateFormatError, match=f"row {row} ") as ours:
         env.step_batch([2] * ROWS, damaged, on_error=on_error)
     assert str(ours.value) == str(theirs.value)
     assert env.stats.batches == before[0]
-    assert (env.stats.rows_sent > before[1]) == (row >= 60), "lanes had begun"
+    assert (env.stats.rows_sent > before[1]) == (row >= 60), "workers had begun"
     assert_same(env.step_batch([3] * ROWS, states), serial.step_batch([3] * ROWS, states))
 
 
-@pytest.mark.parametrize("kind", ["promise", "one state", "rollout", "few rows"])
-def test_where_lanes_do_not_begin_before_all_is_seen(
+@pytest.mark.parametrize("kind", ["future", "one state", "rollout", "few rows"])
+def test_where_workers_do_not_begin_before_all_is_verified(
     env: Any, serial: Any, states: Any, kind: str
 ) -> None:
     damaged = states.copy()
     damaged[5, 1000] ^= 4
     sent = env.stats.rows_sent
-    env.batch_env.seconds_per_row = SECONDS_PER_ROW
+    know_costs(env)
     with pytest.raises(StateFormatError):
-        if kind == "promise":
+        if kind == "future":
             env.step_batch([2] * ROWS, damaged, blocking=False)
         elif kind == "one state":
             env.step_batch([2] * ROWS, damaged[5])
@@ -80,6 +86,20 @@ def test_where_lanes_do_not_begin_before_all_is_seen(
     assert_same(env.step_batch([3] * ROWS, states), serial.step_batch([3] * ROWS, states))
 
 
+@pytest.mark.parametrize("rows", [(239,), (3, 239), (3,)])
+def test_a_damaged_row_of_the_first_batch_is_reported(
+    serial: Any, states: Any, rows: tuple[int, ...]
+) -> None:
+    """Its last row is stepped before the others are verified, to know what rows take."""
+    damaged = states.copy()
+    damaged[rows, 1000] ^= 4
+    with plangym_like.make("ALE/MsPacman-v5", obs_type="ram", n_workers=2) as env:
+        with pytest.raises(StateFormatError, match=f"row {rows[0]} "):
+            env.step_batch([2] * ROWS, damaged)
+        assert env.stats.batches == 0
+        assert_same(env.step_batch([3] * ROWS, states), serial.step_batch([3] * ROWS, states))
+
+
 def test_workers_that_die_meanwhile(env: Any, serial: Any, states: Any) -> None:
     expected = serial.step_batch([4] * ROWS, states)
     damaged = states.copy()
@@ -89,10 +109,10 @@ def test_workers_that_die_meanwhile(env: Any, serial: Any, states: Any) -> None:
     def kill() -> None:
         chance = np.random.default_rng(1)
         while not over.wait(chance.uniform(0.02, 0.1)):
-            standing = [lane.process.pid for lane in env.batch_env.lanes if lane.ready]
+            ready = [worker.process.pid for worker in env.batch_env.workers if worker.ready]
             with contextlib.suppress(ProcessLookupError):
-                if standing:
-                    os.kill(chance.choice(standing), signal.SIGKILL)
+                if ready:
+                    os.kill(chance.choice(ready), signal.SIGKILL)
 
     killer = threading.Thread(target=kill)
     deaths = env.stats.deaths

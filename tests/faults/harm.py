@@ -16,6 +16,7 @@ from typing import Any
 
 from playground import CounterEnv, CounterSimulator, kill_itself
 
+from plangym_like.family_env import FamilyEnv
 from plangym_like.plan_env import PlanEnv
 from plangym_like.processes import worker
 from plangym_like.processes.external_process import ExternalProcess
@@ -51,13 +52,13 @@ class Killer:
     def _run(self) -> None:
         seen: set[Any] = set()
         while not self._over.wait(self._seconds):
-            lanes = [lane for lane in self._batch_env.lanes if lane.busy]
-            begun = {(lane.process.pid, lane.cursor) for lane in lanes}
+            busy = [worker for worker in self._batch_env.workers if worker.busy]
+            begun = {(worker.process.pid, worker.cursor) for worker in busy}
             if not any(cursor >= 0 for _, cursor in begun - seen):
                 continue
             seen = begun
-            lane = self._random.randrange(len(self._batch_env))
-            self.kills += kill(self._batch_env[lane])
+            number = self._random.randrange(len(self._batch_env))
+            self.kills += kill(self._batch_env[number])
 
     def __enter__(self) -> Killer:
         self._thread.start()
@@ -104,7 +105,7 @@ class VerboseSimulator(CounterSimulator):
         return obs, reward, terminated, truncated, info, frames
 
 
-class VerboseEnv(PlanEnv):
+class VerboseEnv(FamilyEnv):
     """Plans over a `VerboseSimulator`."""
 
     simulator_class = VerboseSimulator
@@ -128,7 +129,7 @@ class Mortal:
         return VerboseEnv(name, num_actions=1 << 40, trap=self._trap, **kwargs)
 
     def _trap(self, action: int) -> None:
-        # Actions count on within a batch, so this comes in the middle of some lane's rows.
+        # Actions count on within a batch, so this comes in the middle of some worker's rows.
         if action % 20 == 7 and self.in_step.goes_off():
             kill_itself(action)
 

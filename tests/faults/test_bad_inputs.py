@@ -19,7 +19,7 @@ from playground import CounterEnv, sending
 
 import plangym_like
 from plangym_like.errors import InputError, StateError
-from plangym_like.execution.parallel_env import ParallelEnv
+from plangym_like.parallel_env import ParallelEnv
 
 COUNT = 5
 ACTIONS: list[Any] = [
@@ -46,7 +46,7 @@ def spoilt(states: np.ndarray) -> list[Any]:
 
 
 class Trio:
-    """The same environment in this process, in lanes, and isolated."""
+    """The same environment in this process, in workers too, and in workers alone."""
 
     def __init__(self, name: str) -> None:
         if name == "toy":

@@ -14,7 +14,7 @@ from harm import Killer, Mortal, VerboseEnv, kill
 from playground import sending
 
 import plangym_like
-from plangym_like.execution.parallel_env import ParallelEnv
+from plangym_like.parallel_env import ParallelEnv
 
 MOMENTS = ("before it receives", "in a step", "in a reply", "in its start")
 
@@ -60,11 +60,12 @@ def test_toy_transitions_under_kills_at_every_moment(
             assert digest(result) == digest(expected)
             states = expected.states
         until = time.monotonic() + 30
-        while not all(lane.ready for lane in env.batch_env.lanes):  # the last may die starting
+        # The last worker may die while it starts.
+        while not all(worker.ready for worker in env.batch_env.workers):
             env.step_batch(actions, states)
             assert time.monotonic() < until
         fuses = mortal.at_start.left() + mortal.in_reply.left() + mortal.in_step.left()
-        # With this process stepping along, a lane may have too little to say for a long reply.
+        # With this process stepping along, a worker may have too little to say for a long reply.
         assert fuses <= (0 if isolate else batches // 4 + 1)
         assert env.stats.deaths >= batches - fuses
         assert env.stats.rows >= batches * count

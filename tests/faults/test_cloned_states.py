@@ -10,7 +10,7 @@ import pytest
 from playground import CounterEnv, CounterSimulator, kill_itself
 
 from plangym_like.errors import PoisonInputError
-from plangym_like.execution.parallel_env import ParallelEnv
+from plangym_like.parallel_env import ParallelEnv
 from plangym_like.states import Row
 
 BAD = 666

@@ -15,11 +15,11 @@ import gymnasium
 import numpy as np
 import pytest
 from gymnasium import spaces
+from hosted import HostedObject, run_script
 from playground import CounterSimulator, Meeting, Trap, sending
-from residents import Resident, run_script
 
-from plangym_like.execution.parallel_env import ParallelEnv
-from plangym_like.plan_env import PlanEnv
+from plangym_like.family_env import FamilyEnv
+from plangym_like.parallel_env import ParallelEnv
 from plangym_like.processes.external_process import ExternalProcess
 from plangym_like.simulator import Outcome
 
@@ -39,7 +39,7 @@ class EchoSimulator(CounterSimulator):
         return np.int64(action), float(action), *outcome[2:]
 
 
-class EchoEnv(PlanEnv):
+class EchoEnv(FamilyEnv):
     """Plans over an `EchoSimulator`."""
 
     simulator_class = EchoSimulator
@@ -75,7 +75,7 @@ def at_random() -> Any:
     [(True, 60), (False, 60), pytest.param(True, 500, marks=pytest.mark.full)],
 )
 def test_no_batch_gets_the_rows_of_another(isolate: bool, wanted: int, at_random: Any) -> None:
-    """Interrupts, alarms, timeouts, dropped promises and failing rows, in random order."""
+    """Interrupts, alarms, timeouts, dropped futures and failing rows, in random order."""
     rng = random.Random(wanted)
     disturbed: Counter[str] = Counter()
     ways = ("interrupt", "alarm", "timeout", "dropped", "failure")
@@ -87,7 +87,7 @@ def test_no_batch_gets_the_rows_of_another(isolate: bool, wanted: int, at_random
             way = ways[number % len(ways)]
             count, number = rng.choice((3, 60, 900)), number + 1
             actions = number * 1_000_000 + np.arange(count) % 900
-            promise = None
+            future = None
             try:
                 if way == "interrupt":
                     at_random(0.004, lambda *_: signal.raise_signal(signal.SIGINT))
@@ -96,13 +96,13 @@ def test_no_batch_gets_the_rows_of_another(isolate: bool, wanted: int, at_random
                 elif way == "failure":
                     actions[rng.randrange(count)] = number * 1_000_000 + 999
                 if way in ("timeout", "dropped"):
-                    promise = env.step_batch(actions, state, blocking=False)
+                    future = env.step_batch(actions, state, blocking=False)
                     if way == "timeout":
-                        promise(timeout=0.0)
+                        future(timeout=0.0)
                     else:
                         disturbed[way] += 1
                         continue
-                result = env.step_batch(actions, state) if promise is None else promise()
+                result = env.step_batch(actions, state) if future is None else future()
                 signal.setitimer(signal.ITIMER_REAL, 0)
                 assert (result.obs == actions).all()
             except (KeyboardInterrupt, Alarm, ArithmeticError) as error:
@@ -112,9 +112,9 @@ def test_no_batch_gets_the_rows_of_another(isolate: bool, wanted: int, at_random
             except TimeoutError as error:
                 assert "result() may be called again" in str(error)
                 disturbed[way] += 1
-                assert promise is not None
+                assert future is not None
                 if rng.random() < 0.5:
-                    assert (promise().obs == actions).all()
+                    assert (future().obs == actions).all()
             finally:
                 signal.setitimer(signal.ITIMER_REAL, 0)
             clean = number * 1_000_000 + 500_000 + np.arange(rng.choice((2, 300))) % 900
@@ -131,25 +131,25 @@ def test_a_batch_that_is_not_done_in_time_may_be_asked_for_later(tmp_path: Path)
     with ParallelEnv(EchoEnv, "echo", n_workers=2, **options) as env:
         state = env.reset(seed=0).state
         sending(env)
-        promise = env.step_batch(np.arange(10), state, blocking=False)
+        future = env.step_batch(np.arange(10), state, blocking=False)
         meeting.next_report()
         for timeout in (0, 0.05):
             with pytest.raises(TimeoutError, match="a batch of 10 rows is not done within"):
-                promise(timeout)
+                future(timeout)
         meeting.let_go()
-        assert promise(30).obs.tolist() == list(range(10))
-        assert promise().obs.tolist() == list(range(10))
+        assert future(30).obs.tolist() == list(range(10))
+        assert future().obs.tolist() == list(range(10))
     meeting.close()
 
 
-def test_promises_of_batches_called_in_any_order_by_any_thread() -> None:
+def test_futures_of_batches_called_in_any_order_by_any_thread() -> None:
     with ParallelEnv(EchoEnv, "echo", n_workers=3, isolate=True) as env:
         state = env.reset(seed=0).state
         sending(env)
         given = [np.arange(50) + 1000 * number for number in range(40)]
-        promises = [env.step_batch(actions, state, blocking=False) for actions in given]
+        futures = [env.step_batch(actions, state, blocking=False) for actions in given]
         with ThreadPoolExecutor(8) as pool:
-            results = list(pool.map(lambda promise: promise(), reversed(promises)))
+            results = list(pool.map(lambda future: future(), reversed(futures)))
         for actions, result in zip(reversed(given), results, strict=True):
             assert (result.obs == actions).all()
 
@@ -179,21 +179,21 @@ def test_threads_that_step_one_env() -> None:
 
 @pytest.mark.parametrize("calls", [60, pytest.param(500, marks=pytest.mark.full)])
 def test_a_single_process_mixes_nothing_up_either(calls: int) -> None:
-    with ExternalProcess(Resident) as process:
+    with ExternalProcess(HostedObject) as process:
         late = 0
         for number in range(calls):
-            promise = process.call("echo", (number, b"x" * (number % 7 * 40_000)))
+            future = process.call("echo", (number, b"x" * (number % 7 * 40_000)))
             way = number % 4
             if way == 0:
                 with pytest.raises(ValueError, match=f"^{number}$"):
                     process.fail(ValueError(f"{number}"))
             elif way == 1:
                 try:
-                    assert promise(0.0)[0] == number
+                    assert future(0.0)[0] == number
                 except TimeoutError:
                     late += 1
             elif way == 2:
-                del promise
+                del future
             assert process.echo(-number) == -number
         assert late > 0
 
@@ -204,7 +204,7 @@ import numpy as np
 sys.path.insert(0, {folder!r})
 from test_confusion import EchoEnv
 from playground import sending
-from plangym_like.execution.parallel_env import ParallelEnv
+from plangym_like.parallel_env import ParallelEnv
 
 env = ParallelEnv(EchoEnv, "echo", n_workers=2, isolate=True)
 state = env.reset(seed=0).state

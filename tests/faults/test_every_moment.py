@@ -17,7 +17,7 @@ from playground import sending
 import plangym_like
 
 MANY, FEW = np.arange(40) % 2, np.arange(30) // 3 % 2
-LANES = {"shared": {"n_workers": 2}, "isolated": {"n_workers": 2, "isolate": True}}
+WORKERS = {"shared": {"n_workers": 2}, "isolated": {"n_workers": 2, "isolate": True}}
 Step = Callable[..., Any]
 
 
@@ -40,18 +40,18 @@ def given_up(env: Any, step: Step) -> None:
 
 def death(env: Any, step: Step) -> None:
     # So many in a row would be an error, also of workers that were not ready yet.
-    env.batch_env.pool.mortality.note_rows_done()
-    env.batch_env.pool.mortality.note_start()
+    env.batch_env.pool.policy.note_progress()
+    env.batch_env.pool.policy.note_ready()
     env.batch_env[0].kill()
     step(MANY)
 
 
-@pytest.fixture(params=LANES)
+@pytest.fixture(params=WORKERS)
 def env(request: pytest.FixtureRequest) -> Iterator[Any]:
     gc.collect()
     gc.freeze()  # what other tests have left need not be looked through each time
     try:
-        with plangym_like.make("CartPole-v1", **LANES[request.param], audit="off") as env:
+        with plangym_like.make("CartPole-v1", **WORKERS[request.param], audit="off") as env:
             sending(env)
             yield env
     finally:
@@ -97,6 +97,6 @@ def test_ctrl_c_at_every_moment(env: Any, use: Callable[[Any, Step], None], stri
         assert now <= most, (number, moment.where)
         struck, number = moment.where is not None, number + stride
     until = time.monotonic() + 60
-    while not all(lane.free and lane.process.is_alive() for lane in env.batch_env.lanes):
-        assert time.monotonic() < until, "a lane is lost"
+    while not all(each.free and each.process.is_alive() for each in env.batch_env.workers):
+        assert time.monotonic() < until, "a worker is lost"
         settle()

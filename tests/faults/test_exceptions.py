@@ -11,11 +11,11 @@ import gymnasium
 import numpy as np
 import pytest
 from gymnasium import spaces
+from hosted import Stubborn, TwoArguments, run_script
 from playground import CounterEnv, sending
-from residents import Stubborn, TwoArguments, run_script
 
 from plangym_like.errors import RemoteError, RemoteTraceback, RowExitError
-from plangym_like.execution.parallel_env import ParallelEnv
+from plangym_like.parallel_env import ParallelEnv
 from plangym_like.processes.external_process import ExternalProcess
 
 
@@ -217,7 +217,7 @@ def test_in_a_constructor(what: str) -> None:
 
 
 @pytest.fixture(scope="module")
-def lanes() -> Iterator[tuple[ParallelEnv, list[str]]]:
+def pair() -> Iterator[tuple[ParallelEnv, list[str]]]:
     names, owner = list(MAKERS), os.getpid()
 
     def trap(action: int) -> None:
@@ -230,8 +230,8 @@ def lanes() -> Iterator[tuple[ParallelEnv, list[str]]]:
 
 
 @pytest.mark.parametrize("what", MAKERS)
-def test_in_a_row(lanes: tuple[ParallelEnv, list[str]], what: str) -> None:
-    env, names = lanes
+def test_in_a_row(pair: tuple[ParallelEnv, list[str]], what: str) -> None:
+    env, names = pair
     state = env.reset(seed=0).state
     pids = [process.pid for process in env.batch_env]
     actions = np.arange(60)

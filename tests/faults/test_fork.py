@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from residents import run_script
+from hosted import run_script
 
 HEAD = """
 import os, signal, sys, threading, time, traceback, warnings
@@ -104,7 +104,7 @@ def work():
         assert other.step(0, state).obs.tolist() == [1]
         assert other.step_batch([0, 1], state).obs.tolist() == [[1], [1]]
     busy.close()
-    # Nobody was using this one.
+    # No thread was using this one.
     assert idle.step(0).obs.tolist() == [2]
 
 in_child(work)
@@ -155,7 +155,7 @@ process.wait_ready()
 def hold_all():
     connection = process._connection
     locks = (process._restarting, connection.process._lock, fork_server._lock, ray_session._lock)
-    for lock in (*locks, connection._sending, connection._receiving, connection._closing):
+    for lock in (*locks, connection._sending, connection._reading):
         lock.acquire()
     inside.set()
     leave.wait()

@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 from comparing import assert_same
+from hosted import wait_until_gone
 from playground import CounterEnv, Meeting, PressCtrlC, Trap, get_stuck, refuse, sending
-from residents import wait_until_gone
 
-from plangym_like.execution.parallel_env import ParallelEnv
+from plangym_like.parallel_env import ParallelEnv
 
 ACTIONS = np.arange(100)
 
@@ -42,7 +42,7 @@ def stuck(meeting: Meeting) -> Callable[[int], None]:
 def test_ctrl_c_while_a_row_hangs(
     serial: CounterEnv, tmp_path: Path, isolate: bool, on_error: str
 ) -> None:
-    press = PressCtrlC(tmp_path)  # nobody lets the worker go on
+    press = PressCtrlC(tmp_path)  # nothing lets the worker go on
     actions = ACTIONS[1:]
     expected = serial.step_batch(actions, serial.get_state())
     with ParallelEnv(CounterEnv, "toy", n_workers=2, isolate=isolate, trap=Trap(press, [0])) as env:

@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 from comparing import assert_same
 from harm import dangerous, loop, sleep
+from hosted import quickest, wait_until_gone
 from playground import CounterEnv, Meeting, get_stuck, sending
-from residents import quickest, wait_until_gone
 
 from plangym_like.errors import ClosedError, StepTimeoutError
-from plangym_like.execution.parallel_env import ParallelEnv
+from plangym_like.parallel_env import ParallelEnv
 from plangym_like.processes.external_process import ExternalProcess
 
 COUNT = 60
@@ -98,13 +98,13 @@ def _close_while_hanging(serial: CounterEnv, folder: Path, kind: int) -> float:
     ]
     env = ParallelEnv(dangerous(harms), "toy", n_workers=2, isolate=True)
     sending(env)
-    promise = env.step_batch([4096, 4096], serial.get_state(), blocking=False)
+    future = env.step_batch([4096, 4096], serial.get_state(), blocking=False)
     pids = [meeting.next_report()[0] for _ in range(2)]
     begun = time.monotonic()
     env.close()
     passed = time.monotonic() - begun
     assert all(wait_until_gone(pid, 0) for pid in pids)
     with pytest.raises(ClosedError):
-        promise()
+        future()
     meeting.close()
     return passed

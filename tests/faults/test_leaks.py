@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 import psutil
 import pytest
+from hosted import descriptors, workers
 from playground import CounterEnv, Trap, leave, sending
-from residents import descriptors, workers
 
 from plangym_like.errors import WorkerStartError
-from plangym_like.execution.parallel_env import ParallelEnv
+from plangym_like.parallel_env import ParallelEnv
 from plangym_like.processes import fork_server
 
 MEGABYTE = 1 << 20

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from residents import script_environ
+from hosted import script_environ
 
 import plangym_like
 
@@ -101,7 +101,7 @@ LIMITED = """
 import os, resource, sys
 import numpy as np
 from playground import CounterEnv, sending
-from plangym_like.execution.parallel_env import ParallelEnv
+from plangym_like.parallel_env import ParallelEnv
 
 what, side, megabytes = sys.argv[1], sys.argv[2], float(sys.argv[3])
 owner = os.getpid()
@@ -188,7 +188,9 @@ def deep_cleanups(code: types.CodeType) -> Iterator[str]:
 
 
 @pytest.mark.skipif(sys.version_info >= (3, 14), reason="it needs no memory for that any more")
-@pytest.mark.parametrize("name", ["processes/worker", "execution/lane", "plan_env", "simulator"])
+@pytest.mark.parametrize(
+    "name", ["processes/worker", "execution/job", "row_stepper", "plan_env", "simulator"]
+)
 def test_a_worker_that_runs_out_of_memory_can_say_so(name: str) -> None:
     path = Path(plangym_like.__file__).parent / f"{name}.py"
     code = compile(path.read_text(encoding="utf-8"), path, "exec")

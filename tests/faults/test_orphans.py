@@ -11,14 +11,14 @@ from pathlib import Path
 
 import psutil
 import pytest
-from residents import script_environ, wait_until_gone
+from hosted import script_environ, wait_until_gone
 
 PARENT = """
 import ctypes, os, signal, sys, threading
 sys.path.insert(0, {folder!r})
 from harm import dangerous, loop
 from playground import Meeting, get_stuck, sending
-from plangym_like.execution.parallel_env import ParallelEnv
+from plangym_like.parallel_env import ParallelEnv
 from pathlib import Path
 
 method, death, folder = sys.argv[1:]
@@ -37,7 +37,7 @@ idle = ParallelEnv(dangerous([]), "toy", n_workers=2, isolate=True, start_method
 state = env.reset(seed=0).state
 for each in (env, idle):
     sending(each)
-promise = env.step_batch([4096, 4097, 4097], state, blocking=False)
+future = env.step_batch([4096, 4097, 4097], state, blocking=False)
 for _ in range(3):
     meeting.next_report()
 starting = ParallelEnv(dangerous([]), "toy", n_workers=1, isolate=True, start_method=method)
@@ -46,7 +46,7 @@ if death == "exit":
     os._exit(3)
 if death == "crash":
     ctypes.string_at(0)
-promise()  # until it is killed
+future()  # until it is killed
 """
 
 
@@ -85,7 +85,7 @@ def test_no_worker_outlives_its_parent(method: str, death: str, tmp_path: Path) 
         begun = time.monotonic()
         for pid in {*workers, *fork_servers}:
             assert wait_until_gone(pid, max(0.0, begun + 100 - time.monotonic())), pid
-        # Nobody holds its output open any more, whoever that might be.
+        # No process holds its output open any more.
         poller = select.poll()
         poller.register(parent.stdout, select.POLLHUP)
         assert poller.poll(max(0.0, begun + 100 - time.monotonic()) * 1000)

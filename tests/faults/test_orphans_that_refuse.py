@@ -13,7 +13,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from residents import script_environ, wait_until_gone
+from hosted import script_environ, wait_until_gone
 
 # Longer than any machine takes, however busy it is; nothing here waits for it to pass.
 PATIENCE = 100.0
@@ -47,14 +47,14 @@ class Refuser:
         os.kill(os.getpid(), signal.SIGSTOP)
 
 harms = ["stop", "ignore", {closing}]
-workers, promises = [], []
+workers, futures = [], []
 
 def start():
     for harm in harms:
         workers.append(ExternalProcess(Refuser, start_method={method!r}))
     for worker, harm in zip(workers, harms):
         worker.wait_ready()
-        promises.append(worker.call(harm))
+        futures.append(worker.call(harm))
     print(*(worker.pid for worker in workers), flush=True)
     while True:  # without a look at the workers, some of which have cut their connection
         time.sleep(600)

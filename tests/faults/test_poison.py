@@ -17,7 +17,7 @@ from playground import CounterEnv, Letter, kill_itself, leave, read_nowhere, ref
 
 import plangym_like
 from plangym_like.errors import PoisonInputError, StateError, StepTimeoutError, WorkerDiedError
-from plangym_like.execution.parallel_env import ParallelEnv
+from plangym_like.parallel_env import ParallelEnv
 
 COUNT = 150
 HARMS: dict[Callable[[int], None], int] = {
@@ -96,7 +96,7 @@ def test_a_slow_row_among_killings_is_never_blamed(
 def test_a_pool_whose_workers_die_in_every_row_gives_up(serial: CounterEnv) -> None:
     with ParallelEnv(dangerous([leave]), "toy", n_workers=2, isolate=True) as env:
         sending(env)
-        with pytest.raises(WorkerDiedError, match="64 workers in a row died without"):
+        with pytest.raises(WorkerDiedError, match="64 workers died in succession without"):
             env.step_batch(np.full(COUNT, 4096), serial.get_state(), on_error="mask")
         ours = env.step_batch(np.arange(COUNT), serial.get_state())
         assert_same(ours, serial.step_batch(np.arange(COUNT), serial.get_state()))
@@ -249,7 +249,7 @@ def test_statistics_add_up(serial: CounterEnv) -> None:
         stats = env.stats
         assert (stats.batches, stats.rows) == (5, 5 * COUNT)
         assert stats.bytes_shared > 5 * COUNT * env.state_nbytes
-        assert stats.seconds_on_lanes > 0 and stats.seconds_waiting > 0
+        assert stats.seconds_on_workers > 0 and stats.seconds_waiting > 0
         assert stats.seconds_here == 0
     with ParallelEnv(CounterEnv, "toy", n_workers=2) as env:
         env.step_batch(np.arange(COUNT), serial.get_state())

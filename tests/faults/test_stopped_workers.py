@@ -16,9 +16,9 @@ from harm import Fuses
 from playground import CounterEnv, CounterSimulator, Letter, sending
 
 import plangym_like
+from plangym_like.batch_env import BatchEnv
 from plangym_like.errors import WorkerStartError, WorkerTimeoutError
-from plangym_like.execution.batch_env import BatchEnv
-from plangym_like.execution.parallel_env import ParallelEnv
+from plangym_like.parallel_env import ParallelEnv
 from plangym_like.plan_env import PlanEnv
 from plangym_like.processes.external_process import ExternalProcess
 

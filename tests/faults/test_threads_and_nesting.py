@@ -1,11 +1,11 @@
-"""Environments made and used in odd places: busy threads, daemons, pools, forks, beside torch."""
+"""Environments made and used in odd places: busy threads, daemons, pools, forks, with torch."""
 
 from __future__ import annotations
 
 import importlib.util
 
 import pytest
-from residents import run_script
+from hosted import run_script
 
 BUSY_THREADS = """
 import io, logging, sys, threading
@@ -100,12 +100,12 @@ env = plangym_like.make("CartPole-v1", n_workers=2, isolate=True)
 state = env.reset(seed=0).state
 expected = env.step_batch(np.arange(50) % 2, state)
 for _ in range({times}):
-    promise = env.step_batch(np.arange(50) % 2, state, blocking=False)
+    future = env.step_batch(np.arange(50) % 2, state, blocking=False)
     pid = os.fork()
     if pid == 0:
         status = 1
         try:
-            for use in (lambda: env.step_batch([0, 1], state), promise):
+            for use in (lambda: env.step_batch([0, 1], state), future):
                 try:
                     use()
                 except ClosedError:
@@ -123,12 +123,12 @@ for _ in range({times}):
     assert os.waitpid(pid, 0)[1] == 0
     again = env.step_batch(np.arange(50) % 2, state)
     assert again.states.tobytes() == expected.states.tobytes()
-assert promise().states.tobytes() == expected.states.tobytes()
+assert future().states.tobytes() == expected.states.tobytes()
 env.close()
 print("fine")
 """
 
-BESIDE = """
+WITH_TORCH = """
 import numpy as np
 {imports}
 import plangym_like
@@ -190,5 +190,5 @@ def test_beside_libraries_with_threads_of_their_own(module: str, method: str) ->
     if importlib.util.find_spec(module) is None:
         pytest.skip(f"{module} is not installed")
     imports, work = {"torch": TORCH, "jax": JAX}[module]
-    result = run_script(BESIDE.format(imports=imports, work=work, method=method), timeout=600)
+    result = run_script(WITH_TORCH.format(imports=imports, work=work, method=method), timeout=600)
     assert (result.stdout, result.returncode) == ("fine\n", 0), result.stderr

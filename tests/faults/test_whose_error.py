@@ -12,8 +12,8 @@ import gymnasium
 import numpy as np
 import pytest
 from gymnasium import spaces
+from hosted import run_script
 from playground import CounterEnv, CounterSimulator, sending
-from residents import run_script
 
 import plangym_like
 from plangym_like.errors import (
@@ -26,7 +26,8 @@ from plangym_like.errors import (
     WorkerError,
     WorkerStartError,
 )
-from plangym_like.execution.parallel_env import ParallelEnv
+from plangym_like.family_env import FamilyEnv
+from plangym_like.parallel_env import ParallelEnv
 from plangym_like.plan_env import PlanEnv
 from plangym_like.processes.external_process import ExternalProcess
 from plangym_like.simulator import Outcome
@@ -277,7 +278,7 @@ class OddSimulator(CounterSimulator):
         return obs, reward, terminated, truncated, info, frames
 
 
-class OddEnv(PlanEnv):
+class OddEnv(FamilyEnv):
     """Plans over an `OddSimulator`."""
 
     simulator_class = OddSimulator
@@ -363,7 +364,7 @@ class CrookedSimulator(CounterSimulator):
         return threading.Lock() if self._sum == 9 else "fine", *rest  # type: ignore[return-value]
 
 
-class Crooked(PlanEnv):
+class Crooked(FamilyEnv):
     """Plans over a `CrookedSimulator`."""
 
     simulator_class = CrookedSimulator

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from residents import Noted, Resident, workers
+from hosted import HostedObject, Noted, workers
 
 from plangym_like.errors import ClosedError, RemoteTraceback, WorkerStartError
 from plangym_like.processes.external_process import ExternalProcess
@@ -20,20 +20,20 @@ START_METHODS = ("forkserver", "spawn", "fork")
 
 @pytest.fixture(scope="module", params=START_METHODS)
 def process(request: pytest.FixtureRequest) -> Iterator[ExternalProcess]:
-    with ExternalProcess(Resident, start_method=request.param) as process:
+    with ExternalProcess(HostedObject, start_method=request.param) as process:
         yield process
 
 
 @pytest.fixture(scope="module")
-def resident() -> Iterator[ExternalProcess]:
-    with ExternalProcess(Resident) as process:
+def hosted() -> Iterator[ExternalProcess]:
+    with ExternalProcess(HostedObject) as process:
         yield process
 
 
 def test_calls_and_attributes(process: ExternalProcess) -> None:
     assert process.call("echo", {"a": [1, 2.5]})(10) == {"a": [1, 2.5]}
     assert process.echo("direct") == "direct"
-    assert process.label == "resident"
+    assert process.label == "hosted"
     assert process.call("pid")(10) == process.pid != os.getpid()
 
 
@@ -58,15 +58,15 @@ def test_large_messages_both_ways(process: ExternalProcess) -> None:
     assert process.echo(blob) == blob
 
 
-def test_many_large_requests_at_once_do_not_block_each_other(resident: ExternalProcess) -> None:
+def test_many_large_requests_at_once_do_not_block_each_other(hosted: ExternalProcess) -> None:
     blobs = [bytes([index]) * 700_000 for index in range(12)]
-    promises = [resident.call("echo", blob) for blob in blobs]
-    assert [promise(20) for promise in promises] == blobs
+    futures = [hosted.call("echo", blob) for blob in blobs]
+    assert [future(20) for future in futures] == blobs
 
 
 def test_construction_does_not_wait_for_a_large_constructor_to_be_read() -> None:
     blob = bytes(5 << 20)
-    with ExternalProcess(lambda: Resident(str(len(blob))), start_method="spawn") as process:
+    with ExternalProcess(lambda: HostedObject(str(len(blob))), start_method="spawn") as process:
         assert process.label == str(5 << 20)
 
 
@@ -82,36 +82,36 @@ def test_own_exceptions_come_back_and_the_worker_lives(process: ExternalProcess)
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt("k"), SystemExit(3), StopIteration(4)])
 def test_exceptions_that_end_programs_are_results_like_others(
-    resident: ExternalProcess, error: BaseException
+    hosted: ExternalProcess, error: BaseException
 ) -> None:
-    pid = resident.call("pid")(10)
+    pid = hosted.call("pid")(10)
     with pytest.raises(type(error)) as caught:
-        resident.fail(error)
+        hosted.fail(error)
     assert caught.value.args == error.args
-    assert resident.call("pid")(10) == pid
+    assert hosted.call("pid")(10) == pid
 
 
-def test_misspelled_attribute_is_an_attribute_error(resident: ExternalProcess) -> None:
+def test_misspelled_attribute_is_an_attribute_error(hosted: ExternalProcess) -> None:
     with pytest.raises(AttributeError, match="no attribute 'eco'"):
-        resident.eco(1)
-    assert not hasattr(resident, "lable")
+        hosted.eco(1)
+    assert not hasattr(hosted, "lable")
     with pytest.raises(AttributeError, match="underscore"):
-        resident._private  # noqa: B018
+        hosted._private  # noqa: B018
     with pytest.raises(AttributeError, match="no attribute 'eco'"):
-        resident.call("eco", 1)(10)
-    assert resident.echo(2) == 2
+        hosted.call("eco", 1)(10)
+    assert hosted.echo(2) == 2
 
 
 def test_results_and_arguments_that_do_not_pickle_are_errors_of_that_call(
-    resident: ExternalProcess,
+    hosted: ExternalProcess,
 ) -> None:
     with pytest.raises(TypeError, match="generator"):
-        resident.unpicklable()
+        hosted.unpicklable()
     with pytest.raises(TypeError, match="pickle"):
-        resident.echo(threading.Lock())
+        hosted.echo(threading.Lock())
     with pytest.raises(RuntimeError, match="not here"):
-        resident.echo(FailsToLoad())
-    assert resident.echo(3) == 3
+        hosted.echo(FailsToLoad())
+    assert hosted.echo(3) == 3
 
 
 class FailsToLoad:
@@ -123,10 +123,10 @@ def _refuse() -> None:
     raise RuntimeError("not here")
 
 
-def test_apply_runs_a_function_on_the_object(resident: ExternalProcess) -> None:
+def test_apply_runs_a_function_on_the_object(hosted: ExternalProcess) -> None:
     offset = 5
-    assert resident.apply(lambda hosted, x: (type(hosted).__name__, x + offset), 2)(10) == (
-        "Resident",
+    assert hosted.apply(lambda hosted, x: (type(hosted).__name__, x + offset), 2)(10) == (
+        "HostedObject",
         7,
     )
 
@@ -149,12 +149,12 @@ def test_descriptors_travel_and_belong_to_the_function(process: ExternalProcess)
     pipes = [os.pipe() for _ in range(3)]
     for index, (_, write) in enumerate(pipes):
         os.write(write, f"pipe {index}".encode())
-    promises = [
+    futures = [
         process.apply(_read, 100, fds=[pipes[0][0], pipes[1][0]]),
         process.apply(_read, 100, fds=[pipes[2][0]]),
     ]
-    assert promises[0](10) == [(b"pipe 0", False), (b"pipe 1", False)]
-    assert promises[1](10) == [(b"pipe 2", False)]
+    assert futures[0](10) == [(b"pipe 0", False), (b"pipe 1", False)]
+    assert futures[1](10) == [(b"pipe 2", False)]
     for pipe in pipes:
         for descriptor in pipe:
             os.close(descriptor)
@@ -162,25 +162,25 @@ def test_descriptors_travel_and_belong_to_the_function(process: ExternalProcess)
 
 
 def test_descriptors_of_a_request_that_cannot_be_read_are_closed(
-    resident: ExternalProcess,
+    hosted: ExternalProcess,
 ) -> None:
-    before = resident.apply(_count_descriptors)(10)
+    before = hosted.apply(_count_descriptors)(10)
     read, write = os.pipe()
     with pytest.raises(RuntimeError, match="not here"):
-        resident.apply(_read, FailsToLoad(), fds=[read])(10)
+        hosted.apply(_read, FailsToLoad(), fds=[read])(10)
     with pytest.raises(OSError, match="Bad file descriptor"):
-        resident.apply(_read, 1, fds=[9999])
+        hosted.apply(_read, 1, fds=[9999])
     os.close(read)
     os.close(write)
-    assert resident.apply(_count_descriptors)(10) == before
+    assert hosted.apply(_count_descriptors)(10) == before
 
 
-def test_as_many_descriptors_as_fit_a_message(resident: ExternalProcess) -> None:
+def test_as_many_descriptors_as_fit_a_message(hosted: ExternalProcess) -> None:
     opened = [os.open(os.devnull, os.O_RDONLY) for _ in range(250)]
     try:
-        assert len(resident.apply(_read, 1, fds=opened)(10)) == 250
+        assert len(hosted.apply(_read, 1, fds=opened)(10)) == 250
         with pytest.raises(ValueError, match="250 descriptors at most, got 251"):
-            resident.apply(_read, 1, fds=[*opened, opened[0]])
+            hosted.apply(_read, 1, fds=[*opened, opened[0]])
     finally:
         for descriptor in opened:
             os.close(descriptor)
@@ -245,14 +245,14 @@ def test_a_constructor_that_fails_says_so_at_the_first_use_and_leaves_nothing(
 
 
 def test_use_after_close() -> None:
-    process = ExternalProcess(Resident)
-    promise = process.call("sleep", 60)
+    process = ExternalProcess(HostedObject)
+    future = process.call("sleep", 60)
     process.wait_ready(100)
     process.kill()
     process.close()
     process.close()
     with pytest.raises(ClosedError, match="closed"):
-        promise(100)
+        future(100)
     for use in (
         lambda: process.echo(1),
         lambda: process.call("echo", 1),
@@ -274,16 +274,16 @@ def test_close_closes_the_hosted_object(tmp_path: Path) -> None:
     assert process.exitcode == 0
 
 
-def test_it_cannot_be_pickled(resident: ExternalProcess) -> None:
+def test_it_cannot_be_pickled(hosted: ExternalProcess) -> None:
     with pytest.raises(TypeError, match="constructor"):
-        pickle.dumps(resident)
+        pickle.dumps(hosted)
 
 
 def test_wrong_arguments() -> None:
     with pytest.raises(TypeError, match="callable"):
-        ExternalProcess(Resident())  # type: ignore[arg-type]
+        ExternalProcess(HostedObject())  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="'forkserver', 'spawn', 'fork'"):
-        ExternalProcess(Resident, start_method="thread")
+        ExternalProcess(HostedObject, start_method="thread")
 
 
 def test_a_limit_that_is_reached_is_a_start_error(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -292,7 +292,7 @@ def test_a_limit_that_is_reached_is_a_start_error(monkeypatch: pytest.MonkeyPatc
 
     monkeypatch.setattr(os, "pipe", no_pipe)
     with pytest.raises(WorkerStartError, match="Too many open files"):
-        ExternalProcess(Resident)
+        ExternalProcess(HostedObject)
 
 
 @pytest.mark.parametrize("method", ["forkserver", "spawn"])
@@ -304,10 +304,10 @@ def test_a_worker_sees_the_world_as_its_owner_does_now(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("SET_JUST_NOW", "yes")
 
-    def look() -> Resident:
+    def look() -> HostedObject:
         import module_of_today  # type: ignore[import-not-found]
 
-        return Resident(f"{os.getcwd()} {module_of_today.value}")
+        return HostedObject(f"{os.getcwd()} {module_of_today.value}")
 
     with ExternalProcess(look, start_method=method) as process:
         assert process.label == f"{tmp_path} 42"
@@ -337,7 +337,7 @@ def test_prints_go_to_the_owners_output_and_disturb_nothing(
         os.write(1, b"raw\n")
         return index
 
-    with ExternalProcess(Resident) as process:
+    with ExternalProcess(HostedObject) as process:
         assert [process.apply(chatter, index)(10) for index in range(3)] == [0, 1, 2]
     assert capfd.readouterr().out == "line 0\nraw\nline 1\nraw\nline 2\nraw\n"
 
@@ -352,5 +352,5 @@ def test_processes_that_the_hosted_object_starts_inherit_no_descriptor_of_ours()
             [sys.executable, "-c", code], capture_output=True, text=True, close_fds=False
         ).stdout
 
-    with ExternalProcess(Resident) as process:
+    with ExternalProcess(HostedObject) as process:
         assert process.apply(look)(20).strip() == "[0, 1, 2]"

@@ -12,7 +12,7 @@ from typing import Any
 
 import psutil
 import pytest
-from residents import Resident, run_script, wait_until_gone
+from hosted import HostedObject, run_script, wait_until_gone
 
 from plangym_like.errors import WorkerDiedError, WorkerStartError
 from plangym_like.processes import fork_server, start_methods
@@ -30,16 +30,16 @@ def fresh_fork_server() -> Iterator[None]:
 
 
 def test_workers_find_the_usual_modules_and_those_asked_for() -> None:
-    with ExternalProcess(Resident, preload=["colorsys", "no_such_module"]) as process:
+    with ExternalProcess(HostedObject, preload=["colorsys", "no_such_module"]) as process:
         loaded = process.modules()
     assert {"numpy", "gymnasium", "cloudpickle", "colorsys"} <= set(loaded)
     assert "no_such_module" not in loaded
-    with ExternalProcess(Resident) as process:
+    with ExternalProcess(HostedObject) as process:
         assert "colorsys" in process.modules()
 
 
 def test_workers_never_import_the_owners_script() -> None:
-    with ExternalProcess(Resident) as process:
+    with ExternalProcess(HostedObject) as process:
         assert (
             process.apply(
                 lambda hosted: __import__("sys").modules["__main__"].__dict__.get("__file__")
@@ -51,7 +51,7 @@ def test_workers_never_import_the_owners_script() -> None:
 
 def test_it_is_single_threaded_and_serves_many_threads() -> None:
     def work(index: int) -> int:
-        with ExternalProcess(Resident) as process:
+        with ExternalProcess(HostedObject) as process:
             return int(process.echo(index))
 
     with ThreadPoolExecutor(8) as pool:
@@ -64,13 +64,13 @@ def test_it_is_single_threaded_and_serves_many_threads() -> None:
 
 @pytest.mark.usefixtures("fresh_fork_server")
 def test_a_dead_one_is_replaced_and_its_workers_live_on() -> None:
-    with ExternalProcess(Resident) as old:
+    with ExternalProcess(HostedObject) as old:
         assert old.echo(1) == 1
         first = fork_server._current
         assert first is not None
         os.kill(first.pid, signal.SIGKILL)
         assert wait_until_gone(first.pid, 100)
-        with ExternalProcess(Resident) as new:
+        with ExternalProcess(HostedObject) as new:
             assert new.echo(2) == 2
         assert fork_server._current is not first
         assert old.echo(3) == 3
@@ -86,10 +86,10 @@ def test_a_dead_one_is_replaced_and_its_workers_live_on() -> None:
 def test_one_that_cannot_start_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.executable", "/bin/false")
     with pytest.raises(WorkerStartError, match="twice in a row"):
-        ExternalProcess(Resident)
+        ExternalProcess(HostedObject)
     monkeypatch.setattr("sys.executable", "")
     with pytest.raises(WorkerStartError, match=r"sys\.executable"):
-        ExternalProcess(Resident)
+        ExternalProcess(HostedObject)
 
 
 @pytest.mark.usefixtures("fresh_fork_server")
@@ -101,9 +101,9 @@ def test_a_module_that_starts_threads_is_left_out(
     )
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.setattr(fork_server, "_unfit", set())
-    with ExternalProcess(Resident) as before:
+    with ExternalProcess(HostedObject) as before:
         before.wait_ready(100)
-        with ExternalProcess(Resident, preload=["starts_a_thread", "colorsys"]) as process:
+        with ExternalProcess(HostedObject, preload=["starts_a_thread", "colorsys"]) as process:
             loaded = process.modules()
         assert "starts_a_thread" not in loaded
         assert "colorsys" in loaded
@@ -125,7 +125,7 @@ def test_where_forking_is_unsafe_workers_are_spawned(
     monkeypatch.setattr(start_methods, "_fork_server_works", None)
     monkeypatch.setattr(fork_server.ForkServer, "get_ready", unsafe)
     for _ in range(2):
-        with ExternalProcess(Resident) as process:
+        with ExternalProcess(HostedObject) as process:
             assert psutil.Process(process.call("pid")(100)).ppid() == os.getpid()
     assert [record.levelno for record in caplog.records] == [logging.WARNING]
 
@@ -134,7 +134,7 @@ def test_where_forking_is_unsafe_workers_are_spawned(
 def test_warm_up_does_not_wait() -> None:
     fork_server.warm_up(["colorsys"])
     assert fork_server._current is not None
-    with ExternalProcess(Resident) as process:
+    with ExternalProcess(HostedObject) as process:
         assert "colorsys" in process.modules()
 
 
@@ -143,7 +143,7 @@ def test_an_owner_that_ignores_its_children_learns_how_they_ended() -> None:
     before = signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     try:
         with (
-            ExternalProcess(Resident) as process,
+            ExternalProcess(HostedObject) as process,
             pytest.raises(WorkerDiedError, match="status 4"),
         ):
             process.end(4)
@@ -243,8 +243,8 @@ def test_daemonic_pool_workers_host_the_classes_of_a_script(context: str, tmp_pa
 
 def test_ctrl_c_reaches_the_owner_alone() -> None:
     with (
-        ExternalProcess(Resident) as process,
-        ExternalProcess(Resident, start_method="spawn") as spawned,
+        ExternalProcess(HostedObject) as process,
+        ExternalProcess(HostedObject, start_method="spawn") as spawned,
     ):
         for each in (process, spawned):
             os.kill(each.call("pid")(100), signal.SIGINT)
@@ -252,6 +252,6 @@ def test_ctrl_c_reaches_the_owner_alone() -> None:
     current = fork_server._current
     assert current is not None
     os.kill(current.pid, signal.SIGINT)
-    with ExternalProcess(Resident) as process:
+    with ExternalProcess(HostedObject) as process:
         assert process.echo(2) == 2
     assert fork_server._current is current

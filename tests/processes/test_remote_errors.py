@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from residents import Resident, Stubborn, TwoArguments, run_script
+from hosted import HostedObject, Stubborn, TwoArguments, run_script
 
 from plangym_like.errors import (
     PlangymError,
@@ -24,7 +24,7 @@ from plangym_like.processes.remote_errors import pack_exception, unpack_exceptio
 
 @pytest.fixture(scope="module")
 def process() -> Iterator[ExternalProcess]:
-    with ExternalProcess(Resident) as process:
+    with ExternalProcess(HostedObject) as process:
         yield process
 
 

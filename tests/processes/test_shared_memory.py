@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hosted import descriptors
 from interrupting import Moment
-from residents import descriptors
 
 from plangym_like.execution.batch_memory import BatchMemory
 from plangym_like.processes.shared_memory import BlockPool, SharedBlock, attach

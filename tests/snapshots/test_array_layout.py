@@ -11,8 +11,7 @@ import numpy as np
 import pytest
 
 import plangym_like
-from plangym_like.snapshots.array_layout import ArrayLayout
-from plangym_like.snapshots.plain_data_writer import OverlapError
+from plangym_like.snapshots.array_layout import ArrayLayout, OverlapError
 from plangym_like.snapshots.reachable import reachable
 
 
@@ -59,7 +58,7 @@ def test_a_row_of_a_large_batch_is_pickled_without_the_batch() -> None:
 def test_the_order_of_the_axes_is_kept() -> None:
     cube = np.random.default_rng(0).normal(size=(4, 5, 6))
     arrays = [cube.transpose(axes) for axes in [(0, 2, 1), (1, 0, 2), (2, 1, 0), (1, 2, 0)]]
-    # An array of its own whose axes are neither in C nor in Fortran order.
+    # An array that shares no memory, with axes neither in C nor in Fortran order.
     arrays += [
         cube.transpose(1, 0, 2) + 1,
         cube[::2, 1:, ::-1],

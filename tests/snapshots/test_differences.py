@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import plangym_like
-from plangym_like.snapshots.differences import object_difference
+from plangym_like.snapshots.differences import difference
 
 Pair = namedtuple("Pair", "one other")
 
@@ -47,17 +47,17 @@ VALUES: dict[str, Any] = {
 @pytest.mark.parametrize("kind", VALUES)
 def test_copies_are_equal_and_other_values_are_not(kind: str) -> None:
     one = VALUES[kind](1)
-    assert object_difference(one, copy.deepcopy(one), "info") is None
-    assert object_difference(VALUES[kind](1), VALUES[kind](1), "info") is None
-    found = object_difference(one, VALUES[kind](2), "info")
+    assert difference(one, copy.deepcopy(one), "info") is None
+    assert difference(VALUES[kind](1), VALUES[kind](1), "info") is None
+    found = difference(one, VALUES[kind](2), "info")
     assert found is not None and found[0].startswith("info")
 
 
 def test_tensors_are_compared_by_their_numbers() -> None:
     torch = pytest.importorskip("torch")
     for kind in (torch.arange, lambda n: torch.nn.Parameter(torch.ones(n))):
-        assert object_difference(kind(3), kind(3), "info") is None
-        assert object_difference(kind(3), kind(4), "info") is not None
+        assert difference(kind(3), kind(3), "info") is None
+        assert difference(kind(3), kind(4), "info") is not None
 
 
 class Telling(gym.Env):
@@ -98,3 +98,10 @@ def test_objects_in_infos_are_no_false_alarm(kind: str, isolate: bool) -> None:
         for _ in range(3):
             states = env.step_batch(np.arange(6) % 3, states).states
         assert env.stats.rows_audited
+
+
+def test_the_last_of_many_equal_sets_is_compared_too() -> None:
+    one, other = ({"a": {1, 2}, "b": [{3}, {4}], "c": {5, last}} for last in (6, 7))
+    assert difference(one, copy.deepcopy(one), "info") is None
+    found = difference(one, other, "info")
+    assert found is not None and found[0].startswith("info['c']")

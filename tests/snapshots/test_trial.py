@@ -11,9 +11,9 @@ from gymnasium import spaces
 from gymnasium.utils import EzPickle
 
 import plangym_like
-from plangym_like.envs.own import OwnSimulator
 from plangym_like.envs.pickled import PickledSimulator
 from plangym_like.envs.replayed import ReplayedEnv, ReplayedSimulator
+from plangym_like.envs.save_load_env import SaveLoadSimulator
 from plangym_like.errors import SnapshotError
 from plangym_like.snapshots.generators import own_generators, watched_generators
 
@@ -52,7 +52,7 @@ _engine = {"x": 0.0}
 
 
 class SharedEngine(Walk):
-    """All copies drive one and the same simulator, which each reset starts anew."""
+    """All copies drive one simulator, which each reset starts again."""
 
     def reset(self, **kwargs: Any) -> Any:
         _engine["x"] = 0.0
@@ -142,7 +142,7 @@ def test_episodes_without_a_seed_are_tried_too() -> None:
 
 def test_what_copies_share_is_found_where_one_copy_is_right() -> None:
     with pytest.raises(SnapshotError, match="does not repeat itself: the observation"):
-        OwnSimulator(SharedEngineStated)
+        SaveLoadSimulator(SharedEngineStated)
 
 
 def test_a_sample_of_the_environments_own_space_is_found_though_it_changes_nothing() -> None:
@@ -150,7 +150,7 @@ def test_a_sample_of_the_environments_own_space_is_found_though_it_changes_nothi
     with pytest.raises(SnapshotError, match=reason):
         PickledSimulator(UnusedSample)
     with pytest.raises(SnapshotError, match=reason):
-        OwnSimulator(type("UnusedSample", (UnusedSample, Stated), {}))
+        SaveLoadSimulator(type("UnusedSample", (UnusedSample, Stated), {}))
 
 
 def test_a_reset_that_seeds_the_global_generator_is_right() -> None:

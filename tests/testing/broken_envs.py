@@ -15,9 +15,9 @@ import numpy as np
 from gymnasium import spaces
 from gymnasium.utils import EzPickle
 
-from plangym_like import PlanEnv
 from plangym_like.envs.pickled import PickledEnv, PickledSimulator
 from plangym_like.envs.replayed import ReplayedEnv
+from plangym_like.family_env import FamilyEnv
 
 HIDDEN_UNTIL = 30
 
@@ -274,7 +274,7 @@ class _Unstepped(PickledSimulator):
         vars(self.base).update(vars(fresh))
 
 
-class Unstepped(PlanEnv):
+class Unstepped(FamilyEnv):
     simulator_class = _Unstepped
 
 
@@ -286,7 +286,7 @@ class _Ordered(PickledSimulator):
         rows.rewards[start + 1 : stop] += rows.rewards[start : stop - 1]
 
 
-class Ordered(PlanEnv):
+class Ordered(FamilyEnv):
     simulator_class = _Ordered
 
 
@@ -298,7 +298,7 @@ class _Careless(PickledSimulator):
         payload[-1] ^= 1
 
 
-class Careless(PlanEnv):
+class Careless(FamilyEnv):
     simulator_class = _Careless
 
 
@@ -310,7 +310,7 @@ class _StaleInfo(PickledSimulator):
         rows.infos.update({row: {"time": 1} for row in range(start, stop)})
 
 
-class StaleInfo(PlanEnv):
+class StaleInfo(FamilyEnv):
     simulator_class = _StaleInfo
 
 
@@ -321,7 +321,7 @@ class _Reseedless(PickledSimulator):
         self.base._np_random = np.random.default_rng()
 
 
-class Reseedless(PlanEnv):
+class Reseedless(FamilyEnv):
     simulator_class = _Reseedless
 
 
@@ -334,11 +334,11 @@ class _LastReward(PickledSimulator):
         return super().step(action, 1)
 
 
-class LastReward(PlanEnv):
+class LastReward(FamilyEnv):
     simulator_class = _LastReward
 
 
-class Sharing(PlanEnv):
+class Sharing(FamilyEnv):
     """Returns one and the same info dict from each step."""
 
     simulator_class = PickledSimulator

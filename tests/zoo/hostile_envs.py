@@ -1,4 +1,4 @@
-"""Small environments that are hard to save, or that are no function of their state.
+"""Small environments that are hard to save, or whose steps depend on more than their state.
 
 Each keeps something where a snapshot may miss it, or hands out what it still uses. `ENVS` lists
 them. What is wrong shows from step `LATE` on, after any short trial; `EARLY` is from the first.
@@ -327,7 +327,7 @@ class OperatingSystem(Walk):
 
 
 class OwnRandom(Walk):
-    """Has a generator of its own, which a seed does not reach; pure all the same."""
+    """Has a second generator, which a seed does not set; its steps are pure."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -26,7 +26,7 @@ class _Extra(gymnasium.Wrapper[Any, Any, Any, Any]):
 
 
 class OwnCounter(_Extra):
-    """Counts in an attribute of its own, and starts again with each episode."""
+    """Counts in its own attribute, from zero in each episode."""
 
     count = 0
 
@@ -108,7 +108,7 @@ class RandomModule(_Extra):
 
 
 class OwnGenerator(_Extra):
-    """Draws from a generator of its own; pure, where the generator is saved."""
+    """Draws from its own generator; pure if the generator is saved."""
 
     def __init__(self, env: Any) -> None:
         super().__init__(env)

@@ -12,7 +12,7 @@ import numpy as np
 
 from plangym_like import spaces
 from plangym_like.errors import ImpureEnvironmentError, PlangymError
-from plangym_like.snapshots.differences import object_difference, without_clock
+from plangym_like.snapshots.differences import difference, without_clock
 
 STEPS = 60
 ROWS, BATCH = 2000, 100
@@ -115,7 +115,7 @@ def _step_rows(env: Any, states: list[Any], expected: list[Played], rows: int) -
         actions = [expected[index].action for index in order]
         given = copy.deepcopy(actions)
         batch = env.step_batch(actions, np.stack([states[index] for index in order]))
-        if object_difference(actions, given, "action"):
+        if difference(actions, given, "action"):
             return "the actions that were given have been changed"
         for row, index in enumerate(order):
             got = Played(
@@ -146,9 +146,9 @@ def _difference(space: Any, one: Played, other: Played) -> str | None:
         spaces.put(space, holder, 0, one.obs)
         one = one._replace(obs=spaces.take(holder, 0))
     for name in ("obs", "reward", "terminated", "truncated"):
-        if found := object_difference(_value(one, name), _value(other, name), name):
+        if found := difference(_value(one, name), _value(other, name), name):
             return f"{found[0]}: {found[1]}"
-    found = object_difference(_plain(one.info), _plain(other.info), "info")
+    found = difference(_plain(one.info), _plain(other.info), "info")
     return None if found is None else f"{found[0]} {found[1]}"
 
 

@@ -1,13 +1,11 @@
-"""What all doors stand on: lanes of environments, nests of tensors, actors, and who hosts them.
+"""What all batchers use besides lanes: tensors, shared actors, and groups of workers.
 
-- `nests`: nested observations and actions as nests of tensors, and the `Leaf` that describes one
-- `shared_nest`: a nest of tensors in memory that several processes share
-- `lanes`, `gym_lanes`, `classic_lanes`, `make_lanes`: n environments that are stepped together
-- `seeding`: one seed for everything, whatever the number of workers
-- `shared_actor`: the weights of an actor where every worker can see them
-- `crew`, `residents`: objects hosted in workers, jobs for them, and what can go wrong
-- `backend`, `hosts`: where workers are: processes of this machine (`process_host`), this one
-  (`own_host`), actors of a Ray cluster (`cluster_host`, `cluster_worker`)
-- `pools`, `parcels`: what residents fill and their owner reads; what travels where that is not the
-  same memory
+- `tensor_tree`, `tensor_fitting`: trees of tensors, and checks of what actors answer
+- `shared_tree`, `packed_tree`: trees in memory that processes share, and as bytes
+- `shared_actor`: the weights of an actor in memory that all workers read
+- `random_streams`: the random generators of each group of lanes
+- `worker_group`, `hosted_objects`, `group_context`: objects hosted in workers, and jobs for them
+- `backend`, `workers`: where workers run: in processes of this machine (`process_workers`), in this
+  process (`local_workers`), in actors of a Ray cluster (`ray_workers`, `group_actor`)
+- `buffers`: buffers that hosted objects fill and their owner reads
 """

@@ -1,21 +1,21 @@
-"""Where the workers of a batcher are: what a user says about it."""
+"""`Backend`: where the workers of a batcher run."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from plangym_like.batchers.engine.hosts import Host, Staff
-from plangym_like.batchers.engine.own_host import OwnHost
-from plangym_like.batchers.engine.process_host import ProcessHost
+from plangym_like.batchers.engine.local_workers import LocalWorkers
+from plangym_like.batchers.engine.process_workers import ProcessWorkers
+from plangym_like.batchers.engine.workers import PoolOptions, Workers
 from plangym_like.cluster import ray_session
-from plangym_like.cluster.claims import check_resources
+from plangym_like.cluster.actor_options import check_resources
 from plangym_like.errors import InputError
 
 _NAMES = ("process", "ray")
 
 
 class Backend:
-    """A choice of hosts, checked when it is made.
+    """The user's choice of where workers run, checked when it is made.
 
     Parameters
     ----------
@@ -29,7 +29,7 @@ class Backend:
     Raises
     ------
     InputError
-        There is no such backend, or the options are another's.
+        `name` is unknown, or an option belongs to another backend.
     MissingExtraError
         Ray is not installed.
     """
@@ -44,7 +44,7 @@ class Backend:
         runtime_env: dict[str, Any] | None = None,
     ) -> None:
         if name not in _NAMES:
-            raise InputError(f"backend is one of {', '.join(map(repr, _NAMES))}, got {name!r}")
+            raise InputError(f"backend must be one of {', '.join(map(repr, _NAMES))}, got {name!r}")
         cluster: dict[str, Any] = {
             "address": address,
             "resources": resources,
@@ -59,12 +59,12 @@ class Backend:
         self._start_method = start_method
         self._cluster = cluster
 
-    def host(self, staff: Staff) -> Host:
-        """Return the host of `staff`, its workers started."""
+    def workers(self, options: PoolOptions) -> Workers:
+        """Start workers and return them."""
         if self._name == "ray":
-            from plangym_like.batchers.engine.cluster_host import ClusterHost
+            from plangym_like.batchers.engine.ray_workers import RayWorkers
 
-            return ClusterHost(staff, **self._cluster)
-        if staff.num_workers == 0:
-            return OwnHost(staff)
-        return ProcessHost(staff, self._start_method)
+            return RayWorkers(options, **self._cluster)
+        if options.num_workers == 0:
+            return LocalWorkers(options)
+        return ProcessWorkers(options, self._start_method)

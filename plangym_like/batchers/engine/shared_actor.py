@@ -1,4 +1,4 @@
-"""The weights of an actor where every worker can see them, and the copies that follow."""
+"""The weights of an actor in memory that all workers read."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from typing import Any
 
 import torch
 
-from plangym_like.batchers.engine.nests import Leaf
-from plangym_like.batchers.engine.shared_nest import SharedNest
+from plangym_like.batchers.engine.shared_tree import SharedTree
+from plangym_like.lanes.tree import Leaf
 
-# Where in the header: odd while the weights are being written; how often they have changed.
+# Places in the header: a counter that is odd while weights are being written, and the version.
 _TICKET, _VERSION = 0, 1
 
 
-class SharedActor:
+class SharedActor(SharedTree):
     """The owner's side: publishes the weights of a module that it trains.
 
-    Parameters and buffers are published, wherever they live, and each part's ``training`` flag.
-    Other attributes (an exploration rate, say) are not: make a buffer of what shall travel.
+    Parameters and buffers on any device are published, and each submodule's ``training`` flag.
+    Other attributes (an exploration rate, say) are not: register them as buffers.
 
     Parameters
     ----------
@@ -29,47 +29,32 @@ class SharedActor:
     Attributes
     ----------
     version : int
-        How often what was published differed from what was there before; 0 at first.
+        How often the published weights have changed; 0 at first.
     """
 
     def __init__(self, actor: torch.nn.Module) -> None:
         self._actor = actor
-        self._shared = SharedNest(_layout(actor))
+        super().__init__(_layout(actor))
         self.version = -1
         self.publish()
 
-    @property
-    def layout(self) -> Any:
-        """The layout of the shared memory, for `plangym_like.batchers.engine.crew`."""
-        return self._shared.layout
-
-    @property
-    def fd(self) -> int:
-        """The descriptor of the shared memory."""
-        return self._shared.fd
-
-    @property
-    def tensors(self) -> Any:
-        """The shared memory, for an `ActorCopy`."""
-        return self._shared.tensors
-
     @torch.no_grad()
     def publish(self) -> int:
-        """Make the weights that the actor has now visible, and return their version.
+        """Publish the actor's present weights, and return their version.
 
         Raises
         ------
         RuntimeError
-            Shapes, dtypes or names have changed since the beginning.
+            Shapes or dtypes have changed since the beginning.
         """
-        header, shared = self._shared.tensors["header"], self._shared.tensors["weights"]
+        header, shared = self.tensors["header"], self.tensors["weights"]
         weights = list(_weights(self._actor))
         form = [(weight.shape, weight.dtype) for weight in weights]
         if form != [(weight.shape, weight.dtype) for weight in shared]:
             raise RuntimeError(
-                "the actor's parameters and buffers are no longer those it began with"
+                "the actor's parameters and buffers have changed their shapes or dtypes"
             )
-        training = self._shared.tensors["training"]
+        training = self.tensors["training"]
         flags = [module.training for module in self._actor.modules()]
         fresh = [weight.detach().to("cpu") for weight in weights]
         same = flags == training.tolist() and all(
@@ -77,7 +62,7 @@ class SharedActor:
         )
         ticket = int(header[_TICKET])
         if not same or self.version < 0 or ticket % 2:
-            # Odd already if an interrupt came in the middle of the last time.
+            # It is odd already if the last call was interrupted.
             header[_TICKET] = ticket | 1
             for new, old in zip(fresh, shared, strict=True):
                 old.copy_(new)
@@ -87,26 +72,22 @@ class SharedActor:
             header[_TICKET] = (ticket | 1) + 1
         return self.version
 
-    def close(self) -> None:
-        """Give the descriptor back."""
-        self._shared.close()
-
 
 class ActorCopy:
-    """A worker's side: an actor that takes over the published weights when they have changed.
+    """A worker's side: an actor that reloads the published weights when they have changed.
 
     Parameters
     ----------
     actor : torch.nn.Module
-        A copy on the CPU, this object's to write to.
-    memory : nest of torch.Tensor
+        A copy on the CPU, which `refresh` writes to.
+    memory : tree of torch.Tensor
         The `SharedActor`'s.
 
     Attributes
     ----------
     actor : torch.nn.Module
     version : int
-        Of the weights that it has; -1 before the first `refresh`.
+        Of its weights; -1 before the first `refresh`.
     """
 
     def __init__(self, actor: torch.nn.Module, memory: Any) -> None:
@@ -117,7 +98,7 @@ class ActorCopy:
 
     @torch.no_grad()
     def refresh(self) -> int:
-        """Take over the published weights if they are not those it has; return their version."""
+        """Reload the published weights if they have changed; return their version."""
         header = self._header
         while True:
             ticket = int(header[_TICKET])
@@ -133,7 +114,7 @@ class ActorCopy:
                         module.training = bool(training)
                     self.version = version
                     return version
-            # The owner is writing just now, or wrote meanwhile.
+            # The owner is writing, or wrote while they were read.
             time.sleep(0.0005)
 
 

@@ -1,10 +1,10 @@
-"""Whole episodes on demand: agents, environments side by side, and the batchers that play them.
+"""Episodes: agents, groups of environments, and the batchers that play them.
 
 - `EpisodeBatcher` plays as many whole episodes as are asked for, `Batcher` chunks of equal length
-- `VecEnv`, `GymEnv`, `GymInfEnv`: environments side by side
-- `Agent`: what chooses the actions
-- `DictTensor`, `Trajectories`: what they exchange, and what comes back
-- `replay_agent`: the agent's answers once more, with gradients
+- `VecEnv`, `GymEnv`, `GymInfEnv`: groups of environments
+- `Agent`: chooses the actions
+- `DictTensor`, `Trajectories`: the arguments and results
+- `replay_agent`: computes an agent's answers again, with gradients
 """
 
 from plangym_like.batchers.episodes.agent import Agent

@@ -1,4 +1,4 @@
-"""What chooses the actions."""
+"""`Agent`: chooses the actions."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ if TYPE_CHECKING:
 
 
 class Agent:
-    """A policy: from its state and what it observes to an action and its next state.
+    """A policy: computes an action and its next state from its state and an observation.
 
-    An agent keeps nothing between two calls but its weights: what it has to remember of an episode
-    is in its state, one row for each environment. Any callable with this signature and a method
-    `update` will do; this class is there to be inherited from, together with `torch.nn.Module`
-    where that is handy (name `Agent` first).
+    Between two calls, an agent keeps only its weights: its memory of an episode is in its state,
+    one row for each environment. Inherit from this class, and from `torch.nn.Module` if the agent
+    has weights (name `Agent` first). Any callable with this signature and a method `update` will
+    do, too.
     """
 
     def require_history(self) -> bool:
-        """Return whether `__call__` wants to see the episode so far in `history`."""
+        """Return whether `__call__` needs the episode so far in `history`."""
         return False
 
     def __call__(
@@ -36,12 +36,12 @@ class Agent:
         Parameters
         ----------
         state : DictTensor or None
-            What was returned as the new state one step before, ``[B, ...]``; ``None`` when the
-            environments have just been reset.
+            The new state that the last call returned, ``[B, ...]``; ``None`` at the beginning of
+            the episodes.
         observation : DictTensor
-            What the environments show, ``[B, ...]``.
+            ``[B, ...]``.
         agent_info : DictTensor, optional
-            The rows of `agent_info` that `execute` was given for these episodes.
+            These episodes' rows of the `agent_info` that `execute` was given.
         history : Trajectories, optional
             If `require_history` asks for it, the steps of these episodes until now ``[B, t, ...]``
             (in a `Batcher`, those of the chunk), ``None`` before the first.
@@ -49,11 +49,9 @@ class Agent:
         Returns
         -------
         agent_state : DictTensor
-            The state that the action was chosen from: `state`, or what stands at the start of an
-            episode.
+            The state that the action was chosen from: `state`, or the first state of an episode.
         action : DictTensor
-            Under ``"action"`` what is sent to the environments, and beside it whatever is worth
-            recording.
+            ``"action"`` is sent to the environments. Other fields are only recorded.
         new_state : DictTensor
             The state for the next call. Both states are ``DictTensor({})`` for an agent without
             memory.
@@ -61,14 +59,14 @@ class Agent:
         raise NotImplementedError
 
     def update(self, state_dict: Mapping[str, Any]) -> None:
-        """Take over what the batcher's `update` was given: for a module, its weights."""
+        """Load the argument of the batcher's `update`; a module loads it as its weights."""
         load = getattr(self, "load_state_dict", None)
         if load is None:
             raise NotImplementedError(
-                f"{type(self).__name__} has no method update(state_dict), and is no torch module "
-                "that could load one"
+                f"{type(self).__name__} has no method update(state_dict), and is not a torch "
+                "module that could load one"
             )
         load(state_dict)
 
     def close(self) -> None:
-        """Let go of what the agent holds."""
+        """Release the agent's resources."""

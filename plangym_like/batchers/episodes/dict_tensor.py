@@ -1,4 +1,4 @@
-"""Tensors by name, one row for each environment."""
+"""`DictTensor`: tensors by name, one row for each environment."""
 
 from __future__ import annotations
 
@@ -12,23 +12,22 @@ from plangym_like.errors import InputError
 
 
 class DictTensor(TensorDict):  # type: ignore[no-untyped-call]
-    """A tensordict that reads its batch size off its tensors.
+    """A tensordict that takes its batch size from its tensors.
 
-    All tensors have their first dimension in common, which counts the rows ``B``; everything that
-    a `tensordict.TensorDict` can do works as it does there. Without tensors the batch size is
-    ``[]``.
+    The first dimension of all tensors is the number of rows, ``B``. All methods of a
+    `tensordict.TensorDict` are available. Without tensors the batch size is ``[]``.
 
     Parameters
     ----------
     source : mapping of str to tensor, array or mapping, optional
-        Tensors ``[B, ...]``; a mapping becomes a `DictTensor` of its own.
+        Tensors ``[B, ...]``; a mapping becomes another `DictTensor`.
     batch_size : sequence of int, optional
-        Where it should be something else than ``[B]``.
+        ``[B]`` unless given.
 
     Raises
     ------
     InputError
-        A tensor without dimensions, or tensors that do not have the same number of rows.
+        A tensor has no dimensions, or tensors differ in their number of rows.
 
     Examples
     --------
@@ -50,12 +49,12 @@ class DictTensor(TensorDict):  # type: ignore[no-untyped-call]
         super().__init__(fields, batch_size=batch_size, **options)
 
     def n_elems(self) -> int:
-        """Return the number of rows; 0 where there are no tensors."""
+        """Return the number of rows, 0 without tensors."""
         return int(self.batch_size[0]) if self.batch_size else 0
 
 
 def has_tensors(fields: TensorDict) -> bool:
-    """Return whether there are tensors in `fields`, be it of no rows."""
+    """Return whether there are tensors in `fields`; they may have no rows."""
     return not fields.is_empty()  # type: ignore[no-untyped-call]
 
 
@@ -66,9 +65,9 @@ def _field(value: Any) -> Any:
 
 
 def _rows(fields: Mapping[str, Any]) -> list[int]:
-    """Return the batch size that `fields` have in common."""
+    """Return the batch size of `fields`."""
     counts = {key: field.shape[0] if field.ndim else None for key, field in fields.items()}
-    # A part without tensors says nothing about rows.
+    # A part without tensors has no number of rows.
     for key, field in fields.items():
         if isinstance(field, TensorDict) and not has_tensors(field):
             del counts[key]

@@ -1,58 +1,61 @@
-"""Whole episodes on demand."""
+"""`EpisodeBatcher`: whole episodes on demand."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from plangym_like.batchers.episodes.group_batcher import GroupBatcher
-from plangym_like.batchers.episodes.harvest import checked_info
-from plangym_like.batchers.episodes.player import Infos, Share
+from plangym_like.batchers.episodes.assemble import Steps, assemble
+from plangym_like.batchers.episodes.background_batcher import (
+    BackgroundBatcher,
+    check_count,
+    checked_args,
+)
+from plangym_like.batchers.episodes.episode_loop import EpisodeArgs
 from plangym_like.batchers.episodes.trajectories import Trajectories
 from plangym_like.errors import InputError
 
 
-class EpisodeBatcher(GroupBatcher):
+class EpisodeBatcher(BackgroundBatcher):
     """Plays whole episodes in the background, as many as are asked for.
 
-    There is a group of environments for each seed, with an agent of its own. Groups are dealt to
-    processes; which process plays a group, and how many there are, changes nothing in what comes of
-    it. Neither does the number of slots.
+    For each seed there is a group of environments with its own agent. Processes host the groups.
+    Results depend neither on the number of processes nor on the number of slots.
 
     Parameters
     ----------
     n_timesteps : int
-        How many steps a slot holds. Episodes may be longer: they go on in another slot.
+        Steps that a slot holds. A longer episode continues in another slot.
     n_slots : int
-        How many slots there are in all, in shared memory: what can be gathered until `get` is
-        called. Each group has at least as many as environments, whatever is asked for.
+        Slots in shared memory, in all: what can be played until `get` reads it. Every group has at
+        least one for each of its environments.
     n_threads : int
-        Processes, at most as many as groups; 0 plays in this process, within `get`.
+        Processes, at most one per group; 0 plays in this process, within `get`.
     seeds : sequence of int, or int, or None
-        One for each group: environment i of group k is seeded with ``seeds[k] + i``. Groups that
-        would repeat each other's environments are moved apart, with a warning. A single number
-        seeds one group for each process, ``None`` seeds them freshly.
+        One for each group: environment i of group k is seeded with ``seeds[k] + i``. If two groups
+        would share seeds, one of them gets others, with a warning. A single number makes one group
+        per process; ``None`` does so with fresh entropy.
     create_agent : callable
-        ``create_agent(**agent_args)`` returns an `Agent`. It is called once a group, where the
-        group lives, and draws the same numbers in each, so all begin with equal weights.
+        ``create_agent(**agent_args)`` returns an `Agent`. It is called once per group, in the
+        group's process, and draws the same numbers in each, so all agents begin with equal weights.
     agent_args : mapping, optional
     create_env : callable
-        ``create_env(**env_args, seed=seed)`` returns a `VecEnv`, with equally many environments
-        whatever the seed.
+        ``create_env(**env_args, seed=seed)`` returns a `VecEnv`. The number of its environments
+        must not depend on the seed.
     env_args : mapping, optional
     start_method : {"forkserver", "spawn", "fork"}
         How processes are started; see `ExternalProcess`.
     timeout : float
         Seconds without a step after which a worker counts as hung.
     backend : {"process", "ray"}
-        Whether workers are processes of this machine or actors on a Ray cluster, of which there are
-        `n_threads` then; what is played is the same, and comes through Ray's object store.
+        Whether workers are processes of this machine or `n_threads` actors on a Ray cluster.
+        Results are the same; those of actors come through Ray's object store.
     address, resources, runtime_env
-        On a cluster, as in `plangym_like.RayEnv`; an actor claims one core unless told otherwise.
+        On a cluster, as in `plangym_like.RayEnv`; by default an actor claims one core.
 
     Raises
     ------
     InputError
-        Numbers that make no sense, or a backend that there is not.
+        An argument is invalid.
     MissingExtraError
         Ray is not installed.
 
@@ -75,97 +78,68 @@ class EpisodeBatcher(GroupBatcher):
     """
 
     _endless = False
-    _order: tuple[int, Infos] | None = None
-    _executing = False
+    _order: tuple[int, EpisodeArgs] | None = None
 
-    def execute(self, n_episodes: int, agent_info: Any = None, env_info: Any = None) -> None:
+    def execute(
+        self,
+        n_episodes: int,
+        agent_info: Any = None,
+        env_info: Any = None,
+        states: Any = None,
+    ) -> None:
         """Begin to play; never blocks.
 
-        Episodes are played with the weights of the last `update`. Group by group they are dealt out
-        in blocks, so row i is played in the same environment whatever the infos are.
+        Episodes are played with the weights of the last `update`. Each group plays a contiguous
+        block of rows, so which environment plays row i depends on `n_episodes` only.
 
         Parameters
         ----------
         n_episodes : int
-            Any number from 1 up.
+            At least 1.
         agent_info, env_info : DictTensor, optional
-            ``[n_episodes, ...]``, row i for episode i: what the agent is told at each of its steps,
-            and the ``options`` that the environment is reset with.
+            ``[n_episodes, ...]``, row i for episode i: what the agent gets at each of its steps,
+            and the ``options`` of the environment's reset.
+        states : tuple, optional
+            The states that the episodes begin in: ``(rows, obs)``, state rows uint8
+            ``(n_episodes, state_nbytes)`` and the observations ``(n_episodes, ...)`` that came with
+            them.
 
         Raises
         ------
         InputError
-            Rows that are not as many as episodes, or episodes that nobody has got yet.
+            The number of rows is not `n_episodes`, or the last result has not been got yet.
         """
-        self._usable()
-        if isinstance(n_episodes, bool) or not isinstance(n_episodes, int) or n_episodes < 1:
-            raise InputError(f"n_episodes is a whole number of at least 1, got {n_episodes!r}")
-        infos = Infos(checked_info(agent_info, "agent_info"), checked_info(env_info, "env_info"))
-        for name, info in zip(("agent_info", "env_info"), infos, strict=True):
-            if info is not None and info.n_elems() != n_episodes:
-                raise InputError(f"{name} has {info.n_elems()} rows for {n_episodes} episodes")
-        self._start(n_episodes, infos)
+        self._check_open()
+        check_count("n_episodes", n_episodes, 1)
+        args = checked_args(agent_info, env_info, states)
+        args.check(n_episodes, "episodes")
+        self._start(n_episodes, args)
 
     def reexecute(self) -> None:
-        """Begin to play as many episodes again, with the same infos; never blocks.
+        """Begin to play as many episodes again, with the same infos and states; never blocks.
 
         Raises
         ------
         InputError
-            Nothing was executed before, or episodes that nobody has got yet.
+            Nothing was executed before, or the last result has not been got yet.
         """
-        self._usable()
+        self._check_open()
         if self._order is None:
             raise InputError("nothing was executed before; call execute(n_episodes)")
         self._start(*self._order)
 
-    def _start(self, n_episodes: int, infos: Infos) -> None:
-        if self._executing:
-            raise InputError("the episodes of the last execute have not been got yet; call get()")
+    def _start(self, n_episodes: int, args: EpisodeArgs) -> None:
         num_groups = len(self._seeds)
         orders = {}
         for group in range(num_groups):
             first, stop = (n_episodes * k // num_groups for k in (group, group + 1))
             if first < stop:
-                share = Share(first, stop - first, infos.rows(first, stop))
-                orders[group] = "episodes", share
+                rows = args.rows(slice(first, stop))
+                orders[group] = "episodes", first, stop - first, rows
         self._begin(orders)
-        self._order, self._executing = (n_episodes, infos), True
+        self._order = n_episodes, args
 
-    def get(self, blocking: bool = True, timeout: float | None = None) -> Trajectories | None:
-        """Return the episodes that were executed, ``[n_episodes, T, ...]``, the user's to keep.
-
-        Parameters
-        ----------
-        blocking : bool
-            Whether to wait until all of them have ended.
-        timeout : float, optional
-            Seconds to wait at most.
-
-        Returns
-        -------
-        Trajectories or None
-            Row i is episode i; ``None`` without `blocking`, while they are being played.
-
-        Raises
-        ------
-        BaseException
-            What an environment, the agent or a factory raised, as its own type, caused by the
-            remote traceback and with a note that names the worker. The batcher is closed then.
-        WorkerDiedError
-            A worker has died. The batcher is closed then.
-        WorkerTimeoutError
-            A worker hangs, and the batcher is closed; or it took longer than `timeout`, and nothing
-            is lost.
-        InputError
-            Nothing was executed.
-        """
-        if self._order is None or not self._executing:
-            self._raise_failure()
-            raise InputError("there is nothing to get; call execute(n_episodes) first")
-        if not self._gather(blocking, timeout):
-            return None
-        self._executing = False
-        n_episodes, infos = self._order
-        harvest, self._harvest = self._harvest, type(self._harvest)()
-        return harvest.trajectories(range(n_episodes), *infos)
+    def _assembled(self, steps: list[Steps]) -> Trajectories:
+        assert self._order is not None
+        n_episodes, args = self._order
+        return assemble(steps, range(n_episodes), args)

@@ -5,17 +5,21 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import gymnasium
 import numpy as np
 import torch
 from tensordict import TensorDict
 
-from plangym_like.batchers.engine.fitting import as_actions
-from plangym_like.batchers.engine.make_lanes import make_lanes
-from plangym_like.batchers.engine.nests import Leaf, as_arrays, empty, map_nest
+from plangym_like.batchers.engine.tensor_fitting import as_actions
+from plangym_like.batchers.engine.tensor_tree import tensor_layout
+from plangym_like.batchers.episode_lanes import EpisodeLanes, Outcome
 from plangym_like.batchers.episodes.dict_tensor import DictTensor, has_tensors
 from plangym_like.batchers.episodes.vec_env import Observed, VecEnv
+from plangym_like.batchers.start_states import StartStates
+from plangym_like.batchers.time_buffer import named_parts
 from plangym_like.errors import ActionError, InputError
+from plangym_like.lanes.lanes import Lanes
+from plangym_like.lanes.make_lanes import EnvSource, lanes_from, make_lanes
+from plangym_like.lanes.tree import Leaf, tree_map, zeros
 
 _FLAGS = ("done", "terminated", "truncated", "initial_state")
 _OWN_FIELDS = {*_FLAGS, "reward", "last_action"}
@@ -27,12 +31,12 @@ class GymEnv(VecEnv):
     An observation has these fields, ``[B, ...]`` each, in the environment's own dtypes:
 
     ==================  ===========================================================================
-    ``frame``           what the environment shows; a ``Dict`` space's parts stand here under their
-                        own names instead, and parts of a ``Tuple`` are called ``"0"``, ``"1"``, ...
-    ``reward``          float32, what the last action earned
+    ``frame``           the environment's observation; instead, the parts of a ``Dict`` space have
+                        their own names, and parts of a ``Tuple`` are called ``"0"``, ``"1"``, ...
+    ``reward``          float32, the reward of the last action
     ``done``            bool, ``terminated`` or ``truncated``
-    ``terminated``      bool, the episode has come to its end
-    ``truncated``       bool, it was cut short
+    ``terminated``      bool, the episode has ended
+    ``truncated``       bool, the episode was cut off
     ``initial_state``   bool, the episode begins here
     ``last_action``     the action that led here, 0 at the beginning
     ==================  ===========================================================================
@@ -41,18 +45,22 @@ class GymEnv(VecEnv):
 
     Parameters
     ----------
-    envs : sequence of gymnasium.Env
-        With equal spaces.
+    envs : sequence of gymnasium.Env or PlanEnv, or callable, or str
+        Environments with equal spaces; or, with `num_envs`, a callable that returns a new one, or
+        an id, which stands for ``plangym_like.make(id, remove_time_limit=False)``.
+    num_envs : int, optional
+        How many environments to make of a callable or an id.
     seed : int
-        Environment i is seeded with ``seed + i`` when it is first reset, and then goes on drawing.
+        Environment i is seeded with ``seed + i`` when it is first reset, and not again.
 
     Raises
     ------
     InputError
-        There are no environments, `seed` is no seed, or the spaces cannot be held in tensors.
+        There are no environments, `seed` is invalid, or tensors cannot hold elements of the spaces.
 
     Examples
     --------
+    >>> import gymnasium
     >>> env = GymEnv([gymnasium.make("CartPole-v1") for _ in range(3)], seed=7)
     >>> observation, running = env.reset()
     >>> running.tolist(), observation["frame"].shape
@@ -63,21 +71,26 @@ class GymEnv(VecEnv):
     ([1.0, 1.0, 1.0], [0, 1, 2])
     """
 
-    def __init__(self, envs: Sequence[gymnasium.Env[Any, Any]], seed: int) -> None:
+    def __init__(
+        self, envs: Sequence[Any] | EnvSource, seed: int, *, num_envs: int | None = None
+    ) -> None:
         if isinstance(seed, bool) or not isinstance(seed, int | np.integer) or seed < 0:
             raise InputError(f"a seed is a whole number of at least 0, got {seed!r}")
-        self._lanes = make_lanes(list(envs))
+        self._lanes = _lanes_of(envs, num_envs)
+        self._episodes = EpisodeLanes(self._lanes, [int(seed)])
         self._n_envs = self._lanes.num_lanes
         self._seeds: list[int] | None = [int(seed) + i for i in range(self._n_envs)]
         self._options: list[dict[str, Any]] | None = None
         self._running = np.empty(0, np.int64)
-        self.observation_space = self._lanes.envs[0].observation_space
-        self.action_space = self._lanes.envs[0].action_space
+        self.observation_space = self._lanes.observation_space
+        self.action_space = self._lanes.action_space
 
     def n_envs(self) -> int:
         return self._n_envs
 
-    def reset(self, env_info: DictTensor | None = None) -> Observed:
+    def reset(
+        self, env_info: DictTensor | None = None, states: StartStates | None = None
+    ) -> Observed:
         """Start an episode in each of the environments.
 
         Parameters
@@ -85,9 +98,11 @@ class GymEnv(VecEnv):
         env_info : DictTensor, optional
             Row i goes to environment i as the ``options`` of its ``reset``: numbers as Python's,
             arrays as NumPy's.
+        states : StartStates, optional
+            The states that the episodes begin in.
         """
         self._options = _as_options(env_info, self._n_envs)
-        obs = self._lanes.start(self._seeds, self._options)
+        obs = self._episodes.begin(self._seeds, options=self._options, states=states)
         self._seeds = None
         self._running = np.arange(self._n_envs)
         first = self._first(obs)
@@ -96,7 +111,7 @@ class GymEnv(VecEnv):
     def _first(self, obs: Any) -> DictTensor:
         n = self._n_envs
         flags = {name: np.full(n, name == "initial_state") for name in _FLAGS}
-        actions = as_arrays(empty(self._lanes.action, (n,)))
+        actions = zeros(self._lanes.action_layout, (n,))
         return _observation(obs, np.zeros(n, np.float32), flags, actions)
 
     def step(self, action: DictTensor) -> tuple[Observed, Observed]:
@@ -109,30 +124,30 @@ class GymEnv(VecEnv):
         return (outcome, was_running), (outcome[going], torch.from_numpy(self._running))
 
     def _step(self, action: DictTensor) -> DictTensor:
-        """Step the environments that are running, and return their rows of what came of it."""
-        n, lanes = self._n_envs, self._running
-        if not len(lanes):
+        """Step the running environments, and return their rows of the outcome."""
+        n, running = self._n_envs, self._running
+        if not len(running):
             raise InputError("no environment is running; reset them first")
         names = list(action.keys())
         if "action" not in names:
             raise InputError(f"the agent's answer has no field 'action', only {names}")
-        everyone = len(lanes) == n
-        actions = _as_actions(self._lanes.action, action["action"], len(lanes), "action")
+        everyone = len(running) == n
+        layout = tensor_layout(self._lanes.action_layout)
+        actions = _as_actions(layout, action["action"], len(running), "action")
         if not everyone:
-            actions = map_nest(lambda leaf: _scattered(leaf, lanes, n), actions)
-        obs = as_arrays(empty(self._lanes.observation, (n,)))
-        rewards = np.zeros(n, np.float32)
-        terminated, truncated = np.zeros(n, bool), np.zeros(n, bool)
-        rows = None if everyone else lanes
-        self._lanes.step(actions, obs, rewards, terminated, truncated, rows)
-        flags = {
-            "done": terminated | truncated,
-            "terminated": terminated,
-            "truncated": truncated,
-            "initial_state": np.zeros(n, bool),
-        }
-        outcome = _observation(obs, rewards, flags, actions)
-        return outcome if everyone else outcome[torch.from_numpy(lanes)]
+            actions = tree_map(lambda leaf: _scattered(leaf, running, n), actions)
+        flags = {name: np.zeros(n, bool) for name in _FLAGS}
+        outcome = Outcome(
+            zeros(self._lanes.observation_layout, (n,)),
+            np.zeros(n, np.float32),
+            flags["terminated"],
+            flags["truncated"],
+            flags["done"],
+        )
+        self._episodes.running = None if everyone else running
+        self._episodes.step(actions, outcome)
+        fields = _observation(outcome.obs, outcome.reward, flags, actions)
+        return fields if everyone else fields[torch.from_numpy(running)]
 
     def stop_from(self, n: int) -> bool:
         self._running = self._running[self._running < n]
@@ -143,11 +158,11 @@ class GymEnv(VecEnv):
 
 
 class GymInfEnv(GymEnv):
-    """Gymnasium environments that start again by themselves: all of them run for ever.
+    """Gymnasium environments that are reset when their episodes end, so all of them run for ever.
 
-    Where an episode has ended, the first observation that `step` returns is the episode's last, and
-    the second is the first one of the next episode, with ``initial_state`` set. The environment is
-    reset with the same `env_info` again.
+    When an episode has ended, the first observation that `step` returns is the episode's last, and
+    the second is the first one of the next episode, with ``initial_state`` set. Each reset of an
+    environment gets the same `env_info`.
 
     Parameters
     ----------
@@ -165,8 +180,8 @@ class GymInfEnv(GymEnv):
             return (outcome, everyone), (outcome, everyone)
         ended = np.flatnonzero(done.numpy())
         options = self._options and [self._options[i] for i in ended]
-        obs = as_arrays(empty(self._lanes.observation, (self._n_envs,)))
-        self._lanes.reset(obs, ended, options=options or None)
+        obs = zeros(self._lanes.observation_layout, (self._n_envs,))
+        self._episodes.restart(obs, ended, options or None)
         rows = torch.from_numpy(ended)
         following = outcome.clone()
         following[rows] = self._first(obs)[rows]
@@ -174,6 +189,14 @@ class GymInfEnv(GymEnv):
 
     def stop_from(self, n: int) -> bool:
         return False
+
+
+def _lanes_of(envs: Sequence[Any] | EnvSource, num_envs: int | None) -> Lanes:
+    if num_envs is not None:
+        return lanes_from(envs, num_envs)  # type: ignore[arg-type]
+    if isinstance(envs, str) or callable(envs):
+        raise InputError(f"give num_envs= to make environments of {envs!r}")
+    return make_lanes(list(envs))
 
 
 def _observation(
@@ -186,24 +209,18 @@ def _observation(
     return DictTensor({name: _named(part) for name, part in parts.items()}, rewards.shape)
 
 
-def _named(nest: Any) -> Any:
-    """Return a nest of arrays as nested DictTensors; parts without names are numbered."""
-    if isinstance(nest, np.ndarray):
-        return torch.from_numpy(nest)
-    parts = nest
-    if not isinstance(nest, Mapping):
-        names = getattr(nest, "_fields", None) or map(str, range(len(nest)))
-        parts = dict(zip(names, nest, strict=True))
+def _named(tree: Any) -> Any:
+    """Return a tree of arrays as nested DictTensors; parts without names are numbered."""
+    if isinstance(tree, np.ndarray):
+        return torch.from_numpy(tree)
+    parts = named_parts(tree) or {}
     return DictTensor({name: _named(part) for name, part in parts.items()})
 
 
 def _as_actions(layout: Any, value: Any, n_rows: int, place: str) -> Any:
-    """Return what the agent gave as the nest of arrays that the environments take."""
+    """Return the agent's actions as the tree of arrays that the environments take."""
     if not isinstance(layout, Leaf):
-        parts = layout
-        if not isinstance(layout, Mapping):
-            names = getattr(layout, "_fields", None) or map(str, range(len(layout)))
-            parts = dict(zip(names, layout, strict=True))
+        parts = named_parts(layout) or {}
         if not isinstance(value, TensorDict | Mapping) or set(value.keys()) != set(parts):
             raise ActionError(f"{place!r} must have the parts {sorted(parts)}")
         inner = [
@@ -216,7 +233,7 @@ def _as_actions(layout: Any, value: Any, n_rows: int, place: str) -> Any:
     if not isinstance(value, torch.Tensor):
         raise ActionError(f"{place!r} must be a tensor, got {type(value).__name__}")
     actions = as_actions(value, (n_rows, *layout.shape), layout.dtype, repr(place))
-    # A copy: what was recorded must not change with what an environment does to its action.
+    # A copy: an environment may change its action, and the recorded one must stay.
     return actions.numpy().copy()
 
 

@@ -1,4 +1,4 @@
-"""An agent's answers to what it saw, computed once more."""
+"""`replay_agent`: compute an agent's answers again."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ def replay_agent(
 ) -> TensorDict:
     """Call `agent` again on every step in turn, passing its state along, with gradients.
 
-    It answers what was recorded, up to what it draws by chance. Where a trajectory has ended it is
-    shown zeros; the mask says which answers count.
+    The answers are those that were recorded, except for what the agent draws at random. After the
+    end of a trajectory the agent gets zeros; the trajectories' mask says which answers count.
 
     Parameters
     ----------
     agent : callable
-        See `Agent`; one that does not ask for a history.
+        See `Agent`; it must not require a history.
     trajectories : Trajectories
     state : DictTensor, optional
         ``[B, ...]``, the agent's state before the first step; ``None`` at the beginning of
-        episodes. For a chunk it is what was recorded:
+        episodes. For a chunk, it was recorded:
         ``DictTensor({"memory": chunk["memory"][:, 0]})``.
 
     Returns
     -------
     TensorDict
-        ``[B, T, ...]``, what the agent returned as its action: ``replayed["logits"]``.
+        ``[B, T, ...]``, the actions that the agent returned: ``replayed["logits"]``.
     """
     info = trajectories.agent_info if has_tensors(trajectories.agent_info) else None
     answers = []

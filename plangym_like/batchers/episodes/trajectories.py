@@ -1,4 +1,4 @@
-"""What batchers give: pieces of episodes of unequal length in tensors of equal size."""
+"""`Trajectories`: the episodes, or parts of episodes, that batchers return."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from plangym_like.errors import InputError
 class Trajectories:
     """``B`` trajectories of up to ``T`` steps each, by name: ``trajectories["action"]``.
 
-    Step t of row i is what environment i showed (``"frame"``, ``"initial_state"``, ...), what the
-    agent did about it (``"action"`` and whatever else it returned), the agent's state at that
-    point, and under the same names with a leading underscore what came of it: ``"_reward"``,
-    ``"_done"``, ``"_frame"``, the agent's next state. Rows are zero from their length on.
+    Step t of row i holds an observation (``"frame"``, ``"initial_state"``, ...), the agent's answer
+    to it (``"action"`` and the other fields of its action), and the agent's state at that point.
+    Names with a leading underscore hold the results of the action: ``"_reward"``, ``"_done"``,
+    ``"_frame"``, the agent's next state. Rows are zero after their length.
 
     Parameters
     ----------
@@ -27,7 +27,7 @@ class Trajectories:
     lengths : tensor
         ``[B]`` int64, between 0 and ``T``.
     agent_info, env_info : DictTensor, optional
-        ``[B, ...]``, what row i was told. Without tensors where nothing was told.
+        ``[B, ...]``, the infos that row i was played with. Without tensors if there were none.
 
     Examples
     --------
@@ -79,7 +79,7 @@ class Trajectories:
         return int(self.steps.batch_size[1])
 
     def mask(self) -> torch.Tensor:
-        """Return which steps took place: ``[B, T]`` bool."""
+        """Return which steps belong to the episodes: ``[B, T]`` bool."""
         steps = torch.arange(self.n_timesteps, device=self.lengths.device)
         return steps < self.lengths[:, None]
 
@@ -102,7 +102,7 @@ class Trajectories:
         return type(self)(self.steps[rows], self.lengths[rows], agent_info, env_info)
 
     def unfold(self) -> list[Self]:
-        """Return each trajectory as one of its own, without its padding."""
+        """Return a list of single trajectories, without padding."""
         rows = [self.index(row) for row in range(self.n_elems())]
         for row in rows:
             row.steps = row.steps[:, : int(row.lengths)]
@@ -115,15 +115,15 @@ class Trajectories:
 
     @classmethod
     def cat(cls, parts: Sequence[Self]) -> Self:
-        """Return the rows of all `parts`, one below the other, padded to the longest.
+        """Return the rows of all `parts`, padded to the longest.
 
         Raises
         ------
         InputError
-            There is nothing to put together.
+            `parts` is empty.
         """
         if not parts:
-            raise InputError("no trajectories to put together")
+            raise InputError("no trajectories to concatenate")
         longest = max(part.n_timesteps for part in parts)
         return cls(
             _cat([_pad(part.steps, longest) for part in parts]),

@@ -1,4 +1,4 @@
-"""Several environments side by side, each of which ends in its own time."""
+"""`VecEnv`: a group of environments whose episodes end at different times."""
 
 from __future__ import annotations
 
@@ -13,14 +13,13 @@ Observed = tuple[DictTensor, torch.Tensor]
 class VecEnv:
     """The contract between a batcher and its environments.
 
-    Of ``N`` environments only those that have not ended are running, and observations and actions
-    have one row for each of these. Which row belongs to which environment is said by a vector of
-    int64 indices.
+    An environment is running until its episode ends. Observations and actions have one row for each
+    running environment. An int64 vector says which environment each row belongs to.
 
     Attributes
     ----------
     endless : bool
-        Whether environments start again by themselves, so that all of them run for ever.
+        Whether environments are reset when their episodes end, so that all of them run for ever.
     """
 
     endless = False
@@ -52,24 +51,24 @@ class VecEnv:
         Parameters
         ----------
         action : DictTensor
-            ``[B, ...]``, under ``"action"`` what the environments are to do.
+            ``[B, ...]``; its field ``"action"`` holds the actions.
 
         Returns
         -------
         (observation, was_running)
-            What came of it, ``[B, ...]``, in the environments that were running ``[B]``.
+            What the actions led to, ``[B, ...]``, in the environments that were running ``[B]``.
         (observation, still_running)
-            What the next actions answer, ``[B', ...]``, in the environments that have not ended
-            ``[B']``: these rows of the first observation, or, where environments start again by
-            themselves, the new episode's first.
+            What the next actions will answer, ``[B', ...]``, in the environments that are still
+            running ``[B']``: rows of the first observation, or the first observation of a new
+            episode.
         """
         raise NotImplementedError
 
     def stop_from(self, n: int) -> bool:
-        """Let the environments from `n` on run no further, right after `reset`.
+        """Stop the environments from `n` on, right after `reset`; return whether that is possible.
 
-        For a last round with fewer episodes than environments. Return whether that was done; where
-        it cannot be, they run along and nobody looks.
+        This is for a last round with fewer episodes than environments. If it is not possible, the
+        results of these environments are ignored.
         """
         return False
 

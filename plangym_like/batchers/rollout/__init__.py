@@ -1,11 +1,11 @@
-"""Door 1: an endless iterator of time-major fragments, for actor-critic learners.
+"""Rollouts: an endless iterator of time-major fragments, for actor-critic learners.
 
 ``same.rollout``     environments and actor in this process
-``single.rollout``   one worker, which collects the next fragment while this one is learnt from
+``single.rollout``   one worker, which collects the next fragment while the caller learns
 ``multi.rollout``    many workers and a pool of buffers
 
-Each is an iterator of `Fragment` and a context manager. Actors are `BaseActorModule`; `evaluate`
-plays episodes with one.
+Each is an iterator of `Fragment` and a context manager. Actors are subclasses of `BaseActorModule`;
+`evaluate` plays episodes with an actor.
 """
 
 from plangym_like.batchers.rollout.actor_module import BaseActorModule

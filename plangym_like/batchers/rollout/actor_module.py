@@ -1,4 +1,4 @@
-"""What collects rollouts: a module that answers observations with actions."""
+"""`BaseActorModule`: a module that answers observations with actions."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from typing import Any
 
 import torch
 
-from plangym_like.batchers.engine.nests import map_nest
+from plangym_like.lanes.tree import tree_map
 
 
 class BaseActorModule(torch.nn.Module):
-    """An actor: implement `forward`, and where the start is not zero, `reset`.
+    """An actor: implement `forward`, and `reset` if the first recurrent state is not zero.
 
-    All inputs and outputs are nests of tensors ``(T, B, ...)``: time first, then the lanes. None of
-    them may be changed in place.
+    All inputs and outputs are trees of tensors ``(T, B, ...)``: time first, then the lanes. Do not
+    change them in place.
     """
 
     def forward(
@@ -24,40 +24,40 @@ class BaseActorModule(torch.nn.Module):
 
         Parameters
         ----------
-        obs : nest of Tensor ``(T, B, ...)``
-            What is observed now.
-        act : nest of Tensor ``(T, B, ...)``
-            The action before it.
+        obs : tree of Tensor ``(T, B, ...)``
+            The observations.
+        act : tree of Tensor ``(T, B, ...)``
+            The actions before them.
         rew : Tensor float32 ``(T, B)``
-            What that action earned.
+            The rewards of those actions.
         fin : Tensor bool ``(T, B)``
-            Whether it ended an episode, so that `obs` is the first of a new one, and `act` and
-            `rew` belong to the old. A recurrent actor that is given T > 1 begins anew where it is
-            true.
-        hx : nest of Tensor, or None
-            The recurrent state with which ``obs[0]`` is met, lanes along the second dimension, as
-            in torch's recurrent layers; ``None``: from the beginning.
+            Whether those actions ended an episode: `obs` is then the first of a new episode, and
+            `act` and `rew` belong to the old one. With T > 1, a recurrent actor must reset its
+            state where `fin` is true.
+        hx : tree of Tensor, or None
+            The recurrent state before ``obs[0]``, lanes along the second dimension, as in torch's
+            recurrent layers; ``None`` at the beginning.
 
         Returns
         -------
-        actions : nest of Tensor ``(T, B, ...)``
-        hx : nest of Tensor
+        actions : tree of Tensor ``(T, B, ...)``
+        hx : tree of Tensor
             The recurrent state after ``obs[-1]``; ``()`` for none.
         info : dict of str to Tensor ``(T, B, ...)``
-            ``"value"`` ``(T, B)``, where there is a critic, and whatever shall be recorded.
+            What is recorded; ``"value"`` ``(T, B)`` if there is a critic.
         """
         raise NotImplementedError(f"{type(self).__name__} has to implement forward")
 
     @torch.no_grad()
     def reset(self, j: int | slice | Sequence[int] | torch.Tensor, hx: Any) -> Any:
-        """Return a copy of `hx` in which the lanes `j` are at the beginning: zero."""
+        """Return a copy of `hx` in which the lanes `j` are at the beginning of an episode: zero."""
 
         def zeroed(state: torch.Tensor) -> torch.Tensor:
             state = state.clone()
             state[:, j] = 0
             return state
 
-        return map_nest(zeroed, hx)
+        return tree_map(zeroed, hx)
 
     def step(
         self, obs: Any, act: Any = None, rew: Any = None, fin: Any = None, *, hx: Any = None
@@ -73,7 +73,7 @@ class BaseActorModule(torch.nn.Module):
     def value(
         self, obs: Any, act: Any = None, rew: Any = None, fin: Any = None, *, hx: Any = None
     ) -> torch.Tensor:
-        """Return the critic's estimates ``(T, B)`` of what is to come, without gradients."""
+        """Return the critic's estimates ``(T, B)``, without gradients."""
         _, _, info = self(obs, act, rew, fin, hx=hx)
         value: torch.Tensor = info["value"]
         return value

@@ -1,9 +1,8 @@
-"""The numbers in environments' infos: in columns, and as extras if a column cannot hold them.
+"""The numbers in environments' infos: columns, and extras for what does not fit.
 
-Columns are made when a rollout begins, from the infos of a reset and a step. A number that comes
-later and does not fit (0.3 where there were whole numbers, or a key that was not there) is sent as
-an `Extra`, and `EnvInfos` makes the column wide enough for it when the fragment is put together. No
-value is ever rounded.
+The columns are those of the infos of a reset and a step when a rollout begins. A later number that
+does not fit (0.3 among whole numbers, or a new key) is sent as an `Extra`. `EnvInfos` then makes
+its column wide enough, when the fragment is assembled. No value is ever rounded.
 """
 
 from __future__ import annotations
@@ -15,16 +14,17 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from plangym_like.batchers.engine.fitting import as_numbers
-from plangym_like.batchers.engine.nests import as_torch_dtype, layout_of
+from plangym_like.batchers.engine.tensor_tree import as_torch_dtype, tensor_layout
 from plangym_like.errors import InputError
+from plangym_like.lanes.fitting import as_numbers
+from plangym_like.lanes.tree import layout_of
 
 Path = tuple[Any, ...]
 _SCALARS = frozenset((int, float, bool, np.float64, np.float32, np.int64, np.int32, np.bool_))
 
 
 class Extra(NamedTuple):
-    """A value in the info of lane `lane` at step `t` that has no column; `path` is its keys."""
+    """A value in the info of lane `lane` at step `t` that fits no column; `path` is its keys."""
 
     path: Path
     t: int
@@ -33,11 +33,11 @@ class Extra(NamedTuple):
 
 
 def layout_of_infos(infos: Mapping[Any, Any]) -> dict[Any, Any]:
-    """Return the layout of those infos that are numbers, nests or arrays of numbers."""
+    """Return the layout of the infos that are numbers, or trees or arrays of numbers."""
     layouts = {}
     for key, value in infos.items():
         try:
-            layouts[key] = layout_of(value)
+            layouts[key] = tensor_layout(layout_of(value))
         except InputError:
             continue
     return layouts
@@ -53,7 +53,7 @@ def note_infos(
     Parameters
     ----------
     columns : dict
-        A nest of arrays or tensors ``(T, B, ...)``.
+        A tree of arrays or tensors ``(T, B, ...)``.
 
     Raises
     ------
@@ -114,31 +114,20 @@ def _put_number(column: NDArray[Any], t: int, lane: int, value: Any) -> bool:
     return False
 
 
-def _put_array(column: Any, t: int, lane: int, array: NDArray[Any]) -> bool:
-    if isinstance(column, np.ndarray):
-        with np.errstate(all="ignore"):
-            cast = array.astype(column.dtype)
-        if not _equal(cast, array):
-            return False
-        column[t, lane] = cast
-        return True
-    given = torch.from_numpy(array)
-    rounded = given.to(column.dtype)
-    if not _same_values(rounded, given):
+def _put_array(column: NDArray[Any], t: int, lane: int, array: NDArray[Any]) -> bool:
+    """Write an array, and return whether the column can hold it exactly."""
+    with np.errstate(all="ignore"):
+        cast = array.astype(column.dtype)
+    if not ((cast == array) | ((cast != cast) & (array != array))).all():
         return False
-    column[t, lane] = rounded
+    column[t, lane] = cast
     return True
-
-
-def _equal(one: NDArray[Any], other: NDArray[Any]) -> bool:
-    equal = (one == other) | ((one != one) & (other != other))
-    return bool(equal.all())
 
 
 def _other_shape(path: Path, lane: int, first: str, now: str) -> InputError:
     return InputError(
         f"lane {lane}'s info {_named(path)} had {first} at the beginning, and {now} now. A "
-        "fragment holds arrays of one shape; give it one in the environment, or say infos=False"
+        "fragment holds arrays of one shape: keep the shape, or give infos=False"
     )
 
 
@@ -147,9 +136,9 @@ def _named(path: Path) -> str:
 
 
 class EnvInfos:
-    """The owner's side: puts extras into the columns of a fragment.
+    """Writes extras into the columns of fragments, on the side of the owner.
 
-    A column that had to become wider, and one that was not there, stay for all later fragments.
+    Columns that became wider or were added remain so in all later fragments.
     """
 
     def __init__(self) -> None:
@@ -157,7 +146,7 @@ class EnvInfos:
         self._late: dict[Path, tuple[int, ...]] = {}
 
     def complete(self, env: Any, extras: Sequence[Extra], size: tuple[int, int]) -> Any:
-        """Return the nest `env` of tensors ``(T, B, ...)`` with `extras` in it.
+        """Return the tree `env` of tensors ``(T, B, ...)`` with `extras` in it.
 
         Raises
         ------
@@ -194,13 +183,13 @@ class EnvInfos:
         if not fits:
             raise InputError(
                 f"no dtype holds all values of {_named(path)} in the environments' infos "
-                f"({column.dtype} at the beginning); give it one kind, or say infos=False"
+                f"({column.dtype} at the beginning); keep one dtype, or give infos=False"
             )
         return wide
 
 
 def _common(one: torch.dtype, other: torch.dtype) -> torch.dtype:
-    """Return a dtype for the numbers of both: as NumPy does, which widens int64 and float32."""
+    """Return a dtype for the numbers of both, by NumPy's rules: int64 and float32 give float64."""
     arrays = []
     for dtype in (one, other):
         try:
@@ -215,32 +204,32 @@ def _same_values(one: torch.Tensor, other: torch.Tensor) -> bool:
     back = one.to(other.dtype)
     same = (back == other) | (other != other)
     if not other.dtype.is_floating_point and one.dtype.is_floating_point:
-        # Beyond 2**53 whole numbers come back changed, or by luck only.
+        # Above 2**53, not all whole numbers are exact.
         same &= one.abs() <= 2.0**53
     return bool(same.all())
 
 
-def _get(nest: Any, path: Path) -> Any:
+def _get(tree: Any, path: Path) -> Any:
     for key in path:
-        if isinstance(nest, dict):
-            nest = nest.get(key)
-        elif isinstance(nest, (tuple, list)):
-            nest = nest[key]
+        if isinstance(tree, dict):
+            tree = tree.get(key)
+        elif isinstance(tree, (tuple, list)):
+            tree = tree[key]
         else:
             return None
-    return nest
+    return tree
 
 
-def _with(nest: Any, path: Path, tensor: torch.Tensor) -> Any:
-    """Return a copy of `nest` with `tensor` under `path`."""
+def _with(tree: Any, path: Path, tensor: torch.Tensor) -> Any:
+    """Return a copy of `tree` with `tensor` under `path`."""
     if not path:
         return tensor
     key, rest = path[0], path[1:]
-    if isinstance(nest, (tuple, list)):
-        parts = [_with(part, rest, tensor) if i == key else part for i, part in enumerate(nest)]
-        if hasattr(nest, "_fields"):
-            return type(nest)(*parts)
-        return tuple(parts) if isinstance(nest, tuple) else parts
-    inner = dict(nest or {})
+    if isinstance(tree, (tuple, list)):
+        parts = [_with(part, rest, tensor) if i == key else part for i, part in enumerate(tree)]
+        if hasattr(tree, "_fields"):
+            return type(tree)(*parts)
+        return tuple(parts) if isinstance(tree, tuple) else parts
+    inner = dict(tree or {})
     inner[key] = _with(inner.get(key), rest, tensor)
     return inner

@@ -1,4 +1,4 @@
-"""How good an actor is: whole episodes, without learning from them."""
+"""`evaluate`: play whole episodes with an actor, to see how good it is."""
 
 from __future__ import annotations
 
@@ -10,18 +10,21 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from plangym_like.batchers.engine.fitting import copy_actions
-from plangym_like.batchers.engine.make_lanes import make_lanes
-from plangym_like.batchers.engine.nests import (
+from plangym_like.batchers.engine.tensor_fitting import copy_actions
+from plangym_like.batchers.engine.tensor_tree import (
     as_arrays,
     as_tensors,
     empty,
-    map_nest,
+    tensor_layout,
     to_device,
 )
-from plangym_like.batchers.engine.seeding import whole_seeds
+from plangym_like.batchers.episode_lanes import EpisodeLanes, Outcome
 from plangym_like.batchers.rollout.actor_module import BaseActorModule
+from plangym_like.batchers.start_states import StartStates
 from plangym_like.errors import InputError
+from plangym_like.lanes.make_lanes import make_lanes
+from plangym_like.lanes.seeding import whole_seeds
+from plangym_like.lanes.tree import tree_map
 
 
 @torch.no_grad()
@@ -33,24 +36,27 @@ def evaluate(
     render: bool = False,
     device: torch.device | str | None = None,
     seeds: Sequence[int | None] | None = None,
+    states: Any = None,
 ) -> NDArray[np.float32]:
     """Play one episode in each of `envs` and return what every step earned.
 
     Parameters
     ----------
     envs : sequence of gymnasium.Env
-        They are reset first, and stay the caller's to close.
+        They are reset first. The caller closes them.
     actor : BaseActorModule
-        Whether it is in training mode is left as it is: say ``actor.eval()`` before, if that is
-        what you mean.
+        Its training mode is not changed; call ``actor.eval()`` before, if it should not explore.
     n_steps : int, optional
-        The most steps of an episode; ``None``: until all have ended.
+        The most steps of an episode; ``None`` plays until all have ended.
     render : bool
-        Call ``render`` of the environment after every step; only where there is one.
+        Render the environment after every step; it must be the only one.
     device : torch.device, optional
         Where the actor is.
     seeds : sequence of int, optional
-        Of the resets, one an environment.
+        Of the resets, one for each environment.
+    states : tuple, optional
+        The states that the episodes begin in: ``(rows, obs)``, state rows uint8
+        ``(B, state_nbytes)`` and the observations that came with them.
 
     Returns
     -------
@@ -65,27 +71,28 @@ def evaluate(
     whole = None if seeds is None else whole_seeds(seeds)
     if whole is not None and len(whole) != count:
         raise InputError(f"{len(whole)} seeds were given for {count} environments")
-    obs = lanes.start(whole)
-    act = empty(lanes.action, (1, count))
-    actions = map_nest(lambda array: array[0], as_arrays(act))
-    rew, fin = np.zeros(count, np.float32), np.ones(count, bool)
-    terminated, truncated = np.zeros(count, bool), np.zeros(count, bool)
-    current = [map_nest(lambda leaf: leaf[None], as_tensors(nest)) for nest in (obs, rew, fin)]
-    live = np.arange(count)
+    episodes = EpisodeLanes(lanes)
+    obs = episodes.begin(whole, states=StartStates.of(states))
+    flags = (np.zeros(count, bool), np.zeros(count, bool), np.ones(count, bool))
+    outcome = Outcome(obs, np.zeros(count, np.float32), *flags)
+    act = empty(tensor_layout(lanes.action_layout), (1, count))
+    actions = tree_map(lambda array: array[0], as_arrays(act))
+    given = [
+        tree_map(lambda leaf: leaf[None], as_tensors(tree))
+        for tree in (outcome.obs, outcome.reward, outcome.done)
+    ]
     rewards: list[NDArray[np.float32]] = []
     hx: Any = None
-    place = "cpu" if device is None else device
-    while len(live) and (n_steps is None or len(rewards) < n_steps):
-        given, earned, begun = current
-        # Copies: the actor's state may be views of what it was given, and these change.
-        inputs = map_nest(torch.clone, (given, act, earned, begun))
-        answer, hx, _ = actor.step(*to_device(inputs, place), hx=hx)
+    running = np.arange(count)
+    while len(running) and (n_steps is None or len(rewards) < n_steps):
+        # Copies: the actor's state may be views of its inputs, which are overwritten here.
+        inputs = tree_map(torch.clone, (given[0], act, *given[1:]))
+        answer, hx, _ = actor.step(*to_device(inputs, device or "cpu"), hx=hx)
         copy_actions(act, answer)
-        rew.fill(0.0)
-        lanes.step(actions, obs, rew, terminated, truncated, live)
-        rewards.append(rew.copy())
-        np.logical_or(terminated, truncated, out=fin)
-        live = np.flatnonzero(~fin)
+        outcome.reward.fill(0.0)
+        episodes.step(actions, outcome)
+        rewards.append(outcome.reward.copy())
+        running = episodes.running = np.flatnonzero(~outcome.done)
         if render:
-            lanes.envs[0].render()
+            lanes.render()
     return np.stack(rewards) if rewards else np.zeros((0, count), np.float32)

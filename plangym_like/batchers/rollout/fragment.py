@@ -1,4 +1,4 @@
-"""A fragment: T steps of B lanes, with what is needed to learn from them."""
+"""`Fragment`: T steps of B lanes."""
 
 from __future__ import annotations
 
@@ -6,24 +6,25 @@ from typing import Any, NamedTuple, Self
 
 import torch
 
-from plangym_like.batchers.engine.nests import map_nest, take, to_device
+from plangym_like.batchers.engine.tensor_tree import to_device
 from plangym_like.errors import InputError
+from plangym_like.lanes.tree import take, tree_map
 
 
 class State(NamedTuple):
-    """What happened: ``act[t]`` answers ``obs[t]``, earns ``rew[t]`` and leads to ``obs[t + 1]``.
+    """The steps: ``act[t]`` answers ``obs[t]``, has reward ``rew[t]`` and leads to ``obs[t + 1]``.
 
     Attributes
     ----------
-    obs : nest of Tensor ``(T + 1, B, ...)``
-        Where ``fin[t]``, ``obs[t + 1]`` is the first observation of the next episode.
-    act : nest of Tensor ``(T, B, ...)``
+    obs : tree of Tensor ``(T + 1, B, ...)``
+        If ``fin[t]``, then ``obs[t + 1]`` is the first observation of the next episode.
+    act : tree of Tensor ``(T, B, ...)``
     rew : Tensor float32 ``(T, B)``
     fin : Tensor bool ``(T, B)``
         Whether the step ended the episode: ``terminated | truncated``.
     terminated, truncated : Tensor bool ``(T, B)``
     stepno : Tensor int64 ``(T, B)``
-        How many steps of the episode came before this one.
+        The number of earlier steps of the episode.
     """
 
     obs: Any
@@ -36,10 +37,10 @@ class State(NamedTuple):
 
 
 class Inputs(NamedTuple):
-    """What the actor was given, aligned: ``actor(*inputs, hx=fragment.hx)`` plays it again.
+    """The actor's inputs: ``actor(*inputs, hx=fragment.hx)`` repeats its answers.
 
-    ``obs[t]``, and the action, reward and end of the step before it. As for `Fragment.before`, the
-    three alone are those of the step before the fragment.
+    They are ``obs[t]``, and the action, reward and end of the step before it. `Fragment.before` has
+    no `obs`.
     """
 
     obs: Any
@@ -49,18 +50,18 @@ class Inputs(NamedTuple):
 
 
 class Final(NamedTuple):
-    """The last observations of the K episodes that ended: what ``state.obs`` has no room for.
+    """The last observations of the K episodes that ended, which are not in ``state.obs``.
 
     Attributes
     ----------
     t, lane : Tensor int64 ``(K,)``
         The episode of ``lane[k]`` ended with step ``t[k]``.
-    obs : nest of Tensor ``(K, ...)``
+    obs : tree of Tensor ``(K, ...)``
     value : Tensor ``(K,)``
-        The critic's estimate of what would have come after `obs`, by the actor that collected; 0
-        where the episode terminated, and where the actor has no critic.
-    hx : nest of Tensor ``(..., K, ...)``
-        The recurrent state with which `obs` would have been met, lanes along the second dimension.
+        The collecting actor's estimate of the value of `obs`; 0 if the episode terminated, or if
+        the actor has no critic.
+    hx : tree of Tensor ``(..., K, ...)``
+        The recurrent state before `obs`, lanes along the second dimension.
     """
 
     t: torch.Tensor
@@ -76,23 +77,23 @@ class Fragment(NamedTuple):
     Attributes
     ----------
     state : State
-    actor : dict of str to nest of Tensor ``(T, B, ...)``
+    actor : dict of str to tree of Tensor ``(T, B, ...)``
         The actor's infos: ``actor[key][t]`` came with ``state.act[t]``.
-    env : dict of str to nest of Tensor ``(T, B, ...)``
-        The numbers in the environments' infos; 0 where a step's info has no number under the key.
-        If a number does not fit the dtype of those before it, the dtype is a wider one from that
-        fragment on. A key that comes late is there from the fragment on in which it came first.
+    env : dict of str to tree of Tensor ``(T, B, ...)``
+        The numbers in the environments' infos; 0 if a step's info lacks the key. If a number does
+        not fit the dtype of earlier ones, the dtype is wider from that fragment on. A new key is
+        there from the fragment on in which it first occurs.
     bootstrap : Tensor ``(1, B)``
-        The critic's estimate at ``state.obs[T]``; float32 0 where the actor has no critic.
-    hx : nest of Tensor
-        The recurrent state with which ``state.obs[0]`` was met.
+        The critic's estimate at ``state.obs[T]``; float32 0 without a critic.
+    hx : tree of Tensor
+        The recurrent state before ``state.obs[0]``.
     version : Tensor int64 ``(B,)``
-        Which weights each lane's actor had: how often they had changed since the beginning.
+        How often the weights of each lane's actor had changed since the beginning.
     before : Inputs
         ``act``, ``rew`` and ``fin`` ``(1, B, ...)`` of the step before the fragment; its ``obs`` is
-        ``None``. At the very beginning ``fin`` is true and the others are 0.
+        ``None``. In the first fragment ``fin`` is true and the others are 0.
     final : Final or None
-        ``None`` where it was not asked for.
+        ``None`` without ``keep_final``.
     sticky : bool
         Whether lanes that ended stayed frozen for the rest of the fragment.
     """
@@ -108,7 +109,7 @@ class Fragment(NamedTuple):
     sticky: bool
 
     def inputs(self) -> Inputs:
-        """Return what the actor was given at each step, ``(T, B, ...)``."""
+        """Return the actor's inputs at each step, ``(T, B, ...)``."""
 
         def behind(first: torch.Tensor, rest: torch.Tensor) -> torch.Tensor:
             return torch.cat((first, rest[:-1]))
@@ -116,30 +117,30 @@ class Fragment(NamedTuple):
         state, before = self.state, self.before
         return Inputs(
             take(state.obs, slice(None, -1)),
-            map_nest(behind, before.act, state.act),
+            tree_map(behind, before.act, state.act),
             behind(before.rew, state.rew),
             behind(before.fin, state.fin),
         )
 
     def rewards(self, gamma: float) -> torch.Tensor:
-        """Return ``state.rew`` with what truncated episodes would still have earned, ``(T, B)``.
+        """Return ``state.rew`` plus the values after truncated episodes, ``(T, B)``.
 
-        An episode that was cut off would have gone on. To the reward of its last step is added
-        `gamma` times ``final.value``, so that returns and advantages of these rewards are right
-        where ``fin`` is true: they need no other bootstrap than that of the fragment's end.
+        `gamma` times ``final.value`` is added to the reward of the last step of each truncated
+        episode. Returns and advantages of these rewards are then right where ``fin`` is true; only
+        the end of the fragment needs a bootstrap.
 
         Raises
         ------
         InputError
-            Episodes were truncated, but there is no critic, or `final` was not recorded.
+            Episodes were truncated, and there is no critic, or `final` was not kept.
         """
         rewards = self.state.rew
         if not bool((self.state.truncated & ~self.state.terminated & ~self.frozen).any()):
             return rewards.clone()
         if self.final is None or "value" not in self.actor:
             raise InputError(
-                "episodes were truncated, and what they would have earned is unknown: that "
-                "takes keep_final=True and an actor whose info has a 'value'"
+                "episodes were truncated, and the values after them are unknown: give "
+                "keep_final=True and an actor whose info has a 'value'"
             )
         value = self.final.value
         rewards = rewards.to(torch.promote_types(rewards.dtype, value.dtype), copy=True)
@@ -150,7 +151,7 @@ class Fragment(NamedTuple):
 
     @property
     def frozen(self) -> torch.Tensor:
-        """Tensor bool ``(T, B)``: steps that no environment took, its episode having ended.
+        """Tensor bool ``(T, B)``: steps in which an environment was frozen after its episode.
 
         There are none unless the fragment is `sticky`.
         """

@@ -1,19 +1,26 @@
-"""Rollouts by many workers with a pool of buffers."""
+"""`multi.rollout`: rollouts by many workers."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from copy import deepcopy
 from typing import Any
 
 import torch
 
 from plangym_like.batchers.engine.backend import Backend
 from plangym_like.batchers.rollout.actor_module import BaseActorModule
-from plangym_like.batchers.rollout.pooled import PooledRollout
+from plangym_like.batchers.rollout.delivery import Delivery
+from plangym_like.batchers.rollout.fragment_buffer import FragmentOptions
+from plangym_like.batchers.rollout.pooled_rollout import PooledRollout, check_numbers
+from plangym_like.batchers.rollout.rollout_worker import RolloutPlan
+from plangym_like.batchers.start_states import StartStates
+from plangym_like.lanes.make_lanes import EnvSource
+from plangym_like.lanes.seeding import seed_groups
 
 
 def rollout(
-    factory: Callable[[], Any],
+    factory: EnvSource,
     actor: BaseActorModule,
     n_steps: int,
     n_actors: int = 8,
@@ -29,6 +36,7 @@ def rollout(
     timeout: float = 30.0,
     n_workers: int | None = None,
     seed: int | Sequence[int] | None = None,
+    states: Any = None,
     ordered: bool = False,
     max_lag: int | None = None,
     copy: bool = True,
@@ -43,32 +51,33 @@ def rollout(
     """Collect fragments in worker processes while the caller learns from the last ones.
 
     There are `n_actors` copies of the actor, each with `n_per_actor` lanes; `n_workers` processes
-    host them. They write into a pool of `n_buffers` buffers in shared memory; `n_per_batch` of them
-    at a time, the first ready first, make the fragment that is yielded, their lanes side by side.
-    The copies take over the actor's weights by themselves, at the beginning of a fragment.
+    host them. They write into `n_buffers` buffers in shared memory. The fragment that is yielded
+    consists of the `n_per_batch` buffers that were ready first, their lanes side by side. At the
+    beginning of each fragment, the copies take over the actor's weights.
 
     Parameters
     ----------
-    factory : callable
-        Takes nothing and returns a new Gymnasium environment. It is sent to the workers; lambdas
-        and closures are fine.
+    factory : callable or str
+        Takes nothing and returns a new environment: Gymnasium's, or what `plangym_like.make`
+        returns. It is sent to the workers; lambdas and closures are fine. An id stands for
+        ``plangym_like.make(id, remove_time_limit=False)``.
     actor : BaseActorModule
-        Is never called here, only copied.
+        It is only copied, never called.
     n_steps : int
         T.
     n_actors, n_per_actor : int
         Copies of the actor, and lanes of each.
     n_buffers : int
-        At least `n_per_batch`; below `n_actors`, some of the actors are always idle.
+        At least `n_per_batch`; with fewer than `n_actors`, some actors are always idle.
     n_per_batch : int
         B is ``n_per_batch * n_per_actor``.
     sticky : bool
-        Leave a lane whose episode has ended frozen for the rest of the fragment: for cudnn's fast
-        recurrent layers, which cannot begin anew in the middle.
+        Freeze a lane whose episode has ended for the rest of the fragment: for cudnn's fast
+        recurrent layers, whose state cannot be reset inside a sequence.
     pinned : bool
-        Deliver in page-locked memory. Implied on the way to a GPU.
+        Deliver in page-locked memory; this is always done for a GPU.
     close : bool
-        Whether the environments are closed at the end; some do not like it.
+        Close the environments at the end; some fail when they are closed.
     start_method : {"forkserver", "spawn", "fork"}
         See `plangym_like.processes.start_methods`.
     device : torch.device, optional
@@ -76,73 +85,80 @@ def rollout(
     timeout : float
         Seconds without a single step after which a worker counts as hung.
     n_workers : int, optional
-        Processes; one a core, and no more than actors, unless given. 0: in this process, when a
-        fragment is asked for.
+        Processes; by default one per core, and at most one per actor. 0 collects in this process,
+        within ``next``.
     seed : int or sequence of int, optional
-        Of everything random. With `ordered`, and weights that change in step (``max_lag=0``) or
-        not at all, equal seeds give equal fragments for any `n_workers`.
+        Of everything random. Equal seeds give equal fragments for any `n_workers` if `ordered` is
+        true and the weights do not change, or change with ``max_lag=0``.
+    states : tuple, optional
+        The states that the first episodes begin in: ``(rows, obs)``, state rows uint8
+        ``(n_actors * n_per_actor, state_nbytes)`` and the observations that came with them. Later
+        episodes begin with a reset.
     ordered : bool
-        Yield the actors' fragments in turn, rather than the first ready first.
+        Yield the actors' fragments in the order of the actors, not in that of completion.
     max_lag : int, optional
-        The most changes of the weights that may lie between a fragment's and the actor's when it
-        is yielded. 0 collects only while the caller waits.
+        How often the actor's weights may have changed between the collection of a fragment and
+        its ``next``, at most. 0 collects only while the caller waits.
     copy : bool
-        Whether a fragment is the caller's to keep. Else, and where ``n_per_batch=1``, it is the
-        workers' memory itself, valid until the next one is asked for.
+        Return fragments in new memory. Otherwise, if ``n_per_batch=1``, a fragment is the workers'
+        memory itself, valid until the next one is asked for.
     keep_final : bool
-        Whether fragments hold the final observations of episodes; room for them takes as much
-        memory as the observations.
+        Keep the final observations of episodes; this takes as much memory as the observations.
     infos : bool
-        Whether fragments hold the numbers in the environments' infos.
+        Keep the numbers in the environments' infos.
     vectorise : bool
-        Whether environments that have a vectorised form are stepped in it.
+        Step environments in their vectorised form, if they have one.
     backend : {"process", "ray"}
         Whether workers are processes of this machine or actors on a Ray cluster. Equal seeds give
-        equal fragments in both, as for any `n_workers`. On a cluster fragments and weights travel
-        through Ray's object store: with ``copy=False`` a fragment stays there while it is held.
+        equal fragments in both. On a cluster, fragments and weights travel through Ray's object
+        store; with ``copy=False``, a fragment stays there while it is held.
     address, resources, runtime_env
-        On a cluster, as in `plangym_like.RayEnv`; an actor claims one core unless told otherwise.
+        On a cluster, as in `plangym_like.RayEnv`; by default an actor claims one core.
 
     Returns
     -------
     iterator of Fragment
-        And a context manager. Its ``next`` raises what a worker raised, as its own type, caused by
-        the remote traceback and with a note that names the worker; `WorkerDiedError` when one
-        died, `WorkerTimeoutError` when one hung.
+        Also a context manager. Its ``next`` raises what a worker raised, as its own type, caused
+        by the remote traceback and with a note that names the worker; `WorkerDiedError` if one
+        died; `WorkerTimeoutError` if one hung.
 
     Raises
     ------
     InputError
-        The numbers do not fit together, or there is no such backend.
+        An argument is invalid, or two of them do not fit together.
     MissingExtraError
         Ray is not installed.
     """
-    return PooledRollout(
+    check_numbers(n_steps, n_actors, n_per_actor, n_buffers, n_per_batch, max_lag)
+    starts = StartStates.of(states)
+    if starts is not None:
+        starts.check(n_actors * n_per_actor)
+    options = FragmentOptions(n_steps, sticky=sticky, keep_final=keep_final, infos=infos)
+    plan = RolloutPlan(
         factory,
-        actor,
-        n_steps,
-        n_actors=n_actors,
-        n_per_actor=n_per_actor,
-        n_buffers=n_buffers,
-        n_per_batch=n_per_batch,
-        sticky=sticky,
-        pinned=pinned,
+        deepcopy(actor).cpu(),
+        options,
+        n_per_actor,
+        seed_groups(seed, [n_per_actor] * n_actors),
+        starts,
+        vectorise=vectorise,
         close=close,
-        backend=Backend(
+    )
+    return PooledRollout(
+        actor,
+        plan,
+        Delivery(options, device=device, pinned=pinned, copy=copy),
+        Backend(
             backend,
             start_method=start_method,
             address=address,
             resources=resources,
             runtime_env=runtime_env,
         ),
-        device=device,
+        n_buffers=n_buffers,
+        n_per_batch=n_per_batch,
         timeout=timeout,
         n_workers=n_workers,
-        seed=seed,
         ordered=ordered,
         max_lag=max_lag,
-        copy=copy,
-        keep_final=keep_final,
-        infos=infos,
-        vectorise=vectorise,
     )

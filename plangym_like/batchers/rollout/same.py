@@ -1,4 +1,4 @@
-"""Rollouts in this process."""
+"""`same.rollout`: rollouts in this process."""
 
 from __future__ import annotations
 
@@ -9,16 +9,18 @@ import gymnasium
 import numpy as np
 import torch
 
-from plangym_like.batchers.engine.make_lanes import make_lanes
-from plangym_like.batchers.engine.nests import empty
-from plangym_like.batchers.engine.seeding import RandomStreams, seed_groups, whole_seeds
+from plangym_like.batchers.engine.random_streams import RandomStreams
+from plangym_like.batchers.engine.tensor_tree import empty
 from plangym_like.batchers.rollout.actor_module import BaseActorModule
 from plangym_like.batchers.rollout.collector import Collector
-from plangym_like.batchers.rollout.env_infos import EnvInfos
+from plangym_like.batchers.rollout.delivery import Delivery
 from plangym_like.batchers.rollout.fragment import Fragment
-from plangym_like.batchers.rollout.iteration import RolloutIterator
-from plangym_like.batchers.rollout.record import Record, as_fragment, join_copies, join_views
+from plangym_like.batchers.rollout.fragment_buffer import FragmentBuffer, FragmentOptions
+from plangym_like.batchers.rollout.rollout_iterator import RolloutIterator
+from plangym_like.batchers.start_states import StartStates
 from plangym_like.errors import InputError
+from plangym_like.lanes.make_lanes import make_lanes
+from plangym_like.lanes.seeding import GroupSeed, seed_groups, whole_seeds
 
 
 def rollout(
@@ -29,6 +31,7 @@ def rollout(
     sticky: bool = False,
     device: torch.device | str | None = None,
     seed: int | Sequence[int] | None = None,
+    states: Any = None,
     copy: bool = True,
     keep_final: bool = True,
     infos: bool = True,
@@ -39,121 +42,94 @@ def rollout(
     Parameters
     ----------
     envs : sequence of gymnasium.Env
-        They stay the caller's to close.
+        The caller closes them.
     actor : BaseActorModule
-        Its weights of the moment are used.
+        Its present weights are used.
     n_steps : int
         T.
     sticky : bool
-        Leave a lane whose episode has ended frozen for the rest of the fragment.
+        Freeze a lane whose episode has ended for the rest of the fragment.
     device : torch.device, optional
         Where the actor is, and where fragments are delivered.
     seed : int or sequence of int, optional
-        An int seeds environments and noise. A sequence, one a lane, seeds each environment with
-        its own. ``None`` leaves generators as they are: what was seeded before goes on.
+        An int seeds environments and noise. A sequence has a seed for each environment. ``None``
+        leaves all generators as they are.
+    states : tuple, optional
+        The states that the first episodes begin in: ``(rows, obs)``, state rows uint8
+        ``(B, state_nbytes)`` and the observations that came with them.
     copy : bool
-        Whether a fragment is the caller's to keep; else the next one overwrites it.
+        Return fragments in new memory. Otherwise the next fragment overwrites this one.
     keep_final : bool
-        Whether fragments hold the final observations of episodes.
+        Keep the final observations of episodes.
     infos : bool
-        Whether fragments hold the numbers in the environments' infos. To learn which there are,
-        the first environment is reset and stepped once at the start.
+        Keep the numbers in the environments' infos. To find out which there are, the first
+        environment is reset and stepped once at the start.
     vectorise : bool
-        Whether environments that have a vectorised form are stepped in it.
+        Step environments in their vectorised form, if they have one.
 
     Returns
     -------
     iterator of Fragment
-        And a context manager. After a Ctrl-C it may be used on: all environments begin new
-        episodes then.
+        Also a context manager. It can still be used after a Ctrl-C; all environments then begin
+        new episodes.
     """
-    return SameRollout(
-        envs,
+    if n_steps < 1:
+        raise InputError(f"a fragment has at least 1 step, got n_steps={n_steps}")
+    lanes = make_lanes(envs, vectorise=vectorise)
+    group = _group_seed(seed, lanes.num_lanes)
+    starts = StartStates.of(states)
+    if starts is not None:
+        starts.check(lanes.num_lanes)
+    place = torch.device("cpu" if device is None else device)
+    options = FragmentOptions(n_steps, sticky=sticky, keep_final=keep_final, infos=infos)
+    collector = Collector(
+        lanes,
         actor,
-        n_steps,
-        sticky=sticky,
-        device=device,
-        seed=seed,
-        copy=copy,
-        keep_final=keep_final,
-        infos=infos,
-        vectorise=vectorise,
+        options,
+        seed=group,
+        streams=RandomStreams(None if group is None else group.words),
+        states=starts,
+        device=None if place.type == "cpu" else place,
     )
+    return SameRollout(actor, collector, Delivery(options, device=place, copy=copy))
 
 
 class SameRollout(RolloutIterator):
     """The iterator; see `rollout`."""
 
-    def __init__(
-        self,
-        envs: Sequence[gymnasium.Env[Any, Any]],
-        actor: BaseActorModule,
-        n_steps: int,
-        *,
-        sticky: bool,
-        device: torch.device | str | None,
-        seed: int | Sequence[int] | None,
-        copy: bool,
-        keep_final: bool,
-        infos: bool,
-        vectorise: bool,
-    ) -> None:
+    def __init__(self, actor: BaseActorModule, collector: Collector, delivery: Delivery) -> None:
         super().__init__()
-        if n_steps < 1:
-            raise InputError(f"a fragment has at least 1 step, got n_steps={n_steps}")
-        lanes = make_lanes(envs, vectorise=vectorise)
-        lane_seeds, words = _seeds(seed, lanes.num_lanes)
-        self._device = torch.device("cpu" if device is None else device)
         self._actor = actor
-        self._collector = Collector(
-            lanes,
-            actor,
-            n_steps,
-            lane_seeds=lane_seeds,
-            streams=RandomStreams(words),
-            sticky=sticky,
-            keep_final=keep_final,
-            infos=infos,
-            device=None if self._device.type == "cpu" else self._device,
-        )
-        self._options: dict[str, Any] = {
-            "sticky": sticky,
-            "keep_final": keep_final,
-            "join": join_copies if copy else join_views,
-        }
-        self._record: Record | None = None
-        self._env_infos = EnvInfos()
+        self._collector = collector
+        self._delivery = delivery
+        self._buffer: FragmentBuffer | None = None
         self._weights = _fingerprint(actor)
 
     def _next(self) -> Fragment:
-        if self._record is None:
-            layout = self._collector.describe()
-            self._record = Record(empty(layout, ()))
+        if self._buffer is None:
+            self._buffer = FragmentBuffer(empty(self._collector.describe(), ()))
         weights = _fingerprint(self._actor)
         if weights != self._weights:
             self._weights = weights
             self.stats.version += 1
-        extras = self._collector.collect(self._record, self.stats.version)
-        fragment = as_fragment([self._record.memory], [extras], self._env_infos, **self._options)
-        return fragment if self._device.type == "cpu" else fragment.to(self._device)
+        extras = self._collector.collect(self._buffer, self.stats.version)
+        return self._delivery.deliver([self._buffer.memory], [extras])
 
     def _close(self) -> None:
-        self._record = None
+        self._buffer = None
 
 
-def _seeds(
-    seed: int | Sequence[int] | None, num_lanes: int
-) -> tuple[Sequence[int | None] | None, Sequence[int] | None]:
-    """Return the seeds of the environments and the words of the noise."""
+def _group_seed(seed: int | Sequence[int] | None, num_lanes: int) -> GroupSeed | None:
+    """Return the seeds of the environments and of the noise."""
     if seed is None:
-        return None, None
+        return None
     (group,) = seed_groups(seed, [num_lanes])
     if np.ndim(seed) == 0:
-        return group.lanes, group.words
+        return group
     lanes = whole_seeds(seed)  # type: ignore[arg-type]
     if len(lanes) != num_lanes:
         raise InputError(f"{len(lanes)} seeds were given for {num_lanes} environments")
-    return lanes, group.words
+    return GroupSeed(group.words, tuple(lanes))  # type: ignore[arg-type]
 
 
 def _fingerprint(actor: torch.nn.Module) -> list[tuple[int, int]]:

@@ -1,19 +1,20 @@
-"""Rollouts by one worker, double buffered."""
+"""`single.rollout`: rollouts by one worker, double buffered."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 
-from plangym_like.batchers.engine.backend import Backend
+from plangym_like.batchers.rollout import multi
 from plangym_like.batchers.rollout.actor_module import BaseActorModule
-from plangym_like.batchers.rollout.pooled import PooledRollout
+from plangym_like.batchers.rollout.pooled_rollout import PooledRollout
+from plangym_like.lanes.make_lanes import EnvSource
 
 
 def rollout(
-    factory: Callable[[], Any],
+    factory: EnvSource,
     actor: BaseActorModule,
     n_steps: int,
     n_envs: int,
@@ -26,6 +27,7 @@ def rollout(
     timeout: float = 30.0,
     n_workers: int = 1,
     seed: int | Sequence[int] | None = None,
+    states: Any = None,
     max_lag: int | None = None,
     copy: bool = True,
     keep_final: bool = True,
@@ -34,16 +36,16 @@ def rollout(
 ) -> PooledRollout:
     """Collect the next fragment in a worker process while the caller learns from this one.
 
-    There are two buffers: the worker fills one while the other is the caller's. Parameters are
-    those of `plangym_like.batchers.rollout.multi.rollout`, with `n_envs` lanes and one actor;
+    There are two buffers: the worker fills one while the caller reads the other. Parameters are
+    those of `plangym_like.batchers.rollout.multi.rollout`, with one actor and its `n_envs` lanes;
     ``n_workers=0`` collects in this process.
 
     Returns
     -------
     iterator of Fragment
-        And a context manager.
+        Also a context manager.
     """
-    return PooledRollout(
+    return multi.rollout(
         factory,
         actor,
         n_steps,
@@ -51,15 +53,16 @@ def rollout(
         n_per_actor=n_envs,
         n_buffers=2,
         n_per_batch=1,
+        ordered=True,
         sticky=sticky,
-        pinned=pinned,
         close=close,
-        backend=Backend(start_method=start_method),
+        start_method=start_method,
         device=device,
+        pinned=pinned,
         timeout=timeout,
         n_workers=n_workers,
         seed=seed,
-        ordered=True,
+        states=states,
         max_lag=max_lag,
         copy=copy,
         keep_final=keep_final,

@@ -1,4 +1,4 @@
-"""Door 3: agents that read and write one board of time-by-batch tensors.
+"""Workspaces: agents that read and write one set of time-by-batch tensors.
 
 >>> from plangym_like.batchers.workspaces import Agents, TemporalAgent, Workspace
 """

@@ -12,10 +12,9 @@ from plangym_like.errors import InputError
 
 
 class Agent(nn.Module):
-    """What acts on a workspace: define ``forward(self, t, **kwargs)``, with `get` and `set` in it.
+    """Acts on a workspace: define ``forward(self, t, **kwargs)``, and use `get` and `set` in it.
 
-    Keyword arguments of the call reach every agent, so that ``forward`` takes those that it knows
-    and leaves the others in ``**kwargs``.
+    Every agent gets all keyword arguments of the call; ``forward`` names those that it uses.
 
     >>> import torch
     >>> class Double(Agent):
@@ -37,7 +36,7 @@ class Agent(nn.Module):
         """Act on `workspace` once."""
         if not isinstance(workspace, Workspace):
             raise InputError(f"an agent is called on a Workspace, got {type(workspace).__name__}")
-        # A module's own way of setting attributes costs more than a small agent does.
+        # `Module.__setattr__` takes longer than a small agent.
         before, self.__dict__["workspace"] = self.workspace, workspace
         try:
             self.forward(**kwargs)
@@ -62,11 +61,11 @@ class Agent(nn.Module):
         return self._board().get_time_truncated(var_name, from_time, to_time)
 
     def seed(self, seed: int) -> Self:
-        """Seed whatever in this agent draws numbers of its own; by default nothing does."""
+        """Seed the agent's random numbers; by default there are none."""
         return self
 
     def clone(self) -> Self:
-        """Return a copy with parameters of its own, without gradients."""
+        """Return a copy, with copies of the parameters and without gradients."""
         twin = copy.deepcopy(self)
         twin.zero_grad()
         return twin
@@ -81,7 +80,7 @@ class Agent(nn.Module):
         return self.name
 
     def get_by_name(self, name: str) -> list[Agent]:
-        """Return all agents of this name in here, this one included."""
+        """Return all agents of this name: this one and those inside it."""
         return [each for each in self.modules() if isinstance(each, Agent) and each.name == name]
 
     def _board(self) -> Workspace:

@@ -20,7 +20,7 @@ def make_env(
     Parameters
     ----------
     autoreset : bool
-        Let an environment that has ended start anew, rather than wait for the others to end.
+        Reset an environment that has ended; otherwise it waits until all have ended.
     """
     env = gymnasium.make(env_name, **kwargs)
     for wrapper in wrappers:

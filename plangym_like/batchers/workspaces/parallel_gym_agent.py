@@ -16,18 +16,19 @@ from gymnasium.wrappers import Autoreset
 from numpy.typing import NDArray
 from torch import Tensor
 
-from plangym_like.batchers.engine.fitting import as_actions
-from plangym_like.batchers.engine.make_lanes import make_envs, make_lanes
-from plangym_like.batchers.engine.nests import Leaf, is_leaf, rebuild
-from plangym_like.batchers.engine.seeding import seed_groups
+from plangym_like.batchers.engine.tensor_fitting import as_actions
+from plangym_like.batchers.engine.tensor_tree import tensor_layout
+from plangym_like.batchers.start_states import StartStates
+from plangym_like.batchers.time_buffer import TimeBuffer, named_leaves
 from plangym_like.batchers.workspaces.agent import Agent
 from plangym_like.batchers.workspaces.episode_rows import MEASURES, EpisodeRows, Row
-from plangym_like.batchers.workspaces.strip import Strip
 from plangym_like.batchers.workspaces.workspace import Workspace
 from plangym_like.errors import InputError
+from plangym_like.lanes.make_lanes import env_factory, make_envs, make_lanes
+from plangym_like.lanes.seeding import seed_groups
+from plangym_like.lanes.tree import Leaf, is_leaf, tree_unflatten
 
-_FEWEST_ROWS = 32
-# Each row that any agent writes gets another number, which identifies it.
+# Numbers that identify the rows that all agents write.
 _numbers = itertools.count(1)
 
 
@@ -36,21 +37,22 @@ class ParallelGymAgent(Agent):
 
     It writes, with the prefix `output_string`, a row ``[num_envs, ...]`` of
 
-    - ``env_obs``, in the environment's dtype (of a nest: ``env_obs/key`` for every part);
-    - ``terminated``, ``truncated`` and ``done`` (either), bool;
-    - ``reward``, float32: of the step that led here, 0 at the start of an episode;
+    - ``env_obs``, in the environment's dtype (of a tree: ``env_obs/key`` for every part);
+    - ``terminated``, ``truncated`` and ``done`` (one of both), bool;
+    - ``reward``, float32: of the step to this row, 0 at the start of an episode;
     - ``cumulated_reward``, float32, and ``timestep``, int64: of the episode so far.
 
-    When an episode has ended, its last observation is written like any other. What follows depends
-    on the factory. If it makes environments inside Gymnasium's ``Autoreset`` (`make_env` does, if
-    told to), the next row is the start of another episode. If not, the environment waits, its row
-    repeated with a reward of 0, until all begin anew at time 0.
+    When an episode has ended, its last observation is written like any other. If the factory makes
+    environments inside Gymnasium's ``Autoreset`` (``make_env(..., autoreset=True)`` does), the next
+    row is the start of another episode. If not, the environment waits until time 0 comes again:
+    its row is repeated with a reward of 0.
 
     Parameters
     ----------
-    make_env_fn : callable
-        ``make_env_fn(**make_env_args)`` returns a new environment. Where the environments have a
-        vectorised form (classic control), they are stepped in it.
+    make_env_fn : callable or str
+        ``make_env_fn(**make_env_args)`` returns a new environment: Gymnasium's, or what
+        `plangym_like.make` returns. An id stands for `plangym_like.make` with that id. Environments
+        that have a vectorised form (classic control) are stepped in it.
     num_envs : int
     make_env_args : dict, optional
     input_string : str
@@ -60,15 +62,15 @@ class ParallelGymAgent(Agent):
     reward_at_t : bool
         Write the reward of the step from t to t + 1 at t, rather than at t + 1.
     include_last_state : bool
-        ``False``, with autoreset: the row that ends an episode holds the first observation of the
-        next, and the row after it is that episode's first step.
+        If ``False``, with autoreset, the row that ends an episode holds the first observation of
+        the next one, and the row after it is that episode's first step.
     seed : int, optional
         See `seed`.
 
     Raises
     ------
     InputError
-        `num_envs` is less than 1, or the factory does not make environments.
+        `num_envs` is less than 1, or the factory returns something else.
 
     >>> from functools import partial
     >>> from plangym_like.batchers.workspaces import Workspace, make_env
@@ -88,7 +90,7 @@ class ParallelGymAgent(Agent):
 
     def __init__(
         self,
-        make_env_fn: Callable[..., gymnasium.Env[Any, Any]],
+        make_env_fn: Callable[..., Any] | str,
         num_envs: int,
         make_env_args: Mapping[str, Any] | None = None,
         *,
@@ -114,150 +116,162 @@ class ParallelGymAgent(Agent):
             include_last_state=include_last_state,
             name=name,
         )
-        envs = make_envs(lambda: make_env_fn(**arguments), num_envs)
+        envs = make_envs(env_factory(make_env_fn, **arguments), num_envs)
         self.num_envs = num_envs
-        self.observation_space = envs[0].observation_space
-        self.action_space = envs[0].action_space
+        self.observation_space: gymnasium.Space[Any] = envs[0].observation_space
+        self.action_space: gymnasium.Space[Any] = envs[0].action_space
         self.input = input_string
         self.output = output_string
         self.reward_at_t = reward_at_t
         self.autoreset = any(_has_autoreset(env) for env in envs)
-        # When to reset is said here, so lanes are the environments inside.
+        # Resets are decided here, so lanes are the environments inside `Autoreset`.
         lanes = make_lanes([env.env if isinstance(env, Autoreset) else env for env in envs])
         self._rows = EpisodeRows(
             lanes, autoreset=self.autoreset, include_last_state=include_last_state
         )
-        self._actions = list(_named(input_string, lanes.action))
+        self._actions = list(_named(input_string, tensor_layout(lanes.action_layout)))
         self._layout: dict[str, Leaf] = {}
-        self._strip: Strip | None = None
+        self._buffer: TimeBuffer | None = None
+        # The time of the first row in the buffer, and the workspace that it belongs to.
+        self._start = 0
         self._whose: Callable[[], Workspace | None] = lambda: None
         self._seeds: tuple[int, ...] | None = None
-        # Its device is where this agent was moved to.
+        # Its device is the device of this agent.
         self.register_buffer("_place", torch.empty(0), persistent=False)
         self.seed(seed)
 
     def seed(self, seed: int | None) -> Self:
-        """Begin anew from `seed` at the next time 0; ``None`` means fresh entropy.
+        """Seed the environments at the next time 0; ``None`` means fresh entropy.
 
-        Every environment gets a seed of its own, no two of them equal. Later resets draw from the
-        environments' own generators, so that a run is a function of its seed alone, and no episode
-        is played again.
+        Every environment gets its own seed, no two of them equal. Later resets draw from the
+        environments' own generators, so a run is a function of its seed alone, and no episode is
+        played again.
         """
         (group,) = seed_groups(seed, [self.num_envs])
         self._seeds = group.lanes
-        self._rows.standing = 0
+        self._rows.seed(group.words)
+        self._rows.last_number = 0
         return self
 
-    def forward(self, t: int, **kwargs: Any) -> None:
+    def forward(self, t: int, states: Any = None, **kwargs: Any) -> None:
         """Write the row of time `t`.
+
+        Parameters
+        ----------
+        states : tuple, optional
+            The states that the episodes begin in at time 0: ``(rows, obs)``, state rows uint8
+            ``(num_envs, state_nbytes)`` and the observations ``(num_envs, ...)`` that came with
+            them. Later times ignore it.
 
         Raises
         ------
         InputError
-            The environments do not stand where the workspace is at t - 1.
+            The environments are not in the states that the workspace holds at t - 1.
         ActionError
             The actions at t - 1 have another shape or dtype than those of the environments.
         """
         workspace, rows = self._board(), self._rows
+        ended = rows.done.copy()
         if t == 0:
             self._rewind(workspace, t)
-            if not rows.standing:
-                # A row that was left halfway may be in it.
-                self._strip = None
-            rows.standing = 0
-            rows.begin(self._seeds, lambda: self._blank(workspace, t))
-            ended = rows.done
+            if not self._rows.last_number:
+                # It may hold a row that was not finished.
+                self._buffer = None
+            rows.last_number = 0
+            rows.begin(self._seeds, StartStates.of(states), lambda: self._blank(workspace, t))
         else:
-            self._check_standing(workspace, t - 1)
+            self._check_last_row(workspace, t - 1)
             values = (self._action(t - 1, *expected) for expected in self._actions)
-            actions = rebuild(rows.lanes.action, values)
-            rows.standing = 0
+            actions = tree_unflatten(rows.lanes.action_layout, values)
+            rows.last_number = 0
             self._rewind(workspace, t)
-            ended = rows.done.copy()
             rows.step(actions, self._blank(workspace, t))
-        assert self._strip is not None
-        self._strip.count += 1
-        workspace.extend(self._strip, self._layout, self._place.device)
+        assert self._buffer is not None
+        self._buffer.num_steps += 1
+        workspace.extend(self._buffer, t, self._place.device)
         if self.reward_at_t:
             self._move_reward(workspace, t, ended)
         number = next(_numbers)
         workspace.sign(self.output + "timestep", t, number)
         if t == 0:
             self._seeds = None
-        rows.standing = number
+        rows.last_number = number
 
     def _rewind(self, workspace: Workspace, t: int) -> None:
         if workspace.has(self.output + "timestep", t):
             workspace.rewind(t)
 
-    def _check_standing(self, workspace: Workspace, t: int) -> None:
-        """Refuse to go on at `t` from anything but what the environments wrote last."""
-        standing = self._rows.standing
-        if not standing:
+    def _check_last_row(self, workspace: Workspace, t: int) -> None:
+        """Raise an error unless the row of time `t` is what the environments wrote last."""
+        last = self._rows.last
+        if not self._rows.last_number or last is None:
             raise InputError(
                 f"environments begin at time 0; this call is for time {t + 1}. They have not begun "
                 "yet, or their last step was stopped halfway"
             )
         name = self.output + "timestep"
         origin = workspace.origin(name, t)
-        if origin == standing or not workspace.has(name, t):
+        if origin == self._rows.last_number or not workspace.has(name, t):
             return
-        if origin is None and self._is_last_row(workspace, t):
+        if origin is None and self._equals(last, workspace, t):
             return
-        told, stand = workspace.get(name, t).tolist(), self._rows.timestep.tolist()
+        told, now = workspace.get(name, t).tolist(), last.timestep.tolist()
         raise InputError(
             f"at time {t} of this workspace the environments were {told} steps into their "
-            f"episodes, now they are {stand}: they have been run elsewhere since. "
-            "Continue where they stand, or begin at time 0"
+            f"episodes, now they are at {now}: they have been run elsewhere since. "
+            "Continue where they are, or begin at time 0"
         )
 
-    def _is_last_row(self, workspace: Workspace, t: int) -> bool:
-        """Tell whether a row without a number, such as a copy, equals what was written last."""
-        last = self._rows.last
-        assert last is not None
-        observation = {"env_obs": last.obs, "timestep": self._rows.timestep}
-        for path, array in _named("", observation):
+    def _equals(self, last: Row, workspace: Workspace, t: int) -> bool:
+        """Return whether a row without a number, such as a copy, equals `last`."""
+        for path, array in _named("", {"env_obs": last.obs, "timestep": last.timestep}):
             name = self.output + path
             if not workspace.has(name, t):
                 continue
-            row = torch.as_tensor(array)
-            if not _same_bits(workspace.get(name, t).detach().cpu(), row):
+            if not _same_bits(workspace.get(name, t).detach().cpu(), torch.as_tensor(array)):
                 return False
         return True
 
     def _blank(self, workspace: Workspace, t: int) -> Row:
         """Return the row of time `t` to be written."""
-        strip = self._strip
-        if strip is None or strip.stop != t or self._whose() is not workspace:
-            strip = self._strip = self._begin_strip(workspace, t)
+        buffer = self._buffer
+        if buffer is None or self._start + buffer.num_steps != t or self._whose() is not workspace:
+            buffer = self._buffer = self._new_buffer(workspace, t)
             self._whose = weakref.ref(workspace)
-        arrays = strip.blank()
-        observation = self._rows.lanes.observation
+        if buffer.num_steps == buffer.capacity:
+            buffer.make_room(2 * buffer.capacity)
+        arrays = buffer.row(buffer.num_steps)
+        observation = self._rows.lanes.observation_layout
         if is_leaf(observation):
             return Row(*arrays)
         parts = iter(arrays)
-        return Row(rebuild(observation, parts), *parts)
+        return Row(tree_unflatten(observation, parts), *parts)
 
-    def _begin_strip(self, workspace: Workspace, t: int) -> Strip:
-        """Return a strip for the rows from `t` on, and those before it if they lie here alike."""
+    def _new_buffer(self, workspace: Workspace, t: int) -> TimeBuffer:
+        """Return a buffer for the rows from `t` on, and for those before it if they fit in."""
         if not self._layout:
-            layout = {"env_obs": self._rows.lanes.observation, **MEASURES}
+            observed = tensor_layout(self._rows.lanes.observation_layout)
+            layout = {"env_obs": observed, **MEASURES}
             self._layout = {self.output + name: leaf for name, leaf in _named("", layout)}
-        capacity = max(_FEWEST_ROWS, 0 if self._strip is None else self._strip.count)
-        strip = Strip(list(self._layout.values()), self.num_envs, capacity, start=t)
+        num_steps = 0 if self._buffer is None else self._buffer.num_steps
+        buffer = TimeBuffer.growing(self._layout, self.num_envs, num_steps)
+        self._start = t
         if self._place.device.type != "cpu":
-            return strip
+            return buffer
         if t > 0:
             before = self._columns(workspace, t)
             if before is None:
-                return strip
-            strip.fill(before)
-        workspace.follow(strip, list(self._layout))
-        return strip
+                return buffer
+            buffer.make_room(2 * t)
+            for name, column in before.items():
+                buffer.tensors[name][:t] = column
+            self._start, buffer.num_steps = 0, t
+        workspace.follow(buffer)
+        return buffer
 
-    def _columns(self, workspace: Workspace, t: int) -> list[Tensor] | None:
-        """Return the rows before `t` of all that is written here, if they are as written here."""
-        columns = []
+    def _columns(self, workspace: Workspace, t: int) -> dict[str, Tensor] | None:
+        """Return the rows before `t` of all variables, if they are like those written here."""
+        columns = {}
         for name, leaf in self._layout.items():
             if not workspace.has(name, t - 1):
                 return None
@@ -265,11 +279,11 @@ class ParallelGymAgent(Agent):
             shape = (t, self.num_envs, *leaf.shape)
             if column.shape != shape or column.dtype != leaf.dtype or column.requires_grad:
                 return None
-            columns.append(column)
+            columns[name] = column
         return columns
 
     def _move_reward(self, workspace: Workspace, t: int, ended: NDArray[np.bool_]) -> None:
-        """Write at t - 1 what the step from there to `t` earned."""
+        """Write the reward of the step from t - 1 to `t` at t - 1."""
         reward, returns = self.output + "reward", self.output + "cumulated_reward"
         earned, total = workspace.get(reward, t), workspace.get(returns, t)
         workspace.set(reward, t, torch.zeros_like(earned))
@@ -301,24 +315,24 @@ class ParallelGymAgent(Agent):
         """Return the sizes of an observation and of an action.
 
         The length of a vector, the number of discrete choices, the shape of anything of more axes,
-        and of a nest the nest of these.
+        and of a tree the tree of these.
         """
         return _size(self.observation_space), _size(self.action_space)
 
     def is_continuous_action(self) -> bool:
-        """Tell whether actions are vectors of real numbers."""
+        """Return whether actions are vectors of real numbers."""
         return isinstance(self.action_space, spaces.Box)
 
     def is_discrete_action(self) -> bool:
-        """Tell whether an action is one of some choices."""
+        """Return whether an action is one of some choices."""
         return isinstance(self.action_space, spaces.Discrete)
 
     def is_continuous_state(self) -> bool:
-        """Tell whether observations are vectors of real numbers."""
+        """Return whether observations are vectors of real numbers."""
         return isinstance(self.observation_space, spaces.Box)
 
     def is_discrete_state(self) -> bool:
-        """Tell whether an observation is one of some choices."""
+        """Return whether an observation is one of some choices."""
         return isinstance(self.observation_space, spaces.Discrete)
 
     def close(self) -> None:
@@ -326,7 +340,7 @@ class ParallelGymAgent(Agent):
         self._rows.lanes.close()
 
     def __deepcopy__(self, memo: dict[int, Any]) -> ParallelGymAgent:
-        # Copied environments would share windows and sockets with these, or start elsewhere.
+        # Environments cannot be copied: copies might share windows and sockets.
         return self._another()
 
 
@@ -338,18 +352,10 @@ def _has_autoreset(env: Any) -> bool:
     return False
 
 
-def _named(name: str, layout: Any) -> Iterator[tuple[str, Any]]:
-    """Yield the leaves of a nest in order, each with its path below `name`."""
-    if is_leaf(layout):
-        yield name, layout
-        return
-    if isinstance(layout, Mapping):
-        parts = [(str(key), part) for key, part in layout.items()]
-    else:
-        keys = getattr(layout, "_fields", range(len(layout)))
-        parts = [(str(key), part) for key, part in zip(keys, layout, strict=True)]
-    for key, part in parts:
-        yield from _named(f"{name}/{key}" if name else key, part)
+def _named(name: str, tree: Any) -> Iterator[tuple[str, Any]]:
+    """Yield the leaves of a tree in order, each with its path below `name`."""
+    for path, leaf in named_leaves(tree, (name,) if name else ()):
+        yield "/".join(path), leaf
 
 
 def _same_bits(one: Tensor, other: Tensor) -> bool:

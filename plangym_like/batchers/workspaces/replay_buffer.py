@@ -1,4 +1,4 @@
-"""`ReplayBuffer`: the latest transitions, to be drawn from."""
+"""`ReplayBuffer`: the latest transitions, for random samples."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from plangym_like.errors import InputError
 class ReplayBuffer:
     """Keeps the last `max_size` columns of the workspaces that are put in.
 
-    An entry is one column of a workspace, ``[T, ...]`` of every variable: a transition, where the
-    workspace comes from `Workspace.get_transitions`. Memory is taken up once, at the first `put`.
+    An entry is one column of a workspace, ``[T, ...]`` of every variable. Columns of
+    `Workspace.get_transitions` are transitions. Memory is allocated once, at the first `put`.
 
     >>> buffer = ReplayBuffer(max_size=3)
     >>> workspace = Workspace()
@@ -29,7 +29,7 @@ class ReplayBuffer:
     max_size : int
         Entries; beyond them the oldest are replaced.
     device : torch.device or str
-        Where entries are kept, and drawn.
+        The device of entries and samples.
     """
 
     def __init__(self, max_size: int, device: torch.device | str = "cpu") -> None:
@@ -40,16 +40,16 @@ class ReplayBuffer:
         self.variables: dict[str, Tensor] = {}
         self.position = 0
         self.is_full = False
-        # What a `put` is writing: an interrupt may stop it with half of the variables written.
+        # What `put` is writing, so that the next call can finish it after an interrupt.
         self._unwritten: tuple[Tensor, dict[str, Tensor]] | None = None
 
     def put(self, workspace: Workspace) -> None:
-        """Add every column of `workspace`, the last `max_size` of them where there are more.
+        """Add the columns of `workspace`, at most the last `max_size` of them.
 
         Raises
         ------
         InputError
-            Its variables are not those of the first `put`: in name, number of steps, shape or
+            Its variables differ from those of the first `put` in name, number of steps, shape or
             dtype. Nothing was added.
         """
         self._write()
@@ -72,7 +72,7 @@ class ReplayBuffer:
         self._write()
 
     def _write(self) -> None:
-        """Write what is to be written, also what an interrupted `put` has left."""
+        """Write the new entries, or what an interrupted `put` has left."""
         if self._unwritten is None:
             return
         places, new = self._unwritten
@@ -80,7 +80,7 @@ class ReplayBuffer:
             entries = value.to(self.device).transpose(0, 1)
             self.variables[name].index_copy_(0, places.to(self.device), entries)
         stop = self.position + len(places)
-        # In one assignment, which no interrupt divides.
+        # In one assignment, so that no interrupt comes in between.
         self.is_full, self.position, self._unwritten = (
             self.is_full or stop >= self.max_size,
             stop % self.max_size,
@@ -93,7 +93,7 @@ class ReplayBuffer:
         Raises
         ------
         InputError
-            There is nothing in it yet.
+            The buffer is empty.
         """
         self._write()
         if not self.size():

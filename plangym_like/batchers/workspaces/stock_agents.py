@@ -1,4 +1,4 @@
-"""Small agents that many programs need."""
+"""`CopyTAgent`, `PrintAgent`, `EpisodesDone`: small agents that many programs need."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ class CopyTAgent(Agent):
         self.detach = detach
 
     def forward(self, t: int | None = None, **kwargs: Any) -> None:
-        """Copy the row of `t`; without one, everything."""
+        """Copy the row of `t`; without `t`, the whole variable."""
         value = self.get(self.input_name if t is None else (self.input_name, t))
         value = value.detach() if self.detach else value
         self.set(self.output_name if t is None else (self.output_name, t), value)
 
 
 class PrintAgent(Agent):
-    """Prints the rows of some variables, by default of all that have one."""
+    """Prints the rows of some variables, by default of all that have a row at `t`."""
 
     def __init__(self, *names: str, name: str | None = None) -> None:
         super().__init__(name)
@@ -41,9 +41,9 @@ class PrintAgent(Agent):
 
 
 class EpisodesDone(Agent):
-    """Lets a flag stay true once it was: the first episodes of environments that start anew.
+    """Keeps a flag true once it was true: for the first episodes of environments with autoreset.
 
-    With ``stop_variable=out_var`` a run ends when every environment has ended an episode.
+    With ``stop_variable=out_var``, a run ends when every environment has ended an episode.
     """
 
     def __init__(self, in_var: str = "env/done", out_var: str = "env/done") -> None:

@@ -1,4 +1,4 @@
-"""`TemporalAgent`: an agent called over time."""
+"""`TemporalAgent`: calls an agent at one time after the other."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from plangym_like.errors import InputError
 
 
 class TemporalAgent(Agent):
-    """Calls `agent` at ``t``, ``t + 1``, ...: a number of times, or until a variable says stop."""
+    """Calls `agent` at ``t``, ``t + 1``, ...: a number of times, or until a variable is true."""
 
     def __init__(self, agent: Agent, name: str | None = None) -> None:
         super().__init__(name)
@@ -30,11 +30,11 @@ class TemporalAgent(Agent):
         Parameters
         ----------
         n_steps : int, optional
-            How often, at most.
+            The number of calls, at most.
         stop_variable : str, optional
-            Stop behind the first step at which this variable is true for the whole batch.
+            Stop after the first step at which this variable is true for the whole batch.
         kwargs
-            What every agent is called with, beside ``t``.
+            Other arguments of every agent.
 
         Raises
         ------

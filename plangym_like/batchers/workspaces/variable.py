@@ -1,36 +1,36 @@
-"""`Variable`: what a workspace knows of one name, over time."""
+"""`Variable`: the rows of one name in a workspace."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
 
-from plangym_like.batchers.workspaces.strip import Strip
+from plangym_like.batchers.time_buffer import TimeBuffer
 from plangym_like.errors import InputError
 
 
 class Variable:
     """Rows ``[B, ...]`` at times 0, 1, 2, ..., kept as they were given.
 
-    Rows written one by one become one ``[T, B, ...]`` tensor when the whole is first asked for, and
-    are views of it from then on: reading costs one copy, and gradients flow through both forms.
-    A variable may also follow its column of a `Strip`, until something else is written to it.
+    Rows written one by one become one ``[T, B, ...]`` tensor when the whole is first read, and are
+    views of it from then on: reading costs one copy, and gradients flow through both forms. A
+    variable may also follow the tensor of its name in a `TimeBuffer`, until something else is
+    written to it.
 
     Attributes
     ----------
     origins : dict of int to int
-        By time: the number that identifies a row, if its writer has given it one.
+        By time: the number that identifies a row, if its writer gave it one.
     """
 
-    __slots__ = ("_full", "_like", "_name", "_place", "_rows", "_strip", "origins")
+    __slots__ = ("_buffer", "_full", "_like", "_name", "_rows", "origins")
 
     def __init__(self, name: str, full: Tensor | None = None) -> None:
         self._name = name
         self._full = full
         self._rows: list[Tensor | None] = []
         self._like: tuple[torch.Size, torch.dtype, torch.device] | None = None
-        self._strip: Strip | None = None
-        self._place = 0
+        self._buffer: TimeBuffer | None = None
         self.origins: dict[int, int] = {}
         if full is not None:
             if full.ndim < 2:
@@ -39,16 +39,16 @@ class Variable:
                 )
             self._like = (full.shape[1:], full.dtype, full.device)
 
-    def follow(self, strip: Strip, place: int) -> None:
-        """Let column `place` of `strip` be the rows of this variable, as it grows."""
-        column = strip.tensors[place]
+    def follow(self, buffer: TimeBuffer) -> None:
+        """Take the rows of this variable from `buffer` from now on, as it grows."""
+        column = buffer.tensors[self._name]
         self._like = (column.shape[1:], column.dtype, column.device)
-        self._rows, self._full, self._strip, self._place = [], None, strip, place
-        self.origins = {t: origin for t, origin in self.origins.items() if t < strip.stop}
+        self._rows, self._full, self._buffer = [], None, buffer
+        self.origins = {t: origin for t, origin in self.origins.items() if t < buffer.num_steps}
 
-    def follows(self, strip: Strip) -> bool:
-        """Tell whether this variable grows with `strip`."""
-        return self._strip is strip
+    def follows(self, buffer: TimeBuffer) -> bool:
+        """Return whether this variable grows with `buffer`."""
+        return self._buffer is buffer
 
     def set(self, t: int, value: Tensor) -> None:
         """Write the row of time `t`, ``[B, ...]``.
@@ -62,7 +62,7 @@ class Variable:
             self._accept(value)
         if self.origins:
             self.origins.pop(t, None)
-        rows = self._settle()
+        rows = self._stop_following()
         if self._full is not None:
             rows = self._rows = list(self._full.unbind(0))
             self._full = None
@@ -75,7 +75,7 @@ class Variable:
         rows[t] = value
 
     def has(self, t: int) -> bool:
-        """Tell whether time `t` was written."""
+        """Return whether time `t` was written."""
         if not 0 <= t < self.time_size():
             return False
         return not self._rows or self._rows[t] is not None
@@ -89,13 +89,14 @@ class Variable:
             Nothing was written there.
         """
         if 0 <= t < self.time_size():
-            if self._strip is not None:
-                return self._strip.tensors[self._place][t]
+            if self._buffer is not None:
+                row: Tensor = self._buffer.tensors[self._name][t]
+                return row
             if self._full is not None:
                 return self._full[t]
-            row = self._rows[t]
-            if row is not None:
-                return row
+            given = self._rows[t]
+            if given is not None:
+                return given
         raise InputError(
             f"nothing was written to {self._name!r} at time {t}; it holds {self.time_size()} steps"
         )
@@ -106,12 +107,13 @@ class Variable:
         Raises
         ------
         InputError
-            There is a gap: rows behind it were written, it was not.
+            There is a gap: a row was not written, but later ones were.
         """
-        if self._strip is not None:
-            return self._strip.tensors[self._place][: self._strip.count]
+        if self._buffer is not None:
+            column: Tensor = self._buffer.tensors[self._name]
+            return column[: self._buffer.num_steps]
         if self._full is None:
-            # A gap is an error of `get`; zeros would be rows that nobody wrote.
+            # `get` raises an error for a row that was never written.
             rows = [self.get(t) if row is None else row for t, row in enumerate(self._rows)]
             if rows:
                 self._full = torch.stack(rows)
@@ -123,8 +125,8 @@ class Variable:
         return self._full
 
     def part(self, start: int, stop: int) -> Tensor:
-        """Return rows `start` to `stop` as one tensor, whatever the others are."""
-        if self._full is not None or self._strip is not None:
+        """Return rows `start` to `stop` as one tensor; there may be gaps elsewhere."""
+        if self._full is not None or self._buffer is not None:
             return self.full()[start:stop]
         rows = [self.get(t) for t in range(start, min(stop, self.time_size()))]
         return torch.stack(rows) if rows else self.full()[:0]
@@ -141,22 +143,22 @@ class Variable:
     def truncate(self, time_size: int) -> None:
         """Drop the rows from `time_size` on."""
         self.origins = {t: origin for t, origin in self.origins.items() if t < time_size}
-        rows = self._settle()
+        rows = self._stop_following()
         if self._full is not None:
             self._full = self._full[:time_size]
         else:
             del rows[time_size:]
 
     def detach(self) -> None:
-        """Cut the rows off from what they were computed from."""
+        """Detach the rows from the graph that computed them."""
         if self._full is not None:
             self._full = self._full.detach()
         self._rows = [row if row is None else row.detach() for row in self._rows]
 
     def time_size(self) -> int:
         """Return the number of rows, T."""
-        if self._strip is not None:
-            return self._strip.count
+        if self._buffer is not None:
+            return self._buffer.num_steps
         return len(self._rows) if self._full is None else len(self._full)
 
     def batch_size(self) -> int:
@@ -164,10 +166,10 @@ class Variable:
         assert self._like is not None
         return self._like[0][0]
 
-    def _settle(self) -> list[Tensor | None]:
-        """Stop following, and keep what there is."""
-        if self._strip is not None:
-            self._full, self._strip = self.full(), None
+    def _stop_following(self) -> list[Tensor | None]:
+        """Keep the rows that are there now, and return those that are separate tensors."""
+        if self._buffer is not None:
+            self._full, self._buffer = self.full(), None
         return self._rows
 
     def _accept(self, value: Tensor) -> None:

@@ -1,14 +1,14 @@
-"""`Workspace`: the board of time-by-batch tensors that agents read and write."""
+"""`Workspace`: the time-by-batch tensors that agents read and write."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, KeysView, Sequence
+from collections.abc import Callable, KeysView, Sequence
 from typing import overload
 
 import torch
 from torch import Tensor
 
-from plangym_like.batchers.workspaces.strip import Strip
+from plangym_like.batchers.time_buffer import TimeBuffer
 from plangym_like.batchers.workspaces.variable import Variable
 from plangym_like.errors import InputError
 
@@ -16,9 +16,8 @@ from plangym_like.errors import InputError
 class Workspace:
     """Named variables, each a row ``[B, ...]`` for every time, ``[T, B, ...]`` as a whole.
 
-    A row is what was written there last, or an error: rows that nobody wrote are never filled in,
-    and once an environment takes another course at time t (`rewind`), what was written after t
-    along the old course is gone, in every variable.
+    Reading a row that was never written is an error; such rows are never filled in. When an
+    environment writes time t again (`rewind`), the rows after t are removed from every variable.
 
     >>> workspace = Workspace()
     >>> for t in range(3):
@@ -75,16 +74,16 @@ class Workspace:
         return self._variable(var_name).get(t)
 
     def has(self, var_name: str, t: int) -> bool:
-        """Tell whether `var_name` was written at time `t`."""
+        """Return whether `var_name` was written at time `t`."""
         variable = self.variables.get(var_name)
         return variable is not None and variable.has(t)
 
     def rewind(self, t: int) -> None:
-        """Forget what was written at time `t` and after, in every variable.
+        """Remove the rows from time `t` on from every variable.
 
-        An agent that writes an environment's row calls this when it comes to a time that it has
-        already written: the rows from there on belong to a course that has not been taken. What
-        other agents wrote at `t` in the running step of a `TemporalAgent` stays.
+        An agent that writes an environment's rows calls this before it writes a time again: the
+        rows from there on belong to the earlier run. What other agents wrote at `t` in the running
+        step of a `TemporalAgent` stays.
         """
         for name, variable in list(self.variables.items()):
             fresh = self._written is not None and name in self._written
@@ -92,23 +91,22 @@ class Workspace:
             if not variable.time_size():
                 del self.variables[name]
 
-    def follow(self, strip: Strip, names: Sequence[str]) -> None:
-        """Let columns of `strip` be the variables `names`, and grow as it grows."""
-        for place, name in enumerate(names):
-            self.variables.setdefault(name, Variable(name)).follow(strip, place)
+    def follow(self, buffer: TimeBuffer) -> None:
+        """Take the variables that `buffer` names from it, as it grows."""
+        for name in buffer.tensors:
+            self.variables.setdefault(name, Variable(name)).follow(buffer)
 
-    def extend(self, strip: Strip, names: Collection[str], device: torch.device) -> None:
-        """Take the newest row of `strip` into the variables `names`, whether they follow it or not.
+    def extend(self, buffer: TimeBuffer, t: int, device: torch.device) -> None:
+        """Write the newest row of `buffer` at time `t`.
 
-        Those that do not follow get it on `device`.
+        Variables that follow the buffer have it already. The others get it on `device`.
         """
-        for place, name in enumerate(names):
+        for name, column in buffer.tensors.items():
             variable = self.variables.get(name)
-            if variable is None or not variable.follows(strip):
-                row = strip.tensors[place][strip.count - 1]
-                self.set(name, strip.stop - 1, row.to(device))
+            if variable is None or not variable.follows(buffer):
+                self.set(name, t, column[buffer.num_steps - 1].to(device))
         if self._written is not None:
-            self._written.update(names)
+            self._written.update(buffer.tensors)
 
     def sign(self, var_name: str, t: int, origin: int) -> None:
         """Give the row at time `t` a number that identifies it.
@@ -124,17 +122,17 @@ class Workspace:
         return None if variable is None else variable.origins.get(t)
 
     def begin_step(self) -> None:
-        """Say that a step of a `TemporalAgent` begins: what is written from here on is of it."""
+        """Begin a step of a `TemporalAgent`; see `rewind`."""
         self._written = set()
 
     def end_step(self) -> None:
-        """Say that no step is running any more."""
+        """End the step of a `TemporalAgent`."""
         self._written = None
 
     # Whole variables
 
     def set_full(self, var_name: str, value: Tensor) -> None:
-        """Let `value` ``[T, B, ...]`` be the whole variable."""
+        """Set the whole variable to `value` ``[T, B, ...]``."""
         self.variables[var_name] = Variable(var_name, value)
         if self._written is not None:
             self._written.add(var_name)
@@ -165,18 +163,12 @@ class Workspace:
         Raises
         ------
         InputError
-            They do not share it.
+            The variables differ in it.
         """
         return self._shared("steps", {name: v.time_size() for name, v in self.variables.items()})
 
     def batch_size(self) -> int:
-        """Return B, which all variables share; 0 for an empty workspace.
-
-        Raises
-        ------
-        InputError
-            They do not share it.
-        """
+        """Return B, which all variables share; `InputError` if they do not. See `time_size`."""
         return self._shared("columns", {name: v.batch_size() for name, v in self.variables.items()})
 
     def clear(self, name: str | None = None) -> None:
@@ -192,17 +184,17 @@ class Workspace:
         del self.variables[var_name]
 
     def zero_grad(self) -> None:
-        """Cut every row off from what it was computed from."""
+        """Detach every row from the graph that computed it."""
         for variable in self.variables.values():
             variable.detach()
 
     # Along time
 
     def copy_n_last_steps(self, n: int, var_names: Sequence[str] | None = None) -> None:
-        """Begin the next epoch with the last `n` steps of this one, which then are all there is.
+        """Keep only the last `n` steps, as the first steps of the next epoch.
 
         Continue with ``agent(workspace, t=n, n_steps=...)``: no transition is lost between two
-        epochs, and none is made up. Variables outside `var_names` begin empty.
+        epochs, and none is invented. Variables outside `var_names` begin empty.
 
         Raises
         ------
@@ -214,13 +206,13 @@ class Workspace:
         time_size = self._shared("steps", sizes)
         if not 1 <= n <= time_size:
             raise InputError(f"{n} of the last steps of a workspace that holds {time_size}")
-        # All at once: an interrupt in between would leave rows of two epochs side by side.
+        # In one assignment, so that an interrupt never leaves rows of two epochs.
         self.variables = {name: self.variables[name].last(n) for name in names}
 
     def copy_time(
         self, from_time: int, to_time: int, n_steps: int, var_names: Sequence[str] | None = None
     ) -> None:
-        """Write the rows ``from_time ... from_time + n_steps`` at `to_time` as well."""
+        """Copy the rows ``from_time ... from_time + n_steps`` to `to_time`."""
         for name in list(self.variables) if var_names is None else var_names:
             variable = self._variable(name)
             times = range(from_time, from_time + n_steps)
@@ -231,7 +223,7 @@ class Workspace:
                     variable.origins[to_time + step] = origin
 
     def subtime(self, from_t: int, to_t: int) -> Workspace:
-        """Return the steps `from_t` to `to_t` as a workspace of their own, sharing memory."""
+        """Return the steps `from_t` to `to_t` as a workspace that shares memory with this one."""
         self.time_size()
         return self._map(lambda full: full[from_t:to_t])
 
@@ -249,7 +241,7 @@ class Workspace:
         return workspace
 
     def select_subtime(self, t: Tensor, window_size: int) -> Workspace:
-        """Return `window_size` steps of each column b, from its own time ``t[b]`` on."""
+        """Return `window_size` steps of each column b, from time ``t[b]`` on."""
         time_size, columns = self.time_size(), torch.arange(self.batch_size())
         if len(t) != len(columns) or bool(((t < 0) | (t + window_size > time_size)).any()):
             raise InputError(
@@ -308,21 +300,21 @@ class Workspace:
     ) -> Workspace:
         """Return the transitions as a workspace of two steps, ``[2, N, ...]``.
 
-        ``[0]`` is where a transition starts and ``[1]`` where it leads; they are in the order of
-        time, and of columns within one time. Pairs whose first step ended an episode are left out,
-        as what follows there is the next episode, or the same step again.
+        ``[0]`` is the start of a transition and ``[1]`` its end. Transitions are in the order of
+        time, then of columns. Pairs whose first step ended an episode are left out: the next step
+        belongs to another episode, or repeats the last one.
 
         Parameters
         ----------
         no_final_state : bool
-            Keep every pair: the workspace holds no final observations.
+            Keep every pair, for a workspace without final observations.
         filter_key : str
-            The bool variable that says where an episode ended.
+            The bool variable that is true where an episode ended.
 
         Raises
         ------
         InputError
-            The variables do not share their number of steps: some agent ran over fewer.
+            The variables differ in their number of steps: some agent ran over fewer.
         """
         time_size, batch_size = self.time_size(), self.batch_size()
         pairs = max(time_size - 1, 0) * batch_size
@@ -338,7 +330,7 @@ class Workspace:
         return self._map(pair)
 
     def contiguous(self) -> Workspace:
-        """Return a workspace of the same tensors, each in one piece."""
+        """Return a workspace of the same tensors, each contiguous in memory."""
         return self._map(lambda full: full.contiguous())
 
     def to(self, device: torch.device | str) -> Workspace:

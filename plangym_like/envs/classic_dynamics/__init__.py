@@ -23,15 +23,15 @@ from gymnasium.envs.classic_control import (
 )
 
 from plangym_like.envs.classic_dynamics.acrobot import Acrobot
-from plangym_like.envs.classic_dynamics.agreement import agrees
-from plangym_like.envs.classic_dynamics.block_stepper import BlockStepper
 from plangym_like.envs.classic_dynamics.cart_pole import CartPole
-from plangym_like.envs.classic_dynamics.dynamics import Dynamics, NotVectorisableError
+from plangym_like.envs.classic_dynamics.classic_blocks import ClassicBlocks
+from plangym_like.envs.classic_dynamics.dynamics import Dynamics
+from plangym_like.envs.classic_dynamics.elementary_functions import elementary_functions_agree
 from plangym_like.envs.classic_dynamics.mountain_car import MountainCar
 from plangym_like.envs.classic_dynamics.mountain_car_continuous import MountainCarContinuous
 from plangym_like.envs.classic_dynamics.pendulum import Pendulum
 
-FORMS: dict[type[Any], type[Dynamics]] = {
+DYNAMICS: dict[type[Any], type[Dynamics]] = {
     AcrobotEnv: Acrobot,
     CartPoleEnv: CartPole,
     Continuous_MountainCarEnv: MountainCarContinuous,
@@ -39,4 +39,4 @@ FORMS: dict[type[Any], type[Dynamics]] = {
     PendulumEnv: Pendulum,
 }
 
-__all__ = ["FORMS", "BlockStepper", "Dynamics", "NotVectorisableError", "agrees"]
+__all__ = ["DYNAMICS", "ClassicBlocks", "Dynamics", "elementary_functions_agree"]

@@ -8,15 +8,16 @@ import numpy as np
 from gymnasium.envs.classic_control.acrobot import rk4
 from numpy.typing import NDArray
 
-from plangym_like.envs.classic_dynamics.columns import Columns, Floats
-from plangym_like.envs.classic_dynamics.dynamics import Dynamics, NotVectorisableError
+from plangym_like.envs.classic_dynamics.columns import Array, Columns, Flags, Floats
+from plangym_like.envs.classic_dynamics.dynamics import Dynamics
+from plangym_like.envs.fast_form import NotVectorisableError
 
-# Gymnasium brings an angle back into [-pi, pi] turn by turn; beyond this it would hardly return.
+# Gymnasium brings an angle back into [-pi, pi] turn by turn; beyond this, that would take too long.
 _FAR = 1e5
 
 
 class Acrobot(Dynamics):
-    """One Runge-Kutta step of fourth order; states become double in it whatever they were."""
+    """One Runge-Kutta step of fourth order, which makes states double precision."""
 
     order = (0, 1, 2, 3)
     constants = (
@@ -35,7 +36,7 @@ class Acrobot(Dynamics):
     methods = ("_get_ob", "_terminal", "_dsdt")
     num_actions = 3
     takes_single = True
-    reach = (3.2, 3.2, 13.0, 29.0)
+    sample_range = (3.2, 3.2, 13.0, 29.0)
 
     def __init__(self, env: Any) -> None:
         super().__init__(env)
@@ -53,7 +54,7 @@ class Acrobot(Dynamics):
         return quiet and len(env.AVAIL_TORQUE) == cls.num_actions and super().suits(env)
 
     @staticmethod
-    def refusal(env: Any, action: Any) -> str:
+    def unsupported_reason(env: Any, action: Any) -> str:
         state = np.asarray(env.state, np.float64)
         if (np.abs(state) <= (4.0, 4.0, env.MAX_VEL_1, env.MAX_VEL_2)).all():
             return ""
@@ -64,13 +65,7 @@ class Acrobot(Dynamics):
             return ""
         return f"its angles would become {first:.3g} and {second:.3g} radians in one step"
 
-    def advance(
-        self,
-        columns: Columns,
-        actions: NDArray[Any],
-        rewards: Floats,
-        terminated: NDArray[np.bool_],
-    ) -> None:
+    def advance(self, columns: Columns, actions: Array, rewards: Floats, terminated: Flags) -> None:
         c, x = self.values, columns.x
         if columns.single is not None and columns.single.any():
             x[:, columns.single] = x[:, columns.single].astype(np.float32)

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from plangym_like.envs.classic_dynamics.columns import Columns, Floats
+from plangym_like.envs.classic_dynamics.columns import Array, Columns, Flags, Floats
 from plangym_like.envs.classic_dynamics.dynamics import Dynamics
+
+_LARGEST = 1e30
 
 
 class CartPole(Dynamics):
@@ -34,12 +38,13 @@ class CartPole(Dynamics):
     )
     num_actions = 2
     hidden = "steps_beyond_terminated"
-    reach = (3.0, 4.0, 0.3, 4.0)
+    sample_range = (3.0, 4.0, 0.3, 4.0)
 
     def __init__(self, env: Any) -> None:
         super().__init__(env)
+        self._numbers = SimpleNamespace(**vars(self.values))
         self._forces = np.array([-env.force_mag, env.force_mag], np.float64)
-        # NumPy takes up an array without axes in half the time that a Python number needs.
+        # NumPy reads an array without axes in half the time that a Python number takes.
         for name, value in vars(self.values).items():
             if type(value) in (int, float):
                 setattr(self.values, name, np.array(value, np.float64))
@@ -49,13 +54,7 @@ class CartPole(Dynamics):
     def load(self, states: Floats, x: Floats) -> None:
         x.reshape(2, 2, -1)[:] = states.reshape(len(states), 2, 2).transpose(2, 1, 0)
 
-    def advance(
-        self,
-        columns: Columns,
-        actions: NDArray[Any],
-        rewards: Floats,
-        terminated: NDArray[np.bool_],
-    ) -> None:
+    def advance(self, columns: Columns, actions: Array, rewards: Floats, terminated: Flags) -> None:
         if self._scratch.shape[1] != len(actions):
             self._scratch = np.empty((4, len(actions)))
         c, scratch = self.values, self._scratch
@@ -103,3 +102,32 @@ class CartPole(Dynamics):
             # The step that ends the episode is rewarded like any other; those after it are not.
             rewards[ended] = -1.0 if c._sutton_barto_reward else steps == self.no_hidden
             columns.hidden[ended] = steps + 1
+
+    def advance_one(
+        self, x: Sequence[float], hidden: Any, action: Any
+    ) -> tuple[Sequence[float], Any, float, bool] | None:
+        c = self._numbers
+        place, speed, angle, turning = x
+        # Numbers near overflow, and NaN, are left to the environment itself.
+        if not speed * speed + angle * angle + turning * turning < _LARGEST:
+            return None
+        force = c.force_mag if action == 1 else -c.force_mag
+        cosine, sine = math.cos(angle), math.sin(angle)
+        temp = (force + c.polemass_length * (turning * turning) * sine) / c.total_mass
+        bend = (c.gravity * sine - cosine * temp) / (
+            c.length * (4.0 / 3.0 - c.masspole * (cosine * cosine) / c.total_mass)
+        )
+        push = temp - c.polemass_length * bend * cosine / c.total_mass
+        if c.kinematics_integrator == "euler":
+            place, angle = place + c.tau * speed, angle + c.tau * turning
+            speed, turning = speed + c.tau * push, turning + c.tau * bend
+        else:
+            speed, turning = speed + c.tau * push, turning + c.tau * bend
+            place, angle = place + c.tau * speed, angle + c.tau * turning
+        ended = abs(place) > c.x_threshold or abs(angle) > c.theta_threshold_radians
+        reward = 1.0
+        if c._sutton_barto_reward:
+            reward = -1.0 if ended else 0.0
+        elif ended:
+            reward = float(hidden == -1)
+        return (place, speed, angle, turning), hidden + ended, reward, ended

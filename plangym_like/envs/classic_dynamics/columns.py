@@ -1,4 +1,4 @@
-"""The states of many rows, column by column, and those among them that still go on."""
+"""The states of many rows, column by column."""
 
 from __future__ import annotations
 
@@ -8,14 +8,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+Array = NDArray[Any]
 Floats = NDArray[np.float64]
+Flags = NDArray[np.bool_]
 
 
 @dataclass(slots=True)
 class Columns:
     """The states of N rows.
 
-    ``x`` ``(size, N)`` is the physical state; ``hidden`` ``(N,)`` the attribute beside it;
+    ``x`` ``(size, N)`` is the physical state; ``hidden`` ``(N,)`` the hidden attribute;
     ``single`` ``(N,) bool`` tells which rows the environment would hold in ``float32`` (``None``:
     none of them); ``elapsed`` ``(N,) int64`` counts the steps for a time limit.
     """
@@ -24,6 +26,9 @@ class Columns:
     hidden: NDArray[Any]
     single: NDArray[np.bool_] | None = None
     elapsed: NDArray[np.int64] | None = None
+
+    def __len__(self) -> int:
+        return len(self.hidden)
 
     def take(self, rows: NDArray[np.intp]) -> Columns:
         """Return a copy of `rows`."""
@@ -42,36 +47,3 @@ class Columns:
             self.single[rows] = part.single
         if self.elapsed is not None and part.elapsed is not None:
             self.elapsed[rows] = part.elapsed
-
-
-class Survivors:
-    """The rows of `whole` that have not ended, gathered anew whenever some of them do.
-
-    Attributes
-    ----------
-    part : Columns
-        What is stepped: `whole` itself as long as nobody has ended, else a copy of some rows.
-    rows : slice or index array
-        Where `part` stands in `whole`.
-    """
-
-    def __init__(self, whole: Columns) -> None:
-        self._whole = whole
-        self.part = whole
-        self.rows: slice | NDArray[np.intp] = slice(None)
-
-    def __len__(self) -> int:
-        return len(self.part.hidden)
-
-    def keep(self, mask: NDArray[np.bool_]) -> None:
-        """Go on with those rows of `part` where `mask` is true."""
-        if mask.all():
-            return
-        self.write_back()
-        self.rows = mask.nonzero()[0] if isinstance(self.rows, slice) else self.rows[mask]
-        self.part = self._whole.take(self.rows)
-
-    def write_back(self) -> None:
-        """Bring `whole` up to date."""
-        if not isinstance(self.rows, slice):
-            self._whole.put(self.rows, self.part)

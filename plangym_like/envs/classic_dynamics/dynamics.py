@@ -1,8 +1,9 @@
-"""What the array form of one environment's step has to say."""
+"""The step of one environment over arrays: what each of the five defines."""
 
 from __future__ import annotations
 
 import abc
+from collections.abc import Sequence
 from operator import attrgetter
 from types import SimpleNamespace
 from typing import Any, ClassVar
@@ -10,11 +11,8 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from plangym_like.envs.classic_dynamics.columns import Columns, Floats
-
-
-class NotVectorisableError(Exception):
-    """Some row of the chunk has to be stepped by the environment itself."""
+from plangym_like.envs.classic_dynamics.columns import Array, Columns, Flags, Floats
+from plangym_like.envs.fast_form import NotVectorisableError
 
 
 class Dynamics(abc.ABC):
@@ -29,19 +27,19 @@ class Dynamics(abc.ABC):
     methods : tuple of str
         Methods of the environment that its step calls.
     num_actions : int
-        Actions of the discrete space; 0 stands for a ``float32`` box of shape ``(1,)``, whose
+        Actions of the discrete space; 0 if the space is a ``float32`` box of shape ``(1,)``, whose
         actions may be in any dtype.
     hidden : str
-        The attribute beside ``state`` that the future or the picture depends on; "" for none.
+        The attribute, besides ``state``, that the future or the picture depends on; "" for none.
     no_hidden : numpy.int32 or numpy.float64
-        What stands for ``None`` in ``Columns.hidden``, in its dtype.
+        The value of ``Columns.hidden`` that means ``None``, in its dtype.
     hidden_kinds : str
         Type characters that the attribute may have where these differ from that dtype.
     hidden_kind : int
         Which of them it has after `advance`.
     takes_single, leaves_single : bool
         Whether ``float32`` states are stepped here, and whether a step leads to them.
-    reach : tuple of float
+    sample_range : tuple of float
         How far from zero the numbers of the state are tried out.
     """
 
@@ -55,7 +53,7 @@ class Dynamics(abc.ABC):
     hidden_kind: int = 0
     takes_single: ClassVar[bool] = False
     leaves_single: ClassVar[bool] = False
-    reach: ClassVar[tuple[float, ...]]
+    sample_range: ClassVar[tuple[float, ...]]
 
     def __init__(self, env: Any) -> None:
         values = attrgetter(*self.constants)(env)
@@ -71,7 +69,7 @@ class Dynamics(abc.ABC):
 
     @classmethod
     def suits(cls, env: Any) -> bool:
-        """Tell whether this form covers `env` as it is configured now."""
+        """Return whether these dynamics are those of `env` in its current configuration."""
         signature, space = cls.signature(env), env.action_space
         if signature is None or any(type(x) not in (int, float, bool, str) for x in signature):
             return False
@@ -93,7 +91,7 @@ class Dynamics(abc.ABC):
         return cls.hidden_kinds.find(kind if kind in cls.hidden_kinds else "d")
 
     @staticmethod
-    def refusal(env: Any, action: Any) -> str:
+    def unsupported_reason(env: Any, action: Any) -> str:
         """Say why not even `env` itself can step from the state it is in; empty where it can."""
         return ""
 
@@ -108,13 +106,7 @@ class Dynamics(abc.ABC):
             states[:, column] = x[row]
 
     @abc.abstractmethod
-    def advance(
-        self,
-        columns: Columns,
-        actions: NDArray[Any],
-        rewards: Floats,
-        terminated: NDArray[np.bool_],
-    ) -> None:
+    def advance(self, columns: Columns, actions: Array, rewards: Floats, terminated: Flags) -> None:
         """Step `columns` in place by `actions`; fill `rewards` and `terminated`, all of length N.
 
         ``columns.single`` and ``columns.elapsed`` stay as they are.
@@ -124,6 +116,15 @@ class Dynamics(abc.ABC):
         NotVectorisableError
             A row needs the environment itself; `columns` is left in disorder.
         """
+
+    def advance_one(
+        self, x: Sequence[float], hidden: Any, action: Any
+    ) -> tuple[Sequence[float], Any, float, bool] | None:
+        """Return what one step makes of `x`, in the order of ``env.state``, and of `hidden`.
+
+        Reward and terminated follow; ``None`` if that takes arrays.
+        """
+        return None
 
     def observe(self, x: Floats, states: Floats, out: NDArray[np.float32]) -> None:
         """Fill `out` ``(N, *obs_shape)`` with what is observed: here, the states themselves.

@@ -6,14 +6,13 @@ import math
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from plangym_like.envs.classic_dynamics.columns import Columns, Floats
+from plangym_like.envs.classic_dynamics.columns import Array, Columns, Flags, Floats
 from plangym_like.envs.classic_dynamics.dynamics import Dynamics, cosine
 
 
 class MountainCar(Dynamics):
-    """Three pushes in a valley."""
+    """The car that is pushed to the left, to the right, or not at all."""
 
     order = (0, 1)
     constants = (
@@ -26,23 +25,17 @@ class MountainCar(Dynamics):
         "gravity",
     )
     num_actions = 3
-    reach = (1.4, 0.08)
+    sample_range = (1.4, 0.08)
 
     def __init__(self, env: Any) -> None:
         super().__init__(env)
         self._pushes = np.array([(action - 1) * env.force for action in range(3)], np.float64)
 
     @staticmethod
-    def refusal(env: Any, action: Any) -> str:
+    def unsupported_reason(env: Any, action: Any) -> str:
         return "its position is infinite" if math.isinf(3.0 * float(env.state[0])) else ""
 
-    def advance(
-        self,
-        columns: Columns,
-        actions: NDArray[Any],
-        rewards: Floats,
-        terminated: NDArray[np.bool_],
-    ) -> None:
+    def advance(self, columns: Columns, actions: Array, rewards: Floats, terminated: Flags) -> None:
         c = self.values
         position, velocity = columns.x
         velocity += self._pushes.take(actions) + cosine(3 * position) * -c.gravity

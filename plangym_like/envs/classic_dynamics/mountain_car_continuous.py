@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from plangym_like.envs.classic_dynamics.columns import Columns, Floats
-from plangym_like.envs.classic_dynamics.dynamics import Dynamics, NotVectorisableError, cosine
+from plangym_like.envs.classic_dynamics.columns import Array, Columns, Flags, Floats
+from plangym_like.envs.classic_dynamics.dynamics import Dynamics, cosine
 from plangym_like.envs.classic_dynamics.mountain_car import MountainCar
+from plangym_like.envs.fast_form import NotVectorisableError
 
 
 class MountainCarContinuous(Dynamics):
@@ -32,8 +32,8 @@ class MountainCarContinuous(Dynamics):
     num_actions = 0
     takes_single = True
     leaves_single = True
-    reach = (1.4, 0.08)
-    refusal = staticmethod(MountainCar.refusal)
+    sample_range = (1.4, 0.08)
+    unsupported_reason = staticmethod(MountainCar.unsupported_reason)
 
     @classmethod
     def suits(cls, env: Any) -> bool:
@@ -44,13 +44,7 @@ class MountainCarContinuous(Dynamics):
         pairs += [(speed, env.goal_velocity) for speed in (-env.max_speed, 0.0, env.max_speed)]
         return all((a >= b) == bool(np.float32(a) >= np.float32(b)) for a, b in pairs)
 
-    def advance(
-        self,
-        columns: Columns,
-        actions: NDArray[Any],
-        rewards: Floats,
-        terminated: NDArray[np.bool_],
-    ) -> None:
+    def advance(self, columns: Columns, actions: Array, rewards: Floats, terminated: Flags) -> None:
         c, x, single = self.values, columns.x, columns.single
         action = actions[:, 0]
         cost = np.float_power(action.astype(np.float64), 2.0) * 0.1
@@ -74,9 +68,9 @@ class MountainCarContinuous(Dynamics):
     def _move(
         self,
         x: Floats,
-        single: NDArray[np.bool_] | None,
-        push: NDArray[Any],
-        terminated: NDArray[np.bool_],
+        single: Flags | None,
+        push: Array,
+        terminated: Flags,
         *,
         weak: bool = False,
     ) -> None:
@@ -95,9 +89,9 @@ class MountainCarContinuous(Dynamics):
         self,
         x: Floats,
         precision: type[np.floating[Any]],
-        push: NDArray[Any],
+        push: Array,
         weak: bool,
-        terminated: NDArray[np.bool_],
+        terminated: Flags,
     ) -> None:
         c = self.values
         position, velocity = x.astype(precision)
@@ -120,9 +114,9 @@ class MountainCarContinuous(Dynamics):
     def _arrive(
         self,
         x: Floats,
-        position: NDArray[Any],
-        velocity: NDArray[Any],
-        terminated: NDArray[np.bool_],
+        position: Array,
+        velocity: Array,
+        terminated: Flags,
     ) -> None:
         c = self.values
         position = position + velocity

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from plangym_like.envs.classic_dynamics.columns import Columns, Floats
+from plangym_like.envs.classic_dynamics.columns import Array, Columns, Flags, Floats
 from plangym_like.envs.classic_dynamics.dynamics import Dynamics
 
 
@@ -20,7 +20,7 @@ class Pendulum(Dynamics):
     hidden = "last_u"
     no_hidden = np.float64(np.nan)
     hidden_kinds = "fde"
-    reach = (12.0, 9.0)
+    sample_range = (12.0, 9.0)
 
     @classmethod
     def as_hidden(cls, number: Any, kind: int = 0) -> Any:
@@ -29,13 +29,7 @@ class Pendulum(Dynamics):
         with np.errstate(over="ignore"):
             return np.dtype(cls.hidden_kinds[kind % 3]).type(number)
 
-    def advance(
-        self,
-        columns: Columns,
-        actions: NDArray[Any],
-        rewards: Floats,
-        terminated: NDArray[np.bool_],
-    ) -> None:
+    def advance(self, columns: Columns, actions: Array, rewards: Floats, terminated: Flags) -> None:
         c = self.values
         angle, speed = columns.x
         torque = np.clip(actions[:, 0], -c.max_torque, c.max_torque)
@@ -57,10 +51,10 @@ class Pendulum(Dynamics):
         out[:, 2] = x[1]
 
 
-def _squared(torque: NDArray[Any]) -> NDArray[Any]:
+def _squared(torque: Array) -> Array:
     """Return what ``**`` of each single number gives."""
     if torque.dtype == np.float64:
-        squares: NDArray[Any] = np.float_power(torque, 2.0)
+        squares: Array = np.float_power(torque, 2.0)
         return squares
     # libm's powf is behind `**` of a single float32, but behind no operation on arrays of them.
     return np.array([number**2 for number in torque], torque.dtype)

@@ -6,16 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from plangym_like.envs.mujoco_robots.robot import (
-    Array,
-    Frames,
-    Look,
-    Robot,
-    length_of,
-    put_parts,
-    rows_of,
-    total_of,
-)
+from plangym_like.envs.mujoco_robots.arrays import Array, moved, put_parts, rows_of, total_of
+from plangym_like.envs.mujoco_robots.robot import Frames, Look, Robot
 
 
 class Ant(Robot):
@@ -66,11 +58,7 @@ class Ant(Robot):
         touch = env._contact_cost_weight * total_of(np.square(contacts), 2)
         qpos = frames.after("qpos")
         infos = {
-            "x_position": qpos[..., 0],
-            "y_position": qpos[..., 1],
-            "distance_from_origin": length_of(qpos[..., :2]),
-            "x_velocity": speed[..., 0],
-            "y_velocity": speed[..., 1],
+            **moved(qpos[..., :2], speed),
             "reward_forward": forward,
             "reward_ctrl": -effort,
             "reward_contact": -touch,
@@ -117,11 +105,7 @@ class AntV4(Ant):
             "reward_forward": forward,
             "reward_ctrl": -effort,
             "reward_survive": alive,
-            "x_position": place[..., 0],
-            "y_position": place[..., 1],
-            "distance_from_origin": length_of(place),
-            "x_velocity": speed[..., 0],
-            "y_velocity": speed[..., 1],
+            **moved(place, speed),
             "forward_reward": forward,
         }
         if env._use_contact_forces:

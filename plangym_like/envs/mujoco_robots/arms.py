@@ -6,15 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from plangym_like.envs.mujoco_robots.robot import (
-    Array,
-    Frames,
-    Look,
-    Robot,
-    length_of,
-    put_parts,
-    total_of,
-)
+from plangym_like.envs.mujoco_robots.arrays import Array, length_of, put_parts, total_of
+from plangym_like.envs.mujoco_robots.robot import Frames, Look, Robot
 
 
 class Reacher(Robot):

@@ -6,16 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from plangym_like.envs.mujoco_robots.robot import (
-    Array,
-    Frames,
-    Look,
-    Robot,
-    length_of,
-    put_parts,
-    rows_of,
-    total_of,
-)
+from plangym_like.envs.mujoco_robots.arrays import Array, moved, put_parts, rows_of, total_of
+from plangym_like.envs.mujoco_robots.robot import Frames, Look, Robot
 
 
 class _Humanoid(Robot):
@@ -83,13 +75,9 @@ class Humanoid(_Humanoid):
         touch = np.clip(touch, *env._contact_cost_range)
         qpos = frames.after("qpos")
         infos = {
-            "x_position": qpos[..., 0],
-            "y_position": qpos[..., 1],
+            **moved(qpos[..., :2], speed),
             "tendon_length": frames.after("ten_length"),
             "tendon_velocity": frames.after("ten_velocity"),
-            "distance_from_origin": length_of(qpos[..., :2]),
-            "x_velocity": speed[..., 0],
-            "y_velocity": speed[..., 1],
             "reward_survive": alive,
             "reward_forward": forward,
             "reward_ctrl": -effort,
@@ -114,11 +102,7 @@ class HumanoidV4(Humanoid):
             "reward_linvel": forward,
             "reward_quadctrl": -effort,
             "reward_alive": alive,
-            "x_position": place[..., 0],
-            "y_position": place[..., 1],
-            "distance_from_origin": length_of(place),
-            "x_velocity": speed[..., 0],
-            "y_velocity": speed[..., 1],
+            **moved(place, speed),
             "forward_reward": forward,
         }
         return forward + alive - effort, ~healthy if ending else False, infos

@@ -6,7 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from plangym_like.envs.mujoco_robots.robot import Array, Frames, Look, Robot, put_parts
+from plangym_like.envs.mujoco_robots.arrays import Array, put_parts
+from plangym_like.envs.mujoco_robots.robot import Frames, Look, Robot
 
 
 class InvertedPendulum(Robot):
@@ -97,6 +98,6 @@ class InvertedDoublePendulumV4(InvertedDoublePendulum):
 
 
 def _squared(numbers: Array) -> Array:
-    """Return ``x**2`` as it is of single numbers: libm's ``pow``, not ``x * x``."""
+    """Return ``x**2`` as for single numbers: libm's ``pow``, not ``x * x``."""
     squares: Array = np.float_power(numbers, 2.0)
     return squares

@@ -10,7 +10,8 @@ import mujoco
 import numpy as np
 from numpy.typing import NDArray
 
-Array = NDArray[Any]
+from plangym_like.envs.mujoco_robots.arrays import Array
+
 Look = Callable[[str], Array]
 Places = Mapping[str, tuple[slice, tuple[int, ...]]]
 
@@ -85,7 +86,7 @@ class Robot(abc.ABC):
         return {}
 
     def over(self) -> bool:
-        """Tell whether the simulation stands where the episode ends; ``False`` if in doubt."""
+        """Return whether the episode has ended in this state; ``False`` if in doubt."""
         return False
 
     @abc.abstractmethod
@@ -102,31 +103,3 @@ def look_in(record: NDArray[np.float64], places: Places, name: str) -> Array:
     place, shape = places[name]
     part = record[..., place]
     return part if len(shape) == 1 else part.reshape(*record.shape[:-1], *shape)
-
-
-def length_of(vectors: Array) -> Array:
-    """Return ``np.linalg.norm`` of each vector; the dot product is BLAS's there and here."""
-    lengths: Array = np.sqrt(np.vecdot(vectors, vectors))
-    return lengths
-
-
-def total_of(values: Array, axes: int = 1) -> Array:
-    """Return the sum over the last `axes` axes, taken as one run of numbers each."""
-    lead = values.shape[: values.ndim - axes]
-    runs = values if axes == 1 else np.ascontiguousarray(values).reshape(*lead, -1)
-    sums: Array = np.add.reduce(runs, axis=-1)
-    return sums
-
-
-def put_parts(out: Array, *parts: Array) -> None:
-    """Write `parts` ``(..., k)`` one after the other into `out`."""
-    at = 0
-    for part in parts:
-        size = part.shape[-1]
-        out[..., at : at + size] = part
-        at += size
-
-
-def rows_of(matrices: Array) -> Array:
-    """Return ``(..., m, k)`` as ``(..., m * k)``."""
-    return matrices.reshape(*matrices.shape[:-2], -1)

@@ -6,15 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from plangym_like.envs.mujoco_robots.robot import (
-    Array,
-    Frames,
-    Look,
-    Robot,
-    length_of,
-    put_parts,
-    total_of,
-)
+from plangym_like.envs.mujoco_robots.arrays import Array, moved, put_parts, total_of
+from plangym_like.envs.mujoco_robots.robot import Frames, Look, Robot
 
 
 class HalfCheetah(Robot):
@@ -51,7 +44,7 @@ class Walker2d(Robot):
     """Walker2d-v5."""
 
     def healthy(self, qpos: Array, qvel: Array) -> Array:
-        """Tell where the robot stands upright, ``(...,)``."""
+        """Return where the robot is upright, ``(...,)``."""
         env = self.env
         z, angle = qpos[..., 1], qpos[..., 2]
         low, high = env._healthy_z_range
@@ -147,11 +140,7 @@ class Swimmer(Robot):
     def infos(self, place: Array, speed: Array, forward: Array, cost: Array) -> dict[str, Any]:
         """Return the infos, each ``(...,)``."""
         return {
-            "x_position": place[..., 0],
-            "y_position": place[..., 1],
-            "distance_from_origin": length_of(place),
-            "x_velocity": speed[..., 0],
-            "y_velocity": speed[..., 1],
+            **moved(place, speed),
             "reward_forward": forward,
             "reward_ctrl": -cost,
         }
@@ -168,10 +157,6 @@ class SwimmerV4(Swimmer):
         return {
             "reward_fwd": forward,
             "reward_ctrl": -cost,
-            "x_position": place[..., 0],
-            "y_position": place[..., 1],
-            "distance_from_origin": length_of(place),
-            "x_velocity": speed[..., 0],
-            "y_velocity": speed[..., 1],
+            **moved(place, speed),
             "forward_reward": forward,
         }

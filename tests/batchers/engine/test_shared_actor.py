@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from plangym_like.batchers.engine.shared_actor import ActorCopy, SharedActor
-from plangym_like.batchers.engine.shared_nest import attach_nest
+from plangym_like.batchers.engine.shared_tree import attach_tree
 
 
 def _net() -> torch.nn.Module:
@@ -20,7 +20,7 @@ def _net() -> torch.nn.Module:
 def _pair() -> tuple[torch.nn.Module, SharedActor, ActorCopy]:
     net = _net()
     shared = SharedActor(net)
-    memory = attach_nest(os.dup(shared.fd), shared.layout)
+    memory = attach_tree(os.dup(shared.fd), shared.layout)
     return net, shared, ActorCopy(_net(), memory)
 
 
@@ -108,5 +108,5 @@ def test_a_publication_that_was_interrupted_is_made_good() -> None:
 def test_a_net_of_another_shape_is_refused() -> None:
     net, shared, _ = _pair()
     net[0] = torch.nn.Linear(4, 8)  # type: ignore[operator]
-    with pytest.raises(RuntimeError, match="no longer those"):
+    with pytest.raises(RuntimeError, match="changed their shapes"):
         shared.publish()

@@ -349,7 +349,7 @@ def test_what_cannot_be_executed_is_refused_and_changes_nothing() -> None:
         with pytest.raises(InputError, match="nothing to get"):
             batcher.get()
         batcher.execute(2)
-        with pytest.raises(InputError, match="have not been got yet"):
+        with pytest.raises(InputError, match="has not been got yet"):
             batcher.execute(2)
         trajectories = batcher.get()
         assert trajectories is not None
@@ -363,10 +363,10 @@ def test_what_cannot_be_executed_is_refused_and_changes_nothing() -> None:
         ({"n_timesteps": 0}, "n_timesteps is a whole number of at least 1"),
         ({"n_threads": -1}, "n_threads is a whole number of at least 0"),
         ({"n_threads": 3}, "3 processes for 2 groups"),
-        ({"seeds": []}, "seeds are whole numbers"),
-        ({"seeds": [-1]}, "seeds are whole numbers"),
-        ({"seeds": [0.5, 100]}, "seeds are whole numbers"),
-        ({"seeds": 1.5}, "seeds are whole numbers"),
+        ({"seeds": []}, "seeds must be whole numbers"),
+        ({"seeds": [-1]}, "seeds must be whole numbers"),
+        ({"seeds": [0.5, 100]}, "seeds must be whole numbers"),
+        ({"seeds": 1.5}, "seeds must be whole numbers"),
         ({"create_env": None}, "create_env must be callable"),
     ],
 )

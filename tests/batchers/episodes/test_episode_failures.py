@@ -28,7 +28,7 @@ def start(kind: Any, create_env: Any, n_threads: int = 2, **env_args: Any) -> An
 
 def fail(batcher: Any, error: Any, match: str) -> BaseException:
     """Check that `get` raises before its time is over, and that the batcher is of no use then."""
-    pids = batcher._crew.pids
+    pids = batcher._workers.pids
     begin = time.monotonic()
     with batcher:
         with pytest.raises(error, match=match) as caught:
@@ -106,7 +106,7 @@ def test_a_worker_that_kills_itself(kind: Any) -> None:
 def test_a_worker_that_is_killed_between_calls(kind: Any) -> None:
     batcher = start(kind, count_env)
     batcher.get()
-    victim = batcher._crew.pids[1]
+    victim = batcher._workers.pids[1]
     os.kill(victim, signal.SIGKILL)
     psutil.wait_procs([psutil.Process(victim)] if psutil.pid_exists(victim) else [], timeout=100)
     batcher.execute(*([8] if kind is EpisodeBatcher else []))
@@ -142,7 +142,7 @@ def test_an_interrupt_in_this_process_leaves_nothing_half_done() -> None:
 def test_close_in_the_middle_of_a_hanging_step(tmp_path: Path) -> None:
     begun = tmp_path / "begun"
     batcher = start(Batcher, harmful_env, harm="hang", begun=begun)
-    pids = batcher._crew.pids
+    pids = batcher._workers.pids
     while not begun.exists():
         batcher.get(blocking=False)
         time.sleep(0.005)
@@ -160,7 +160,7 @@ def test_close_in_the_middle_of_a_long_episode_and_before_anything() -> None:
             batcher.execute(8, env_info=DictTensor({"end": torch.full((8,), 1_000_000)}))
         for _ in range(n_turns):
             assert batcher.get(blocking=False) is None
-        pids = batcher._crew.pids
+        pids = batcher._workers.pids
         begin = time.monotonic()
         batcher.close()
         assert time.monotonic() - begin < 100

@@ -48,10 +48,10 @@ def test_episodes_are_those_of_processes_until_an_actor_dies(cluster: Any) -> No
         assert [int(played["action"][0, 0]) for played in ours[1:]] == [3, 5]
         assert ours[0].lengths.tolist() == [7] * 8
 
-        (pid,) = batcher._crew.pids
+        (pid,) = batcher._workers.pids
         os.kill(pid, signal.SIGKILL)
         batcher.execute(8)
-        with pytest.raises(WorkerDiedError, match=f"pid {pid} on node .* is gone") as caught:
+        with pytest.raises(WorkerDiedError, match=f"pid {pid} on node .* has died") as caught:
             batcher.get(timeout=100)
         assert f"in worker EpisodeBatcher-0 (pid {pid}" in caught.value.__notes__[-1]
         with pytest.raises(ClosedError):
@@ -68,7 +68,7 @@ def test_chunks_and_close_in_the_middle(cluster: Any) -> None:
         batcher.reexecute()
         chunks.append(batcher.get())
         batcher.reexecute()
-        pids = batcher._crew.pids
+        pids = batcher._workers.pids
         begin = time.monotonic()
         batcher.close()
         batcher.close()

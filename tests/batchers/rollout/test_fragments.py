@@ -69,10 +69,10 @@ def _own(fragment: Fragment) -> Fragment:
     return Fragment(*moved, fragment.sticky)
 
 
-def _clone(nest: Any) -> Any:
-    from plangym_like.batchers.engine.nests import map_nest
+def _clone(tree: Any) -> Any:
+    from plangym_like.lanes.tree import tree_map
 
-    return map_nest(lambda tensor: tensor.clone(), nest)
+    return tree_map(lambda tensor: tensor.clone(), tree)
 
 
 @pytest.mark.parametrize("limit", [None, 6])
@@ -172,7 +172,7 @@ def test_what_is_not_wanted_is_not_there(mode: Callable[..., list[Fragment]]) ->
 
 
 class _Nester(BaseActorModule):
-    """Answers nests with nests, and has a nest for a memory."""
+    """Answers trees with trees, and has a tree for a memory."""
 
     def forward(
         self, obs: Any, act: Any = None, rew: Any = None, fin: Any = None, *, hx: Any = None

@@ -252,7 +252,7 @@ def test_an_interrupt_loses_nothing(n_workers: int, monkeypatch: pytest.MonkeyPa
         Count, Follower(), 5, 2, 1, 4, 2, n_workers=n_workers, ordered=True, seed=0
     ) as it:
         next(it)
-        wait, calls = it._crew.wait, []
+        wait, calls = it._workers.wait, []
 
         def interrupted(*args: Any, **options: Any) -> Any:
             calls.append(1)
@@ -260,7 +260,7 @@ def test_an_interrupt_loses_nothing(n_workers: int, monkeypatch: pytest.MonkeyPa
                 raise KeyboardInterrupt
             return wait(*args, **options)
 
-        monkeypatch.setattr(it._crew, "wait", interrupted)
+        monkeypatch.setattr(it._workers, "wait", interrupted)
         with pytest.raises(KeyboardInterrupt):
             for _ in range(9):
                 next(it)
@@ -320,8 +320,8 @@ class _Wrong(BaseActorModule):
     ("answer", "message"),
     [
         (lambda obs: obs, r"\(actions, hx, info\)"),
-        (lambda obs: (obs, (), {}), r"are to have the shape \(1, 1\)"),
-        (lambda obs: ({"x": obs}, (), {}), "no nest of tensors like the action space"),
+        (lambda obs: (obs, (), {}), r"must have the shape \(1, 1\)"),
+        (lambda obs: ({"x": obs}, (), {}), "must be a tree of tensors like the action space"),
         (lambda obs: (obs[..., 0].long(), (), {"value": torch.zeros(1)}), r"axes \(T, B\)"),
     ],
 )
@@ -333,7 +333,7 @@ def test_an_actor_of_another_form(answer: Any, message: str) -> None:
 def test_observations_that_no_tensor_holds() -> None:
     from small_envs import Teller
 
-    with pytest.raises(InputError, match="no tensor can hold"):
+    with pytest.raises(InputError, match="only numbers"):
         next(same.rollout([Teller()], Follower()))
 
 

@@ -8,8 +8,8 @@ import pytest
 import torch
 from counting import Count, Policy, Recurrent
 
-from plangym_like.batchers.engine.nests import leaves
 from plangym_like.batchers.rollout import Fragment, multi, same, single
+from plangym_like.lanes.tree import tree_leaves
 
 
 def _cart_pole() -> Any:
@@ -18,7 +18,7 @@ def _cart_pole() -> Any:
 
 def _assert_same(ours: list[Fragment], theirs: list[Fragment]) -> None:
     for mine, its in zip(ours, theirs, strict=True):
-        pairs = zip(leaves(tuple(mine[:-1])), leaves(tuple(its[:-1])), strict=True)
+        pairs = zip(tree_leaves(tuple(mine[:-1])), tree_leaves(tuple(its[:-1])), strict=True)
         assert all(torch.equal(one, other) for one, other in pairs)
 
 

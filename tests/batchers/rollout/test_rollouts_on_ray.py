@@ -15,9 +15,9 @@ import torch
 from counting import Count, Follower, Policy
 from vanishing import assert_gone
 
-from plangym_like.batchers.engine.nests import leaves
 from plangym_like.batchers.rollout import Fragment, multi
 from plangym_like.errors import ClosedError, InputError, RemoteTraceback, WorkerDiedError
+from plangym_like.lanes.tree import tree_leaves
 
 ray = pytest.importorskip("ray", reason="Ray is not installed")
 ON_RAY: dict[str, Any] = {"backend": "ray", "resources": {"num_cpus": 0}}
@@ -52,7 +52,7 @@ def test_fragments_are_those_of_processes_until_an_actor_dies(cluster: Any) -> N
     with it, same:
         ours, theirs = _learn(it, actor), _learn(same, copy)
         for mine, its in zip(ours, theirs, strict=True):
-            pairs = zip(leaves(tuple(mine[:-1])), leaves(tuple(its[:-1])), strict=True)
+            pairs = zip(tree_leaves(tuple(mine[:-1])), tree_leaves(tuple(its[:-1])), strict=True)
             assert all(torch.equal(one, other) for one, other in pairs)
         assert torch.equal(actor.policy[0].weight, copy.policy[0].weight)
         assert ours[0].state.fin.any() and len(ours[0].final.t)

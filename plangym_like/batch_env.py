@@ -1,0 +1,205 @@
+"""`BatchEnv`: makes a `PlanEnv` of worker processes that exist already."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Sequence
+from typing import Any, Self
+
+from plangym_like import spaces
+from plangym_like.audit.auditor import Auditor
+from plangym_like.errors import InputError
+from plangym_like.execution.placement import common_layout
+from plangym_like.execution.process_executor import ProcessExecutor
+from plangym_like.execution.row_pool import START_SECONDS
+from plangym_like.layout import Layout
+from plangym_like.plan_env import PlanEnv
+from plangym_like.processes.external_process import ExternalProcess
+from plangym_like.row_stepper import RowStepper, closed
+from plangym_like.states import Row
+from plangym_like.stats import Stats
+
+
+class BatchEnv(PlanEnv):
+    """A `PlanEnv` of several `ExternalProcess` that each host the same `PlanEnv`.
+
+    A sequence of its processes. Batches are stepped by them alone, unless `caller` is given. What
+    needs a simulator in this process, such as `step`, makes one when it is first called.
+
+    Parameters
+    ----------
+    envs : sequence of ExternalProcess
+        The workers.
+    blocking : bool
+        Kept for users of plangym, without effect: workers always run at once.
+    caller : PlanEnv, optional
+        An environment in this process that steps rows as well.
+    layout : Layout, optional
+        What batches look like; the workers are asked for it if left out.
+    step_timeout : float, optional
+        Limit in seconds for one row; a worker that exceeds it is replaced.
+    audit : {"raise", "warn", "off"}
+        What happens when a row that is stepped a second time gives another result (see `make`).
+    start_timeout : float, optional
+        Limit in seconds for a worker to make its environment; one that exceeds it is replaced. The
+        default is no limit, or 60 s with `step_timeout`.
+
+    Raises
+    ------
+    ValueError
+        The environments' spaces or states differ.
+    """
+
+    def __init__(
+        self,
+        envs: Sequence[ExternalProcess],
+        blocking: bool = False,
+        *,
+        caller: PlanEnv | None = None,
+        layout: Layout | None = None,
+        step_timeout: float | None = None,
+        audit: str = "raise",
+        start_timeout: float | None = None,
+    ) -> None:
+        workers = list(envs)
+        if not workers and caller is None:
+            raise InputError("a BatchEnv needs at least one ExternalProcess")
+        limit = start_timeout
+        if limit is None and step_timeout is not None:
+            limit = START_SECONDS
+        for worker in workers:
+            worker.wait_ready(limit)
+        if layout is None:
+            layouts = [worker.layout for worker in workers]
+            layout = common_layout(layouts) if caller is None else caller.layout
+        self._make_here: Callable[[], PlanEnv]
+        if caller is None:
+            self._make_here, stepper, name = workers[0].construct_here, None, workers[0].name
+        else:
+            self._make_here, stepper, name = caller.clone, caller.row_stepper, caller.name
+        super().__init__(self._make_here, name=name, audit=audit, delay_setup=True)
+        self.blocking = blocking
+        self._state: Row | None = None
+        if caller is not None:
+            self._auditor = caller._auditor
+        else:
+            self._auditor = self._audit_of(workers[0], layout)
+        self._processes = ProcessExecutor(
+            workers, layout, stepper, step_timeout=step_timeout, start_timeout=limit
+        )
+        self._use(layout, self._processes)
+        self._caller = caller
+        self._arguments = {
+            "blocking": blocking,
+            "step_timeout": step_timeout,
+            "audit": audit,
+            "start_timeout": start_timeout,
+        }
+
+    def _audit_of(self, worker: ExternalProcess, layout: Layout) -> Auditor:
+        """Return what audits rows that only `worker` and its like step."""
+
+        def state_difference(one: Row, other: Row) -> Any:
+            return worker.apply(_state_difference, one, other)()
+
+        def warn(note: str) -> None:
+            warnings.warn(note, RuntimeWarning, stacklevel=5)
+
+        return Auditor(
+            layout,
+            self.name,
+            state_difference,
+            warn,
+            mode=self._audit,
+            every=self._audit_every,
+            stats=Stats(),
+        )
+
+    def setup(self) -> None:
+        """Do nothing: the workers have been made already."""
+        if self._closed:
+            raise closed(self.name)
+
+    @property
+    def row_stepper(self) -> RowStepper:
+        """What steps rows in this process; made when it is first needed."""
+        self.setup()
+        if self._stepper is None:
+            self._stepper = self._make_here().row_stepper
+            if self._state is not None:
+                self._stepper.current.hold(self._state)
+        return self._stepper
+
+    @property
+    def n_workers(self) -> int:
+        """How many processes step rows, this one included if it does."""
+        return self._processes.n_workers
+
+    @property
+    def isolate(self) -> bool:
+        """Whether batches are never stepped in this process."""
+        return self._processes.isolated
+
+    def clone(self, **changed: Any) -> Self:
+        """Return another env of new processes with the same constructors, in the same state."""
+        other = type(self)(
+            [self._processes[index].make_another() for index in range(len(self))],
+            caller=None if self._caller is None else self._caller.clone(),
+            **{**self._arguments, **changed},
+        )
+        other._set(self.get_state(), given=True)
+        return other
+
+    def __len__(self) -> int:
+        return len(self._processes)
+
+    def __getitem__(self, index: int) -> ExternalProcess:
+        return self._processes[index]
+
+    def get_state(self) -> Row:
+        """Return the state that batches without states branch from.
+
+        It is what `reset` or `sync_states` set last, or else the state of the first process.
+        """
+        if self._stepper is not None:
+            return super().get_state()
+        self.setup()
+        if self._state is None:
+            self._state = self._processes.answer(0, self[0].call("get_state"))
+        return self._state.copy()
+
+    def _set(self, state: Row, *, given: bool) -> None:
+        if self._stepper is not None:
+            super()._set(state, given=given)
+        else:
+            self._state = self.layout.format.check_row(state).copy()
+
+    def reset(  # type: ignore[override]
+        self, indices: Sequence[int] | None = None, return_states: bool = True
+    ) -> Any:
+        """Reset hosted environments; return ``(states, obs, infos)``, or ``(obs, infos)``.
+
+        ``states`` is ``(K, state_nbytes)``, ``obs`` a batch of K observations, ``infos`` a list of
+        K dicts, for the K processes that `indices` names (all of them if left out). The first of
+        the states becomes the current state.
+        """
+        self.setup()
+        with self._processes.lock:
+            numbers = list(range(len(self)) if indices is None else indices)
+            futures = [self[index].reset(blocking=False, return_states=True) for index in numbers]
+            pairs = zip(numbers, futures, strict=True)
+            results = [self._processes.answer(index, future) for index, future in pairs]
+        obs = spaces.empty(self.observation_space, (len(results),))
+        states = self.layout.format.new(len(results))
+        for index, result in enumerate(results):
+            spaces.put(self.observation_space, obs, index, result.obs)
+            states[index] = result.state
+        infos = [result.info for result in results]
+        if results:
+            self._set(states[0], given=True)
+        return (states, obs, infos) if return_states else (obs, infos)
+
+
+def _state_difference(env: PlanEnv, one: Row, other: Row) -> tuple[str, str] | None:
+    """Return where two payloads differ in meaning; runs in a worker."""
+    return env.simulator.state_difference(one, other)

@@ -1,0 +1,33 @@
+"""`Closable`: the base of collectors that run until they are closed."""
+
+from __future__ import annotations
+
+import abc
+from typing import Self
+
+from plangym_like.errors import ClosedError
+
+
+class Closable(abc.ABC):
+    """A context manager that raises `ClosedError` when it is used after its end."""
+
+    _end: str | None = None
+
+    def _check_open(self) -> None:
+        if self._end is not None:
+            raise ClosedError(f"this {type(self).__name__} {self._end}")
+
+    @abc.abstractmethod
+    def _close(self) -> None:
+        """End all workers, including hung ones; may be called again."""
+
+    def close(self) -> None:
+        """End all workers within a few seconds; calling it again does nothing."""
+        self._end = self._end or "has been closed; make another one"
+        self._close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()

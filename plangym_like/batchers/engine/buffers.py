@@ -1,0 +1,56 @@
+"""Buffers that hosted objects fill and their owner reads."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+from plangym_like.batchers.engine.packed_tree import PackedTree, unpack
+from plangym_like.batchers.engine.shared_tree import SharedTree
+from plangym_like.lanes.tree import take
+
+
+class Buffers(Protocol):
+    """The owner's side: trees of tensors of one layout, by index."""
+
+    def __getitem__(self, index: int) -> Any:
+        """Return the tree of tensors that buffer `index` was last filled with."""
+
+    def close(self) -> None:
+        """Release the memory; trees that were returned stay valid."""
+
+
+class SharedBuffers:
+    """`Buffers` in memory that the workers write to.
+
+    Attributes
+    ----------
+    shared : SharedTree
+        The buffers along a leading axis.
+    """
+
+    def __init__(self, layout: Any, count: int) -> None:
+        self.shared = SharedTree(layout, (count,))
+        self._buffers = [take(self.shared.tensors, index) for index in range(count)]
+
+    def __getitem__(self, index: int) -> Any:
+        return self._buffers[index]
+
+    def close(self) -> None:
+        self.shared.close()
+
+
+class ReceivedBuffers:
+    """`Buffers` whose contents come with the results of jobs, and are read where they arrived."""
+
+    def __init__(self) -> None:
+        self._buffers: dict[int, Any] = {}
+
+    def receive(self, index: int, packed: PackedTree) -> None:
+        """Take the new content of buffer `index`."""
+        self._buffers[index] = unpack(packed)
+
+    def __getitem__(self, index: int) -> Any:
+        return self._buffers[index]
+
+    def close(self) -> None:
+        self._buffers.clear()

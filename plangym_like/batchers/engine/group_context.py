@@ -1,0 +1,89 @@
+"""`GroupContext`: what the object of one group works with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from plangym_like.lanes.tree import Leaf, take, tree_leaves
+
+# The name of the memory that holds heartbeats and the flag that stops all work.
+CONTROL = "control"
+# ``send(name, index, tree)`` takes the content of buffer `index` of `name` to its owner.
+Send = Callable[[str, int, Any], None]
+
+
+def control_layout(num_groups: int) -> Any:
+    """Return the layout of the heartbeats, one a group, and of the flag that stops all work."""
+    return {"beats": Leaf((num_groups,), torch.int64), "stop": Leaf((1,), torch.int64)}
+
+
+class StoppedError(Exception):
+    """The owner closes its workers, so the job ends early."""
+
+
+class GroupContext:
+    """What the object of one group works with.
+
+    Attributes
+    ----------
+    group : int
+        The group's number.
+    memory : dict of str to tree of torch.Tensor
+        What `WorkerGroup.share` and `make_buffers` have been given so far, by name.
+    own_process : bool
+        Whether the process hosts nothing else; otherwise it is the owner's.
+    """
+
+    def __init__(
+        self, group: int, memory: dict[str, Any], *, own_process: bool, send: Send | None = None
+    ) -> None:
+        self.group = group
+        self.memory = memory
+        self.own_process = own_process
+        self._send = send
+        self._beats: memoryview | None = None
+        self._stop: memoryview | None = None
+
+    def beat(self) -> None:
+        """Report progress to the owner; call it at least once a step.
+
+        Raises
+        ------
+        StoppedError
+            The owner closes its workers.
+        """
+        if self._beats is None or self._stop is None:
+            control = self.memory.get(CONTROL)
+            if control is None:
+                return
+            self._beats = memoryview(control["beats"].numpy())
+            self._stop = memoryview(control["stop"].numpy())
+        self._beats[self.group] += 1
+        if self._stop[0]:
+            raise StoppedError("the workers are being closed")
+
+    def local_index(self, name: str, index: int) -> int:
+        """Return which row of ``memory[name]`` holds buffer `index` of `name`.
+
+        Memory that is not shared with the owner may have room for fewer buffers than there are.
+        """
+        return index % len(tree_leaves(self.memory[name])[0])
+
+    def publish(
+        self, name: str, index: int, trim: Callable[[Any], Any] = lambda content: content
+    ) -> None:
+        """Let the owner read buffer `index` of `name` once the job is done.
+
+        Parameters
+        ----------
+        name : str
+        index : int
+        trim : callable
+            Returns the part of the buffer's content that is needed.
+        """
+        if self._send is not None:
+            content = take(self.memory[name], self.local_index(name, index))
+            self._send(name, index, trim(content))

@@ -1,0 +1,94 @@
+"""`HostedObjects`: what a worker hosts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Any
+
+import torch
+
+from plangym_like.batchers.engine.group_context import GroupContext, Send
+from plangym_like.batchers.engine.shared_tree import attach_tree
+
+
+class HostedObjects:
+    """One object for each of `groups`, made in their order.
+
+    Parameters
+    ----------
+    make_object : callable
+        Given a `GroupContext`, returns the object of its group.
+    groups : sequence of int
+    memory : dict, optional
+        What is shared from the beginning.
+    own_process : bool
+        Whether the process hosts nothing else; torch then gets one thread for good.
+    send : callable, optional
+        How buffers get to their owner if memory is not shared with it.
+    """
+
+    def __init__(
+        self,
+        make_object: Callable[[GroupContext], Any],
+        groups: Sequence[int],
+        memory: dict[str, Any] | None = None,
+        *,
+        own_process: bool = True,
+        send: Send | None = None,
+    ) -> None:
+        if own_process:
+            torch.set_num_threads(1)
+        self._own_process = own_process
+        self.memory: dict[str, Any] = {} if memory is None else memory
+        self._objects: dict[int, Any] = {}
+        self._failure: BaseException | None = None
+        for group in groups:
+            context = GroupContext(group, self.memory, own_process=own_process, send=send)
+            try:
+                self._objects[group] = self._guarded(make_object, context)
+            except BaseException:
+                with suppress(Exception):
+                    self.close()
+                raise
+
+    def attach(self, name: str, layout: Any, *, fds: Sequence[int]) -> None:
+        """Map shared memory under `name`; if that fails, so does every later call."""
+        (fd,) = fds
+        try:
+            self.memory[name] = attach_tree(fd, layout)
+        except BaseException as error:
+            self._failure = error
+            raise
+
+    def call(self, group: int, method: str, *args: Any) -> Any:
+        """Call a method of the object of `group`."""
+        if self._failure is not None:
+            raise self._failure
+        return self._guarded(getattr(self._objects[group], method), *args)
+
+    def _guarded(self, function: Callable[..., Any], *args: Any) -> Any:
+        """Call `function`; raise what would end its owner's loop or program as `RuntimeError`.
+
+        In the owner's own process `KeyboardInterrupt` and `SystemExit` are raised unchanged.
+        """
+        try:
+            return function(*args)
+        except StopIteration as error:
+            raise RuntimeError("an environment, actor or factory raised StopIteration") from error
+        except (SystemExit, KeyboardInterrupt, GeneratorExit) as error:
+            if not self._own_process:
+                raise
+            raise RuntimeError(f"an environment, actor or factory raised {error!r}") from error
+
+    def close(self) -> None:
+        """Close all objects that have a ``close`` method; then raise the first failure."""
+        failures: list[Exception] = []
+        for hosted in self._objects.values():
+            try:
+                getattr(hosted, "close", bool)()
+            except Exception as error:
+                failures.append(error)
+        self._objects.clear()
+        if failures:
+            raise failures[0]

@@ -1,0 +1,77 @@
+"""`LocalWorkers`: objects hosted in the caller's own process."""
+
+from __future__ import annotations
+
+from concurrent.futures import Future
+from typing import Any
+
+import torch
+
+from plangym_like.batchers.engine.buffers import Buffers, SharedBuffers
+from plangym_like.batchers.engine.hosted_objects import HostedObjects
+from plangym_like.batchers.engine.workers import Call, PoolOptions, Workers
+
+
+class LocalWorkers(Workers):
+    """One worker, which is this process: calls are made by `wait`.
+
+    Objects are made when the first of them is needed.
+    """
+
+    def __init__(self, options: PoolOptions) -> None:
+        super().__init__(options)
+        self._memory: dict[str, Any] = {}
+        self._hosted: HostedObjects | None = None
+        self._calls: list[tuple[int, str, tuple[Any, ...], Future[Any]]] = []
+
+    def describe(self, worker: int) -> str:
+        return "this process"
+
+    def is_ready(self, worker: int) -> bool:
+        return True
+
+    def share(self, name: str, shared: Any) -> None:
+        self._memory[name] = shared.tensors
+
+    def make_buffers(self, name: str, layout: Any, count: int, group: int | None) -> Buffers:
+        buffers = SharedBuffers(layout, count)
+        self.share(name, buffers.shared)
+        return buffers
+
+    def call(self, group: int, method: str, args: tuple[Any, ...]) -> Call:
+        future: Future[Any] = Future()
+        self._calls.append((group, method, args, future))
+        return future
+
+    def wait(self, seconds: float, group: int | None) -> None:
+        """Make the next call, of `group` if given."""
+        chosen = next((call for call in self._calls if group in (None, call[0])), None)
+        if chosen is None:
+            return
+        *call, future = chosen
+        # It is done already if an interrupt came before it could be removed.
+        if not future.done():
+            self._make(call, future)
+        self._calls.remove(chosen)
+
+    def _make(self, call: list[Any], future: Future[Any]) -> None:
+        threads = torch.get_num_threads()
+        torch.set_num_threads(1)
+        try:
+            if self._hosted is None:
+                options, groups = self.options, range(self.options.num_groups)
+                self._hosted = HostedObjects(
+                    options.make_object, groups, self._memory, own_process=False
+                )
+            group, method, args = call
+            future.set_result(self._hosted.call(group, method, *args))
+        except Exception as error:
+            future.set_exception(error)
+        finally:
+            torch.set_num_threads(threads)
+
+    def close(self, timeout: float) -> None:
+        self._calls.clear()
+        hosted, self._hosted = self._hosted, None
+        if hosted is not None:
+            hosted.close()

@@ -1,0 +1,100 @@
+"""`ProcessWorkers`: objects hosted in processes of this machine."""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from functools import partial
+from typing import Any
+
+from plangym_like.batchers.engine.buffers import Buffers, SharedBuffers
+from plangym_like.batchers.engine.group_context import CONTROL, control_layout
+from plangym_like.batchers.engine.hosted_objects import HostedObjects
+from plangym_like.batchers.engine.shared_tree import SharedTree
+from plangym_like.batchers.engine.workers import Call, PoolOptions, Workers
+from plangym_like.processes.external_process import ExternalProcess
+from plangym_like.processes.worker_handle import WorkerHandle
+from plangym_like.processes.worker_pool import WorkerPool
+from plangym_like.stats import Stats
+
+# Imported once in the fork server from which workers are forked.
+_PRELOAD = ("torch", "plangym_like.batchers.engine.hosted_objects")
+
+
+class ProcessWorkers(Workers):
+    """Worker processes; everything but numbers travels through shared memory.
+
+    Workers are not replaced when they die: the state of what they host is gone.
+
+    Parameters
+    ----------
+    options : PoolOptions
+    start_method : {"forkserver", "spawn", "fork"}
+    """
+
+    def __init__(self, options: PoolOptions, start_method: str) -> None:
+        super().__init__(options)
+        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 2
+        self.num_workers = options.count_workers(cores)
+        self._control = SharedTree(control_layout(options.num_groups))
+        self._workers: list[WorkerHandle] = []
+        self._pool = WorkerPool(self._workers, counts=Stats())
+        try:
+            for number in range(self.num_workers):
+                groups = options.groups_of(number, self.num_workers)
+                process = ExternalProcess(
+                    partial(HostedObjects, options.make_object, groups),
+                    start_method=start_method,
+                    preload=(*_PRELOAD, *options.preload),
+                    name=f"{options.name}-{number}",
+                )
+                self._workers.append(WorkerHandle(process, number))
+            self._pool = WorkerPool(self._workers, counts=Stats())
+            self.share(CONTROL, self._control)
+        except BaseException:
+            self.close(0.0)
+            raise
+
+    @property
+    def pids(self) -> list[int]:
+        return [worker.process.pid for worker in self._workers]
+
+    def describe(self, worker: int) -> str:
+        return f"worker {self.options.name}-{worker} (pid {self._workers[worker].process.pid})"
+
+    def is_ready(self, worker: int) -> bool:
+        # What the constructor of an object raised, every call raises too.
+        with suppress(Exception):
+            self._workers[worker].become_ready()
+        return self._workers[worker].ready
+
+    def share(self, name: str, shared: Any) -> None:
+        for worker in self._workers:
+            worker.process.apply(_attach, name, shared.layout, fds=[shared.fd])
+
+    def make_buffers(self, name: str, layout: Any, count: int, group: int | None) -> Buffers:
+        buffers = SharedBuffers(layout, count)
+        self.share(name, buffers.shared)
+        return buffers
+
+    def call(self, group: int, method: str, args: tuple[Any, ...]) -> Call:
+        process = self._workers[group % self.num_workers].process
+        return process.call("call", group, method, *args)
+
+    def wait(self, seconds: float, group: int | None) -> None:
+        self._pool.wait(max(0.0, seconds))
+
+    def beats(self, worker: int) -> int:
+        beats = self._control.tensors["beats"].tolist()
+        return sum(beats[group] for group in self.options.groups_of(worker, self.num_workers))
+
+    def close(self, timeout: float) -> None:
+        # Jobs that are being done end at their next step.
+        self._control.tensors["stop"].fill_(1)
+        self._pool.close(timeout)
+        self._workers.clear()
+        self._control.close()
+
+
+def _attach(hosted: HostedObjects, *args: Any, fds: Any) -> None:
+    hosted.attach(*args, fds=fds)

@@ -1,0 +1,238 @@
+"""`RayWorkers`: objects hosted in actors of a Ray cluster."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from concurrent.futures import Future
+from contextlib import suppress
+from typing import Any
+
+from plangym_like.batchers.engine.buffers import Buffers, ReceivedBuffers
+from plangym_like.batchers.engine.group_actor import GroupActor, Heartbeat, JobResult, SharedUpdate
+from plangym_like.batchers.engine.packed_tree import PackedTree, pack
+from plangym_like.batchers.engine.workers import Call, PoolOptions, Workers
+from plangym_like.cluster import ray_session
+from plangym_like.cluster.actor_options import actor_options
+from plangym_like.cluster.worker_context import worker_context
+from plangym_like.errors import InputError, WorkerDiedError
+from plangym_like.lanes.tree import Leaf, tree_map
+from plangym_like.processes.messages import dumps, dumps_by_value, loads
+from plangym_like.processes.remote_errors import unpack_exception
+from plangym_like.states import session_key
+
+# How long actors may take to close what they host; Ray itself takes long enough to end them.
+_CLOSE_SECONDS = 1.0
+# The actor's thread that answers while its other thread does a job.
+_CONTROL_THREAD = "control"
+
+
+class _SharedContent:
+    """What is shared under one name: jobs take it to workers that do not have it yet."""
+
+    def __init__(self, version: int, update: Callable[[], SharedUpdate]) -> None:
+        self.version = version
+        self._update = update
+        self._ref: Any = None
+
+    def mark_changed(self) -> None:
+        self.version += 1
+        self._ref = None
+
+    def ref(self) -> Any:
+        """Return its reference in the object store, where it is put once for all workers."""
+        if self._ref is None:
+            self._ref = ray_session.load().put(self._update())
+        return self._ref
+
+
+class RayWorkers(Workers):
+    """Actors, which share no memory with the owner.
+
+    What the owner shares goes to Ray's object store once, and to a worker with its first job after
+    a change. What hosted objects publish comes with the job's result. Ray must never restart an
+    actor or repeat a call, since the state of what it hosts would be another.
+
+    Parameters
+    ----------
+    options : PoolOptions
+    address, resources, runtime_env
+        See `plangym_like.RayEnv`.
+    """
+
+    # A cluster may have to start a node first.
+    start_seconds = 120.0
+
+    def __init__(
+        self,
+        options: PoolOptions,
+        *,
+        address: str | None,
+        resources: dict[str, Any] | None,
+        runtime_env: dict[str, Any] | None,
+    ) -> None:
+        if options.num_workers == 0:
+            raise InputError("on a cluster there is at least 1 worker, got 0")
+        super().__init__(options)
+        self._actors: list[Any] = []
+        self._made: list[Future[Any]] = []
+        # The worker and the future of each call that is not over.
+        self._calls: dict[Any, tuple[int, Future[Any]]] = {}
+        self._shared: dict[str, _SharedContent] = {}
+        self._buffers: dict[str, ReceivedBuffers] = {}
+        self._session: ray_session.RaySession | None = ray_session.join(address)
+        try:
+            self._start_actors(resources, runtime_env)
+        except BaseException:
+            self.close(0.0)
+            raise
+
+    def _start_actors(
+        self, resources: dict[str, Any] | None, runtime_env: dict[str, Any] | None
+    ) -> None:
+        ray, options, session = ray_session.load(), self.options, self._session
+        assert session is not None
+        self.num_workers = options.count_workers(max(1, int(ray.cluster_resources().get("CPU", 0))))
+        # A Ray that was started for this program has no other users to reserve cores from.
+        claimed = actor_options(0 if session.started else 1, resources, runtime_env)
+        actor = ray.remote(concurrency_groups={_CONTROL_THREAD: 1})(GroupActor)
+        actor = actor.options(scheduling_strategy="SPREAD", **claimed)
+        make_object = dumps_by_value(options.make_object)
+        recipe = ray.put(dumps((worker_context(), session_key(), make_object)))
+        for worker in range(self.num_workers):
+            groups = options.groups_of(worker, self.num_workers)
+            self._actors.append(actor.remote(recipe, groups, options.num_groups))
+        # The version of everything shared that each worker has.
+        self._seen: list[dict[str, int]] = [{} for _ in self._actors]
+        self._heartbeats: list[Heartbeat | None] = [None] * self.num_workers
+        self._heartbeat_refs: dict[Any, int] = {}
+        self._asked_at = [float("-inf")] * self.num_workers
+        self._made = [self._track(w, a.make.remote()) for w, a in enumerate(self._actors)]
+        self._ask_for_heartbeats()
+
+    def _track(self, worker: int, ref: Any) -> Future[Any]:
+        future: Future[Any] = Future()
+        self._calls[ref] = worker, future
+        return future
+
+    @property
+    def pids(self) -> list[int]:
+        """The process ids of the actors that have been heard of."""
+        return [heartbeat.pid for heartbeat in self._heartbeats if heartbeat is not None]
+
+    def describe(self, worker: int) -> str:
+        heartbeat = self._heartbeats[worker]
+        about = "not started by the cluster yet"
+        if heartbeat is not None:
+            about = f"pid {heartbeat.pid} on node {heartbeat.node}"
+        return f"worker {self.options.name}-{worker} ({about})"
+
+    def is_ready(self, worker: int) -> bool:
+        return self._made[worker].done()
+
+    def share(self, name: str, shared: Any) -> None:
+        self._update(name, lambda: SharedUpdate(name, pack(shared.tensors)))
+
+    def _update(self, name: str, update: Callable[[], SharedUpdate]) -> None:
+        before = self._shared.get(name)
+        version = 0 if before is None else before.version + 1
+        self._shared[name] = _SharedContent(version, update)
+
+    def mark_changed(self, name: str) -> None:
+        self._shared[name].mark_changed()
+
+    def make_buffers(self, name: str, layout: Any, count: int, group: int | None) -> Buffers:
+        # A worker has room for one buffer if each of its jobs fills one.
+        lead = 1 if group is None else count
+        there = tree_map(lambda leaf: Leaf((lead, *leaf.shape), leaf.dtype), layout)
+        self._update(name, lambda: SharedUpdate(name, PackedTree(there, []), is_empty=True))
+        buffers = self._buffers[name] = ReceivedBuffers()
+        return buffers
+
+    def call(self, group: int, method: str, args: tuple[Any, ...]) -> Call:
+        worker = group % self.num_workers
+        seen, updates = self._seen[worker], []
+        for name, shared in self._shared.items():
+            if seen.get(name) != shared.version:
+                seen[name] = shared.version
+                updates.append(shared.ref())
+        ref = self._actors[worker].call.remote(group, method, dumps(args), *updates)
+        return self._track(worker, ref)
+
+    def wait(self, seconds: float, group: int | None) -> None:
+        self._ask_for_heartbeats()
+        ray, refs = ray_session.load(), [*self._calls, *self._heartbeat_refs]
+        if not refs:
+            time.sleep(seconds)
+            return
+        ready, _ = ray.wait(refs, num_returns=1, timeout=max(0.0, seconds))
+        if ready and len(refs) > 1:
+            ready, _ = ray.wait(refs, num_returns=len(refs), timeout=0)
+        for ref in ready:
+            if ref in self._heartbeat_refs:
+                worker = self._heartbeat_refs.pop(ref)
+                # If the actor is gone, its jobs fail.
+                with suppress(ray.exceptions.RayError):
+                    self._heartbeats[worker] = ray.get(ref)
+            else:
+                worker, future = self._calls[ref]
+                if not future.done():
+                    self._receive(ref, worker, future)
+                # Last, so that no interrupt comes in between and leaves the job undone for ever.
+                del self._calls[ref]
+
+    def _receive(self, ref: Any, worker: int, future: Future[Any]) -> None:
+        ray = ray_session.load()
+        try:
+            result: JobResult = ray.get(ref)
+        except ray.exceptions.RayError as error:
+            future.set_exception(self._death(worker, error))
+            return
+        for name, index, packed in result.buffers:
+            self._buffers[name].receive(index, packed)
+        self._heartbeats[worker] = result.heartbeat
+        if result.error is not None:
+            future.set_exception(unpack_exception(result.error))
+        else:
+            future.set_result(loads(result.value))
+
+    def _death(self, worker: int, error: Exception) -> WorkerDiedError:
+        heartbeat, told = self._heartbeats[worker], " ".join(str(error).split())
+        return WorkerDiedError(
+            f"{self.describe(worker)} has died, and its jobs are lost: {told}",
+            None if heartbeat is None else heartbeat.pid,
+        )
+
+    def _ask_for_heartbeats(self) -> None:
+        """Ask each actor for its progress, several times within the time that it may take."""
+        now = time.monotonic()
+        for worker, actor in enumerate(self._actors):
+            due = now - self._asked_at[worker] >= self.options.timeout / 4
+            if due and worker not in self._heartbeat_refs.values():
+                self._asked_at[worker] = now
+                ref = actor.heartbeat.options(concurrency_group=_CONTROL_THREAD).remote()
+                self._heartbeat_refs[ref] = worker
+
+    def beats(self, worker: int) -> int:
+        heartbeat = self._heartbeats[worker]
+        return -1 if heartbeat is None else heartbeat.beats
+
+    def close(self, timeout: float) -> None:
+        session, self._session = self._session, None
+        if session is None:
+            return
+        ray, actors, self._actors = ray_session.load(), self._actors, []
+        if ray.is_initialized():
+            for actor in actors:
+                actor.stop.options(concurrency_group=_CONTROL_THREAD).remote()
+            ready = [actor for actor, made in zip(actors, self._made, strict=False) if made.done()]
+            closing = [actor.close.remote() for actor in ready]
+            if closing:
+                seconds = min(timeout, _CLOSE_SECONDS)
+                ray.wait(closing, num_returns=len(closing), timeout=seconds)
+            for actor in actors:
+                ray.kill(actor, no_restart=True)
+        for buffers in self._buffers.values():
+            buffers.close()
+        self._calls.clear()
+        session.leave()

@@ -1,0 +1,76 @@
+"""Copy the answers of actors, which must fit: no value is wrapped, broadcast or filled in."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from plangym_like.errors import ActionError, InputError
+from plangym_like.lanes.tree import tree_map
+
+
+def copy_fitting(target: torch.Tensor, value: Any, place: str) -> None:
+    """Copy a tensor into `target`, which has its shape and a dtype that holds all its values.
+
+    Raises
+    ------
+    InputError
+        `value` is not a tensor, or has another shape, or a dtype with values that `target` cannot
+        hold.
+    """
+    if (
+        not isinstance(value, torch.Tensor)
+        or value.shape != target.shape
+        or not _widens(value.dtype, target.dtype)
+    ):
+        got = type(value).__name__
+        if isinstance(value, torch.Tensor):
+            got = f"{tuple(value.shape)} {value.dtype}"
+        raise InputError(
+            f"{place} must be a tensor {tuple(target.shape)} {target.dtype}, as in the first step, "
+            f"got {got}"
+        )
+    target.copy_(value)
+
+
+def as_actions(
+    value: torch.Tensor, shape: tuple[int, ...], dtype: torch.dtype, place: str
+) -> torch.Tensor:
+    """Return actions ``(n, ...)`` in the dtype of the action space, on the CPU, without gradients.
+
+    Raises
+    ------
+    ActionError
+        The shape is another, or the dtype cannot hold the values. Real numbers are rounded to the
+        precision of a real `dtype`; whole numbers must keep their values.
+    """
+    if value.dtype is dtype and value.shape == shape:
+        return value.detach().cpu()
+    if value.shape != shape or not torch.can_cast(value.dtype, dtype):
+        raise ActionError(
+            f"{place} must be a tensor {tuple(shape)} {dtype}, got {tuple(value.shape)} "
+            f"{value.dtype}"
+        )
+    value = value.detach().cpu()
+    cast = value.to(dtype)
+    if not dtype.is_floating_point and not torch.equal(cast.to(value.dtype), value):
+        raise ActionError(
+            f"{place} must be {dtype}, got {value.dtype} with values from {value.min()} to "
+            f"{value.max()}, which {dtype} cannot hold"
+        )
+    return cast
+
+
+def copy_actions(rows: Any, value: Any) -> None:
+    """Copy an actor's actions into a tree of tensors, as `as_actions` has them."""
+    if type(rows) is not torch.Tensor:
+        tree_map(copy_actions, rows, value)
+    elif type(value) is torch.Tensor and value.dtype is rows.dtype and value.shape == rows.shape:
+        rows.copy_(value)
+    else:
+        rows.copy_(as_actions(value, rows.shape, rows.dtype, "the actor's actions"))
+
+
+def _widens(dtype: torch.dtype, target: torch.dtype) -> bool:
+    return dtype is target or torch.promote_types(dtype, target) is target

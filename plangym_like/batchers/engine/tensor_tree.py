@@ -1,0 +1,115 @@
+"""Trees of tensors: how they are made, filled, joined and moved; see `plangym_like.lanes.tree`.
+
+>>> from plangym_like.lanes.tree import layout_of, take
+>>> layout = tensor_layout(layout_of({"image": np.zeros((2, 2), np.uint8), "speed": 0.5}))
+>>> layout["image"]
+Leaf(shape=(2, 2), dtype=torch.uint8)
+>>> rows = empty(layout, (3,))
+>>> put(rows, 1, {"image": [[1, 2], [3, 4]], "speed": 2.0})
+>>> take(rows, 1)["image"].tolist()
+[[1, 2], [3, 4]]
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from plangym_like.errors import InputError
+from plangym_like.lanes.tree import Leaf, tree_map
+
+
+def tensor_layout(layout: Any) -> Any:
+    """Return a layout of arrays as the layout of tensors with the same shapes and numbers.
+
+    Raises
+    ------
+    InputError
+        No tensor can hold numbers of that dtype.
+    """
+    return tree_map(lambda leaf: leaf._replace(dtype=as_torch_dtype(leaf.dtype)), layout)
+
+
+def as_torch_dtype(dtype: np.dtype[Any]) -> torch.dtype:
+    """Return the torch dtype of the same numbers.
+
+    Raises
+    ------
+    InputError
+        There is none: text, objects, long doubles.
+    """
+    try:
+        return torch.from_numpy(np.empty(0, dtype)).dtype
+    except (TypeError, ValueError) as error:
+        raise InputError(f"no tensor can hold numbers of dtype {dtype}") from error
+
+
+def nbytes_of(leaf: Leaf) -> int:
+    """Return the bytes of one tensor."""
+    nbytes: int = math.prod(leaf.shape) * leaf.dtype.itemsize
+    return nbytes
+
+
+def tensor_over(content: NDArray[np.uint8], leaf: Leaf) -> torch.Tensor:
+    """Return the tensor of which `content` holds the bytes, over the same memory."""
+    if not nbytes_of(leaf):
+        return torch.empty(leaf.shape, dtype=leaf.dtype)
+    return torch.from_numpy(content).view(leaf.dtype).view(leaf.shape)
+
+
+def empty(layout: Any, lead: Sequence[int]) -> Any:
+    """Return a tree of tensors ``(*lead, *leaf.shape)`` filled with zeros."""
+    return tree_map(lambda leaf: torch.zeros((*lead, *leaf.shape), dtype=leaf.dtype), layout)
+
+
+def as_arrays(tree: Any) -> Any:
+    """Return a tree of arrays over the memory of a tree of CPU tensors.
+
+    Tensors of dtypes that NumPy does not have (``bfloat16``) stay tensors.
+    """
+    return tree_map(_as_array, tree)
+
+
+def _as_array(tensor: torch.Tensor) -> Any:
+    try:
+        return tensor.numpy()
+    except TypeError:
+        return tensor
+
+
+def as_tensors(tree: Any) -> Any:
+    """Return a tree of tensors over the memory of a tree of arrays; numbers become tensors."""
+    return tree_map(torch.as_tensor, tree)
+
+
+def put(rows: Any, index: Any, value: Any) -> None:
+    """Write `value`, a tree of the same containers, as row `index` of a tree of arrays or tensors.
+
+    Leaves of `rows` take what NumPy assignment would: lists of numbers as well. Keys of `value`
+    that `rows` does not have are ignored.
+    """
+    if isinstance(rows, dict):
+        for key, row in rows.items():
+            put(row, index, value[key])
+    elif isinstance(rows, (tuple, list)):
+        for row, part in zip(rows, value, strict=True):
+            put(row, index, part)
+    elif isinstance(rows, np.ndarray):
+        rows[index] = value
+    elif rows is not None:
+        rows[index] = torch.as_tensor(value)
+
+
+def copy_to(target: Any, source: Any) -> None:
+    """Copy the tensors of `source` into those of `target`, from any device to any device."""
+    tree_map(lambda leaf, value: leaf.copy_(value), target, source)
+
+
+def to_device(tree: Any, device: Any, *, non_blocking: bool = False) -> Any:
+    """Return the tree with its tensors on `device`."""
+    return tree_map(lambda tensor: tensor.to(device, non_blocking=non_blocking), tree)

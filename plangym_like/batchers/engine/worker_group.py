@@ -1,0 +1,278 @@
+"""`WorkerGroup`: objects hosted in workers, and jobs for them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, Self
+
+from plangym_like.batchers.engine.backend import Backend
+from plangym_like.batchers.engine.buffers import Buffers
+from plangym_like.batchers.engine.group_context import GroupContext
+from plangym_like.batchers.engine.workers import Call, PoolOptions, Workers
+from plangym_like.errors import ClosedError, InputError, WorkerTimeoutError
+
+# How often to check that workers make progress.
+_CHECK_SECONDS = 0.25
+
+
+class Job:
+    """One call of a method of a hosted object; `result` is set by `WorkerGroup.wait`."""
+
+    __slots__ = ("args", "call", "group", "method", "result")
+
+    def __init__(self, group: int, method: str, args: tuple[Any, ...], call: Call) -> None:
+        self.group = group
+        self.method = method
+        self.args = args
+        self.call = call
+        self.result: Any = None
+
+
+class WorkerGroup:
+    """Hosts one object for each group of lanes, and gives them jobs.
+
+    Workers start at once. A worker does its jobs in the order in which they were submitted, and may
+    have several. If a job fails, or a worker dies or makes no progress, the next `wait` raises an
+    exception that names worker and group; then all workers are closed.
+
+    Parameters
+    ----------
+    make_object : callable
+        Given a `GroupContext`, returns the object of its group. It is sent to the workers; lambdas
+        and closures are fine.
+    num_groups : int
+    num_workers : int, optional
+        Processes; group g is hosted by worker ``g % num_workers``. 0 hosts all groups in this
+        process, where `wait` does the jobs. ``None``: one for each core, but no more than groups.
+    backend : Backend, optional
+        Where workers run; by default in processes of this machine.
+    timeout : float
+        Seconds without progress (see `GroupContext.beat`) after which a worker counts as hung.
+    name : str
+        What errors call the workers, with a number.
+    preload : sequence of str
+        Modules that all workers need.
+
+    Raises
+    ------
+    InputError
+        There are too few groups or workers, or `timeout` is not positive.
+    """
+
+    def __init__(
+        self,
+        make_object: Callable[[GroupContext], Any],
+        num_groups: int,
+        *,
+        num_workers: int | None = None,
+        backend: Backend | None = None,
+        timeout: float = 30.0,
+        name: str = "collector",
+        preload: Sequence[str] = (),
+    ) -> None:
+        if num_groups < 1 or (num_workers is not None and num_workers < 0) or not timeout > 0:
+            raise InputError(
+                "need at least 1 group, at least 0 workers and a timeout above 0, got "
+                f"{num_groups}, {num_workers} and {timeout}"
+            )
+        self.timeout = timeout
+        options = PoolOptions(make_object, num_groups, num_workers, timeout, name, preload)
+        self._jobs: list[Job] = []
+        self._end: str | None = None
+        self._workers: Workers = (backend or Backend()).workers(options)
+        # When each worker last made progress, and its heartbeats then.
+        self._progress_at = [time.monotonic()] * self._workers.num_workers
+        self._beats = [-1] * self._workers.num_workers
+        self._checked_at = 0.0
+
+    @property
+    def pids(self) -> list[int]:
+        """The process ids of the workers, on their machines."""
+        return self._workers.pids
+
+    @property
+    def num_pending(self) -> int:
+        """How many jobs `wait` has not returned yet."""
+        return len(self._jobs)
+
+    def share(self, name: str, shared: Any) -> None:
+        """Let all workers see `shared` as ``context.memory[name]``.
+
+        Parameters
+        ----------
+        name : str
+        shared : SharedTree or SharedActor
+            Anything with a ``layout``, an ``fd`` and ``tensors``. The caller closes it.
+        """
+        self._check_usable()
+        self._workers.share(name, shared)
+
+    def mark_changed(self, name: str) -> None:
+        """Let jobs from now on see the present content of what is shared under `name`.
+
+        Workers that share memory with this process see it anyway.
+        """
+        self._check_usable()
+        self._workers.mark_changed(name)
+
+    def make_buffers(self, name: str, layout: Any, count: int, group: int | None = None) -> Buffers:
+        """Make buffers that hosted objects fill, as ``context.memory[name]``.
+
+        Parameters
+        ----------
+        name : str
+        layout : tree of Leaf
+            Of one buffer.
+        count : int
+        group : int, optional
+            The only group that fills them. Otherwise all do, one buffer in each job.
+
+        Returns
+        -------
+        Buffers
+            The caller closes them.
+        """
+        self._check_usable()
+        return self._workers.make_buffers(name, layout, count, group)
+
+    def submit(self, group: int, method: str, *args: Any) -> Job:
+        """Have `method` of the object of `group` called, and return the job."""
+        self._check_usable()
+        worker = group % self._workers.num_workers
+        if not any(self._worker_of(job) == worker for job in self._jobs):
+            self._progress_at[worker] = time.monotonic()
+        job = Job(group, method, args, self._workers.call(group, method, args))
+        self._jobs.append(job)
+        return job
+
+    def wait(self, timeout: float | None = None, job: Job | None = None) -> Job | None:
+        """Return the next job that is done, or `job` when it is; ``None`` after `timeout` seconds.
+
+        Without jobs, return ``None`` at once.
+
+        Raises
+        ------
+        BaseException
+            What the job raised, as its own type, caused by the remote traceback and with a note
+            that names worker and group.
+        WorkerDiedError
+            A worker has died.
+        WorkerTimeoutError
+            A worker that has jobs has made no progress for `timeout` seconds of the group.
+        ClosedError
+            The workers have been closed.
+        """
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while True:
+            self._check_usable()
+            if not self._jobs:
+                return None
+            done = self._next_done(job)
+            if done is not None:
+                return self._take(done)
+            left = _CHECK_SECONDS
+            if deadline is not None:
+                left = min(left, deadline - time.monotonic())
+                if left <= 0:
+                    return None
+            self._wait(left, job)
+
+    def wait_until_done(self, job: Job | None = None) -> None:
+        """Wait until `wait` would return at once; an interrupt loses nothing.
+
+        Raises
+        ------
+        WorkerTimeoutError, ClosedError
+            As in `wait`.
+        """
+        self._check_usable()
+        while self._jobs and self._next_done(job) is None:
+            self._wait(_CHECK_SECONDS, job)
+            self._check_usable()
+
+    def run(self, group: int, method: str, *args: Any) -> Any:
+        """Submit a job, wait for it alone, and return its result."""
+        job = self.submit(group, method, *args)
+        self.wait(job=job)
+        return job.result
+
+    def _next_done(self, wanted: Job | None) -> Job | None:
+        """Return `wanted` if it is done, or another job that has failed; any if ``None``."""
+        for job in self._jobs:
+            if job.call.done():
+                if wanted is None or job is wanted or job.call.exception() is not None:
+                    return job
+        return None
+
+    def _take(self, job: Job) -> Job:
+        self._jobs.remove(job)
+        self._progress_at[self._worker_of(job)] = time.monotonic()
+        try:
+            job.result = job.call.result()
+        except BaseException as error:
+            self._fail(error, job)
+        return job
+
+    def _wait(self, seconds: float, job: Job | None) -> None:
+        self._workers.wait(seconds, None if job is None else job.group)
+        now = time.monotonic()
+        if now - self._checked_at >= min(_CHECK_SECONDS, self.timeout / 4):
+            self._checked_at = now
+            for worker in range(self._workers.num_workers):
+                self._check_progress(worker, now)
+
+    def _check_progress(self, worker: int, now: float) -> None:
+        """Close all workers if `worker` has jobs and has made no progress for too long."""
+        beats = self._workers.beats(worker)
+        if beats != self._beats[worker]:
+            self._beats[worker], self._progress_at[worker] = beats, now
+        jobs = [job for job in self._jobs if self._worker_of(job) == worker]
+        if not jobs or any(job.call.done() for job in jobs):
+            return
+        doing, limit = f"doing {jobs[0].method!r}", self.timeout
+        if not self._workers.is_ready(worker):
+            doing, limit = "making its objects", max(limit, self._workers.start_seconds)
+        if now - self._progress_at[worker] > limit:
+            error = WorkerTimeoutError(
+                f"{self._workers.describe(worker)} has made no progress for {limit:g} s while "
+                f"{doing}; it was killed. Its environment may wait for something that never "
+                "happens; if its steps just take that long, raise timeout="
+            )
+            self._fail(error, jobs[0])
+
+    def _fail(self, error: BaseException, job: Job) -> None:
+        """Close all workers, and raise `error` with a note that says where it happened."""
+        workers, worker = self._workers, self._worker_of(job)
+        groups = f"group {job.group}"
+        if not workers.is_ready(worker):
+            groups = f"groups {workers.options.groups_of(worker, workers.num_workers)}"
+        where = workers.describe(worker)
+        self._end = f"it was closed when {groups} in {where} failed: {error}"
+        self.close(timeout=1.0)
+        error.add_note(f"in {where}, {groups}")
+        raise error
+
+    def _worker_of(self, job: Job) -> int:
+        return job.group % self._workers.num_workers
+
+    def _check_usable(self) -> None:
+        if self._end is not None:
+            name = self._workers.options.name
+            raise ClosedError(f"these {name}s cannot be used any more: {self._end}")
+
+    def close(self, timeout: float = 3.0) -> None:
+        """Close all workers; kill those still running after about `timeout` seconds.
+
+        Calling it again does nothing.
+        """
+        if self._end is None:
+            self._end = "it has been closed"
+        self._jobs.clear()
+        self._workers.close(timeout)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()

@@ -1,0 +1,121 @@
+"""`Workers`: where the objects of a worker group are hosted."""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from plangym_like.batchers.engine.buffers import Buffers
+from plangym_like.batchers.engine.group_context import GroupContext
+
+
+@dataclass(frozen=True)
+class PoolOptions:
+    """What workers host, and how many there are.
+
+    Attributes
+    ----------
+    make_object : callable
+        Given a `GroupContext`, returns the object of its group.
+    num_groups : int
+    num_workers : int or None
+        ``None``: as many as there are cores.
+    timeout : float
+        Seconds without progress after which a worker counts as hung.
+    name : str
+        What errors call the workers, with a number.
+    preload : sequence of str
+        Modules that all workers need.
+    """
+
+    make_object: Callable[[GroupContext], Any]
+    num_groups: int
+    num_workers: int | None
+    timeout: float
+    name: str
+    preload: Sequence[str]
+
+    def count_workers(self, num_cores: int) -> int:
+        """Return the number of workers on a machine or cluster of `num_cores` cores."""
+        wanted = num_cores if self.num_workers is None else self.num_workers
+        return min(wanted, self.num_groups)
+
+    def groups_of(self, worker: int, num_workers: int) -> list[int]:
+        """Return the groups that `worker` hosts, one of `num_workers`."""
+        return list(range(worker, self.num_groups, num_workers))
+
+
+class Call(Protocol):
+    """The future result of one method call."""
+
+    def done(self) -> bool:
+        """Return whether the call is over, without waiting."""
+
+    def result(self) -> Any:
+        """Return the result of a call that is over, or raise its exception."""
+
+    def exception(self) -> BaseException | None:
+        """Return the exception of a call that is over."""
+
+
+class Workers(abc.ABC):
+    """Workers by number; group g is hosted by worker ``g % num_workers``.
+
+    Parameters
+    ----------
+    options : PoolOptions
+
+    Attributes
+    ----------
+    num_workers : int
+    start_seconds : float
+        How long a worker may take to make its objects, at least.
+    """
+
+    num_workers = 1
+    start_seconds = 60.0
+
+    def __init__(self, options: PoolOptions) -> None:
+        self.options = options
+
+    @property
+    def pids(self) -> list[int]:
+        """The process ids of the workers, if they are not this process."""
+        return []
+
+    @abc.abstractmethod
+    def describe(self, worker: int) -> str:
+        """Return what errors call a worker."""
+
+    @abc.abstractmethod
+    def is_ready(self, worker: int) -> bool:
+        """Return whether the worker is known to have made its objects."""
+
+    @abc.abstractmethod
+    def share(self, name: str, shared: Any) -> None:
+        """Let jobs from now on see `shared`; see `WorkerGroup.share`."""
+
+    def mark_changed(self, name: str) -> None:
+        """Let jobs from now on see the present content of what is shared under `name`."""
+
+    @abc.abstractmethod
+    def make_buffers(self, name: str, layout: Any, count: int, group: int | None) -> Buffers:
+        """Make buffers that hosted objects fill; see `WorkerGroup.make_buffers`."""
+
+    @abc.abstractmethod
+    def call(self, group: int, method: str, args: tuple[Any, ...]) -> Call:
+        """Call a method of a group's object, after all earlier calls of that group."""
+
+    @abc.abstractmethod
+    def wait(self, seconds: float, group: int | None) -> None:
+        """Wait until a call is over, one of `group` if given, but no longer than `seconds`."""
+
+    def beats(self, worker: int) -> int:
+        """Return how often the worker has reported progress, as far as that is known."""
+        return 0
+
+    @abc.abstractmethod
+    def close(self, timeout: float) -> None:
+        """Close what is hosted; kill workers that have not exited after about `timeout` seconds."""

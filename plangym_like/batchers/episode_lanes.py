@@ -1,0 +1,151 @@
+"""`EpisodeLanes`: lanes that are stepped together, and where each is in its episode."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from plangym_like.batchers.start_states import StartStates
+from plangym_like.lanes.lanes import Lanes
+from plangym_like.lanes.tree import tree_map
+
+_NONE: NDArray[np.intp] = np.empty(0, np.intp)
+
+
+class Outcome(NamedTuple):
+    """Where one step of B lanes is written: arrays ``(B, ...)``, `obs` a tree of them."""
+
+    obs: Any
+    reward: NDArray[Any]
+    terminated: NDArray[np.bool_]
+    truncated: NDArray[np.bool_]
+    done: NDArray[np.bool_]
+
+
+class EpisodeLanes:
+    """Steps lanes for all batchers; says which episodes end, and leaves it to them what follows.
+
+    Parameters
+    ----------
+    lanes : Lanes
+    seed : sequence of int, optional
+        For the episodes that follow one that began in a given state; by default fresh entropy.
+
+    Attributes
+    ----------
+    lanes : Lanes
+    timestep : array int64 ``(B,)``
+        Steps of each lane's episode so far.
+    running : array of int or None
+        The lanes that `step` steps, ascending; ``None`` for all. The others wait.
+    """
+
+    def __init__(self, lanes: Lanes, seed: Sequence[int] | None = None) -> None:
+        self.lanes = lanes
+        self.timestep = np.zeros(lanes.num_lanes, np.int64)
+        self.running: NDArray[np.intp] | None = None
+        self._generator = np.random.default_rng(seed)
+        self._next_seeds: dict[int, int] = {}
+
+    def begin(
+        self,
+        seeds: Sequence[int | None] | None = None,
+        *,
+        options: Sequence[dict[str, Any] | None] | None = None,
+        states: StartStates | None = None,
+    ) -> Any:
+        """Begin an episode in every lane; return the first observations, new arrays ``(B, ...)``.
+
+        Parameters
+        ----------
+        seeds, options : sequence, optional
+            One for each lane's reset.
+        states : StartStates, optional
+            The states that the episodes begin in, one for each lane. Lanes that begin in equal
+            states would draw equal numbers in their next resets, so these resets get seeds.
+        """
+        self.running = None
+        self.timestep.fill(0)
+        obs = self.lanes.start(seeds, options)
+        self._next_seeds.clear()
+        if states is not None:
+            states.check(self.lanes.num_lanes)
+            states.place(self.lanes, obs)
+            drawn = self._generator.choice(2**31, self.lanes.num_lanes, replace=False)
+            self._next_seeds = dict(enumerate(drawn.tolist()))
+        return obs
+
+    def restart(
+        self,
+        obs: Any,
+        lanes: NDArray[np.intp],
+        options: Sequence[dict[str, Any] | None] | None = None,
+    ) -> None:
+        """Begin an episode in each of `lanes`; write the first observations into `obs`."""
+        seeds = None
+        if self._next_seeds:
+            seeds = [self._next_seeds.pop(int(lane), None) for lane in lanes]
+        self.lanes.reset(obs, lanes, seeds=seeds, options=options)
+        self.timestep[lanes] = 0
+
+    def step(
+        self, actions: Any, outcome: Outcome, previous: Outcome | None = None
+    ) -> NDArray[np.intp]:
+        """Step the running lanes, and return those whose episode ended with this step.
+
+        Parameters
+        ----------
+        actions : tree of array ``(B, ...)``
+        outcome : Outcome
+        previous : Outcome, optional
+            What lanes that wait are given again, with a reward of 0. Without it, their rows stay
+            as they are.
+        """
+        running = self.running
+        obs, reward, terminated, truncated, done = outcome
+        if running is None:
+            self.lanes.step(actions, obs, reward, terminated, truncated)
+            self.timestep += 1
+        else:
+            if len(running):
+                self.lanes.step(actions, obs, reward, terminated, truncated, running)
+                self.timestep[running] += 1
+            if previous is not None:
+                self._repeat(outcome, previous, running)
+        np.logical_or(terminated, truncated, out=done)
+        if not np.count_nonzero(done):
+            return _NONE
+        (ended,) = done.nonzero()
+        return ended if running is None else np.intersect1d(ended, running, assume_unique=True)
+
+    def step_or_restart(self, actions: Any, outcome: Outcome, ended: NDArray[np.intp]) -> None:
+        """Begin an episode in each of the lanes `ended`, with a reward of 0, and step the others.
+
+        `outcome` holds zeros before.
+        """
+        obs, reward, terminated, truncated, done = outcome
+        if self.lanes.steps_ended:
+            # It costs less to step all lanes of a vectorised form than to leave some out.
+            self.lanes.step(actions, obs, reward, terminated, truncated)
+            terminated[ended] = truncated[ended] = False
+        elif len(ended) < self.lanes.num_lanes:
+            others = np.delete(np.arange(self.lanes.num_lanes), ended)
+            self.lanes.step(actions, obs, reward, terminated, truncated, others)
+        reward[ended] = 0.0
+        self.timestep += 1
+        self.restart(obs, ended)
+        np.logical_or(terminated, truncated, out=done)
+
+    def _repeat(self, outcome: Outcome, previous: Outcome, running: NDArray[np.intp]) -> None:
+        waiting = np.delete(np.arange(self.lanes.num_lanes), running)
+
+        def repeat(now: Any, before: Any) -> None:
+            now[waiting] = before[waiting]
+
+        tree_map(repeat, outcome.obs, previous.obs)
+        repeat(outcome.terminated, previous.terminated)
+        repeat(outcome.truncated, previous.truncated)
+        outcome.reward[waiting] = 0.0

@@ -1,0 +1,365 @@
+"""`BackgroundBatcher`: the base of the two batchers."""
+
+from __future__ import annotations
+
+import abc
+import os
+import time
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from plangym_like.batchers.closing import Closable
+from plangym_like.batchers.engine.backend import Backend
+from plangym_like.batchers.engine.buffers import Buffers
+from plangym_like.batchers.engine.shared_tree import SharedTree
+from plangym_like.batchers.engine.worker_group import WorkerGroup
+from plangym_like.batchers.episodes.assemble import Steps, read_part
+from plangym_like.batchers.episodes.dict_tensor import DictTensor, has_tensors
+from plangym_like.batchers.episodes.episode_loop import EpisodeArgs
+from plangym_like.batchers.episodes.episode_worker import (
+    WEIGHTS,
+    EpisodePlan,
+    Progress,
+    Weights,
+    buffers_name,
+    disjoint_seeds,
+)
+from plangym_like.batchers.episodes.trajectories import Trajectories
+from plangym_like.batchers.episodes.vec_env import VecEnv
+from plangym_like.batchers.start_states import StartStates
+from plangym_like.errors import ClosedError, InputError, WorkerTimeoutError
+from plangym_like.lanes.seeding import whole_seeds
+from plangym_like.lanes.tree import Leaf, tree_map
+
+# Seconds for one quantum in this process when the caller does not want to wait.
+_QUANTUM_SECONDS = 0.01
+# If seeds differ by at least this, groups are not asked how many environments they have.
+_FAR = 10_000
+_ASK_SECONDS = 20.0
+# Seconds to look for results without waiting for more.
+_GLANCE_SECONDS = 1e-4
+
+
+class BackgroundBatcher(Closable):
+    """Groups of environments in workers, or in this process, and the steps they have played.
+
+    See `EpisodeBatcher` for the parameters.
+    """
+
+    _endless: bool
+    _is_executing = False
+
+    def __init__(
+        self,
+        n_timesteps: int,
+        n_slots: int,
+        n_threads: int,
+        seeds: int | Sequence[int] | None,
+        create_agent: Callable[..., Any],
+        agent_args: Mapping[str, Any] | None,
+        create_env: Callable[..., VecEnv],
+        env_args: Mapping[str, Any] | None,
+        *,
+        start_method: str = "forkserver",
+        timeout: float = 30.0,
+        backend: str = "process",
+        address: str | None = None,
+        resources: dict[str, Any] | None = None,
+        runtime_env: dict[str, Any] | None = None,
+    ) -> None:
+        for name, number, least in (
+            ("n_timesteps", n_timesteps, 1),
+            ("n_slots", n_slots, 1),
+            ("n_threads", n_threads, 0),
+        ):
+            check_count(name, number, least)
+        for name, factory in (("create_agent", create_agent), ("create_env", create_env)):
+            if not callable(factory):
+                raise InputError(f"{name} must be callable, got {type(factory).__name__}")
+        self._seeds = _group_seeds(seeds, n_threads)
+        self._n_timesteps, self._n_slots = n_timesteps, n_slots
+        self._workers = WorkerGroup(
+            EpisodePlan(
+                create_agent,
+                dict(agent_args or {}),
+                create_env,
+                dict(env_args or {}),
+                self._seeds,
+                n_timesteps,
+                self._endless,
+            ),
+            len(self._seeds),
+            num_workers=n_threads,
+            backend=Backend(
+                backend,
+                start_method=start_method,
+                address=address,
+                resources=resources,
+                runtime_env=runtime_env,
+            ),
+            timeout=timeout,
+            name=type(self).__name__,
+            preload=("plangym_like.batchers.episodes.episode_worker",),
+        )
+        self._in_process = n_threads == 0
+        self._failure: BaseException | None = None
+        self._n_envs: int | None = None
+        self._buffers: dict[int, Buffers] = {}
+        self._weights = Weights(0)
+        self._new_weights: Any = None
+        self._shared_weights: SharedTree | None = None
+        self._unfinished: set[int] = set()
+        self._read: dict[int, list[int]] = {}
+        self._num_running: dict[int, int] = {}
+        self._steps: list[Steps] = []
+        if min(np.diff(sorted(self._seeds)), default=_FAR) < _FAR:
+            try:
+                self._ask_n_envs()
+            except BaseException:
+                self.close()
+                raise
+
+    def _ask_n_envs(self) -> None:
+        """Find out whether seeds overlap; the next `get` raises what fails in a worker."""
+        job = self._workers.submit(0, "count_envs")
+        try:
+            is_known = self._workers.wait(_ASK_SECONDS, job) is not None
+        except Exception as error:
+            self._failure = error
+            return
+        if is_known:
+            self._note_n_envs(job.result)
+
+    def _note_n_envs(self, n_envs: int) -> None:
+        if self._n_envs is not None:
+            if n_envs != self._n_envs:
+                self.close()
+                raise InputError(
+                    f"create_env made {n_envs} environments, and {self._n_envs} before; every "
+                    "group must have the same number"
+                )
+            return
+        self._n_envs = n_envs
+        moved = disjoint_seeds(self._seeds, n_envs)
+        if moved != list(self._seeds):
+            warnings.warn(
+                f"with {n_envs} environments a group, seeded with seed + i, the seeds "
+                f"{list(self._seeds)} would repeat episodes; groups are seeded with {moved} "
+                f"instead. Give seeds that are at least {n_envs} apart",
+                stacklevel=4,
+            )
+
+    def update(self, state_dict: Any) -> None:
+        """Call every agent's `update` with this, before the next `execute` is played.
+
+        Parameters
+        ----------
+        state_dict : mapping of str to Tensor
+            It is copied. Anything else that the agent understands may be given, too.
+        """
+        self._check_open()
+        if _is_state_dict(state_dict):
+            state_dict = {key: value.detach().clone() for key, value in state_dict.items()}
+        self._new_weights = state_dict
+
+    def _publish_weights(self) -> Weights:
+        """Publish what `update` was given; no worker reads the shared memory at this time."""
+        content, self._new_weights = self._new_weights, None
+        if content is None:
+            return self._weights
+        sent = content
+        if _is_state_dict(content):
+            layout = {key: Leaf(tuple(x.shape), x.dtype) for key, x in content.items()}
+            if self._shared_weights is None or self._shared_weights.layout != layout:
+                if self._shared_weights is not None:
+                    self._shared_weights.close()
+                self._shared_weights = SharedTree(layout)
+                self._workers.share(WEIGHTS, self._shared_weights)
+            for key, tensor in content.items():
+                self._shared_weights.tensors[key].copy_(tensor)
+            self._workers.mark_changed(WEIGHTS)
+            sent = None
+        self._weights = Weights(self._weights.version + 1, sent)
+        return self._weights
+
+    def _begin(self, orders: Mapping[int, tuple[Any, ...]]) -> None:
+        """Tell groups what to play, and start their first quantum.
+
+        `orders` are calls of their `EpisodeWorker`: a method and its arguments without the weights.
+        """
+        self._refuse_while_executing()
+        self._unfinished = set(orders)
+        self._steps = []
+        if self._failure is None:  # otherwise the next `get` raises it
+            weights = self._publish_weights()
+            for group, order in orders.items():
+                self._workers.submit(group, *order, weights)
+                self._start_quantum(group, self._read.pop(group, []))
+        self._is_executing = True
+
+    def _refuse_while_executing(self) -> None:
+        if self._is_executing:
+            raise InputError("the result of the last execute has not been got yet; call get()")
+
+    def _start_quantum(self, group: int, freed: list[int]) -> None:
+        seconds = _QUANTUM_SECONDS if self._in_process else None
+        self._workers.submit(group, "collect", freed, seconds)
+
+    def get(self, blocking: bool = True, timeout: float | None = None) -> Trajectories | None:
+        """Return the result of the last `execute`; it belongs to the caller.
+
+        Parameters
+        ----------
+        blocking : bool
+            Wait until it is complete.
+        timeout : float, optional
+            Seconds to wait at most.
+
+        Returns
+        -------
+        Trajectories or None
+            ``[B, T, ...]``; ``None`` without `blocking`, while it is being played. From an
+            `EpisodeBatcher`, row i is episode i. From a `Batcher`, there is a row for each
+            environment that was running, T is at most `n_timesteps`, and ``None`` means that all
+            have ended.
+
+        Raises
+        ------
+        BaseException
+            What an environment, the agent or a factory raised, as its own type, caused by the
+            remote traceback and with a note that names the worker. The batcher is closed then.
+        WorkerDiedError
+            A worker has died. The batcher is closed then.
+        WorkerTimeoutError
+            A worker hangs, and the batcher is closed; or it took longer than `timeout`, and nothing
+            is lost.
+        InputError
+            Nothing was executed.
+        """
+        if not self._is_executing:
+            self._raise_failure()
+            raise InputError("there is nothing to get; call execute() first")
+        if not self._gather(blocking, timeout):
+            return None
+        self._is_executing = False
+        steps, self._steps = self._steps, []
+        return self._assembled(steps)
+
+    @abc.abstractmethod
+    def _assembled(self, steps: list[Steps]) -> Trajectories | None:
+        """Return the result that consists of `steps`."""
+
+    def _gather(self, blocking: bool, timeout: float | None) -> bool:
+        """Read what workers have filled until all is done, and return whether it is."""
+        self._raise_failure()
+        deadline = None if timeout is None else time.monotonic() + timeout
+        num_quanta = len(self._unfinished)
+        while self._unfinished:
+            if self._in_process and not blocking:
+                if not num_quanta:
+                    return False
+                num_quanta -= 1
+            left = None if deadline is None else max(deadline - time.monotonic(), _GLANCE_SECONDS)
+            job = self._workers.wait(left if blocking else _GLANCE_SECONDS)
+            if job is None:
+                if not self._workers.num_pending:
+                    raise ClosedError("an interrupt has lost some steps; make another batcher")
+                if not blocking:
+                    return False
+            elif job.method == "collect":
+                self._take_in(job.group, job.result)
+            elif job.method == "count_envs":
+                self._note_n_envs(job.result)
+            if self._unfinished and deadline is not None and time.monotonic() >= deadline:
+                if blocking:
+                    raise WorkerTimeoutError(self._what_is_missing(timeout))
+        return True
+
+    def _what_is_missing(self, timeout: float | None) -> str:
+        pids = self._workers.pids or [os.getpid()]
+        missing = ", ".join(f"{g} (pid {pids[g % len(pids)]})" for g in sorted(self._unfinished))
+        return (
+            f"not done after {timeout:g} s: groups {missing}. Nothing is lost, get() may be called "
+            f"again; a worker counts as hung after {self._workers.timeout:g} s without a step"
+        )
+
+    def _take_in(self, group: int, progress: Progress) -> None:
+        self._note_n_envs(progress.n_envs)
+        self._steps += [read_part(part, self._buffers[group]) for part in progress.parts]
+        freed = [part.buffer for part in progress.parts]
+        if progress.finished:
+            self._num_running[group] = progress.n_running
+            self._read[group] = freed
+            self._unfinished.discard(group)
+            return
+        if progress.layout is not None:
+            # A slot is one lane's part of a buffer.
+            num_buffers = max(self._n_slots // len(self._seeds) // progress.n_envs, 1)
+            lead = (self._n_timesteps, progress.n_envs)
+            buffer = tree_map(lambda leaf: Leaf((*lead, *leaf.shape), leaf.dtype), progress.layout)
+            name = buffers_name(group)
+            self._buffers[group] = self._workers.make_buffers(name, buffer, num_buffers, group)
+        self._start_quantum(group, freed)
+
+    def _close(self) -> None:
+        self._failure = None
+        self._workers.close()
+        self._unfinished.clear()
+        for shared in (*self._buffers.values(), self._shared_weights):
+            if shared is not None:
+                shared.close()
+
+    def _raise_failure(self) -> None:
+        failure, self._failure = self._failure, None
+        if failure is not None:
+            raise failure
+        self._check_open()
+
+
+def check_count(name: str, number: Any, least: int) -> None:
+    """Raise an `InputError` unless `number` is a whole number of at least `least`."""
+    if isinstance(number, bool) or not isinstance(number, int) or number < least:
+        raise InputError(f"{name} is a whole number of at least {least}, got {number!r}")
+
+
+def checked_args(agent_info: Any, env_info: Any, states: Any) -> EpisodeArgs:
+    """Return the user's arguments, checked and copied."""
+    return EpisodeArgs(_copied(agent_info), _copied(env_info), StartStates.of(states))
+
+
+def _copied(info: Any) -> DictTensor | None:
+    if info is None:
+        return None
+    given = info if isinstance(info, DictTensor) else DictTensor(dict(info.items()))
+    return given.detach().clone().cpu() if has_tensors(given) else None
+
+
+def _group_seeds(seeds: int | Sequence[int] | None, n_threads: int) -> tuple[int, ...]:
+    """Return a seed for each group."""
+    num_groups = max(n_threads, 1)
+    if seeds is None:
+        return tuple(int(seed) for seed in np.random.SeedSequence().generate_state(num_groups) >> 1)
+    if np.ndim(seeds) == 0:
+        (first,) = whole_seeds([seeds])
+        assert first is not None
+        seeds = [first + _FAR * group for group in range(num_groups)]
+    found = tuple(seed for seed in whole_seeds(seeds) if seed is not None)  # type: ignore[arg-type]
+    if not found or len(found) < len(seeds):  # type: ignore[arg-type]
+        raise InputError(
+            f"seeds must be whole numbers of at least 0, one for each group, got {seeds!r}"
+        )
+    if n_threads > len(found):
+        raise InputError(
+            f"{n_threads} processes for {len(found)} groups; give a seed for each process at least"
+        )
+    return found
+
+
+def _is_state_dict(content: Any) -> bool:
+    return isinstance(content, Mapping) and all(
+        isinstance(value, torch.Tensor) for value in content.values()
+    )

@@ -1,0 +1,285 @@
+"""`EpisodeWorker`: one group of environments, hosted in a worker."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from plangym_like.batchers.engine.group_context import GroupContext
+from plangym_like.batchers.engine.random_streams import RandomStreams
+from plangym_like.batchers.episodes.dict_tensor import DictTensor
+from plangym_like.batchers.episodes.episode_loop import EpisodeArgs, EpisodeLoop
+from plangym_like.batchers.episodes.vec_env import VecEnv
+from plangym_like.batchers.time_buffer import TimeBuffer
+from plangym_like.errors import ClosedError, InputError
+from plangym_like.lanes.seeding import seed_groups
+from plangym_like.lanes.tree import take, tree_leaves, tree_map
+
+# The name of the agent's weights in shared memory.
+WEIGHTS = "weights"
+
+
+@dataclass(frozen=True)
+class EpisodePlan:
+    """The user's arguments, from which groups are made."""
+
+    create_agent: Callable[..., Any]
+    agent_args: Mapping[str, Any]
+    create_env: Callable[..., VecEnv]
+    env_args: Mapping[str, Any]
+    seeds: tuple[int, ...]
+    n_timesteps: int
+    endless: bool
+
+    def __call__(self, context: GroupContext) -> EpisodeWorker:
+        """Return the worker of the group that `context` is for."""
+        return EpisodeWorker(context, self)
+
+
+class Weights(NamedTuple):
+    """What the agent is updated with: how often that has changed, and its content.
+
+    `sent` is ``None`` if the content lies in shared memory.
+    """
+
+    version: int
+    sent: Any = None
+
+
+class Part(NamedTuple):
+    """A filled buffer: lane i holds `lengths[i]` steps of row ``first_row + i`` from `start` on."""
+
+    buffer: int
+    first_row: int
+    start: int
+    lengths: list[int]
+
+
+class Progress(NamedTuple):
+    """How far a group has come.
+
+    If `layout` is given, the group needs buffers of this layout before it can go on.
+    """
+
+    parts: list[Part]
+    finished: bool
+    n_envs: int
+    n_running: int
+    layout: Any
+
+
+class EpisodeWorker:
+    """Plays one group in quanta, each of them one call of `collect`.
+
+    A quantum ends when everything is done, when no buffer is free, or when its time is over. The
+    owner reads the filled buffers and returns them with the next quantum.
+
+    Parameters
+    ----------
+    context : GroupContext
+    plan : EpisodePlan
+    """
+
+    def __init__(self, context: GroupContext, plan: EpisodePlan) -> None:
+        self._context = context
+        self._plan = plan
+        self._buffers: list[TimeBuffer] = []
+        self._wanted: Any = None
+        self._free: list[int] = []
+        self._parts: list[Part] = []
+        self._work: Iterator[bool] = iter(())
+        self._version = 0
+        env, seed = self._make_env()
+        (noise, _), *_ = seed_groups(seed, [0])
+        self._streams = RandomStreams(noise)
+        # All groups begin with the same agent; from then on each draws its own noise.
+        (common, _), *_ = seed_groups(plan.seeds[0], [0])
+        with RandomStreams(common).in_place():
+            self._loop = EpisodeLoop(env, plan.create_agent(**plan.agent_args))
+
+    @property
+    def _num_lanes(self) -> int:
+        """How many environments all groups have together."""
+        return self._loop.n_envs * len(self._plan.seeds)
+
+    def _make_env(self) -> tuple[VecEnv, int]:
+        number, given = self._context.group, self._plan.seeds
+        env = self._env_of(given[number])
+        seed = disjoint_seeds(given, env.n_envs())[number]
+        if seed != given[number]:
+            env.close()
+            env = self._env_of(seed)
+        if env.endless and not self._plan.endless:
+            raise InputError(
+                f"the episodes of a {type(env).__name__} never end; it belongs into a Batcher"
+            )
+        return env, seed
+
+    def _env_of(self, seed: int) -> VecEnv:
+        (words, _), *_ = seed_groups(seed, [0])
+        with RandomStreams(words).in_place():
+            env = self._plan.create_env(**{**self._plan.env_args, "seed": seed})
+        if not isinstance(env, VecEnv):
+            raise InputError(f"create_env must return a VecEnv, got a {type(env).__name__}")
+        return env
+
+    def count_envs(self) -> int:
+        """Return how many environments the group has."""
+        return self._loop.n_envs
+
+    def episodes(self, first_row: int, num: int, args: EpisodeArgs, weights: Weights) -> None:
+        """Prepare to play `num` whole episodes, the rows from `first_row` on of the result."""
+        self._update(weights)
+        self._work = self._play_episodes(first_row, num, args)
+
+    def reset(self, args: EpisodeArgs) -> None:
+        """Start an episode in each lane; `args` have a row for each lane of all the groups."""
+        args.check(self._num_lanes, "environments")
+        with self._streams.in_place(), torch.no_grad():
+            self._loop.start(self._loop.n_envs, args.rows(self._rows))
+
+    @property
+    def _rows(self) -> slice:
+        """The rows of this group among those of all groups."""
+        first = self._context.group * self._loop.n_envs
+        return slice(first, first + self._loop.n_envs)
+
+    def chunk(self, num_lanes: int | None, agent_info: DictTensor | None, weights: Weights) -> None:
+        """Prepare to step the running lanes as often as a buffer has steps."""
+        if num_lanes is not None and num_lanes != self._num_lanes:
+            raise InputError(
+                f"a Batcher plays all of its {self._num_lanes} environments, not {num_lanes}; an "
+                "EpisodeBatcher plays any number of episodes"
+            )
+        self._update(weights)
+        self._loop.forget_history()
+        if agent_info is not None:
+            EpisodeArgs(agent_info).check(self._num_lanes, "environments")
+            self._loop.inform(agent_info[self._rows][torch.as_tensor(self._loop.running)])
+        self._work = self._play_chunk()
+
+    def _update(self, weights: Weights) -> None:
+        if weights.version == self._version:
+            return
+        content = weights.sent
+        if content is None:
+            content = tree_map(torch.clone, self._context.memory[WEIGHTS])
+        with self._streams.in_place():
+            self._loop.agent.update(content)
+        # Last: an update that was interrupted by Ctrl-C is repeated.
+        self._version = weights.version
+
+    def collect(self, freed: Sequence[int], seconds: float | None = None) -> Progress:
+        """Play for one quantum, for `seconds` at most.
+
+        Parameters
+        ----------
+        freed : sequence of int
+            Buffers that have been read.
+        """
+        self._free.extend(freed)
+        until = None if seconds is None else time.monotonic() + seconds
+        finished = True
+        try:
+            with self._streams.in_place(), torch.no_grad():
+                for waits in self._work:
+                    self._context.beat()
+                    if waits or (until is not None and time.monotonic() > until):
+                        finished = False
+                        break
+        except BaseException as error:
+            self._work = _stopped_by(error)
+            raise
+        parts, self._parts = self._parts, []
+        n_running = len(self._loop.running)
+        return Progress(parts, finished, self._loop.n_envs, n_running, self._wanted)
+
+    def _play_episodes(self, first_row: int, num: int, args: EpisodeArgs) -> Iterator[bool]:
+        loop = self._loop
+        for begin in range(0, num, loop.n_envs):
+            n = min(loop.n_envs, num - begin)
+            loop.start(n, args.rows(slice(begin, begin + n)))
+            start = 0
+            while (loop.running < n).any():
+                yield from self._fill_buffer(first_row + begin, start, n)
+                start += self._plan.n_timesteps
+
+    def _play_chunk(self) -> Iterator[bool]:
+        if len(self._loop.running):
+            yield from self._fill_buffer(self._rows.start, 0, self._loop.n_envs)
+
+    def _fill_buffer(self, first_row: int, start: int, n_wanted: int) -> Iterator[bool]:
+        """Fill a buffer with steps of the running lanes; report those of the first `n_wanted`.
+
+        Yields, after every step, whether it has to wait for a free buffer.
+        """
+        while not self._find_free():
+            yield True
+        index = self._free.pop()
+        lengths = np.zeros(self._loop.n_envs, np.int64)
+        for t in range(self._plan.n_timesteps):
+            running = self._loop.running
+            if not (running < n_wanted).any():
+                break
+            lengths[running] += 1
+            self._loop.step(self._buffers[index], t)
+            yield False
+        self._parts.append(Part(index, first_row, start, lengths[:n_wanted].tolist()))
+        filled = slice(0, int(lengths.max()))
+        name = buffers_name(self._context.group)
+        self._context.publish(name, index, lambda steps: take(steps, filled))
+
+    def _find_free(self) -> bool:
+        """Return whether a buffer is free; ask for buffers if there are none yet."""
+        if not self._buffers:
+            memory = self._context.memory.get(buffers_name(self._context.group))
+            if memory is None:
+                if self._wanted is None:
+                    self._wanted = self._loop.layout()
+                return False
+            num_buffers = len(tree_leaves(memory)[0])
+            self._buffers = [TimeBuffer(take(memory, index)) for index in range(num_buffers)]
+            self._free, self._wanted = list(range(num_buffers)), None
+        return bool(self._free)
+
+    def close(self) -> None:
+        """Close the agent and the environments."""
+        self._loop.close()
+
+
+def _stopped_by(error: BaseException) -> Iterator[bool]:
+    """Return an iterator that always raises: a step that was interrupted cannot be continued."""
+    message = f"a {type(error).__name__} stopped the episodes in the middle of a step"
+
+    def fail() -> bool:
+        raise ClosedError(message)
+
+    return iter(fail, None)
+
+
+def buffers_name(group: int) -> str:
+    """Return the name of a group's buffers in shared memory."""
+    return f"steps-{group}"
+
+
+def disjoint_seeds(seeds: Sequence[int], n_envs: int) -> list[int]:
+    """Return `seeds`, changed where two environments would have the same seed.
+
+    Environment i of group k has the seed ``seeds[k] + i``. A group that would repeat a seed of an
+    earlier group gets seeds above those of all others.
+
+    >>> disjoint_seeds([1, 2, 100], 4)
+    [1, 104, 100]
+    """
+    taken: list[int] = []
+    next_free = max(seeds) + n_envs
+    for seed in seeds:
+        if any(abs(seed - other) < n_envs for other in taken):
+            seed, next_free = next_free, next_free + n_envs
+        taken.append(seed)
+    return taken

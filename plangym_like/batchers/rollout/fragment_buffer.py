@@ -1,0 +1,243 @@
+"""`FragmentBuffer`: where one group's fragment is written; and fragments from filled buffers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from plangym_like.batchers.engine.tensor_tree import as_arrays, put
+from plangym_like.batchers.episode_lanes import Outcome
+from plangym_like.batchers.rollout.env_infos import EnvInfos, Extra
+from plangym_like.batchers.rollout.fragment import Final, Fragment, Inputs, State
+from plangym_like.batchers.time_buffer import TimeBuffer
+from plangym_like.lanes.tree import Leaf, take, tree_map
+
+_FLAGS = ("fin", "terminated", "truncated")
+
+
+class FragmentOptions(NamedTuple):
+    """What fragments hold; see `plangym_like.batchers.rollout.multi.rollout`."""
+
+    n_steps: int
+    sticky: bool
+    keep_final: bool
+    infos: bool
+
+
+def fragment_layout(
+    options: FragmentOptions,
+    n_lanes: int,
+    *,
+    observation: Any,
+    action: Any,
+    actor: Any,
+    env: Any,
+    hx: Any,
+) -> Any:
+    """Return the layout of one buffer, a tree of `Leaf`.
+
+    `observation`, `action`, `actor` and `env` describe one step of one lane; `hx` has its full
+    shapes, lanes along the second dimension.
+    """
+
+    def rows(steps: int, layout: Any) -> Any:
+        return tree_map(lambda leaf: Leaf((steps, n_lanes, *leaf.shape), leaf.dtype), layout)
+
+    flag, number = Leaf((), torch.bool), Leaf((), torch.int64)
+    reward = Leaf((), torch.float32)
+    value = actor.get("value", reward)
+    n_steps = options.n_steps
+    most = n_steps * n_lanes if options.keep_final else 0
+
+    def lane_first(leaf: Leaf) -> Leaf:
+        return Leaf((most, leaf.shape[0], *leaf.shape[2:]), leaf.dtype)
+
+    step = {
+        "act": action,
+        "rew": reward,
+        **dict.fromkeys(_FLAGS, flag),
+        "stepno": number,
+        "actor": actor,
+        "env": env,
+    }
+    return {
+        "obs": rows(n_steps + 1, observation),
+        "steps": rows(n_steps, step),
+        "bootstrap": rows(1, value),
+        "hx": hx,
+        "version": rows(1, number),
+        "before": rows(1, {"act": action, "rew": reward, "fin": flag}),
+        "final": {
+            "count": Leaf((1,), torch.int64),
+            "t": Leaf((most,), torch.int64),
+            "lane": Leaf((most,), torch.int64),
+            "obs": tree_map(lambda leaf: Leaf((most, *leaf.shape), leaf.dtype), observation),
+            "value": Leaf((most, *value.shape), value.dtype),
+            "hx": tree_map(lane_first, hx),
+        },
+    }
+
+
+def without_empty_rows(memory: Any) -> Any:
+    """Return the memory of a buffer without the rows of `final` that were not needed."""
+    final = dict(memory["final"])
+    count = final.pop("count")
+    return {**memory, "final": {"count": count, **take(final, slice(0, int(count)))}}
+
+
+class Row(NamedTuple):
+    """One step.
+
+    Attributes
+    ----------
+    obs, act, rew, fin, actor : tree of Tensor ``(1, B, ...)``
+        As the actor takes and gives them.
+    actions : tree of array ``(B, ...)``
+        The same as `act`, as lanes take it.
+    outcome : Outcome
+        Where lanes write the results of the step.
+    stepno : array int64 ``(B,)``
+    """
+
+    obs: Any
+    act: Any
+    rew: torch.Tensor
+    fin: torch.Tensor
+    actor: dict[str, Any]
+    actions: Any
+    outcome: Outcome
+    stepno: NDArray[np.int64]
+
+
+class FragmentBuffer:
+    """The memory of one fragment, and views of it for every step, made once.
+
+    Parameters
+    ----------
+    memory : tree of CPU Tensor
+        Of `fragment_layout`.
+
+    Attributes
+    ----------
+    memory : tree of Tensor
+    env : tree of array ``(T, B, ...)``
+        The columns of the environments' infos.
+    rows : list of Row
+    last_obs : tree of Tensor ``(1, B, ...)``
+        What the last step leads to.
+    """
+
+    def __init__(self, memory: Any) -> None:
+        self.memory = memory
+        steps = TimeBuffer(memory["steps"])
+        obs, tensors, arrays = TimeBuffer(memory["obs"]), steps.tensors, steps.arrays
+        self.env = arrays["env"]
+
+        def row(t: int) -> Row:
+            now = slice(t, t + 1)
+            return Row(
+                obs=take(obs.tensors, now),
+                **take({name: tensors[name] for name in ("act", "rew", "fin", "actor")}, now),
+                actions=take(arrays["act"], t),
+                outcome=Outcome(
+                    take(obs.arrays, t + 1),
+                    *(arrays[name][t] for name in ("rew", "terminated", "truncated", "fin")),
+                ),
+                stepno=arrays["stepno"][t],
+            )
+
+        self.rows = [row(t) for t in range(steps.capacity)]
+        self.last_obs = take(obs.tensors, slice(-1, None))
+        self._final = as_arrays(memory["final"])
+        self._num_final = 0
+
+    def begin(self) -> None:
+        """Forget the final observations of the previous fragment."""
+        self._num_final = self._final["count"][0] = 0
+
+    def keep_final(
+        self, t: int, lanes: NDArray[np.intp], value: torch.Tensor | None, hx: Any
+    ) -> None:
+        """Keep what step `t` has led `lanes` to, whose episodes have ended.
+
+        Parameters
+        ----------
+        value : Tensor ``(B, ...)``, optional
+            Of all lanes; ``None`` for 0.
+        hx : tree of Tensor
+            Of all lanes.
+        """
+        final, start = self._final, self._num_final
+        stop = self._num_final = start + len(lanes)
+        final["t"][start:stop] = t
+        final["lane"][start:stop] = lanes
+        obs = self.rows[t].outcome.obs
+        if isinstance(obs, np.ndarray):
+            final["obs"][start:stop] = obs[lanes]
+        else:
+            put(final["obs"], slice(start, stop), take(obs, lanes))
+        if value is None:
+            final["value"][start:stop] = 0
+        else:
+            self.memory["final"]["value"][start:stop] = value[lanes]
+
+        def keep(rows: torch.Tensor, state: torch.Tensor) -> None:
+            rows[start:stop] = state.cpu()[:, lanes].transpose(0, 1)
+
+        tree_map(keep, self.memory["final"]["hx"], hx)
+        final["count"][0] = stop
+
+
+def as_fragment(
+    memories: Sequence[Any],
+    extras: Sequence[Sequence[Extra]],
+    infos: EnvInfos,
+    options: FragmentOptions,
+    join: Callable[..., torch.Tensor],
+) -> Fragment:
+    """Return one fragment of all `memories`, their lanes side by side.
+
+    Parameters
+    ----------
+    memories : sequence of tree of Tensor
+        Of each `FragmentBuffer`.
+    extras : sequence of sequence of Extra
+        Of each, the infos that its columns cannot hold.
+    infos : EnvInfos
+    options : FragmentOptions
+    join : callable
+        Joins a list of tensors along dimension 1.
+    """
+    whole = tree_map(lambda *parts: join(parts), *({**each, "final": None} for each in memories))
+    first, moved = 0, []
+    for memory, found in zip(memories, extras, strict=True):
+        moved += [extra._replace(lane=extra.lane + first) for extra in found]
+        first += memory["version"].shape[1]
+    steps = whole["steps"]
+    return Fragment(
+        state=State(whole["obs"], *(steps[name] for name in State._fields[1:])),
+        actor=steps["actor"],
+        env=infos.complete(steps["env"], moved, tuple(steps["fin"].shape)),
+        bootstrap=whole["bootstrap"],
+        hx=whole["hx"],
+        version=whole["version"][0],
+        before=Inputs(None, *(whole["before"][name] for name in ("act", "rew", "fin"))),
+        final=_join_finals(memories) if options.keep_final else None,
+        sticky=options.sticky,
+    )
+
+
+def _join_finals(memories: Sequence[Any]) -> Final:
+    finals, first = [], 0
+    for memory in memories:
+        final = memory["final"]
+        rows = slice(0, int(final["count"]))
+        parts = take({name: final[name] for name in Final._fields}, rows)
+        finals.append({**parts, "lane": parts["lane"] + first})
+        first += memory["version"].shape[1]
+    whole = Final(**tree_map(lambda *parts: torch.cat(parts), *finals))
+    return whole._replace(hx=tree_map(lambda state: state.transpose(0, 1), whole.hx))

@@ -1,0 +1,71 @@
+"""`RolloutIterator`: an endless iterator of fragments."""
+
+from __future__ import annotations
+
+import abc
+from dataclasses import dataclass
+from typing import Self
+
+from plangym_like.batchers.closing import Closable
+from plangym_like.batchers.rollout.fragment import Fragment
+
+
+@dataclass
+class RolloutStats:
+    """What an iterator has done so far.
+
+    Attributes
+    ----------
+    batches : int
+        Fragments that were yielded.
+    steps : int
+        Steps of environments in them.
+    version : int
+        How often the actor's weights have changed.
+    discarded : int
+        Fragments that were dropped because their weights were too old.
+    waited : float
+        Seconds for which the iterator had to wait for fragments.
+    """
+
+    batches: int = 0
+    steps: int = 0
+    version: int = 0
+    discarded: int = 0
+    waited: float = 0.0
+
+
+class RolloutIterator(Closable):
+    """Yields fragments for ever.
+
+    An error closes the iterator. Calls after that raise `ClosedError`; they never end a loop
+    silently.
+
+    Attributes
+    ----------
+    stats : RolloutStats
+    """
+
+    def __init__(self) -> None:
+        self.stats = RolloutStats()
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> Fragment:
+        self._check_open()
+        try:
+            fragment = self._next()
+        except Exception as error:
+            self._end = f"failed with {type(error).__name__}: {error}"
+            self._close()
+            if isinstance(error, StopIteration):
+                # A StopIteration would end the caller's loop without an error.
+                raise RuntimeError("the actor or an environment raised StopIteration") from error
+            raise
+        self.stats.batches += 1
+        self.stats.steps += fragment.state.fin.numel()
+        return fragment
+
+    @abc.abstractmethod
+    def _next(self) -> Fragment: ...

@@ -1,0 +1,101 @@
+"""`RolloutWorker`: one actor's group of lanes, hosted in a worker."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from plangym_like.batchers.engine.group_context import GroupContext
+from plangym_like.batchers.engine.random_streams import RandomStreams
+from plangym_like.batchers.engine.shared_actor import ActorCopy
+from plangym_like.batchers.rollout.actor_module import BaseActorModule
+from plangym_like.batchers.rollout.collector import Collector
+from plangym_like.batchers.rollout.env_infos import Extra
+from plangym_like.batchers.rollout.fragment_buffer import (
+    FragmentBuffer,
+    FragmentOptions,
+    without_empty_rows,
+)
+from plangym_like.batchers.start_states import StartStates
+from plangym_like.lanes.make_lanes import EnvSource, lanes_from
+from plangym_like.lanes.seeding import GroupSeed
+from plangym_like.lanes.tree import take
+
+# Names in the memory that all groups share.
+ACTOR, BUFFERS = "actor", "buffers"
+
+
+@dataclass(frozen=True)
+class RolloutPlan:
+    """What all groups of one rollout have in common, and the seeds of each."""
+
+    factory: EnvSource
+    actor: BaseActorModule
+    options: FragmentOptions
+    n_per_actor: int
+    seeds: list[GroupSeed]
+    states: StartStates | None
+    vectorise: bool
+    close: bool
+
+    def __call__(self, context: GroupContext) -> RolloutWorker:
+        """Return the worker of the group that `context` is for."""
+        return RolloutWorker(self, context)
+
+
+class RolloutWorker:
+    """Fills buffers with fragments, on request.
+
+    Messages only name a buffer. Steps are written into memory that the owner of the buffers reads;
+    weights come from memory that the owner writes.
+    """
+
+    def __init__(self, plan: RolloutPlan, context: GroupContext) -> None:
+        seed, states, count = plan.seeds[context.group], plan.states, plan.n_per_actor
+        streams = RandomStreams(seed.words, own_process=context.own_process)
+        with streams.in_place():
+            self._lanes = lanes_from(plan.factory, count, vectorise=plan.vectorise)
+        self._plan = plan
+        self._context = context
+        self._buffers: dict[int, FragmentBuffer] = {}
+        # A copy: one process may host several groups, and the owner's actor.
+        self._actor = copy.deepcopy(plan.actor)
+        self._copy: ActorCopy | None = None
+        if states is not None:
+            states = states[context.group * count : (context.group + 1) * count]
+        self._collector = Collector(
+            self._lanes,
+            self._actor,
+            plan.options,
+            seed=seed,
+            streams=streams,
+            states=states,
+            beat=context.beat,
+            own_process=context.own_process,
+        )
+
+    def describe(self) -> Any:
+        """Return the layout of a buffer."""
+        return self._collector.describe()
+
+    def collect(self, buffer: int) -> Sequence[Extra]:
+        """Write the next fragment into `buffer`, by an actor with the newest weights.
+
+        Return the values in the environments' infos that fit no column of the buffer.
+        """
+        memory = self._context.memory
+        if self._copy is None:
+            self._copy = ActorCopy(self._actor, memory[ACTOR])
+        at = self._context.local_index(BUFFERS, buffer)
+        if at not in self._buffers:
+            self._buffers[at] = FragmentBuffer(take(memory[BUFFERS], at))
+        extras = self._collector.collect(self._buffers[at], self._copy.refresh())
+        self._context.publish(BUFFERS, buffer, without_empty_rows)
+        return extras
+
+    def close(self) -> None:
+        """Close the environments, if the user wants that."""
+        if self._plan.close:
+            self._lanes.close()

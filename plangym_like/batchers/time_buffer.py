@@ -1,0 +1,184 @@
+"""`TimeBuffer`: the steps of several lanes, in the order of time."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from plangym_like.batchers.engine.tensor_tree import as_arrays, empty
+from plangym_like.errors import InputError
+from plangym_like.lanes.tree import is_leaf, tree_leaves, tree_map
+
+# Memory that a growing buffer starts with, at most; it doubles when it is full.
+_FIRST_NBYTES = 2**20
+_FEWEST_STEPS = 32
+# Integers of the same size, for dtypes that NumPy does not have.
+_SAME_SIZE = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+
+
+class _Column(NamedTuple):
+    """One tensor ``(T, B, ...)`` as an array that NumPy can write to."""
+
+    array: NDArray[Any]
+    dtype: torch.dtype
+    shape: tuple[int, ...]
+    written_as: torch.dtype
+
+
+class TimeBuffer:
+    """Steps of B lanes: a tree of tensors ``(T, B, ...)`` that are written one step at a time.
+
+    All steps have the fields, shapes and dtypes of the first one.
+
+    Parameters
+    ----------
+    tensors : tree of CPU Tensor ``(T, B, ...)``
+        The memory. It may be shared with other processes.
+
+    Attributes
+    ----------
+    tensors : tree of Tensor
+    arrays : tree of array
+        Over the same memory; see `as_arrays`.
+    capacity : int
+        T.
+    num_steps : int
+        Steps that are written, as counted by the user of the buffer.
+    """
+
+    def __init__(self, tensors: Any) -> None:
+        self.num_steps = 0
+        self._use(tensors)
+
+    @classmethod
+    def growing(cls, layout: Any, num_lanes: int, num_steps: int = 0) -> TimeBuffer:
+        """Return an empty buffer for about `num_steps` steps; see `make_room`.
+
+        Parameters
+        ----------
+        layout : tree of Leaf
+            One step of one lane.
+        """
+        step_nbytes = num_lanes * sum(
+            math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in tree_leaves(layout)
+        )
+        fitting = _FIRST_NBYTES // max(step_nbytes, 1)
+        capacity = max(1, min(max(num_steps, _FEWEST_STEPS), fitting))
+        return cls(empty(layout, (capacity, num_lanes)))
+
+    def _use(self, tensors: Any) -> None:
+        self.tensors = tensors
+        self.arrays = as_arrays(tensors)
+        self._columns = {path: _column(tensor) for path, tensor in named_leaves(tensors)}
+        self._arrays = [column.array for column in self._columns.values()]
+        self.capacity = len(self._arrays[0]) if self._arrays else 0
+
+    def make_room(self, num_steps: int) -> None:
+        """Make the buffer large enough for `num_steps` steps; keep the written ones.
+
+        Tensors that were returned before keep their content and do not grow.
+        """
+        if num_steps <= self.capacity:
+            return
+        kept = self.num_steps
+
+        def grown(tensor: torch.Tensor) -> torch.Tensor:
+            new = tensor.new_zeros((num_steps, *tensor.shape[1:]))
+            new[:kept] = tensor[:kept]
+            return new
+
+        self._use(tree_map(grown, self.tensors))
+
+    def row(self, t: int) -> list[NDArray[Any]]:
+        """Return the arrays ``(B, ...)`` of step `t`, in the order of the leaves."""
+        return [array[t] for array in self._arrays]
+
+    def write(self, t: int, lanes: NDArray[np.integer[Any]], step: Any) -> None:
+        """Write step `t` of `lanes`.
+
+        Parameters
+        ----------
+        lanes : array of int ``(n,)``
+        step : tree of Tensor ``(n, ...)``
+
+        Raises
+        ------
+        InputError
+            A field is missing or new, or its shape or dtype differs from the first step's.
+        """
+        num_written = 0
+        for path, value in named_leaves(step):
+            column = self._columns.get(path)
+            if (
+                column is None
+                or value.dtype is not column.dtype
+                or value.shape[1:] != column.shape
+                or value.shape[0] != len(lanes)
+            ):
+                raise _changed(path, value, column, len(lanes))
+            value = value.detach()
+            if column.written_as is not column.dtype:
+                value = value.contiguous().view(column.written_as)
+            column.array[t, lanes] = value.cpu().numpy()
+            num_written += 1
+        if num_written != len(self._columns):
+            written = {path for path, _ in named_leaves(step)}
+            missing = sorted("/".join(path) for path in self._columns.keys() - written)
+            raise InputError(f"fields that the first step had are missing now: {missing}")
+
+
+def named_leaves(tree: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """Yield the leaves of a tree in order, each with its path; parts of a tuple are numbered.
+
+    >>> list(named_leaves({"a": 1, "b": (2, 3)}))
+    [(('a',), 1), (('b', '0'), 2), (('b', '1'), 3)]
+    """
+    if tree is None:
+        return
+    parts = named_parts(tree)
+    if parts is None:
+        yield path, tree
+        return
+    for key, part in parts.items():
+        if isinstance(part, torch.Tensor):
+            yield (*path, key), part
+        else:
+            yield from named_leaves(part, (*path, key))
+
+
+def named_parts(tree: Any) -> dict[str, Any] | None:
+    """Return the parts of a container by name, ``None`` for a leaf."""
+    if isinstance(tree, Mapping):
+        return {str(key): part for key, part in tree.items()}
+    if is_leaf(tree):
+        return None
+    names = getattr(tree, "_fields", map(str, range(len(tree))))
+    return dict(zip(names, tree, strict=True))
+
+
+def _column(tensor: torch.Tensor) -> _Column:
+    shape = tuple(tensor.shape[2:])
+    try:
+        return _Column(tensor.numpy(), tensor.dtype, shape, tensor.dtype)
+    except TypeError:
+        same_size = _SAME_SIZE[tensor.dtype.itemsize]
+        return _Column(tensor.view(same_size).numpy(), tensor.dtype, shape, same_size)
+
+
+def _changed(
+    path: tuple[str, ...], value: torch.Tensor, column: _Column | None, num_lanes: int
+) -> InputError:
+    name = "/".join(path)
+    if column is None:
+        return InputError(
+            f"{name!r} was not there in the first step; every step has the same fields"
+        )
+    return InputError(
+        f"{name!r} is {value.dtype} of shape {tuple(value.shape)}, where {num_lanes} environments "
+        f"are running and the first step had {column.dtype} of shape [B, *{column.shape}]"
+    )

@@ -1,0 +1,53 @@
+"""What an actor asks of the cluster."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from plangym_like.errors import InputError
+
+_NAMED_OPTIONS = ("num_cpus", "num_gpus", "memory")
+
+
+def actor_options(
+    cores: int, resources: dict[str, Any] | None, runtime_env: dict[str, Any] | None
+) -> dict[str, Any]:
+    """Return what ``.options`` takes for an actor that claims `cores` cores and `resources`.
+
+    ``resources["num_cpus"]`` takes the place of `cores`. Ray never restarts the actor or repeats a
+    call: both would happen on fresh state, without our knowledge.
+
+    >>> actor_options(2, {"num_gpus": 1, "simulator": 1}, None)["resources"]
+    {'simulator': 1}
+    """
+    custom = dict(resources or {})
+    options: dict[str, Any] = {"num_cpus": cores, "max_restarts": 0, "max_task_retries": 0}
+    options.update({key: custom.pop(key) for key in _NAMED_OPTIONS if key in custom})
+    if custom:
+        options["resources"] = custom
+    if runtime_env is not None:
+        options["runtime_env"] = runtime_env
+    return options
+
+
+def check_resources(resources: Any) -> None:
+    """Raise `InputError` unless `resources` can be claimed."""
+    if resources is not None and not isinstance(resources, dict):
+        raise InputError(f"resources must be a dict such as {{'num_gpus': 1}}, got {resources!r}")
+
+
+def check_options(
+    *, n_workers: Any, cores_per_actor: Any, resources: Any, placement: Any, runtime_env: Any
+) -> None:
+    """Raise `InputError` for options of `RayEnv` that have no meaning; Ray checks `runtime_env`."""
+    del runtime_env
+    for name, value in (("n_workers", n_workers), ("cores_per_actor", cores_per_actor)):
+        if value is not None and (not isinstance(value, (int, np.integer)) or value < 1):
+            raise InputError(f"{name} must be a whole number of at least 1, got {value!r}")
+    check_resources(resources)
+    if isinstance(placement, str) and placement not in ("spread", "pack"):
+        raise InputError(
+            f"placement must be 'spread', 'pack' or a placement group, got {placement!r}"
+        )

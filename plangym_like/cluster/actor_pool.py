@@ -1,0 +1,374 @@
+"""`ActorPool`: the actors of one environment on a cluster, and the nodes that they are on."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from typing import Any
+
+from plangym_like.cluster.actor_handle import ActorHandle
+from plangym_like.cluster.actor_options import actor_options
+from plangym_like.cluster.chunk import ChunkResult
+from plangym_like.cluster.node_env import Readiness
+from plangym_like.cluster.node_placement import Placement, place_workers
+from plangym_like.cluster.ray_session import load
+from plangym_like.cluster.ray_stats import RayStats
+from plangym_like.errors import StateMismatchError, WorkerStartError
+from plangym_like.execution.placement import signature
+from plangym_like.layout import Layout
+from plangym_like.processes.remote_errors import unpack_exception
+
+logger = logging.getLogger("plangym_like")
+
+# How often to look which nodes there are: a look takes about a millisecond.
+_SURVEY_SECONDS = 1.0
+# How long actors may take to close before they are killed.
+_CLOSE_SECONDS = 1.0
+# After so many actors that died before they were ready, or one whose environment cannot be made,
+# a node is left alone for so long.
+_FAILED_STARTS, _SHUN_SECONDS = 3, 60.0
+# How long to wait for a placement group to be placed, to know which bundles are on this machine.
+_GROUP_SECONDS = 1.0
+# How long to wait for the cluster to have room for an actor, if nothing else can step rows.
+_PATIENCE_SECONDS = 120.0
+
+# What Ray calls resources where they are not an actor's options.
+_RAY_NAMES = {"num_cpus": "CPU", "num_gpus": "GPU"}
+_NODE_ID_LABEL = "ray.io/node-id"
+
+
+class ActorPool:
+    """Keeps as many actors as other nodes have room for, and replaces lost ones.
+
+    The driver's own node has no actor: its part of the workers is `local_workers`, which the
+    driver's executor starts itself. Their cores are claimed from Ray like those of actors.
+
+    Parameters
+    ----------
+    recipe : callable
+        ``recipe(workers)`` returns what a `NodeEnv` with so many processes needs.
+    layout : Layout
+        What the batches of every actor must look like.
+    private : bool
+        Whether the cluster was started for this program: then nothing is claimed, and a node takes
+        all `n_workers`, however many cores it has.
+    n_workers : int or None
+        Processes that step rows, on all nodes together; ``None``: every core of the cluster.
+    cores_per_actor, resources, placement, runtime_env
+        As in `RayEnv`.
+
+    Attributes
+    ----------
+    handles : list of ActorHandle
+        The actors that are ready or starting.
+    local_workers : int
+        Processes on this machine; 0 where `resources` or `placement` exclude it.
+    """
+
+    def __init__(
+        self,
+        recipe: Callable[[int], bytes],
+        layout: Layout,
+        *,
+        private: bool,
+        n_workers: int | None,
+        cores_per_actor: int | None,
+        resources: dict[str, Any] | None,
+        placement: Any,
+        runtime_env: dict[str, Any] | None,
+    ) -> None:
+        self.stats = RayStats()
+        self.handles: list[ActorHandle] = []
+        self._recipe = recipe
+        self._layout = layout
+        self._private = private
+        self._n_workers = n_workers
+        self._cores_per_actor = cores_per_actor
+        self._resources = resources
+        self._spread = placement != "pack"
+        self._group: Any = None if isinstance(placement, str) else placement
+        self._runtime_env = runtime_env
+        self._nodes: dict[str, int] = {}
+        self._failed_starts: dict[tuple[str, int], int] = {}
+        self._shunned: dict[tuple[str, int], float] = {}
+        self._ever_ready = self._closed = False
+        self._surveyed_at = float("-inf")
+        self._waiting_since: float | None = None
+        self._local: list[Placement] = []
+        if self._group is not None:
+            self._group.wait(_GROUP_SECONDS)
+        here: str = load().get_runtime_context().get_node_id()
+        self._look(here)
+        found = self._free_placements()
+        self._local = [placement for placement in found if placement.node == here]
+        self.local_workers = sum(placement.workers for placement in self._local)
+        self._claim = self._claim_local(here)
+        self._start_all([placement for placement in found if placement.node != here])
+
+    # The cluster
+
+    def survey(self, *, now: bool = False) -> None:
+        """Look which nodes there are, at most once a second, and start actors on new ones."""
+        moment = time.monotonic()
+        if self._closed or (not now and moment - self._surveyed_at < _SURVEY_SECONDS):
+            return
+        before = self._nodes.keys()
+        self._look()
+        lost, joined = before - self._nodes.keys(), self._nodes.keys() - before
+        self.stats.nodes_lost += len(lost)
+        self.stats.nodes_joined += len(joined)
+        for node in lost:
+            logger.warning("node %s of the Ray cluster is lost; its rows run elsewhere", node)
+        for handle in [each for each in self.handles if each.placement.node in lost]:
+            if not handle.tasks:  # else its chunks say so
+                self._lose(handle, None)
+        self._start_all(self._free_placements())
+
+    def _look(self, first: str | None = None) -> None:
+        self._surveyed_at = time.monotonic()
+        alive = [node for node in load().nodes() if node["Alive"]]
+        alive.sort(key=lambda node: node["NodeID"] != first)
+        self._nodes = {node["NodeID"]: self._cores_of(node["Resources"]) for node in alive}
+        self.stats.nodes = len(alive)
+
+    def _cores_of(self, resources: dict[str, float]) -> int:
+        for name, amount in (self._resources or {}).items():
+            if resources.get(_RAY_NAMES.get(name, name), 0.0) < amount:
+                return 0
+        if self._private and self._n_workers is not None:
+            return self._n_workers
+        return int(resources.get("CPU", 0.0))
+
+    def _free_placements(self) -> list[Placement]:
+        """Return where more workers have room."""
+        now = time.monotonic()
+        self._shunned = {key: until for key, until in self._shunned.items() if until > now}
+        taken = [*self._local, *(handle.placement for handle in self.handles)]
+        if self._group is not None:
+            bundles = {placement.bundle for placement in taken}
+            found = [each for each in self._bundle_placements() if each.bundle not in bundles]
+            return [each for each in found if (each.node, each.bundle) not in self._shunned]
+        free = dict(self._nodes)
+        for placement in taken:
+            free[placement.node] = free.get(placement.node, 0) - placement.workers
+        free |= {node: 0 for node, _ in self._shunned}
+        wanted = self._n_workers
+        if wanted is not None:
+            wanted = max(0, wanted - sum(placement.workers for placement in taken))
+        return place_workers(
+            free, wanted, cores_per_actor=self._cores_per_actor, spread=self._spread
+        )
+
+    def _bundle_placements(self) -> list[Placement]:
+        """Return a placement for each bundle of the placement group; one without a node yet too."""
+        table = load().util.placement_group_table(self._group)
+        nodes = table.get("bundles_to_node_id", {})
+        return [
+            Placement(nodes.get(index, ""), int(bundle.get("CPU", 1)), index)
+            for index, bundle in enumerate(self._group.bundle_specs)
+        ]
+
+    def _claim_local(self, here: str) -> Any:
+        """Claim what the workers on this machine use; Ray grants it once it is free."""
+        if not self.local_workers or self._private or self._group is not None:
+            return None
+        claims = actor_options(self.local_workers, self._resources, None)
+        amounts = {name: claims.get(name, 0) for name in ("num_cpus", "num_gpus", "memory")}
+        amounts |= claims.get("resources", {})
+        bundle = {_RAY_NAMES.get(name, name): held for name, held in amounts.items() if held}
+        if not bundle:
+            return None
+        return load().util.placement_group([bundle], bundle_label_selector=[{_NODE_ID_LABEL: here}])
+
+    # Actors
+
+    @property
+    def any_ready(self) -> bool:
+        """Whether an actor is ready."""
+        return any(handle.ready for handle in self.handles)
+
+    @property
+    def busy(self) -> bool:
+        """Whether actors have something to answer."""
+        return any(handle.refs for handle in self.handles)
+
+    def poll(self, seconds: float = 0.0) -> None:
+        """Take in what actors have answered, after `seconds` at most if there is nothing yet.
+
+        Raises
+        ------
+        WorkerStartError
+            Actors die again and again before they are ready, and nothing else steps rows.
+        Exception
+            What making the environment on another machine raised, if nothing else steps rows.
+        """
+        owners = {ref: handle for handle in self.handles for ref in handle.refs}
+        if not owners:
+            return
+        ray, refs = load(), list(owners)
+        ready, _ = ray.wait(refs, num_returns=1, timeout=seconds)
+        if ready and len(refs) > 1:
+            ready, _ = ray.wait(refs, num_returns=len(refs), timeout=0)
+        for ref in ready:
+            handle = owners[ref]
+            if handle not in self.handles:  # it was lost because of another answer
+                continue
+            if ref in handle.tasks:
+                self._take_result(handle, ref)
+            else:
+                self._take_readiness(handle)
+
+    def _start_all(self, placements: list[Placement]) -> None:
+        if self._closed:
+            return
+        for placement in placements:
+            options = placement.options(
+                reserve=not self._private,
+                resources=self._resources,
+                placement_group=self._group,
+                runtime_env=self._runtime_env,
+            )
+            self.handles.append(ActorHandle(placement, self._recipe(placement.workers), options))
+
+    def _take_readiness(self, handle: ActorHandle) -> None:
+        ray, key = load(), (handle.placement.node, handle.placement.bundle)
+        failure: BaseException | None
+        try:
+            readiness: Readiness = ray.get(handle.making)
+            failure, died = self._failure(readiness), False
+        except ray.exceptions.RayError as error:
+            failure, died = error, True
+        if failure is None:
+            handle.making, handle.pid = None, readiness.pid
+            self._ever_ready = True
+            self._failed_starts.pop(key, None)
+            self._count()
+            return
+        # That it died may be due to chance; an environment that cannot be made is not.
+        failed = self._failed_starts[key] = self._failed_starts.get(key, 0) + 1
+        if failed >= _FAILED_STARTS or not died:
+            self._shunned[key] = time.monotonic() + _SHUN_SECONDS
+            self._failed_starts[key] = 0
+        self._remove(handle)
+        needed = not (self._ever_ready or self._local)
+        if needed and not died:
+            raise failure
+        logger.warning("an actor cannot start on node %s: %s", handle.placement.node, failure)
+        self.survey(now=True)
+        if needed and not self.handles and self._is_alive(handle):
+            raise WorkerStartError(
+                f"actors died {failed} times in a row before they were ready, the last time "
+                f"because: {failure}"
+            ) from failure
+
+    def _failure(self, readiness: Readiness) -> BaseException | None:
+        if readiness.error is not None:
+            return unpack_exception(readiness.error)
+        if readiness.signature == signature(self._layout):
+            return None
+        expected, got = self._layout.format.fingerprint_fields, readiness.fingerprint_fields
+        return StateMismatchError(
+            "the environment on another machine differs from the driver's; its packages may have "
+            f"other versions: expected {expected}, got {got}",
+            expected,
+            got,
+        )
+
+    def _take_result(self, handle: ActorHandle, ref: Any) -> None:
+        ray = load()
+        chunk = handle.tasks[ref]
+        owner = chunk.owner
+        try:
+            result: ChunkResult = ray.get(ref)
+        except ray.exceptions.ObjectLostError as error:
+            # The actor is alive, but its answer was lost on the way.
+            logger.warning("rows %d to %d were lost: %s", chunk.start, chunk.stop, error)
+            if owner is not None:
+                owner.requeue(chunk)
+        except (ray.exceptions.RayTaskError, ray.exceptions.RaySystemError) as error:
+            # It answered, but its answer cannot be read here.
+            if owner is not None:
+                owner.fail(chunk, error)
+        except ray.exceptions.RayError as error:
+            self._lose(handle, error)
+            return
+        else:
+            if owner is not None:
+                owner.store(chunk, result)
+            self._note(handle, result)
+        # Last: if an interrupt comes before, the answer is taken in again.
+        del handle.tasks[ref]
+
+    def _note(self, handle: ActorHandle, result: ChunkResult) -> None:
+        if result.error is None:
+            handle.note(result.steps, result.seconds)
+        for name, more in result.counts.items():
+            setattr(self.stats, name, getattr(self.stats, name) + more)
+        if deaths := result.counts.get("deaths"):
+            node = handle.placement.node
+            logger.warning(
+                "%d workers of the actor on node %s died and were replaced", deaths, node
+            )
+
+    def _lose(self, handle: ActorHandle, error: Exception | None) -> None:
+        """Replace an actor that has died, and have its rows dealt out again."""
+        self.survey(now=True)
+        # It was stepping the first of its chunks. If its whole node is gone, no row is to blame.
+        suspect = self._is_alive(handle)
+        for chunk in handle.tasks.values():
+            if chunk.owner is not None:
+                chunk.owner.requeue(chunk, suspect=suspect)
+            suspect = False
+        self.stats.actors_lost += handle.ready
+        self._remove(handle)
+        if error is not None:
+            reason = str(error).strip().partition("\n")[0]
+            node = handle.placement.node
+            logger.warning("an actor on node %s is lost, its rows run elsewhere: %s", node, reason)
+        left = len(self.handles)
+        self._start_all(self._free_placements())
+        self.stats.restarts += len(self.handles) - left
+
+    def _remove(self, handle: ActorHandle) -> None:
+        self.handles.remove(handle)
+        self._count()
+        handle.kill()
+
+    def _count(self) -> None:
+        self.stats.actors = sum(handle.ready for handle in self.handles)
+
+    def _is_alive(self, handle: ActorHandle) -> bool:
+        """Return whether the actor's node was in the cluster at the last look."""
+        return not handle.placement.node or handle.placement.node in self._nodes
+
+    def check_patience(self) -> None:
+        """Raise `WorkerStartError` if no actor has been ready for a long time."""
+        if self.any_ready:
+            self._waiting_since = None
+            return
+        now = time.monotonic()
+        if self._waiting_since is None:
+            self._waiting_since = now
+        if now - self._waiting_since > _PATIENCE_SECONDS:
+            self._waiting_since = None
+            raise WorkerStartError(
+                f"no actor could be started within {_PATIENCE_SECONDS:.0f} seconds: the cluster's "
+                f"{len(self._nodes)} nodes may have no free cores (see `ray status`), or lack what "
+                f"resources={self._resources} asks for"
+            )
+
+    def close(self) -> None:
+        """End all actors, within seconds."""
+        self._closed = True
+        ray = load()
+        handles, self.handles = self.handles, []
+        if not ray.is_initialized():
+            return
+        idle = [handle for handle in handles if handle.ready and not handle.tasks]
+        if closing := [handle.ask_to_close() for handle in idle]:
+            ray.wait(closing, num_returns=len(closing), timeout=_CLOSE_SECONDS)
+        for handle in handles:
+            handle.kill()
+        if self._claim is not None:
+            ray.util.remove_placement_group(self._claim)

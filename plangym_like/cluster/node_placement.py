@@ -1,0 +1,110 @@
+"""Which nodes of a cluster step rows, and with how many workers each."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from plangym_like.cluster.actor_options import actor_options
+
+# One process copies inputs and results for all workers of its actor, so a large node has several
+# actors.
+_MOST_WORKERS = 16
+
+
+class Placement(NamedTuple):
+    """Where one actor runs: a node by its id, or one bundle of a placement group.
+
+    ``workers`` is how many processes it steps rows in.
+    """
+
+    node: str
+    workers: int
+    bundle: int = -1
+
+    def options(
+        self,
+        *,
+        reserve: bool,
+        resources: dict[str, Any] | None,
+        placement_group: Any,
+        runtime_env: dict[str, Any] | None,
+    ) -> dict[str, Any]:
+        """Return what ``.options`` takes so that an actor runs here.
+
+        `reserve`: claim a core for each of its workers.
+        """
+        from ray.util import scheduling_strategies  # type: ignore[import-not-found,unused-ignore]
+
+        options = actor_options(self.workers if reserve else 0, resources, runtime_env)
+        strategy: Any
+        if self.bundle >= 0:
+            strategy = scheduling_strategies.PlacementGroupSchedulingStrategy(
+                placement_group, self.bundle
+            )
+        else:
+            strategy = scheduling_strategies.NodeAffinitySchedulingStrategy(self.node, soft=False)
+        options["scheduling_strategy"] = strategy
+        return options
+
+
+def place_workers(
+    cores: Mapping[str, int],
+    wanted: int | None,
+    *,
+    cores_per_actor: int | None = None,
+    spread: bool = True,
+) -> list[Placement]:
+    """Return placements for `wanted` workers on nodes with free `cores`; ``None``: for all cores.
+
+    Parameters
+    ----------
+    cores : mapping of str to int
+        Free cores by node.
+    wanted : int or None
+        The most workers; there are fewer if the cores do not suffice.
+    cores_per_actor : int, optional
+        Workers of one actor. Left out, a node has as few actors as have at most 16 workers each.
+    spread : bool
+        Use all nodes evenly; else fill one node after the other, the largest first.
+
+    >>> place_workers({"a": 4, "b": 2}, 4)
+    [Placement(node='a', workers=3, bundle=-1), Placement(node='b', workers=1, bundle=-1)]
+    >>> filled = place_workers({"a": 4, "b": 2}, 5, cores_per_actor=2, spread=False)
+    >>> [(placement.node, placement.workers) for placement in filled]
+    [('a', 2), ('a', 2), ('b', 1)]
+    """
+    free = {node: count for node, count in cores.items() if count > 0}
+    total = sum(free.values())
+    wanted = total if wanted is None else min(wanted, total)
+    found = []
+    for node, count in (_spread if spread else _pack)(free, wanted).items():
+        actors = -(-count // (cores_per_actor or _MOST_WORKERS))
+        size = cores_per_actor or -(-count // actors)
+        found += [Placement(node, min(size, count - first)) for first in range(0, count, size)]
+    return found
+
+
+def _spread(free: Mapping[str, int], wanted: int) -> dict[str, int]:
+    """Give one worker after the other to the node that has the most free cores left."""
+    counts: dict[str, int] = {}
+    heap = [(-count, index, node) for index, (node, count) in enumerate(free.items())]
+    heapq.heapify(heap)
+    for _ in range(wanted):
+        left, index, node = heap[0]
+        counts[node] = counts.get(node, 0) + 1
+        if left == -1:
+            heapq.heappop(heap)
+        else:
+            heapq.heapreplace(heap, (left + 1, index, node))
+    return counts
+
+
+def _pack(free: Mapping[str, int], wanted: int) -> dict[str, int]:
+    counts: dict[str, int] = {}
+    for node in sorted(free, key=lambda node: -free[node]):
+        if count := min(free[node], wanted):
+            counts[node] = count
+            wanted -= count
+    return counts

@@ -1,0 +1,288 @@
+"""`RayDispatcher`: deals the rows of one batch out to this machine and to actors on others.
+
+An actor is sent ranges of rows, *chunks*, that no process has begun: large ones first, smaller ones
+toward the end, each as large as the actor is fast, so that all machines are done at about the same
+time. Rows are pure, so the chunks of a lost actor are dealt out again.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import deque
+from typing import cast
+
+from plangym_like.cluster.actor_handle import ActorHandle
+from plangym_like.cluster.actor_pool import ActorPool
+from plangym_like.cluster.chunk import Chunk, ChunkResult, counted_from_batch
+from plangym_like.cluster.chunk_sender import ChunkSender
+from plangym_like.errors import PoisonInputError
+from plangym_like.execution.costs import CostModel
+from plangym_like.execution.dispatcher import Dispatcher, StepHere
+from plangym_like.execution.row_pool import RowPool
+from plangym_like.execution.shared_batch import SharedBatch
+from plangym_like.processes.remote_errors import unpack_exception
+
+# Chunks that an actor has at once: one that it steps, and one that is there when that is done.
+_DEPTH = 2
+# The same for a batch that the caller does not wait for yet: most of the batch.
+_DEPTH_UNATTENDED = 6
+# A chunk costs 1 to 2 ms beyond its rows (`benchmarks/ray_bench.py`), so it takes well more than
+# that; and at most so long, so that little is lost with an actor.
+LEAST_SECONDS, _MOST_SECONDS = 4e-3, 1.0
+_MOST_NBYTES = 16 << 20
+# Into how many pieces an actor's share is cut, so that faster machines may take some of them.
+_PIECES = 8
+# How many actors must have died while they had a single row alone before the row is to blame.
+_DEATHS_ALONE = 3
+# A chunk is late after so many times what it should take, and after so many seconds.
+_LATE_FACTOR, _LATE_SECONDS = 4.0, 1.0
+
+
+class RayDispatcher(Dispatcher):
+    """Steps one batch on the workers of a pool, in this process, and on actors.
+
+    Parameters
+    ----------
+    actors : ActorPool
+        The actors; all rows are stepped on this machine while none is ready.
+    pool, costs, batch, steps, step_here
+        As in `Dispatcher`. If this machine has no part of the workers, `step_here` steps what is
+        too cheap to be sent, and everything while no actor is ready.
+    """
+
+    def __init__(
+        self,
+        actors: ActorPool,
+        pool: RowPool,
+        costs: CostModel,
+        batch: SharedBatch,
+        steps: int,
+        step_here: StepHere | None,
+    ) -> None:
+        super().__init__(pool, costs, batch, steps, step_here)
+        self._actors = actors
+        self._sender = ChunkSender(batch.layout, batch.rows, actors.stats, masked=batch.masked)
+        self._sent: set[Chunk] = set()
+        self._suspects: deque[Chunk] = deque()
+        # What a row takes a worker; 0 if not known.
+        self._seconds_per_row = 0.0
+        self._most_rows = _MOST_NBYTES / max(1.0, batch.nbytes / max(1, self.count))
+
+    # Dealing out
+
+    def launch(self, *, here: bool) -> None:
+        """Give every actor and worker that is ready its first rows; see `Dispatcher.launch`."""
+        if not self._actors.any_ready:
+            super().launch(here=here)
+            return
+        count = self._probe() if here and self._step_here is not None else self.count
+        self._batch.begin(len(self._pool.workers), 0.0)
+        self._pending.append((0, count))
+        self._deal(1)
+        self._feed(here=here and self._steps_here)
+        self._batch.supply_rest()
+        # If the caller does not wait for the batch yet, nothing deals out more rows.
+        self._deal(_DEPTH if here else _DEPTH_UNATTENDED)
+
+    def advance(self, *, here: bool) -> bool:
+        """Deal out more rows, without waiting; return whether the batch is over."""
+        self._deal(_DEPTH)
+        over = super().advance(here=here and self._steps_here)
+        if not (self._pool.workers or self._step_here):
+            self._actors.check_patience()
+        return over and not (self._sent or self._suspects)
+
+    @property
+    def _steps_here(self) -> bool:
+        """Whether this process takes part.
+
+        If this machine has no part of the workers, it does so only instead of the actors.
+        """
+        if self._actors.local_workers or not self._actors.any_ready:
+            return True
+        return self._seconds_here() < LEAST_SECONDS
+
+    def _seconds_here(self) -> float:
+        """Return how many seconds this machine would take for the rows not begun yet."""
+        if not (self._seconds_per_row and (self._pool.workers or self._step_here)):
+            return math.inf
+        workers = max(1, self._actors.local_workers)
+        return self._rows_not_begun() * self._seconds_per_row / workers
+
+    def _deal(self, depth: int) -> None:
+        """Give chunks to the actors that have fewer than `depth`."""
+        if not (self._actors.handles or self._suspects):
+            return
+        if (failed := self._faults.lowest) is not None:
+            for chunk in [each for each in self._sent if each.start >= failed]:
+                self._forget(chunk)
+            self._suspects = deque(each for each in self._suspects if each.start < failed)
+        shares = self._shares()
+        if not shares and (self._pool.workers or self._step_here):
+            self._pending.extend((chunk.start, chunk.stop) for chunk in self._suspects)
+            self._suspects.clear()
+        for tasks in range(depth):
+            for handle, share in shares.items():
+                if len(handle.tasks) == tasks and not handle.has_suspect:
+                    self._deal_to(handle, share)
+        if self._sent:
+            self._deal_late_again(list(shares))
+
+    def _shares(self) -> dict[ActorHandle, float]:
+        """Return which part of the rest each actor that is ready should step.
+
+        A worker that has not been measured yet is taken to be as fast as the others.
+        """
+        ready = [handle for handle in self._actors.handles if handle.ready]
+        each = [handle.seconds_per_row(self._steps) * handle.placement.workers for handle in ready]
+        self._seconds_per_row = self._costs.seconds_per_row(self._steps)
+        if not self._seconds_per_row and (measured := [seconds for seconds in each if seconds]):
+            self._seconds_per_row = sum(measured) / len(measured)
+        usual = self._seconds_per_row or 1.0
+        speeds = {h: h.placement.workers / (s or usual) for h, s in zip(ready, each, strict=True)}
+        total = sum(speeds.values()) + self._actors.local_workers / usual
+        return {handle: speed / total for handle, speed in speeds.items()}
+
+    def _deal_to(self, handle: ActorHandle, share: float) -> None:
+        if self._suspects and not handle.tasks:
+            chunk = self._suspects.popleft()
+        else:
+            rest = self._rows_not_begun()
+            # An actor that has rows leaves the last ones to processes that have none.
+            if rest * share < 1.0 and (handle.tasks or not rest):
+                return
+            if self._seconds_here() < LEAST_SECONDS:
+                return
+            found = self._take(self._size(handle, share, rest))
+            if found is None:
+                return
+            chunk = Chunk(*found)
+        chunk.owner = self
+        self._sent.add(chunk)
+        handle.send(chunk, *self._sender.request(chunk))
+
+    def _size(self, handle: ActorHandle, share: float, rest: int) -> int:
+        """Return how many of `rest` rows the actor's next chunk should have."""
+        # One actor alone has its rows in pieces to send the first results while it steps others.
+        least = self.count * share / (_DEPTH if share == 1.0 else _PIECES)
+        most = self._most_rows
+        if seconds_per_row := handle.seconds_per_row(self._steps):
+            least = max(least, LEAST_SECONDS / seconds_per_row)
+            most = min(most, max(least, _MOST_SECONDS / seconds_per_row))
+        size = max(rest * share / _DEPTH, least)
+        if rest - size < least / 2:
+            size = rest
+        return max(1, int(min(size, most)))
+
+    def _rows_not_begun(self) -> int:
+        """Return how many rows may be taken for actors."""
+        rows = sum(stop - start for start, stop in self._pending) + self._own[1] - self._own[0]
+        # A worker may be about to begin a row that is taken from it: see `Dispatcher`.
+        held = self._held() if self._batch.layout.exact else ()
+        return rows + sum(worker.unbegun for worker in held if not worker.alone)
+
+    def _take(self, most: int) -> tuple[int, int] | None:
+        """Take up to `most` neighbouring rows that no process has begun, if there are any."""
+        lowest = self.count if self._faults.lowest is None else self._faults.lowest
+        while self._pending:
+            start, stop = self._pending.popleft()
+            if (middle := min(start + most, stop)) < stop:
+                self._pending.appendleft((middle, stop))
+            if start < min(middle, lowest):
+                return start, min(middle, lowest)
+        held = self._held() if self._batch.layout.exact else ()
+        others = [worker for worker in held if not worker.alone]
+        victim = max(others, key=lambda worker: worker.unbegun, default=None)
+        theirs = 0 if victim is None else victim.unbegun
+        start, stop = self._own
+        if victim is None or stop - start >= theirs:
+            middle = min(start + most, stop)
+            self._own = (middle, stop)
+            return (start, middle) if start < middle else None
+        victim.end_at(victim.stop - min(most, theirs))
+        return (victim.stop, victim.stop + min(most, theirs)) if theirs else None
+
+    def _deal_late_again(self, ready: list[ActorHandle]) -> None:
+        """Deal the rows of a late chunk out again if a process has nothing to do.
+
+        Its node may be lost, and Ray may not have noticed yet. The late answer is ignored.
+        """
+        if self._rows_not_begun() or self._suspects:
+            return
+        here = self._actors.local_workers and self._step_here is not None and not self.has_own_rows
+        idle = here or any(worker.free for worker in self._pool.workers)
+        if not idle and all(handle.tasks for handle in ready):
+            return
+        now = time.monotonic()
+        for handle in ready:
+            for chunk in handle.tasks.values():
+                usual = handle.seconds_per_row(self._steps) * len(chunk) * _DEPTH
+                late = now - chunk.sent_at > max(_LATE_SECONDS, _LATE_FACTOR * usual)
+                if usual and late and chunk.owner is self and not chunk.suspect:
+                    self.requeue(chunk)
+                    self._actors.stats.backups += 1
+                    return
+
+    # Answers of actors
+
+    def store(self, chunk: Chunk, result: ChunkResult) -> None:
+        """Write what an actor has answered into the batch."""
+        start = chunk.start
+        if result.error is not None:
+            error = unpack_exception(result.error)
+            of_row = not result.pool_errors
+            self.fail(chunk, counted_from_batch(error, start, self.count, of_row=of_row))
+            return
+        for index, packed in result.failed.items():
+            of_row = index not in result.pool_errors
+            error = counted_from_batch(unpack_exception(packed), start, self.count, of_row=of_row)
+            self._faults.lose(start + index, cast(Exception, error))
+        nbytes = result.put(self._batch.layout, self._batch.rows, start)
+        self._actors.stats.bytes_received += nbytes
+        self._forget(chunk)
+
+    def fail(self, chunk: Chunk, error: BaseException) -> None:
+        """Fail the batch at the first row of a chunk."""
+        self._forget(chunk)
+        self._faults.fail(chunk.start, cast(Exception, error))
+
+    def requeue(self, chunk: Chunk, *, suspect: bool = False) -> None:
+        """Deal a chunk out again; `suspect`: an actor died while it was stepping it.
+
+        Which row killed the actor is not known, so such a chunk is halved until it is one row.
+        """
+        self._forget(chunk)
+        self._actors.stats.rows_retried += len(chunk)
+        start, stop = chunk.start, chunk.stop
+        if not suspect:
+            self._pending.append((start, stop))
+        elif len(chunk) > 1:
+            middle = (start + stop) // 2
+            self._suspects.append(Chunk(start, middle, suspect=True))
+            self._suspects.append(Chunk(middle, stop, suspect=True))
+        elif (deaths := chunk.deaths + chunk.suspect) < _DEATHS_ALONE:
+            self._suspects.append(Chunk(start, stop, suspect=True, deaths=deaths))
+        else:
+            self._faults.lose(start, _poisoned(start))
+
+    def _forget(self, chunk: Chunk) -> None:
+        """Ignore what an actor still answers for this chunk."""
+        chunk.owner = None
+        self._sent.discard(chunk)
+
+    def abandon(self) -> None:
+        """Stop stepping the rows; what actors still answer is ignored."""
+        for chunk in tuple(self._sent):
+            self._forget(chunk)
+        super().abandon()
+
+
+def _poisoned(row: int) -> PoisonInputError:
+    return PoisonInputError(
+        f"row {row} killed {_DEATHS_ALONE} fresh actors that stepped nothing else, although rows "
+        "never run in an actor's own process: it may need more memory than its node has; the "
+        "cluster is usable, leave that row out",
+        row,
+        None,
+    )

@@ -1,0 +1,82 @@
+"""`RayOptions`: how an environment's workers and actors are made on a Ray cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from plangym_like.cluster import ray_session
+from plangym_like.cluster.actor_options import check_options
+from plangym_like.cluster.actor_pool import ActorPool
+from plangym_like.cluster.node_env import write_recipe
+from plangym_like.cluster.ray_executor import RayExecutor
+from plangym_like.execution.process_options import ProcessOptions
+from plangym_like.row_stepper import RowStepper
+
+
+class RayOptions:
+    """Makes a `RayExecutor`; its actors host ``node_env(n_workers=...)``.
+
+    Parameters
+    ----------
+    node_env : callable
+        Returns the environment that steps rows on one node, in so many processes.
+    name : str or callable
+        The environment.
+    local : ProcessOptions
+        Makes the workers of this machine.
+    address, object_store_memory
+        See `RayEnv`.
+    where
+        ``n_workers``, ``resources``, ``placement``, ``runtime_env`` and ``cores_per_actor``; see
+        `RayEnv`.
+
+    Raises
+    ------
+    InputError
+        A number is out of range.
+    MissingExtraError
+        Ray is not installed.
+    """
+
+    def __init__(
+        self,
+        node_env: Callable[..., Any],
+        name: Any,
+        local: ProcessOptions,
+        *,
+        address: str | None,
+        object_store_memory: int | None,
+        **where: Any,
+    ) -> None:
+        check_options(**where)
+        self.n_workers: int | None = where["n_workers"]
+        self.isolated = local.isolated
+        self._node_env, self._name, self._local = node_env, name, local
+        self._session = (address, object_store_memory)
+        self._where = where
+        ray_session.load()
+
+    def prepare(self) -> None:
+        """Start the fork server of this machine's workers."""
+        self._local.prepare()
+
+    def make(self, stepper: RowStepper) -> RayExecutor:
+        """Reach the cluster and start actors; they become ready while this process goes on."""
+        session = ray_session.join(*self._session)
+        try:
+            actors = ActorPool(self._recipe, stepper.layout, private=session.started, **self._where)
+            try:
+                executor = partial(RayExecutor, session, actors)
+                return self._local.make_as(executor, stepper, actors.local_workers)
+            except BaseException:
+                actors.close()
+                raise
+        except BaseException:
+            session.leave()
+            raise
+
+    def _recipe(self, n_workers: int) -> bytes:
+        """Return what an actor with `n_workers` processes needs to know."""
+        return write_recipe(partial(self._node_env, n_workers=n_workers), self._name)

@@ -1,0 +1,85 @@
+"""An environment of no family: saved by the first way that is exact.
+
+The ways are tried in this order: the environment's own ``save_state`` and ``load_state``, a pickle
+of its attributes, its action log. Each is tried on the environment when it is made.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+from plangym_like.errors import SnapshotError, StateCapacityError
+from plangym_like.family_env import FamilyEnv
+from plangym_like.simulator import Simulator
+from plangym_like.stateful_env import name_of
+
+# Way of saving -> ``"module:class"`` of environments saved that way, and the options of no other.
+WAYS: dict[str, tuple[str, tuple[str, ...]]] = {
+    "native": ("save_load_env:OwnEnv", ()),
+    "pickle": ("pickled:PickledEnv", ("allow_pickle",)),
+    "replay": ("replayed:ReplayedEnv", ("replay_capacity", "live_prefixes")),
+}
+
+
+def auto_simulator(name: Any, **kwargs: Any) -> Simulator:
+    """Return the first simulator that saves `name` exactly, else the first that saves it.
+
+    Parameters
+    ----------
+    name : str or callable
+        A Gymnasium id, or a callable that returns a `gymnasium.Env`.
+    kwargs
+        What the simulators take; each gets its own options.
+
+    Raises
+    ------
+    SnapshotError
+        No way works; the message says what was wrong with each.
+    """
+    reasons: list[str] = []
+    approximate: Simulator | None = None
+    for way in WAYS:
+        try:
+            simulator = _make(way, name, kwargs)
+        except (SnapshotError, StateCapacityError) as error:
+            reasons.append(f"by {way}: {error}")
+            continue
+        simulator.snapshot_note = "; ".join([*reasons, f"{way} is the first that is exact"])
+        if simulator.exactness == "exact":
+            if approximate is not None:
+                approximate.close()
+            return simulator
+        reasons.append(f"by {way}: only approximately, {simulator.exactness_note}")
+        if approximate is None:
+            approximate = simulator
+        else:
+            simulator.close()
+    if approximate is None:
+        listed = "\n".join(f"- {reason}" for reason in reasons)
+        raise SnapshotError(
+            f"{name_of(name)} cannot be saved exactly, so it cannot be planned over:\n{listed}"
+        )
+    approximate.snapshot_note = "; ".join([*reasons, "no way is exact"])
+    return approximate
+
+
+def _make(way: str, name: Any, kwargs: dict[str, Any]) -> Simulator:
+    module, _, env_class = WAYS[way][0].partition(":")
+    foreign = {option for other, (_, options) in WAYS.items() if other != way for option in options}
+    found = getattr(importlib.import_module(f"plangym_like.envs.{module}"), env_class)
+    own = {key: value for key, value in kwargs.items() if key not in foreign}
+    simulator: Simulator = found.simulator_class(name, **own)
+    return simulator
+
+
+class AnyEnv(FamilyEnv):
+    """Plan over any Gymnasium environment, saved by the first way that is exact.
+
+    >>> from gymnasium.envs.classic_control import PendulumEnv
+    >>> env = AnyEnv(PendulumEnv)
+    >>> env.snapshot, env.exactness
+    ('pickle', 'exact')
+    """
+
+    simulator_class = staticmethod(auto_simulator)

@@ -1,0 +1,106 @@
+"""Blocks of rows stepped by a user's own ``step_states``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import gymnasium
+import numpy as np
+from numpy.typing import NDArray
+
+from plangym_like.batches import Rows
+from plangym_like.envs.block_stepper import BlockStepper, Outcomes, given_states
+from plangym_like.errors import RewardError
+from plangym_like.spaces import fitted
+from plangym_like.states import HEADER_NBYTES
+
+
+@dataclass(slots=True)
+class ObservedStates:
+    """The states ``(N, *shape)`` of N rows, and what was observed of them last."""
+
+    states: NDArray[Any]
+    obs: NDArray[Any]
+
+    def __len__(self) -> int:
+        return len(self.states)
+
+    def take(self, rows: NDArray[np.intp]) -> ObservedStates:
+        """Return a copy of `rows`."""
+        return ObservedStates(self.states[rows], self.obs[rows])
+
+    def put(self, rows: NDArray[np.intp], part: ObservedStates) -> None:
+        """Write `part`, which was ``take(rows)`` and has been stepped, back."""
+        self.states[rows], self.obs[rows] = part.states, part.obs
+
+
+class BatchedStep(BlockStepper[ObservedStates]):
+    """Steps rows with ``step_states(states, actions)``.
+
+    Parameters
+    ----------
+    step_states : callable
+        ``(N, *shape)`` states and N actions -> next states, observations, rewards, terminateds,
+        truncateds.
+    example : array ``(*shape)``
+        A state.
+    space : gymnasium.Space
+        Of the observations, one array each.
+    frameskip : int
+        How many steps one action lasts.
+    """
+
+    def __init__(
+        self,
+        step_states: Callable[..., Any],
+        example: NDArray[Any],
+        space: gymnasium.Space[Any],
+        frameskip: int,
+    ) -> None:
+        super().__init__(frameskip)
+        self._step_states = step_states
+        self._shape, self._dtype = example.shape, example.dtype
+        self._place = slice(HEADER_NBYTES, HEADER_NBYTES + example.nbytes)
+        self._space = space
+
+    def takes(self, rows: Rows) -> bool:
+        return not rows.columns and rows.inputs.seeds is None
+
+    def load(self, rows: Rows, block: slice) -> ObservedStates:
+        count, given = block.stop - block.start, given_states(rows, block)
+        states = np.empty((count, *self._shape), self._dtype)
+        states.reshape(count, -1).view(np.uint8)[:] = given[:, self._place]
+        return ObservedStates(
+            states, np.empty((count, *(self._space.shape or ())), self._space.dtype)
+        )
+
+    def frame(self, states: ObservedStates, actions: NDArray[Any], out: Outcomes) -> None:
+        count = len(states)
+        states.states[...], seen, paid, out.terminated[...], out.truncated[...] = self._step_states(
+            states.states.copy(), actions
+        )
+        states.obs[...] = self._fitted(seen, count)
+        if np.shape(paid) != (count,):
+            raise RewardError(
+                f"step_states returned rewards of shape {np.shape(paid)} for {count} rows"
+            )
+        out.rewards[...] = paid
+
+    def observe(self, states: ObservedStates, out: NDArray[Any]) -> None:
+        out[...] = states.obs
+
+    def store(self, states: ObservedStates, rows: Rows, block: slice) -> None:
+        # The generator and what wrappers remember stay what they were.
+        assert rows.next_states is not None
+        fresh = rows.next_states[block]
+        fresh[:] = given_states(rows, block)
+        fresh[:, self._place] = states.states.reshape(len(states), -1).view(np.uint8)
+
+    def _fitted(self, seen: Any, count: int) -> Any:
+        """Return observations of `count` rows; `ObservationError` if they do not fit."""
+        shape, dtype = (count, *(self._space.shape or ())), self._space.dtype
+        if isinstance(seen, np.ndarray) and seen.dtype == dtype and seen.shape == shape:
+            return seen
+        return fitted(self._space, seen, shape, np.dtype(dtype))

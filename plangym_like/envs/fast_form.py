@@ -1,0 +1,202 @@
+"""Fast forms: what steps many rows of a simulator at once, and the trial before it is used."""
+
+from __future__ import annotations
+
+import abc
+import copy
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from gymnasium.spaces import Box
+from numpy.typing import NDArray
+
+from plangym_like.batches import Inputs, Rows
+from plangym_like.simulator import Outcome, Simulator
+from plangym_like.states import HEADER_NBYTES, Row
+
+TRIALS = 32
+
+
+class NotVectorisableError(Exception):
+    """Some row of the block has to be stepped by the environment itself."""
+
+
+class FastForm(abc.ABC):
+    """Steps blocks of rows at once; each row's results are those of the environment's own ``step``.
+
+    Two workers may step the same rows at once, so nothing is read from where results are written.
+    It fills the headers of the next states as well.
+
+    Attributes
+    ----------
+    most : int
+        How many rows are stepped at once at most.
+    is_vectorised : bool
+        Whether rows take less time together than one after the other.
+    """
+
+    most: int = 1 << 62
+    is_vectorised: bool = True
+
+    def pays_off(self, count: int, horizon: int) -> bool:
+        """Return whether this is faster than the environment for `count` rows of `horizon` steps.
+
+        `horizon` is 0 in ``step_batch``.
+        """
+        return True
+
+    def takes(self, rows: Rows) -> bool:
+        """Tell whether this steps such a batch."""
+        return "rgb" not in rows.columns
+
+    def step_one(self, row: Row, action: Any, dt: int) -> tuple[Row, Outcome] | None:
+        """Step one row without arrays, if there is a quick way; see `Simulator.step_row`."""
+        return None
+
+    @abc.abstractmethod
+    def step(self, rows: Rows, first: int, last: int) -> None:
+        """Step rows `first` to `last`, each from its own state.
+
+        Raises
+        ------
+        NotVectorisableError
+            Some row needs the environment itself; any results of these rows may be wrong.
+        """
+
+    @abc.abstractmethod
+    def rollout(self, rows: Rows, first: int, last: int) -> None:
+        """Step rows `first` to `last` through all their T actions; raises what `step` raises."""
+
+
+def held_frames(inputs: Inputs, block: slice, frameskip: int) -> int | NDArray[np.int64]:
+    """Return how many frames each row of `block` holds an action."""
+    held = inputs.dt if isinstance(inputs.dt, int) else inputs.dt[block]
+    return held * frameskip
+
+
+def trial_actions(space: Any, kind: str, *, beyond: float = 1.2) -> NDArray[Any]:
+    """Return random actions ``(TRIALS, ...)`` of dtype `kind`.
+
+    Those of a bounded `Box` reach `beyond` times its bounds.
+    """
+    dtype = np.dtype(kind)
+    if not isinstance(space, Box) or not space.is_bounded():
+        space = copy.deepcopy(space)
+        space.seed(6)
+        return np.stack([space.sample() for _ in range(TRIALS)]).astype(dtype)
+    rng = np.random.Generator(np.random.PCG64(6))
+    drawn = rng.uniform(-beyond, beyond, (TRIALS, *space.shape))
+    middle, half = (space.high + space.low) / 2.0, (space.high - space.low) / 2.0
+    if dtype.kind in "iu":
+        drawn = np.abs(drawn.round()) if dtype.kind == "u" else drawn.round()
+        return drawn.astype(dtype)
+    return (middle + half * drawn).astype(dtype)
+
+
+def disagreement(
+    form: FastForm,
+    sim: Simulator,
+    kind: str,
+    *,
+    starts: Sequence[Row] | None = None,
+    plays_on: bool = True,
+    beyond: float = 1.2,
+) -> str:
+    """Return where `form` does not do what `sim` does row by row; empty if nowhere.
+
+    What NumPy and libm do for single numbers and for arrays may differ on another processor or in
+    another version, so each form is tried before it is used. `sim` is left in another state.
+
+    Parameters
+    ----------
+    form : FastForm
+    sim : Simulator
+    kind : str
+        The type character of the actions.
+    starts : sequence of payloads, optional
+        `TRIALS` states to step from; by default those of one episode.
+    plays_on : bool
+        Whether the episode is played on past its end; else another one begins.
+    beyond : float
+        As in `trial_actions`.
+    """
+    actions = trial_actions(sim.action_space, kind, beyond=beyond)
+    count = len(actions)
+    states = np.zeros((2, count, HEADER_NBYTES + sim.payload_nbytes), np.uint8)
+    outcomes = []
+    if starts is None:
+        sim.env.reset(seed=0)
+    for index, action in enumerate(actions):
+        if starts is not None:
+            sim.write(starts[index])
+        sim.save(states[0, index])
+        outcomes.append(sim.step(action.copy(), 1))
+        sim.save(states[1, index])
+        if not plays_on and (outcomes[-1][2] or outcomes[-1][3]):
+            sim.env.reset()
+    space: Any = sim.observation_space
+    rows = Rows(
+        Inputs(count, 0, actions, states[0], 1, None),
+        np.zeros_like(states[0]),
+        np.empty((count, *space.shape), space.dtype),
+        np.empty(count),
+        np.empty(count, bool),
+        np.empty(count, bool),
+        np.empty(count, np.int64),
+        {name: np.empty((count, *shape), dtype) for name, (shape, dtype) in sim.columns.items()},
+        None,
+    )
+    try:
+        form.step(rows, 0, count)
+    except NotVectorisableError:
+        return "some row cannot be stepped in it"
+    found = _first_difference(rows, outcomes, states[1])
+    if found:
+        return found
+    assert rows.next_states is not None
+    for index, action in enumerate(actions):
+        one = form.step_one(states[0, index], action, 1)
+        if one is not None:
+            rows.next_states[index] = one[0]
+            results = rows.observations, rows.rewards, rows.terminateds, rows.truncateds
+            for column, value in zip(results, one[1][:4], strict=True):
+                column[index] = value
+    return _first_difference(rows, outcomes, states[1])
+
+
+def _first_difference(rows: Rows, outcomes: Sequence[Outcome], after: Row) -> str:
+    for index, outcome in enumerate(outcomes):
+        place = _difference(rows, index, outcome, after[index])
+        if place:
+            return f"the {place[0]} of row {index} is {place[1]!r} instead of {place[2]!r}"
+    return ""
+
+
+def _difference(rows: Rows, index: int, outcome: Any, after: Row) -> tuple[str, Any, Any] | None:
+    """Return what differs in stepped row `index`, its value, and that of `Simulator.step`."""
+    obs, reward, terminated, truncated, info, _ = outcome
+    assert rows.next_states is not None
+    pairs = {
+        "observation": (rows.observations[index], obs),
+        "reward": (rows.rewards[index], reward),
+        "terminated": (rows.terminateds[index], terminated),
+        "truncated": (rows.truncateds[index], truncated),
+        "info": (sorted(rows.columns), sorted(info)),
+    }
+    if pairs["info"][0] == pairs["info"][1]:
+        pairs |= {f"info {name}": (rows.columns[name][index], info[name]) for name in info}
+    start = HEADER_NBYTES
+    pairs["next state"] = rows.next_states[index, start:], after[start:]
+    for name, (found, wanted) in pairs.items():
+        if not _same(np.asarray(found), np.asarray(wanted)):
+            return name, found, wanted
+    return None
+
+
+def _same(one: NDArray[Any], other: NDArray[Any]) -> bool:
+    """Tell whether two values are the same bytes in the dtype of either."""
+    return one.shape == other.shape and (
+        one.astype(other.dtype).tobytes() == other.tobytes()
+        or one.tobytes() == other.astype(one.dtype).tobytes()
+    )

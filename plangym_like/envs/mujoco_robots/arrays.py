@@ -1,0 +1,49 @@
+"""Operations on arrays whose last axes are those of one frame."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[Any]
+
+
+def length_of(vectors: Array) -> Array:
+    """Return ``np.linalg.norm`` of each vector; the dot product is BLAS's there and here."""
+    lengths: Array = np.sqrt(np.vecdot(vectors, vectors))
+    return lengths
+
+
+def total_of(values: Array, axes: int = 1) -> Array:
+    """Return the sum over the last `axes` axes, taken as one run of numbers each."""
+    lead = values.shape[: values.ndim - axes]
+    runs = values if axes == 1 else np.ascontiguousarray(values).reshape(*lead, -1)
+    sums: Array = np.add.reduce(runs, axis=-1)
+    return sums
+
+
+def put_parts(out: Array, *parts: Array) -> None:
+    """Write `parts` ``(..., k)`` one after the other into `out`."""
+    at = 0
+    for part in parts:
+        size = part.shape[-1]
+        out[..., at : at + size] = part
+        at += size
+
+
+def rows_of(matrices: Array) -> Array:
+    """Return ``(..., m, k)`` as ``(..., m * k)``."""
+    return matrices.reshape(*matrices.shape[:-2], -1)
+
+
+def moved(place: Array, speed: Array) -> dict[str, Array]:
+    """Return the infos of a robot that moves in a plane, from place and speed ``(..., 2)``."""
+    return {
+        "x_position": place[..., 0],
+        "y_position": place[..., 1],
+        "distance_from_origin": length_of(place),
+        "x_velocity": speed[..., 0],
+        "y_velocity": speed[..., 1],
+    }

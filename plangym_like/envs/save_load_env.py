@@ -1,0 +1,216 @@
+"""An environment that says itself what its state is: ``save_state`` and ``load_state``.
+
+The state is what ``save_state()`` returns: numbers, arrays, text, and nests of them. Many rows are
+stepped at once by ``step_states``, where the environment has that method. All three are compared
+with ``step`` when the environment is made, and refused where they do not agree.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import gymnasium
+import numpy as np
+from numpy.typing import NDArray
+
+from plangym_like import spaces
+from plangym_like.envs.batched_step import BatchedStep
+from plangym_like.envs.codec import Codec
+from plangym_like.envs.fast_form import FastForm, disagreement
+from plangym_like.envs.gymnasium_simulator import GymnasiumSimulator
+from plangym_like.envs.tried_simulator import TrialRule
+from plangym_like.envs.wrapping import forget_seed
+from plangym_like.errors import SnapshotError, StateCapacityError, StateFormatError
+from plangym_like.family_env import FamilyEnv
+from plangym_like.snapshots import plain_data
+from plangym_like.snapshots.configuration import describe, qualified_name
+from plangym_like.snapshots.known_wrappers import TRANSPARENT, chain
+from plangym_like.states import Row, padded
+
+_METHODS = ("save_state", "load_state")
+_SLACK = 1024
+
+
+class SaveLoadCodec(Codec):
+    """Calls ``save_state`` and ``load_state``.
+
+    Parameters
+    ----------
+    base : gymnasium.Env
+        With these methods, reset at least once.
+    name : str or callable
+        What it was made of.
+    capacity : int, optional
+        Bytes for states that are not arrays.
+
+    Attributes
+    ----------
+    example : array, optional
+        A state, if states are arrays of one shape: rows then hold nothing else.
+    """
+
+    def __init__(self, base: Any, name: Any, capacity: int | None) -> None:
+        self._base, self._name = base, name
+        saved = base.save_state()
+        self.example: NDArray[Any] | None = None
+        if isinstance(saved, np.ndarray) and saved.dtype != object:
+            self.example = np.empty_like(saved)
+            self.nbytes = padded(saved.nbytes)
+        else:
+            needed = 8 + len(self._encoded(saved))
+            self.nbytes = padded(capacity or 2 * needed + _SLACK)
+
+    def fingerprint_fields(self) -> Mapping[str, Any]:
+        example = self.example
+        return {
+            "class": qualified_name(type(self._base)),
+            "callable": None if isinstance(self._name, str) else describe(self._name),
+            "state": None if example is None else [example.dtype.str, *example.shape],
+            "generator": "behind the state",
+        }
+
+    def view(self, payloads: Row) -> dict[str, NDArray[Any]]:
+        """Return ``state`` ``(N, *shape)`` if states are arrays."""
+        return {} if self.example is None else {"state": self._arrays(payloads)}
+
+    def _arrays(self, payloads: Row) -> NDArray[Any]:
+        assert self.example is not None
+        raw = np.ascontiguousarray(payloads[:, : self.example.nbytes])
+        return raw.view(self.example.dtype).reshape(len(payloads), *self.example.shape)
+
+    def _encoded(self, saved: Any) -> bytes:
+        try:
+            return plain_data.encode(saved)
+        except SnapshotError as error:
+            raise SnapshotError(
+                f"what {type(self._base).__name__}.save_state() returned cannot be kept: {error}"
+            ) from error
+
+    def read(self, payload: Row) -> None:
+        saved = self._base.save_state()
+        if self.example is None:
+            data = self._encoded(saved)
+            end = 8 + len(data)
+            if end > len(payload):
+                raise StateCapacityError(
+                    f"a state of {end} bytes does not fit the {len(payload)} reserved; make the "
+                    f"environment with state_capacity={padded(2 * end)}"
+                )
+            payload[:8].view(np.uint64)[0] = len(data)
+            payload[8:end] = np.frombuffer(data, np.uint8)
+            payload[end:] = 0
+            return
+        saved = np.asarray(saved)
+        if saved.dtype != self.example.dtype or saved.shape != self.example.shape:
+            raise SnapshotError(
+                f"{type(self._base).__name__}.save_state() returned {saved.dtype}{saved.shape}, "
+                f"and {self.example.dtype}{self.example.shape} when the environment was made"
+            )
+        payload[: saved.nbytes] = np.frombuffer(saved.tobytes(), np.uint8)
+        payload[saved.nbytes :] = 0
+
+    def write(self, payload: Row) -> None:
+        if self.example is None:
+            used = int(payload[:8].view(np.uint64)[0])
+            if used > len(payload) - 8:
+                raise StateFormatError("a state row is damaged: its length")
+            saved = plain_data.decode(payload[8 : 8 + used].tobytes())
+        else:
+            saved = self._arrays(payload[None])[0].copy()
+        self._base.load_state(saved)
+
+
+class SaveLoadSimulator(GymnasiumSimulator):
+    """A Gymnasium environment with these methods.
+
+    ``save_state()`` returns the state as plain data; an array of one shape makes the smallest rows
+    and lets many rows be stepped at once. ``load_state(saved)`` makes such a value, which is its
+    own, the state. ``step_states(states, actions)``, optional, takes ``(N, *shape)`` states and N
+    actions and returns the next states, observations, rewards, terminateds and truncateds, each
+    with N rows, just as ``step`` would; it draws no random numbers and gives no infos.
+
+    The arguments are `GymnasiumSimulator`'s; ``state_capacity`` is for states that are not arrays.
+
+    Raises
+    ------
+    SnapshotError
+        A method is missing, what it returns is not plain data, or it does not agree with ``step``.
+    """
+
+    family = "OWNS"
+    checksum = True
+    trial: ClassVar[TrialRule] = TrialRule(always=True)
+    codec_class: ClassVar[type[SaveLoadCodec]] = SaveLoadCodec
+    codec: SaveLoadCodec
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        if self._steps_states():
+            self._check_step_states(np.dtype(self.action_space.dtype).char)
+
+    def make_env(self) -> gymnasium.Env[Any, Any]:
+        """Return the environment, if it has both methods."""
+        env = super().make_env()
+        missing = [name for name in _METHODS if not callable(getattr(env.unwrapped, name, None))]
+        if missing:
+            env.close()
+            raise SnapshotError(
+                f"{qualified_name(type(env.unwrapped))} has no {' and no '.join(missing)}"
+            )
+        return env
+
+    def make_codec(self) -> SaveLoadCodec:
+        """Find out what ``save_state`` returns."""
+        # While it is seeded: what is saved of a fresh generator differs in length in each process.
+        self.env.reset(seed=0)
+        codec = self.codec_class(self.base, self.name, self.state_capacity)
+        forget_seed(self.env)
+        return codec
+
+    def _steps_states(self) -> bool:
+        """Tell whether many rows can be stepped at once."""
+        plain = all(type(wrapper) in TRANSPARENT for wrapper in chain(self.env))
+        own = callable(getattr(self.base, "step_states", None))
+        return own and plain and not self._pictures
+
+    def _check_step_states(self, kind: str) -> None:
+        """Compare ``step_states`` with ``step``; the simulator stays in its state."""
+        if self.codec.example is None or not spaces.is_leaf(self.observation_space):
+            raise SnapshotError(
+                "step_states needs states that are arrays of one shape, and observations that are "
+                "one array each"
+            )
+        original = np.zeros(self.payload_nbytes, np.uint8)
+        self.read(original)
+        try:
+            where = disagreement(self._batched_step(), self, kind, plays_on=False, beyond=1.0)
+        finally:
+            self.write(original)
+        if where:
+            raise SnapshotError(
+                f"{type(self.base).__name__}.step_states does not do what step does: {where}. "
+                "Leave step_states out if step draws random numbers or gives infos"
+            )
+
+    def _batched_step(self) -> BatchedStep:
+        assert self.codec.example is not None and isinstance(self.frameskip, int)
+        return BatchedStep(
+            self.base.step_states, self.codec.example, self.observation_space, self.frameskip
+        )
+
+    def make_fast_form(self, kind: str) -> FastForm | None:
+        """Return what calls ``step_states``, if it agrees for actions of this type character."""
+        if not self._steps_states():
+            return None
+        try:
+            self._check_step_states(kind)
+        except SnapshotError:
+            return None
+        return self._batched_step()
+
+
+class OwnEnv(FamilyEnv):
+    """Plan over an environment that has ``save_state`` and ``load_state``."""
+
+    simulator_class = SaveLoadSimulator

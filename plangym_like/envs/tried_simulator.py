@@ -1,0 +1,112 @@
+"""A simulator that is tried when it is made; see `plangym_like.snapshots.trial`."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, ClassVar, Self
+
+import numpy as np
+
+from plangym_like.envs.wrapping import forget_seed
+from plangym_like.errors import SnapshotError
+from plangym_like.simulator import Simulator
+from plangym_like.snapshots.known_wrappers import has_foreign_code
+from plangym_like.snapshots.trial import REMEDY, Trial
+from plangym_like.states import Row
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrialRule:
+    """How a family is tried when one of its environments is made.
+
+    Attributes
+    ----------
+    always : bool
+        Whether the environment itself is tried; wrappers that are not Gymnasium's always are.
+    copies : bool
+        Whether a second copy is made and compared.
+    steps : int
+    seeds_matter : bool
+        Whether states cannot be saved if a seeded reset is not the same in every copy.
+    remedy : str
+        What errors tell the user to do.
+    """
+
+    always: bool = False
+    copies: bool = True
+    steps: int = 12
+    seeds_matter: bool = False
+    remedy: str = REMEDY
+
+
+class TriedSimulator(Simulator):
+    """Tries whether the environment does the same again, in a second copy of itself too."""
+
+    trial: ClassVar[TrialRule] = TrialRule()
+    _arguments: tuple[tuple[Any, ...], dict[str, Any]]
+    _is_copy: bool = False
+    _wrappers: tuple[Any, ...] = ()
+    # Gives the wrappers back what they remembered when they were made; until the first reset.
+    _fresh: Callable[[], None] | None = None
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> Self:
+        """Keep the arguments, so that the trial can make a second copy."""
+        simulator = super().__new__(cls)
+        simulator._arguments = args, kwargs
+        return simulator
+
+    def _try_out(self) -> None:
+        """Run the trial; note what is not exact, or raise."""
+        rule = self.trial
+        if self._is_copy or not (rule.always or has_foreign_code(self.env)):
+            return
+        fresh, self._fresh = self._fresh, None
+        original = np.zeros(self.payload_nbytes, np.uint8)
+        self.read(original)
+        trial = Trial(
+            self,
+            self._second_copy,
+            steps=rule.steps,
+            seeds_matter=rule.seeds_matter,
+            remedy=rule.remedy,
+        )
+        try:
+            note = trial.run()
+        except SnapshotError as error:
+            if self.exactness == "exact":
+                with contextlib.suppress(Exception):
+                    self._end_trial(original, fresh)
+                raise
+            note = str(error)
+        self._end_trial(original, fresh)
+        if note:
+            self.exactness = "approximate"
+            self.exactness_note = "; ".join(filter(None, [self.exactness_note, note]))
+
+    def _end_trial(self, original: Row, fresh: Callable[[], None] | None) -> None:
+        # Attributes that the first reset makes stay, since `write` is valid before a reset too.
+        self.write(original)
+        self._fresh = fresh
+        forget_seed(self.env)
+
+    def _second_copy(self) -> Self | None:
+        """Return a simulator made with the same arguments, or ``None`` if there can be only one."""
+        if not self.trial.copies:
+            return None
+        args, kwargs = self._arguments
+        if "wrappers" in kwargs:
+            # What was given may be an iterator that is used up.
+            kwargs = {**kwargs, "wrappers": self._wrappers}
+        other = type(self).__new__(type(self), *args, **kwargs)
+        other._is_copy = True
+        try:
+            other.__init__(*args, **kwargs)  # type: ignore[misc]
+        except Exception:
+            return None
+        if other.env.unwrapped is self.env.unwrapped:
+            # A callable that returns one and the same object each time.
+            return None
+        other._fresh = None
+        return other

@@ -1,0 +1,52 @@
+"""The chain of wrappers around an environment: how a simulator puts it together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium.wrappers import TimeLimit
+
+from plangym_like.snapshots.known_wrappers import TRANSPARENT, chain, links
+
+WrapperLike = Callable[..., Any] | tuple[Any, ...]
+
+
+def is_plain(env: gymnasium.Env[Any, Any]) -> bool:
+    """Tell whether the wrappers around `env` leave observations, rewards and infos as they are."""
+    return all(type(wrapper) in (*TRANSPARENT, TimeLimit) for wrapper in chain(env))
+
+
+def without_time_limit(env: gymnasium.Env[Any, Any]) -> gymnasium.Env[Any, Any]:
+    """Return the chain `env` without its `TimeLimit` wrappers."""
+    if isinstance(env, TimeLimit):
+        return without_time_limit(env.env)
+    if isinstance(env, gymnasium.Wrapper):
+        env.env = without_time_limit(env.env)
+    return env
+
+
+def forget_seed(env: gymnasium.Env[Any, Any]) -> None:
+    """Take every generator in the chain away, so that the next use draws a fresh one."""
+    for link in links(env):
+        if isinstance(vars(link).get("_np_random"), np.random.Generator):
+            link._np_random = None
+            if "_np_random_seed" in vars(link):
+                link._np_random_seed = None
+
+
+def wrap(env: gymnasium.Env[Any, Any], item: WrapperLike) -> gymnasium.Env[Any, Any]:
+    """Return `env` in a wrapper: its class, or class and arguments."""
+    if not isinstance(item, tuple):
+        wrapped: gymnasium.Env[Any, Any] = item(env)
+        return wrapped
+    wrapper, arguments = item
+    if isinstance(arguments, Mapping):
+        wrapped = wrapper(env, **arguments)
+    elif isinstance(arguments, (list, tuple)):
+        wrapped = wrapper(env, *arguments)
+    else:
+        wrapped = wrapper(env, arguments)
+    return wrapped

@@ -1,0 +1,169 @@
+"""`BatchRun`: a batch that is being executed."""
+
+from __future__ import annotations
+
+import math
+import time
+import weakref
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from plangym_like.errors import ClosedError
+from plangym_like.execution.dispatcher import Dispatcher
+from plangym_like.future import Future
+from plangym_like.processes.interrupts import hold
+from plangym_like.row_errors import raised_by_signal_handler
+
+
+class Runner(Protocol):
+    """The executor of a batch, as far as the batch needs it."""
+
+    @property
+    def lock(self) -> Any:
+        """A re-entrant lock, held by the thread that advances batches."""
+
+    def ensure_open(self) -> None:
+        """Raise `ClosedError` if it has been closed."""
+
+    def drive(self, run: Any, until: float) -> bool:
+        """Advance all batches until `run` is over or it is `until`; return whether it is over.
+
+        If `until` has passed already, no row is stepped in this process.
+        """
+
+    def note_done(self, run: Any) -> None:
+        """Learn that the batch is over."""
+
+
+class BatchRun:
+    """A batch from its start until its result is there: how it is waited for and given up.
+
+    Parameters
+    ----------
+    executor : Runner
+        What advances it; held weakly, as it holds its batches.
+    dispatcher : Dispatcher
+        Steps its rows.
+
+    Attributes
+    ----------
+    result, error
+        What stepping the rows returned or raised.
+    done : bool
+        Whether it is over.
+    """
+
+    def __init__(self, executor: Runner, dispatcher: Dispatcher) -> None:
+        self._executor: Runner = weakref.proxy(executor)
+        self._dispatcher: Dispatcher | None = dispatcher
+        self.count = dispatcher.count
+        self.result: Any = None
+        self.error: BaseException | None = None
+        self.done = False
+        self._future: weakref.ref[Future[Any]] | None = None
+
+    @property
+    def dispatcher(self) -> Dispatcher:
+        """What steps its rows, until the batch is over."""
+        assert self._dispatcher is not None
+        return self._dispatcher
+
+    def future(self, owner: Any = None) -> Future[Any]:
+        """Return the only future of this batch; `owner` lives as long as that needs it."""
+        future: Future[Any] = Future(self, owner)
+        self._future = weakref.ref(future)
+        return future
+
+    @property
+    def what(self) -> str:
+        """What errors call it."""
+        return f"a batch of {self.count} rows"
+
+    @property
+    def settled(self) -> bool:
+        """Whether it is known to be over."""
+        return self.done
+
+    def outcome(self) -> tuple[Any, BaseException | None]:
+        """Return the result, and the error or ``None``; only once it is over."""
+        return self.result, self.error
+
+    @property
+    def dropped(self) -> bool:
+        """Whether the future of this batch no longer exists."""
+        return self._future is not None and self._future() is None
+
+    def settle(self, timeout: float | None) -> bool:
+        """Return whether it is over, after `timeout` seconds at most; 0 only looks."""
+        if self.done:
+            return True
+        until = math.inf if timeout is None else time.monotonic() + timeout
+        if timeout is not None and timeout <= 0:
+            until = -math.inf
+        held: list[bool] = []
+        try:
+            # Another thread may hold the lock for longer than that.
+            patience = -1.0 if timeout is None else max(timeout, 0.0)
+            hold(held, self._executor.lock.acquire, True, patience)
+            if held[0] and not self.done:
+                self.attempt(lambda: self._drive(until))
+        finally:
+            if held and held[0]:
+                self._executor.lock.release()
+        return self.done
+
+    def _drive(self, until: float) -> bool:
+        self._executor.ensure_open()
+        return self._executor.drive(self, until)
+
+    def cancel(self, error: BaseException) -> bool:
+        """Stop it, and make `error` its error; return False if it was over already."""
+        with self._executor.lock:
+            if self.done:
+                return False
+            self.attempt(lambda: self._fail(error))
+            return True
+
+    def attempt(self, advance: Callable[[], bool], *, for_another: bool = False) -> bool:
+        """Return ``advance()``, whether the batch is over; an error that it raises ends the batch.
+
+        Errors are kept for the future, and interrupts are raised at once. While the caller waits
+        `for_another` batch, exceptions of signal handlers are raised at once too.
+        """
+        over = True
+        try:
+            # It may be over, and an interrupt have come before its executor learned of it.
+            over = self.done or advance()
+            if over and not self.done and self.error is None:
+                self._finish()
+        except Exception as error:
+            self._fail(error)
+            if for_another and raised_by_signal_handler(error):
+                raise
+        except BaseException:
+            self._fail(ClosedError("this batch was interrupted"))
+            raise
+        finally:
+            if over:
+                self.done = True
+                self._executor.note_done(self)
+                self._release()
+        return over
+
+    def _finish(self) -> None:
+        """Take the result, or the error, of a batch whose rows are done."""
+        error = self.dispatcher.failure
+        if error is None:
+            self.result = self.dispatcher.result()
+        else:
+            self._fail(error)
+
+    def _fail(self, error: BaseException) -> bool:
+        if self._dispatcher is not None:
+            self.error = error
+            self._dispatcher.abandon()
+        return True
+
+    def _release(self) -> None:
+        """Drop everything but the result: the caller alone decides how long memory is lent."""
+        self._dispatcher = None

@@ -1,0 +1,389 @@
+"""`Dispatcher`: deals the rows of one batch out to workers and to this process.
+
+Every process starts on a share of the rows. When it is done, it takes half of the rows that the
+slowest process still has, by lowering the limit of that worker. No lock is needed, so a killed
+worker cannot hold one. If two processes step the same row, they write the same bytes, because rows
+are pure. This process steps its rows from the last one down. So the worker next to them can be
+given more rows before it runs out of them, by raising its limit, which is cheaper than a message.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any, cast
+
+from plangym_like.batches import split
+from plangym_like.errors import WorkerDiedError
+from plangym_like.execution.costs import CostModel, portion
+from plangym_like.execution.job import Report
+from plangym_like.execution.row_faults import RowFaults
+from plangym_like.execution.row_pool import RowPool
+from plangym_like.execution.row_worker import RowWorker
+from plangym_like.execution.shared_batch import SharedBatch
+from plangym_like.processes.messages import loads
+from plangym_like.processes.remote_errors import unpack_exception
+from plangym_like.row_errors import not_exiting
+
+StepHere = Callable[[int, int], "dict[int, Exception] | None"]
+
+# How long this process steps its own rows before it looks at workers that may have died.
+_LOOK_SECONDS = 6e-3
+# How long it sleeps without looking, at most; replies and deaths wake it. Within a step timeout it
+# looks at least so often.
+_SLEEP_SECONDS, _LOOKS_PER_TIMEOUT = 0.5, 16
+# How much more than its share a worker may be given without a message: one part in so many
+# (`benchmarks/never_slower.py`).
+_AHEAD = 16
+# How long a row that hung may take when it is tried again: a hang by chance shows in that time, and
+# the caller has waited long enough already. If rows are slow, so many of them.
+_SECOND_TRY_SECONDS, _SECOND_TRY_ROWS = 0.2, 10
+# How long a worker may take to begin its rows, beyond the time for one of them. One that takes
+# longer has been stopped, or has no core; to replace it costs a start.
+_BEGIN_SECONDS = 3.0
+
+
+class Dispatcher:
+    """Steps one batch on the workers of a pool, and in this process.
+
+    Parameters
+    ----------
+    pool : RowPool
+        The workers.
+    costs : CostModel
+        What rows take.
+    batch : SharedBatch
+        The rows.
+    steps : int
+        How many single steps a row amounts to.
+    step_here : callable or None
+        ``step_here(start, stop)`` steps rows in this process and, if rows are masked, returns the
+        exceptions of failed rows. ``None``: only workers step rows.
+    """
+
+    def __init__(
+        self,
+        pool: RowPool,
+        costs: CostModel,
+        batch: SharedBatch,
+        steps: int,
+        step_here: StepHere | None,
+    ) -> None:
+        self._pool, self._costs, self._batch = pool, costs, batch
+        self._steps = steps
+        self._step_here = step_here
+        self._faults = RowFaults(pool.policy, pool.step_timeout, masked=batch.masked)
+        # Whose rows a worker has. Not this object, which holds the pool that holds the workers.
+        self.owner = object()
+        self.count = batch.rows.inputs.count
+        self._pending: deque[tuple[int, int]] = deque()
+        self._own = (0, 0)
+        # Whether some results come with the workers' reports, and not in shared memory.
+        self._reported = batch.masked or batch.rows.have_objects
+        # Whether workers step one row at a time, since one has died.
+        self._careful = False
+
+    @property
+    def failure(self) -> Exception | None:
+        """What the lowest row that failed raised; rows above it may not have been stepped."""
+        return self._faults.failure
+
+    @property
+    def has_own_rows(self) -> bool:
+        """Whether this process has rows to step."""
+        return self._own[0] < self._own[1]
+
+    def _held(self) -> list[RowWorker]:
+        """Return the workers that step rows of this batch."""
+        return [worker for worker in self._pool.workers if worker.owner is self.owner]
+
+    # Dealing out
+
+    def launch(self, *, here: bool) -> None:
+        """Give every worker that is ready its first share; `here` counts this process as one.
+
+        If nothing is known of what rows take, this process steps one before any is sent.
+
+        Raises
+        ------
+        StateFormatError
+            A checksum does not match.
+        """
+        here = here and self._step_here is not None
+        count = self._probe() if here else self.count
+        workers = [worker for worker in self._pool.workers if worker.free]
+        self._batch.begin(len(self._pool.workers), self._costs.seconds_per_row(self._steps))
+        if not (workers or here):
+            self._pending.append((0, count))
+        else:
+            shares = list(split(count, len(workers) + here))
+            self._own = shares[-1] if here else (0, 0)
+            for worker, (start, stop) in zip(workers, shares, strict=False):
+                if stop > start:
+                    self._send(worker, start, stop)
+        self._batch.supply_rest()
+
+    def _probe(self) -> int:
+        """Step the last row if nothing is known of what rows take; return how many are left."""
+        if self._costs.seconds_per_row(self._steps):
+            return self.count
+        first = self.count - 1
+        self._batch.verify_from(first)
+        self._own = (first, self.count)
+        self.step_own()
+        return first
+
+    def _send(self, worker: RowWorker, start: int, stop: int, *, alone: bool = False) -> None:
+        worker.alone = alone
+        most = stop
+        if stop == self._own[0] and not alone:
+            most = min(stop + (stop - start) // _AHEAD, self._own[1])
+        self._batch.send(worker, self.owner, start, stop, most, careful=self._careful)
+        self._pool.tally.rows_sent += stop - start
+
+    def advance(self, *, here: bool) -> bool:
+        """Read reports and deal out more rows, without waiting; return whether the batch is over.
+
+        `here`: rows may be dealt out to this process.
+        """
+        for worker in self._held():
+            if worker.task is not None and worker.task.done():
+                self._read_report(worker)
+            elif self._pool.step_timeout is not None:
+                self._check_progress(worker, self._pool.step_timeout)
+        self._stop_above_failure()
+        self._feed(here=here)
+        if self.has_own_rows:
+            return False
+        if self._faults.lowest is not None:
+            stepped = [worker.done for worker in self._held()]
+            if not self._faults.waits_for(stepped, [start for start, _ in self._pending]):
+                return True
+        return not (self._pending or self._faults.suspects) and self._all_done()
+
+    def _feed(self, *, here: bool) -> None:
+        """Give rows to every worker that has none; `here`: to this process too."""
+        suspects = self._faults.suspects
+        for worker in self._pool.workers:
+            if not worker.free:
+                continue
+            if suspects:
+                row = suspects.popleft()
+                self._send(worker, row, row + 1, alone=True)
+            elif (found := self._next_range(here=False)) is not None:
+                self._send(worker, *found)
+        if here and self._step_here is not None and not self.has_own_rows:
+            self._own = self._next_range(here=True) or self._own
+
+    def _next_range(self, *, here: bool) -> tuple[int, int] | None:
+        # A worker needs a message, which a few rows are not worth if this process can step them.
+        least = 1 if here or self._step_here is None else self._costs.least(self._steps)
+        lowest = self._faults.lowest
+        for _ in range(len(self._pending)):
+            start, stop = self._pending.popleft()
+            if lowest is not None:
+                stop = min(stop, lowest)
+            if start < stop < start + least:
+                self._pending.append((start, stop))
+            elif start < stop:
+                processes = 1 + sum(worker.free for worker in self._pool.workers)
+                middle = start + -(-(stop - start) // processes)
+                if middle < stop:
+                    self._pending.appendleft((middle, stop))
+                return start, middle
+        return self._steal(least)
+
+    def _steal(self, least: int) -> tuple[int, int] | None:
+        """Take rows from the slowest, so that both end together; a worker keeps what it began."""
+        # Two processes may step a row, which gives the same bytes only in an exact environment.
+        workers = self._held() if self._batch.layout.exact else ()
+        victim = max(workers, key=lambda worker: worker.unbegun, default=None)
+        theirs = 0 if victim is None or victim.alone else min(victim.unbegun, victim.ahead // 2)
+        start, stop = self._own
+        ours = (stop - start) // 2
+        if max(ours, theirs) < least:
+            return None
+        self._pool.tally.steals += 1
+        if victim is None or ours >= theirs:
+            self._own = (start + ours, stop)
+            return start, start + ours
+        victim.end_at(victim.stop - theirs)
+        return victim.stop, victim.stop + theirs
+
+    def _all_done(self) -> bool:
+        """Return whether no worker has rows; those seen to be done are not waited for."""
+        busy = self._held()
+        done = all(worker.finished and not worker.owes_report for worker in busy)
+        if self._needs_reports or not done:
+            return not busy
+        for worker in busy:
+            worker.leave()
+        return True
+
+    @property
+    def _needs_reports(self) -> bool:
+        return self._reported or self._careful or self._faults.lowest is not None
+
+    def watched(self) -> Sequence[RowWorker]:
+        """Return the workers whose reports need not be awaited once shared memory shows the end."""
+        return [] if self._needs_reports else self._held()
+
+    def max_sleep(self) -> float:
+        """Return for how many seconds workers may be left alone."""
+        limit = self._pool.step_timeout
+        return _SLEEP_SECONDS if limit is None else min(_SLEEP_SECONDS, limit / _LOOKS_PER_TIMEOUT)
+
+    # Stepping here
+
+    def step_own(self) -> None:
+        """Step rows here, the last first, until it is time to look at the workers."""
+        until = time.perf_counter() + _LOOK_SECONDS
+        while self.has_own_rows:
+            start, stop = self._own
+            seconds_per_row = self._costs.seconds_per_row(self._steps)
+            middle = stop - portion(stop - start, seconds_per_row)
+            begun = time.perf_counter()
+            assert self._step_here is not None
+            try:
+                self._faults.errors |= self._step_here(middle, stop) or {}
+            except Exception as error:
+                self._faults.fail(int(self._batch.rows.cursor[0]), error)
+                self._stop_above_failure()
+                return
+            now = time.perf_counter()
+            self._pool.tally.seconds_here += now - begun
+            self._costs.note_portion(stop - middle, self._steps, seconds=now - begun)
+            self._own = (start, middle)
+            self._pass_on()
+            if now > until or any(worker.left == 0 for worker in self._held()):
+                return
+
+    def _pass_on(self) -> None:
+        """Let the worker below these rows have some of them if it will be done first."""
+        start, stop = self._own
+        for worker in self._held():
+            more = min((stop - start - worker.ahead) // 2, worker.most - start)
+            if worker.stop == start and more > 0:
+                self._own = (start + more, stop)
+                self._pool.tally.rows_sent += more
+                worker.end_at(start + more)
+
+    # Reports, and workers that cannot make one
+
+    def _read_report(self, worker: RowWorker) -> None:
+        # Whose error it is cannot be told from its type: a row may raise a `WorkerDiedError`.
+        died, stop = worker.died, worker.stop
+        try:
+            report = worker.report()
+        except Exception as error:
+            error = error.with_traceback(None)
+            if died and isinstance(error, WorkerDiedError):
+                self._replace_dead(worker, error)
+            else:
+                self._faults.fail(max(worker.cursor, 0), error)
+            return
+        self._note_done(worker, report)
+        for index, packed in report.errors.items():
+            self._faults.lose(index, cast(Exception, unpack_exception(packed)))
+        try:
+            infos, observations = loads(report.objects) if report.objects else ({}, {})
+        except BaseException as error:
+            self._find_unreadable(worker, report.stop, not_exiting(error))
+        else:
+            rows = self._batch.rows
+            if rows.infos is not None:
+                rows.infos.update(infos)
+            for index, value in observations.items():
+                rows.observations[index] = value
+        if report.stop < stop:
+            self._pending.append((report.stop, stop))
+
+    def _note_done(self, worker: RowWorker, report: Report) -> None:
+        count = report.stop - worker.start
+        self._pool.note_rows_done(report, count)
+        if worker.alone and count:
+            self._faults.note_survived(worker.start)
+
+    def _find_unreadable(self, worker: RowWorker, stop: int, error: Exception) -> None:
+        """Step each of the worker's rows alone, to find whose objects cannot be unpickled here."""
+        rows = [row for row in range(worker.start, stop) if row not in self._faults.errors]
+        if len(rows) == 1:
+            error.add_note(f"(in row {rows[0]} of a batch of {self.count})")
+            self._faults.lose(rows[0], error.with_traceback(None))
+        elif self._faults.lowest is None:
+            self._faults.suspects.extend(rows)
+
+    def _replace_dead(self, worker: RowWorker, error: WorkerDiedError) -> None:
+        """Deal a dead worker's unfinished rows out again, the one that was running alone."""
+        start, row, stop = self._unfinished(worker)
+        in_row = start <= row < stop
+        alone, progress = worker.alone, worker.done > worker.start
+        self._pool.replace_dead(worker, idle=not in_row)
+        self._careful = True
+        if progress:
+            self._pool.policy.note_progress()
+        else:
+            self._pool.policy.note_death_without_progress(error)
+        if in_row:
+            self._faults.note_death(row, error, alone=alone, tried=self._stepped_alone())
+        self._retry(start, row if in_row else stop, stop)
+
+    def _check_progress(self, worker: RowWorker, limit: float) -> None:
+        """Replace a worker that hangs; its row is tried once more, for a short while."""
+        start, row, stop = self._unfinished(worker)
+        begun, again = start <= row < stop, self._faults.is_slow(row)
+        patience = limit
+        if not begun:
+            patience += _BEGIN_SECONDS
+        elif again:
+            short = max(_SECOND_TRY_SECONDS, _SECOND_TRY_ROWS * self._pool.slowest_row)
+            patience = min(limit, short)
+        if worker.idle_seconds() <= patience:
+            return
+        self._pool.tally.timeouts += 1
+        self._pool.replace(worker)
+        if begun:
+            self._faults.note_timeout(row, tried=self._stepped_alone())
+        self._retry(start, row if begun else stop, stop)
+
+    def _unfinished(self, worker: RowWorker) -> tuple[int, int, int]:
+        """Return a lost worker's rows: the first to do again, the one it was in, and the end."""
+        # What a worker would have reported is lost, even of rows that are done in shared memory.
+        return worker.start if self._reported else worker.done, worker.cursor, worker.reach
+
+    def _stepped_alone(self) -> list[int]:
+        return [worker.start for worker in self._held() if worker.alone]
+
+    def _retry(self, start: int, row: int, stop: int) -> None:
+        """Deal rows `start` to `stop` out again, except `row` and rows that have failed."""
+        first = start
+        left_out = {row, *self._faults.errors} & set(range(start, stop))
+        for last in (*sorted(left_out), stop):
+            if first < last:
+                self._pending.append((first, last))
+            first = last + 1
+        self._pool.tally.rows_retried += max(0, stop - start)
+
+    def _stop_above_failure(self) -> None:
+        """Stop stepping rows above the lowest that failed the batch."""
+        lowest = self._faults.lowest
+        if lowest is None:
+            return
+        start, stop = self._own
+        self._own = (start, min(stop, lowest)) if start < lowest else (0, 0)
+        for worker in self._held():
+            if worker.stop > lowest:
+                worker.end_at(lowest)
+
+    # The end
+
+    def result(self) -> Any:
+        """Return the result of a batch that is over."""
+        return self._batch.result(self._faults.errors)
+
+    def abandon(self) -> None:
+        """Tell every worker to stop; the memory is kept until all of them have."""
+        for worker in self._held():
+            worker.abandon()
+        self._pool.keep_until_unused(self._batch.memory, self.owner)

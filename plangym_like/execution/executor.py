@@ -1,0 +1,75 @@
+"""`Executor`: where the rows of a checked batch are stepped."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple, Protocol
+
+from plangym_like.batches import Inputs
+from plangym_like.row_stepper import RowStepper
+from plangym_like.stats import Stats
+
+
+class SubmitOptions(NamedTuple):
+    """What an executor returns for a batch.
+
+    Parameters
+    ----------
+    states, observations : bool
+        Whether the result has them.
+    blocking : bool
+        ``False``: return a `Future` of the result.
+    masked : bool
+        Report rows that fail in the result instead of raising their exception.
+    audit : bool
+        Do not count these rows in `stats`.
+    """
+
+    states: bool = True
+    observations: bool = True
+    blocking: bool = True
+    masked: bool = False
+    audit: bool = False
+
+
+class Executor(Protocol):
+    """Steps checked batches: in this process, in worker processes, or on a Ray cluster."""
+
+    @property
+    def stats(self) -> Stats:
+        """Counters of all batches so far."""
+
+    @property
+    def n_workers(self) -> int | None:
+        """How many processes step rows, this one included; ``None`` if it is only this one."""
+
+    @property
+    def isolated(self) -> bool:
+        """Whether rows are never stepped in this process."""
+
+    def submit(self, inputs: Inputs, options: SubmitOptions) -> Any:
+        """Step a batch; return its result, or a `Future` of it.
+
+        `inputs` are what `Layout.check` returned. Checksums that were not verified are verified
+        here.
+        """
+
+    def close(self) -> None:
+        """Release processes and memory; results already returned stay valid."""
+
+
+class ExecutorOptions(Protocol):
+    """How to make an executor; can be pickled, as an environment can before its first use."""
+
+    @property
+    def n_workers(self) -> int | None:
+        """How many processes step rows, this one included; ``None`` if it is only this one."""
+
+    @property
+    def isolated(self) -> bool:
+        """Whether rows are never stepped in this process."""
+
+    def prepare(self) -> None:
+        """Start what can start while the simulator of this process is made."""
+
+    def make(self, stepper: RowStepper) -> Executor:
+        """Return the executor of the environment whose simulator in this process is `stepper`."""

@@ -1,0 +1,247 @@
+"""`Job`: rows of a batch for one worker, and what the worker does with them."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from plangym_like.batches import Rows
+from plangym_like.errors import StateMismatchError
+from plangym_like.execution.costs import faded_minimum, portion
+from plangym_like.execution.placement import Memory, Shape, place, signature
+from plangym_like.layout import Layout
+from plangym_like.processes.messages import dumps
+from plangym_like.processes.remote_errors import pack_exception
+from plangym_like.processes.shared_memory import attach
+from plangym_like.row_errors import row_exit
+from plangym_like.row_stepper import RowStepper
+
+# Each worker has a progress slot of eight words, int64.
+CURSOR, LIMIT, DONE, REACH, LEFT = 0, 1, 2, 3, 4
+SLOT_WORDS = 8
+
+# Batches whose arrays are not looked up again: most come in few shapes and blocks.
+_KEPT_PLACES = 16
+
+_blocks: dict[int, Memory] = {}
+_placed: dict[tuple[Any, ...], Rows] = {}
+_seconds_per_row = 0.0
+
+
+class HostedEnv(Protocol):
+    """What a worker hosts: a `PlanEnv`."""
+
+    @property
+    def row_stepper(self) -> RowStepper:
+        """What steps rows in the worker."""
+
+    def setup(self) -> None:
+        """Make the environment, unless that has been done already."""
+
+
+class Job(NamedTuple):
+    """Rows of a batch for one worker: from `start` to its limit, which is never above `stop`.
+
+    Attributes
+    ----------
+    worker : int
+        The number of the worker's progress slot.
+    slots : int
+        The block of all progress slots.
+    signature : int
+        Of the sender's layout.
+    shape : Shape
+        Of the batch.
+    start, stop : int
+        The rows.
+    blocks : mapping of str to int
+        The block of each region.
+    attached : sequence of int
+        The blocks whose descriptors came along.
+    dropped : sequence of int
+        The blocks to forget.
+    careful : bool
+        Whether to step one row at a time.
+    masked : bool
+        Whether to go on after a row that raises.
+    actions : sequence or None
+        The actions of the rows, if they are objects.
+    """
+
+    worker: int
+    slots: int
+    signature: int
+    shape: Shape
+    start: int
+    stop: int
+    blocks: Mapping[str, int]
+    attached: Sequence[int]
+    dropped: Sequence[int]
+    careful: bool
+    masked: bool
+    actions: Sequence[Any] | None
+
+
+@dataclass(slots=True)
+class Report:
+    """What a worker reports of its rows beyond what it has written to shared memory.
+
+    Attributes
+    ----------
+    stop : int
+        Up to which row it is done.
+    seconds : float
+        What that took.
+    objects : bytes
+        Infos and observations by index, pickled, if there are any.
+    errors : dict of int to bytes
+        The exceptions of masked rows, packed.
+    """
+
+    stop: int
+    seconds: float
+    objects: bytes = b""
+    errors: dict[int, bytes] = field(default_factory=dict)
+
+
+def run_job(env: HostedEnv, job: Job, fds: Sequence[int] = ()) -> Report:
+    """Step rows from ``job.start`` to the worker's limit, which the parent may move meanwhile.
+
+    The progress slot says which row is being stepped, up to where rows are done, and up to where
+    anything may have been written. So the parent knows after a death which rows are left and which
+    was running. At last it says that the rows are done and that the limit is not read any more.
+    """
+    global _seconds_per_row
+    _attach(job.attached, fds)
+    if job.dropped:
+        _placed.clear()
+    for number in job.dropped:
+        _blocks.pop(number, None)
+    stepper = env.row_stepper
+    layout = stepper.layout
+    if signature(layout) != job.signature:
+        raise StateMismatchError(
+            "the worker's environment is not the caller's: its constructor gave another one, or it "
+            "does something else in every process (it iterates a set of text, or draws from a "
+            f"global generator). The worker's states mean {layout.format.fingerprint_fields}, and "
+            f"its observations are in {layout.observation_space}",
+            f"{job.signature:016x}",
+            layout.format.fingerprint_fields,
+        )
+    rows = _rows_of(layout, job)
+    slot = progress_slot(_blocks[job.slots], job.worker)
+    rows.cursor = slot[CURSOR : CURSOR + 1]
+    errors: dict[int, Exception] = {}
+    begun = time.perf_counter()
+    at = job.start
+    while (limit := min(job.stop, int(slot[LIMIT]))) > at:
+        stop = at + 1 if job.careful else at + portion(limit - at, _seconds_per_row)
+        slot[REACH] = stop
+        started = time.perf_counter()
+        if job.masked:
+            errors |= stepper.run_rows_apart(rows, at, stop)
+        else:
+            stepper.run_rows(rows, at, stop)
+        seconds = time.perf_counter() - started
+        _seconds_per_row = faded_minimum(_seconds_per_row, seconds, stop - at)
+        slot[DONE] = at = stop
+    slot[LEFT] = 1
+    report = Report(at, time.perf_counter() - begun)
+    if rows.have_objects:
+        report.objects, refused = _pack(rows, job, at)
+        if refused and not job.masked:
+            slot[CURSOR] = min(refused)
+            raise refused[min(refused)]
+        errors |= refused
+    report.errors = {index: pack_exception(error) for index, error in errors.items()}
+    return report
+
+
+def _pack(rows: Rows, job: Job, stop: int) -> tuple[bytes, dict[int, Exception]]:
+    """Return those results that are objects, pickled, and the errors of rows that do not pickle."""
+    infos: dict[int, Any] = dict(rows.infos or {})
+    observations: dict[int, Any] = {}
+    span = max(1, job.shape.horizon)
+    if isinstance(rows.observations, list):
+        own = range(job.start * span, stop * span)
+        observations = {index: rows.observations[index] for index in own}
+    if not (infos or observations):
+        return b"", {}
+    try:
+        return dumps((infos, observations)), {}
+    except BaseException:  # workers are not interrupted, so pickling has raised this
+        pass
+    refused = {}
+    for row in range(job.start, stop):
+        own = range(row * span, (row + 1) * span)
+        error = _refusal((infos.get(row), [observations.get(index) for index in own]))
+        if error is not None:
+            refused[row] = error
+            error.add_note("(its info or observation cannot be sent from its worker)")
+            error.add_note(f"(in row {row} of a batch of {job.shape.rows})")
+            infos.pop(row, None)
+            for index in own:
+                observations.pop(index, None)
+    return dumps((infos, observations)), refused
+
+
+def _refusal(value: Any) -> Exception | None:
+    """Return why `value` cannot be pickled, or ``None`` if it can."""
+    try:
+        dumps(value)
+    except BaseException as error:
+        return error if isinstance(error, Exception) else row_exit(error)
+    return None
+
+
+def _rows_of(layout: Layout, job: Job) -> Rows:
+    """Return the batch, which is remembered by its shape and blocks.
+
+    To find each array in its block takes longer than anything else before the first row.
+    """
+    key = job.shape, *job.blocks.values()
+    if (rows := _placed.get(key)) is not None:
+        return rows
+    actions = None
+    if job.actions is not None:
+        actions = [None] * job.shape.rows
+        actions[job.start : job.stop] = job.actions
+    regions = {region: _blocks[number] for region, number in job.blocks.items()}
+    rows = place(layout, job.shape, regions, actions)
+    if actions is None and not rows.have_objects:
+        if len(_placed) >= _KEPT_PLACES:
+            _placed.clear()
+        _placed[key] = rows
+    return rows
+
+
+def _attach(numbers: Sequence[int], fds: Sequence[int]) -> None:
+    """Map all these blocks, or none of them."""
+    left = list(fds)
+    try:
+        for number in numbers:
+            _blocks[number] = attach(left.pop(0))
+    except BaseException:
+        for number in numbers:
+            _blocks.pop(number, None)
+        for fd in left:
+            os.close(fd)
+        raise
+
+
+def progress_slot(slots: Memory, worker: int) -> NDArray[np.int64]:
+    """Return the progress slot of one worker, ``(SLOT_WORDS,) int64``."""
+    nbytes = 8 * SLOT_WORDS
+    return slots[worker * nbytes : (worker + 1) * nbytes].view(np.int64)
+
+
+def greet(env: HostedEnv) -> bool:
+    """Make the environment, if that has not been done yet."""
+    env.setup()
+    return True

@@ -1,0 +1,290 @@
+"""`ProcessExecutor`: steps the rows of a batch in many processes."""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections.abc import Sequence
+from concurrent.futures import CancelledError
+from functools import partial
+from typing import Any
+
+from plangym_like.batches import Inputs, steps_of
+from plangym_like.errors import ClosedError, WorkerTimeoutError
+from plangym_like.execution.batch_run import BatchRun
+from plangym_like.execution.costs import CostModel
+from plangym_like.execution.dispatcher import Dispatcher, StepHere
+from plangym_like.execution.executor import SubmitOptions
+from plangym_like.execution.placement import REGIONS
+from plangym_like.execution.row_pool import RowPool
+from plangym_like.execution.shared_batch import SharedBatch
+from plangym_like.fork_safety import forget_after_fork
+from plangym_like.future import Future
+from plangym_like.layout import Layout
+from plangym_like.processes.external_process import ExternalProcess
+from plangym_like.processes.remote_errors import is_remote, portable_result
+from plangym_like.processes.shared_memory import BlockPool
+from plangym_like.row_stepper import RowStepper
+from plangym_like.stats import Stats
+
+_CLOSE_SECONDS = 2.0
+
+
+class ProcessExecutor:
+    """Steps batches on workers that each host the same environment, and in this process.
+
+    Parameters
+    ----------
+    workers : sequence of ExternalProcess
+        Each hosts a `PlanEnv`. Iterating over the executor yields them.
+    layout : Layout
+        What batches look like.
+    stepper : RowStepper or None
+        Steps rows in this process too; ``None`` leaves all rows to the workers.
+    step_timeout : float, optional
+        Limit in seconds for one row; a worker that exceeds it is replaced.
+    start_timeout : float, optional
+        Seconds that a worker may take to make its environment before it is replaced. Left out: 60
+        with `step_timeout`, else no limit.
+    stats : Stats, optional
+        Where to count.
+    """
+
+    def __init__(
+        self,
+        workers: Sequence[ExternalProcess],
+        layout: Layout,
+        stepper: RowStepper | None = None,
+        *,
+        step_timeout: float | None = None,
+        start_timeout: float | None = None,
+        stats: Stats | None = None,
+    ) -> None:
+        self._processes = list(workers)
+        self.layout = layout
+        self._stepper = stepper
+        self._costs = CostModel()
+        self.pool = RowPool(self._processes, step_timeout, start_timeout, stats)
+        self.workers, self.tally = self.pool.workers, self.pool.tally
+        self._pools = {region: BlockPool() for region in REGIONS}
+        # Audits have a few rows each: in the batches' own pools, theirs would push out larger ones.
+        self._audit_pools = {region: BlockPool() for region in REGIONS}
+        self.lock = threading.RLock()
+        self._runs: list[BatchRun] = []
+        self._closed = False
+        self._closed_because = "this environment has been closed: make another one"
+        forget_after_fork(self)
+
+    def __len__(self) -> int:
+        return len(self._processes)
+
+    def __getitem__(self, index: int) -> ExternalProcess:
+        return self._processes[index]
+
+    @property
+    def n_workers(self) -> int:
+        """How many processes step rows, this one included."""
+        return len(self._processes) + (self._stepper is not None)
+
+    @property
+    def isolated(self) -> bool:
+        """Whether rows are never stepped in this process."""
+        return self._stepper is None
+
+    def submit(self, inputs: Inputs, options: SubmitOptions) -> Any:
+        """Step checked inputs; return their result, or its future.
+
+        Checksums are verified before rows are sent or stepped. If rows take long, each worker gets
+        its first rows while the others are still being verified.
+
+        Several batches may be pending. A worker that is free takes rows of the oldest first.
+        """
+        blocking = options.blocking
+        with self.lock:
+            self.ensure_open()
+            steps = steps_of(inputs)
+            stays = self._stays_here(inputs.count, steps, blocking=blocking)
+            if stays or not blocking:
+                self.layout.verify(inputs)
+                inputs.verified = True
+            if stays:
+                if not options.audit:
+                    self.tally.begin(inputs.count)
+                run_here = partial(self._run_here, inputs, steps, options)
+                return run_here() if blocking else Future.of(run_here)
+            self._drop_unwanted()
+            begun, alone = time.perf_counter(), not self._runs
+            batch = SharedBatch(
+                self.layout,
+                self._audit_pools if options.audit else self._pools,
+                inputs,
+                states=options.states,
+                observations=options.observations,
+                kept=blocking,
+                masked=options.masked,
+            )
+            run = BatchRun(self, self._dispatcher(batch, steps))
+            # From here on, the batch is given up if its future is dropped, also by an interrupt.
+            future = run.future(self)
+            self._runs.append(run)
+            run.attempt(partial(self._launch, run, blocking))
+            if not run.done and not options.audit:
+                self.tally.begin(inputs.count)
+            complete = alone and all(worker.ready for worker in self.workers)
+            del run, batch  # an error's traceback holds this frame
+            if not blocking:
+                return future
+            try:
+                result = future.result()
+            finally:
+                del future
+            if complete:  # else it was stepped here after all
+                seconds = time.perf_counter() - begun
+                workers = self._num_helpers
+                self._costs.note_sent(inputs.count, steps, seconds=seconds, workers=workers)
+            return result
+
+    def _dispatcher(self, batch: SharedBatch, steps: int) -> Dispatcher:
+        self.tally.bytes_shared += batch.nbytes
+        return Dispatcher(self.pool, self._costs, batch, steps, self._step_here(batch))
+
+    def _step_here(self, batch: SharedBatch) -> StepHere | None:
+        if self._stepper is None:
+            return None
+        run = self._stepper.run_rows_apart if batch.masked else self._stepper.run_rows
+        return partial(run, batch.rows)
+
+    @property
+    def _num_helpers(self) -> int:
+        """How many processes other than this one step rows."""
+        return len(self._processes)
+
+    def _stays_here(self, count: int, steps: int, *, blocking: bool = True) -> bool:
+        if self._stepper is None:
+            return count == 0
+        if not self._num_helpers or not count:
+            return True
+        if not blocking:  # this must not take long
+            return self._costs.cheap(count, steps)
+        return count < 2 or not self._costs.worth_sending(count, steps, workers=self._num_helpers)
+
+    def _launch(self, run: BatchRun, here: bool) -> bool:
+        """Send `run` to the workers that are free."""
+        self.pool.abandon_all_but([each.dispatcher.owner for each in self._runs if not each.done])
+        self.pool.prepare()
+        run.dispatcher.launch(here=here)
+        return False
+
+    def _drop_unwanted(self) -> None:
+        """Give up batches whose futures have been dropped."""
+        for run in tuple(self._runs):
+            if run.dropped:
+                run.cancel(CancelledError("the future of this batch was dropped"))
+        self.pool.release_unused()
+
+    def drive(self, run: BatchRun, until: float = math.inf) -> bool:
+        """Advance all batches until `run` is over or it is `until`; return whether it is over.
+
+        If `until` has passed already, no row is stepped in this process.
+        """
+        here = until > time.monotonic()
+        while True:
+            self.ensure_open()  # another thread may close it meanwhile
+            if here:
+                run.dispatcher.step_own()
+            self._drop_unwanted()
+            self._tend()
+            for each in tuple(self._runs):
+                if each is not run:
+                    each.attempt(partial(each.dispatcher.advance, here=False), for_another=True)
+                elif run.dispatcher.advance(here=here):
+                    return True
+            left = until - time.monotonic()
+            if left <= 0:
+                return False
+            if not run.dispatcher.has_own_rows:
+                self._wait(run.dispatcher, left)
+
+    def _tend(self) -> None:
+        """Look after workers that have no rows."""
+        self.pool.tend()
+
+    def _wait(self, dispatcher: Dispatcher, seconds: float) -> None:
+        """Wait until there may be something to do, for `seconds` at most."""
+        self.pool.wait_for_rows(min(seconds, dispatcher.max_sleep()), dispatcher.watched())
+
+    def _run_here(self, inputs: Inputs, steps: int, options: SubmitOptions) -> Any:
+        rows = self.layout.allocate(
+            inputs, states=options.states, observations=options.observations
+        )
+        errors: dict[int, Exception] | None = None
+        if self._stepper is not None and inputs.count:
+            run = self._stepper.run_rows_apart if options.masked else self._stepper.run_rows
+            begun = time.perf_counter()
+            errors = run(rows, 0, inputs.count)
+            seconds = time.perf_counter() - begun
+            self.tally.seconds_here += seconds
+            self._costs.note_here(inputs.count, steps, seconds=seconds)
+        return self.layout.result(rows, errors)
+
+    @property
+    def stats(self) -> Stats:
+        """What has happened so far."""
+        if self.lock.acquire(blocking=False):  # else a batch is on its way, in another thread
+            try:
+                self.pool.hear_late(patient=True)
+            finally:
+                self.lock.release()
+        return self.tally
+
+    def note_done(self, run: BatchRun) -> None:
+        """Note that `run` is over."""
+        if run in self._runs:
+            self._runs.remove(run)
+        self.pool.release_unused()
+        for pool in (*self._pools.values(), *self._audit_pools.values()):
+            pool.forget(lambda number: any(number in worker.known for worker in self.workers))
+
+    def answer(self, index: int, future: Future[Any]) -> Any:
+        """Return what the hosted environment `index` answers; its worker may still be starting."""
+        try:
+            return portable_result(future, self.pool.start_timeout)
+        except TimeoutError as error:
+            if is_remote(error):
+                raise
+            pid = self._processes[index].pid
+            self.pool.replace(self.workers[index])
+            raise WorkerTimeoutError(
+                f"the environment {index} (pid {pid}) did not answer within start_timeout="
+                f"{self.pool.start_timeout:g} seconds; its worker was replaced"
+            ) from error
+
+    # The end
+
+    def close(self) -> None:
+        """Close all workers; results already returned stay valid. May be called again.
+
+        Takes some 2 seconds at most: workers that are still in a row by then are killed.
+        """
+        if self._closed:
+            return
+        self._closed = True
+        self._runs.clear()
+        self.pool.close(_CLOSE_SECONDS)
+        for pool in (*self._pools.values(), *self._audit_pools.values()):
+            pool.close()
+
+    def ensure_open(self) -> None:
+        """Raise `ClosedError` after `close`."""
+        if self._closed:
+            raise ClosedError(self._closed_because)
+
+    def forget(self) -> None:
+        """Close in a forked copy of the process: its memory is shared with the original's."""
+        self.lock = threading.RLock()
+        self._closed = True
+        self._closed_because = (
+            "this environment belongs to the process that this one was forked from; make or clone "
+            "another one here"
+        )

@@ -1,0 +1,137 @@
+"""`ProcessOptions`: how the worker processes of an environment are made."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Any, TypeVar
+
+import numpy as np
+
+from plangym_like.errors import InputError
+from plangym_like.execution.process_executor import ProcessExecutor
+from plangym_like.execution.row_pool import START_SECONDS
+from plangym_like.execution.user_env_specs import construct, spec_of
+from plangym_like.processes import fork_server
+from plangym_like.processes.external_process import ExternalProcess
+from plangym_like.row_stepper import RowStepper
+
+Executor = TypeVar("Executor", bound=ProcessExecutor)
+
+# How long a worker waits for the next batch before it sleeps: most searches submit their next batch
+# sooner (`benchmarks/never_slower.py`).
+_LINGER_SECONDS = 5e-3
+
+
+class ProcessOptions:
+    """Makes a `ProcessExecutor` whose workers host ``env_class(name, **env_kwargs)``.
+
+    Parameters
+    ----------
+    env_class, name, env_kwargs
+        The environment.
+    n_workers : int
+        Processes that step rows: this one and ``n_workers - 1`` workers, or with `isolate` so many
+        workers.
+    isolate, step_timeout, start_timeout, start_method
+        See `ParallelEnv`.
+
+    Raises
+    ------
+    InputError
+        A number is out of range.
+    """
+
+    def __init__(
+        self,
+        env_class: Callable[..., Any],
+        name: Any,
+        env_kwargs: dict[str, Any],
+        *,
+        n_workers: int,
+        isolate: bool = False,
+        step_timeout: float | None = None,
+        start_timeout: float | None = None,
+        start_method: str = "forkserver",
+    ) -> None:
+        check_n_workers(n_workers)
+        check_timeouts(step_timeout, start_timeout)
+        self.n_workers = int(n_workers)
+        self.isolated = isolate or step_timeout is not None
+        self._step_timeout, self._start_timeout = step_timeout, start_timeout
+        self._start_method = start_method
+        self._construct = partial(construct, spec_of(name), env_class, name, **headless(env_kwargs))
+        self._preload = ["plangym_like.execution.job"]
+        module = getattr(env_class, "__module__", None)
+        if module is not None and module.startswith("plangym_like."):
+            self._preload.append(module)
+        self._begun = 0.0
+
+    def prepare(self) -> None:
+        """Start the fork server, which loads modules while the simulator here is made."""
+        if self._start_method == "forkserver":
+            fork_server.warm_up(preload=self._preload)
+        self._begun = time.monotonic()
+
+    def make(self, stepper: RowStepper) -> ProcessExecutor:
+        """Return the executor; its workers are started and make their environments meanwhile."""
+        return self.make_as(ProcessExecutor, stepper, self.n_workers)
+
+    def make_as(
+        self, make_executor: Callable[..., Executor], stepper: RowStepper, n_workers: int
+    ) -> Executor:
+        """Return what `make_executor` makes of the workers and the options of `ProcessExecutor`.
+
+        `n_workers` processes step rows on this machine; 0 starts none.
+        """
+        start_timeout = self._start_timeout
+        if start_timeout is None and self._step_timeout is not None:
+            start_timeout = max(START_SECONDS, 10 * (time.monotonic() - self._begun))
+        count = n_workers if self.isolated else max(0, n_workers - 1)
+        linger = _LINGER_SECONDS if n_workers <= len(os.sched_getaffinity(0)) else 0.0
+        workers: list[ExternalProcess] = []
+        try:
+            for index in range(count):
+                workers.append(
+                    ExternalProcess(
+                        self._construct,
+                        start_method=self._start_method,
+                        preload=self._preload,
+                        name=f"{stepper.name}[{index}]",
+                        linger=linger,
+                    )
+                )
+            return make_executor(
+                workers,
+                stepper.layout,
+                None if self.isolated else stepper,
+                step_timeout=self._step_timeout,
+                start_timeout=start_timeout,
+            )
+        except BaseException:
+            for worker in workers:
+                worker.close()
+            raise
+
+
+def headless(env_kwargs: dict[str, Any]) -> dict[str, Any]:
+    """Return `env_kwargs` for workers, which open no windows."""
+    if env_kwargs.get("render_mode") != "human":
+        return env_kwargs
+    return {**env_kwargs, "render_mode": None}
+
+
+def check_n_workers(n_workers: Any) -> None:
+    """Raise `InputError` unless `n_workers` is a whole number of at least 1."""
+    whole = isinstance(n_workers, (int, np.integer)) and not isinstance(n_workers, bool)
+    if not whole or n_workers < 1:
+        raise InputError(f"n_workers is a whole number of at least 1, got {n_workers!r}")
+
+
+def check_timeouts(step_timeout: float | None, start_timeout: float | None) -> None:
+    """Raise `InputError` unless timeouts are positive or ``None``."""
+    for option, seconds in (("step_timeout", step_timeout), ("start_timeout", start_timeout)):
+        if seconds is not None and not seconds > 0:
+            raise InputError(f"{option} is a positive number of seconds, got {seconds!r}")

@@ -1,0 +1,139 @@
+"""`RowFaults`: which rows of a batch have failed, and which are tried again, each alone."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter, deque
+from collections.abc import Collection
+
+from plangym_like.errors import WorkerDiedError
+from plangym_like.execution.blame import poisoned, row_is_to_blame, timed_out
+from plangym_like.processes.retry_policy import RetryPolicy
+
+# How long to wait for workers that step rows below the lowest that failed: most stop soon, and
+# which row is reported should not depend on chance.
+_STOP_SECONDS = 0.1
+
+
+class RowFaults:
+    """What went wrong with the rows of one batch.
+
+    Parameters
+    ----------
+    policy : RetryPolicy
+        What has failed in the pool so far.
+    step_timeout : float or None
+        Seconds that a row may take.
+    masked : bool
+        Whether to go on after a row that fails.
+
+    Attributes
+    ----------
+    errors : dict of int to Exception
+        If `masked`: the exceptions of rows that failed, by row.
+    suspects : deque of int
+        Rows to be stepped alone.
+    """
+
+    def __init__(self, policy: RetryPolicy, step_timeout: float | None, *, masked: bool) -> None:
+        self._policy, self._step_timeout, self._masked = policy, step_timeout, masked
+        self.errors: dict[int, Exception] = {}
+        self.suspects: deque[int] = deque()
+        self._deaths: Counter[int] = Counter()
+        self._deaths_alone: Counter[int] = Counter()
+        self._slow: set[int] = set()
+        self._hung: set[int] = set()
+        self._failure: tuple[int, Exception] | None = None
+        self._failed_at = 0.0
+
+    @property
+    def lowest(self) -> int | None:
+        """The lowest row that failed the batch; rows above it need no stepping any more."""
+        return None if self._failure is None else self._failure[0]
+
+    @property
+    def failure(self) -> Exception | None:
+        """What the lowest row that failed raised; rows above it may not have been stepped."""
+        if self._failure is None:
+            return None
+        if self._failure[0] in self._hung:
+            return timed_out(sorted(self._hung), self._step_timeout)
+        return self._failure[1]
+
+    def lose(self, row: int, error: Exception) -> None:
+        """Give `row` up: note its error if rows are masked, else fail the batch."""
+        if self._masked:
+            self.errors[row] = error
+        else:
+            self.fail(row, error)
+
+    def fail(self, row: int, error: Exception) -> None:
+        """Fail the batch at `row`."""
+        if self._failure is None or row < self._failure[0]:
+            self._failure, self._failed_at = (row, error), time.monotonic()
+        last = self._failure[0]
+        self.suspects = deque(row for row in self.suspects if row < last or row in self._slow)
+
+    def note_death(
+        self, row: int, error: WorkerDiedError, *, alone: bool, tried: Collection[int]
+    ) -> None:
+        """Note that a worker died in `row`; `alone`: it stepped nothing else.
+
+        `tried` are rows that are being stepped alone.
+        """
+        self._deaths[row] += 1
+        self._deaths_alone[row] += alone
+        deaths = self._deaths[row], self._deaths_alone[row]
+        if row_is_to_blame(self._policy, *deaths, error.exitcode):
+            self.lose(row, poisoned(row, *deaths, error))
+        else:
+            self._suspect(row, tried)
+
+    def is_slow(self, row: int) -> bool:
+        """Return whether `row` has outrun the step timeout once."""
+        return row in self._slow
+
+    def note_timeout(self, row: int, *, tried: Collection[int]) -> None:
+        """Note that `row` outran the step timeout; it is tried once more (see `note_death`)."""
+        if row not in self._slow:
+            self._slow.add(row)
+            self._suspect(row, tried)
+            return
+        self._slow.discard(row)
+        self._hung.add(row)
+        self.lose(row, timed_out([row], self._step_timeout))
+
+    def note_survived(self, row: int) -> None:
+        """Note that a worker stepped `row` alone and lived on."""
+        self._slow.discard(row)
+        if self._deaths[row]:
+            # Its worker was killed by something else.
+            self._policy.note_idle_death()
+
+    def _suspect(self, row: int, tried: Collection[int]) -> None:
+        if row not in self.suspects and row not in tried:
+            self.suspects.append(row)
+
+    def waits_for(self, stepped: Collection[int], pending: Collection[int]) -> bool:
+        """Return whether rows may still fail that are below the lowest that failed.
+
+        If the failure is a timeout, rows that hung once are awaited as well, to be named in its
+        error. Else workers that step rows above it are awaited for a moment.
+
+        Parameters
+        ----------
+        stepped : collection of int
+            For each worker, up to which row it is done.
+        pending : collection of int
+            The first rows of ranges that have not been dealt out yet.
+        """
+        assert self._failure is not None
+        lowest = self._failure[0]
+        hangs = lowest in self._hung
+        also = self._slow if hangs else set()
+        soon = not hangs and time.monotonic() - self._failed_at < _STOP_SECONDS
+        return (
+            any(soon or row < lowest or row in also for row in stepped)
+            or any(row < lowest for row in pending)
+            or any(row < lowest or row in also for row in self.suspects)
+        )

@@ -1,0 +1,117 @@
+"""`RowPool`: the workers of a `ProcessExecutor`, and what is known of rows they have stepped."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+from plangym_like.execution.batch_memory import BatchMemory
+from plangym_like.execution.job import SLOT_WORDS, Report
+from plangym_like.execution.row_worker import RowWorker
+from plangym_like.processes.external_process import ExternalProcess
+from plangym_like.processes.shared_memory import SharedBlock
+from plangym_like.processes.worker_pool import WorkerPool
+from plangym_like.stats import Stats
+
+# How long a worker may take to make its environment if only `step_timeout` is given.
+START_SECONDS = 60.0
+# How long to look for the last rows before sleeping: they take little longer in workers than here.
+_SPIN_SECONDS = 3e-4
+
+
+class RowPool(WorkerPool[RowWorker]):
+    """Workers that step rows, and what has happened to them.
+
+    Parameters
+    ----------
+    envs : sequence of ExternalProcess
+        The processes; each hosts a `PlanEnv`.
+    step_timeout, start_timeout : float, optional
+        As in `BatchEnv`.
+
+    Attributes
+    ----------
+    tally : Stats
+        Counts of what has happened so far.
+    slowest_row : float
+        Seconds that a row took in a worker at worst; 0 if that is not known.
+    """
+
+    def __init__(
+        self,
+        envs: Sequence[ExternalProcess],
+        step_timeout: float | None,
+        start_timeout: float | None,
+        stats: Stats | None = None,
+    ) -> None:
+        self.step_timeout = step_timeout
+        if start_timeout is None and step_timeout is not None:
+            start_timeout = START_SECONDS
+        self._slots = SharedBlock(8 * SLOT_WORDS * max(1, len(envs)))
+        self.tally = Stats() if stats is None else stats
+        super().__init__(
+            [RowWorker(process, index, self._slots) for index, process in enumerate(envs)],
+            start_timeout=start_timeout,
+            spin_seconds=_SPIN_SECONDS,
+            counts=self.tally,
+        )
+        self.slowest_row = 0.0
+        self._leftover: list[tuple[BatchMemory, object]] = []
+
+    def wait_for_rows(self, seconds: float, finished: Sequence[RowWorker]) -> None:
+        """Wait as `WorkerPool.wait` does, or until one of the workers `finished` is."""
+        self.tally.seconds_waiting += self.wait(
+            seconds, lambda: any(worker.finished for worker in finished)
+        )
+
+    def hear_late(self, *, patient: bool = False) -> None:
+        """Take in reports that a batch did not wait for; `patient`: wait for them now."""
+        for worker in self.workers:
+            if (late := worker.late_report(patient=patient)) is not None:
+                self.note_rows_done(*late)
+
+    def note_rows_done(self, report: Report, count: int) -> None:
+        """Learn from a worker that has done `count` rows."""
+        if not count:
+            return
+        self.policy.note_progress()
+        self.tally.seconds_on_workers += report.seconds
+        self.slowest_row = max(self.slowest_row * 0.9, report.seconds / count)
+
+    def abandon_all_but(self, owners: Collection[object]) -> None:
+        """Abandon the rows of batches that are not among `owners`.
+
+        There are none, unless a second Ctrl-C came before a batch could be given up.
+        """
+        for worker in self.workers:
+            if worker.owner is not None and worker.owner not in owners:
+                if worker.abandoned_at is None:
+                    worker.abandon()
+
+    def tend(self) -> None:
+        """Look after workers that have no rows, or rows of a batch that was given up."""
+        self.hear_late()
+        super().tend()
+
+    def keep_until_unused(self, memory: BatchMemory, owner: object) -> None:
+        """Keep the memory of a batch that was given up until no worker writes to it any more."""
+        self._leftover.append((memory, owner))
+
+    def release_unused(self) -> None:
+        """Release memory that no worker writes to any more."""
+        if not self._leftover:
+            return
+        owners = [worker.owner for worker in self.workers]
+        for left in tuple(self._leftover):
+            if left[1] not in owners:
+                self._leftover.remove(left)
+                left[0].release()
+
+    def close(self, seconds: float) -> None:
+        """Ask all workers to end, and kill those that have not ended after `seconds`."""
+        for worker in self.workers:
+            if worker.busy:
+                worker.end_at(0)
+        super().close(seconds)
+        while self._leftover:
+            self._leftover.pop()[0].release()
+        self._slots.close()

@@ -1,0 +1,214 @@
+"""`RowWorker`: one worker of a `ProcessExecutor`, and the range of rows that it is stepping."""
+
+from __future__ import annotations
+
+import contextlib
+import platform
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from plangym_like.execution.job import (
+    CURSOR,
+    DONE,
+    LEFT,
+    LIMIT,
+    REACH,
+    Job,
+    Report,
+    greet,
+    progress_slot,
+    run_job,
+)
+from plangym_like.future import Future
+from plangym_like.processes.external_process import ExternalProcess
+from plangym_like.processes.remote_errors import portable_result
+from plangym_like.processes.shared_memory import SharedBlock
+from plangym_like.processes.worker_handle import WorkerHandle
+
+# How long a worker that is done with its rows may take to report.
+_SAY_SECONDS = 1.0
+# Processors whose cores see each other's writes in order, so that what a progress slot says is true
+# of the rows in shared memory. Elsewhere only a message is.
+_ORDERED = platform.machine() in ("x86_64", "AMD64")
+
+
+class RowWorker(WorkerHandle):
+    """A process that hosts a `PlanEnv`, and the range of rows that it is stepping.
+
+    Parameters
+    ----------
+    process : ExternalProcess
+    index : int
+        Its place in the pool, and the number of its progress slot.
+    slots : SharedBlock
+        The progress slots of all workers.
+
+    Attributes
+    ----------
+    start, stop, most : int
+        Its range; `stop` is lowered when rows are taken from it, and may be raised to `most`.
+    alone : bool
+        Whether it was given a single row to find out if that row kills.
+    known : set of int
+        The numbers of the blocks of shared memory that the process has.
+    """
+
+    def __init__(self, process: ExternalProcess, index: int, slots: SharedBlock) -> None:
+        super().__init__(process, index, greet)
+        self._slots = slots
+        self.slot = progress_slot(slots.array(), index)
+        self.start = self.stop = self.most = 0
+        self.alone = False
+        self._late: tuple[Future[Any], int] | None = None
+        self.known: set[int] = set()
+        self._attached: Sequence[int] = ()
+        self._pid = process.pid
+        self.progress_at = 0.0
+        self._progress = (-1, -1)
+        self._owner: Any = None
+
+    @property
+    def owner(self) -> Any:
+        """The batch whose rows it may be writing, or ``None``."""
+        return self._owner if self.task is not None or self.send_interrupted else None
+
+    @property
+    def done(self) -> int:
+        """Up to which row it is done."""
+        return int(self.slot[DONE])
+
+    @property
+    def cursor(self) -> int:
+        """The row that it is in, or was in when it died; -1 before the first."""
+        return int(self.slot[CURSOR])
+
+    @property
+    def reach(self) -> int:
+        """Up to which row it may have written anything, rows taken from it meanwhile included."""
+        return max(self.stop, int(self.slot[REACH]))
+
+    @property
+    def left(self) -> int:
+        """How many rows it has not finished."""
+        return max(0, self.stop - self.done) if self.busy else 0
+
+    @property
+    def finished(self) -> bool:
+        """Whether all its rows are seen to be done, which is some time before it says so."""
+        slot = self.slot
+        return _ORDERED and self.busy and bool(slot[LEFT]) and int(slot[DONE]) >= self.stop
+
+    @property
+    def unbegun(self) -> int:
+        """How many rows it has not begun, so that they may be taken from it."""
+        return max(0, self.stop - int(self.slot[REACH])) if self.busy else 0
+
+    @property
+    def ahead(self) -> int:
+        """About how many rows it has not stepped yet.
+
+        Some families step all rows that they begin at once: these are taken to be halfway.
+        """
+        done, cursor = self.done, self.cursor
+        return self.stop - (cursor if cursor > done else (done + int(self.slot[REACH])) // 2)
+
+    def send(
+        self,
+        owner: Any,
+        make_job: Any,
+        blocks: list[SharedBlock],
+        start: int,
+        stop: int,
+        most: int,
+    ) -> None:
+        """Give it rows `start` to `stop` of `owner`; `make_job` fills in the rest of the job."""
+        if self.process.pid != self._pid:  # other code has restarted it
+            self._pid = self.process.pid
+            self.known.clear()
+        self.start, self.stop, self.most = start, stop, most
+        slot = self.slot
+        slot[CURSOR], slot[LIMIT], slot[DONE], slot[REACH], slot[LEFT] = -1, stop, start, start, 0
+        fresh = [block for block in (self._slots, *blocks) if block.number not in self.known]
+        job: Job = make_job(
+            worker=self.index,
+            slots=self._slots.number,
+            start=start,
+            stop=most,
+            attached=tuple(block.number for block in fresh),
+        )
+        self.progress_at = time.monotonic()
+        self._progress = (-1, start)
+        self._owner = owner
+        self.start_task(run_job, job, fds=[block.fd for block in fresh])
+        self.known.difference_update(job.dropped)
+        self.known.update(job.attached)
+        self._attached = job.attached
+
+    def end_at(self, stop: int) -> None:
+        """Take the rows from `stop` on away from it, for good, or give it those below as well."""
+        if stop < self.stop:
+            self.most = stop
+        self.stop = stop
+        self.slot[LIMIT] = stop
+
+    def leave(self) -> None:
+        """Free a worker that has finished its rows, although its report has not been read."""
+        assert self.task is not None
+        self._late = self.task, self.start
+        self.take_task()
+
+    @property
+    def owes_report(self) -> bool:
+        """Whether `late_report` has not returned its last report yet."""
+        return self._late is not None
+
+    def late_report(self, *, patient: bool) -> tuple[Report, int] | None:
+        """Return the report that `leave` did not wait for, and of how many rows it is.
+
+        ``None`` if there is none yet; `patient`: wait for it. If it does not come, because the
+        worker has died since, the rows are done all the same.
+        """
+        if self._late is not None and (patient or self._late[0].done()):
+            (task, start), self._late = self._late, None
+            with contextlib.suppress(Exception):
+                report: Report = task.result(_SAY_SECONDS)
+                return report, report.stop - start
+        return None
+
+    def report(self) -> Report:
+        """Return what it reports of its rows; raises what stepping them raised."""
+        task = self.take_task()
+        try:
+            report: Report = portable_result(task)
+        except (MemoryError, OSError):
+            # It may have had no room for the blocks that came along; it will get them again.
+            self.known.difference_update(self._attached)
+            raise
+        return report
+
+    def take_task(self) -> Future[Any]:
+        """Return the report to come; the worker is free again."""
+        task = super().take_task()
+        self._owner = None
+        return task
+
+    def abandon(self) -> None:
+        """Tell it to stop; its rows are not wanted any more."""
+        super().abandon()
+        self.end_at(0)
+
+    def idle_seconds(self) -> float:
+        """Return for how long it has not moved on in its rows, or has not begun them."""
+        now = time.monotonic()
+        progress = (self.cursor, self.done)
+        if progress != self._progress:
+            self._progress, self.progress_at = progress, now
+        return now - self.progress_at
+
+    def restart(self) -> None:
+        """Replace a dead or hung process by a new one; its rows are forgotten."""
+        self._late = None
+        self.known.clear()
+        super().restart()
+        self._owner = None

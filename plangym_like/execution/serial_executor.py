@@ -1,0 +1,77 @@
+"""`SerialExecutor`: steps all rows in this process."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from plangym_like.batches import Inputs
+from plangym_like.execution.executor import Executor, SubmitOptions
+from plangym_like.future import Future
+from plangym_like.row_stepper import RowStepper
+from plangym_like.stats import Stats
+
+
+class SerialExecutor:
+    """Steps all rows in this process, before `submit` returns.
+
+    Parameters
+    ----------
+    stepper : RowStepper
+        What steps them.
+    """
+
+    n_workers: int | None = None
+    isolated = False
+
+    def __init__(self, stepper: RowStepper) -> None:
+        self._stepper = stepper
+        self.stats = Stats()
+
+    def submit(self, inputs: Inputs, options: SubmitOptions) -> Any:
+        """Step a batch; see `Executor.submit`."""
+        self._stepper.layout.verify(inputs)
+        if not options.audit:
+            self.stats.begin(inputs.count)
+        run = partial(self._run, inputs, options)
+        return run() if options.blocking else Future.of(run)
+
+    def _run(self, inputs: Inputs, options: SubmitOptions) -> Any:
+        stepper, stats = self._stepper, self.stats
+        layout, count = stepper.layout, inputs.count
+        begun = time.perf_counter()
+        rows = layout.allocate(inputs, states=options.states, observations=options.observations)
+        errors = None
+        if options.masked:
+            errors = stepper.run_rows_apart(rows, 0, count)
+        else:
+            stepper.run_rows(rows, 0, count)
+        result = layout.result(rows, errors)
+        if not options.audit:
+            stats.seconds_here += time.perf_counter() - begun
+        return result
+
+    def close(self) -> None:
+        """Do nothing: the environment closes its simulator."""
+
+
+def audited_by(executor: Executor, stepper: RowStepper | None) -> Callable[[Inputs], Any]:
+    """Return what steps rows of an audit: `stepper`, or `executor` if there is none."""
+    auditing: Executor = executor if stepper is None else SerialExecutor(stepper)
+    return partial(auditing.submit, options=SubmitOptions(masked=True, audit=True))
+
+
+class SerialOptions:
+    """Makes a `SerialExecutor`."""
+
+    n_workers: int | None = None
+    isolated = False
+
+    def prepare(self) -> None:
+        """Do nothing."""
+
+    def make(self, stepper: RowStepper) -> SerialExecutor:
+        """Return the executor."""
+        return SerialExecutor(stepper)

@@ -1,0 +1,191 @@
+"""`SharedBatch`: one batch in shared memory, and the jobs that tell workers where its rows lie."""
+
+from __future__ import annotations
+
+import copy
+import math
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from plangym_like.batches import Inputs, Rows
+from plangym_like.errors import StateFormatError
+from plangym_like.execution.batch_memory import BatchMemory
+from plangym_like.execution.job import Job
+from plangym_like.execution.placement import Shape, place, region_nbytes, signature
+from plangym_like.execution.row_worker import RowWorker
+from plangym_like.layout import Layout
+from plangym_like.processes.shared_memory import BlockPool
+
+# How long it takes to verify and to copy the states of a batch, and to tell a worker
+# (`benchmarks/throughput.py`, MsPacman with 256 states).
+_SUPPLY_SECONDS, _SUPPLIED_PER_SECOND = 1e-3, 1e9
+
+
+class SharedBatch:
+    """Inputs and results of a batch, in memory that workers share.
+
+    Parameters
+    ----------
+    layout : Layout
+    pools : dict of str to BlockPool
+        Where its memory comes from.
+    inputs : Inputs
+        Checked.
+    states, observations : bool
+        Whether the result has them.
+    kept : bool
+        Whether the caller's arrays stay as they are until the batch is over. If not, all inputs are
+        copied now.
+    masked : bool
+        Whether rows that fail are reported in the result instead of raised.
+
+    Attributes
+    ----------
+    rows : Rows
+        The batch, its results in shared memory and its inputs where this process reads them.
+    nbytes : int
+        How much shared memory it takes.
+    """
+
+    def __init__(
+        self,
+        layout: Layout,
+        pools: dict[str, BlockPool],
+        inputs: Inputs,
+        *,
+        states: bool,
+        observations: bool,
+        kept: bool,
+        masked: bool = False,
+    ) -> None:
+        self.layout, self.masked = layout, masked
+        self._pools = pools
+        if not kept and isinstance(inputs.actions, list):
+            inputs = replace(inputs, actions=copy.deepcopy(inputs.actions))
+        self._inputs = inputs
+        self._shape = Shape.of(inputs, states=states, observations=observations)
+        sizes = region_nbytes(layout, self._shape)
+        self.memory = BatchMemory(pools, sizes)
+        self.nbytes = sum(sizes.values())
+        actions = inputs.actions if isinstance(inputs.actions, list) else None
+        self.rows = place(layout, self._shape, self.memory.arrays, actions)
+        self._sent = self.rows.inputs
+        if kept:
+            self.rows.inputs = inputs
+        # Rows' own states may be copied when the rows are sent.
+        self._copies_late = kept and len(inputs.states) > 1
+        self._owed: list[tuple[RowWorker, int, int]] = []
+        self._supplied = self._first = 0
+
+    def begin(self, workers: int, seconds_per_row: float) -> None:
+        """Copy what every worker reads; `send` may be called from now on, and then `supply_rest`.
+
+        Raises
+        ------
+        StateFormatError
+            A checksum does not match.
+        """
+        sent, given = self._sent, self._inputs
+        self._first = self._first_rows(workers, seconds_per_row)
+        if not self._first:
+            self._verify_all()
+        if not isinstance(given.actions, list):
+            sent.actions[:] = given.actions
+        if not isinstance(given.dt, int):
+            assert not isinstance(sent.dt, int)
+            sent.dt[:] = given.dt
+        if given.seeds is not None:
+            assert sent.seeds is not None
+            sent.seeds[:] = given.seeds
+        if not self._copies_late:
+            sent.states[:] = given.states
+
+    def _first_rows(self, workers: int, seconds_per_row: float) -> int:
+        """Return how many rows each worker is sent at first; 0 if it is sent all of its rows.
+
+        They keep it busy while the states of all others are verified and copied, if rows take long
+        enough for that.
+        """
+        inputs = self._inputs
+        if inputs.verified or not self._copies_late or not seconds_per_row:
+            return 0
+        seconds = max(_SUPPLY_SECONDS, inputs.states.nbytes / _SUPPLIED_PER_SECOND)
+        rows = math.ceil(seconds / seconds_per_row)
+        return rows if 2 * rows * (workers + 1) < inputs.count else 0
+
+    def send(
+        self, worker: RowWorker, owner: object, start: int, stop: int, most: int, *, careful: bool
+    ) -> None:
+        """Send rows to a worker, whose limit may be raised from `stop` to `most` later."""
+        given = self._inputs
+        now = stop
+        if self._first and start + self._first < stop:
+            now = start + self._first
+            self._owed.append((worker, now, stop))
+        self._supply(start, now if now < stop else most)
+        actions = given.actions[start:most] if isinstance(given.actions, list) else None
+        blocks = self.memory.blocks
+        dropped = (number for pool in self._pools.values() for number in pool.dropped)
+        make_job = partial(
+            Job,
+            signature=signature(self.layout),
+            shape=self._shape,
+            blocks={region: block.number for region, block in blocks.items()},
+            dropped=tuple(number for number in dropped if number in worker.known),
+            careful=careful,
+            masked=self.masked,
+            actions=actions,
+        )
+        worker.send(owner, make_job, list(blocks.values()), start, now, most)
+
+    def _supply(self, start: int, stop: int) -> None:
+        """Verify the states of rows, and copy them to where workers find them."""
+        if self._copies_late:
+            self.layout.verify(self._inputs, start, stop)
+            self._sent.states[start:stop] = self._inputs.states[start:stop]
+            self._supplied = max(self._supplied, stop)
+
+    def supply_rest(self) -> None:
+        """Send workers the rest of their rows, and verify the rows of this process."""
+        for worker, start, stop in self._owed:
+            self._supply(start, worker.most)
+            worker.end_at(stop)
+        self._verify_all(self._supplied)
+        self._first = 0
+
+    def verify_from(self, start: int) -> None:
+        """Verify the states of rows from `start` on; if one is damaged, report the lowest of all.
+
+        Raises
+        ------
+        StateFormatError
+            A checksum does not match.
+        """
+        try:
+            self.layout.verify(self._inputs, start if len(self._inputs.states) > 1 else 0)
+        except StateFormatError:
+            self._verify_all()
+            raise
+
+    def _verify_all(self, start: int = 0) -> None:
+        """Verify the states of all rows from `start` on, those before it being verified."""
+        self.layout.verify(self._inputs, start)
+        self._inputs.verified = True
+
+    def result(self, errors: dict[int, Exception]) -> Any:
+        """Return the result, once all rows are done; its memory is the caller's from now on."""
+        self.rows.inputs = self._inputs
+        result = self.layout.result(self._own_rows(), errors)
+        self.memory.release()
+        return result
+
+    def _own_rows(self) -> Rows:
+        """Return the rows with everything that is not lent copied to ordinary memory."""
+        if not self.memory.private - {"inputs"}:
+            return self.rows
+        rows = place(self.layout, self._shape, self.memory.results())
+        rows.inputs, rows.infos = self._inputs, self.rows.infos
+        if isinstance(self.rows.observations, list):
+            rows.observations = self.rows.observations
+        return rows

@@ -1,0 +1,59 @@
+"""`FamilyEnv`: makes a `PlanEnv` of one family of simulators, by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, ClassVar
+
+import gymnasium
+
+from plangym_like.errors import InputError
+from plangym_like.plan_env import PlanEnv
+from plangym_like.simulator import Simulator
+
+# Options of the environment; all others are its simulator's.
+_OWN_OPTIONS = ("return_image", "audit", "audit_every", "out_of_bounds")
+
+
+class FamilyEnv(PlanEnv):
+    """A `PlanEnv` in this process whose simulator is a ``simulator_class``.
+
+    Parameters
+    ----------
+    name : str or callable
+        A registered Gymnasium id, or a callable that returns a `gymnasium.Env`.
+    frameskip : int, optional
+        Frames per action; ``None`` keeps what the id registers.
+    autoreset, delay_setup
+        As in `PlanEnv`.
+    kwargs
+        ``return_image``, ``audit``, ``audit_every`` and ``out_of_bounds``, as in `PlanEnv`, and
+        what the simulator takes: ``render_mode``, ``obs_type``, ``wrappers``,
+        ``remove_time_limit``, and the environment's own arguments.
+    """
+
+    simulator_class: ClassVar[Callable[..., Simulator]]
+
+    def __init__(
+        self,
+        name: str | Callable[..., gymnasium.Env[Any, Any]],
+        frameskip: int | tuple[int, int] | None = None,
+        autoreset: bool = True,
+        delay_setup: bool = False,
+        **kwargs: Any,
+    ) -> None:
+        own = {key: kwargs[key] for key in _OWN_OPTIONS if key in kwargs}
+        rest = {key: kwargs[key] for key in kwargs if key not in own}
+        if own.get("return_image") and rest.get("render_mode") != "rgb_array":
+            raise InputError("return_image=True needs render_mode='rgb_array'")
+        super().__init__(
+            partial(type(self).simulator_class, name, frameskip=frameskip, **rest),
+            name=name,
+            autoreset=autoreset,
+            delay_setup=delay_setup,
+            **own,
+        )
+        env_kwargs = {"frameskip": frameskip, "autoreset": autoreset, **kwargs}
+        self.recipe = (type(self), name, env_kwargs)
+        self._arguments = {"name": name, **env_kwargs}

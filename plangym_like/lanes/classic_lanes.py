@@ -1,0 +1,266 @@
+"""Lanes of one of Gymnasium's classic control environments, stepped at once in NumPy."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium.wrappers import OrderEnforcing, PassiveEnvChecker, TimeLimit
+from numpy.typing import NDArray
+
+from plangym_like.envs.classic_control import agrees
+from plangym_like.envs.classic_dynamics import DYNAMICS
+from plangym_like.envs.classic_dynamics.columns import Columns
+from plangym_like.envs.fast_form import NotVectorisableError
+from plangym_like.errors import ActionError
+from plangym_like.lanes.lanes import Flags, Lanes, Which, gym_env_of, is_plan_env
+from plangym_like.lanes.sequential_lanes import as_gym_env
+from plangym_like.lanes.tree import layout_of_space
+from plangym_like.states import Row
+
+_TRANSPARENT = (OrderEnforcing, PassiveEnvChecker, TimeLimit)
+
+
+class ClassicLanes(Lanes):
+    """The states of all lanes as columns, which one pass of NumPy steps.
+
+    A lane seeded like ``gym.make(id)`` equals it byte for byte. The environments themselves are
+    reset, and draw. Constants of the dynamics are read once, here.
+
+    Parameters
+    ----------
+    envs : sequence of gymnasium.Env or PlanEnv
+        For which `has_common_form` is true.
+    """
+
+    step_infos = False
+    steps_ended = True
+
+    def __init__(self, envs: Sequence[Any]) -> None:
+        super().__init__(envs, len(envs))
+        self._gym_envs = list(map(as_gym_env, self.envs))
+        self._bases: list[Any] = [gym_env_of(env).unwrapped for env in self.envs]
+        base = self._bases[0]
+        self._dynamics = DYNAMICS[type(base)](base)
+        self._limit = _limit_of(gym_env_of(self.envs[0]))
+        self.observation_layout = layout_of_space(base.observation_space)
+        count = self.num_lanes
+        self._columns = Columns(
+            np.empty((len(self._dynamics.order), count)),
+            np.full(count, self._dynamics.no_hidden),
+            np.zeros(count, bool) if self._dynamics.takes_single else None,
+            np.zeros(count, np.int64),
+        )
+        self._order = np.array(self._dynamics.order)
+        self._saved = np.empty_like(self._columns.x)
+        self._saved_hidden = np.empty_like(self._columns.hidden)
+        self._rewards = np.empty(count)
+        self._states = np.empty((count, len(self._dynamics.order)))
+        # The kind of number that each lane's hidden attribute is, for its state row.
+        self._kinds = np.zeros(count, np.int64)
+
+    def start(
+        self,
+        seeds: Sequence[int | None] | None = None,
+        options: Sequence[dict[str, Any] | None] | None = None,
+    ) -> Any:
+        self._is_started = False
+        obs = super().start(seeds, options)
+        self._is_started = True
+        return obs
+
+    def reset(
+        self,
+        obs: Any,
+        lanes: Which = None,
+        *,
+        seeds: Sequence[int | None] | None = None,
+        options: Sequence[dict[str, Any] | None] | None = None,
+    ) -> None:
+        if self.has_states:
+            super().reset(obs, lanes, seeds=seeds, options=options)
+            return
+        # The same in fewer calls: these episodes are so short that it is a tenth of all time.
+        for place, lane in enumerate(range(self.num_lanes) if lanes is None else lanes):
+            obs[lane], self.infos[lane] = self._bases[lane].reset(
+                seed=seeds[place] if seeds else None, options=options[place] if options else None
+            )
+            self._take_over(lane)
+
+    def _reset(self, lane: int, seed: int | None, options: dict[str, Any] | None) -> Any:
+        # The first reset goes through the wrappers, which count on it; later ones need not.
+        env = self._gym_envs[lane]
+        if self._is_started:
+            env = gym_env_of(self.envs[lane]).unwrapped
+        result = env.reset(seed=seed, options=options)
+        self._take_over(lane)
+        return result
+
+    def _take_over(self, lane: int, elapsed: int = 0) -> None:
+        """Write the state of the environment of `lane` into the columns."""
+        base, dynamics = self._bases[lane], self._dynamics
+        self._read_state(base, self._columns, lane)
+        if dynamics.hidden:
+            self._kinds[lane] = dynamics.kind_of(getattr(base, dynamics.hidden))
+        assert self._columns.elapsed is not None
+        self._columns.elapsed[lane] = elapsed
+
+    def _read_state(self, base: Any, columns: Columns, lane: int) -> None:
+        columns.x[:, lane] = base.state[self._order]
+        if columns.single is not None:
+            columns.single[lane] = base.state.dtype == np.float32
+        hidden = getattr(base, self._dynamics.hidden) if self._dynamics.hidden else None
+        columns.hidden[lane] = self._dynamics.no_hidden if hidden is None else hidden
+
+    def _write_state(self, base: Any, columns: Columns, lane: int, kind: int = 0) -> None:
+        state = np.empty(len(self._dynamics.order))
+        state[self._order] = columns.x[:, lane]
+        single = columns.single is not None and columns.single[lane]
+        base.state = state.astype(np.float32) if single else state
+        if self._dynamics.hidden:
+            hidden = self._dynamics.as_hidden(columns.hidden[lane], kind)
+            setattr(base, self._dynamics.hidden, hidden)
+
+    def _get_state(self, lane: int) -> Row:
+        # Asking for it makes the environment's current state live, to be replaced here.
+        chain = gym_env_of(self.envs[lane])
+        self._write_state(self._bases[lane], self._columns, lane, int(self._kinds[lane]))
+        limit = _time_limit(chain)
+        if limit is not None:
+            assert self._columns.elapsed is not None
+            limit._elapsed_steps = int(self._columns.elapsed[lane])
+        return super()._get_state(lane)
+
+    def _set_state(self, lane: int, row: Row) -> None:
+        super()._set_state(lane, row)
+        limit = _time_limit(gym_env_of(self.envs[lane]))
+        self._take_over(lane, 0 if limit is None else limit._elapsed_steps)
+
+    def step(
+        self,
+        actions: Any,
+        obs: Any,
+        rewards: NDArray[Any],
+        terminated: Flags,
+        truncated: Flags,
+        lanes: Which = None,
+    ) -> None:
+        if self._dynamics.hidden_kinds:
+            self._kinds[slice(None) if lanes is None else lanes] = self._dynamics.kind_of(actions)
+        if lanes is None:
+            self._step(self._columns, actions, obs, rewards, terminated, truncated)
+            return
+        rows = np.asarray(lanes, np.intp)
+        part = self._columns.take(rows)
+        results = obs[rows], rewards[rows], terminated[rows], truncated[rows]
+        self._step(part, actions[rows], *results)
+        obs[rows], rewards[rows], terminated[rows], truncated[rows] = results
+        self._columns.put(rows, part)
+
+    def _step(
+        self,
+        columns: Columns,
+        actions: NDArray[Any],
+        obs: NDArray[np.float32],
+        rewards: NDArray[Any],
+        terminated: Flags,
+        truncated: Flags,
+    ) -> None:
+        dynamics, count = self._dynamics, len(actions)
+        limit = dynamics.num_actions
+        if limit and np.count_nonzero(actions.view(np.uint64) >= limit):
+            raise ActionError(
+                f"actions {actions.tolist()} are not all in {self._bases[0].action_space}"
+            )
+        saved, hidden = self._saved[:, :count], self._saved_hidden[:count]
+        saved[...], hidden[...] = columns.x, columns.hidden
+        earned, states = self._rewards[:count], self._states[:count]
+        try:
+            dynamics.advance(columns, actions, earned, terminated)
+            dynamics.store(columns.x, states)
+            dynamics.observe(columns.x, states, obs)
+            if columns.single is not None:
+                columns.single.fill(dynamics.leaves_single)
+        except NotVectorisableError:
+            columns.x[...], columns.hidden[...] = saved, hidden
+            self._step_singly(columns, actions, obs, earned, terminated)
+        rewards[...] = earned
+        assert columns.elapsed is not None
+        columns.elapsed += 1
+        if self._limit is None:
+            truncated.fill(False)
+        else:
+            np.greater_equal(columns.elapsed, self._limit, out=truncated)
+
+    def _step_singly(
+        self,
+        columns: Columns,
+        actions: NDArray[Any],
+        obs: NDArray[np.float32],
+        rewards: NDArray[np.float64],
+        terminated: Flags,
+    ) -> None:
+        """Step lane after lane in one of the environments, as each would be stepped alone."""
+        base = self._bases[0]
+        kept = base.state
+        for lane, action in enumerate(actions):
+            self._write_state(base, columns, lane)
+            obs[lane], rewards[lane], terminated[lane], _, _ = base.step(action)
+            self._read_state(base, columns, lane)
+        base.state = kept
+
+
+def has_common_form(envs: Sequence[Any]) -> bool:
+    """Tell whether one vectorised form covers all of `envs` as they are configured now."""
+    if len({is_plan_env(env) for env in envs}) > 1 or not all(map(_shows_its_base, envs)):
+        return False
+    chains = [gym_env_of(env) for env in envs]
+    base: Any = chains[0].unwrapped
+    dynamics = DYNAMICS.get(type(base))
+    if dynamics is None or not dynamics.suits(base) or not all(map(_is_plain, chains)):
+        return False
+    signature, limit = dynamics.signature(base), _limit_of(chains[0])
+    alike = all(
+        type(chain.unwrapped) is type(base)
+        and dynamics.signature(chain.unwrapped) == signature
+        and _limit_of(chain) == limit
+        for chain in chains
+    )
+    return alike and agrees(base)
+
+
+def _shows_its_base(env: Any) -> bool:
+    """Tell whether steps of `env` are those of its Gymnasium environment, one frame each."""
+    if not is_plan_env(env):
+        return True
+    same_space = env.observation_space == gym_env_of(env).observation_space
+    return same_space and env.frameskip == 1 and not env.return_image
+
+
+def _is_plain(env: gymnasium.Env[Any, Any]) -> bool:
+    """Tell whether nothing but a time limit comes between `env` and its dynamics."""
+    link: Any = env
+    num_limits = 0
+    while isinstance(link, gymnasium.Wrapper):
+        if type(link) not in _TRANSPARENT or not vars(link).keys().isdisjoint(("step", "reset")):
+            return False
+        num_limits += type(link) is TimeLimit
+        link = link.env
+    return num_limits <= 1 and link.render_mode is None and "reset" not in vars(link)
+
+
+def _time_limit(env: gymnasium.Env[Any, Any]) -> Any:
+    """Return the time limit around `env`, or ``None``."""
+    link: Any = env
+    while isinstance(link, gymnasium.Wrapper):
+        if type(link) is TimeLimit:
+            return link
+        link = link.env
+    return None
+
+
+def _limit_of(env: gymnasium.Env[Any, Any]) -> int | None:
+    limit = _time_limit(env)
+    return None if limit is None else limit._max_episode_steps

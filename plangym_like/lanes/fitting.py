@@ -1,0 +1,90 @@
+"""Write values, which must fit: no value is wrapped, broadcast or filled in.
+
+NumPy's assignment turns 300 into 44 for ``uint8``, ``None`` into NaN, and fills a row with a single
+number. So everything that environments return is written by this module.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from plangym_like.errors import InputError
+from plangym_like.lanes.tree import NUMERIC_KINDS, as_array
+from plangym_like.spaces import as_dtype
+
+
+def as_fitting(
+    value: Any, shape: tuple[int, ...], dtype: np.dtype[Any], place: str
+) -> NDArray[Any]:
+    """Return `value` as an array of exactly this shape and dtype.
+
+    Parameters
+    ----------
+    value : array, number, or list of numbers
+    shape : tuple of int
+    dtype : numpy.dtype
+        Of the result. It must hold the numbers; see `plangym_like.spaces.as_dtype`.
+    place : str
+        What the error calls the value.
+
+    Raises
+    ------
+    InputError
+        The value has another shape, is not numbers, or holds a number that `dtype` cannot hold.
+    """
+    array = as_numbers(value)
+    if array is None:
+        raise InputError(
+            f"{place} must be numbers of shape {shape} and dtype {dtype}, got {value!r}"
+        )
+    if array.shape != shape:
+        raise InputError(f"{place} must have the shape {shape}, got the shape {array.shape}")
+    fitting = as_dtype(array, dtype)
+    if fitting is None:
+        raise InputError(
+            f"{place} must be {dtype}, got {array.dtype} with values from {array.min()} to "
+            f"{array.max()}, which {dtype} cannot hold"
+        )
+    return fitting
+
+
+def as_numbers(value: Any) -> NDArray[Any] | None:
+    """Return `value` as an array of numbers, or ``None`` if it is something else."""
+    try:
+        array = as_array(value)
+    except (TypeError, ValueError, RuntimeError):
+        return None
+    return array if array.dtype.kind in NUMERIC_KINDS else None
+
+
+def put_fitting(rows: Any, lane: int, value: Any, place: str = "observation") -> None:
+    """Write `value`, a tree with the containers of `rows`, as row `lane` of a tree of arrays.
+
+    Raises
+    ------
+    InputError
+        A part is missing or unexpected, or a leaf does not fit (see `as_fitting`); the message
+        names the lane and the part.
+    """
+    if isinstance(rows, np.ndarray):
+        shape = rows.shape[1:]
+        if type(value) is np.ndarray and value.dtype is rows.dtype and value.shape == shape:
+            rows[lane] = value
+            return
+        rows[lane] = as_fitting(value, shape, rows.dtype, f"lane {lane}'s {place}")
+    elif isinstance(rows, dict):
+        keys = value.keys() if isinstance(value, Mapping) else None
+        if keys != rows.keys():
+            told = type(value).__name__ if keys is None else f"the keys {list(keys)}"
+            raise InputError(f"lane {lane}'s {place} must have the keys {list(rows)}, got {told}")
+        for key, row in rows.items():
+            put_fitting(row, lane, value[key], f"{place}[{key!r}]")
+    elif isinstance(rows, (tuple, list)):
+        if not isinstance(value, (tuple, list, np.ndarray)) or len(value) != len(rows):
+            raise InputError(f"lane {lane}'s {place} must have {len(rows)} parts, got {value!r}")
+        for number, (row, part) in enumerate(zip(rows, value, strict=True)):
+            put_fitting(row, lane, part, f"{place}[{number}]")

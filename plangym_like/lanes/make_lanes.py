@@ -1,0 +1,131 @@
+"""Make lanes of ids, factories or environments, in the fastest form that they have."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import gymnasium
+
+from plangym_like import registry
+from plangym_like.envs.wrapping import is_plain
+from plangym_like.errors import InputError
+from plangym_like.lanes.lanes import Lanes, gym_env_of, is_plan_env
+from plangym_like.lanes.row_lanes import RowLanes
+from plangym_like.lanes.sequential_lanes import SequentialLanes
+from plangym_like.spaces import is_leaf
+
+# Fewer lanes of HalfCheetah are stepped faster one after the other (`benchmarks/lanes.py`).
+_FEWEST_ROWS = 8
+# An id, or a callable that takes nothing and returns a new gymnasium.Env or PlanEnv.
+EnvSource = str | Callable[[], Any]
+
+
+def make_lanes(envs: Sequence[Any], *, vectorise: bool = True) -> Lanes:
+    """Return lanes of `envs`, stepped at once if they have a vectorised form, else one by one.
+
+    The results are the same byte for byte. In a vectorised form the environments themselves are
+    only reset; they do not move with the steps.
+
+    Parameters
+    ----------
+    envs : sequence of gymnasium.Env or PlanEnv
+        One for each lane.
+
+    Raises
+    ------
+    InputError
+        `envs` is empty.
+    """
+    if not envs:
+        raise InputError("envs is empty; lanes need at least one environment")
+    if vectorise and _is_gymnasiums_own(envs[0]):
+        from plangym_like.lanes.classic_lanes import ClassicLanes, has_common_form
+
+        if has_common_form(envs):
+            return ClassicLanes(envs)
+    return SequentialLanes(envs)
+
+
+def lanes_from(source: EnvSource, num_lanes: int, *, vectorise: bool = True) -> Lanes:
+    """Return `num_lanes` lanes of new environments.
+
+    Parameters
+    ----------
+    source : str or callable
+        An id, for what ``plangym_like.make(id, remove_time_limit=False)`` returns, or a callable
+        that returns a new `gymnasium.Env` or `PlanEnv`. Lanes of a `PlanEnv` have state rows.
+    num_lanes : int
+    vectorise : bool
+        Whether environments that have a vectorised form are stepped in it.
+
+    Raises
+    ------
+    InputError
+        The callable returned something else, or the same environment twice.
+    """
+    envs: list[Any] = []
+    if vectorise:
+        _make_another(source, envs, num_lanes)
+        if _steps_rows_best(envs[0], num_lanes):
+            return RowLanes(envs[0], num_lanes)
+    while len(envs) < num_lanes:
+        _make_another(source, envs, num_lanes)
+    return make_lanes(envs, vectorise=vectorise)
+
+
+def make_envs(source: EnvSource, count: int) -> list[Any]:
+    """Return `count` new environments of `source`; see `lanes_from`."""
+    envs: list[Any] = []
+    while len(envs) < count:
+        _make_another(source, envs, count)
+    return envs
+
+
+def env_factory(source: EnvSource, **kwargs: Any) -> Callable[[], Any]:
+    """Return a callable without arguments that makes environments of `source` with `kwargs`."""
+    if callable(source):
+        return partial(source, **kwargs)
+    return partial(registry.make, source, **{"remove_time_limit": False, **kwargs})
+
+
+def _make_another(source: EnvSource, envs: list[Any], count: int) -> None:
+    """Append a new environment to `envs`, which will be `count`."""
+    try:
+        env = env_factory(source)()
+        if not isinstance(env, gymnasium.Env) and not is_plan_env(env):
+            raise InputError(f"the factory must return a gymnasium.Env or a PlanEnv, got {env!r}")
+        if any(env is other for other in envs):
+            raise InputError(
+                "the factory returned the same environment twice; it must make a new one at every "
+                "call"
+            )
+    except StopIteration as error:
+        raise RuntimeError("the factory raised StopIteration") from error
+    except BaseException as error:
+        error.add_note(f"raised while environment {len(envs)} of {count} was made")
+        raise
+    envs.append(env)
+
+
+def _is_gymnasiums_own(env: Any) -> bool:
+    return type(gym_env_of(env).unwrapped).__module__.startswith("gymnasium.")
+
+
+def _steps_rows_best(env: Any, num_lanes: int) -> bool:
+    """Return whether `num_lanes` state rows of `env` are stepped faster than as many live copies.
+
+    They are if the family steps many rows at once, or if the environment has workers. Classic
+    control has a faster form. Most wrappers are excluded: what they remember at the first reset of
+    a lane would be another lane's.
+    """
+    if not is_plan_env(env) or not is_leaf(env.observation_space):
+        return False
+    simulator = env.simulator
+    if env.n_workers is None and not (simulator.steps_batches and num_lanes >= _FEWEST_ROWS):
+        return False
+    base = simulator.env.unwrapped
+    return is_plain(simulator.env) and not type(base).__module__.startswith(
+        "gymnasium.envs.classic_control"
+    )

@@ -1,0 +1,190 @@
+"""Trees: dicts, tuples, named tuples and lists of leaves, in any depth.
+
+Observations, actions, recurrent states and infos are trees. A leaf is an array, a tensor, a number
+or, in a layout, a `Leaf`. ``None`` and empty containers are trees without leaves.
+
+>>> layout = layout_of({"image": np.zeros((2, 2), np.uint8), "speed": 0.5})
+>>> layout["image"]
+Leaf(shape=(2, 2), dtype=dtype('uint8'))
+>>> rows = zeros(layout, (3,))
+>>> take(rows, 1)["image"].tolist()
+[[0, 0], [0, 0]]
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import gymnasium
+import numpy as np
+from numpy.typing import NDArray
+
+from plangym_like.errors import InputError
+
+NUMERIC_KINDS = "biufc"
+
+
+class Leaf(NamedTuple):
+    """One array or tensor of a tree, without its leading axes.
+
+    `dtype` is NumPy's in the layouts of lanes, and torch's in those of tensors.
+    """
+
+    shape: tuple[int, ...]
+    dtype: Any
+
+
+def tree_map(fn: Callable[..., Any], tree: Any, *others: Any) -> Any:
+    """Return the tree of ``fn(leaf, *leaves of the others in the same place)``.
+
+    The result has the containers of `tree`; mappings become plain dicts. The others need the keys
+    and lengths of `tree`, and may have subtrees where `tree` has leaves.
+    """
+    if isinstance(tree, Leaf):
+        return fn(tree, *others)
+    if isinstance(tree, Mapping):
+        return {key: tree_map(fn, tree[key], *(other[key] for other in others)) for key in tree}
+    if isinstance(tree, (tuple, list)):
+        inner = [tree_map(fn, *parts) for parts in zip(tree, *others, strict=True)]
+        return _sequence_like(tree, inner)
+    return None if tree is None else fn(tree, *others)
+
+
+def _sequence_like(example: Any, parts: list[Any]) -> Any:
+    """Return `parts` in a tuple, named tuple or list, whichever `example` is."""
+    if hasattr(example, "_fields"):
+        return type(example)(*parts)
+    return tuple(parts) if isinstance(example, tuple) else parts
+
+
+def tree_leaves(tree: Any) -> list[Any]:
+    """Return the leaves of `tree` in order.
+
+    >>> tree_leaves({"a": (1, 2), "b": [3, {"c": 4}], "d": None})
+    [1, 2, 3, 4]
+    """
+    found: list[Any] = []
+    tree_map(found.append, tree)
+    return found
+
+
+def tree_unflatten(tree: Any, values: Iterator[Any]) -> Any:
+    """Return a tree like `tree`, with its leaves taken from `values`."""
+    return tree_map(lambda _: next(values), tree)
+
+
+def is_leaf(tree: Any) -> bool:
+    """Return whether `tree` is one leaf, and not a container."""
+    return tree is not None and (
+        isinstance(tree, Leaf) or not isinstance(tree, (Mapping, tuple, list))
+    )
+
+
+def take(rows: Any, index: Any) -> Any:
+    """Return row or rows `index` of every leaf."""
+    return tree_map(lambda leaf: leaf[index], rows)
+
+
+def as_array(value: Any) -> NDArray[Any]:
+    """Return a number, list or tensor as an array; ``bfloat16`` becomes ``float32``.
+
+    Raises
+    ------
+    TypeError, ValueError, RuntimeError
+        NumPy's or torch's, where that is impossible.
+    """
+    if hasattr(value, "detach"):  # a tensor of torch, which is not imported here
+        value = value.detach().cpu()
+        value = value.float() if str(value.dtype) == "torch.bfloat16" else value
+    return np.asarray(value)
+
+
+def zeros(layout: Any, lead: Sequence[int]) -> Any:
+    """Return a tree of arrays ``(*lead, *leaf.shape)`` filled with zeros."""
+    return tree_map(lambda leaf: np.zeros((*lead, *leaf.shape), leaf.dtype), layout)
+
+
+def layout_of(example: Any, space: gymnasium.Space[Any] | None = None) -> Any:
+    """Return the tree of `Leaf` that describes `example`.
+
+    Parameters
+    ----------
+    example : tree
+        Of arrays, tensors, numbers.
+    space : gymnasium.Space, optional
+        Where `example` comes from. Where the space has arrays of one shape, shape and dtype are the
+        space's; `plangym_like.lanes.fitting` checks whether a value has them.
+
+    Raises
+    ------
+    InputError
+        A leaf is not a number or array of numbers, or the containers are not those of the space;
+        the message names the part.
+    """
+    return _layout(example, space, "the value")
+
+
+def _layout(example: Any, space: Any, part: str) -> Any:
+    if space is not None and space.shape is not None and space.dtype is not None:
+        return _leaf(space.shape, space.dtype, part)
+    spaces = _subspaces(example, space, part)
+    if isinstance(example, Mapping):
+        return {
+            key: _layout(value, spaces.get(key), f"{part}[{key!r}]")
+            for key, value in example.items()
+        }
+    nested = isinstance(space, (gymnasium.spaces.Tuple, gymnasium.spaces.Dict))
+    if isinstance(example, tuple) or (isinstance(example, list) and (space is None or nested)):
+        parts = enumerate(example)
+        inner = [_layout(value, spaces.get(i), f"{part}[{i}]") for i, value in parts]
+        return _sequence_like(example, inner)
+    if example is None:
+        return None
+    try:
+        array = as_array(example)
+    except ValueError as error:
+        raise InputError(f"{part} is made of parts of unequal shapes: {example!r}") from error
+    return _leaf(array.shape, array.dtype, part)
+
+
+def _subspaces(example: Any, space: Any, part: str) -> Mapping[Any, Any]:
+    """Return the spaces of the parts of `example`, which must have the parts of `space`."""
+    if isinstance(space, gymnasium.spaces.Dict):
+        if not isinstance(example, Mapping) or example.keys() != space.spaces.keys():
+            raise InputError(f"{part} must have the keys {list(space.spaces)}, got {example!r}")
+        return space.spaces
+    if isinstance(space, gymnasium.spaces.Tuple):
+        if not isinstance(example, (tuple, list)) or len(example) != len(space.spaces):
+            raise InputError(f"{part} must have {len(space.spaces)} parts, got {example!r}")
+        return dict(enumerate(space.spaces))
+    return {}
+
+
+def layout_of_space(space: gymnasium.Space[Any]) -> Any:
+    """Return the tree of `Leaf` that describes the elements of `space`.
+
+    Raises
+    ------
+    InputError
+        The elements of the space have no fixed shape, or are not numbers.
+
+    >>> layout_of_space(gymnasium.spaces.Discrete(3))
+    Leaf(shape=(), dtype=dtype('int64'))
+    """
+    if isinstance(space, gymnasium.spaces.Dict):
+        return {key: layout_of_space(part) for key, part in space.spaces.items()}
+    if isinstance(space, gymnasium.spaces.Tuple):
+        return tuple(layout_of_space(part) for part in space.spaces)
+    if space.shape is None or space.dtype is None:
+        raise InputError(f"the elements of {space} are not arrays of one shape")
+    return _leaf(space.shape, space.dtype, str(space))
+
+
+def _leaf(shape: Sequence[int], dtype: Any, part: str) -> Leaf:
+    dtype = np.dtype(dtype)
+    if dtype.kind not in NUMERIC_KINDS:
+        raise InputError(
+            f"{part} is of dtype {dtype}; only numbers and arrays of numbers can be batched"
+        )
+    return Leaf(tuple(shape), dtype)

@@ -1,0 +1,87 @@
+"""`RetryPolicy`: when workers that die are replaced, and when replacing them is pointless."""
+
+from __future__ import annotations
+
+import signal
+import time
+
+from plangym_like.errors import WorkerDiedError, WorkerError, WorkerStartError
+
+# Failed starts in succession, for each worker, before they are an error. Processes that were killed
+# may have been killed by chance, so they get more attempts.
+_FAILED_STARTS, _KILLED_STARTS = 3, 20
+# Workers that die in succession, with no task making progress in between, before that is an error.
+_DEATHS_WITHOUT_PROGRESS = 64
+# For so long after the death of an idle worker, more workers may be killed from outside.
+_SUSPICION_SECONDS = 60.0
+# Signals that may come from outside. Others, and exit statuses, are a worker's own doing.
+_SENT = {-number for number in (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)}
+
+
+class RetryPolicy:
+    """Counts failures of the workers of one pool, and raises an error when there are too many."""
+
+    def __init__(self) -> None:
+        self._failed_starts = self._deaths_without_progress = 0
+        self._idle_death_at = float("-inf")
+
+    def note_ready(self) -> None:
+        """Note that a worker has made the object that it hosts."""
+        self._failed_starts = 0
+
+    def note_failed_start(self, error: WorkerError, num_workers: int) -> None:
+        """Note that a worker died before its object was made, or took too long to make it.
+
+        Raises
+        ------
+        WorkerStartError
+            This has happened again and again, and no other worker became ready in between.
+        """
+        self._failed_starts += 1
+        killed = isinstance(error, WorkerDiedError) and may_be_sent(error.exitcode)
+        most = _KILLED_STARTS if killed else _FAILED_STARTS
+        if self._failed_starts >= most * num_workers:
+            failed, self._failed_starts = self._failed_starts, 0
+            raise WorkerStartError(
+                f"workers died {failed} times in a row before they were ready, the last time "
+                f"because: {error}"
+            ) from error
+
+    def note_progress(self) -> None:
+        """Note that a task has made progress."""
+        self._deaths_without_progress = 0
+
+    def note_death_without_progress(self, error: WorkerDiedError) -> None:
+        """Note that a worker died before its task made any progress.
+
+        Raises
+        ------
+        WorkerDiedError
+            So many have in succession that going on is pointless.
+        """
+        self._deaths_without_progress += 1
+        if self._deaths_without_progress >= _DEATHS_WITHOUT_PROGRESS:
+            died, self._deaths_without_progress = self._deaths_without_progress, 0
+            raise WorkerDiedError(
+                f"{died} workers died in succession without any progress, the last one because: "
+                f"{error}; whatever they are given seems to end them",
+                error.pid,
+                error.exitcode,
+            ) from error
+
+    def note_idle_death(self) -> None:
+        """Note a death that no task caused: something may be killing workers from outside."""
+        self._idle_death_at = time.monotonic()
+
+    def suspects_killing(self, exitcode: int | None) -> bool:
+        """Return whether a worker that ended with `exitcode` may have been killed from outside.
+
+        True only if an idle worker died less than a minute ago.
+        """
+        recent = time.monotonic() - self._idle_death_at < _SUSPICION_SECONDS
+        return recent and may_be_sent(exitcode)
+
+
+def may_be_sent(exitcode: int | None) -> bool:
+    """Return whether `exitcode` may be due to a signal from another process."""
+    return exitcode is None or exitcode in _SENT

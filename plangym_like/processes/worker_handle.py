@@ -1,0 +1,131 @@
+"""`WorkerHandle`: one worker of a `WorkerPool`."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from plangym_like.future import Future
+from plangym_like.processes.external_process import ExternalProcess
+from plangym_like.processes.remote_errors import is_remote, portable_result
+
+
+class WorkerHandle:
+    """A process, whether the object that it hosts is ready, and the task that it was given.
+
+    A worker has one task at a time. Its owner starts the task, and takes the result from `task`
+    when that is done; or it abandons the task, and the pool sees to the rest.
+
+    Parameters
+    ----------
+    process : ExternalProcess
+    index : int
+        The worker's place in its pool.
+    prepare : callable, optional
+        ``prepare(hosted)`` is called in each new process; the worker is ready when it has returned.
+
+    Attributes
+    ----------
+    task : Future or None
+        The result of what the worker is doing.
+    abandoned_at : float or None
+        When the task was given up, if it was.
+    send_interrupted : bool
+        Whether sending a task was interrupted, so that it is not known what the worker is doing.
+    started_at : float
+        When the process was started.
+    """
+
+    def __init__(
+        self, process: ExternalProcess, index: int, prepare: Callable[[Any], Any] | None = None
+    ) -> None:
+        self.process = process
+        self.index = index
+        self._prepare = prepare or _do_nothing
+        self.task: Future[Any] | None = None
+        self.abandoned_at: float | None = None
+        self.send_interrupted = False
+        self._greet()
+
+    def _greet(self) -> None:
+        self._greeting: Future[Any] | None = self.process.apply(self._prepare, patient=True)
+        self.started_at = time.monotonic()
+
+    @property
+    def ready(self) -> bool:
+        """Whether the hosted object is known to be ready."""
+        return self._greeting is None
+
+    @property
+    def busy(self) -> bool:
+        """Whether the worker has a task."""
+        return self.task is not None
+
+    @property
+    def free(self) -> bool:
+        """Whether the worker can be given a task."""
+        return self._greeting is None and self.task is None and not self.send_interrupted
+
+    @property
+    def died(self) -> bool:
+        """Whether the process ended before it had answered for its task."""
+        return self.task is not None and _ended(self.task)
+
+    @property
+    def died_starting(self) -> bool:
+        """Whether the process ended before it was ready, without an exception."""
+        return self._greeting is not None and _ended(self._greeting)
+
+    def become_ready(self) -> bool:
+        """Return whether the hosted object has just become ready.
+
+        Raises
+        ------
+        Exception
+            What the object's constructor raised, or the end of the process.
+        """
+        if self._greeting is None or not self._greeting.done():
+            return False
+        portable_result(self._greeting)
+        self._greeting = None
+        return True
+
+    def start_task(self, fn: Callable[..., Any], *args: Any, fds: Sequence[int] = ()) -> None:
+        """Call ``fn(hosted, *args)`` in the process; see `ExternalProcess.apply`.
+
+        If this is interrupted, the pool replaces the worker, so that no task is ever half sent.
+        """
+        try:
+            self.task = self.process.apply(fn, *args, fds=fds, patient=True)
+        except BaseException:
+            self.send_interrupted = True
+            raise
+
+    def take_task(self) -> Future[Any]:
+        """Return the task's result, which may not be there yet; the worker is free again."""
+        task = self.task
+        assert task is not None
+        self.task = self.abandoned_at = None
+        return task
+
+    def abandon(self) -> None:
+        """Give the task up: its result is not wanted any more, and the worker should stop."""
+        self.abandoned_at = time.monotonic()
+
+    def restart(self) -> None:
+        """Replace the process, dead or alive, by a new one; its task is forgotten."""
+        self.process.restart()
+        self._greet()
+        self.task = self.abandoned_at = None
+        self.send_interrupted = False
+
+
+def _do_nothing(hosted: Any) -> None:
+    pass
+
+
+def _ended(future: Future[Any]) -> bool:
+    """Return whether the process ended, or was closed, before it replied."""
+    error = future.exception() if future.done() else None
+    return error is not None and not is_remote(error)

@@ -1,0 +1,187 @@
+"""`RowStepper`: a simulator in this process that steps rows of batches."""
+
+from __future__ import annotations
+
+import threading
+import warnings
+from typing import Any, NoReturn
+
+import numpy as np
+from numpy.typing import NDArray
+
+from plangym_like.batches import Rows, dt_of
+from plangym_like.current_state import CurrentState
+from plangym_like.errors import ClosedError
+from plangym_like.fork_safety import forget_after_fork, held_by_lost_thread
+from plangym_like.layout import Layout
+from plangym_like.ownership import owned
+from plangym_like.row_errors import raised_by_signal_handler, row_exit
+from plangym_like.simulator import Simulator
+from plangym_like.states import HEADER_NBYTES, Row, StateFormat
+
+
+class RowStepper:
+    """Steps rows of checked batches in one simulator, and keeps its current state apart from them.
+
+    Executors, workers and Ray nodes call `run_rows` and `run_rows_apart`; they know nothing else
+    of an environment.
+
+    Parameters
+    ----------
+    simulator : Simulator
+    layout : Layout
+        What batches of the simulator look like.
+    name : str
+        The environment, for messages.
+
+    Attributes
+    ----------
+    current : CurrentState
+        The current state of the environment, and single steps from it.
+    lock : threading.RLock
+        Held while the simulator is used.
+    refusal : ClosedError or None
+        Why the simulator can no longer be used.
+    """
+
+    def __init__(self, simulator: Simulator, layout: Layout, name: str) -> None:
+        self.simulator = simulator
+        self.layout = layout
+        self.name = name
+        self.current = CurrentState(simulator, layout.format)
+        self.lock = threading.RLock()
+        self.refusal: ClosedError | None = None
+        forget_after_fork(self)
+
+    def run_rows(self, rows: Rows, start: int, stop: int) -> None:
+        """Step rows `start` to `stop` of a checked batch, and write their results into `rows`."""
+        with self.lock:
+            self.ensure_usable()
+            self.current.set_aside()
+            if start < stop:
+                self._run_range(rows, start, stop)
+
+    def _run_range(self, rows: Rows, start: int, stop: int) -> None:
+        # Apart, because a longer function could not release the lock if memory is short.
+        sim, state_format = self.simulator, self.layout.format
+        fresh = None if rows.next_states is None else rows.next_states[start:stop]
+        rows.cursor[0] = start
+        try:
+            if rows.inputs.horizon:
+                sim.rollout_rows(rows, start, stop)
+            elif stop - start > 1 or not self._step_row(rows, start):
+                sim.step_rows(rows, start, stop)
+        except BaseException as error:
+            raise_in_row(error, rows)
+        if fresh is not None and state_format.checksum:
+            state_format.seal(fresh)
+
+    def _step_row(self, rows: Rows, index: int) -> bool:
+        """Step one row without the simulator; return False if it has no quick way for that."""
+        inputs, sim = rows.inputs, self.simulator
+        if rows.next_states is None or inputs.seeds is not None or "rgb" in rows.columns:
+            return False
+        state = inputs.states[0 if len(inputs.states) == 1 else index]
+        action, dt = owned(inputs.actions[index]), dt_of(inputs, index)
+        found = sim.step_row(state, action, dt)
+        if found is None:
+            return False
+        rows.next_states[index], outcome = found
+        sim.put_outcome(rows, index, outcome)
+        return True
+
+    def run_rows_apart(self, rows: Rows, start: int, stop: int) -> dict[int, Exception]:
+        """Step rows `start` to `stop`; return the exceptions of those that failed, by row index."""
+        failure = None
+        try:
+            self.run_rows(rows, start, stop)
+        except Exception as error:
+            failure = error
+        if failure is None:
+            return {}
+        if stop - start == 1:
+            return {start: failure}
+        # A family may step many rows at once, and leave none of them done when one raises.
+        middle = (start + stop) // 2
+        lower = self.run_rows_apart(rows, start, middle)
+        return lower | self.run_rows_apart(rows, middle, stop)
+
+    def view(self, rows: Row, *, single: bool) -> dict[str, NDArray[Any]]:
+        """Return the named fields of checked rows ``(N, state_nbytes)``, read-only.
+
+        `single`: return those of the first row, without the leading axis.
+        """
+        with self.lock:
+            fields = self.simulator.view(rows[:, HEADER_NBYTES:])
+        named = {name: (column[0] if single else column) for name, column in fields.items()}
+        for name, value in named.items():
+            if isinstance(value, np.ndarray):
+                # A view could be made writable again, and would change with the rows.
+                named[name] = value.copy()
+                named[name].flags.writeable = False
+        return named
+
+    def declare_approximate(self, note: str) -> None:
+        """Declare the environment approximate, and warn: the audit has found a difference."""
+        self.simulator.exactness, self.simulator.exactness_note = "approximate", note
+        warnings.warn(note, RuntimeWarning, stacklevel=4)
+
+    def ensure_usable(self) -> None:
+        """Raise `ClosedError` if the simulator can no longer be used."""
+        if self.refusal is not None:
+            raise ClosedError(str(self.refusal))
+
+    def close(self) -> None:
+        """Close the simulator; may be called again."""
+        if self.refusal is None:
+            self.refusal = closed(self.name)
+            self.simulator.close()
+
+    def forget(self) -> None:
+        """Refuse further use in a forked copy of the process if another thread was stepping."""
+        if held_by_lost_thread(self.lock):
+            # Closing the simulator could block: the other thread was in the middle of a step.
+            self.lock = threading.RLock()
+            self.refusal = ClosedError(
+                f"the environment {self.name} was in use by another thread when this process was "
+                "forked, so its simulator may be half-way through a step here: clone it or make "
+                "another one"
+            )
+
+
+def raise_in_row(error: BaseException, rows: Rows) -> NoReturn:
+    """Raise what a row raised, with a note that says which row it was."""
+    own = isinstance(error, Exception) or raised_by_signal_handler(error)
+    raised = error if own else row_exit(error)
+    raised.add_note(f"(in row {int(rows.cursor[0])} of a batch of {rows.inputs.count})")
+    if own:
+        raise error
+    raise raised from error
+
+
+def layout_of(sim: Simulator, *, images: bool, out_of_bounds: str) -> Layout:
+    """Return what batches of a simulator look like; with `images`, infos hold pictures."""
+    columns = dict(sim.columns)
+    if images:
+        columns["rgb"] = (sim.image().shape, np.dtype(np.uint8))
+    state_format = StateFormat(
+        sim.family,
+        sim.fingerprint_fields(),
+        sim.payload_nbytes,
+        checksum=sim.checksum,
+        variable=sim.variable,
+    )
+    return Layout(
+        sim.observation_space,
+        sim.action_space,
+        state_format,
+        columns,
+        plain_infos=sim.plain_infos,
+        exact=sim.exactness == "exact",
+        out_of_bounds=out_of_bounds,
+    )
+
+
+def closed(name: str) -> ClosedError:
+    """Return the error for the use of the environment `name` after it was closed."""
+    return ClosedError(f"the environment {name} has been closed: make another one")

@@ -1,0 +1,182 @@
+"""The action log: how an episode began and every action since, as bytes and back.
+
+A log is a sequence of entries, each a tag byte and the fields of that tag, little-endian:
+
+======  ====================================================================================
+tag     what follows
+======  ====================================================================================
+``S``   uint32 length, then plain data: seed, generator or ``None``, options of the reset
+``A``   an action of the space's shape and dtype: its packed bytes, always of one length
+``D``   an action of the space's shape in another dtype: its type character, then its bytes
+``P``   uint32 length, then plain data: any other action
+``R``   uint64: the seed with which the environment's generator was replaced
+``G``   40 bytes: the environment's generator, after a wrapper drew from it
+======  ====================================================================================
+
+``S`` comes first and nowhere else. The bytes of no entry are a prefix of another entry's, so one
+log continues another exactly when its bytes do.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import gymnasium
+import numpy as np
+
+from plangym_like import spaces
+from plangym_like.errors import SnapshotError, StateFormatError
+from plangym_like.random_state import GENERATOR_NBYTES
+from plangym_like.snapshots import plain_data
+
+START, RESEED, GENERATOR = b"S", b"R", b"G"
+# The actions.
+ACTION, OTHER_DTYPE, PLAIN = b"A", b"D", b"P"
+ACTIONS = (ACTION, OTHER_DTYPE, PLAIN)
+_LENGTH = struct.Struct("<cI")
+_SEED = struct.Struct("<cQ")
+
+
+class Start(NamedTuple):
+    """How an episode began: with a seed, or with the generator saved before an unseeded reset."""
+
+    seed: int | None
+    generator: bytes | None
+    options: dict[str, Any] | None
+
+
+class ActionLogFormat:
+    """Write and read the action logs of one environment.
+
+    Parameters
+    ----------
+    action_space : gymnasium.Space
+        The space of most actions; actions outside it are written too.
+
+    Attributes
+    ----------
+    action_nbytes : int
+        Bytes of one action, for a `Box` in double precision; 0 if their length varies.
+
+    >>> logs = ActionLogFormat(gymnasium.spaces.Discrete(4))
+    >>> log = logs.start(Start(7, None, None)) + logs.action(np.int64(2))
+    >>> [(tag, value) for tag, value, _ in logs.entries(log)][1]
+    (b'A', np.int64(2))
+    """
+
+    def __init__(self, action_space: gymnasium.Space[Any]) -> None:
+        leaves = spaces.leaves(action_space) if spaces.is_leaf(action_space) else None
+        self._usual = leaves is not None
+        self.action_nbytes = 0
+        if leaves is not None:
+            self._shape, self._dtype = leaves[0]
+            self._packed = _narrowest(action_space, self._dtype)
+            self._width = int(np.prod(self._shape)) * self._packed.itemsize
+            self.action_nbytes = 1 + self._width
+            if isinstance(action_space, gymnasium.spaces.Box):
+                self.action_nbytes = 2 + 8 * int(np.prod(self._shape))
+
+    def start(self, start: Start) -> bytes:
+        """Return the entry of a reset.
+
+        Raises
+        ------
+        SnapshotError
+            The options are not plain data.
+        """
+        try:
+            data = plain_data.encode(tuple(start))
+        except SnapshotError as error:
+            raise SnapshotError(
+                f"the options of reset, {start.options!r}, cannot be kept in a state row: {error}"
+            ) from error
+        return _LENGTH.pack(START, len(data)) + data
+
+    def action(self, action: Any) -> bytes:
+        """Return the entry of a step.
+
+        Raises
+        ------
+        SnapshotError
+            The action is not plain data.
+        """
+        if self._usual and getattr(action, "dtype", None) == self._dtype:
+            if action.shape == self._shape and isinstance(action, np.ndarray) == bool(self._shape):
+                packed = action.astype(self._packed)
+                if self._packed == self._dtype or (packed == action).all():
+                    data: bytes = packed.tobytes()
+                    return ACTION + data
+        if self._usual and type(action) is np.ndarray and action.dtype.kind in "iuf":
+            if action.shape == self._shape and action.dtype.isnative:
+                kind: str = action.dtype.char
+                return OTHER_DTYPE + kind.encode() + bytes(action.tobytes())
+        data = plain_data.encode(action)
+        return _LENGTH.pack(PLAIN, len(data)) + data
+
+    def reseed(self, seed: int) -> bytes:
+        """Return the entry of a generator made from `seed`."""
+        return _SEED.pack(RESEED, seed)
+
+    def generator(self, memory: bytes) -> bytes:
+        """Return the entry of a generator that a wrapper drew from; `memory` is its 40 bytes."""
+        return GENERATOR + memory
+
+    def entries(self, log: bytes, start: int = 0) -> Iterator[tuple[bytes, Any, int]]:
+        """Yield tag, value and end of each entry from byte `start` on; values are new objects.
+
+        Raises
+        ------
+        StateFormatError
+            The bytes are not an action log.
+        """
+        while start < len(log):
+            tag = log[start : start + 1]
+            try:
+                value, start = self._read(tag, log, start)
+            except (struct.error, ValueError, TypeError) as error:
+                raise StateFormatError(
+                    f"the action log in a state row is damaged: {error}"
+                ) from error
+            yield tag, value, start
+
+    def _read(self, tag: bytes, log: bytes, start: int) -> tuple[Any, int]:
+        if tag == ACTION and self._usual:
+            end = start + 1 + self._width
+            packed = np.frombuffer(log[start + 1 : end], self._packed).reshape(self._shape)
+            return packed.astype(self._dtype)[()], end
+        if tag == OTHER_DTYPE and self._usual:
+            dtype = np.dtype(log[start + 1 : start + 2].decode("ascii"))
+            if dtype.kind not in "iuf":
+                raise ValueError(f"actions of dtype {dtype}")
+            end = start + 2 + int(np.prod(self._shape)) * dtype.itemsize
+            action = np.frombuffer(log[start + 2 : end], dtype).reshape(self._shape)
+            return action.copy(), end
+        if tag == RESEED:
+            _, seed = _SEED.unpack_from(log, start)
+            return seed, start + _SEED.size
+        if tag == GENERATOR:
+            end = start + 1 + GENERATOR_NBYTES
+            if end > len(log):
+                raise ValueError("it ends too early")
+            return log[start + 1 : end], end
+        if tag not in (START, PLAIN):
+            raise ValueError(f"there are no entries of kind {tag!r}")
+        _, length = _LENGTH.unpack_from(log, start)
+        end = start + _LENGTH.size + length
+        if end > len(log):
+            raise ValueError("it ends too early")
+        value = plain_data.decode(log[start + _LENGTH.size : end])
+        return Start(*value) if tag == START else value, end
+
+
+def _narrowest(space: gymnasium.Space[Any], dtype: np.dtype[Any]) -> np.dtype[Any]:
+    """Return the smallest type that holds all whole numbers of `space`, else `dtype`."""
+    if isinstance(space, gymnasium.spaces.Discrete):
+        first, last = int(space.start), int(space.start + space.n) - 1
+    elif isinstance(space, gymnasium.spaces.MultiDiscrete) and space.nvec.size:
+        first, last = int(np.min(space.start)), int(np.max(space.start + space.nvec)) - 1
+    else:
+        return dtype
+    return np.dtype(np.min_scalar_type(last)) if first >= 0 else dtype

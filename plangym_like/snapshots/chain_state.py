@@ -1,0 +1,155 @@
+"""The walk along a wrapper chain: which objects own state, and their values as bytes.
+
+The walk goes through the attributes of each wrapper, and of the environment inside them if that
+is saved in the same way. Spaces, functions, classes and the like are configuration, and references
+in the bytes. A subclass says how other objects are saved, and is the codec.
+"""
+
+from __future__ import annotations
+
+import abc
+from typing import Any
+
+import gymnasium
+import numpy as np
+from numpy.typing import NDArray
+
+from plangym_like.errors import SnapshotError, StateFormatError
+from plangym_like.snapshots.configuration import qualified_name
+from plangym_like.snapshots.known_wrappers import describe_wrappers, impossible, links, state_names
+from plangym_like.snapshots.state_owner import CONSTANT, StateOwner, always, restart_generators
+
+
+class ChainState(abc.ABC):
+    """The state of a chain of wrappers, and of the environment inside them if `base` is true.
+
+    Parameters
+    ----------
+    env : gymnasium.Env
+        The chain, reset at least once, so that its wrappers hold what they hold in an episode.
+    base : bool
+        Whether the attributes of the environment inside the wrappers are walked too.
+
+    Attributes
+    ----------
+    owners : list of StateOwner
+        The objects that own state, outermost wrapper first.
+
+    Raises
+    ------
+    SnapshotError
+        A wrapper cannot be saved; the message names it, the attribute, and what to do.
+    """
+
+    def __init__(self, env: gymnasium.Env[Any, Any], *, base: bool) -> None:
+        self._env = env
+        chain = links(env)
+        self._links = {id(link) for link in chain}
+        self._fingerprint_fields = describe_wrappers(env)
+        self.owners: list[StateOwner] = []
+        # Objects that are references in the bytes, by the place where they were found.
+        self._references: dict[str, Any] = {}
+        self._seen: set[int] = set()
+        for link in chain if base else chain[:-1]:
+            reason = impossible(link)
+            if reason is not None:
+                name = qualified_name(type(link))
+                raise SnapshotError(f"wrapper {name} cannot be saved: {reason}")
+            # An environment may well keep the game itself in an attribute called env.
+            constant = CONSTANT - {"env"} if link is chain[-1] else CONSTANT
+            name, names = type(link).__name__, state_names(link)
+            owner = StateOwner(name, type(link), always(link), names, constant=constant)
+            if names != ():
+                self.owners.append(owner)
+            self._walk_link(owner, link)
+
+    def fingerprint_fields(self) -> list[Any]:
+        """Return classes and arguments of the wrappers, outermost first, as JSON-able values."""
+        return self._fingerprint_fields
+
+    def reseed(self, seed: int) -> None:
+        """Restart every generator that an owner keeps for itself from `seed`."""
+        if not self.owners:
+            return
+        # Of several copies of the environment, the current one.
+        own = vars(self._env.unwrapped).get("_np_random")
+        restart_generators(self.owners, own, seed)
+
+    def encoded(self) -> bytes:
+        """Return the values of all owners as bytes.
+
+        Raises
+        ------
+        SnapshotError
+            An attribute holds something that cannot be saved.
+        """
+        values = [owner.read() for owner in self.owners]
+        try:
+            return self._encode(values)
+        except Exception as error:
+            raise self._refused(values, error) from error
+
+    def decoded(self, data: bytes) -> list[Any]:
+        """Return the values of all owners in `data`, which `encoded` returned.
+
+        Raises
+        ------
+        StateFormatError
+            The bytes are damaged, or of another chain.
+        """
+        values: list[Any] = self._decode(data)
+        if not (
+            type(values) in (list, tuple)
+            and len(values) == len(self.owners)
+            and all(map(StateOwner.fits, self.owners, values))
+        ):
+            raise StateFormatError("a state row does not belong to this chain of wrappers")
+        return values
+
+    def restore(self, values: list[Any]) -> None:
+        """Make `values`, which `decoded` returned, those of the owners."""
+        for owner, value in zip(self.owners, values, strict=True):
+            owner.write(value)
+
+    @abc.abstractmethod
+    def _walk_link(self, owner: StateOwner, link: Any) -> None:
+        """Walk the attributes of `link`; `owner` reads and writes its state."""
+
+    @abc.abstractmethod
+    def _encode(self, values: list[Any]) -> bytes:
+        """Return `values` as bytes."""
+
+    @abc.abstractmethod
+    def _decode(self, data: bytes) -> Any:
+        """Return the values in `data`."""
+
+    @abc.abstractmethod
+    def _unsaveable(self, place: str, value: Any, reason: Exception) -> SnapshotError:
+        """Return the error for an attribute that cannot be saved."""
+
+    def _refer(self, place: str, value: Any) -> None:
+        """Have `value` be a reference in the bytes."""
+        while place in self._references:
+            place += "'"
+        self._references[place] = value
+
+    def _refused(self, values: list[Any], error: Exception) -> SnapshotError:
+        """Return the error that names the attribute because of which `values` were refused."""
+        for owner, value in zip(self.owners, values, strict=True):
+            for name, part in owner.items(value):
+                try:
+                    self._encode([part])
+                except Exception as reason:
+                    return self._unsaveable(f"{owner.place}.{name}", part, reason)
+        return SnapshotError(f"the environment cannot be saved: {error}")
+
+
+def columns_of(rows: list[dict[str, Any]]) -> dict[str, NDArray[Any]]:
+    """Return the values in `rows` that are numbers of one shape and dtype in all, each stacked."""
+    found: dict[str, NDArray[Any]] = {}
+    for name, value in rows[0].items() if rows else ():
+        if isinstance(value, bool | int | float | np.generic | np.ndarray):
+            parts = [np.asarray(row.get(name)) for row in rows]
+            if len({(part.shape, part.dtype) for part in parts}) == 1 and parts[0].dtype != object:
+                found[name] = np.stack(parts)
+    return found

@@ -1,0 +1,128 @@
+"""A proxy for the base of a wrapper chain of which there are several copies."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium
+import numpy as np
+
+from plangym_like import random_state
+from plangym_like.ownership import owned, owned_info
+from plangym_like.snapshots.action_log import Start
+from plangym_like.snapshots.replay_cache import CachedCopy, ReplayCache
+
+
+class CurrentEnvProxy(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """Show the wrappers around it the copy of the base that is in the current state.
+
+    Parameters
+    ----------
+    env : gymnasium.Env
+        A copy that was never reset.
+
+    Attributes
+    ----------
+    cache : ReplayCache
+        All copies.
+    seeds_only : bool
+        Whether an episode can be repeated from a seed only, because the environment has other
+        generators than ``np_random``; an unseeded reset then draws a seed.
+    """
+
+    def __init__(self, env: gymnasium.Env[Any, Any]) -> None:
+        super().__init__(env)
+        self.cache: ReplayCache
+        self.seeds_only = False
+        self._current = CachedCopy(env)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_") or "env" not in self.__dict__:
+            raise AttributeError(name)
+        return getattr(self.env, name)
+
+    @property
+    def log(self) -> bytes:
+        """The action log that led to the current state."""
+        self.cache.log_draws(self._current)
+        return self._current.log
+
+    @property
+    def trace_digest(self) -> bytes:
+        """The digest of what was observed on the way."""
+        return self._current.trace_digest
+
+    def restore(self, log: bytes, trace_digest: bytes) -> None:
+        """Make the state to which `log` leads the current one."""
+        if self.log == log and self._current.alive:
+            return
+        before, seen = self._current.log, self._current.trace_digest
+        try:
+            self._show(self.cache.restore(log, trace_digest))
+        except BaseException:
+            # The restore may have stepped the copy that was current.
+            self._current = CachedCopy(self.env, before, seen, alive=False)
+            raise
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Any, dict[str, Any]]:
+        """Begin an episode; without a seed, the generator of the last episode goes on."""
+        self.cache.log_draws(self._current)
+        generator = None
+        if seed is None:
+            self._ensure_copy()
+            own: Any = vars(self.env).get("_np_random")
+            if not isinstance(own, np.random.Generator):
+                own = np.random.default_rng()
+            generator = random_state.save_generator(own)
+            if self.seeds_only:
+                drawn = random_state.load_generator(generator, None)
+                assert drawn is not None
+                seed, generator = int(drawn.integers(2**31)), None
+        cached, obs, info = self.cache.begin(Start(seed, generator, options))
+        self._show(cached)
+        return owned(obs), owned_info(info)
+
+    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+        """Step the current copy."""
+        self.cache.log_draws(self._current)
+        self._ensure_copy()
+        obs, reward, terminated, truncated, info = self.cache.step(self._current, action)
+        return owned(obs), reward, terminated, truncated, owned_info(info)
+
+    def reseed(self, seed: int) -> None:
+        """Replace the generator of the current copy by one made from `seed`."""
+        self.cache.log_draws(self._current)
+        self.cache.reseed(self._current, seed)
+
+    def release_copy(self) -> None:
+        """Keep the current state as a log only: the generator of its copy was taken away."""
+        self.cache.release(self._current)
+
+    def clear(self) -> None:
+        """Have no current state until the next reset, which makes a new generator."""
+        self.cache.release(self._current)
+        self._current = CachedCopy(self.env, alive=False)
+
+    def forget(self) -> None:
+        """Close all copies, so that the next restore replays its log from the reset."""
+        if self.cache.single:
+            return
+        log, trace_digest, env = self.log, self.trace_digest, self.env
+        self.cache.release(self._current)
+        self.cache.close()
+        self._current = CachedCopy(env, log, trace_digest, alive=False)
+
+    def close(self) -> None:
+        """Close all copies."""
+        self.cache.close()
+
+    def _ensure_copy(self) -> None:
+        """Restore a copy to the current state if there is none."""
+        if not self._current.alive and self._current.log:
+            self._show(self.cache.restore(self._current.log, self._current.trace_digest))
+
+    def _show(self, cached: CachedCopy) -> None:
+        self._current = cached
+        self.env = cached.env

@@ -1,0 +1,206 @@
+"""Values that functions and wrappers of a chain keep outside of every state row.
+
+Code can keep values in a closure, in a default argument, in the arguments of a partial, in a class
+and in a module. The trial copies these values, and compares them after some steps.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import pickle
+import random
+import types
+from collections import deque
+from collections.abc import Iterator
+from typing import Any
+
+import gymnasium
+import numpy as np
+
+from plangym_like.snapshots.configuration import FUNCTIONS, is_configuration, is_ordinary
+from plangym_like.snapshots.known_wrappers import TRANSPARENT, is_known, links
+
+_GENERATORS = (np.random.Generator, np.random.RandomState, random.Random)
+_NUMBERS = (type(None), bool, int, float, complex, str, bytes, np.generic)
+_CONTAINERS = (list, dict, set, bytearray, deque, np.ndarray)
+# Larger values are not copied.
+_MOST_NBYTES = 1 << 20
+_DEEPEST = 4
+
+
+def held_objects(function: Any) -> list[Any]:
+    """Return the objects in the closure, the defaults or the arguments of `function`.
+
+    These are instances of classes that may have state, such as the object of a bound method.
+    Numbers, containers and configuration are left out. Functions in there are searched too.
+
+    >>> held_objects(functools.partial(max, [1, 2]))
+    []
+    """
+    found: list[Any] = []
+    for _, value in _held(function, set(), 0):
+        plain = isinstance(value, (*_NUMBERS, *_CONTAINERS, *_GENERATORS, tuple, frozenset))
+        if not (plain or isinstance(value, types.GeneratorType) or is_configuration(value)):
+            found.append(value)
+    return found
+
+
+def values_outside(env: gymnasium.Env[Any, Any]) -> dict[str, Any]:
+    """Return copies of the values outside the attributes of a chain, by place.
+
+    They are searched for in the classes of wrappers that are not Gymnasium's, and in functions that
+    are attributes of a wrapper or of the environment.
+    """
+    found: dict[str, Any] = {}
+    seen: set[int] = set()
+    for link in links(env):
+        name = type(link).__name__
+        if isinstance(link, gymnasium.Wrapper) and type(link) not in TRANSPARENT:
+            if not is_known(link):
+                for kind in type(link).__mro__:
+                    if not kind.__module__.startswith(("gymnasium.", "builtins", "typing")):
+                        _look_into_class(kind, found, seen)
+        for attribute, value in vars(link).items():
+            if isinstance(value, FUNCTIONS):
+                # The objects in it are part of the state (`held_objects`).
+                _look_into_function(f"{name}.{attribute}", value, found, seen, objects=False)
+    return found
+
+
+def changed_places(before: dict[str, Any], after: dict[str, Any]) -> list[str]:
+    """Return the places whose values have changed, unless they have only grown.
+
+    A container that has only grown may be a cache or a log, on which no result depends.
+    """
+    return [
+        place
+        for place, value in before.items()
+        if place in after and not _is_beginning(value, after[place])
+    ]
+
+
+def _look_into_class(kind: type, found: dict[str, Any], seen: set[int]) -> None:
+    if id(kind) in seen:
+        return
+    seen.add(id(kind))
+    for name, value in list(vars(kind).items()):
+        if name.startswith("__") and name.endswith("__") and name != "__init__":
+            if not isinstance(value, types.FunctionType):
+                continue
+        inner = getattr(value, "__func__", None) or getattr(value, "fget", None) or value
+        if isinstance(inner, FUNCTIONS):
+            _look_into_function(f"{kind.__name__}.{name}", inner, found, seen)
+        else:
+            _note(f"the class attribute {kind.__name__}.{name}", value, found)
+
+
+def _look_into_function(
+    place: str, function: Any, found: dict[str, Any], seen: set[int], *, objects: bool = True
+) -> None:
+    for inner, value in _held(function, seen, 0):
+        _note(f"{inner} of {place}", value, found, objects=objects)
+    for inner, value in _globals(function):
+        _note(f"{inner} of {place}", value, found)
+
+
+def _held(function: Any, seen: set[int], depth: int) -> Iterator[tuple[str, Any]]:
+    """Yield the values in `function`, and in the functions among them."""
+    if id(function) in seen or depth > _DEEPEST:
+        return
+    seen.add(id(function))
+    if isinstance(function, types.MethodType):
+        yield "the object", function.__self__
+        parts: list[tuple[str, Any]] = [("", function.__func__)]
+    elif isinstance(function, functools.partial):
+        values = (*function.args, *function.keywords.values())
+        parts = [("", function.func), *(("an argument", value) for value in values)]
+    elif isinstance(function, types.FunctionType):
+        parts = list(_parts(function))
+    else:
+        parts = [("", getattr(function, "__wrapped__", None))]
+    for place, value in parts:
+        if isinstance(value, FUNCTIONS):
+            yield from _held(value, seen, depth + 1)
+        elif place:
+            yield place, value
+
+
+def _parts(function: types.FunctionType) -> Iterator[tuple[str, Any]]:
+    code = function.__code__
+    for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
+        try:
+            yield f"the variable {name!r} in the closure", cell.cell_contents
+        except ValueError:
+            continue
+    defaults = function.__defaults__ or ()
+    names = code.co_varnames[: code.co_argcount]
+    for name, value in zip(names[len(names) - len(defaults) :], defaults, strict=True):
+        yield f"the default {name!r}", value
+    for name, value in (function.__kwdefaults__ or {}).items():
+        yield f"the default {name!r}", value
+
+
+def _globals(function: Any) -> Iterator[tuple[str, Any]]:
+    """Yield the global variables that appear in the code of `function`."""
+    while not isinstance(function, types.FunctionType):
+        inner = getattr(function, "__func__", None) or getattr(function, "func", None)
+        function = inner or getattr(function, "__wrapped__", None)
+        if function is None:
+            return
+    names = {name for code in _codes(function.__code__) for name in code.co_names}
+    for name in sorted(names):
+        value = function.__globals__.get(name)
+        if isinstance(value, types.ModuleType | type):
+            for attribute in sorted(names & set(vars(value))):
+                yield f"the global {name}.{attribute}", vars(value)[attribute]
+        else:
+            yield f"the global {name!r}", value
+
+
+def _codes(code: types.CodeType) -> Iterator[types.CodeType]:
+    yield code
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            yield from _codes(constant)
+
+
+def _note(place: str, value: Any, found: dict[str, Any], *, objects: bool = True) -> None:
+    """Put a copy of `value` into `found`, if it is data."""
+    if isinstance(value, np.random.Generator):
+        found[place] = pickle.dumps(value.bit_generator.state)
+    elif isinstance(value, _GENERATORS):
+        found[place] = pickle.dumps(value)
+    elif isinstance(value, (*_NUMBERS, tuple, frozenset)):
+        found[place] = value
+    elif isinstance(value, _CONTAINERS):
+        if (value.nbytes if isinstance(value, np.ndarray) else 64 * len(value)) < _MOST_NBYTES:
+            # If it cannot be copied, the comparison of results has to suffice.
+            with contextlib.suppress(Exception):
+                found[place] = pickle.loads(pickle.dumps(value))
+    elif objects and not isinstance(value, gymnasium.Env) and is_ordinary(type(value)):
+        for name, inner in vars(value).items():
+            if isinstance(inner, _NUMBERS):
+                found[f"{name!r} in {place}"] = inner
+
+
+def _is_beginning(before: Any, after: Any) -> bool:
+    """Tell whether `after` contains all that `before` contains."""
+    if type(before) is not type(after):
+        return False
+    try:
+        if isinstance(before, dict):
+            return all(k in after and _is_beginning(v, after[k]) for k, v in before.items())
+        if isinstance(before, list | deque):
+            pairs = zip(before, list(after)[: len(before)], strict=False)
+            return len(after) >= len(before) and all(
+                _is_beginning(one, other) for one, other in pairs
+            )
+        if isinstance(before, set):
+            return bool(before <= after)
+        if isinstance(before, np.ndarray):
+            return bool(before.dtype == object or before.tobytes() == after.tobytes())
+        return bool(before == after) or before != before
+    except Exception:
+        # If they cannot be compared, the comparison of results has to suffice.
+        return True

@@ -1,0 +1,54 @@
+"""The outcome of a step, and its comparison with that of the same step taken again."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+from plangym_like.errors import SnapshotError, StateError
+from plangym_like.ownership import owned
+from plangym_like.snapshots.differences import difference, without_clock
+
+FIELDS = ("observation", "reward", "terminated", "truncated", "info")
+
+Outcome = tuple[Any, ...]
+
+
+def outcome_of(step: Callable[[Any], Any], action: Any, *, error_text: bool = True) -> Outcome:
+    """Call ``step(action)``; return observation, reward, flags and info, independent of it.
+
+    If it raises, the outcome is a tuple of one text: some environments take only actions that are
+    legal now, and to refuse the others is part of what they do. ``error_text=False`` leaves the
+    message of the exception out, which may name a process or a time.
+
+    Raises
+    ------
+    SnapshotError, StateError
+        A state could not be saved or restored.
+    """
+    try:
+        outcome: Outcome = tuple(step(copy.deepcopy(action)))[:5]
+    except (SnapshotError, StateError):
+        raise
+    except Exception as error:
+        name = type(error).__name__
+        named = not error_text or " at 0x" in str(error)
+        return (name if named else f"{name}: {error}",)
+    return owned((*outcome[:4], without_clock(outcome[4])))  # type: ignore[no-any-return]
+
+
+def ends(outcome: Outcome) -> bool:
+    """Tell whether the episode ended, or the step raised."""
+    return len(outcome) == 1 or bool(outcome[2] or outcome[3])
+
+
+def compare_outcomes(one: Outcome, other: Outcome) -> tuple[str, str] | None:
+    """Return which field of two outcomes differs, and the two values."""
+    if len(one) == 1 or len(other) == 1:
+        before, after = (each[0] if len(each) == 1 else "nothing" for each in (one, other))
+        return difference(before, after, "error")
+    for name, left, right in zip(FIELDS, one, other, strict=True):
+        if found := difference(left, right, name):
+            return found
+    return None

@@ -1,0 +1,265 @@
+"""Copies of an environment that are kept in the states to which action logs have led.
+
+A state that is saved as an action log is restored by stepping through the log again. A search
+returns to recent states, so the copies that were stepped stay open: a restore continues the copy
+whose own log is the longest prefix of the wanted one. Continuing a branch then costs one step.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import gymnasium
+import numpy as np
+
+from plangym_like import random_state
+from plangym_like.errors import SnapshotError, StateFormatError
+from plangym_like.snapshots import plain_data
+from plangym_like.snapshots.action_log import GENERATOR, RESEED, START, ActionLogFormat, Start
+from plangym_like.snapshots.configuration import qualified_name
+
+DIGEST_NBYTES = 8
+# A copy that was not used for this many restores, times the number of copies, is evicted first.
+_UNUSED_RESTORES = 4
+
+_Env = gymnasium.Env[Any, Any]
+
+
+@dataclass(slots=True, eq=False)
+class CachedCopy:
+    """A copy of the environment and the action log that led to its current state.
+
+    ``trace_digest`` is a digest of all observations, rewards and flags on the way: two replays of
+    one log that saw the same have the same digest. ``generator`` is the environment's generator
+    after the last entry, kept only if wrappers may draw from it.
+    """
+
+    env: _Env
+    log: bytes = b""
+    trace_digest: bytes = b""
+    generator: bytes = b""
+    last_used: int = 0
+    alive: bool = True
+
+
+class ReplayCache:
+    """The copies of one environment in this process.
+
+    Parameters
+    ----------
+    make : callable
+        Returns a new copy that was never reset, without wrappers.
+    logs : ActionLogFormat
+        The format of the action logs.
+    capacity : int
+        How many copies may be open at once.
+    first : gymnasium.Env, optional
+        A copy that exists already.
+
+    Attributes
+    ----------
+    single : bool
+        Whether a process can hold only one copy, which is then reset instead of made again.
+    wrappers_draw : bool
+        Whether wrappers may draw from the copies' generators (``StickyAction`` does).
+    replayed : int
+        Steps that were replayed so far, for benchmarks.
+    """
+
+    def __init__(
+        self, make: Callable[[], _Env], logs: ActionLogFormat, capacity: int, first: _Env
+    ) -> None:
+        self._make = make
+        self._logs = logs
+        self._capacity = capacity
+        self._first: _Env | None = first
+        self._copies: list[CachedCopy] = []
+        self._restores = 0
+        self.single = False
+        self.wrappers_draw = False
+        self.replayed = 0
+
+    def begin(self, start: Start) -> tuple[CachedCopy, Any, dict[str, Any]]:
+        """Begin an episode in a copy that was never reset; return copy, observation and info.
+
+        So nothing that an episode leaves behind in an environment can reach the next one. If only
+        one copy can exist, it is reset.
+        """
+        self._restores += 1
+        cached = CachedCopy(self._new_env(), last_used=self._restores)
+        base: Any = cached.env
+        if start.generator is not None:
+            base._np_random = random_state.load_generator(start.generator, None)
+        try:
+            obs, info = base.reset(seed=start.seed, options=copy.deepcopy(start.options))
+        except BaseException:
+            if self.single:
+                self._first = base
+            else:
+                with contextlib.suppress(Exception):
+                    base.close()
+            raise
+        cached.log = self._logs.start(start)
+        cached.trace_digest = _digest(b"", obs)
+        self._save_generator(cached)
+        self._copies.append(cached)
+        return cached, obs, info
+
+    def restore(self, log: bytes, trace_digest: bytes) -> CachedCopy:
+        """Return a copy in the state to which `log` leads.
+
+        Raises
+        ------
+        SnapshotError
+            The replay observed something else than the first time.
+        StateFormatError
+            The bytes are not an action log.
+        """
+        best = None
+        for cached in self._copies:
+            if best is None or len(cached.log) > len(best.log):
+                if log.startswith(cached.log):
+                    best = cached
+        if best is not None:
+            self._restores += 1
+        else:
+            start = next(self._logs.entries(log), None)
+            if start is None or start[0] != START:
+                raise StateFormatError("the action log in a state row does not begin with a reset")
+            best, _, _ = self.begin(start[1])
+        if len(best.log) < len(log):
+            self._replay(best, log)
+        if best.trace_digest != trace_digest:
+            self.discard(best)
+            raise SnapshotError(
+                f"{qualified_name(type(best.env))} did not do the same again: its states are "
+                "saved as the actions since the reset, and stepping through them again gave other "
+                "observations, rewards or flags than the first time. Its future depends on "
+                "something that neither reset(seed=...) nor its actions set (time, a global "
+                "generator, another version of the simulator, another processor)"
+            )
+        best.last_used = self._restores
+        return best
+
+    def step(self, cached: CachedCopy, action: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
+        """Step `cached`; if that raises, discard it, so that the step counts as never tried."""
+        entry = self._logs.action(action)
+        try:
+            # The environment may keep the action, and the caller may write into it later.
+            result = cached.env.step(copy.deepcopy(action))
+        except BaseException:
+            self.discard(cached)
+            raise
+        cached.log += entry
+        cached.trace_digest = _digest(cached.trace_digest, result[0], result[1:4])
+        self._save_generator(cached)
+        return result
+
+    def reseed(self, cached: CachedCopy, seed: int) -> None:
+        """Replace the generator of `cached`, for all who hold it, by one made from `seed`."""
+        _set_generator(cached.env, random_state.seeded_generator(seed))
+        cached.log += self._logs.reseed(seed)
+        self._save_generator(cached)
+
+    def log_draws(self, cached: CachedCopy) -> None:
+        """Log the generator of `cached` if a wrapper drew from it since the last entry."""
+        if self.wrappers_draw and cached.alive:
+            before = cached.generator
+            self._save_generator(cached)
+            if cached.generator != before:
+                cached.log += self._logs.generator(cached.generator)
+
+    def release(self, cached: CachedCopy) -> None:
+        """Take a copy out of the cache, but leave it open."""
+        cached.alive = False
+        if cached in self._copies:
+            self._copies.remove(cached)
+            if self.single:
+                self._first = cached.env
+
+    def discard(self, cached: CachedCopy) -> None:
+        """Take a copy out of the cache and close it."""
+        self.release(cached)
+        self._first = None
+        with contextlib.suppress(Exception):
+            cached.env.close()
+
+    def close(self) -> None:
+        """Close all copies."""
+        for cached in list(self._copies):
+            self.discard(cached)
+        if self._first is not None:
+            self._first.close()
+            self._first = None
+
+    def __len__(self) -> int:
+        return len(self._copies)
+
+    def _replay(self, cached: CachedCopy, log: bytes) -> None:
+        """Step `cached` through the part of `log` that lies beyond its own."""
+        base: Any = cached.env
+        trace_digest = cached.trace_digest
+        try:
+            for tag, value, _ in self._logs.entries(log, len(cached.log)):
+                if tag == RESEED:
+                    _set_generator(base, random_state.seeded_generator(value))
+                elif tag == GENERATOR:
+                    base._np_random = random_state.load_generator(value, base._np_random)
+                else:
+                    result = base.step(value)
+                    trace_digest = _digest(trace_digest, result[0], result[1:4])
+                    self.replayed += 1
+        except BaseException:
+            self.discard(cached)
+            raise
+        cached.log, cached.trace_digest = log, trace_digest
+        self._save_generator(cached)
+
+    def _save_generator(self, cached: CachedCopy) -> None:
+        if self.wrappers_draw:
+            cached.generator = random_state.save_generator(vars(cached.env).get("_np_random"))
+
+    def _new_env(self) -> _Env:
+        if self.single:
+            for cached in list(self._copies):
+                self.release(cached)
+        elif len(self._copies) >= self._capacity:
+            self.discard(self._evicted())
+        first, self._first = self._first, None
+        return self._make() if first is None else first
+
+    def _evicted(self) -> CachedCopy:
+        """Return the copy to discard for a new one.
+
+        If more branches are continued in turn than there are copies, the least recently used copy
+        is always the next one needed, and evicting it would miss every time. So the most recently
+        used one goes, unless some copy has been unused for long.
+        """
+        oldest = min(self._copies, key=lambda cached: cached.last_used)
+        if self._restores - oldest.last_used > _UNUSED_RESTORES * self._capacity:
+            return oldest
+        return max(self._copies, key=lambda cached: cached.last_used)
+
+
+def _set_generator(base: Any, generator: np.random.Generator) -> None:
+    """Set the environment's generator in place, for all who hold it."""
+    memory = random_state.save_generator(generator)
+    base._np_random = random_state.load_generator(memory, vars(base).get("_np_random"))
+
+
+def _digest(before: bytes, obs: Any, rest: tuple[Any, ...] = ()) -> bytes:
+    digest = hashlib.blake2b(before, digest_size=DIGEST_NBYTES)
+    if isinstance(obs, np.ndarray) and obs.dtype != object:
+        digest.update(obs.tobytes())
+    else:
+        with contextlib.suppress(SnapshotError):
+            digest.update(plain_data.encode(obs))
+    if rest:
+        reward, terminated, truncated = rest
+        digest.update(np.float64(reward).tobytes() + bytes((bool(terminated), bool(truncated))))
+    return digest.digest()

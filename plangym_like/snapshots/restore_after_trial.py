@@ -1,0 +1,108 @@
+"""The state of a wrapper chain before its first reset, to be restored after the trial.
+
+Making a simulator resets the environment, and the trial steps it. That would change wrappers that
+keep something across episodes (running statistics, counters), and advance generators. The user's
+first episode has to be the first that they see.
+"""
+
+from __future__ import annotations
+
+import copy
+import random
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import Any
+
+import gymnasium
+import numpy as np
+from numpy.typing import NDArray
+
+from plangym_like.snapshots.array_layout import copies
+from plangym_like.snapshots.configuration import FUNCTIONS, is_configuration, is_ordinary
+from plangym_like.snapshots.impure_functions import held_objects
+from plangym_like.snapshots.known_wrappers import TRANSPARENT, links
+from plangym_like.snapshots.reachable import reachable
+from plangym_like.snapshots.state_owner import CONSTANT, StateOwner, always
+
+
+def restorer(env: gymnasium.Env[Any, Any], *, base: bool = False) -> Callable[[], None]:
+    """Return a function that restores the attributes that the wrappers of `env` have now.
+
+    It may be called again. Of the environment inside the wrappers, it restores the generators in
+    attributes; with `base`, all attributes. Arrays go on sharing memory. Attributes that cannot be
+    copied stay as they are.
+    """
+    *wrappers, inner = links(env)
+    generators = [] if base else _generators(inner)
+    wrappers = [wrapper for wrapper in wrappers if type(wrapper) not in TRANSPARENT]
+    things = [*wrappers, *_held(wrappers), *([inner] if base else ())]
+    things = list({id(thing): thing for thing in things}.values())
+    # Objects that point to each other must go on doing so.
+    shared = {id(thing): thing for thing in (*links(env), *things)}
+    owners = [
+        StateOwner(type(thing).__name__, type(thing), always(thing), None) for thing in things
+    ]
+    memo = shared | copies(_arrays(owner.read() for owner in owners))
+    kept: list[tuple[StateOwner, dict[str, Any]]] = []
+    for owner in owners:
+        copied = {}
+        for name, value in owner.items(owner.read()):
+            try:
+                if is_configuration(value):
+                    raise TypeError(f"{name} is configuration")
+                copied[name] = copy.deepcopy(value, memo)
+            except Exception:
+                owner.exclude(name, value)
+        kept.append((owner, copied))
+
+    def restore() -> None:
+        again = shared | copies(_arrays(copied for _, copied in kept))
+        for owner, copied in kept:
+            owner.write(copy.deepcopy(copied, again))
+        for name, generator, put, state in generators:
+            vars(inner)[name] = generator
+            put(state)
+
+    return restore
+
+
+def _held(wrappers: list[Any]) -> list[Any]:
+    """Return the ordinary objects that functions in attributes of `wrappers` hold."""
+    return [
+        held
+        for wrapper in wrappers
+        for name, value in vars(wrapper).items()
+        if name not in CONSTANT and isinstance(value, FUNCTIONS)
+        for held in held_objects(value)
+        if is_ordinary(type(held)) and not isinstance(held, gymnasium.Env)
+    ]
+
+
+def _arrays(states: Iterable[dict[str, Any]]) -> list[NDArray[Any]]:
+    """Return the arrays within the attributes of some objects."""
+    return [
+        value
+        for state in states
+        for name, held in state.items()
+        for _, value in reachable(held, name)
+        if type(value) is np.ndarray
+    ]
+
+
+def _generators(base: Any) -> list[tuple[str, Any, Callable[[Any], None], Any]]:
+    """Return name, object, setter and state of each generator in an attribute of `base`.
+
+    They are restored in place, because other objects may hold them too.
+    """
+    found: list[tuple[str, Any, Callable[[Any], None], Any]] = []
+    for name, value in vars(base).items():
+        if name == "_np_random":
+            continue
+        if isinstance(value, np.random.Generator):
+            bits: Any = value.bit_generator
+            found.append((name, value, partial(setattr, bits, "state"), bits.state))
+        elif isinstance(value, np.random.RandomState):
+            found.append((name, value, value.set_state, value.get_state()))
+        elif isinstance(value, random.Random):
+            found.append((name, value, value.setstate, value.getstate()))
+    return found

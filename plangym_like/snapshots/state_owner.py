@@ -1,0 +1,145 @@
+"""One object that owns state: a wrapper, or an ordinary object that a wrapper holds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from operator import attrgetter
+from typing import Any
+
+import numpy as np
+
+from plangym_like.errors import SnapshotError
+from plangym_like.snapshots.configuration import is_handle, qualified_name
+
+# Attributes of an environment that no step changes.
+CONSTANT = frozenset(
+    [
+        *("env", "spec", "metadata", "action_space", "observation_space", "render_mode"),
+        *("_action_space", "_observation_space", "_metadata", "_cached_spec", "_saved_kwargs"),
+    ]
+)
+
+
+@dataclass(slots=True)
+class StateOwner:
+    """An object, and which of its attributes are state.
+
+    Attributes
+    ----------
+    place : str
+        What errors call it.
+    kind : type
+        The class of the object.
+    locate : callable
+        Returns the object, which a wrapper may replace in ``reset``.
+    names : tuple of str or None
+        Attributes (dotted: of an attribute's object) that are its state; ``None``: all but windows
+        and those in `constant`.
+    constant : set of str
+        Attributes that are not state of this object.
+    fixed : dict
+        Those of them that are configuration, with their values, which have to stay.
+    """
+
+    place: str
+    kind: type
+    locate: Callable[[], Any]
+    names: tuple[str, ...] | None
+    constant: frozenset[str] = CONSTANT
+    fixed: dict[str, Any] = field(default_factory=dict)
+    _get: Callable[[Any], Any] = field(init=False)
+
+    def __post_init__(self) -> None:
+        names = self.names or ()
+        one = attrgetter(*names) if names else lambda thing: ()
+        self._get = (lambda thing: (one(thing),)) if len(names) == 1 else one
+
+    def read(self) -> Any:
+        """Return the state: a tuple in the order of `names`, or a dict in the order of its keys."""
+        thing = self._thing()
+        if self.names is not None:
+            try:
+                return self._get(thing)
+            except AttributeError as error:
+                raise SnapshotError(f"{self.place} cannot be saved: {error}") from error
+        attributes = vars(thing)
+        for name, value in self.fixed.items():
+            if attributes.get(name) is not value:
+                raise SnapshotError(
+                    f"{self.place}.{name} was {kind_of(value)} when the environment was made, so "
+                    "it is not saved, and has been replaced since; keep what changes in attributes "
+                    "that are plain data"
+                )
+        names = [name for name in attributes if self._is_state(name, attributes)]
+        return {name: attributes[name] for name in sorted(names)}
+
+    def write(self, state: Any) -> None:
+        """Make `state`, which `fits`, that of the object."""
+        thing = self._thing()
+        attributes = vars(thing)
+        if self.names is not None:
+            for name, value in zip(self.names, state, strict=True):
+                path, _, last = name.rpartition(".")
+                setattr(attrgetter(path)(thing) if path else thing, last, value)
+            return
+        for name in list(attributes):
+            if name not in state and self._is_state(name, attributes):
+                del attributes[name]
+        for name, value in state.items():
+            if not is_handle(attributes.get(name)):
+                attributes[name] = value
+
+    def fits(self, state: Any) -> bool:
+        """Tell whether `state` has the form of this object's."""
+        if self.names is not None:
+            return type(state) is tuple and len(state) == len(self.names)
+        return type(state) is dict and all(
+            type(name) is str and name not in self.constant for name in state
+        )
+
+    def items(self, state: Any) -> Iterator[tuple[str, Any]]:
+        """Yield the names and values of `state`."""
+        yield from state.items() if self.names is None else zip(self.names, state, strict=True)
+
+    def exclude(self, name: str, value: Any, *, fixed: bool = False) -> None:
+        """Count the attribute `name` no longer as state; if `fixed`, its value has to stay."""
+        self.constant |= {name}
+        if fixed:
+            self.fixed[name] = value
+
+    def _is_state(self, name: str, attributes: dict[str, Any]) -> bool:
+        return name not in self.constant and not is_handle(attributes[name])
+
+    def _thing(self) -> Any:
+        try:
+            thing = self.locate()
+        except AttributeError as error:
+            raise SnapshotError(f"{self.place} no longer exists: {error}") from error
+        if type(thing) is not self.kind:
+            raise SnapshotError(
+                f"{self.place} was an object of class {qualified_name(self.kind)} when the "
+                f"environment was made and is {kind_of(thing)} now; keep one object, or plain data"
+            )
+        return thing
+
+
+def restart_generators(owners: list[StateOwner], own: Any, seed: int) -> None:
+    """Restart the random generators in attributes of `owners` from `seed`, except `own`."""
+    number = 0
+    for owner in owners:
+        for _, value in owner.items(owner.read()):
+            if isinstance(value, np.random.Generator) and value is not own:
+                bits: Any = value.bit_generator
+                bits.state = type(bits)(np.random.SeedSequence([int(seed), number])).state
+                number += 1
+
+
+def always(value: Any) -> Callable[[], Any]:
+    """Return a function that returns `value`."""
+    return lambda: value
+
+
+def kind_of(value: Any) -> str:
+    """Return the name of `value` in errors."""
+    return f"an object of class {qualified_name(type(value))}"

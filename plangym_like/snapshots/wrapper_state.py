@@ -1,0 +1,283 @@
+"""The state of the wrappers around an environment, as a fixed number of bytes of plain data.
+
+What counts as state: of Gymnasium's own wrappers, the attributes that their source changes while
+it steps; of a wrapper whose class has ``state_attributes = ("name", ...)``, those; of any other
+wrapper, every attribute that is not configuration. An attribute that is an object of an ordinary
+Python class is an owner of state itself: its attributes are walked too.
+
+`NormalizeObservation` and `NormalizeReward` have their running statistics in the state, so a
+branch changes only its own; with ``update_running_mean`` false the statistics do not change.
+`RecordEpisodeStatistics` is saved without its clock: ``info["episode"]["t"]`` and ``time_queue``
+belong to this process, and are the only values that differ from run to run.
+
+Not seen is what a wrapper keeps in its class, its module or a C library, and an array that it
+shares with the environment: such a wrapper has to keep a copy.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium.wrappers import TimeLimit
+from numpy.typing import NDArray
+
+from plangym_like import spaces
+from plangym_like.errors import SnapshotError, StateCapacityError, StateFormatError
+from plangym_like.snapshots import plain_data
+from plangym_like.snapshots.chain_state import ChainState, columns_of
+from plangym_like.snapshots.configuration import (
+    is_configuration,
+    is_handle,
+    is_ordinary,
+    own_pickling,
+)
+from plangym_like.snapshots.impure_functions import held_objects
+from plangym_like.snapshots.reachable import reachable
+from plangym_like.snapshots.state_owner import CONSTANT, StateOwner, always, kind_of
+from plangym_like.states import Row, padded
+
+_NUMBER = np.dtype("<i8")
+_NO_STEPS = -1
+_SLACK = 256  # bytes, for what has no value yet
+
+
+class WrapperState(ChainState):
+    """The state of all wrappers of a chain.
+
+    Parameters
+    ----------
+    env : gymnasium.Env
+        The chain, reset at least once, so that its wrappers hold what they hold in an episode.
+    capacity : int, optional
+        Bytes reserved for the state; by default what is used now, with queues counted as full,
+        and twice that and more for a wrapper that is not Gymnasium's.
+
+    Attributes
+    ----------
+    nbytes : int
+        Bytes that the state takes; 0 if no wrapper has any.
+    time_limit : gymnasium.wrappers.TimeLimit or None
+        The wrapper whose step counter is the whole state; then that is one little-endian int64,
+        -1 for ``None``.
+
+    Raises
+    ------
+    SnapshotError
+        A wrapper cannot be saved; the message names it, the attribute, and what to do.
+    """
+
+    def __init__(self, env: gymnasium.Env[Any, Any], capacity: int | None = None) -> None:
+        super().__init__(env, base=False)
+        self.time_limit: Any = None
+        self.nbytes: int = 0
+        if len(self.owners) == 1 and self.owners[0].kind is TimeLimit:
+            self.time_limit = self.owners[0].locate()
+            self.nbytes = _NUMBER.itemsize
+        elif self.owners:
+            used = _NUMBER.itemsize + len(self.encoded())
+            self.nbytes = padded(capacity or self._needed(used))
+            if used > self.nbytes:
+                raise self._too_small(used)
+
+    def read(self, payload: Row) -> None:
+        """Write the state into `payload`, ``(nbytes,)`` or longer.
+
+        Raises
+        ------
+        SnapshotError
+            An attribute has become something else than plain data.
+        StateCapacityError
+            The state has grown beyond `nbytes`.
+        """
+        if self.time_limit is not None:
+            steps = self.time_limit._elapsed_steps
+            payload[:8].view(_NUMBER)[0] = _NO_STEPS if steps is None else steps
+            return
+        if not self.nbytes:
+            return
+        data = self.encoded()
+        end = _NUMBER.itemsize + len(data)
+        if end > self.nbytes:
+            raise self._too_small(end)
+        payload[:8].view(_NUMBER)[0] = len(data)
+        payload[8:end] = np.frombuffer(data, np.uint8)
+        payload[end : self.nbytes] = 0
+
+    def write(self, payload: Row) -> None:
+        """Make the state in `payload` that of the wrappers; they share nothing with it.
+
+        Write the state of the base first: a wrapper may draw from the base's generator.
+
+        Raises
+        ------
+        StateFormatError
+            The payload is damaged; nothing has changed then.
+        """
+        if self.time_limit is not None:
+            steps = int(payload[:8].view(_NUMBER)[0])
+            self.time_limit._elapsed_steps = None if steps == _NO_STEPS else steps
+            return
+        if not self.nbytes:
+            return
+        self.restore(self._payload(payload))
+
+    def view(self, payloads: Row) -> dict[str, NDArray[Any]]:
+        """Return the parts of `payloads` ``(N, nbytes)`` that are numbers, each ``(N, ...)``.
+
+        ``elapsed_steps`` is the outermost `TimeLimit`'s counter; any other part is called
+        ``Wrapper.attribute``.
+        """
+        if self.time_limit is not None:
+            steps = np.ascontiguousarray(payloads[:, :8]).view(_NUMBER)[:, 0]
+            return {"elapsed_steps": steps.astype(np.int64)}
+        return columns_of([self._named(payload) for payload in payloads] if self.nbytes else [])
+
+    # What is state
+
+    def _walk_link(self, owner: StateOwner, link: Any) -> None:
+        if owner.names is None:
+            self._walk_attributes(owner, link)
+        elif getattr(owner.kind, "state_attributes", None) is None:
+            for name, value in vars(link).items():
+                if name not in CONSTANT and callable(value):
+                    locate = _attribute(owner.locate, name)
+                    self._walk_object(f"{owner.place}.{name}", value, locate)
+
+    def _walk_attributes(self, owner: StateOwner, thing: Any) -> None:
+        """Walk the attributes of `thing`; configuration is not part of its state."""
+        self._seen.add(id(thing))
+        if not is_ordinary(owner.kind) or own_pickling(owner.kind):
+            raise self._unsaveable(owner.place, thing)
+        for name, value in vars(thing).items():
+            if name in CONSTANT or is_handle(value):
+                continue
+            place = f"{owner.place}.{name}"
+            if isinstance(value, enum.Enum) or plain_data.is_plain_kind(value):
+                self._walk_containers(place, value)
+                continue
+            fixed = is_configuration(value) or id(value) in self._links
+            owner.exclude(name, value, fixed=fixed)
+            self._walk_object(place, value, _attribute(owner.locate, name))
+
+    def _walk_object(self, place: str, value: Any, locate: Callable[[], Any]) -> None:
+        """Check that `value` is configuration, or make it an owner if it is an ordinary object."""
+        if id(value) in self._links:
+            return
+        if isinstance(value, gymnasium.Env):
+            raise SnapshotError(
+                f"{place} cannot be saved: it is another environment, outside the chain of "
+                "wrappers, whose state would be missing from the row; use one environment"
+            )
+        for held in held_objects(value):
+            self._walk_object(f"{place} -> {type(held).__name__}", held, always(held))
+        if not is_configuration(value) and id(value) not in self._seen:
+            owner = StateOwner(place, type(value), locate, None)
+            self.owners.append(owner)
+            self._walk_attributes(owner, value)
+
+    def _walk_containers(self, place: str, value: Any) -> None:
+        """Have the configuration inside plain containers be references."""
+        for inner, thing in reachable(value, place, self._seen, into_objects=False):
+            if isinstance(thing, enum.Enum):
+                for member in type(thing):
+                    if not any(member is known for known in self._references.values()):
+                        self._refer(inner, member)
+            elif not plain_data.is_plain_kind(thing):
+                if not (is_configuration(thing) or id(thing) in self._links):
+                    raise self._unsaveable(inner, thing)
+                self._walk_object(inner, thing, always(thing))
+                self._refer(inner, thing)
+
+    # The bytes
+
+    def _encode(self, values: list[Any]) -> bytes:
+        return plain_data.encode(tuple(values), self._known())
+
+    def _decode(self, data: bytes) -> Any:
+        return plain_data.decode(data, self._known())
+
+    def _known(self) -> list[Any]:
+        """Return the objects that are references in the bytes, in a fixed order."""
+        base: Any = self._env.unwrapped  # of several copies, the current one
+        own = vars(base).get("_np_random")
+        return [base if own is None else own, *self._references.values()]
+
+    def _unsaveable(
+        self, place: str, value: Any, reason: Exception | str | None = None
+    ) -> SnapshotError:
+        return SnapshotError(
+            f"{place} cannot be saved: {reason or kind_of(value) + ' is not plain data'}; keep the "
+            "state of a wrapper in numbers, strings, arrays, lists, dicts, deques or numpy "
+            "Generators, or name the attributes that are its state in its class: "
+            "state_attributes = ('name', ...)"
+        )
+
+    def _payload(self, payload: Row) -> list[Any]:
+        """Return the values of all owners in `payload`."""
+        used = int(payload[:8].view(_NUMBER)[0])
+        if not 0 <= used <= self.nbytes - _NUMBER.itemsize:
+            raise StateFormatError("the wrappers' part of a state row is damaged: its length")
+        return self.decoded(payload[8 : 8 + used].tobytes())
+
+    def _named(self, payload: Row) -> dict[str, Any]:
+        named: dict[str, Any] = {}
+        for owner, values in zip(self.owners, self._payload(payload), strict=True):
+            for name, value in owner.items(values):
+                if owner.kind is TimeLimit:
+                    named.setdefault("elapsed_steps", _NO_STEPS if value is None else value)
+                else:
+                    named.setdefault(f"{owner.place}.{name}", value)
+        return named
+
+    # How many bytes there are
+
+    def _needed(self, used: int) -> int:
+        """Return the bytes to reserve, if `used` are used after a reset."""
+        needed = _NUMBER.itemsize + _SLACK
+        for owner in self.owners:
+            thing, values = owner.locate(), owner.read()
+            if owner.names is None:
+                needed += 2 * self._length(values) + 4 * _SLACK
+            for name, value in owner.items(values):
+                if type(value) is deque:
+                    length, room = value.maxlen, 16
+                    if length is None:
+                        length, room = getattr(thing, "delay", 0) + 1, _nbytes_of_one(thing)
+                    needed += length * max([room, *map(self._length, value)])
+                elif value is None:
+                    needed += _nbytes_of_one(thing) if owner.names is None else _SLACK
+                elif owner.names is not None:
+                    if "." in name and isinstance(value, np.ndarray | np.floating):
+                        # Statistics begin in the observations' dtype and may become float64.
+                        value = np.asarray(value, np.float64)
+                    needed += self._length(value)
+        return max(needed, used)
+
+    def _length(self, value: Any) -> int:
+        return len(plain_data.encode(value, self._known()))
+
+    def _too_small(self, used: int) -> StateCapacityError:
+        wrappers = ", ".join(dict.fromkeys(owner.place for owner in self.owners))
+        return StateCapacityError(
+            f"the state of the wrappers ({wrappers}) takes {used} bytes, but {self.nbytes} are "
+            f"reserved; make the environment with state_capacity={padded(2 * used)}"
+        )
+
+
+def _nbytes_of_one(wrapper: Any) -> int:
+    """Return the bytes of an observation or an action, for a value that is still ``None``."""
+    lengths = [0]
+    for name in ("observation_space", "action_space"):
+        space = getattr(wrapper, name, None)
+        parts = [] if space is None else spaces.leaves(space) or []
+        lengths.append(sum(int(np.prod(shape)) * kind.itemsize + 64 for shape, kind in parts))
+    return max(lengths)
+
+
+def _attribute(locate: Callable[[], Any], name: str) -> Callable[[], Any]:
+    return lambda: getattr(locate(), name)

@@ -1,0 +1,400 @@
+"""`StatefulEnv`: a simulator, an executor and a current state; how they are made and closed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from os import PathLike
+from typing import Any, ClassVar, Self
+
+import gymnasium
+import numpy as np
+from gymnasium.spaces import Space
+from numpy.typing import NDArray
+
+from plangym_like import state_files
+from plangym_like.audit.auditor import EVERY, Auditor, check_audit
+from plangym_like.execution.executor import Executor, ExecutorOptions
+from plangym_like.execution.serial_executor import SerialOptions
+from plangym_like.execution.state_trial import try_elsewhere
+from plangym_like.layout import Layout
+from plangym_like.ownership import owned
+from plangym_like.row_stepper import RowStepper, closed, layout_of
+from plangym_like.simulator import Simulator
+from plangym_like.spaces import check_out_of_bounds
+from plangym_like.states import HEADER_NBYTES, Row, States
+from plangym_like.stats import Stats
+
+
+class StatefulEnv:
+    """What a `PlanEnv` is before it steps; see there for the parameters."""
+
+    SINGLETON: ClassVar[bool] = False
+    STATE_IS_ARRAY: ClassVar[bool] = True
+    # What makes such an environment in one process: ``(env_class, name, kwargs)``.
+    recipe: tuple[Callable[..., Any], Any, dict[str, Any]] | None = None
+
+    def __init__(
+        self,
+        simulator: Simulator | Callable[[], Simulator | StatefulEnv],
+        executor: ExecutorOptions | None = None,
+        *,
+        name: Any = None,
+        autoreset: bool = True,
+        return_image: bool = False,
+        audit: str = "raise",
+        audit_every: int = EVERY,
+        out_of_bounds: str = "pass",
+        delay_setup: bool = False,
+    ) -> None:
+        check_audit(audit, audit_every)
+        self.autoreset = autoreset
+        self.return_image = return_image
+        self._given_simulator = simulator
+        self._name = getattr(simulator, "name", simulator) if name is None else name
+        self._options: ExecutorOptions = SerialOptions() if executor is None else executor
+        self._audit, self._audit_every = audit, audit_every
+        self._out_of_bounds = check_out_of_bounds(out_of_bounds)
+        # What `clone` calls the class with.
+        self._arguments: dict[str, Any] = {
+            "simulator": simulator,
+            "executor": executor,
+            "name": name,
+            "autoreset": autoreset,
+            "return_image": return_image,
+            "audit": audit,
+            "audit_every": audit_every,
+            "out_of_bounds": out_of_bounds,
+        }
+        self._stepper: RowStepper | None = None
+        self._executor: Executor | None = None
+        self._stats: Stats | None = None
+        self._auditor: Auditor
+        self._closed = False
+        if not delay_setup:
+            self.setup()
+
+    def setup(self) -> None:
+        """Make the simulator and the executor, unless that has been done already."""
+        if self._closed:
+            raise closed(self.name)
+        if self._stepper is not None:
+            self._stepper.ensure_usable()
+            return
+        self._options.prepare()
+        given = self._given_simulator
+        made = given if isinstance(given, Simulator) else given()
+        stepper = self._take_over(made) if isinstance(made, StatefulEnv) else self._wrap(made)
+        try:
+            self._use(stepper.layout, self._options.make(stepper))
+        except BaseException:
+            stepper.close()
+            raise
+        self._stepper = stepper
+
+    def _take_over(self, other: StatefulEnv) -> RowStepper:
+        """Use the simulator of `other`, with its options."""
+        stepper = other.row_stepper
+        self.autoreset, self.return_image = other.autoreset, other.return_image
+        self._auditor = other._auditor
+        return stepper
+
+    def _wrap(self, sim: Simulator) -> RowStepper:
+        layout = layout_of(sim, images=self.return_image, out_of_bounds=self._out_of_bounds)
+        stepper = RowStepper(sim, layout, self.name)
+        self._auditor = Auditor(
+            layout,
+            self.name,
+            sim.state_difference,
+            stepper.declare_approximate,
+            mode=self._audit,
+            every=self._audit_every,
+            stats=Stats(),
+            wrappers=sim.wrapper_names(),
+        )
+        return stepper
+
+    def _use(self, layout: Layout, executor: Executor) -> None:
+        """Step batches of `layout` by `executor` from now on."""
+        self._layout = layout
+        self._executor = executor
+        self._auditor.stats = self._stats = executor.stats
+        # Damaged states could crash the simulator here, so workers try them first.
+        self._tries_states = executor.isolated and layout.format.checksum
+
+    @property
+    def row_stepper(self) -> RowStepper:
+        """What steps rows in this process."""
+        self.setup()
+        assert self._stepper is not None
+        return self._stepper
+
+    def __getstate__(self) -> dict[str, Any]:
+        if self._executor is not None:
+            raise TypeError(
+                f"{self!r} holds a live simulator and cannot be pickled: send its state rows, or "
+                "make it with delay_setup=True and pickle it before its first use"
+            )
+        return self.__dict__
+
+    def __repr__(self) -> str:
+        workers = "" if self.n_workers is None else f", n_workers={self.n_workers}"
+        return f"{type(self).__name__}({self.name!r}{workers})"
+
+    def __getattr__(self, name: str) -> Any:
+        if not name.startswith("_") and not self.__dict__.get("_closed", True):
+            simulator = self.simulator
+            if name in simulator.shown_attributes:
+                return getattr(simulator, name)
+            if simulator.env.has_wrapper_attr(name):
+                return simulator.env.get_wrapper_attr(name)
+        raise AttributeError(f"'PlanEnv' object has no attribute {name!r}")
+
+    # Its parts
+
+    @property
+    def simulator(self) -> Simulator:
+        """The simulator, in the env's current state."""
+        stepper = self.row_stepper
+        with stepper.lock:
+            stepper.current.bring_back()
+        self._auditor.forget()
+        return stepper.simulator
+
+    @property
+    def executor(self) -> Executor:
+        """What steps batches."""
+        self.setup()
+        assert self._executor is not None
+        return self._executor
+
+    @property
+    def batch_env(self) -> Any:
+        """What steps batches: `executor`, under plangym's name."""
+        return self.executor
+
+    @property
+    def plan_env(self) -> Self:
+        """This env itself, under plangym's name for the environment in this process."""
+        return self
+
+    @property
+    def unwrapped(self) -> Self:
+        """This env itself: wrappers live inside it."""
+        return self
+
+    @property
+    def gym_env(self) -> gymnasium.Env[Any, Any]:
+        """The wrapped Gymnasium environment, in the env's current state."""
+        return self.simulator.env
+
+    @property
+    def layout(self) -> Layout:
+        """What this environment's batches look like."""
+        self.setup()
+        return self._layout
+
+    # What it is
+
+    @property
+    def name(self) -> str:
+        """The id, or the name of the callable that makes the environment."""
+        return name_of(self._name)
+
+    @property
+    def n_workers(self) -> int | None:
+        """How many processes step rows, this one included; ``None`` if it is only this one."""
+        return self._options.n_workers
+
+    @property
+    def isolate(self) -> bool:
+        """Whether batches are never stepped in this process."""
+        return self._options.isolated
+
+    @property
+    def stats(self) -> Stats:
+        """What has happened to batches so far; may be read after `close`."""
+        if self._closed and self._stats is not None:
+            return self._stats
+        return self.executor.stats
+
+    @property
+    def observation_space(self) -> Space[Any]:
+        """The space of single observations."""
+        return self.layout.observation_space
+
+    @property
+    def action_space(self) -> Space[Any]:
+        """The space of single actions."""
+        return self.layout.action_space
+
+    @property
+    def obs_shape(self) -> tuple[int, ...] | None:
+        """The shape of one observation."""
+        return self.observation_space.shape
+
+    @property
+    def action_shape(self) -> tuple[int, ...] | None:
+        """The shape of one action."""
+        return self.action_space.shape
+
+    @property
+    def state_nbytes(self) -> int:
+        """Bytes in one state row."""
+        return self.layout.format.state_nbytes
+
+    @property
+    def frameskip(self) -> int | tuple[int, int]:
+        """Frames per action; a pair ``(low, high)`` if the number is drawn at random."""
+        return self.row_stepper.simulator.frameskip
+
+    @property
+    def exactness(self) -> str:
+        """``"exact"``: bit-identical to never having stopped; else ``"approximate"``."""
+        return self.row_stepper.simulator.exactness
+
+    @property
+    def exactness_note(self) -> str:
+        """Why `exactness` is what it is."""
+        return self.row_stepper.simulator.exactness_note
+
+    @property
+    def snapshot(self) -> str:
+        """How states are saved: ``"native"``, ``"pickle"`` or ``"replay"``."""
+        return self.row_stepper.simulator.snapshot
+
+    @property
+    def snapshot_note(self) -> str:
+        """Why they are saved that way."""
+        return self.row_stepper.simulator.snapshot_note
+
+    # Its states
+
+    def get_state(self) -> Row:
+        """Return the current state as a fresh row ``(state_nbytes,) uint8``."""
+        stepper = self.row_stepper
+        with stepper.lock:
+            self._start(stepper)
+            return stepper.current.get()
+
+    def view_state(self, states: States) -> dict[str, NDArray[Any]]:
+        """Return the named fields of one row, or of N rows with a leading axis, read-only."""
+        stepper = self.row_stepper
+        if self._tries_states:
+            try_elsewhere(self.executor, self._layout, states, many=True)
+        rows = self._layout.format.check(states)
+        return stepper.view(rows, single=np.ndim(states) == 1)
+
+    def make_state(self, state: Row | None = None, **physics: Any) -> Row:
+        """Return a new row made of physical quantities; the current state is untouched.
+
+        Parameters
+        ----------
+        state : row, optional
+            Where everything that `physics` does not name comes from; the current state if left out.
+        physics
+            What the family knows: ``x=`` on classic control.
+        """
+        stepper, state_format = self.row_stepper, self._layout.format
+        with stepper.lock:
+            row = self.get_state() if state is None else state_format.check(state)[0].copy()
+            stepper.simulator.build_state(row[HEADER_NBYTES:], **physics)
+            state_format.seal(row[None])
+            return row
+
+    def save_states(self, path: str | PathLike[str], states: States) -> None:
+        """Write state rows to a file, with a digest."""
+        state_format = self.layout.format
+        state_files.save(path, state_format, state_format.check(states))
+
+    def load_states(self, path: str | PathLike[str]) -> Row:
+        """Read the rows ``(N, state_nbytes)`` of a file that `save_states` wrote.
+
+        Raises
+        ------
+        StateError
+            The file is damaged, truncated, or of another environment.
+        """
+        return state_files.load(path, self.layout.format)
+
+    def get_image(self) -> NDArray[np.uint8]:
+        """Return the picture of the current state, ``(height, width, 3) uint8``."""
+        stepper = self.row_stepper
+        with stepper.lock:
+            self._start(stepper)
+            stepper.current.bring_back()
+            picture: NDArray[np.uint8] = owned(stepper.simulator.image())
+            return picture
+
+    @property
+    def img_shape(self) -> tuple[int, ...]:
+        """The shape of `get_image`'s pictures."""
+        return self.get_image().shape
+
+    def sample_action(self) -> Any:
+        """Return a random action."""
+        return self.action_space.sample()
+
+    def _start(self, stepper: RowStepper) -> None:
+        """Start the first episode if there is no current state yet."""
+        current = stepper.current
+        if not current.started or current.lost:
+            current.check(self.name)
+            current.reset(None, None, read=False, image=False)
+
+    # Its end
+
+    def close(self) -> None:
+        """Close processes and simulator; results already returned stay valid.
+
+        May be called again.
+        """
+        self._closed = True
+        executor, self._executor = self._executor, None
+        stepper, self._stepper = self._stepper, None
+        if executor is not None:
+            executor.close()
+        if stepper is not None:
+            stepper.close()
+
+    def clone(self, **changed: Any) -> Self:
+        """Return another env built with the same arguments, but for `changed`.
+
+        It is in this env's state, unless the change gives states another meaning.
+        """
+        other = type(self)(**{**self._arguments, **changed})
+        mine, theirs = self._stepper, other._stepper
+        if mine is None or theirs is None or mine.layout.format != theirs.layout.format:
+            return other
+        try:
+            if mine.current.started and mine.refusal is None:
+                other._set(self.get_state(), given=mine.current.given)
+        except BaseException:
+            other.close()
+            raise
+        return other
+
+    def _set(self, state: Row, *, given: bool) -> None:
+        """Make `state` the current state; `given`: it came from a caller, so it is tried first."""
+        stepper = self.row_stepper
+        if given and self._tries_states:
+            try_elsewhere(self.executor, self._layout, state)
+        row = self._layout.format.check_row(state)
+        with stepper.lock:
+            stepper.current.set(row, given=given)
+
+    def sync_states(self, state: Row | None = None, blocking: bool = True) -> None:
+        """Make `state` the current one; workers hold none, so this is `set_state`."""
+        del blocking
+        if state is not None:
+            self._set(state, given=True)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def name_of(name: Any) -> str:
+    """Return an id, or the name of a callable."""
+    return name if isinstance(name, str) else getattr(name, "__name__", "?")

@@ -1,0 +1,234 @@
+"""The checks of `check_env`: one function for each promise that is checked with plain episodes.
+
+Each returns whether it applies, or raises `CheckFailed`.
+"""
+
+from __future__ import annotations
+
+import pickle
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+
+from plangym_like import spaces
+from plangym_like.snapshots.differences import difference
+from plangym_like.snapshots.generators import watched_generators
+from plangym_like.snapshots.outcomes import compare_outcomes, outcome_of
+from plangym_like.testing.check_context import (
+    CheckContext,
+    CheckFailed,
+    as_in_batch,
+    compare_batches,
+    python_numbers,
+    row_outcome,
+)
+from plangym_like.testing.reference_episodes import (
+    ReferenceEpisode,
+    compare_continued,
+    compare_states,
+)
+
+
+def repeat(context: CheckContext) -> bool:
+    """Play the same episodes in two copies."""
+    with watched_generators() as told:
+        one, other = context.play(save=False), context.play(save=False)
+        _compare_episodes(one, other, f". {drawn.strip()}" if (drawn := told()) else "")
+    context.episodes = one
+    return True
+
+
+def saving(context: CheckContext) -> bool:
+    """Play them again, and read the state before each step."""
+    saved = context.play(save=True)
+    _compare_episodes(context.episodes, saved, "")
+    env = context.used()
+    for one, other in zip(context.episodes, saved, strict=True):
+        if one.last is not None and other.last is not None:
+            if found := compare_states(env, one.last, other.last):
+                raise CheckFailed(len(one.steps), *found)
+    context.episodes = saved
+    context.choose()
+    return True
+
+
+def restore(context: CheckContext) -> bool:
+    """Restore the chosen states in random order, and continue each for some steps."""
+    env, judge = context.used(), context.fresh()
+    for (episode, number), step in zip(context.places, context.chosen, strict=True):
+        assert step.state is not None
+        given = step.state.copy()
+        taken, found = compare_continued(env, judge, episode, number, context.steps)
+        if not np.array_equal(step.state, given):
+            raise CheckFailed(None, "the row that was given", "set_state has written into it")
+        if found:
+            cause = context.cause(env, episode, number)
+            raise CheckFailed(taken, found[0], found[1] + cause)
+        context.continued += taken
+    return True
+
+
+def past(context: CheckContext) -> bool:
+    """Restore in a copy that has never stepped, and in one that has just ended an episode."""
+    for before in (None, context.episodes[-1].last):
+        env = context.fresh()
+        for step in context.chosen[:2]:
+            if before is not None:
+                env.set_state(before)
+            env.set_state(step.state)
+            if found := compare_outcomes(step.outcome, outcome_of(env.step, step.action)):
+                raise CheckFailed(1, found[0], f"{found[1]} (in a copy that has just been made)")
+    return True
+
+
+def purity(context: CheckContext) -> bool:
+    """Step the chosen states in one batch, in another order, one by one, and from one state."""
+    env = context.used()
+    actions, states = context.batch()
+    env.reset(seed=context.seed)
+    given = states.copy()
+
+    def stepped(some_actions: Any, some_states: Any) -> Any:
+        current = env.get_state()
+        result = env.step_batch(some_actions, some_states)
+        if found := compare_states(env, current, env.get_state()):
+            detail = f"a batch has changed it: {found[0]}, {found[1]}"
+            raise CheckFailed(None, "the current state", detail)
+        return result
+
+    whole = stepped(actions, states)
+    for row, step in enumerate(context.chosen):
+        *parts, info = row_outcome(whole, row)
+        got = (*parts, python_numbers(info))
+        if found := compare_outcomes(as_in_batch(env, step.outcome), got):
+            raise CheckFailed(1, found[0], f"{found[1]} (in row {row} of a batch)")
+    order = np.arange(len(actions))[::-1]
+    turned = stepped([actions[index] for index in order], states[order])
+    compare_batches(env, whole, turned, order, "in another order")
+    for index in range(min(3, len(actions))):
+        alone = stepped([actions[index]], states[index])
+        compare_batches(env, _rows(whole, [index]), alone, np.arange(1), "on its own")
+    one = stepped(actions[:1] * 3, states[0])
+    compare_batches(env, _rows(whole, [0, 0, 0]), one, np.arange(3), "three times over")
+    if not np.array_equal(states, given):
+        raise CheckFailed(None, "the rows that were given", "they have been written into")
+    return True
+
+
+def rollout(context: CheckContext) -> bool:
+    """Run the steps that follow the chosen states in one call."""
+    env = context.used()
+    plans, parts = [], []
+    for episode, number in context.places:
+        part = episode.steps[number : number + context.steps]
+        if all(len(step.outcome) > 1 for step in part):
+            # A row that is shorter repeats its last action, and is not compared beyond it.
+            actions = [step.action for step in part]
+            plans.append(actions + actions[-1:] * (context.steps - len(part)))
+            parts.append(part)
+    if not plans:
+        return False
+    states = np.stack([part[0].state for part in parts if part[0].state is not None])
+    result = env.rollout_batch(plans, states, return_observations=True)
+    for row, part in enumerate(parts):
+        for time, step in enumerate(part):
+            expected = (*as_in_batch(env, step.outcome)[:4], {})
+            if found := compare_outcomes(expected, row_outcome(result, row, time)):
+                raise CheckFailed(time + 1, *found)
+            if expected[2] or expected[3]:
+                break
+    return True
+
+
+def travelling(context: CheckContext) -> bool:
+    """Pickle rows, write them to files in both ways that there are, and step them."""
+    actions, states = context.batch()
+    env = context.used()
+    expected = env.step_batch(actions, states)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "rows"
+        np.save(path.with_suffix(".npy"), states)
+        env.save_states(path, states)
+        other = context.fresh()
+        for how, rows in {
+            "pickled": pickle.loads(pickle.dumps(states)),
+            "in a file of numpy's": np.load(path.with_suffix(".npy")),
+            "in a file of save_states": other.load_states(path),
+        }.items():
+            if not np.array_equal(rows, states):
+                raise CheckFailed(None, "the rows", f"they differ once they were {how}")
+            order = np.arange(len(actions))
+            compare_batches(other, expected, other.step_batch(actions, rows), order, how)
+    return True
+
+
+def workers(context: CheckContext) -> bool:
+    """Take two steps from the chosen states in child processes."""
+    if not context.workers:
+        return False
+    actions, states = context.batch()
+    env = context.used()
+    order = np.arange(len(actions))
+    for count in context.workers:
+        with context.make_parallel(count) as parallel:
+            here, there = states, states
+            for step in (1, 2):
+                one, other = env.step_batch(actions, here), parallel.step_batch(actions, there)
+                compare_batches(env, one, other, order, f"with {count} of them", step)
+                here, there = one.states, other.states
+    return True
+
+
+def picture(context: CheckContext) -> bool:
+    """Compare pictures of restored states in two copies."""
+    env = context.used()
+    if env.simulator.__dict__.get("render_mode") != "rgb_array":
+        return False
+    pictures = []
+    for step in context.chosen[:3]:
+        env.set_state(step.state)
+        pictures.append(np.array(env.get_image(), copy=True))
+    other = context.fresh()
+    for step, shown in reversed(list(zip(context.chosen, pictures, strict=False))):
+        other.set_state(step.state)
+        if found := difference(shown, np.array(other.get_image()), "picture"):
+            raise CheckFailed(None, *found)
+    return True
+
+
+CHECKS: dict[str, Callable[[CheckContext], bool]] = {
+    "repeat": repeat,
+    "saving": saving,
+    "restore": restore,
+    "past": past,
+    "purity": purity,
+    "rollout": rollout,
+    "travel": travelling,
+    "workers": workers,
+    "picture": picture,
+}
+
+
+def _compare_episodes(
+    ones: list[ReferenceEpisode], others: list[ReferenceEpisode], cause: str
+) -> None:
+    for one, other in zip(ones, others, strict=True):
+        found = difference(one.opening[0], other.opening[0], "observation")
+        if found := found or difference(one.opening[1], other.opening[1], "info"):
+            raise CheckFailed(0, found[0], found[1] + cause)
+        for number, (left, right) in enumerate(zip(one.steps, other.steps, strict=False), 1):
+            if found := compare_outcomes(left.outcome, right.outcome):
+                raise CheckFailed(number, found[0], found[1] + cause)
+
+
+def _rows(batch: Any, indices: list[int]) -> Any:
+    """Return some rows of a batch's result as another one."""
+    parts = {
+        name: [spaces.take(getattr(batch, name), index) for index in indices]
+        for name in ("states", "obs", "rewards", "terminateds", "truncateds", "infos")
+    }
+    return SimpleNamespace(**parts)

@@ -1,0 +1,115 @@
+"""Episodes of random steps that were never interrupted, to compare restored ones with."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from plangym_like.snapshots.differences import attributes, difference, without_clock
+from plangym_like.snapshots.outcomes import Outcome, compare_outcomes, outcome_of
+from plangym_like.states import HEADER_NBYTES, Row
+
+# Steps beyond the end of an episode, which have to be as deterministic.
+_BEYOND = 3
+
+
+@dataclass(slots=True)
+class ReferenceStep:
+    """One step: the state before it (if saved), the action, and the outcome."""
+
+    state: Row | None
+    action: Any
+    outcome: Outcome
+
+
+@dataclass(slots=True)
+class ReferenceEpisode:
+    """The seed of a reset, its observation and info, the steps, and the last state."""
+
+    seed: int | None
+    opening: tuple[Any, dict[str, Any]]
+    steps: list[ReferenceStep] = field(default_factory=list)
+    last: Row | None = None
+
+    @property
+    def states(self) -> list[Row | None]:
+        """The states before each step, and the last one."""
+        return [*(step.state for step in self.steps), self.last]
+
+
+def play(env: Any, seed: int | None, length: int, *, save: bool) -> ReferenceEpisode:
+    """Reset with `seed` and take `length` random steps; `save` reads the state before each."""
+    space = copy.deepcopy(env.action_space)
+    space.seed(seed)
+    obs, info = env.reset(seed=seed, return_state=False)
+    episode = ReferenceEpisode(seed, copy.deepcopy((obs, without_clock(info))))
+    beyond = 0
+    for _ in range(length):
+        state, action = env.get_state() if save else None, space.sample()
+        outcome = outcome_of(env.step, action)
+        episode.steps.append(ReferenceStep(state, action, outcome))
+        if len(outcome) == 1:
+            break
+        beyond += beyond > 0 or outcome[2] or outcome[3]
+        if beyond > _BEYOND:
+            break
+    episode.last = env.get_state()
+    return episode
+
+
+def compare_states(env: Any, one: Row, other: Row) -> tuple[str, str] | None:
+    """Return what differs between two rows, by name if the family has named fields.
+
+    Rows whose bytes differ are the same state if they are equal once `env` has restored and saved
+    them.
+    """
+    if np.array_equal(one, other):
+        return None
+    again = []
+    for row in (one, other):
+        env.set_state(row)
+        again.append(env.get_state())
+    if np.array_equal(*again):
+        return None
+    payloads = [row[HEADER_NBYTES:] for row in (one, other)]
+    found: tuple[str, str] | None = env.simulator.state_difference(*payloads)
+    if found is None:
+        return None
+    with contextlib.suppress(Exception):
+        found = difference(env.view_state(one), env.view_state(other)) or found
+    return f"next state {found[0]}", found[1]
+
+
+def compare_continued(
+    env: Any, judge: Any, episode: ReferenceEpisode, start: int, length: int
+) -> tuple[int, tuple[str, str] | None]:
+    """Restore the state before step `start` of `episode` in `env`, and repeat what followed.
+
+    Returns the number of steps that were taken, and what differed in the last of them. States are
+    compared by `judge`, another copy.
+    """
+    states = episode.states
+    env.set_state(states[start])
+    taken = 0
+    for step, following in zip(
+        episode.steps[start : start + length], states[start + 1 :], strict=False
+    ):
+        taken += 1
+        found = compare_outcomes(step.outcome, outcome_of(env.step, step.action))
+        if found is None and len(step.outcome) > 1 and following is not None:
+            found = compare_states(judge, following, env.get_state())
+        if found:
+            return taken, found
+    return taken, None
+
+
+def attributes_after(env: Any, episode: ReferenceEpisode, count: int) -> dict[str, bytes]:
+    """Return the attributes of `env` after the first `count` steps of `episode`, uninterrupted."""
+    env.reset(seed=episode.seed, return_state=False)
+    for step in episode.steps[:count]:
+        outcome_of(env.step, step.action)
+    return attributes(env.gym_env)

@@ -1,0 +1,63 @@
+"""Trees of tensors: layouts, rows, and what cannot become a tensor."""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from plangym_like.batchers.engine.shared_tree import SharedTree, attach_tree
+from plangym_like.batchers.engine.tensor_tree import as_arrays, empty, put, tensor_layout
+from plangym_like.lanes.tree import (
+    Leaf,
+    layout_of,
+    take,
+    tree_leaves,
+    tree_map,
+)
+
+
+class Pair(NamedTuple):
+    left: Any
+    right: Any
+
+
+TREE = {
+    "image": np.arange(6, dtype=np.uint8).reshape(2, 3),
+    "both": (np.float64(0.25), [np.int16(3), True]),
+    "pair": Pair(np.zeros(2, np.float16), None),
+}
+
+
+def test_dtypes_and_containers_are_kept() -> None:
+    rows = empty(tensor_layout(layout_of(TREE)), (4,))
+    for row in range(4):
+        put(as_arrays(rows), row, TREE)
+    assert rows["image"].dtype == torch.uint8
+    assert rows["both"][0].dtype == torch.float64
+    assert rows["both"][1][0].dtype == torch.int16
+    assert rows["both"][1][1].dtype == torch.bool
+    assert type(rows["pair"]) is Pair
+    assert rows["pair"].left.dtype == torch.float16
+    assert rows["pair"].right is None
+    last = take(rows, 3)
+    assert last["image"].tolist() == [[0, 1, 2], [3, 4, 5]]
+    assert (last["both"][0].item(), last["both"][1][0].item()) == (0.25, 3)
+
+
+def test_two_views_of_shared_memory() -> None:
+    import os
+
+    shared = SharedTree(tensor_layout(layout_of(TREE)), (3,))
+    assert [tensor.count_nonzero().item() for tensor in tree_leaves(shared.tensors)] == [0] * 5
+    other = attach_tree(os.dup(shared.fd), shared.layout)
+    put(as_arrays(other), 2, TREE)
+    assert shared.tensors["image"][2].tolist() == TREE["image"].tolist()
+    shared.close()
+    assert other["image"][2, 1, 2] == 5
+    assert all(tensor.data_ptr() % 64 == 0 for tensor in tree_leaves(shared.tensors))
+
+
+def test_an_empty_leaf_needs_no_memory() -> None:
+    shared = SharedTree({"nothing": Leaf((0, 3), torch.float32), "x": Leaf((), torch.int64)}, (2,))
+    assert shared.tensors["nothing"].shape == (2, 0, 3)
+    assert tree_map(lambda leaf: leaf.shape, shared.layout)["x"] == (2,)

@@ -1,0 +1,123 @@
+"""Ids, factories of `plangym_like.make` and Gymnasium's: all three APIs take all of them."""
+
+from collections.abc import Callable
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+import torch
+from counting import Follower
+
+import plangym_like
+from plangym_like.batchers.episodes import DictTensor, EpisodeBatcher, GymEnv
+from plangym_like.batchers.rollout import evaluate, multi, same, single
+from plangym_like.batchers.workspaces import ParallelGymAgent, Workspace
+
+NAME = "CartPole-v1"
+SOURCES: dict[str, Any] = {
+    "id": NAME,
+    "plan env": lambda: plangym_like.make(NAME, remove_time_limit=False),
+    "live plan env": lambda: plangym_like.make(
+        NAME, remove_time_limit=False, wrappers=[gymnasium.wrappers.RecordEpisodeStatistics]
+    ),
+    "gymnasium": lambda: gymnasium.make(NAME),
+}
+EACH = pytest.mark.parametrize("source", SOURCES.values(), ids=list(SOURCES))
+
+
+def _new(source: Any) -> Any:
+    return source() if callable(source) else plangym_like.make(source, remove_time_limit=False)
+
+
+class Ones(Follower):
+    """Pushes to the right."""
+
+    def forward(self, obs: Any, act: Any, rew: Any, fin: Any, *, hx: Any = None) -> Any:
+        return torch.ones(obs.shape[:2], dtype=torch.int64), (), {}
+
+
+def _rollouts(source: Any) -> list[Any]:
+    played = []
+    for rollout in (
+        same.rollout([_new(source) for _ in range(2)], Ones(), 30, seed=3),
+        single.rollout(source, Ones(), 30, 2, n_workers=0, seed=3),
+        multi.rollout(source, Ones(), 30, 1, 2, 2, 1, n_workers=1, seed=3),
+    ):
+        with rollout:
+            for _ in range(2):
+                state = next(rollout).state
+                played.append([x.clone() for x in state])
+    return played
+
+
+@EACH
+def test_rollouts(source: Any) -> None:
+    expected = _rollouts(SOURCES["gymnasium"])
+    for mine, theirs in zip(_rollouts(source), expected, strict=True):
+        assert all(map(torch.equal, mine, theirs))
+
+
+@EACH
+def test_evaluation(source: Any) -> None:
+    rewards = evaluate([_new(source) for _ in range(2)], Ones(), seeds=[1, 2])
+    theirs = evaluate([gymnasium.make(NAME) for _ in range(2)], Ones(), seeds=[1, 2])
+    assert rewards.tolist() == theirs.tolist()
+
+
+def _agent() -> Callable[..., Any]:
+    def answer(state: Any, observation: Any, *rest: Any, **more: Any) -> Any:
+        count = observation.n_elems()
+        action = DictTensor({"action": torch.ones(count, dtype=torch.int64)})
+        return DictTensor({}), action, DictTensor({})
+
+    return answer
+
+
+def _episodes(source: Any) -> Any:
+    def create_env(seed: int) -> GymEnv:
+        return GymEnv(source, seed, num_envs=2)
+
+    batcher = EpisodeBatcher(20, 4, 0, 5, _agent, {}, create_env, {})
+    with batcher:
+        batcher.execute(n_episodes=3)
+        return batcher.get()
+
+
+@EACH
+def test_episodes(source: Any) -> None:
+    mine, theirs = _episodes(source), _episodes(SOURCES["gymnasium"])
+    assert torch.equal(mine["frame"], theirs["frame"])
+    assert mine.lengths.tolist() == theirs.lengths.tolist()
+
+
+@EACH
+def test_workspaces(source: Any) -> None:
+    def play(source: Any) -> Any:
+        env = ParallelGymAgent(source, 2).seed(1)
+        workspace = Workspace()
+        for t in range(20):
+            env(workspace, t=t)
+            workspace.set("action", t, torch.ones(2, dtype=torch.int64))
+        return workspace["env/env_obs"], workspace["env/done"]
+
+    assert all(map(torch.equal, play(source), play(SOURCES["gymnasium"])))
+
+
+def test_infos_are_those_of_the_environment() -> None:
+    pytest.importorskip("mujoco")
+    columns = []
+    for source in ("Hopper-v5", lambda: gymnasium.make("Hopper-v5")):
+        actor = _Still()
+        with single.rollout(source, actor, 5, 2, n_workers=0, seed=3) as rollout:
+            columns.append(next(rollout).env)
+    first, second = columns
+    assert first.keys() == second.keys() and "n_step" not in first
+    for name, column in first.items():
+        # Batches of robots hold infos in double precision.
+        assert np.array_equal(column, second[name].to(column.dtype))
+
+
+class _Still(Follower):
+    def forward(self, obs: Any, act: Any, rew: Any, fin: Any, *, hx: Any = None) -> Any:
+        return torch.zeros((*obs.shape[:2], 3)), (), {}

@@ -1,0 +1,72 @@
+"""What a user's type checker says of code that uses this package."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+FENCE = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+
+USER = """
+from typing import assert_type
+
+import plangym_like
+from plangym_like import BatchStep, BatchTransition, Future, PlanEnv, Rollout
+from plangym_like import ResetObservation, ResetResult, Step, Transition
+
+def use(now: bool) -> None:
+    env = plangym_like.make("CartPole-v1", n_workers=2)
+    assert_type(env, PlanEnv)
+    first = env.reset(seed=0)
+    assert_type(first, ResetResult)
+    assert_type(env.reset(return_state=False), ResetObservation)
+    assert_type(env.step(0), Step)
+    assert_type(env.step(0, return_state=True), Transition)
+    assert_type(env.step(0, state=first.state), Transition)
+    assert_type(env.step(0, first.state, return_state=False), Step)
+    assert_type(env.step(0, first.state, 1, now), Transition | Step)
+    assert_type(env.step_batch([0, 1]), BatchStep)
+    assert_type(env.step_batch([0, 1], return_state=True), BatchTransition)
+    assert_type(env.step_batch([0, 1], first.state), BatchTransition)
+    assert_type(env.step_batch([0, 1], [first.state] * 2, seeds=[1, 2]), BatchTransition)
+    assert_type(env.step_batch([0, 1], first.state, return_state=False), BatchStep)
+    assert_type(env.rollout_batch([[0, 1]], first.state), Rollout)
+    assert_type(env.rollout_batch([[0]], return_observations=True, on_error="mask"), Rollout)
+    pending = env.step_batch([0, 1], first.state, blocking=False)
+    assert_type(pending, Future[BatchTransition])
+    assert_type(pending.result(), BatchTransition)
+    assert_type(env.step_batch([0, 1], blocking=False).result(), BatchStep)
+    assert_type(env.rollout_batch([[0, 1]], blocking=False).result(), Rollout)
+    assert_type(env.clone(), PlanEnv)
+"""
+
+
+TOOLS = {
+    "mypy": [sys.executable, "-m", "mypy", "--strict", "--cache-dir", str(ROOT / ".mypy_cache")],
+    "pyright": ["pyright"],
+}
+
+
+@pytest.mark.parametrize("tool", TOOLS)
+def test_type_checkers_know_what_calls_return(tool: str, tmp_path: Path) -> None:
+    if tool == "pyright" and shutil.which(tool) is None:
+        pytest.skip("pyright is not installed")
+    scripts = {"user": USER}
+    for document in ("README.md", "docs/quickstart.md"):
+        fences = FENCE.findall((ROOT / document).read_text(encoding="utf-8"))
+        scripts[Path(document).stem.lower()] = "\n\n".join(fences)
+    for name, code in scripts.items():
+        (tmp_path / f"{name}.py").write_text(code, encoding="utf-8")
+    done = subprocess.run(
+        [*TOOLS[tool], *(f"{name}.py" for name in scripts)],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT), "MYPYPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr

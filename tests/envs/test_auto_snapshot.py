@@ -1,0 +1,127 @@
+"""How states are saved: as a trial shows, or as the caller chooses."""
+
+import sys
+from typing import Any
+
+import numpy as np
+import pytest
+from dungeon import Dungeon
+from gymnasium.utils import EzPickle
+
+import plangym_like
+from plangym_like.errors import InputError, MissingExtraError, SnapshotError
+
+
+class Shy(EzPickle, Dungeon):
+    """Says that it cannot be pickled."""
+
+    def __init__(self) -> None:
+        Dungeon.__init__(self)
+        EzPickle.__init__(self)
+
+
+class Hopeless(Dungeon):
+    """Remembers in its class."""
+
+    total = 0
+
+    def step(self, action: Any) -> Any:
+        Hopeless.total += 1
+        obs, reward, *rest = super().step(action)
+        return obs, reward + Hopeless.total, *rest
+
+
+class Ticking(Shy):
+    """Has something in its infos that is never the same again."""
+
+    ticks = 0
+
+    def step(self, action: Any) -> Any:
+        Ticking.ticks += 1
+        *rest, info = super().step(action)
+        return *rest, {**info, "ticks": Ticking.ticks}
+
+
+@pytest.mark.parametrize(
+    "name, snapshot",
+    [
+        ("CartPole-v1", "native"),
+        ("FrozenLake-v1", "native"),
+        (Dungeon, "pickle"),
+        (Shy, "replay"),
+    ],
+)
+def test_the_way_is_chosen_by_itself(name: Any, snapshot: str) -> None:
+    env = plangym_like.make(name)
+    assert (env.snapshot, env.exactness) == (snapshot, "exact")
+
+
+def test_a_name_may_say_what_to_import() -> None:
+    env = plangym_like.make("gymnasium.envs:CartPole-v1")
+    assert env.snapshot == "native"
+    with pytest.raises(ModuleNotFoundError):
+        plangym_like.make("nowhere_at_all:CartPole-v1")
+
+
+def test_it_can_be_asked_why() -> None:
+    env = plangym_like.make(Shy)
+    assert "by pickle: " in env.snapshot_note and "is an EzPickle" in env.snapshot_note
+    assert env.snapshot_note.endswith("replay is the first that is exact")
+
+
+@pytest.mark.parametrize("name", ["CartPole-v1", Dungeon])
+@pytest.mark.parametrize("snapshot", ["pickle", "replay"])
+def test_the_way_may_be_asked_for(name: Any, snapshot: str) -> None:
+    env = plangym_like.make(name, snapshot=snapshot)
+    plain = plangym_like.make(name)
+    assert env.snapshot == snapshot
+    state, start = env.reset(seed=0).state, plain.reset(seed=0).state
+    one, other = env.step_batch([0, 1, 1], state), plain.step_batch([0, 1, 1], start)
+    assert np.array_equal(one.obs, other.obs) and np.array_equal(one.rewards, other.rewards)
+
+
+def test_options_go_to_the_way_that_has_them() -> None:
+    narrow = plangym_like.make(Shy, replay_capacity=50, allow_pickle=True)
+    assert narrow.state_nbytes < plangym_like.make(Shy).state_nbytes
+
+
+def test_what_cannot_be_saved_is_refused_with_every_reason() -> None:
+    with pytest.raises(SnapshotError) as caught:
+        plangym_like.make(Hopeless)
+    assert "Hopeless cannot be saved exactly" in str(caught.value)
+    for way in ("native", "pickle", "replay"):
+        assert f"- by {way}: " in str(caught.value)
+
+
+def test_an_approximation_says_so() -> None:
+    env = plangym_like.make(Ticking)
+    assert env.exactness == "approximate" and "ticks" in env.exactness_note
+    assert env.snapshot_note.endswith("no way is exact")
+
+
+@pytest.mark.parametrize(
+    "name, snapshot, reason",
+    [
+        ("CartPole-v1", "copy", "snapshot is one of 'auto', 'native', 'pickle', 'replay'"),
+        ("LunarLander-v3", "native", "LunarLander-v3 has no snapshot='native': Box2D gives no"),
+    ],
+)
+def test_a_way_that_there_is_not_is_an_error(name: Any, snapshot: str, reason: str) -> None:
+    with pytest.raises(InputError, match=reason):
+        plangym_like.make(name, snapshot=snapshot)
+
+
+def test_a_way_is_not_taken_where_it_cannot_be_exact() -> None:
+    with pytest.raises(SnapshotError, match="Dungeon has no save_state and no load_state"):
+        plangym_like.make(Dungeon, snapshot="native")
+    with pytest.raises(SnapshotError, match="EzPickle"):
+        plangym_like.make(Shy, snapshot="pickle")
+
+
+def test_environments_on_jax_name_the_extra_that_they_need(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(sys.modules, "jax", None)
+    monkeypatch.delitem(sys.modules, "plangym_like.envs.functional_jax", raising=False)
+    with pytest.raises(MissingExtraError, match=r"pip install 'plangym_like\[jax\]'"):
+        plangym_like.make("phys2d/CartPole-v1")

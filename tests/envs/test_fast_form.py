@@ -1,0 +1,116 @@
+"""Fast forms: tried before they are used, and the quick step of one row."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from comparing import assert_same
+from gymnasium.spaces import Box, Discrete
+
+import plangym_like
+from plangym_like.envs.classic_dynamics.cart_pole import CartPole
+from plangym_like.envs.fast_form import disagreement, trial_actions
+
+CHANGES = [
+    {},
+    {"gravity": 3.0},
+    {"kinematics_integrator": "semi-implicit"},
+    {"_sutton_barto_reward": True},
+    {"theta_threshold_radians": 0.05},
+]
+
+
+def cart_poles(**kwargs: Any) -> tuple[Any, Any]:
+    """Return two of them; the second has no quick step."""
+    quick, slow = (
+        plangym_like.make("CartPole-v1", autoreset=False, audit="off", **kwargs) for _ in range(2)
+    )
+    slow.simulator.step_row = lambda *args: None
+    return quick, slow
+
+
+@pytest.mark.parametrize("changes", CHANGES)
+@pytest.mark.parametrize("limit", [None, 15])
+def test_the_quick_step_of_one_row_is_the_environments(changes: Any, limit: int | None) -> None:
+    quick, slow = cart_poles(max_episode_steps=limit)
+    for env in (quick, slow):
+        for name, value in changes.items():
+            setattr(env.simulator.base, name, value)
+    rng = np.random.default_rng(3)
+    state = quick.reset(seed=3).state
+    assert quick.simulator.step_row(state, np.int64(1), 1) is not None
+    for _ in range(60):
+        action = rng.integers(2)
+        one, other = quick.step(action, state), slow.step(action, state)
+        assert_same(tuple(one), tuple(other))
+        assert_same(quick.get_state(), one.state)
+        state = one.state
+
+
+def test_it_leaves_the_environment_in_the_result() -> None:
+    quick, slow = cart_poles()
+    quick.autoreset = slow.autoreset = True
+    states = [env.reset(seed=4).state for env in (quick, slow)]
+    for _ in range(30):
+        for index, env in enumerate((quick, slow)):
+            states[index] = env.step(1, states[index]).state
+        assert_same(*(env.simulator.base.state for env in (quick, slow)))
+        assert_same(*(env.get_state() for env in (quick, slow)))
+
+
+@pytest.mark.parametrize("dt", [2, 3])
+def test_held_actions_and_wild_numbers_are_the_environments_own_business(dt: int) -> None:
+    quick, slow = cart_poles()
+    start = quick.reset(seed=5).state
+    assert_same(tuple(quick.step(0, start, dt)), tuple(slow.step(0, start, dt)))
+    wild = quick.make_state(start, x=[0.0, 1e200, 0.1, 1e200])
+    assert_same(tuple(quick.step(0, wild)), tuple(slow.step(0, wild)))
+
+
+def test_a_quick_step_that_differs_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    advance_one = CartPole.advance_one
+
+    def off(self: Any, *args: Any) -> Any:
+        x, *rest = advance_one(self, *args)
+        return (x[0], x[1], x[2], np.nextafter(x[3], 9.0)), *rest
+
+    monkeypatch.setattr(CartPole, "advance_one", off)
+    quick, slow = cart_poles()
+    state = quick.reset(seed=6).state
+    assert_same(tuple(quick.step(0, state)), tuple(slow.step(0, state)))
+
+
+def test_a_disagreement_says_where() -> None:
+    sim = plangym_like.make("CartPole-v1").simulator
+    form = sim.make_fast_form("l")
+    assert form is not None and disagreement(form, sim, "l") == ""
+    frame = form.frame
+
+    def late(states: Any, actions: Any, out: Any) -> None:
+        frame(states, actions, out)
+        out.truncated[5] = True
+
+    form.frame = late
+    assert disagreement(form, sim, "l").startswith("the truncated of row 5 is ")
+
+
+def test_trial_actions_reach_beyond_bounds_and_no_farther() -> None:
+    box = Box(-2.0, 4.0, (3,))
+    actions = trial_actions(box, "f")
+    assert actions.dtype == np.float32 and (actions > 4).any() and (abs(actions - 1) <= 3.6).all()
+    inside = trial_actions(box, "d", beyond=1.0)
+    assert (inside >= -2).all() and (inside <= 4).all()
+    assert set(trial_actions(Discrete(3, start=5), "l")) == {5, 6, 7}
+    assert trial_actions(Box(-np.inf, np.inf, (2,)), "f").shape[1:] == (2,)
+
+
+@pytest.mark.parametrize(
+    "name, expected", [("CartPole-v1", True), ("FrozenLake-v1", False), ("Acrobot-v1", True)]
+)
+def test_simulators_say_whether_they_step_batches(name: str, expected: bool) -> None:
+    env = plangym_like.make(name)
+    state = env.reset(seed=2).state
+    assert env.simulator.steps_batches is expected
+    assert_same(env.get_state(), state)

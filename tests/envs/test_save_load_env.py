@@ -1,0 +1,225 @@
+"""A user's own simulator: two methods make it plannable, a third steps chunks at once."""
+
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+from comparing import assert_same, reached
+from gymnasium.spaces import Box, Dict, Discrete
+from gymnasium.wrappers import ClipReward, TimeLimit
+
+import plangym_like
+from plangym_like import check_env
+from plangym_like.envs.save_load_env import SaveLoadSimulator
+from plangym_like.errors import SnapshotError, StateCapacityError, StateFormatError
+
+
+class Sled(gymnasium.Env):
+    """A sled on ice; its state is two numbers."""
+
+    observation_space = Box(-np.inf, np.inf, (2,))
+    action_space = Discrete(3)
+
+    def reset(self, *, seed: Any = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        self.x = np.array([self.np_random.normal(), 0.0])
+        return self.x.astype(np.float32), {}
+
+    def step(self, action: Any) -> Any:
+        self.x = self.x + 0.1 * np.array([self.x[1], action - 1.0])
+        far = abs(self.x[0])
+        return self.x.astype(np.float32), -far, bool(far > 2), False, {}
+
+    def save_state(self) -> Any:
+        return self.x
+
+    def load_state(self, saved: Any) -> None:
+        self.x = saved
+
+
+class Sleds(Sled):
+    """The same, many at a time."""
+
+    chunks = 0
+
+    def step_states(self, states: Any, actions: Any) -> Any:
+        Sleds.chunks += 1
+        states = states + 0.1 * np.stack([states[:, 1], actions - 1.0], 1)
+        far = abs(states[:, 0])
+        return states, states.astype(np.float32), -far, far > 2, np.zeros(len(far), bool)
+
+
+class Log(Sled):
+    """Its state is a nest, and grows; it draws random numbers."""
+
+    def reset(self, *, seed: Any = None, options: Any = None) -> Any:
+        obs, info = super().reset(seed=seed, options=options)
+        self.log: list[float] = []
+        return obs, info
+
+    def step(self, action: Any) -> Any:
+        obs, reward, terminated, truncated, info = super().step(action)
+        self.log.append(float(self.np_random.normal()))
+        return obs, reward + self.log[-1], False, truncated, {"mean": float(np.mean(self.log))}
+
+    def save_state(self) -> Any:
+        return {"x": self.x, "log": self.log}
+
+    def load_state(self, saved: Any) -> None:
+        self.x, self.log = saved["x"], saved["log"]
+
+
+@pytest.mark.parametrize("kind", [Sled, Sleds, Log])
+def test_two_methods_make_it_plannable(kind: Any) -> None:
+    report = check_env(kind, states=8, workers=(2,), state_capacity=4096)
+    assert report.ok, str(report)
+    assert (report.snapshot, report.exactness) == ("native", "exact")
+
+
+@pytest.mark.parametrize("dt", [1, 3, np.arange(20) % 4 + 1])
+def test_chunks_are_what_their_rows_are_one_by_one(dt: Any) -> None:
+    one, many = plangym_like.make(Sled), plangym_like.make(Sleds)
+    assert many.snapshot == "native"
+    states = reached(many, 20, every=3)
+    starts = reached(one, 20, every=3)
+    actions = np.arange(20) % 3
+    before = Sleds.chunks
+    chunk = many.step_batch(actions, states, dt=dt)
+    rows = one.step_batch(actions, starts, dt=dt)
+    assert Sleds.chunks > before
+    for name in ("obs", "rewards", "terminateds", "truncateds"):
+        assert_same(getattr(chunk, name), getattr(rows, name), name)
+    assert_same(list(chunk.infos), list(rows.infos))
+    assert_same(chunk.states[:, 32:], rows.states[:, 32:])
+    plans = np.tile(np.arange(6) % 3, (20, 1))
+    ones = one.rollout_batch(plans, rows.states, dt=dt, return_observations=True)
+    chunks = many.rollout_batch(plans, chunk.states, dt=dt, return_observations=True)
+    for name in ("observations", "rewards", "terminateds", "truncateds"):
+        assert_same(getattr(chunks, name), getattr(ones, name), name)
+    assert_same(chunks.states[:, 32:], ones.states[:, 32:])
+
+
+def test_one_state_serves_all_actions() -> None:
+    env = plangym_like.make(Sleds)
+    state = env.reset(seed=0).state
+    whole = env.step_batch([0, 1, 2, 1], state)
+    assert_same(whole.states[1], whole.states[3])
+    assert env.view_state(whole.states)["state"].shape == (4, 2)
+
+
+def test_wrappers_are_around_each_step_not_around_chunks() -> None:
+    clip = (ClipReward, {"min_reward": -0.5, "max_reward": 0.0})
+    env = plangym_like.make(Sleds, wrappers=[clip, (TimeLimit, 9)])
+    states = reached(env, 10, every=2)
+    before = Sleds.chunks
+    assert (env.step_batch(np.zeros(10, int), states).rewards >= -0.5).all()
+    assert Sleds.chunks == before
+
+
+def test_a_state_that_grows_says_which_option_makes_room() -> None:
+    env = plangym_like.make(Log, snapshot="native")
+    env.reset(seed=0)
+    with pytest.raises(StateCapacityError, match="state_capacity="):
+        for _ in range(1000):
+            env.step(1, return_state=True)
+
+
+class Drawn(Sled):
+    """Its state holds its generator's, whole numbers of many digits."""
+
+    def __init__(self, nbytes: int = 0) -> None:
+        self.rest = bytes(nbytes)
+
+    def save_state(self) -> Any:
+        return {"x": self.x, "generator": self.np_random.bit_generator.state, "rest": self.rest}
+
+    def load_state(self, saved: Any) -> None:
+        self.x = saved["x"]
+        self.np_random.bit_generator.state = saved["generator"]
+
+
+@pytest.mark.parametrize("nbytes", range(4))
+def test_rows_are_equally_long_wherever_the_environment_is_made(nbytes: int) -> None:
+    lengths = {SaveLoadSimulator(Drawn, nbytes=nbytes).payload_nbytes for _ in range(20)}
+    assert len(lengths) == 1
+
+
+def test_a_damaged_row_is_refused() -> None:
+    env = plangym_like.make(Log, snapshot="native")
+    state = env.reset(seed=0).state
+    state[100] ^= 1
+    with pytest.raises(StateFormatError):
+        env.set_state(state)
+
+
+class Forgets(Sled):
+    def save_state(self) -> Any:
+        return self.x[:1]
+
+    def load_state(self, saved: Any) -> None:
+        self.x[:1] = saved
+
+
+class Objects(Sled):
+    def save_state(self) -> Any:
+        return [object()]
+
+
+class Wrong(Sleds):
+    def step_states(self, states: Any, actions: Any) -> Any:
+        following, obs, rewards, *flags = super().step_states(states, actions)
+        return following, obs, rewards + 1e-12, *flags
+
+
+class Chancy(Sleds):
+    def step(self, action: Any) -> Any:
+        self.np_random.random()
+        return super().step(action)
+
+
+class Telling(Sleds):
+    def step(self, action: Any) -> Any:
+        return *super().step(action)[:4], {"far": 1}
+
+
+class Shapeless(Sleds):
+    def save_state(self) -> Any:
+        return self.x.tolist()
+
+    def load_state(self, saved: Any) -> None:
+        self.x = np.array(saved)
+
+
+class Nest(Sleds):
+    observation_space = Dict(x=Box(-np.inf, np.inf, (2,)))
+
+    def reset(self, **kwargs: Any) -> Any:
+        obs, info = super().reset(**kwargs)
+        return {"x": obs}, info
+
+    def step(self, action: Any) -> Any:
+        obs, *rest = super().step(action)
+        return {"x": obs}, *rest
+
+
+@pytest.mark.parametrize(
+    "kind, reason",
+    [
+        (Forgets, "does not repeat itself: the observation"),
+        (Objects, r"Objects\.save_state\(\) returned cannot be kept"),
+        (Wrong, r"Wrong\.step_states does not do what step does: the reward of row 0"),
+        (Chancy, "draws random numbers"),
+        (Telling, "gives infos"),
+        (Shapeless, "states that are arrays"),
+        (Nest, "observations that are one array"),
+    ],
+)
+def test_what_does_not_agree_is_refused(kind: Any, reason: str) -> None:
+    with pytest.raises(SnapshotError, match=f"(?s){reason}"):
+        SaveLoadSimulator(kind)
+
+
+def test_methods_that_do_not_tell_all_are_passed_over() -> None:
+    env = plangym_like.make(Forgets)
+    assert env.snapshot == "pickle" and "by native: " in env.snapshot_note

@@ -1,0 +1,719 @@
+"""How batches are dealt out to workers, and what happens to them when workers fail."""
+
+from __future__ import annotations
+
+import gc
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from comparing import assert_same
+from hosted import wait_until_gone
+from playground import (
+    AlwaysSend,
+    CounterEnv,
+    Hesitation,
+    Meeting,
+    PressCtrlC,
+    ScribblingEnv,
+    Trap,
+    get_stuck,
+    kill_itself,
+    leave,
+    read_nowhere,
+    refuse,
+    sending,
+)
+
+from plangym_like.errors import (
+    ClosedError,
+    PoisonInputError,
+    RemoteTraceback,
+    StepTimeoutError,
+    WorkerStartError,
+)
+from plangym_like.execution import process_executor, row_pool, row_worker
+from plangym_like.execution.costs import CostModel
+from plangym_like.execution.dispatcher import Dispatcher
+from plangym_like.execution.row_worker import RowWorker
+from plangym_like.parallel_env import ParallelEnv
+from plangym_like.processes.retry_policy import RetryPolicy
+from plangym_like.stats import Stats
+
+ACTIONS = np.arange(200)
+
+
+@pytest.fixture(scope="module")
+def serial() -> Iterator[CounterEnv]:
+    with CounterEnv("toy") as env:
+        env.reset(seed=5)
+        yield env
+
+
+@pytest.fixture
+def make_env() -> Iterator[Callable[..., ParallelEnv]]:
+    """``make_env(trap, n_workers=2, ...)``: isolated workers, ready and sent every batch."""
+    made: list[ParallelEnv] = []
+
+    def make(trap: Any = None, env_class: Any = CounterEnv, **kwargs: Any) -> ParallelEnv:
+        # An audit would step rows that wait for a permit once more.
+        kwargs = {"n_workers": 2, "isolate": True, "audit": "off", **kwargs}
+        made.append(ParallelEnv(env_class, "toy", trap=trap, **kwargs))
+        return sending(made[-1])
+
+    yield make
+    for env in made:
+        env.close()
+
+
+@pytest.fixture
+def meeting(tmp_path: Path) -> Iterator[Meeting]:
+    meeting = Meeting(tmp_path)
+    yield meeting
+    meeting.close()
+
+
+@pytest.fixture
+def aside() -> Iterator[Callable[..., threading.Thread]]:
+    """``aside(function)`` runs it in a thread, which must have ended after the test."""
+    threads: list[threading.Thread] = []
+
+    def start(function: Callable[[], object]) -> threading.Thread:
+        threads.append(threading.Thread(target=function, daemon=True))
+        threads[-1].start()
+        return threads[-1]
+
+    yield start
+    for thread in threads:
+        thread.join(100)
+        assert not thread.is_alive()
+
+
+# The same results
+
+
+@pytest.mark.parametrize("isolate", [True, False])
+@pytest.mark.parametrize("n_workers", [1, 2, 3, 5])
+def test_results_do_not_depend_on_workers(
+    serial: CounterEnv, make_env: Any, n_workers: int, isolate: bool
+) -> None:
+    env = make_env(n_workers=n_workers, isolate=isolate)
+    rng = np.random.default_rng(n_workers)
+    for count in (1, 2, 3, n_workers + 1, 64, 257, 2000):
+        actions = rng.integers(0, 4096, count)
+        states = serial.step_batch(rng.integers(0, 4096, count), serial.get_state()).states
+        states = serial.step_batch(actions[::-1], states).states
+        for dt in (1, 3, rng.integers(1, 9, count)):
+            for seeds in (None, rng.integers(0, 1 << 40, count)):
+                ours = env.step_batch(actions, states, dt, seeds=seeds)
+                assert_same(ours, serial.step_batch(actions, states, dt, seeds=seeds))
+    assert env.stats.rows == sum((1, 2, 3, n_workers + 1, 64, 257, 2000)) * 6
+    assert env.stats.deaths == env.stats.restarts == env.stats.rows_retried == 0
+
+
+@pytest.mark.parametrize("isolate", [True, False])
+def test_rollouts_do_not_depend_on_workers(
+    serial: CounterEnv, make_env: Any, isolate: bool
+) -> None:
+    env = make_env(n_workers=3, isolate=isolate)
+    actions = np.random.default_rng(0).integers(0, 4096, (50, 7))
+    state = serial.get_state()
+    for observations in (True, False):
+        for states in (state, serial.step_batch(actions[:, 0], state).states):
+            kwargs = {"return_observations": observations, "seeds": np.arange(50)}
+            ours = env.rollout_batch(actions, states, 2, **kwargs)
+            assert_same(ours, serial.rollout_batch(actions, states, 2, **kwargs))
+
+
+# Fair shares
+
+
+def test_a_slow_worker_is_relieved_of_its_rows(
+    serial: CounterEnv, make_env: Any, meeting: Meeting, aside: Any
+) -> None:
+    # The worker that gets row 0 stays in it until the last of the others reports.
+    reporting = Trap(lambda action: meeting.report(), [1])
+    slow = Trap(meeting, [0])
+    env = make_env(lambda action: (reporting(action), slow(action)))
+
+    def let_go() -> None:
+        stuck, _ = meeting.next_report()
+        other, _ = meeting.next_report()
+        assert stuck != other
+        meeting.let_go()
+
+    thread = aside(let_go)
+    assert_same(
+        env.step_batch(ACTIONS, serial.get_state()), serial.step_batch(ACTIONS, serial.get_state())
+    )
+    thread.join(100)
+    assert env.stats.steals >= 1
+    assert env.stats.rows_retried == 0
+
+
+def test_the_caller_takes_over_what_a_slow_worker_has_left(
+    serial: CounterEnv, make_env: Any, meeting: Meeting, aside: Any
+) -> None:
+    owner = os.getpid()
+
+    def trap(action: int) -> None:
+        if action == 0 and os.getpid() != owner:
+            meeting(action)
+        elif action == 1 and os.getpid() == owner:
+            meeting.let_go()
+
+    env = make_env(trap, isolate=False)
+    expected = serial.step_batch(ACTIONS, serial.get_state())
+    assert_same(env.step_batch(ACTIONS, serial.get_state()), expected)
+    assert env.stats.steals >= 1
+
+
+@pytest.mark.skipif(not row_worker._ORDERED, reason="only a message says that rows are done")
+@pytest.mark.parametrize("killed", [False, True])
+def test_rows_that_are_seen_to_be_done_are_not_waited_for(
+    serial: CounterEnv,
+    make_env: Any,
+    meeting: Meeting,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    killed: bool,
+) -> None:
+    # This process sees what happens in memory only while it is awake.
+    monkeypatch.setattr(row_pool, "_SPIN_SECONDS", 600.0)
+    env = make_env(Trap(Hesitation(meeting), [0, 9], tmp_path))
+    # Infos of plain steps come with what a worker says; a rollout has none.
+    plans, state = np.arange(10)[:, None], serial.get_state()
+    expected = serial.rollout_batch(plans, state)
+    first = env.rollout_batch(plans, state)
+    # The workers have not been allowed to say that they are done, and may be about to ask.
+    assert_same(first, expected)
+    assert {meeting.next_report()[0] for _ in range(2)} == {each.pid for each in env.batch_env}
+    if killed:
+        for process in env.batch_env:
+            process.kill()
+    else:
+        meeting.let_go(1000)
+        assert env.stats.seconds_on_workers > 0
+    assert_same(env.rollout_batch(plans, state), expected)
+    assert env.stats.deaths == 2 * killed
+    assert_same(first, expected)
+
+
+class StubWorker:
+    """A worker that has done so many rows of its range, and does no more."""
+
+    free, owner, alone, stop, most = True, None, False, 0, 0
+
+    def __init__(self, done: int) -> None:
+        self._done = done
+
+    @property
+    def left(self) -> int:
+        return self.stop - self._done if self.owner else 0
+
+    ahead = left
+
+    def end_at(self, stop: int) -> None:
+        self.stop = stop
+
+
+class StubBatch:
+    """A batch of 200 rows that notes what is sent."""
+
+    masked = False
+    rows: Any = SimpleNamespace(inputs=SimpleNamespace(count=200), have_objects=False)
+
+    def begin(self, workers: int, seconds_per_row: float) -> None:
+        pass
+
+    def send(
+        self, worker: Any, owner: object, start: int, stop: int, most: int, *, careful: bool
+    ) -> None:
+        worker.owner, worker.stop, worker.most = owner, stop, most
+
+    def supply_rest(self) -> None:
+        pass
+
+
+@pytest.mark.parametrize(("done", "stop"), [(0, 100), (98, 106)], ids=["slow", "quick"])
+def test_a_quick_worker_is_given_more_without_a_message(done: int, stop: int) -> None:
+    worker, stepped = StubWorker(done), []
+    pool: Any = SimpleNamespace(
+        workers=[worker], tally=Stats(), policy=RetryPolicy(), step_timeout=None
+    )
+    costs, batch = CostModel(), StubBatch()
+    costs.note_portion(1, 1, seconds=1e-3)
+
+    def step_here(first: int, last: int) -> None:
+        stepped.extend(range(first, last))
+
+    dispatcher = Dispatcher(pool, costs, batch, 1, step_here)  # type: ignore[arg-type]
+    dispatcher.launch(here=True)
+    assert (worker.stop, worker.most) == (100, 106)
+    while len(stepped) < 200 - worker.stop:
+        dispatcher.step_own()
+    assert worker.stop == stop
+    assert sorted(stepped) == list(range(stop, 200))
+    assert pool.tally.rows_sent == stop and pool.tally.steals == 0
+
+
+def test_a_worker_that_is_not_ready_yet_holds_nothing_up(
+    serial: CounterEnv, tmp_path: Path, meeting: Meeting
+) -> None:
+    owner = os.getpid()
+
+    def construct(name: str, **kwargs: Any) -> CounterEnv:
+        if os.getpid() != owner:
+            meeting(0)
+        return CounterEnv(name, **kwargs)
+
+    with ParallelEnv(construct, "toy", n_workers=2) as env:
+        measured: list[int] = []
+
+        class Costs(AlwaysSend):
+            def note_sent(self, count: int, *args: Any, **kwargs: Any) -> None:
+                measured.append(count)
+
+        env.batch_env._costs = Costs()
+        expected = serial.step_batch(ACTIONS, serial.get_state())
+        assert_same(env.step_batch(ACTIONS, serial.get_state()), expected)
+        assert env.stats.rows_sent == 0
+        assert not measured, "a batch that no worker took part in says nothing of what they cost"
+        meeting.let_go()
+        for worker in env.batch_env.workers:
+            worker.process.call("setup")()
+            worker.become_ready()
+        assert_same(env.step_batch(ACTIONS, serial.get_state()), expected)
+        assert env.stats.rows_sent > 0 and measured == [200]
+
+
+# Deaths
+
+
+def test_a_worker_that_is_killed_within_a_row(
+    serial: CounterEnv, make_env: Any, meeting: Meeting, tmp_path: Path, aside: Any
+) -> None:
+    env = make_env(Trap(meeting, [57], tmp_path))
+    killed: list[int] = []
+
+    def kill() -> None:
+        killed.append(meeting.next_report()[0])
+        os.kill(killed[0], signal.SIGKILL)
+
+    thread = aside(kill)
+    result = env.step_batch(ACTIONS, serial.get_state())
+    thread.join(100)
+    assert_same(result, serial.step_batch(ACTIONS, serial.get_state()))
+    stats = env.stats
+    assert (stats.deaths, stats.restarts, stats.timeouts) == (1, 1, 0)
+    assert 1 <= stats.rows_retried <= 100
+    assert stats.rows == 200 <= stats.rows_sent
+    assert wait_until_gone(killed[0], 0)
+    assert killed[0] not in [process.pid for process in env.batch_env]
+
+
+@pytest.mark.parametrize("n_workers", [1, 3])
+def test_many_deaths_in_one_batch(
+    serial: CounterEnv, make_env: Any, tmp_path: Path, n_workers: int
+) -> None:
+    rows = [0, 1, 57, 58, 121, 199]
+    env = make_env(Trap(kill_itself, rows, tmp_path), n_workers=n_workers)
+    expected = serial.step_batch(ACTIONS, serial.get_state(), 2, seeds=ACTIONS)
+    assert_same(env.step_batch(ACTIONS, serial.get_state(), 2, seeds=ACTIONS), expected)
+    assert env.stats.deaths == env.stats.restarts == len(rows)
+    assert_same(env.step_batch(ACTIONS, serial.get_state(), 2, seeds=ACTIONS), expected)
+
+
+def test_a_death_in_a_rollout(serial: CounterEnv, make_env: Any, tmp_path: Path) -> None:
+    env = make_env(Trap(leave, [150], tmp_path))
+    actions = ACTIONS.reshape(40, 5)
+    ours = env.rollout_batch(actions, serial.get_state(), return_observations=True)
+    assert_same(ours, serial.rollout_batch(actions, serial.get_state(), return_observations=True))
+    assert env.stats.deaths == 1
+
+
+def test_a_death_next_to_the_caller(serial: CounterEnv, make_env: Any, tmp_path: Path) -> None:
+    env = make_env(Trap(kill_itself, [0], tmp_path), isolate=False)
+    expected = serial.step_batch(ACTIONS, serial.get_state())
+    assert_same(env.step_batch(ACTIONS, serial.get_state()), expected)
+    assert env.stats.deaths == 1
+
+
+def test_a_death_between_batches(serial: CounterEnv, make_env: Any) -> None:
+    env = make_env()
+    expected = serial.step_batch(ACTIONS, serial.get_state())
+    for process in env.batch_env:
+        os.kill(process.pid, signal.SIGKILL)
+        assert wait_until_gone(process.pid, 100)
+    assert_same(env.step_batch(ACTIONS, serial.get_state()), expected)
+    assert (env.stats.deaths, env.stats.restarts) == (2, 2)
+
+
+def test_an_idle_worker_that_dies_during_a_batch_is_replaced_at_once(
+    serial: CounterEnv, meeting: Meeting, tmp_path: Path, aside: Any
+) -> None:
+    (tmp_path / "births").mkdir()
+    births, owner = Meeting(tmp_path / "births"), os.getpid()
+    trap = Trap(meeting, [0])
+
+    def construct(name: str, **kwargs: Any) -> CounterEnv:
+        if os.getpid() != owner:
+            births.report()
+        return CounterEnv(name, trap=trap, **kwargs)
+
+    with ParallelEnv(construct, "toy", n_workers=2, isolate=True, audit="off") as env:
+        sending(env)
+        born = {births.next_report()[0] for _ in range(2)}
+        idle = env.batch_env[1].pid
+
+        def kill_the_idle_one() -> None:
+            try:
+                stuck, _ = meeting.next_report()
+                assert born == {stuck, idle}
+                os.kill(idle, signal.SIGKILL)
+                born.add(births.next_report()[0])
+            finally:
+                meeting.let_go()
+
+        thread = aside(kill_the_idle_one)
+        env.step_batch([0, 1], serial.get_state())
+        thread.join(100)
+        assert len(born) == 3
+        assert env.batch_env[1].pid in born - {idle}
+        ours = env.step_batch(ACTIONS[1:], serial.get_state())
+        assert_same(ours, serial.step_batch(ACTIONS[1:], serial.get_state()))
+        assert env.stats.deaths == env.stats.restarts == 1
+    births.close()
+
+
+def test_rows_that_a_worker_spoilt_after_they_were_taken_from_it_are_done_again(
+    serial: CounterEnv,
+    make_env: Any,
+    meeting: Meeting,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It had started on a chunk before its limit was lowered, and dies having written to it."""
+    # As if it had always begun just after somebody looked.
+    monkeypatch.setattr(RowWorker, "unbegun", RowWorker.left)
+    monkeypatch.setattr(RowWorker, "ahead", RowWorker.left)
+    owner = os.getpid()
+    (tmp_path / "once").mkdir()
+    trap = Trap(meeting, [0], tmp_path / "once")
+
+    class Armed(Trap):
+        def __call__(self, action: int) -> None:
+            # The caller has come down to the last row that it can take.
+            if action == 1 and os.getpid() == owner and armed:
+                armed.clear()
+                meeting.let_go()
+
+    trap.__class__ = Armed
+    armed: list[int] = []
+    env = make_env(trap, ScribblingEnv, isolate=False)
+    (tmp_path / "once" / "0").touch()
+    for _ in range(3):  # the worker learns how short rows are, and takes many at once
+        env.step_batch(np.arange(2, 2000), serial.get_state())
+    (tmp_path / "once" / "0").unlink()
+    armed.append(1)
+    actions = np.arange(2000)
+    result = env.step_batch(actions, serial.get_state())
+    assert not armed
+    assert not np.isnan(result.rewards).any()
+    assert_same(result, serial.step_batch(actions, serial.get_state()))
+    assert env.stats.deaths == 1
+
+
+# Poison
+
+
+@pytest.mark.parametrize(
+    ("harm", "exitcode"),
+    [(kill_itself, -signal.SIGKILL), (leave, 7), (read_nowhere, -signal.SIGSEGV)],
+)
+@pytest.mark.parametrize("n_workers", [1, 2])
+def test_a_row_that_kills_every_worker_is_named(
+    serial: CounterEnv, make_env: Any, harm: Any, exitcode: int, n_workers: int
+) -> None:
+    env = make_env(Trap(harm, [57]), n_workers=n_workers)
+    with pytest.raises(PoisonInputError, match=r"row 57 killed 4 workers, [23] of which") as caught:
+        env.step_batch(ACTIONS, serial.get_state())
+    assert (caught.value.index, caught.value.exitcode) == (57, exitcode)
+    assert env.stats.deaths == env.stats.restarts == 4
+    others = np.delete(ACTIONS, 57)
+    ours = env.step_batch(others, serial.get_state())
+    assert_same(ours, serial.step_batch(others, serial.get_state()))
+    assert env.stats.deaths == 4
+
+
+def test_of_two_poisonous_rows_the_lower_is_named(serial: CounterEnv, make_env: Any) -> None:
+    env = make_env(Trap(leave, [44, 45, 160]), n_workers=2)
+    with pytest.raises(PoisonInputError) as caught:
+        env.step_batch(ACTIONS, serial.get_state())
+    assert caught.value.index == 44
+
+
+def test_poison_in_every_row(serial: CounterEnv, make_env: Any) -> None:
+    env = make_env(Trap(leave, range(8)), n_workers=2)
+    with pytest.raises(PoisonInputError) as caught:
+        env.step_batch(np.arange(8), serial.get_state())
+    assert caught.value.index == 0
+    others = np.arange(8, 20)
+    ours = env.step_batch(others, serial.get_state())
+    assert_same(ours, serial.step_batch(others, serial.get_state()))
+
+
+# Hanging
+
+
+def test_a_row_that_hangs_is_named_and_its_worker_replaced(
+    serial: CounterEnv, make_env: Any
+) -> None:
+    env = make_env(Trap(get_stuck, [57]), step_timeout=1.5)
+    begun = time.monotonic()
+    with pytest.raises(StepTimeoutError, match=r"row 57 .*step_timeout=1\.5") as caught:
+        env.step_batch(ACTIONS, serial.get_state())
+    assert time.monotonic() - begun < 100
+    assert caught.value.indices == (57,)
+    assert (env.stats.timeouts, env.stats.restarts, env.stats.deaths) == (2, 2, 0)
+    others = np.delete(ACTIONS, 57)
+    ours = env.step_batch(others, serial.get_state())
+    assert_same(ours, serial.step_batch(others, serial.get_state()))
+
+
+def test_a_row_that_hangs_once_is_done_again(
+    serial: CounterEnv, make_env: Any, tmp_path: Path
+) -> None:
+    env = make_env(Trap(get_stuck, [57, 130], tmp_path), step_timeout=1.5)
+    expected = serial.step_batch(ACTIONS, serial.get_state())
+    assert_same(env.step_batch(ACTIONS, serial.get_state()), expected)
+    assert (env.stats.timeouts, env.stats.restarts) == (2, 2)
+
+
+def test_rows_that_are_merely_many_are_no_timeout(serial: CounterEnv, make_env: Any) -> None:
+    env = make_env(lambda action: time.sleep(0.06), step_timeout=3.0, n_workers=1)
+    actions = ACTIONS[:60]
+    ours = env.step_batch(actions, serial.get_state())
+    assert_same(ours, serial.step_batch(actions, serial.get_state()))
+    assert env.stats.timeouts == 0
+
+
+@pytest.mark.parametrize("isolate", [True, False])
+def test_closing_during_a_batch_of_another_thread(
+    serial: CounterEnv, make_env: Any, meeting: Meeting, isolate: bool, monkeypatch: Any
+) -> None:
+    monkeypatch.setattr(process_executor, "_CLOSE_SECONDS", 0.2)
+    env = make_env(Trap(meeting, [0]), isolate=isolate)
+    with ThreadPoolExecutor(1) as pool:
+        batch = pool.submit(env.step_batch, ACTIONS, serial.get_state())
+        meeting.next_report()
+        env.close()
+        with pytest.raises(ClosedError, match="closed"):
+            batch.result(100)
+
+
+def test_closing_while_a_worker_hangs_takes_a_bounded_time(
+    serial: CounterEnv, make_env: Any, meeting: Meeting, monkeypatch: Any
+) -> None:
+    monkeypatch.setattr(process_executor, "_CLOSE_SECONDS", 0.7)
+    env = make_env(Trap(lambda action: (meeting.report(), get_stuck(action)), [0, 1]), n_workers=2)
+    future = env.step_batch([0, 1], serial.get_state(), blocking=False)
+    pids = [meeting.next_report()[0] for _ in range(2)]
+    begun = time.monotonic()
+    env.close()
+    assert 0.5 < time.monotonic() - begun < 100
+    assert all(wait_until_gone(pid, 0) for pid in pids)
+    with pytest.raises(RuntimeError, match="closed"):
+        future()
+
+
+# Exceptions of rows
+
+
+@pytest.mark.parametrize("isolate", [True, False])
+@pytest.mark.parametrize("n_workers", [2, 3, 5])
+def test_the_lowest_row_that_fails_is_reported(
+    serial: CounterEnv, make_env: Any, n_workers: int, isolate: bool
+) -> None:
+    def refuse_some(action: int) -> None:
+        if action in (44, 45, 90, 150, 199):
+            refuse(action)
+
+    env = make_env(refuse_some, n_workers=n_workers, isolate=isolate)
+    expected = serial.step_batch(ACTIONS[:44], serial.get_state())
+    for _ in range(3):
+        with pytest.raises(ArithmeticError, match="action 44 is refused") as caught:
+            env.step_batch(ACTIONS, serial.get_state())
+        assert caught.value.__notes__ == ["(in row 44 of a batch of 200)"]
+        assert_same(env.step_batch(ACTIONS[:44], serial.get_state()), expected)
+    assert env.stats.deaths == env.stats.restarts == 0
+
+
+def test_exceptions_bring_the_workers_traceback(serial: CounterEnv, make_env: Any) -> None:
+    env = make_env(Trap(refuse, [57]))
+    with pytest.raises(ArithmeticError, match="action 57 is refused") as caught:
+        env.step_batch(ACTIONS, serial.get_state())
+    cause = caught.value.__cause__
+    assert isinstance(cause, RemoteTraceback)
+    assert "playground.py" in str(cause)
+    assert "in refuse" in str(cause)
+
+
+def test_failures_in_batch_after_batch_leave_the_pool_whole(
+    serial: CounterEnv, make_env: Any
+) -> None:
+    env = make_env(Trap(refuse, [57]), n_workers=3)
+    pids = [process.pid for process in env.batch_env]
+    for _ in range(30):
+        with pytest.raises(ArithmeticError):
+            env.step_batch(ACTIONS, serial.get_state())
+    assert [process.pid for process in env.batch_env] == pids
+    for pool in env.batch_env._pools.values():
+        assert len(pool._lent) + len(pool._idle) <= 7
+
+
+# Ctrl-C
+
+
+@pytest.fixture
+def unwatched_collections() -> Iterator[None]:
+    """Take away what is called at garbage collections: a Ctrl-C that strikes there is lost.
+
+    Hypothesis times them so, once some test has imported it.
+    """
+    callbacks = gc.callbacks[:]
+    gc.callbacks.clear()
+    yield
+    gc.callbacks[:] = callbacks
+
+
+@pytest.mark.usefixtures("unwatched_collections")
+@pytest.mark.parametrize("isolate", [True, False])
+def test_ctrl_c_comes_through_at_once_and_the_next_batch_is_right(
+    serial: CounterEnv, make_env: Any, tmp_path: Path, isolate: bool
+) -> None:
+    press = PressCtrlC(tmp_path)
+    env = make_env(Trap(press, [0]), isolate=isolate, n_workers=3)
+    expected = serial.step_batch(ACTIONS[1:], serial.get_state())
+    late: list[float] = []
+    # At once at least when the machine has time for it; a crowded one gets more tries.
+    while len(late) < 5 or (min(late) >= 0.1 and len(late) < 50):
+        with pytest.raises(KeyboardInterrupt):
+            env.step_batch(ACTIONS, serial.get_state())
+        arrived = time.monotonic()
+        late.append(arrived - press.next_report()[1])
+        press.let_go()
+        assert_same(env.step_batch(ACTIONS[1:], serial.get_state()), expected)
+        sending(env)  # a worker that was interrupted while its rows were sent has been replaced
+    assert min(late) < 0.1
+    assert env.stats.deaths == env.stats.rows_retried == 0
+    press.close()
+
+
+@pytest.mark.usefixtures("unwatched_collections")
+def test_ctrl_c_while_a_future_is_awaited(
+    serial: CounterEnv, make_env: Any, tmp_path: Path
+) -> None:
+    press = PressCtrlC(tmp_path)
+    env = make_env(Trap(press, [0]))
+    with pytest.raises(KeyboardInterrupt):
+        env.step_batch(ACTIONS, serial.get_state(), blocking=False)()
+    press.let_go()
+    expected = serial.step_batch(ACTIONS[1:], serial.get_state())
+    assert_same(env.step_batch(ACTIONS[1:], serial.get_state()), expected)
+    press.close()
+
+
+# An interrupt may also strike where Python can only ignore it, or between `open` and `with`.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.parametrize("isolate", [True, False])
+def test_interrupts_anywhere_leave_every_later_batch_right(
+    serial: CounterEnv, make_env: Any, isolate: bool
+) -> None:
+    """A timer strikes at a random moment of each of many batches."""
+    env = make_env(isolate=isolate, n_workers=3)
+    rng = np.random.default_rng(1)
+    counts = (3, 200, 1500)
+    expected = {count: serial.step_batch(np.arange(count), serial.get_state()) for count in counts}
+    state = serial.get_state()
+    before = signal.signal(signal.SIGALRM, lambda *_: signal.raise_signal(signal.SIGINT))
+    interrupted = 0
+    try:
+        for index in range(60):
+            try:
+                signal.setitimer(signal.ITIMER_REAL, rng.uniform(1e-5, 0.01))
+                step = partial(env.step_batch, np.arange(counts[index % 3]), state)
+                step(blocking=False)() if index % 2 else step()
+                signal.setitimer(signal.ITIMER_REAL, 0)
+            except KeyboardInterrupt:
+                interrupted += 1
+            count = counts[index // 3 % 3]
+            assert_same(env.step_batch(np.arange(count), state), expected[count])
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    assert interrupted > 5
+    assert env.stats.deaths == 0
+
+
+# Starting
+
+
+def test_a_constructor_that_fails_says_so_at_the_first_batch(
+    serial: CounterEnv, tmp_path: Path
+) -> None:
+    owner, flag = os.getpid(), tmp_path / "works"
+
+    def construct(name: str, **kwargs: Any) -> CounterEnv:
+        if os.getpid() != owner and not flag.exists():
+            raise LookupError("no such rom here")
+        return CounterEnv(name, **kwargs)
+
+    with ParallelEnv(construct, "toy", n_workers=2, isolate=True) as env:
+        for _ in range(3):
+            with pytest.raises(LookupError, match="no such rom") as caught:
+                env.step_batch(ACTIONS, serial.get_state())
+            assert isinstance(caught.value.__cause__, RemoteTraceback)
+        flag.touch()
+        ours = env.step_batch(ACTIONS, serial.get_state())
+        assert_same(ours, serial.step_batch(ACTIONS, serial.get_state()))
+
+
+def test_workers_that_die_again_and_again_before_they_are_ready(serial: CounterEnv) -> None:
+    owner = os.getpid()
+
+    def construct(name: str, **kwargs: Any) -> CounterEnv:
+        if os.getpid() != owner:
+            os._exit(9)
+        return CounterEnv(name, **kwargs)
+
+    for n_workers, deaths in ((1, 3), (2, 6)):
+        with ParallelEnv(construct, "toy", n_workers=n_workers, isolate=True) as env:
+            message = rf"died {deaths} times in a row before.*status 9"
+            with pytest.raises(WorkerStartError, match=message):
+                env.step_batch(ACTIONS, serial.get_state())
+            assert env.stats.deaths == deaths
+            with pytest.raises(WorkerStartError, match=message):
+                env.step_batch(ACTIONS, serial.get_state())
+
+
+def test_a_worker_that_dies_once_before_it_is_ready(serial: CounterEnv, tmp_path: Path) -> None:
+    trap = Trap(leave, [0], tmp_path)
+
+    def construct(name: str, **kwargs: Any) -> CounterEnv:
+        trap(0)
+        return CounterEnv(name, **kwargs)
+
+    with ParallelEnv(construct, "toy", n_workers=2, isolate=True) as env:
+        ours = env.step_batch(ACTIONS, serial.get_state())
+        assert_same(ours, serial.step_batch(ACTIONS, serial.get_state()))
+        assert env.stats.deaths == 1

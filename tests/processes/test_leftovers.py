@@ -1,0 +1,232 @@
+"""What workers leave behind: nothing."""
+
+from __future__ import annotations
+
+import gc
+import os
+import signal
+import threading
+import time
+import weakref
+from pathlib import Path
+
+import pytest
+from hosted import HostedObject, Noted, descriptors, run_script, wait_until_gone, workers
+
+from plangym_like.errors import ClosedError
+from plangym_like.processes.external_process import ExternalProcess
+
+METHODS = ("forkserver", "spawn", "fork")
+
+
+@pytest.fixture(autouse=True)
+def nothing_left() -> object:
+    with ExternalProcess(HostedObject) as process:  # the fork server may stay
+        process.wait_ready(100)
+    gc.collect()
+    before = descriptors(), [child.pid for child in workers()], threading.active_count()
+    yield
+    gc.collect()
+    after = descriptors(), [child.pid for child in workers()], threading.active_count()
+    assert after == before
+
+
+@pytest.mark.parametrize(("method", "num_cycles"), [("forkserver", 50), ("fork", 10), ("spawn", 3)])
+def test_cycles(method: str, num_cycles: int) -> None:
+    for index in range(num_cycles):
+        with ExternalProcess(HostedObject, start_method=method) as process:
+            if index % 2:
+                assert process.echo(index) == index
+        assert wait_until_gone(process.pid, 0)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_dropped_without_close(method: str, tmp_path: Path) -> None:
+    process = ExternalProcess(lambda: Noted(tmp_path / "note"), start_method=method)
+    process.wait_ready(100)
+    pid = process.pid
+    reference = weakref.ref(process)
+    del process
+    assert reference() is None
+    assert wait_until_gone(pid, 0)
+    assert (tmp_path / "note").read_text() == "closed"
+
+
+def test_dropped_while_it_is_constructed_or_busy() -> None:
+    ExternalProcess(lambda: HostedObject().sleep(60))
+    process = ExternalProcess(HostedObject)
+    process.call("sleep", 60)
+    del process
+
+
+class PressesWhenClosed(HostedObject):
+    """Presses its owner's Ctrl-C while it is closed."""
+
+    def __init__(self, owner: int) -> None:
+        self.owner = owner
+
+    def close(self) -> None:
+        os.kill(self.owner, signal.SIGINT)
+
+
+def test_a_ctrl_c_while_a_worker_is_dropped_is_not_lost() -> None:
+    """What a finalizer raises would only be printed."""
+    owner = os.getpid()
+    process = ExternalProcess(lambda: PressesWhenClosed(owner))
+    process.wait_ready(100)
+    with pytest.raises(KeyboardInterrupt):
+        del process
+        time.sleep(20)
+
+
+def test_a_future_keeps_its_worker() -> None:
+    assert ExternalProcess(HostedObject).call("echo", 5)(10) == 5
+
+
+def test_errors_keep_nothing_alive() -> None:
+    process = ExternalProcess(HostedObject)
+    reference = weakref.ref(process)
+    gc.disable()
+    try:
+        future = process.call("fail", ValueError("kept"))
+        try:
+            future(100)
+        except ValueError as error:
+            kept = error
+        del process, future
+        assert reference() is None
+    finally:
+        gc.enable()
+    assert kept.args == ("kept",)
+
+
+UNCLOSED = """
+from plangym_like.processes.external_process import ExternalProcess
+from hosted import HostedObject
+processes = [ExternalProcess(HostedObject, start_method=m) for m in ("forkserver", "spawn", "fork")]
+print(*(process.call("pid")() for process in processes))
+busy = ExternalProcess(HostedObject)
+future = busy.call("sleep", 60)
+print(busy.pid)
+"""
+
+
+def test_end_of_the_program() -> None:
+    result = run_script(UNCLOSED)
+    assert (result.returncode, result.stderr) == (0, "")
+    pids = result.stdout.split()
+    assert len(pids) == 4
+    assert all(wait_until_gone(int(pid), 0) for pid in pids)
+
+
+def test_a_forked_copy_of_the_owner_disturbs_nothing() -> None:
+    with ExternalProcess(HostedObject) as process, ExternalProcess(HostedObject) as other:
+        future = process.call("echo", "mine")
+        other.wait_ready(100)
+        read, write = os.pipe()
+        pid = os.fork()
+        if pid == 0:
+            try:
+                os.write(write, _use_in_copy(process, future).encode())
+            finally:
+                os._exit(0)
+        os.close(write)
+        assert os.waitpid(pid, 0)[1] == 0
+        with open(read) as stream:
+            report = stream.read()
+        assert report == "ClosedError ClosedError closed alive 7"
+        assert future(100) == "mine"
+        assert process.echo(1) == 1
+        assert other.echo(2) == 2
+
+
+def _use_in_copy(process: ExternalProcess, future: object) -> str:
+    words = []
+    for use in (lambda: process.echo(3), lambda: future(5)):  # type: ignore[operator]
+        try:
+            use()
+        except ClosedError as error:
+            words.append(type(error).__name__)
+    process.close()
+    words.append("closed")
+    with ExternalProcess(HostedObject) as own:
+        words += ["alive", str(own.echo(7))]
+    return " ".join(words)
+
+
+def test_a_copy_that_lives_on_keeps_no_worker_alive() -> None:
+    report_read, report_write = os.pipe()
+    over_read, over_write = os.pipe()
+    owner = os.fork()
+    if owner == 0:
+        try:
+            os.close(over_write)
+            process = ExternalProcess(HostedObject)
+            process.wait_ready(100)
+            if os.fork() > 0:
+                os.write(report_write, str(process.pid).encode())
+            os.read(over_read, 1)  # returns when the test is over
+        finally:
+            os._exit(0)
+    worker = int(os.read(report_read, 20))
+    os.kill(owner, 9)
+    os.waitpid(owner, 0)
+    try:
+        assert wait_until_gone(worker, 100)
+    finally:
+        for descriptor in (report_read, report_write, over_read, over_write):
+            os.close(descriptor)
+
+
+INTERRUPTED = """
+import gc, os, random, signal, sys, threading, time
+from plangym_like.processes.external_process import ExternalProcess
+from hosted import HostedObject, descriptors, workers
+
+method, num_interrupts = sys.argv[1], int(sys.argv[2])
+armed = False
+
+def interrupt(number, frame):
+    global armed
+    if armed:  # not while the test itself catches one
+        armed = False
+        raise KeyboardInterrupt
+
+def send():
+    rng = random.Random(0)
+    for _ in range(num_interrupts):
+        time.sleep(rng.random() * 0.01)
+        os.kill(os.getpid(), signal.SIGINT)
+    over.set()
+
+with ExternalProcess(HostedObject) as process:
+    process.wait_ready()
+del process
+before = descriptors()
+over = threading.Event()
+signal.signal(signal.SIGINT, interrupt)
+sender = threading.Thread(target=send)
+sender.start()
+num_caught = 0
+while not over.is_set():
+    try:
+        armed = True
+        with ExternalProcess(HostedObject, start_method=method) as process:
+            process.wait_ready()
+            process.restart()
+            process.wait_ready()
+    except KeyboardInterrupt:
+        num_caught += 1
+armed = False
+sender.join()
+process = None
+gc.collect()
+print(num_caught > 5, descriptors() - before, workers())
+"""
+
+
+@pytest.mark.parametrize(("method", "num_interrupts"), [("forkserver", 150), ("fork", 150)])
+def test_interrupted_starts_and_ends(method: str, num_interrupts: int, tmp_path: Path) -> None:
+    arguments = f"import sys; sys.argv[1:] = [{method!r}, {num_interrupts}]\n"
+    result = run_script(arguments + INTERRUPTED, path=tmp_path / "script.py")
+    assert (result.stdout, result.stderr) == ("True set() []\n", "")

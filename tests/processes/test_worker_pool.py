@@ -1,0 +1,257 @@
+"""`WorkerPool`: workers that die, hang or are interrupted, whatever they do."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hosted import HostedObject, wait_until_gone
+
+from plangym_like.errors import WorkerDiedError, WorkerStartError, WorkerTimeoutError
+from plangym_like.processes import worker_handle, worker_pool
+from plangym_like.processes.external_process import ExternalProcess
+from plangym_like.processes.retry_policy import RetryPolicy
+from plangym_like.processes.worker_handle import WorkerHandle
+from plangym_like.processes.worker_pool import WorkerPool
+
+Pool = WorkerPool[WorkerHandle]
+
+
+class Counts:
+    deaths = restarts = 0
+
+
+@pytest.fixture
+def make() -> Iterator[Callable[..., Pool]]:
+    pools: list[Pool] = []
+
+    def make(
+        count: int = 2,
+        constructor: Callable[[], Any] = HostedObject,
+        *,
+        prepare: Any = None,
+        **options: Any,
+    ) -> Pool:
+        handles = [
+            WorkerHandle(ExternalProcess(constructor), index, prepare) for index in range(count)
+        ]
+        pools.append(WorkerPool(handles, **options))
+        return pools[-1]
+
+    yield make
+    for pool in pools:
+        pool.close(0.0)
+
+
+def wait_for(pool: Pool, condition: Callable[[], bool], seconds: float = 60.0) -> None:
+    """Do what a pool's owner does until `condition` holds."""
+    until = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < until
+        pool.wait(0.1)
+        pool.tend()
+
+
+def all_free(pool: Pool) -> bool:
+    return all(worker.free for worker in pool.workers)
+
+
+def pid_of(hosted: HostedObject) -> int:
+    return hosted.pid()
+
+
+def test_tasks_of_several_workers(make: Callable[..., Pool]) -> None:
+    pool = make(3)
+    assert not any(worker.free for worker in pool.workers)
+    wait_for(pool, lambda: all_free(pool))
+    for worker in pool.workers:
+        worker.start_task(pid_of)
+        assert worker.busy and not worker.free
+    wait_for(pool, lambda: all(worker.task.done() for worker in pool.workers))
+    pids = [worker.take_task().result() for worker in pool.workers]
+    assert pids == [worker.process.pid for worker in pool.workers]
+    assert all_free(pool)
+
+
+def test_what_is_prepared_is_ready_before_the_first_task(make: Callable[..., Pool]) -> None:
+    def prepare(hosted: HostedObject) -> None:
+        hosted.label = "prepared"
+
+    pool = make(prepare=prepare)
+    wait_for(pool, lambda: all_free(pool))
+    for number in range(2):
+        pool.workers[0].start_task(lambda hosted: hosted.label)
+        assert pool.workers[0].take_task().result(60) == "prepared"
+        if not number:
+            pool.replace(pool.workers[0])
+            assert not pool.workers[0].ready
+            wait_for(pool, lambda: all_free(pool))
+
+
+def test_waiting_ends_early(make: Callable[..., Pool]) -> None:
+    pool = make(1, spin_seconds=600.0)
+    wait_for(pool, lambda: all_free(pool))
+    looks: list[int] = []
+    begun = time.monotonic()
+    pool.wait(600.0, lambda: looks.append(1) or len(looks) > 5)  # type: ignore[func-returns-value]
+    assert len(looks) == 6
+    pool.workers[0].start_task(pid_of)
+    pool.wait(600.0)
+    assert pool.workers[0].take_task().done()
+    os.kill(pool.workers[0].process.pid, signal.SIGKILL)
+    pool.wait(600.0)
+    assert time.monotonic() - begun < 300
+    assert not pool.workers[0].process.is_alive()
+
+
+def test_idle_workers_that_die_are_replaced(make: Callable[..., Pool]) -> None:
+    counts = Counts()
+    pool = make(counts=counts)
+    wait_for(pool, lambda: all_free(pool))
+    first = pool.workers[0].process.pid
+    os.kill(first, signal.SIGKILL)
+    assert wait_until_gone(first, 60)
+    pool.prepare()
+    assert pool.workers[0].process.pid != first and not pool.workers[0].ready
+    wait_for(pool, lambda: all_free(pool))
+    assert (counts.deaths, counts.restarts) == (1, 1)
+    assert pool.policy.suspects_killing(-signal.SIGKILL)
+    assert not pool.policy.suspects_killing(-signal.SIGSEGV)
+
+
+def test_a_death_in_a_task_is_the_owners_to_judge(make: Callable[..., Pool]) -> None:
+    pool = make(1)
+    wait_for(pool, lambda: all_free(pool))
+    (worker,) = pool.workers
+    worker.start_task(lambda hosted: os._exit(3))
+    wait_for(pool, lambda: worker.died)
+    assert worker.busy and isinstance(worker.task.exception(), WorkerDiedError)
+    pool.replace_dead(worker, idle=False)
+    wait_for(pool, lambda: all_free(pool))
+    assert not pool.policy.suspects_killing(-signal.SIGKILL)
+
+    def raise_the_same(hosted: HostedObject) -> None:
+        raise WorkerDiedError("a worker of my own", 1, -9)
+
+    worker.start_task(raise_the_same)
+    wait_for(pool, lambda: worker.task.done())
+    assert not worker.died
+
+
+@pytest.mark.parametrize("killed", [False, True])
+def test_workers_that_never_become_ready(make: Callable[..., Pool], killed: bool) -> None:
+    starts = 20 if killed else 3
+    pool = make(1, lambda: os.kill(os.getpid(), 9) if killed else os._exit(4))
+    pids: set[int] = set()
+    with pytest.raises(WorkerStartError, match=f"died {starts} times in a row before"):
+        wait_for(pool, lambda: bool(pids.add(pool.workers[0].process.pid)))  # type: ignore[func-returns-value]
+    assert len(pids) >= starts
+
+
+def test_a_constructor_that_raises_is_tried_again_only_when_asked(
+    make: Callable[..., Pool], tmp_path: Path
+) -> None:
+    def construct() -> HostedObject:
+        if not (tmp_path / "flag").exists():
+            raise FileNotFoundError("not yet")
+        return HostedObject()
+
+    pool = make(1, construct)
+    with pytest.raises(FileNotFoundError, match="not yet"):
+        wait_for(pool, lambda: False)
+    (tmp_path / "flag").touch()
+    pool.prepare()
+    wait_for(pool, lambda: all_free(pool))
+
+
+def test_a_constructor_that_hangs(make: Callable[..., Pool]) -> None:
+    pool = make(1, lambda: time.sleep(600), start_timeout=0.3)
+    with pytest.raises(WorkerStartError, match="start_timeout=0.3 seconds") as caught:
+        wait_for(pool, lambda: False)
+    assert isinstance(caught.value.__cause__, WorkerTimeoutError)
+
+
+def test_an_abandoned_task_that_stops_leaves_its_worker(make: Callable[..., Pool]) -> None:
+    pool = make(1)
+    wait_for(pool, lambda: all_free(pool))
+    (worker,) = pool.workers
+    pid = worker.process.pid
+    worker.start_task(lambda hosted: hosted.sleep(0.1))
+    worker.abandon()
+    wait_for(pool, lambda: worker.free)
+    assert worker.process.pid == pid and worker.abandoned_at is None
+
+
+def test_an_abandoned_task_that_does_not_stop(
+    make: Callable[..., Pool], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(worker_pool, "_GRACE_SECONDS", 0.2)
+    pool = make(1)
+    wait_for(pool, lambda: all_free(pool))
+    (worker,) = pool.workers
+    pid = worker.process.pid
+    worker.start_task(lambda hosted: hosted.sleep(600))
+    worker.abandon()
+    wait_for(pool, lambda: worker.free)
+    assert worker.process.pid != pid
+    assert f"pid {pid} did not stop a task that was given up" in caplog.text
+
+
+def test_a_task_whose_sending_was_interrupted(
+    make: Callable[..., Pool], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pool = make(1)
+    wait_for(pool, lambda: all_free(pool))
+    (worker,) = pool.workers
+    pid = worker.process.pid
+
+    def interrupted(*args: Any, **options: Any) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(worker.process, "apply", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            worker.start_task(pid_of)
+    assert not worker.free
+    wait_for(pool, lambda: worker.free)
+    assert worker.process.pid != pid
+
+
+@pytest.mark.parametrize("busy", [False, True])
+def test_closing(make: Callable[..., Pool], busy: bool) -> None:
+    pool = make(3)
+    wait_for(pool, lambda: all_free(pool))
+    if busy:
+        pool.workers[1].start_task(lambda hosted: hosted.sleep(600))
+    begun = time.monotonic()
+    pool.close(2.0)
+    assert time.monotonic() - begun < 60
+    exitcodes = [worker.process.exitcode for worker in pool.workers]
+    assert exitcodes == [0, -9 if busy else 0, 0]
+
+
+def test_deaths_without_progress_are_an_error_in_the_end() -> None:
+    policy = RetryPolicy()
+    for number in range(200):
+        policy.note_death_without_progress(WorkerDiedError(f"death {number}", 1, -9))
+        if number % 50 == 49:
+            policy.note_progress()
+    with pytest.raises(WorkerDiedError, match="64 workers died in succession") as caught:
+        for number in range(64):
+            policy.note_death_without_progress(WorkerDiedError(f"death {number}", 1, -9))
+    assert str(caught.value.__cause__) == "death 63"
+
+
+def test_a_handle_without_a_pool() -> None:
+    with ExternalProcess(HostedObject) as process:
+        worker = worker_handle.WorkerHandle(process, 0)
+        until = time.monotonic() + 60
+        while not worker.become_ready():
+            assert time.monotonic() < until
+        worker.start_task(pid_of)
+        assert worker.take_task().result(60) == process.pid

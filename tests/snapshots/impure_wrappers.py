@@ -1,0 +1,148 @@
+"""Wrappers that depend on what no state row holds, each in another way."""
+
+import random
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+
+
+class _Paying(gym.Wrapper):
+    """Adds something to each reward."""
+
+    def pay(self) -> float:
+        raise NotImplementedError
+
+    def step(self, action: Any) -> Any:
+        obs, reward, terminated, truncated, info = self.env.step(action)
+        return obs, float(reward) + self.pay(), terminated, truncated, info
+
+
+class CounterOnTheBase(_Paying):
+    def pay(self) -> float:
+        base: Any = self.unwrapped
+        base.total = getattr(base, "total", 0) + 1
+        return float(base.total)
+
+
+class SpaceSampler(gym.Wrapper):
+    """Sometimes takes another action."""
+
+    def step(self, action: Any) -> Any:
+        if self.np_random.random() < 0.5:
+            action = self.action_space.sample()
+        return self.env.step(action)
+
+
+class NoisyView(gym.ObservationWrapper):
+    """Draws noise that it hardly ever uses from the observation space."""
+
+    def observation(self, observation: Any) -> Any:
+        self.observation_space.sample()
+        return observation
+
+
+class ClassCounter(_Paying):
+    total = 0
+
+    def pay(self) -> float:
+        ClassCounter.total += 1
+        return float(ClassCounter.total)
+
+
+class RareClassCounter(_Paying):
+    """Shows what it counts in a thousand steps only."""
+
+    total = 0
+
+    def pay(self) -> float:
+        RareClassCounter.total += 1
+        return float(RareClassCounter.total % 1000 == 0)
+
+
+_calls = 0
+
+
+class ModuleCounter(_Paying):
+    def pay(self) -> float:
+        global _calls
+        _calls += 1
+        return float(_calls % 1000 == 0)
+
+
+class DefaultCounter(_Paying):
+    def pay(self, calls: list[int] = [0]) -> float:  # noqa: B006
+        calls[0] += 1
+        return float(calls[0] % 1000 == 0)
+
+
+class Novelty(_Paying):
+    """Pays for what no copy has seen before."""
+
+    seen: set[bytes] = set()  # noqa: RUF012
+
+    def step(self, action: Any) -> Any:
+        obs, reward, terminated, truncated, info = self.env.step(action)
+        key = np.asarray(obs).tobytes() + bytes([len(self.seen) % 7])
+        new = key not in self.seen
+        self.seen.add(key)
+        return obs, float(reward) + new, terminated, truncated, info
+
+
+class Clock(_Paying):
+    def pay(self) -> float:
+        return time.perf_counter()
+
+
+_FILE = Path(tempfile.gettempdir()) / f"plangym-like-{time.time_ns()}"
+
+
+class FileCounter(_Paying):
+    def pay(self) -> float:
+        total = int(_FILE.read_text()) + 1 if _FILE.exists() else 0
+        _FILE.write_text(str(total))
+        return float(total)
+
+
+class GlobalNoise(_Paying):
+    def pay(self) -> float:
+        return float(np.random.normal())
+
+
+class UnusedGlobalDraw(_Paying):
+    """Draws from a global generator what it uses only rarely."""
+
+    def pay(self) -> float:
+        return float(random.random() < 1e-9)
+
+
+class RandomResets(gym.Wrapper):
+    """Begins each episode in another way, with any seed; its steps are right."""
+
+    def reset(self, **kwargs: Any) -> Any:
+        obs, info = self.env.reset(**kwargs)
+        self.gain = float(np.random.normal())
+        return obs, info
+
+    def step(self, action: Any) -> Any:
+        obs, reward, terminated, truncated, info = self.env.step(action)
+        return obs, float(reward) * self.gain, terminated, truncated, {**info, "gain": self.gain}
+
+
+REFUSED: dict[Any, str] = {
+    CounterOnTheBase: "the reward of step",
+    SpaceSampler: r"does not repeat itself",
+    NoisyView: "draw from the generator of .*observation_space",
+    ClassCounter: "the class attribute ClassCounter.total",
+    RareClassCounter: "the class attribute RareClassCounter.total",
+    ModuleCounter: "the global '_calls' of ModuleCounter.pay",
+    DefaultCounter: "the default 'calls' of DefaultCounter.pay",
+    Novelty: "the reward of step",
+    Clock: "the reward of step",
+    FileCounter: "the reward of step",
+    GlobalNoise: "draws from the global generator of numpy.random",
+    UnusedGlobalDraw: "draw from the global generator of the module random",
+}

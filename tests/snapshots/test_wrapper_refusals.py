@@ -1,0 +1,432 @@
+"""Wrappers that cannot be saved are refused by name; the others say what their rows mean."""
+
+import functools
+import io
+import itertools
+import random
+import threading
+import time
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from continuation import (
+    PlainSimulator,
+    assert_goes_on,
+)
+from gymnasium import wrappers
+from impure_wrappers import REFUSED, CounterOnTheBase, RandomResets
+from remembering_wrappers import Counting, Tracker, Tracking
+
+import plangym_like
+from plangym_like.errors import SnapshotError
+from plangym_like.snapshots.wrapper_state import WrapperState
+
+# Ended episodes are played on, which has to be as deterministic as any other step.
+pytestmark = pytest.mark.filterwarnings("ignore:.*already returned terminated")
+
+
+# What cannot be saved
+
+
+class Holding(gym.Wrapper):
+    def __init__(self, env: gym.Env, thing: Any) -> None:
+        super().__init__(env)
+        self.thing = thing
+
+
+class Slotted(gym.Wrapper):
+    __slots__ = ("count",)
+
+
+class Video(wrappers.RecordVideo):
+    def __init__(self, env: gym.Env) -> None:
+        gym.Wrapper.__init__(self, env)
+
+
+class Window(wrappers.HumanRendering):
+    def __init__(self, env: gym.Env) -> None:
+        gym.Wrapper.__init__(self, env)
+
+
+def _forgetful(reward: float) -> float:
+    return reward + 1
+
+
+def _counter() -> Any:
+    count = 0
+
+    def func(reward: float) -> float:
+        nonlocal count
+        count += 1
+        return reward * count
+
+    return func
+
+
+def _collector(container: Any) -> Any:
+    def func(reward: float) -> float:
+        container.append(reward)
+        return reward
+
+    return func
+
+
+def _writer(table: Any) -> Any:
+    def func(reward: float) -> float:
+        table[int(reward)] = reward
+        return reward
+
+    return func
+
+
+def _drawer(generator: Any) -> Any:
+    return lambda reward: reward + generator.normal()
+
+
+_GLOBAL: list[float] = []
+
+
+def _into_the_module(reward: float) -> float:
+    _GLOBAL.append(reward)
+    return reward
+
+
+def _into_its_default(reward: float, log: list[float] = []) -> float:  # noqa: B006
+    log.append(reward)
+    return reward
+
+
+def _augmented() -> Any:
+    count = [0]
+
+    def func(reward: float) -> float:
+        count[0] += 1
+        return reward * (2 if count[0] % 100 == 0 else 1)
+
+    return func
+
+
+def _under_another_name() -> Any:
+    total = {"sum": 0.0}
+
+    def func(reward: float) -> float:
+        alias = total
+        alias["sum"] = alias["sum"] + reward
+        return reward
+
+    return func
+
+
+def _in_its_default(reward: float, calls: list[int] = [0]) -> float:  # noqa: B006
+    calls[0] = calls[0] + 1
+    return reward + calls[0] // 1000
+
+
+class Clerk:
+    calls = 0
+
+
+def _in_a_class(reward: float) -> float:
+    Clerk.calls += 1
+    return reward + Clerk.calls // 1000
+
+
+# What changes something outside, even where no result shows it in the first thousand steps.
+FUNCTIONS_THAT_REMEMBER = {
+    "nonlocal": (_counter, "the variable 'count' in the closure of TransformReward.func"),
+    "augmented": (_augmented, "the variable 'count' in the closure of TransformReward.func"),
+    "alias": (_under_another_name, "the variable 'total' in the closure"),
+    "array": (lambda: _writer(np.zeros(3)), "the variable 'table' in the closure"),
+    "generator": (lambda: _drawer(np.random.default_rng(0)), "'generator' in the closure"),
+    "default": (lambda: _in_its_default, "the default 'calls' of TransformReward.func"),
+    "class": (lambda: _in_a_class, "the global Clerk.calls of TransformReward.func"),
+    "global generator": (lambda: lambda r: r + np.random.random(), "numpy.random"),
+    "inner": (lambda: functools.partial(_counter()), "the variable 'count' in the closure"),
+    "clock": (lambda: lambda r: r + time.perf_counter(), "the reward of step"),
+    "iterator": (
+        lambda: (lambda numbers: lambda r: r + next(numbers))(itertools.count()),
+        "itertools.count is not plain data",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", ["CartPole-v1", "CliffWalking-v1"])
+@pytest.mark.parametrize("kind", FUNCTIONS_THAT_REMEMBER)
+def test_a_function_that_remembers_is_refused(kind: str, name: str) -> None:
+    make, reason = FUNCTIONS_THAT_REMEMBER[kind]
+    with pytest.raises(SnapshotError, match=f"(?s){reason}"):
+        plangym_like.make(name, wrappers=[(wrappers.TransformReward, make())])
+
+
+FUNCTIONS_THAT_ONLY_KEEP_A_LOG = {
+    "list": lambda: _collector([]),
+    "dict": lambda: _writer({}),
+    "module": lambda: _into_the_module,
+    "default": lambda: _into_its_default,
+    "partial": lambda: functools.partial(_partial_collector, []),
+}
+
+
+def _partial_collector(container: list[float], reward: float) -> float:
+    container.append(reward)
+    return reward
+
+
+@pytest.mark.parametrize("kind", FUNCTIONS_THAT_ONLY_KEEP_A_LOG)
+def test_a_log_that_is_never_read_changes_no_result(kind: str) -> None:
+    func = FUNCTIONS_THAT_ONLY_KEEP_A_LOG[kind]()
+    env = plangym_like.make("CartPole-v1", wrappers=[(wrappers.TransformReward, func)])
+    plain = plangym_like.make("CartPole-v1")
+    state, start = env.reset(seed=0).state, plain.reset(seed=0).state
+    assert env.exactness == "exact"
+    for _ in range(2):
+        one = env.step_batch([0, 1, 0], state)
+        other = plain.step_batch([0, 1, 0], start)
+        assert np.array_equal(one.obs, other.obs) and np.array_equal(one.rewards, other.rewards)
+
+
+@pytest.mark.parametrize(
+    "func",
+    [
+        _forgetful,
+        np.tanh,
+        functools.partial(np.multiply, 2.0),
+        functools.partial(np.add, np.ones(1)),
+        (lambda goal: lambda reward: np.append(goal, reward)[0])(np.zeros(2)),
+        (lambda table: lambda reward: reward + table["bonus"])({"bonus": 1}),
+        (lambda mean: lambda reward: [out := np.zeros(1), out.fill(mean[0])] and reward)([1.0]),
+        functools.lru_cache(_forgetful),
+    ],
+)
+def test_a_function_that_remembers_nothing_is_left_alone(func: Any) -> None:
+    env = wrappers.TransformReward(gym.make("CartPole-v1", max_episode_steps=-1), func)
+    env.reset()
+    assert WrapperState(env).nbytes == 0
+
+
+class Normalizer:
+    def __init__(self) -> None:
+        self.count = 0
+
+    def __call__(self, reward: float) -> float:
+        self.count += 1
+        return reward / self.count
+
+    def scaled(self, reward: float) -> float:
+        return self(reward)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [Normalizer, lambda: Normalizer().scaled, lambda: (lambda n: lambda r: n(r))(Normalizer())],
+)
+def test_an_object_that_is_called_is_part_of_the_state(make: Any) -> None:
+    sim = PlainSimulator(
+        "CartPole-v1", wrappers=[lambda env: wrappers.TransformReward(env, make())]
+    )
+    for seed in range(3):
+        assert_goes_on(sim, seed=seed)
+
+
+UNSAVEABLE = {
+    "lock": (lambda env: Holding(env, [1, threading.Lock()]), r"Holding\.thing.*lock"),
+    "thread": (lambda env: Holding(env, threading.Thread()), r"Holding\.thing.*not plain data"),
+    "file": (lambda env: Holding(env, io.StringIO()), r"Holding\.thing.*_io\.StringIO"),
+    "generator": (lambda env: Holding(env, (x for x in "ab")), r"Holding\.thing.*generator"),
+    "legacy": (lambda env: Holding(env, np.random.RandomState(0)), r"thing.*RandomState"),
+    "env": (lambda env: Holding(env, gym.make("CartPole-v1")), r"thing.*another environment"),
+    "objects": (lambda env: Holding(env, np.array([object()])), r"thing.*dtype object"),
+    "nested": (lambda env: Holding(env, {"a": [Tracker()]}), r"thing\['a'\].*Tracker"),
+    "slots": (Slotted, "Slotted cannot be saved"),
+    "video": (Video, "Video cannot be saved: it writes files"),
+    "window": (Window, "Window cannot be saved: it owns a window"),
+    "pictures": (wrappers.RenderCollection, "RenderCollection cannot be saved.*no end"),
+}
+
+
+@pytest.mark.filterwarnings("ignore::ResourceWarning")
+@pytest.mark.parametrize("kind", UNSAVEABLE)
+def test_what_cannot_be_saved_is_refused_by_name(kind: str) -> None:
+    make, reason = UNSAVEABLE[kind]
+    inner = gym.make("CartPole-v1", render_mode="rgb_array")
+    inner.reset()
+    env = make(inner)
+    with pytest.raises(SnapshotError, match=reason):
+        WrapperState(env)
+    inner.close()
+
+
+def test_an_attribute_that_becomes_unsaveable_is_named_when_it_does() -> None:
+    env = Holding(gym.make("CartPole-v1"), 3)
+    env.reset()
+    memory = WrapperState(env)
+    env.thing = object()
+    with pytest.raises(SnapshotError, match=r"Holding\.thing.*keep the state of a wrapper in"):
+        memory.read(np.zeros(memory.nbytes, np.uint8))
+    env = Holding(gym.make("CartPole-v1"), _forgetful)
+    env.reset()
+    memory = WrapperState(env)
+    env.thing = len
+    with pytest.raises(SnapshotError, match=r"Holding\.thing.*has been replaced"):
+        memory.read(np.zeros(memory.nbytes, np.uint8))
+
+
+def test_a_class_may_say_itself_what_its_memory_is() -> None:
+    class Declared(Holding):
+        state_attributes = ("count",)
+
+        def __init__(self, env: gym.Env) -> None:
+            super().__init__(env, threading.Thread())
+            self.count = 0
+
+    env = Declared(gym.make("CartPole-v1"))
+    env.reset()
+    memory = WrapperState(env)
+    payload = np.zeros(memory.nbytes, np.uint8)
+    memory.read(payload)
+    env.count = 5
+    memory.write(payload)
+    assert env.count == 0
+
+
+def test_a_declared_attribute_has_to_exist() -> None:
+    class Misspelled(Holding):
+        state_attributes = ("thing", "thong")
+
+    env = Misspelled(gym.make("CartPole-v1"), 3)
+    env.reset()
+    with pytest.raises(SnapshotError, match="Misspelled.*thong"):
+        WrapperState(env)
+
+
+def test_a_helper_that_changes_its_class_is_refused() -> None:
+    env = Tracking(gym.make("CartPole-v1"))
+    env.reset()
+    memory = WrapperState(env)
+    env.tracker = Normalizer()
+    with pytest.raises(SnapshotError, match=r"Tracking\.tracker was an object of class .*Tracker"):
+        memory.read(np.zeros(memory.nbytes, np.uint8))
+
+
+# What depends on something that no row holds
+
+FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
+    "classic control": ("CartPole-v1", {}),
+    "atari": ("ALE/MsPacman-v5", {"obs_type": "ram"}),
+    "toy text": ("Blackjack-v1", {}),
+    "mujoco": ("HalfCheetah-v5", {}),
+    "dm_control": ("cartpole-balance", {}),
+    "box2d": ("LunarLander-v3", {}),
+    "retro": ("Airstriker-Genesis-v0", {"obs_type": "ram"}),
+    "pickle": ("CartPole-v1", {"snapshot": "pickle"}),
+    "replay": ("CartPole-v1", {"snapshot": "replay"}),
+}
+_NEEDS = {"atari": "ale_py", "mujoco": "mujoco", "dm_control": "dm_control"}
+_NEEDS |= {"box2d": "Box2D", "retro": "stable_retro"}
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("kind", REFUSED, ids=lambda kind: kind.__name__)
+def test_what_no_row_holds_is_refused_on_every_family(kind: Any, family: str) -> None:
+    pytest.importorskip(_NEEDS.get(family, "gymnasium"))
+    name, options = FAMILIES[family]
+    before = random.getstate(), repr(np.random.get_state(legacy=False))
+    if family == "pickle" and kind is CounterOnTheBase:
+        env = plangym_like.make(name, wrappers=[kind], **options)
+        assert env.exactness == "exact"  # the pickle holds what lies on the base
+        return
+    with pytest.raises(SnapshotError, match=f"(?s){REFUSED[kind]}"):
+        plangym_like.make(name, wrappers=[kind], **options)
+    assert (random.getstate(), repr(np.random.get_state(legacy=False))) == before
+
+
+def test_what_differs_after_a_seed_but_not_after_a_restore_is_approximate() -> None:
+    env = plangym_like.make("CartPole-v1", wrappers=[RandomResets])
+    assert env.exactness == "approximate"
+    assert "an episode with a seed is not the same in another copy" in env.exactness_note
+    assert "It draws from the global generator of numpy.random" in env.exactness_note
+
+
+def test_the_trial_is_not_run_for_known_wrappers_on_known_families(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def never(self: Any) -> str:
+        raise AssertionError("it was tried")
+
+    monkeypatch.setattr("plangym_like.snapshots.trial.Trial.run", never)
+    plangym_like.make("CartPole-v1").close()
+    known: list[Any] = [
+        (wrappers.TimeLimit, 9),
+        (wrappers.ClipReward, (0, 1)),
+        (wrappers.StickyAction, 0.2),
+    ]
+    known += [(wrappers.TransformReward, {"func": np.tanh})]
+    plangym_like.make("CartPole-v1", wrappers=known).close()
+    for foreign in (Counting, (wrappers.TransformReward, {"func": lambda reward: reward})):
+        with pytest.raises(AssertionError, match="it was tried"):
+            plangym_like.make("CartPole-v1", wrappers=[foreign])
+
+
+@pytest.mark.parametrize("seed", [0, None])
+def test_the_generator_of_sticky_actions_is_in_the_rows_of_dm_control(seed: int | None) -> None:
+    pytest.importorskip("dm_control")
+    sticky = [(wrappers.StickyAction, {"repeat_action_probability": 0.5})]
+    env = plangym_like.make("walker-walk", wrappers=sticky)
+    state = env.reset(seed=seed).state
+    state = env.step(env.sample_action(), state=state).state
+    plan = np.stack([env.sample_action() for _ in range(12)])
+    one = env.rollout_batch(np.stack([plan] * 8), state)
+    assert len(np.unique(one.states, axis=0)) == len(np.unique(one.rewards, axis=0)) == 1
+    other = env.rollout_batch(np.stack([plan] * 8), state, seeds=np.arange(8))
+    assert len(np.unique(other.rewards, axis=0)) > 1
+
+
+def test_the_trial_leaves_the_environment_as_it_was() -> None:
+    class Plain(gym.Wrapper):
+        pass
+
+    for options in ({}, {"snapshot": "pickle"}, {"snapshot": "replay"}):
+        firsts = []
+        for _ in range(2):
+            chain = [wrappers.NormalizeObservation, Plain]
+            env = plangym_like.make("Pendulum-v1", wrappers=chain, **options)
+            firsts.append(env.reset().obs)
+            again = plangym_like.make("Pendulum-v1", wrappers=chain, **options)
+            raw = Plain(wrappers.NormalizeObservation(gym.make("Pendulum-v1")))
+            assert np.array_equal(again.reset(seed=3).obs, raw.reset(seed=3)[0])
+        assert not np.array_equal(*firsts), "the first reset without a seed is always the same"
+
+
+# What a row means
+
+
+def test_the_meaning_tells_wrappers_and_their_arguments_apart() -> None:
+    def meaning(make: Any) -> Any:
+        env = make(gym.make("CartPole-v1", max_episode_steps=-1))
+        env.reset()
+        return WrapperState(env).fingerprint_fields()
+
+    makes = [
+        lambda env: env,
+        lambda env: Counting(env),
+        lambda env: Counting(env, 2.0),
+        lambda env: wrappers.FrameStackObservation(env, 2),
+        lambda env: wrappers.FrameStackObservation(env, 3),
+        lambda env: wrappers.TransformReward(env, lambda r: r + 1),
+        lambda env: wrappers.TransformReward(env, lambda r: r + 2),
+        lambda env: wrappers.TransformReward(env, (lambda k: lambda r: r + k)(1)),
+        lambda env: wrappers.TransformReward(env, (lambda k: lambda r: r + k)(2)),
+    ]
+    meanings = [repr(meaning(make)) for make in makes]
+    assert len(set(meanings)) == len(makes)
+    assert meanings == [repr(meaning(make)) for make in makes]
+    assert "0x" not in "".join(meanings)
+
+
+def test_a_checking_wrapper_gives_rows_no_other_meaning() -> None:
+    plain, checked = (
+        gym.make("CartPole-v1", disable_env_checker=disabled) for disabled in (True, False)
+    )
+    assert WrapperState(plain).fingerprint_fields() == WrapperState(checked).fingerprint_fields()

@@ -1,0 +1,374 @@
+"""Wrappers: what they remember is in the row, and chains go on as if nothing had happened."""
+
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from continuation import (
+    PlainSimulator,
+    assert_equals_gymnasium,
+    assert_goes_on,
+    content,
+    format_of,
+    restore,
+    saved,
+)
+from gymnasium import wrappers
+from remembering_wrappers import CHAINS, Blender, Counting, Moody
+
+import plangym_like
+from plangym_like.envs.wrapping import without_time_limit
+from plangym_like.errors import StateCapacityError, StateFormatError
+from plangym_like.random_state import seeded_generator
+from plangym_like.snapshots.wrapper_state import WrapperState
+
+# Ended episodes are played on, which has to be as deterministic as any other step.
+pytestmark = pytest.mark.filterwarnings("ignore:.*already returned terminated")
+
+
+@pytest.mark.parametrize("chain", CHAINS)
+def test_a_restored_chain_goes_on_as_if_nothing_had_happened(chain: str) -> None:
+    name, made = CHAINS[chain]
+    sim = PlainSimulator(name, wrappers=made)
+    for seed in range(6):
+        assert_goes_on(sim, seed=seed, ends=seed % 2 == 0)
+    sim.close()
+
+
+@pytest.mark.parametrize("chain", CHAINS)
+def test_a_chain_plays_seeded_episodes_as_gymnasium_does(chain: str) -> None:
+    name, made = CHAINS[chain]
+
+    def make() -> gym.Env:
+        env = without_time_limit(gym.make(name))
+        for item in made:
+            env = item[0](env, **item[1]) if isinstance(item, tuple) else item(env)
+        return env
+
+    sim = PlainSimulator(name, wrappers=made)
+    assert_equals_gymnasium(sim, make, seed=3)
+
+
+@pytest.mark.parametrize("chain", CHAINS)
+def test_a_row_of_one_simulator_goes_on_in_another(chain: str) -> None:
+    name, made = CHAINS[chain]
+    one, other = (PlainSimulator(name, wrappers=made) for _ in range(2))
+    assert format_of(one) == format_of(other)
+    one.action_space.seed(0)
+    one.reset(seed=1)
+    for _ in range(5):
+        one.step(one.action_space.sample(), 1)
+    restore(other, saved(one))
+    for _ in range(5):
+        action = one.action_space.sample()
+        assert content(one.step(action, 1)) == content(other.step(action, 1))
+        assert saved(one).tobytes() == saved(other).tobytes()
+
+
+def test_a_time_limit_alone_is_eight_bytes() -> None:
+    env = gym.make("CartPole-v1")
+    env.reset(seed=0)
+    memory = WrapperState(env)
+    assert memory.nbytes == 8
+    assert memory.time_limit is env
+    env.step(0)
+    payload = np.zeros(8, np.uint8)
+    memory.read(payload)
+    assert payload.view("<i8")[0] == 1
+    env.step(0)
+    memory.write(payload)
+    assert env._elapsed_steps == 1
+    assert memory.view(payload[None])["elapsed_steps"].tolist() == [1]
+
+
+def test_wrappers_without_memory_take_no_bytes() -> None:
+    env = gym.make("Pendulum-v1", max_episode_steps=-1)
+    env = wrappers.ClipAction(wrappers.TransformObservation(env, np.copy, env.observation_space))
+    env.reset()
+    memory = WrapperState(env)
+    assert memory.nbytes == 0
+    assert memory.time_limit is None
+    assert memory.view(np.zeros((3, 0), np.uint8)) == {}
+
+
+def test_the_memory_has_names() -> None:
+    env = wrappers.RecordEpisodeStatistics(
+        wrappers.FrameStackObservation(wrappers.TimeLimit(gym.make("CartPole-v1"), 5), 2)
+    )
+    env.reset(seed=0)
+    memory = WrapperState(env)
+    payloads = np.zeros((3, memory.nbytes), np.uint8)
+    for payload in payloads:
+        env.step(1)
+        memory.read(payload)
+    fields = memory.view(payloads)
+    assert fields["elapsed_steps"].tolist() == [1, 2, 3]
+    assert fields["RecordEpisodeStatistics.episode_lengths"].tolist() == [1, 2, 3]
+
+
+def test_statistics_of_episodes_are_kept_and_the_clock_is_not() -> None:
+    env = wrappers.RecordEpisodeStatistics(gym.make("CartPole-v1", max_episode_steps=6))
+    env.reset(seed=0)
+    memory = WrapperState(env)
+    payload = np.zeros(memory.nbytes, np.uint8)
+    started = env.episode_start_time
+    env.step(0)
+    memory.read(payload)
+    env.reset(seed=1)
+    again = np.zeros_like(payload)
+    memory.write(payload)
+    memory.read(again)
+    assert (again == payload).all()
+    assert env.episode_start_time != started
+    assert (env.episode_lengths, env.episode_returns) == (1, 1.0)
+    for _ in range(5):
+        info = env.step(0)[4]
+    assert (info["episode"]["l"], info["episode"]["r"]) == (6, 6.0)
+    assert list(env.return_queue) == [6.0]
+    assert list(env.length_queue) == [6]
+    assert env.episode_count == 1
+    memory.write(payload)
+    assert list(env.return_queue) == []
+    assert list(env.length_queue) == []
+    assert env.episode_count == 0
+
+
+def test_a_row_saved_at_the_end_of_an_episode_still_resets_in_the_next_step() -> None:
+    sim = PlainSimulator("CartPole-v1", wrappers=[wrappers.Autoreset])
+    sim.reset(seed=0)
+    while not sim.step(1, 1)[2]:
+        pass
+    row = saved(sim)
+    begun = content(sim.step(1, 1))
+    for _ in range(3):
+        sim.step(1, 1)
+    restore(sim, row)
+    assert content(sim.step(1, 1)) == begun
+
+
+def test_full_statistics_fit_into_the_row() -> None:
+    env = wrappers.RecordEpisodeStatistics(gym.make("CartPole-v1", max_episode_steps=3))
+    env.reset(seed=0)
+    memory = WrapperState(env)
+    payload = np.zeros(memory.nbytes, np.uint8)
+    for _ in range(150):
+        for _ in range(3):
+            env.step(0)
+        env.reset()
+        memory.read(payload)
+    assert len(env.return_queue) == 100
+
+
+@pytest.mark.parametrize("kind", [wrappers.NormalizeObservation, wrappers.NormalizeReward])
+def test_frozen_statistics_stay_frozen(kind: Any) -> None:
+    env = kind(gym.make("Pendulum-v1"))
+    env.reset(seed=0)
+    env.update_running_mean = False
+    memory = WrapperState(env)
+    payload = np.zeros(memory.nbytes, np.uint8)
+    memory.read(payload)
+    env.update_running_mean = True
+    env.step(env.action_space.sample())
+    memory.write(payload)
+    assert env.update_running_mean is False
+    again = np.zeros_like(payload)
+    for _ in range(5):
+        env.step(env.action_space.sample())
+    memory.read(again)
+    names = [name for name in memory.view(again[None]) if "_rms." in name]
+    assert len(names) == 3
+    for name in names:
+        before, after = (memory.view(row[None])[name] for row in (payload, again))
+        assert (before == after).all()
+
+
+def test_nothing_shares_memory_with_the_row() -> None:
+    env = wrappers.MaxAndSkipObservation(Blender(gym.make("CartPole-v1")))
+    env.reset(seed=0)
+    memory = WrapperState(env)
+    payload = np.zeros(memory.nbytes, np.uint8)
+    memory.read(payload)
+    kept = payload.copy()
+    env._obs_buffer[:] = 5
+    env.env.ring[:] = 6
+    assert (payload == kept).all()
+    memory.write(payload)
+    env._obs_buffer[:] = 5
+    env.env.ring[:] = 6
+    assert (payload == kept).all()
+    memory.write(payload)
+    payload[:] = 0xFF
+    assert (env._obs_buffer == 0).all()
+
+
+def test_reseeding_restarts_the_wrappers_own_generators() -> None:
+    sim = PlainSimulator("Pendulum-v1", wrappers=[Counting, Moody])
+    sim.reset(seed=0)
+    row = saved(sim)
+
+    def draws(seed: int) -> tuple[float, float]:
+        restore(sim, row)
+        sim.reseed(seed)
+        return sim.env.env.noise.random(), sim.base.np_random.random()
+
+    assert draws(3) == draws(3)
+    assert draws(3) != draws(4)
+    assert draws(3)[1] == seeded_generator(3).random()
+    assert draws(3)[0] != draws(3)[1]
+
+
+def test_a_damaged_row_changes_nothing() -> None:
+    env = wrappers.FrameStackObservation(wrappers.TimeLimit(gym.make("CartPole-v1"), 5), 2)
+    env.reset(seed=0)
+    memory = WrapperState(env)
+    payload = np.zeros(memory.nbytes, np.uint8)
+    memory.read(payload)
+    env.step(0)
+    before = np.zeros_like(payload)
+    memory.read(before)
+    random = np.random.default_rng(0)
+    for length in (-1, 2**40, 0, memory.nbytes, 3):
+        damaged = payload.copy()
+        damaged[:8].view("<i8")[0] = length
+        with pytest.raises(StateFormatError):
+            memory.write(damaged)
+    after = np.zeros_like(payload)
+    memory.read(after)
+    assert (after == before).all()
+    for _ in range(300):
+        damaged = payload.copy()
+        damaged[random.integers(len(payload), size=3)] = random.integers(256, size=3)
+        try:
+            memory.write(damaged)
+        except StateFormatError:
+            memory.read(after)
+            assert (after == before).all()
+        else:
+            memory.write(before)
+
+
+class Hoarding(gym.Wrapper):
+    def __init__(self, env: gym.Env) -> None:
+        super().__init__(env)
+        self.history: list[Any] = []
+
+    def step(self, action: Any) -> Any:
+        result = self.env.step(action)
+        self.history.append(result[0])
+        return result
+
+
+def test_memory_without_end_says_which_option_makes_room() -> None:
+    env = Hoarding(gym.make("CartPole-v1"))
+    env.reset(seed=0)
+    memory = WrapperState(env)
+    payload = np.zeros(memory.nbytes, np.uint8)
+    with pytest.raises(StateCapacityError, match=r"Hoarding.*state_capacity=\d+"):
+        for _ in range(200):
+            env.step(0)
+            memory.read(payload)
+    roomy = WrapperState(env, 100_000)
+    assert roomy.nbytes == 100_000
+    payload = np.zeros(roomy.nbytes, np.uint8)
+    roomy.read(payload)
+    kept = len(env.history)
+    env.step(0)
+    roomy.write(payload)
+    assert len(env.history) == kept
+    with pytest.raises(StateCapacityError, match="state_capacity"):
+        WrapperState(env, 64)
+
+
+def test_the_option_reaches_the_wrappers() -> None:
+    sim = PlainSimulator("CartPole-v1", wrappers=[Hoarding], state_capacity=50_000)
+    assert sim.payload_nbytes == 2048 + 50_000
+
+
+# On a real game
+
+
+@pytest.mark.parametrize(
+    ("frameskip", "made"),
+    [
+        (4, [wrappers.GrayscaleObservation, (wrappers.FrameStackObservation, {"stack_size": 4})]),
+        (1, [(wrappers.MaxAndSkipObservation, {"skip": 4}), Blender, wrappers.NormalizeReward]),
+        (
+            2,
+            [
+                (wrappers.StickyAction, {"repeat_action_probability": 0.4}),
+                (wrappers.TimeLimit, {"max_episode_steps": 15}),
+                (wrappers.DelayObservation, {"delay": 2}),
+                wrappers.Autoreset,
+            ],
+        ),
+    ],
+)
+def test_wrappers_around_a_game_go_on(frameskip: int, made: list[Any]) -> None:
+    pytest.importorskip("ale_py")
+    env = plangym_like.make("ALE/Breakout-v5", frameskip=frameskip, wrappers=made)
+    assert_goes_on(env.simulator, seed=2, steps=20)
+    env.close()
+
+
+@pytest.mark.parametrize("terminal_on_life_loss", [False, True])
+def test_the_usual_preprocessing_goes_on(terminal_on_life_loss: bool) -> None:
+    pytest.importorskip("ale_py")
+    pytest.importorskip("cv2")
+    made = [
+        (wrappers.AtariPreprocessing, {"terminal_on_life_loss": terminal_on_life_loss}),
+        (wrappers.FrameStackObservation, {"stack_size": 4}),
+    ]
+    env = plangym_like.make("ALE/Breakout-v5", frameskip=1, wrappers=made)
+    for seed in range(2):
+        assert_goes_on(env.simulator, seed=seed, steps=40, ends=seed % 2 == 0)
+    state = env.step(1, env.reset(seed=0).state).state
+    preprocessing = env.gym_env.env
+    frames = [frame.copy() for frame in preprocessing.obs_buffer]
+    preprocessing.game_over = True
+    env.step(2, env.step(2, state).state)
+    env.set_state(state)
+    # An episode that ends between two observations shows what is left in these.
+    assert content(preprocessing.obs_buffer) == content(frames)
+    assert preprocessing.game_over is False
+    env.close()
+
+
+def test_lives_are_counted_against_the_restored_state() -> None:
+    pytest.importorskip("ale_py")
+    pytest.importorskip("cv2")
+    made = [(wrappers.AtariPreprocessing, {"terminal_on_life_loss": True})]
+    env = plangym_like.make("ALE/Breakout-v5", frameskip=1, wrappers=made, autoreset=False)
+    full = env.reset(seed=0).state
+    random = np.random.default_rng(0)
+    before, lost = full, full
+    for _ in range(500):
+        action = int(random.integers(4))
+        before, (lost, _, _, terminated, _, _) = lost, env.step(action, lost)
+        if terminated:
+            break
+    assert int(env.view_state(lost)["lives"]) == 4
+    # A branch with five lives was stepped before: rows with four have not lost a life.
+    batch = env.step_batch([0, 0, action, 0], [lost, full, before, lost])
+    assert batch.terminateds.tolist() == [False, False, True, False]
+
+
+def test_workers_have_the_same_wrappers() -> None:
+    made = [
+        (wrappers.FrameStackObservation, {"stack_size": 3}),
+        (wrappers.TransformReward, {"func": lambda reward: reward * 2}),
+        wrappers.NormalizeObservation,
+        (wrappers.TimeLimit, {"max_episode_steps": 3}),
+    ]
+    results = []
+    state = None
+    for options in ({}, {"n_workers": 2, "isolate": True}):
+        with plangym_like.make("CartPole-v1", wrappers=made, **options) as env:
+            state = env.reset(seed=0).state if state is None else state
+            rows = np.repeat(state[None], 60, axis=0)
+            for step in range(3):
+                batch = env.step_batch((np.arange(60) >> step) % 2, rows)
+                rows = batch.states
+            results.append((rows.tobytes(), batch.obs.tobytes(), batch.truncateds.tolist()))
+    assert results[0] == results[1]
+    assert all(results[0][2])

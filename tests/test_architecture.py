@@ -1,0 +1,166 @@
+"""The layers of the package: imports, names and lengths of files, and what an import costs."""
+
+import ast
+import graphlib
+import inspect
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import plangym_like
+
+ROOT = Path(__file__).parents[1]
+PACKAGE = ROOT / "plangym_like"
+MODULES = sorted(PACKAGE.rglob("*.py"))
+
+# Modules that every layer may import.
+BASE = {
+    "errors",
+    "fork_safety",
+    "memory_limits",
+    "row_errors",
+    "future",
+    "transitions",
+    "states",
+    "state_files",
+    "spaces",
+    "batches",
+    "layout",
+    "stats",
+    "simulator",
+    "ownership",
+    "random_state",
+    "current_state",
+    "row_stepper",
+    "batch_options",
+}
+EXECUTION = {"processes", "execution", "cluster"}
+ENV = {"audit", "stateful_env", "plan_env", "family_env"} | EXECUTION
+CONSTRUCTORS = {"parallel_env", "batch_env", "ray_env"}
+# What each layer may import, besides itself and the base.
+BELOW = {
+    "snapshots": set(),
+    "audit": {"snapshots"},
+    "processes": set(),
+    "execution": {"processes"},
+    "cluster": {"processes", "execution"},
+    "stateful_env": {"audit", "execution"},
+    "plan_env": {"audit", "execution", "stateful_env"},
+    "family_env": {"plan_env"},
+    "parallel_env": {"execution", "plan_env"},
+    "batch_env": {"audit", "execution", "plan_env", "processes"},
+    "ray_env": {"cluster", "execution", "parallel_env", "plan_env"},
+    "envs": {"family_env", "stateful_env", "snapshots"},
+    "registry": ENV | CONSTRUCTORS | {"envs"},
+    "testing": ENV | CONSTRUCTORS | {"snapshots", "envs", "registry"},
+    "lanes": ENV | CONSTRUCTORS | {"snapshots", "envs", "registry"},
+    "batchers": ENV | CONSTRUCTORS | {"envs", "registry", "lanes"},
+    "cli": ENV | CONSTRUCTORS | {"envs", "registry", "testing", "lanes", "batchers"},
+}
+ENTRY_POINTS = {"__init__", "__main__"}
+FORBIDDEN_NAMES = {"utils", "core", "common", "helpers"}
+HEAVY = {"torch", "ray", "ale_py", "mujoco", "pygame", "matplotlib"}
+
+
+def _dotted(path: Path) -> str:
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+NAMES = {_dotted(path) for path in MODULES}
+
+
+def _imports(tree: ast.AST, module: str, is_package: bool) -> Iterator[str]:
+    """Yield the modules of this package that the nodes of ``tree`` import, by full name."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            found = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            levels = node.level - is_package
+            parent = module.split(".")[: -levels or None] if node.level else []
+            base = ".".join([*parent, *(node.module.split(".") if node.module else [])])
+            # ``from package import name`` means the module of that name, where there is one.
+            found = [
+                f"{base}.{alias.name}" if f"{base}.{alias.name}" in NAMES else base
+                for alias in node.names
+            ]
+        else:
+            continue
+        yield from (name for name in found if name.split(".")[0] == PACKAGE.name)
+
+
+def _imports_of(path: Path) -> set[str]:
+    """Return the modules that ``path`` imports, for types only or at runtime."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    return set(_imports(tree, _dotted(path), path.name == "__init__.py"))
+
+
+def _layer(module: str) -> str:
+    """Return the first name below the package: a module or a folder."""
+    parts = module.split(".")
+    return parts[1] if len(parts) > 1 else "__init__"
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_imports_run_downward_only(path: Path) -> None:
+    layer = _layer(_dotted(path))
+    if layer in ENTRY_POINTS:
+        return
+    assert layer in BASE or layer in BELOW, f"{layer} is not in the list of layers yet"
+    allowed = BASE | BELOW.get(layer, set()) | {layer}
+    upward = {name for name in _imports_of(path) if _layer(name) not in allowed}
+    assert upward == set()
+
+
+def test_imports_have_no_cycle() -> None:
+    graph = {_dotted(path): _imports_of(path) - {_dotted(path)} for path in MODULES}
+    graphlib.TopologicalSorter(graph).prepare()
+
+
+def test_relative_imports_are_resolved_too() -> None:
+    source = ast.parse("from .states import x\nfrom .. import errors\nfrom . import nothing")
+    found = set(_imports(source, "plangym_like.envs.somewhere", is_package=False))
+    assert found == {"plangym_like.envs.states", "plangym_like.errors", "plangym_like.envs"}
+
+
+def test_no_file_has_more_than_400_lines() -> None:
+    lengths = {path: len(path.read_text(encoding="utf-8").splitlines()) for path in MODULES}
+    assert [f"{path}: {length}" for path, length in lengths.items() if length > 400] == []
+
+
+def test_every_module_has_a_name_that_says_something() -> None:
+    names = {part for path in MODULES for part in path.relative_to(ROOT).with_suffix("").parts}
+    assert names & FORBIDDEN_NAMES == set()
+
+
+_MEASURE_IMPORT = """
+import sys, time, numpy, gymnasium
+before = set(sys.modules)
+start = time.process_time()
+import plangym_like
+print(time.process_time() - start)
+print(*(name for name in set(sys.modules) - before if "." not in name))
+"""
+
+
+def test_the_import_is_light() -> None:
+    seconds: list[float] = []
+    while len(seconds) < 3 or (min(seconds) >= 0.3 and len(seconds) < 20):
+        answer = subprocess.run(
+            [sys.executable, "-c", _MEASURE_IMPORT], capture_output=True, text=True, check=True
+        )
+        elapsed, loaded = answer.stdout.splitlines()
+        seconds.append(float(elapsed))
+        assert set(loaded.split()) & HEAVY == set()
+    assert min(seconds) < 0.3
+
+
+@pytest.mark.parametrize("name", sorted(plangym_like.__all__))
+def test_every_public_name_is_documented(name: str) -> None:
+    public = getattr(plangym_like, name)
+    if callable(public):
+        assert inspect.getdoc(public)
+    assert f"plangym_like.{name}\n" in (ROOT / "docs" / "api.md").read_text(encoding="utf-8")

@@ -1,0 +1,141 @@
+"""`Future`: the interface of `concurrent.futures.Future`, whatever is waited for."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import gc
+import inspect
+import weakref
+from collections.abc import Iterator
+from concurrent.futures import CancelledError
+from typing import Any
+
+import pytest
+from hosted import HostedObject
+
+import plangym_like
+from plangym_like.future import Future
+from plangym_like.processes.external_process import ExternalProcess
+
+
+class Task:
+    """Something pending that the test finishes."""
+
+    what = "the test's task"
+
+    def __init__(self) -> None:
+        self.settled = False
+        self.result: Any = None
+        self.error: BaseException | None = None
+        self.timeouts: list[float | None] = []
+
+    def finish(self, result: Any = None, error: BaseException | None = None) -> None:
+        self.settled, self.result, self.error = True, result, error
+
+    def settle(self, timeout: float | None) -> bool:
+        self.timeouts.append(timeout)
+        return self.settled
+
+    def outcome(self) -> tuple[Any, BaseException | None]:
+        return self.result, self.error
+
+    def cancel(self, error: BaseException) -> bool:
+        self.finish(error=error)
+        return True
+
+
+@pytest.fixture(scope="module")
+def process() -> Iterator[ExternalProcess]:
+    with ExternalProcess(HostedObject) as process:
+        yield process
+
+
+@pytest.mark.parametrize("name", ["result", "exception", "done", "cancel", "cancelled"])
+def test_signatures_are_those_of_concurrent_futures(name: str) -> None:
+    ours = inspect.signature(getattr(Future, name))
+    theirs = inspect.signature(getattr(concurrent.futures.Future, name))
+    assert list(ours.parameters) == list(theirs.parameters)
+    assert [each.default for each in ours.parameters.values()] == [
+        each.default for each in theirs.parameters.values()
+    ]
+
+
+def test_one_class_serves_batches_and_requests(process: ExternalProcess) -> None:
+    with plangym_like.make("CartPole-v1") as env:
+        env.reset(seed=1)
+        assert type(env.step_batch([0, 1], blocking=False)) is Future
+    assert type(process.call("echo", 1)) is Future
+    assert plangym_like.BatchFuture is plangym_like.Future is Future
+
+
+def test_a_result() -> None:
+    task = Task()
+    future: Future[int] = Future(task)
+    assert not future.done() and not future.settled and task.timeouts == [0.0]
+    assert "pending" in repr(future)
+    with pytest.raises(TimeoutError, match=r"the test's task is not done within 0\.5 s"):
+        future.result(0.5)
+    task.finish(7)
+    assert future.result() == future() == 7
+    assert future.done() and future.settled and future.exception() is None
+    assert not future.cancel() and not future.cancelled()
+    assert "done" in repr(future)
+
+
+def test_an_error() -> None:
+    task = Task()
+    future: Future[int] = Future(task)
+    task.finish(error=KeyError("pole"))
+    for _ in range(2):
+        with pytest.raises(KeyError, match="pole"):
+            future.result(1)
+        assert isinstance(future.exception(1), KeyError)
+    assert not future.cancel() and not future.cancelled()
+
+
+def test_cancelling() -> None:
+    future: Future[int] = Future(Task())
+    assert future.cancel() and future.cancelled() and future.done()
+    for use in (future.result, future.exception):
+        with pytest.raises(CancelledError, match="the test's task was cancelled"):
+            use()
+    assert future.cancel()
+    assert "cancelled" in repr(future)
+
+
+def test_a_check_comes_before_the_first_result() -> None:
+    checked: list[int] = []
+    future = Future.of(lambda: 7)
+    future.check(checked.append)
+    assert (future.result(), future.result(), checked) == (7, 7, [7])
+
+    def refuse(result: int) -> None:
+        raise ValueError(result)
+
+    future = Future.of(lambda: 8)
+    future.check(refuse)
+    assert isinstance(future.exception(), ValueError)
+    with pytest.raises(ValueError, match="8"):
+        future.result()
+
+
+def test_the_owner_is_kept_until_it_is_over() -> None:
+    class Owner:
+        pass
+
+    task, owner = Task(), Owner()
+    future: Future[int] = Future(task, owner)
+    reference = weakref.ref(owner)
+    del owner
+    gc.collect()
+    assert reference() is not None
+    task.finish(1)
+    assert future.done() and reference() is None
+
+
+def test_a_request_that_was_sent_cannot_be_cancelled(process: ExternalProcess) -> None:
+    future = process.call("sleep", 0.1)
+    assert not future.cancel() and not future.cancelled()
+    assert future.result(60) is None
+    error = process.call("fail", ValueError("no")).exception(60)
+    assert isinstance(error, ValueError)

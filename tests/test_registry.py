@@ -1,0 +1,96 @@
+"""Which family answers to which id, and families of one's own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium.envs.classic_control import PendulumEnv
+
+import plangym_like
+from plangym_like import ClassicControlEnv, registry
+from plangym_like.errors import InputError
+
+
+class Heavy(ClassicControlEnv):
+    """A family of CartPoles whose pole has a mass of its own."""
+
+    def __init__(self, name: Any, *args: Any, **kwargs: Any) -> None:
+        super().__init__(_heavy_cart_pole, *args, **kwargs)
+
+
+def _heavy_cart_pole(**kwargs: Any) -> gymnasium.Env[Any, Any]:
+    env = gymnasium.make("CartPole-v1", disable_env_checker=True, **kwargs)
+    env.unwrapped.masspole = 0.5  # type: ignore[attr-defined]
+    return env
+
+
+@pytest.fixture(autouse=True)
+def unregistered() -> Iterator[None]:
+    kept = list(registry._registered)
+    yield
+    registry._registered[:] = kept
+
+
+@pytest.mark.parametrize("n_workers", [None, 2])
+def test_a_family_answers_to_ids_with_its_prefix(n_workers: int | None) -> None:
+    plangym_like.register("heavy/", Heavy)
+    with plangym_like.make("heavy/CartPole", n_workers=n_workers) as env:
+        state = env.reset(seed=0).state
+        found = env.step_batch(np.arange(200) % 2, state)
+    plain = plangym_like.make("CartPole-v1")
+    start = plain.make_state(plain.reset(seed=0).state, x=env_x(state))
+    expected = plain.step_batch(np.arange(200) % 2, start)
+    assert (found.obs != expected.obs).any()
+    hand: Any = _heavy_cart_pole()
+    hand.reset(seed=0)
+    assert found.obs[0].tolist() == hand.step(0)[0].tolist()
+
+
+def env_x(state: np.ndarray) -> np.ndarray:
+    return state[32:64].view(np.float64)
+
+
+def test_a_predicate_takes_ids_and_callables_before_the_packages_own_families() -> None:
+    asked = []
+
+    def takes(name: Any) -> bool:
+        asked.append(name)
+        return name in ("CartPole-v1", PendulumEnv)
+
+    plangym_like.register(takes, Heavy)
+    for name in ("CartPole-v1", PendulumEnv):
+        assert isinstance(plangym_like.make(name, delay_setup=True), Heavy)
+    assert not isinstance(plangym_like.make("Acrobot-v1", delay_setup=True), Heavy)
+    assert asked == ["CartPole-v1", PendulumEnv, "Acrobot-v1"]
+
+
+def test_the_family_registered_last_is_asked_first() -> None:
+    plangym_like.register("twice/", ClassicControlEnv)
+    plangym_like.register("twice/", Heavy)
+    assert isinstance(plangym_like.make("twice/x", delay_setup=True), Heavy)
+
+
+@pytest.mark.parametrize("arguments", [("", Heavy), (3, Heavy), ("mine/", "Heavy")])
+def test_what_is_not_a_family_is_refused(arguments: Any) -> None:
+    with pytest.raises(InputError):
+        plangym_like.register(*arguments)
+    with pytest.raises(gymnasium.error.Error):
+        plangym_like.make("mine/x")
+
+
+@pytest.mark.parametrize(
+    "name, family",
+    [
+        ("CartPole-v1", "ClassicControlEnv"),
+        ("FrozenLake-v1", "ToyTextEnv"),
+        ("LunarLander-v3", "Box2DEnv"),
+        ("GymV21Environment-v0", "AnyEnv"),
+        (PendulumEnv, "AnyEnv"),
+    ],
+)
+def test_each_id_has_its_family(name: Any, family: str) -> None:
+    assert registry.family_of(name).__name__ == family

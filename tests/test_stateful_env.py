@@ -1,0 +1,313 @@
+"""States as data, copies, pictures and the end of an environment, on every backend."""
+
+import pickle
+
+import gymnasium
+import numpy as np
+import pytest
+from comparing import assert_same, content, reached
+from conftest import ATARI, BACKENDS, make_on
+from suite import batch_of
+
+import plangym_like
+from plangym_like.errors import (
+    ClosedError,
+    InputError,
+    SnapshotError,
+    StateError,
+)
+
+# States as data
+
+
+def test_saved_states_come_back(env, tmp_path):
+    actions, states = batch_of(env, 5)
+    env.save_states(tmp_path / "five", states)
+    assert_same(env.load_states(tmp_path / "five"), states)
+    env.save_states(str(tmp_path / "one"), states[2])
+    assert_same(env.load_states(tmp_path / "one"), states[2:3])
+    env.save_states(tmp_path / "none", states[:0])
+    assert_same(env.load_states(tmp_path / "none"), states[:0])
+    loaded = env.load_states(tmp_path / "five")
+    assert_same(env.step_batch(actions, loaded), env.step_batch(actions, states))
+
+
+def test_viewed_states_are_named_and_read_only(shared_env):
+    env = shared_env("CartPole-v1")
+    states = reached(env, 4)
+    view = env.view_state(states)
+    assert view["x"].shape == (4, 4) and view["x"].dtype == np.float64
+    with pytest.raises(ValueError, match="read-only"):
+        view["x"][0, 0] = 1
+    env.set_state(states[3])
+    assert_same(env.gym_env.unwrapped.state.astype(np.float64), np.array(view["x"][3]))
+    assert_same(np.array(env.view_state(states[3])["x"]), np.array(view["x"][3]))
+
+
+def test_made_states_are_roots_to_plan_from(shared_env):
+    env = shared_env("CartPole-v1")
+    before = env.reset(seed=0).state
+    x = [0.1, -0.2, 0.03, 0.4]
+    state = env.make_state(x=x)
+    assert_same(env.get_state(), before)
+    assert env.view_state(state)["x"].tolist() == x
+    reference = gymnasium.make("CartPole-v1").unwrapped
+    reference.reset(seed=0)
+    reference.state = np.array(x)
+    obs = reference.step(1)[0]
+    assert_same(env.step_batch([0, 1], state).obs[1], obs)
+    kept = env.make_state(before)
+    assert_same(kept, before)
+
+
+def test_what_a_game_is_made_of_cannot_be_made_up(shared_env):
+    env = shared_env(ATARI[0], **ATARI[1])
+    with pytest.raises(SnapshotError, match="physical"):
+        env.make_state(lives=9)
+
+
+def test_rows_can_be_sets_keys_and_slices(env):
+    _, states = batch_of(env, 10)
+    seen = {state.tobytes() for state in states}
+    env.set_state(np.frombuffer(next(iter(seen)), np.uint8))
+    assert env.get_state().tobytes() in seen
+    assert (states == states[0]).all(axis=1)[0]
+
+
+# Copies
+
+
+def test_a_clone_stands_in_the_same_state_and_goes_its_own_way(env):
+    actions, _ = batch_of(env, 6)
+    env.reset(seed=8)
+    env.step(actions[0])
+    here = env.get_state()
+    other = env.clone()
+    assert type(other) is type(env)
+    assert_same(other.get_state(), here)
+    other.step(actions[1])
+    assert_same(env.get_state(), here)
+    assert_same(env.step(actions[2], here, return_state=True), other.step(actions[2], here))
+    if isinstance(env, plangym_like.ParallelEnv):
+        assert (other.n_workers, other.isolate) == (env.n_workers, env.isolate)
+    other.close()
+    assert_same(env.step_batch(actions, here), env.step_batch(actions, here))
+
+
+def test_a_clone_keeps_what_it_was_built_with_but_for_changes(new_env):
+    env = new_env("Pendulum-v1", frameskip=2, autoreset=False, remove_time_limit=False, g=9.0)
+    env.reset(seed=0)
+    same = env.clone()
+    assert same.frameskip == 2 and same.autoreset is False
+    assert same.gym_env.unwrapped.g == 9.0
+    assert "TimeLimit" in same.simulator.wrapper_names()
+    changed = env.clone(g=5.0, autoreset=True)
+    assert changed.gym_env.unwrapped.g == 5.0 and changed.autoreset is True
+    assert changed.frameskip == 2
+    with pytest.raises(StateError):
+        changed.set_state(env.get_state())
+    for other in (same, changed):
+        other.close()
+
+
+def test_an_env_that_is_not_set_up_can_be_pickled(backend):
+    env = plangym_like.make(
+        "CartPole-v1", delay_setup=True, frameskip=2, autoreset=False, **BACKENDS[backend]
+    )
+    twin = pickle.loads(pickle.dumps(env))
+    assert twin.autoreset is False
+    assert_same(twin.reset(seed=0), env.reset(seed=0))
+    states = np.stack([twin.get_state()] * 3)
+    assert_same(twin.step_batch([0, 1, 0], states), env.step_batch([0, 1, 0], states))
+    for live in (env, twin):
+        with pytest.raises(TypeError, match="delay_setup=True"):
+            pickle.dumps(live)
+        live.close()
+
+
+def test_a_delayed_env_is_set_up_by_its_first_use(backend):
+    for use in (
+        lambda env: env.observation_space,
+        lambda env: env.reset(seed=0),
+        lambda env: env.step(0),
+        lambda env: env.step_batch([0, 1]),
+        lambda env: env.state_nbytes,
+        lambda env: env.get_image,
+        lambda env: env.setup(),
+    ):
+        env = plangym_like.make("CartPole-v1", delay_setup=True, **BACKENDS[backend])
+        use(env)
+        env.setup()
+        assert len(env.step_batch([0, 1, 0]).rewards) == 3
+        env.close()
+
+
+# Pictures and kinds of observation
+
+DRAWN = {"render_mode": "rgb_array", "return_image": True}
+
+
+@pytest.mark.parametrize("name", ["ALE/Breakout-v5", "CartPole-v1"])
+def test_pictures_show_the_current_state(shared_env, name):
+    env = shared_env(name, **DRAWN)
+    env.reset(seed=0)
+    reference = gymnasium.make(
+        name, render_mode="rgb_array", **({"repeat_action_probability": 0} if "ALE" in name else {})
+    )
+    reference.reset(seed=0)
+    pictures, states = [], []
+    for index in range(12):
+        action = index // 3 % env.action_space.n
+        reference.step(action)
+        env.step(action)
+        pictures.append(reference.render())
+        states.append(env.get_state())
+        assert_same(env.get_image(), pictures[-1], f"picture {index}")
+    assert len({picture.tobytes() for picture in pictures}) > 3
+    assert env.img_shape == pictures[0].shape
+    for index in (4, 0, 11, 4):
+        env.set_state(states[index])
+        assert_same(env.get_image(), pictures[index], f"picture {index}, restored")
+        env.step_batch([0, 1], np.stack(states[:2]))
+        assert_same(env.get_image(), pictures[index], f"picture {index}, after a batch")
+        assert_same(env.get_state(), states[index])
+
+
+def test_looking_changes_nothing(shared_env):
+    env = shared_env(ATARI[0], **ATARI[1])
+    actions, states = batch_of(env, 4)
+    for action, state in zip(actions, states, strict=True):
+        expected = env.step(action, state)
+        env.set_state(state)
+        assert env.get_image().shape == (210, 160, 3)
+        assert_same(env.get_state(), state)
+        assert_same(env.step(action, return_state=True), expected)
+
+
+@pytest.mark.parametrize("name", ["ALE/Breakout-v5", "CartPole-v1"])
+def test_infos_hold_pictures_where_asked_for(shared_env, name):
+    env = shared_env(name, **DRAWN)
+    first = env.reset(seed=0)
+    assert_same(first.info["rgb"], env.get_image())
+    result = env.step_batch([0, 1, 1, 0], first.state, dt=[1, 2, 3, 4])
+    assert result.infos["rgb"].shape == (4, *env.img_shape)
+    for index, (action, dt) in enumerate([(0, 1), (1, 2), (1, 3), (0, 4)]):
+        step = env.step(action, first.state, dt=dt)
+        assert_same(result.infos[index]["rgb"], step.info["rgb"], f"picture {index}")
+        assert_same(step.info["rgb"], env.get_image())
+
+
+def test_pictures_need_a_renderer(backend):
+    with pytest.raises(InputError, match="render_mode='rgb_array'"):
+        plangym_like.make("CartPole-v1", return_image=True, **BACKENDS[backend])
+    env = plangym_like.make("CartPole-v1", **BACKENDS[backend])
+    with pytest.raises(InputError, match="render_mode='rgb_array'"):
+        env.get_image()
+    env.close()
+
+
+@pytest.mark.parametrize(
+    ("name", "obs_type", "shape"),
+    [
+        ("CartPole-v1", "coords", (4,)),
+        ("CartPole-v1", "rgb", (400, 600, 3)),
+        ("CartPole-v1", "grayscale", (400, 600)),
+        ("ALE/Breakout-v5", "coords", (210, 160, 3)),
+        ("ALE/Breakout-v5", "rgb", (210, 160, 3)),
+        ("ALE/Breakout-v5", "grayscale", (210, 160)),
+        ("ALE/Breakout-v5", "ram", (128,)),
+    ],
+)
+def test_kinds_of_observation(new_env, name, obs_type, shape):
+    env = new_env(name, obs_type=obs_type)
+    assert env.observation_space.shape == env.obs_shape == shape
+    obs = env.reset(seed=0).obs
+    assert obs.shape == shape and obs in env.observation_space
+    states = reached(env, 4)
+    batch = env.step_batch([0, 1, 1, 0], states)
+    assert batch.obs.shape == (4, *shape) and batch.obs.dtype == env.observation_space.dtype
+    for index, action in enumerate([0, 1, 1, 0]):
+        assert_same(batch.obs[index], env.step(action, states[index]).obs)
+    if obs_type == "rgb":
+        assert_same(batch.obs[3], env.get_image())
+
+
+@pytest.mark.parametrize(("name", "shape"), [("CartPole-v1", (4,)), (ATARI[0], (210, 160, 3))])
+def test_coords_are_what_the_id_registers(name, shape):
+    with plangym_like.make(name, obs_type="coords") as env, plangym_like.make(name) as plain:
+        assert env.observation_space == plain.observation_space
+        assert env.observation_space.shape == shape
+        assert_same(env.reset(seed=3), plain.reset(seed=3))
+
+
+def test_unknown_kinds_of_observation_are_refused(backend):
+    with pytest.raises(InputError, match="obs_type"):
+        plangym_like.make("CartPole-v1", obs_type="ram", **BACKENDS[backend])
+    with pytest.raises(InputError, match="obs_type"):
+        plangym_like.make("ALE/Pong-v5", obs_type="smell", **BACKENDS[backend])
+
+
+# The end
+
+
+def test_results_outlive_the_env(backend):
+    env = make_on(backend, "CartPole-v1")
+    actions, states = batch_of(env, 50)
+    result = env.step_batch(actions, states)
+    before = content(tuple(result))
+    env.close()
+    assert content(tuple(result)) == before
+    result.states[:] = 0
+    env.close()
+
+
+def test_nothing_works_after_close_and_all_say_so(backend):
+    env = make_on(backend, "CartPole-v1")
+    state = env.reset(seed=0).state
+    env.close()
+    uses = {
+        "reset": lambda: env.reset(seed=0),
+        "step": lambda: env.step(0),
+        "step from a state": lambda: env.step(0, state),
+        "step_batch": lambda: env.step_batch([0, 1], state),
+        "step_batch from here": lambda: env.step_batch([0, 1]),
+        "rollout_batch": lambda: env.rollout_batch([[0, 1]], state),
+        "get_state": lambda: env.get_state(),
+        "set_state": lambda: env.set_state(state),
+        "view_state": lambda: env.view_state(state),
+        "make_state": lambda: env.make_state(),
+        "get_image": lambda: env.get_image(),
+        "sample_action": lambda: env.sample_action(),
+        "action_space": lambda: env.action_space,
+        "state_nbytes": lambda: env.state_nbytes,
+        "setup": lambda: env.setup(),
+    }
+    for use in uses.values():
+        with pytest.raises(ClosedError, match="CartPole-v1.* closed"):
+            use()
+    with pytest.raises(AttributeError):
+        env.no_such_thing  # noqa: B018
+    env.close()
+
+
+def test_stats_can_be_read_after_close(backend):
+    env = make_on(backend, "CartPole-v1")
+    env.step_batch([0] * 30, env.reset(seed=0).state)
+    env.close()
+    assert env.stats.rows == 30 and env.stats.batches == 1
+
+
+def test_an_env_closes_itself_at_the_end_of_its_block(backend):
+    with plangym_like.make("CartPole-v1", **BACKENDS[backend]) as env:
+        env.step_batch([0, 1])
+    with pytest.raises(ClosedError):
+        env.step_batch([0, 1])
+
+
+def test_an_env_closed_before_it_was_set_up(backend):
+    env = plangym_like.make("CartPole-v1", delay_setup=True, **BACKENDS[backend])
+    env.close()
+    env.close()
+    for use in (env.setup, lambda: env.reset(seed=0), lambda: env.step_batch([0])):
+        with pytest.raises(ClosedError):
+            use()

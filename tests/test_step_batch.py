@@ -1,0 +1,302 @@
+"""What every environment promises of batches of states, on every backend."""
+
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+from comparing import assert_same, content, reached, row, rows_in, sampler
+from conftest import ATARI, RANDOM
+from suite import batch_of, np_leaves, plain
+
+import plangym_like
+
+# Purity
+
+
+def test_a_batch_is_its_rows_stepped_one_by_one(env):
+    actions, states = batch_of(env, 12)
+    dt = np.arange(12) % 3 + 1
+    batch = env.step_batch(actions, states, dt=dt)
+    for index in range(12):
+        single = env.step(actions[index], states[index], dt=int(dt[index]))
+        got = row(batch, index)
+        assert_same(got[0], single.state, f"state {index}")
+        assert np.array_equal(content(np_leaves(got[1])), content(np_leaves(single.obs)))
+        assert [value.item() for value in got[2:5]] == list(single[2:5])
+        assert_same(plain(got[5]), plain(single.info), f"info {index}")
+
+
+def test_rows_depend_on_nothing_but_themselves(env):
+    actions, states = batch_of(env, 16)
+    rng = np.random.default_rng(0)
+    dt, seeds = rng.integers(1, 4, 16), rng.integers(0, 1000, 16)
+    whole = env.step_batch(actions, states, dt=dt, seeds=seeds)
+    for _ in range(3):
+        order = rng.permutation(16)
+        mixed = rows_in(env, order, states, actions, dt=dt, seeds=seeds)
+        for place, index in enumerate(order):
+            assert_same(row(mixed, place), row(whole, index), f"row {index}")
+        cut = int(rng.integers(1, 15))
+        for part in (np.arange(cut), np.arange(cut, 16), rng.integers(0, 16, 20)):
+            some = rows_in(env, part, states, actions, dt=dt, seeds=seeds)
+            for place, index in enumerate(part):
+                assert_same(row(some, place), row(whole, index), f"row {index}")
+        env.reset()
+
+
+def test_inputs_stay_as_they_are(env):
+    actions, states = batch_of(env, 6)
+    states.flags.writeable = False
+    dt = np.array([1, 2, 3, 1, 2, 3])
+    seeds = np.arange(6)
+    before = content((actions, states, dt, seeds))
+    env.step_batch(actions, states, dt=dt, seeds=seeds)
+    assert content((actions, states, dt, seeds)) == before
+
+
+def test_the_current_state_is_untouched(env):
+    actions, states = batch_of(env, 8)
+    env.reset(seed=5)
+    env.step(actions[0])
+    expected = [content(env.step(action)) for action in actions]
+    final = env.get_state()
+    env.reset(seed=5)
+    env.step(actions[0])
+    for action, wanted in zip(actions, expected, strict=True):
+        before = env.get_state()
+        env.step_batch(actions, states)
+        env.step_batch(actions)
+        env.rollout_batch([[action] * 3], states[:1])
+        env.view_state(states) if env.name != "Nested" else None
+        assert_same(env.get_state(), before)
+        assert content(env.step(action)) == wanted
+    assert_same(env.get_state(), final)
+
+
+def test_no_states_means_from_the_current_one(env):
+    actions, _ = batch_of(env, 8)
+    env.reset(seed=2)
+    env.step(actions[0])
+    here = env.get_state()
+    branched = env.step_batch(actions)
+    assert_same(tuple(branched), tuple(env.step_batch(actions, here))[1:])
+    with_states = env.step_batch(actions, return_state=True)
+    assert_same(with_states, env.step_batch(actions, here))
+    assert_same(env.get_state(), here)
+
+
+def test_batches_before_the_first_reset_start_an_episode(new_env):
+    env = new_env("CartPole-v1")
+    result = env.step_batch([0, 1, 0])
+    assert len(result.rewards) == 3
+    assert_same(env.step_batch([0, 1, 0]), result)
+    assert env.get_state().shape == (env.state_nbytes,)
+
+
+@pytest.mark.parametrize("random_env", ["CartPole", "FrozenLake", "MsPacman"], indirect=True)
+def test_ended_states_can_be_stepped(random_env):
+    env = random_env
+    space = sampler(env, 1)
+    env.reset(seed=1)
+    for _ in range(3000):
+        result = env.step(space.sample(), env.get_state(), dt=3)
+        if result.terminated:
+            break
+    assert result.terminated
+    count = 6
+    actions = [space.sample() for _ in range(count)]
+    ended = np.stack([result.state] * count)
+    first = env.step_batch(actions, ended)
+    assert_same(env.step_batch(actions, ended), first)
+    onward = env.step_batch(actions, first.states)
+    assert_same(env.step_batch(actions[::-1], first.states[::-1]).states[::-1], onward.states)
+
+
+# Broadcasting
+
+
+def test_one_state_for_many_actions(env):
+    actions, states = batch_of(env, 6)
+    expected = env.step_batch(actions, np.stack([states[4]] * 6))
+    for one in (states[4], states[4:5], [states[4]]):
+        assert_same(env.step_batch(actions, one), expected)
+
+
+def test_one_action_for_many_states(env):
+    actions, states = batch_of(env, 6)
+    expected = env.step_batch([actions[2]] * 6, states)
+    for one in (actions[2], [actions[2]]):
+        assert_same(env.step_batch(one, states), expected)
+
+
+def test_one_of_each_is_a_batch_of_one(env):
+    actions, states = batch_of(env, 1)
+    result = env.step_batch(actions[0], states[0])
+    assert len(result.rewards) == 1 and result.states.shape == (1, env.state_nbytes)
+
+
+def test_lists_of_rows_are_batches_too(env):
+    actions, states = batch_of(env, 5)
+    expected = env.step_batch(actions, states)
+    assert_same(env.step_batch(actions, list(states)), expected)
+    assert_same(env.step_batch(tuple(actions), tuple(states)), expected) if (
+        isinstance(env.action_space, gymnasium.spaces.Discrete)
+    ) else None
+    assert_same(env.step_batch(actions, np.repeat(states, 2, axis=0)[::2]), expected)
+
+
+def test_many_step_counts_for_one_row(env):
+    actions, states = batch_of(env, 1)
+    result = env.step_batch(actions, states, dt=[1, 2, 3, 4])
+    for index in range(4):
+        alone = env.step_batch(actions, states, dt=index + 1)
+        assert_same(row(result, index), row(alone, 0))
+
+
+# How long an action is held
+
+
+def test_dt_holds_an_action_and_sums_rewards(env):
+    actions, states = batch_of(env, 6)
+    for dt in (1, 2, 5):
+        batch = env.step_batch(actions, states, dt=dt)
+        assert_same(env.step_batch(actions, states, dt=[dt] * 6), batch)
+        for index, (action, state) in enumerate(zip(actions, states, strict=True)):
+            total, frames = 0.0, 0
+            for _ in range(dt):
+                step = env.step(action, state)
+                total, frames, state = total + step.reward, frames + step.info["n_step"], step.state
+                if step.terminated or step.truncated:
+                    break
+            assert batch.rewards[index] == pytest.approx(total, rel=1e-12)
+            assert_same(batch.states[index], state)
+            assert batch.infos[index]["n_step"] == frames
+            assert batch.infos[index]["dt"] == dt
+
+
+def test_n_step_counts_frames(shared_env):
+    env = shared_env(ATARI[0], **ATARI[1])
+    state = env.reset(seed=0).state
+    infos = env.step_batch([0, 1, 2], state, dt=[1, 2, 5]).infos
+    assert infos["n_step"].tolist() == [4, 8, 20]
+    assert infos["dt"].tolist() == [1, 2, 5]
+    assert [info["n_step"] for info in infos] == [4, 8, 20]
+    pole = shared_env("CartPole-v1")
+    state = pole.reset(seed=0).state
+    infos = pole.step_batch([0, 1], state, dt=[3, 500]).infos
+    assert infos["n_step"][0] == 3
+    assert 5 < infos["n_step"][1] < 20
+    assert infos["dt"].tolist() == [3, 500]
+
+
+def test_frameskip_multiplies_dt(new_env):
+    env = new_env("CartPole-v1", frameskip=3)
+    assert env.frameskip == 3
+    plain_env = plangym_like.make("CartPole-v1")
+    env.reset(seed=0)
+    plain_env.reset(seed=0)
+    skipped = env.step(1, dt=2)
+    held = plain_env.step(1, dt=6)
+    assert_same(skipped.obs, held.obs)
+    assert skipped.reward == held.reward == 6
+    assert skipped.info == {"n_step": 6, "dt": 2}
+    batch = env.step_batch([1, 1], plain_batch(env), dt=[1, 2])
+    assert batch.infos["n_step"].tolist() == [3, 6]
+
+
+def plain_batch(env: Any) -> np.ndarray:
+    return np.stack([env.reset(seed=seed).state for seed in range(2)])
+
+
+# Seeds
+
+
+@pytest.mark.parametrize("random_env", RANDOM, indirect=True)
+def test_seeds_decide_what_chance_does(random_env):
+    env = random_env
+    state = reached(env, 20, every=3)[-1]
+    space = sampler(env, 3)
+    actions = [space.sample() for _ in range(60)]
+    seeds = np.arange(60)
+    first = env.step_batch(actions, state, dt=2, seeds=seeds)
+    assert_same(env.step_batch(actions, state, dt=2, seeds=seeds), first)
+    backward = env.step_batch(actions[::-1], state, dt=2, seeds=seeds[::-1])
+    assert_same(backward.states[::-1], first.states)
+    other = env.step_batch(actions, state, dt=2, seeds=seeds + 1000)
+    differ = [content(row(other, index)[1:4]) != content(row(first, index)[1:4]) for index in seeds]
+    assert sum(differ) > 10
+    assert len({row.tobytes() for row in first.states}) > 50
+    one = env.step_batch(actions[7], state, dt=2, seeds=7)
+    assert_same(row(one, 0), row(first, 7))
+
+
+@pytest.mark.parametrize("random_env", RANDOM, indirect=True)
+def test_without_seeds_the_state_holds_the_dice(random_env):
+    env = random_env
+    state = env.reset(seed=3).state
+    action = sampler(env, 3).sample()
+    batch = env.step_batch([action] * 10, state, dt=3)
+    for index in range(10):
+        assert_same(row(batch, index), row(batch, 0))
+
+
+def test_seeds_change_nothing_where_nothing_is_drawn(shared_env):
+    env = shared_env(ATARI[0], **ATARI[1])
+    actions, states = batch_of(env, 4)
+    assert_same(
+        env.step_batch(actions, states, seeds=[1, 2, 3, 4]), env.step_batch(actions, states)
+    )
+
+
+# Without waiting
+
+
+def test_promises_keep_their_word(env):
+    actions, states = batch_of(env, 9)
+    expected = env.step_batch(actions, states)
+    future = env.step_batch(actions, states, blocking=False)
+    assert_same(future(), expected)
+    assert_same(future(), expected)
+    futures = [env.step_batch(actions[::way], states[::way], blocking=False) for way in (1, -1, 1)]
+    env.step(actions[0], states[0])
+    for future, way in zip(futures, (1, -1, 1), strict=True):
+        result = future()
+        for index in range(9):
+            assert_same(row(result, index), row(expected, index if way == 1 else 8 - index))
+    rollout = env.rollout_batch([[action] * 3 for action in actions], states)
+    later = env.rollout_batch([[action] * 3 for action in actions], states, blocking=False)
+    assert_same(later(), rollout)
+
+
+def test_promises_do_not_see_what_is_done_to_their_inputs_later(shared_env):
+    env = shared_env("CartPole-v1")
+    _, states = batch_of(env, 400)
+    actions, dt, seeds = np.arange(400) % 2, np.arange(400) % 3 + 1, np.arange(400)
+    expected = env.step_batch(actions, states, dt=dt, seeds=seeds)
+    wanted = content(tuple(expected))
+    for _ in range(5):
+        given = [array.copy() for array in (actions, states, dt, seeds)]
+        future = env.step_batch(given[0], given[1], dt=given[2], seeds=given[3], blocking=False)
+        for array in given:
+            array[:] = 1
+        assert content(tuple(future())) == wanted
+
+
+def test_a_dropped_promise_harms_nothing(env):
+    actions, states = batch_of(env, 9)
+    expected = env.step_batch(actions, states)
+    for _ in range(3):
+        env.step_batch(actions[::-1], states[::-1], blocking=False)
+    assert_same(env.step_batch(actions, states), expected)
+
+
+def test_the_current_state_may_move_on_before_a_promise_is_kept(env):
+    actions, _ = batch_of(env, 9)
+    env.reset(seed=6)
+    expected = env.step_batch(actions)
+    future = env.step_batch(actions, blocking=False)
+    env.step(actions[0])
+    here = env.get_state()
+    assert_same(future(), expected)
+    assert_same(env.get_state(), here)
