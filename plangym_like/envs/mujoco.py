@@ -15,7 +15,9 @@ same.
 
 from __future__ import annotations
 
+import contextlib
 import logging
+import weakref
 from collections.abc import Mapping
 from typing import Any
 
@@ -23,6 +25,7 @@ import gymnasium
 import mujoco
 import numpy as np
 from gymnasium.envs.mujoco import MujocoEnv as GymnasiumMujocoEnv
+from gymnasium.envs.mujoco.mujoco_rendering import OffScreenViewer
 from numpy.typing import NDArray
 
 from plangym_like.envs.codec import Codec
@@ -126,6 +129,8 @@ class MujocoSimulator(GymnasiumSimulator):
 
     family = "MUJO"
     codec: MujocoCodec
+    # What frees the memory that was allocated for pictures, once there are any.
+    _frees: list[weakref.finalize[..., Any]] | None = None
 
     def make_env(self) -> gymnasium.Env[Any, Any]:
         """Make the robot; MuJoCo's warnings about a model that is not the user's are logged."""
@@ -177,9 +182,36 @@ class MujocoSimulator(GymnasiumSimulator):
         """Render the current state, on a machine without a display too."""
         draw_without_a_display()
         # Another environment of this process may have drawn last.
-        for viewer in getattr(self.base.mujoco_renderer, "_viewers", {}).values():
+        for viewer in self._viewers():
             viewer.make_context_current()
-        return super().image()
+        picture = super().image()
+        if self._frees is None:
+            self._frees = [
+                weakref.finalize(self.base, _free_drawing_memory, viewer.opengl_context, viewer.con)
+                for viewer in self._viewers()
+            ]
+        return picture
+
+    def _viewers(self) -> list[Any]:
+        found = getattr(self.base.mujoco_renderer, "_viewers", {}).values()
+        return [viewer for viewer in found if isinstance(viewer, OffScreenViewer)]
+
+    def close(self) -> None:
+        """Release what the simulator holds; may be called again."""
+        for free in self._frees or ():
+            free()
+        super().close()
+
+
+def _free_drawing_memory(context: Any, drawn: mujoco.MjrContext) -> None:
+    """Free what MuJoCo has allocated in an OpenGL context.
+
+    Its destructor would free the objects of the same numbers in whichever context is current, which
+    may be another environment's.
+    """
+    with contextlib.suppress(Exception):  # at the end of the process, OpenGL may have gone
+        context.make_current()
+        drawn.free()
 
 
 class MujocoEnv(FamilyEnv):

@@ -1,6 +1,7 @@
 """Pictures of robots, on a machine without a display."""
 
 import ctypes.util
+import gc
 import os
 import subprocess
 import sys
@@ -140,3 +141,24 @@ def test_what_the_user_chose_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setenv("DISPLAY", ":0")
     headless.draw_without_a_display()
     assert "MUJOCO_GL" not in os.environ
+
+
+@drawing
+@pytest.mark.parametrize("closed", [True, False])
+def test_an_environment_that_goes_leaves_the_pictures_of_others_alone(
+    make: Callable[..., Any], closed: bool
+) -> None:
+    pictures = {"obs_type": "rgb", "width": 32, "height": 32}
+    goes = plangym_like.make("Reacher-v5", **pictures)
+    goes.reset(seed=0)
+    stays = make("Reacher-v5", **pictures)
+    state = stays.reset(seed=0).state
+    actions = np.zeros((2, 2))
+    before = stays.step_batch(actions, state).obs
+    assert before.any()
+    if closed:
+        goes.close()
+    stays.step_batch(actions, state)
+    del goes
+    gc.collect()
+    assert np.array_equal(stays.step_batch(actions, state).obs, before)
