@@ -212,8 +212,8 @@ class StatefulEnv:
 
     @property
     def stats(self) -> Stats:
-        """What has happened to batches so far; may be read after `close`."""
-        if self._closed and self._stats is not None:
+        """What has happened to batches so far; without workers, it may be read after `close`."""
+        if self._closed and self._stats and isinstance(self._options, SerialOptions):
             return self._stats
         return self.executor.stats
 
