@@ -92,7 +92,7 @@ class GeneratorMemory:
 
     def __init__(self, env: Any) -> None:
         self._env = env
-        self._generator: np.random.Generator | None = None
+        self._bits: np.random.BitGenerator | None = None  # whose memory the next two are
         self._numbers = self._rest = memoryview(b"")
 
     def save(self, payload: NDArray[np.uint8], begin: int) -> None:
@@ -116,20 +116,20 @@ class GeneratorMemory:
 
     def _is_open(self, generator: Any) -> bool:
         """Tell whether the memory of `generator` can be copied as it is."""
-        if generator is self._generator:
+        if type(generator) is not np.random.Generator:
+            return False
+        bits = generator.bit_generator
+        if bits is self._bits:
             return True
-        if type(generator) is not np.random.Generator or not _layout_is_known():
+        if type(bits) is not np.random.PCG64 or not _layout_is_known():
             return False
-        if type(generator.bit_generator) is not np.random.PCG64:
-            return False
-        self._numbers, self._rest = _memory_of(generator)
-        self._generator = generator
+        self._numbers, self._rest = _memory_of(bits)
+        self._bits = bits
         return True
 
 
-def _memory_of(generator: np.random.Generator) -> tuple[memoryview, memoryview]:
+def _memory_of(bits: Any) -> tuple[memoryview, memoryview]:
     """Return the live memory of a PCG64: position and increment, and what is left of a draw."""
-    bits: Any = generator.bit_generator
     address = int(bits.ctypes.state_address)
     numbers = (ctypes.c_char * 32).from_address(ctypes.c_uint64.from_address(address).value)
     rest = (ctypes.c_char * 8).from_address(address + 8)
@@ -143,7 +143,7 @@ def _layout_is_known() -> bool:
         return False
     generator, other = seeded_generator(1), seeded_generator(2)
     other.integers(5, dtype=np.uint32)
-    numbers, rest = _memory_of(generator)
+    numbers, rest = _memory_of(generator.bit_generator)
     if bytes(numbers) + bytes(rest) != save_generator(generator):
         return False
     memory = save_generator(other)

@@ -23,8 +23,7 @@ from plangym_like.states import HEADER_NBYTES, Row, StateFormat
 class RowStepper:
     """Steps rows of checked batches in one simulator, and keeps its current state apart from them.
 
-    Executors, workers and Ray nodes call `run_rows` and `run_rows_apart`; they know nothing else
-    of an environment.
+    Executors, workers and Ray nodes call `run_rows`; they know nothing else of an environment.
 
     Parameters
     ----------
@@ -53,13 +52,22 @@ class RowStepper:
         self.refusal: ClosedError | None = None
         forget_after_fork(self)
 
-    def run_rows(self, rows: Rows, start: int, stop: int) -> None:
-        """Step rows `start` to `stop` of a checked batch, and write their results into `rows`."""
+    def run_rows(
+        self, rows: Rows, start: int, stop: int, *, masked: bool = False
+    ) -> dict[int, Exception] | None:
+        """Step rows `start` to `stop` of a checked batch, and write their results into `rows`.
+
+        With `masked`, all rows are stepped, and the exceptions of those that failed are returned by
+        row index; else the first exception is raised.
+        """
+        if masked:
+            return self._run_rows_apart(rows, start, stop)
         with self.lock:
             self.ensure_usable()
             self.current.set_aside()
             if start < stop:
                 self._run_range(rows, start, stop)
+        return None
 
     def _run_range(self, rows: Rows, start: int, stop: int) -> None:
         # Apart, because a longer function could not release the lock if memory is short.
@@ -90,8 +98,7 @@ class RowStepper:
         sim.put_outcome(rows, index, outcome)
         return True
 
-    def run_rows_apart(self, rows: Rows, start: int, stop: int) -> dict[int, Exception]:
-        """Step rows `start` to `stop`; return the exceptions of those that failed, by row index."""
+    def _run_rows_apart(self, rows: Rows, start: int, stop: int) -> dict[int, Exception]:
         failure = None
         try:
             self.run_rows(rows, start, stop)
@@ -103,8 +110,8 @@ class RowStepper:
             return {start: failure}
         # A family may step many rows at once, and leave none of them done when one raises.
         middle = (start + stop) // 2
-        lower = self.run_rows_apart(rows, start, middle)
-        return lower | self.run_rows_apart(rows, middle, stop)
+        lower = self._run_rows_apart(rows, start, middle)
+        return lower | self._run_rows_apart(rows, middle, stop)
 
     def view(self, rows: Row, *, single: bool) -> dict[str, NDArray[Any]]:
         """Return the named fields of checked rows ``(N, state_nbytes)``, read-only.

@@ -6,10 +6,11 @@ import importlib.util
 import logging
 import signal
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
-from playground import AlwaysSend
+from playground import AlwaysSend, CounterEnv, Meeting
 from small_envs import Nested
 
 import plangym_like
@@ -100,6 +101,22 @@ def _no_audit_of_traps(request: pytest.FixtureRequest, monkeypatch: pytest.Monke
     """Do not audit rows that kill, hang and count their processes: they are never pure."""
     if {"processes", "execution", "cluster", "faults"} & set(request.path.parent.parts[-2:]):
         monkeypatch.setattr(Auditor, "is_due", lambda self, count: False)
+
+
+@pytest.fixture(scope="module")
+def serial() -> Iterator[CounterEnv]:
+    """An environment without workers, to compare with."""
+    with CounterEnv("toy") as env:
+        env.reset(seed=5)
+        yield env
+
+
+@pytest.fixture
+def meeting(tmp_path: Path) -> Iterator[Meeting]:
+    """Where workers wait for each other and for the test."""
+    meeting = Meeting(tmp_path)
+    yield meeting
+    meeting.close()
 
 
 def make_on(backend: str, name: Any, **kwargs: Any) -> Any:

@@ -63,6 +63,18 @@ def test_other_generators(env: Any) -> None:
     assert env.np_random.random() == np.random.default_rng(5).random()
 
 
+def test_a_generator_that_is_given_another_bit_generator(env: Any) -> None:
+    memory, payload = GeneratorMemory(env), np.zeros(40, np.uint8)
+    env.reset(seed=3)
+    memory.save(payload, 0)
+    env.np_random.__init__(np.random.PCG64(8))
+    memory.save(payload, 0)
+    assert payload.tobytes() == save_generator(np.random.Generator(np.random.PCG64(8)))
+    env.np_random.random()
+    memory.load(payload, 0)
+    assert env.np_random.random() == np.random.Generator(np.random.PCG64(8)).random()
+
+
 def test_bytes_of_a_generator_are_those_of_another_after_a_load() -> None:
     one, other = np.random.default_rng(1), np.random.default_rng(2)
     assert load_generator(save_generator(one), other) is other

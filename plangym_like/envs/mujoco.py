@@ -190,6 +190,8 @@ class MujocoSimulator(GymnasiumSimulator):
                 weakref.finalize(self.base, _free_drawing_memory, viewer.opengl_context, viewer.con)
                 for viewer in self._viewers()
             ]
+            for free in self._frees:
+                free.atexit = False  # a process that ends needs no OpenGL for it, nor may have it
         return picture
 
     def _viewers(self) -> list[Any]:

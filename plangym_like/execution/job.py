@@ -144,10 +144,7 @@ def run_job(env: HostedEnv, job: Job, fds: Sequence[int] = ()) -> Report:
         stop = at + 1 if job.careful else at + portion(limit - at, _seconds_per_row)
         slot[REACH] = stop
         started = time.perf_counter()
-        if job.masked:
-            errors |= stepper.run_rows_apart(rows, at, stop)
-        else:
-            stepper.run_rows(rows, at, stop)
+        errors |= stepper.run_rows(rows, at, stop, masked=job.masked) or {}
         seconds = time.perf_counter() - started
         _seconds_per_row = faded_minimum(_seconds_per_row, seconds, stop - at)
         slot[DONE] = at = stop

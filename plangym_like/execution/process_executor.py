@@ -152,8 +152,7 @@ class ProcessExecutor:
     def _step_here(self, batch: SharedBatch) -> StepHere | None:
         if self._stepper is None:
             return None
-        run = self._stepper.run_rows_apart if batch.masked else self._stepper.run_rows
-        return partial(run, batch.rows)
+        return partial(self._stepper.run_rows, batch.rows, masked=batch.masked)
 
     @property
     def _num_helpers(self) -> int:
@@ -220,9 +219,8 @@ class ProcessExecutor:
         )
         errors: dict[int, Exception] | None = None
         if self._stepper is not None and inputs.count:
-            run = self._stepper.run_rows_apart if options.masked else self._stepper.run_rows
             begun = time.perf_counter()
-            errors = run(rows, 0, inputs.count)
+            errors = self._stepper.run_rows(rows, 0, inputs.count, masked=options.masked)
             seconds = time.perf_counter() - begun
             self.tally.seconds_here += seconds
             self._costs.note_here(inputs.count, steps, seconds=seconds)

@@ -39,18 +39,13 @@ class SerialExecutor:
         return run() if options.blocking else Future.of(run)
 
     def _run(self, inputs: Inputs, options: SubmitOptions) -> Any:
-        stepper, stats = self._stepper, self.stats
-        layout, count = stepper.layout, inputs.count
+        stepper, layout, count = self._stepper, self._stepper.layout, inputs.count
         begun = time.perf_counter()
         rows = layout.allocate(inputs, states=options.states, observations=options.observations)
-        errors = None
-        if options.masked:
-            errors = stepper.run_rows_apart(rows, 0, count)
-        else:
-            stepper.run_rows(rows, 0, count)
+        errors = stepper.run_rows(rows, 0, count, masked=options.masked)
         result = layout.result(rows, errors)
         if not options.audit:
-            stats.seconds_here += time.perf_counter() - begun
+            self.stats.seconds_here += time.perf_counter() - begun
         return result
 
     def close(self) -> None:

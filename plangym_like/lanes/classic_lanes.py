@@ -7,20 +7,20 @@ from typing import Any
 
 import gymnasium
 import numpy as np
-from gymnasium.wrappers import OrderEnforcing, PassiveEnvChecker, TimeLimit
+from gymnasium.wrappers import TimeLimit
 from numpy.typing import NDArray
 
 from plangym_like.envs.classic_control import agrees
 from plangym_like.envs.classic_dynamics import DYNAMICS
 from plangym_like.envs.classic_dynamics.columns import Columns
 from plangym_like.envs.fast_form import NotVectorisableError
+from plangym_like.envs.wrapping import is_plain
 from plangym_like.errors import ActionError
 from plangym_like.lanes.lanes import Flags, Lanes, Which, gym_env_of, is_plan_env
 from plangym_like.lanes.sequential_lanes import as_gym_env
 from plangym_like.lanes.tree import layout_of_space
+from plangym_like.snapshots.known_wrappers import chain, links
 from plangym_like.states import Row
-
-_TRANSPARENT = (OrderEnforcing, PassiveEnvChecker, TimeLimit)
 
 
 class ClassicLanes(Lanes):
@@ -125,9 +125,9 @@ class ClassicLanes(Lanes):
 
     def _get_state(self, lane: int) -> Row:
         # Asking for it makes the environment's current state live, to be replaced here.
-        chain = gym_env_of(self.envs[lane])
+        env = gym_env_of(self.envs[lane])
         self._write_state(self._bases[lane], self._columns, lane, int(self._kinds[lane]))
-        limit = _time_limit(chain)
+        limit = _time_limit(env)
         if limit is not None:
             assert self._columns.elapsed is not None
             limit._elapsed_steps = int(self._columns.elapsed[lane])
@@ -216,17 +216,17 @@ def has_common_form(envs: Sequence[Any]) -> bool:
     """Tell whether one vectorised form covers all of `envs` as they are configured now."""
     if len({is_plan_env(env) for env in envs}) > 1 or not all(map(_shows_its_base, envs)):
         return False
-    chains = [gym_env_of(env) for env in envs]
-    base: Any = chains[0].unwrapped
+    gym_envs = [gym_env_of(env) for env in envs]
+    base: Any = gym_envs[0].unwrapped
     dynamics = DYNAMICS.get(type(base))
-    if dynamics is None or not dynamics.suits(base) or not all(map(_is_plain, chains)):
+    if dynamics is None or not dynamics.suits(base) or not all(map(_is_plain, gym_envs)):
         return False
-    signature, limit = dynamics.signature(base), _limit_of(chains[0])
+    signature, limit = dynamics.signature(base), _limit_of(gym_envs[0])
     alike = all(
-        type(chain.unwrapped) is type(base)
-        and dynamics.signature(chain.unwrapped) == signature
-        and _limit_of(chain) == limit
-        for chain in chains
+        type(env.unwrapped) is type(base)
+        and dynamics.signature(env.unwrapped) == signature
+        and _limit_of(env) == limit
+        for env in gym_envs
     )
     return alike and agrees(base)
 
@@ -241,24 +241,19 @@ def _shows_its_base(env: Any) -> bool:
 
 def _is_plain(env: gymnasium.Env[Any, Any]) -> bool:
     """Tell whether nothing but a time limit comes between `env` and its dynamics."""
-    link: Any = env
-    num_limits = 0
-    while isinstance(link, gymnasium.Wrapper):
-        if type(link) not in _TRANSPARENT or not vars(link).keys().isdisjoint(("step", "reset")):
-            return False
-        num_limits += type(link) is TimeLimit
-        link = link.env
-    return num_limits <= 1 and link.render_mode is None and "reset" not in vars(link)
+    if not is_plain(env) or sum(map(_is_limit, chain(env))) > 1:
+        return False
+    replaced = [link for link in links(env) if not vars(link).keys().isdisjoint(("step", "reset"))]
+    return not replaced and env.unwrapped.render_mode is None
 
 
 def _time_limit(env: gymnasium.Env[Any, Any]) -> Any:
     """Return the time limit around `env`, or ``None``."""
-    link: Any = env
-    while isinstance(link, gymnasium.Wrapper):
-        if type(link) is TimeLimit:
-            return link
-        link = link.env
-    return None
+    return next(filter(_is_limit, chain(env)), None)
+
+
+def _is_limit(wrapper: Any) -> bool:
+    return type(wrapper) is TimeLimit
 
 
 def _limit_of(env: gymnasium.Env[Any, Any]) -> int | None:

@@ -38,13 +38,6 @@ def processes(count: int, constructor: Callable[[], Any]) -> list[ExternalProces
 
 
 @pytest.fixture(scope="module")
-def serial() -> Iterator[CounterEnv]:
-    with CounterEnv("toy") as env:
-        env.reset(seed=5)
-        yield env
-
-
-@pytest.fixture(scope="module")
 def batch_env() -> Iterator[BatchEnv]:
     with BatchEnv(processes(3, lambda: CounterEnv("toy")), False) as env:
         yield env

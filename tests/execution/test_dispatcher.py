@@ -52,13 +52,6 @@ from plangym_like.stats import Stats
 ACTIONS = np.arange(200)
 
 
-@pytest.fixture(scope="module")
-def serial() -> Iterator[CounterEnv]:
-    with CounterEnv("toy") as env:
-        env.reset(seed=5)
-        yield env
-
-
 @pytest.fixture
 def make_env() -> Iterator[Callable[..., ParallelEnv]]:
     """``make_env(trap, n_workers=2, ...)``: isolated workers, ready and sent every batch."""
@@ -73,13 +66,6 @@ def make_env() -> Iterator[Callable[..., ParallelEnv]]:
     yield make
     for env in made:
         env.close()
-
-
-@pytest.fixture
-def meeting(tmp_path: Path) -> Iterator[Meeting]:
-    meeting = Meeting(tmp_path)
-    yield meeting
-    meeting.close()
 
 
 @pytest.fixture

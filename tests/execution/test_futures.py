@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -20,20 +19,6 @@ from plangym_like.parallel_env import ParallelEnv
 
 ACTIONS = np.arange(100)
 WORKERS = {"shared": {"n_workers": 3}, "isolated": {"n_workers": 2, "isolate": True}}
-
-
-@pytest.fixture(scope="module")
-def serial() -> Iterator[CounterEnv]:
-    with CounterEnv("toy") as env:
-        env.reset(seed=5)
-        yield env
-
-
-@pytest.fixture
-def meeting(tmp_path: Path) -> Iterator[Meeting]:
-    meeting = Meeting(tmp_path)
-    yield meeting
-    meeting.close()
 
 
 @pytest.mark.parametrize("where", WORKERS)

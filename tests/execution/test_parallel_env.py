@@ -22,13 +22,6 @@ ACTIONS = np.arange(100)
 
 
 @pytest.fixture(scope="module")
-def serial() -> Iterator[CounterEnv]:
-    with CounterEnv("toy") as env:
-        env.reset(seed=5)
-        yield env
-
-
-@pytest.fixture(scope="module")
 def parallel() -> Iterator[ParallelEnv]:
     with ParallelEnv(CounterEnv, "toy", n_workers=3) as env:
         yield sending(env)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import CancelledError
 from pathlib import Path
 from typing import Any
@@ -16,20 +16,6 @@ from playground import CounterEnv, Meeting, PressCtrlC, Trap, get_stuck, refuse,
 from plangym_like.parallel_env import ParallelEnv
 
 ACTIONS = np.arange(100)
-
-
-@pytest.fixture(scope="module")
-def serial() -> Iterator[CounterEnv]:
-    with CounterEnv("toy") as env:
-        env.reset(seed=5)
-        yield env
-
-
-@pytest.fixture
-def meeting(tmp_path: Path) -> Iterator[Meeting]:
-    meeting = Meeting(tmp_path)
-    yield meeting
-    meeting.close()
 
 
 def stuck(meeting: Meeting) -> Callable[[int], None]:

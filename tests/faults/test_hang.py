@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -20,13 +20,6 @@ from plangym_like.processes.external_process import ExternalProcess
 
 COUNT = 60
 STUCK = [sleep, loop, get_stuck]
-
-
-@pytest.fixture(scope="module")
-def serial() -> Iterator[CounterEnv]:
-    with CounterEnv("toy") as env:
-        env.reset(seed=5)
-        yield env
 
 
 def seconds_to_start() -> float:

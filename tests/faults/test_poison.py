@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -26,13 +26,6 @@ HARMS: dict[Callable[[int], None], int] = {
     leave: 7,
     overflow: -signal.SIGSEGV,
 }
-
-
-@pytest.fixture(scope="module")
-def serial() -> Iterator[CounterEnv]:
-    with CounterEnv("toy") as env:
-        env.reset(seed=5)
-        yield env
 
 
 def test_a_deadly_row_is_named_and_the_next_batch_is_fine(serial: CounterEnv) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,13 +22,6 @@ from plangym_like.plan_env import PlanEnv
 from plangym_like.processes.external_process import ExternalProcess
 
 ACTIONS = np.arange(60)
-
-
-@pytest.fixture(scope="module")
-def serial() -> Iterator[CounterEnv]:
-    with CounterEnv("toy") as env:
-        env.reset(seed=5)
-        yield env
 
 
 def stop(env: Any, number: int) -> int:
