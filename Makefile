@@ -36,8 +36,9 @@ learn: .venv/.test
 	$(BIN)/python examples/reinforce.py --seeds 0 1 2 3 4 --out learn/reinforce.png
 	$(BIN)/python examples/dqn.py --seeds 0 1 2 3 4 --out learn/dqn.png
 
+# Three processes on two cores: many tests wait for what they have killed, stopped or started.
 test: lint docs
-	$(BIN)/python -m pytest --quiet --numprocesses 2 --dist loadgroup
+	$(BIN)/python -m pytest --quiet --numprocesses 3 --dist loadgroup
 
 lint: .venv/.test
 	$(BIN)/python -m ruff check .
