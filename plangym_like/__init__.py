@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from plangym_like.envs.save_load_env import OwnEnv
     from plangym_like.envs.toy_text import ToyTextEnv
     from plangym_like.future import BatchFuture, Future
+    from plangym_like.lanes.make_vec import make_vec
+    from plangym_like.lanes.vector_env import PlanVectorEnv
     from plangym_like.parallel_env import ParallelEnv
     from plangym_like.plan_env import PlanEnv
     from plangym_like.processes.external_process import ExternalProcess
@@ -52,6 +54,8 @@ _PLACES = {
     "ToyTextEnv": "envs.toy_text",
     "BatchFuture": "future",
     "Future": "future",
+    "PlanVectorEnv": "lanes.vector_env",
+    "make_vec": "lanes.make_vec",
     "BatchEnv": "batch_env",
     "ExternalProcess": "processes.external_process",
     "ParallelEnv": "parallel_env",
@@ -90,6 +94,7 @@ __all__ = [
     "ParallelEnv",
     "PickledEnv",
     "PlanEnv",
+    "PlanVectorEnv",
     "RayEnv",
     "ReplayedEnv",
     "Report",
@@ -102,6 +107,7 @@ __all__ = [
     "Transition",
     "check_env",
     "make",
+    "make_vec",
     "register",
 ]
 

@@ -17,7 +17,7 @@ from plangym_like.envs.fast_form import NotVectorisableError
 from plangym_like.envs.wrapping import is_plain
 from plangym_like.errors import ActionError
 from plangym_like.lanes.lanes import Flags, Lanes, Which, gym_env_of, is_plan_env
-from plangym_like.lanes.sequential_lanes import as_gym_env
+from plangym_like.lanes.sequential_lanes import SequentialLanes, as_gym_env
 from plangym_like.lanes.tree import layout_of_space
 from plangym_like.snapshots.known_wrappers import chain, links
 from plangym_like.states import Row
@@ -40,6 +40,7 @@ class ClassicLanes(Lanes):
 
     def __init__(self, envs: Sequence[Any]) -> None:
         super().__init__(envs, len(envs))
+        self._is_started = False
         self._gym_envs = list(map(as_gym_env, self.envs))
         self._bases: list[Any] = [gym_env_of(env).unwrapped for env in self.envs]
         base = self._bases[0]
@@ -124,6 +125,11 @@ class ClassicLanes(Lanes):
             setattr(base, self._dynamics.hidden, hidden)
 
     def _get_state(self, lane: int) -> Row:
+        self._write_back(lane)
+        return super()._get_state(lane)
+
+    def _write_back(self, lane: int) -> None:
+        """Put the environment of `lane` into the lane's state."""
         # Asking for it makes the environment's current state live, to be replaced here.
         env = gym_env_of(self.envs[lane])
         self._write_state(self._bases[lane], self._columns, lane, int(self._kinds[lane]))
@@ -131,12 +137,43 @@ class ClassicLanes(Lanes):
         if limit is not None:
             assert self._columns.elapsed is not None
             limit._elapsed_steps = int(self._columns.elapsed[lane])
-        return super()._get_state(lane)
 
     def _set_state(self, lane: int, row: Row) -> None:
         super()._set_state(lane, row)
+        self._read_back(lane)
+
+    def _read_back(self, lane: int) -> None:
+        """Take over the state of the environment of `lane`."""
         limit = _time_limit(gym_env_of(self.envs[lane]))
         self._take_over(lane, 0 if limit is None else limit._elapsed_steps)
+
+    def call(self, name: str, *args: Any, lanes: Which = None, **kwargs: Any) -> list[Any]:
+        if self._is_started:
+            for lane in self._chosen(lanes):
+                self._write_back(lane)
+        return super().call(name, *args, lanes=lanes, **kwargs)
+
+    def set_attr(self, name: str, values: Sequence[Any]) -> None:
+        if self._is_started:
+            for lane in range(self.num_lanes):
+                self._write_back(lane)
+        super().set_attr(name, values)
+
+    def refreshed(self) -> Lanes:
+        lanes: Lanes
+        if not has_common_form(self.envs):
+            lanes = SequentialLanes(self.envs)
+            lanes.infos, lanes.takes_objects = self.infos, self.takes_objects
+            if self._is_started:
+                lanes.observation_layout = self.observation_layout
+            return lanes
+        base = self._bases[0]
+        self._dynamics = DYNAMICS[type(base)](base)
+        self._limit = _limit_of(gym_env_of(self.envs[0]))
+        if self._is_started:
+            for lane in range(self.num_lanes):
+                self._read_back(lane)
+        return self
 
     def step(
         self,

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from plangym_like.errors import InputError
 from plangym_like.lanes.tree import NUMERIC_KINDS, as_array
+from plangym_like.ownership import owned
 from plangym_like.spaces import as_dtype
 
 
@@ -74,6 +75,9 @@ def put_fitting(rows: Any, lane: int, value: Any, place: str = "observation") ->
         shape = rows.shape[1:]
         if type(value) is np.ndarray and value.dtype is rows.dtype and value.shape == shape:
             rows[lane] = value
+            return
+        if rows.dtype == object:
+            rows[lane] = owned(value)
             return
         rows[lane] = as_fitting(value, shape, rows.dtype, f"lane {lane}'s {place}")
     elif isinstance(rows, dict):

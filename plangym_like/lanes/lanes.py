@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Sequence
+from functools import cached_property
 from typing import Any, ClassVar, TypeGuard
 
 import numpy as np
@@ -12,7 +13,8 @@ from numpy.typing import NDArray
 
 from plangym_like.errors import InputError, SnapshotError
 from plangym_like.lanes.fitting import put_fitting
-from plangym_like.lanes.tree import layout_of, layout_of_space, zeros
+from plangym_like.lanes.tree import layout_of, layout_of_space, take, tree_map, zeros
+from plangym_like.ownership import owned
 from plangym_like.plan_env import PlanEnv
 from plangym_like.states import Row
 
@@ -43,6 +45,9 @@ class Lanes(abc.ABC):
         Of one lane.
     observation_layout, action_layout : tree of Leaf
         One observation and one action. That of observations is known after `start`.
+    takes_objects : bool
+        Whether spaces may have elements that are not arrays of one shape, such as text. Their
+        leaves have the dtype ``object``. May be set before `start`.
     infos : list of dict
         The info that the last `step` or `reset` of each lane returned.
     has_states : bool
@@ -63,9 +68,14 @@ class Lanes(abc.ABC):
         self.num_lanes = num_lanes
         self.observation_space: Space[Any] = self.envs[0].observation_space
         self.action_space: Space[Any] = self.envs[0].action_space
-        self.action_layout = layout_of_space(self.action_space)
+        self.takes_objects = False
         self.infos: list[dict[str, Any]] = [{} for _ in range(num_lanes)]
         self.has_states = all(map(is_plan_env, self.envs))
+
+    @cached_property
+    def action_layout(self) -> Any:
+        """One action, a tree of `Leaf`."""
+        return layout_of_space(self.action_space, objects=self.takes_objects)
 
     def start(
         self,
@@ -81,11 +91,17 @@ class Lanes(abc.ABC):
         for lane, given in enumerate(zip(seeds or nones, options or nones, strict=True)):
             value = self._reset_noted(lane, *given)
             if obs is None:
-                self.observation_layout = layout_of(value, self.observation_space)
-                obs = zeros(self.observation_layout, (self.num_lanes,))
+                self.observation_layout = layout_of(
+                    value, self.observation_space, objects=self.takes_objects
+                )
+                obs = self.new_observations()
             # Before the next reset: environments may share the memory of their observations.
             put_fitting(obs, lane, value)
         return obs
+
+    def new_observations(self) -> Any:
+        """Return a tree of arrays ``(n, ...)`` for observations, all zeros."""
+        return zeros(self.observation_layout, (self.num_lanes,))
 
     def reset(
         self,
@@ -139,6 +155,84 @@ class Lanes(abc.ABC):
         RuntimeError
             An environment raised `StopIteration`. All other exceptions are raised unchanged.
         """
+
+    def step_next(
+        self,
+        actions: Any,
+        obs: Any,
+        rewards: NDArray[Any],
+        terminated: Flags,
+        truncated: Flags,
+        ended: Flags,
+    ) -> None:
+        """Start a new episode in the lanes where `ended`, ``(n,) bool``, is true; step the others.
+
+        The first have a reward of 0, and their actions have no meaning. Otherwise as `step`.
+        """
+        lanes = np.flatnonzero(ended)
+        if not len(lanes) or self.steps_ended:
+            # It costs less to step all lanes of a vectorised form than to leave some out.
+            self.step(actions, obs, rewards, terminated, truncated)
+        elif len(lanes) < self.num_lanes:
+            self.step(actions, obs, rewards, terminated, truncated, np.flatnonzero(~ended))
+        if len(lanes):
+            rewards[lanes], terminated[lanes], truncated[lanes] = 0.0, False, False
+            self.reset(obs, lanes)
+
+    def step_same(
+        self,
+        actions: Any,
+        obs: Any,
+        rewards: NDArray[Any],
+        terminated: Flags,
+        truncated: Flags,
+    ) -> dict[int, tuple[Any, dict[str, Any]]]:
+        """Step all lanes, and start a new episode at once where one has ended.
+
+        Returns
+        -------
+        dict of int to (observation, info)
+            The last observation and info of each episode that ended, by lane. The rows of `obs` and
+            `infos` are those of the new episodes.
+        """
+        self.step(actions, obs, rewards, terminated, truncated)
+        lanes = np.flatnonzero(terminated | truncated)
+        finals = {}
+        for lane in lanes.tolist():
+            info = self.infos[lane] if self.step_infos else {}
+            finals[lane] = tree_map(owned, take(obs, lane)), info
+        if finals:
+            self.reset(obs, lanes)
+        return finals
+
+    # The environments
+
+    def call(self, name: str, *args: Any, lanes: Which = None, **kwargs: Any) -> list[Any]:
+        """Return attribute `name` of the environment of each of `lanes`, called if it is callable.
+
+        Wrappers are searched from the outside (`gymnasium.Env.get_wrapper_attr`). Call `refreshed`
+        afterwards.
+        """
+        values = []
+        for lane in self._chosen(lanes):
+            value = gym_env_of(self.envs[lane]).get_wrapper_attr(name)
+            values.append(value(*args, **kwargs) if callable(value) else value)
+        return values
+
+    def set_attr(self, name: str, values: Sequence[Any]) -> None:
+        """Set attribute `name` of each environment, by `gymnasium.Env.set_wrapper_attr`.
+
+        Call `refreshed` afterwards.
+        """
+        for env, value in zip(self.envs, values, strict=True):
+            gym_env_of(env).set_wrapper_attr(name, value)
+
+    def refreshed(self) -> Lanes:
+        """Return these lanes, or others in their place if `call` or `set_attr` made that necessary.
+
+        A vectorised form may no longer be that of the environments.
+        """
+        return self
 
     # States
 

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from plangym_like.lanes.lanes import Flags, Lanes, Which
+from plangym_like.errors import InputError
+from plangym_like.lanes.lanes import Flags, Lanes, Which, gym_env_of
 from plangym_like.lanes.sequential_lanes import without_step_counts
 from plangym_like.lanes.tree import take, tree_map
+from plangym_like.ownership import owned
 from plangym_like.states import Row
 from plangym_like.transitions import BatchInfo
 
@@ -66,6 +69,24 @@ class RowLanes(Lanes):
         write(truncated, result.truncateds)
         for lane, info in zip(self._chosen(lanes), _by_row(result.infos), strict=True):
             self.infos[lane] = info
+
+    def call(self, name: str, *args: Any, lanes: Which = None, **kwargs: Any) -> list[Any]:
+        values = []
+        for lane in self._chosen(lanes):
+            if self._states is not None:
+                self._env.set_state(self._states[lane])
+            value = gym_env_of(self._env).get_wrapper_attr(name)
+            # The same environment stands for all lanes: what it returns may be its own.
+            values.append(owned(value(*args, **kwargs) if callable(value) else value))
+            if self._states is not None:
+                self._states[lane] = self._env.get_state()
+        return values
+
+    def set_attr(self, name: str, values: Sequence[Any]) -> None:
+        raise InputError(
+            f"{name!r} cannot be set: all lanes are state rows of one environment. "
+            "vectorise=False makes an environment for each lane"
+        )
 
     def _get_state(self, lane: int) -> Row:
         assert self._states is not None

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from plangym_like.lanes.fitting import as_fitting, put_fitting
 from plangym_like.lanes.lanes import Flags, Lanes, Which, add_note, is_plan_env
 from plangym_like.lanes.tree import take, tree_map
+from plangym_like.ownership import owned
 
 # Rewards of these types are numbers, and flags of these types are flags; others are looked at.
 _NUMBERS = frozenset((float, int, bool, np.float64, np.float32, np.int64, np.int32, np.bool_))
@@ -107,6 +108,5 @@ def _as_flag(value: Any, place: str) -> bool:
 def _own_action(actions: Any, lane: int) -> Any:
     """Return a copy of the action: an environment may keep it longer than the row keeps it."""
     if isinstance(actions, np.ndarray):
-        row = actions[lane]
-        return row.copy() if isinstance(row, np.ndarray) else row
-    return tree_map(lambda leaf: leaf.copy(), take(actions, lane))
+        return owned(actions[lane])
+    return tree_map(owned, take(actions, lane))

@@ -35,6 +35,10 @@ class Leaf(NamedTuple):
     dtype: Any
 
 
+# An object of any kind, such as the text or graph that is the element of a space.
+OBJECT = Leaf((), np.dtype(object))
+
+
 def tree_map(fn: Callable[..., Any], tree: Any, *others: Any) -> Any:
     """Return the tree of ``fn(leaf, *leaves of the others in the same place)``.
 
@@ -105,7 +109,9 @@ def zeros(layout: Any, lead: Sequence[int]) -> Any:
     return tree_map(lambda leaf: np.zeros((*lead, *leaf.shape), leaf.dtype), layout)
 
 
-def layout_of(example: Any, space: gymnasium.Space[Any] | None = None) -> Any:
+def layout_of(
+    example: Any, space: gymnasium.Space[Any] | None = None, *, objects: bool = False
+) -> Any:
     """Return the tree of `Leaf` that describes `example`.
 
     Parameters
@@ -115,6 +121,8 @@ def layout_of(example: Any, space: gymnasium.Space[Any] | None = None) -> Any:
     space : gymnasium.Space, optional
         Where `example` comes from. Where the space has arrays of one shape, shape and dtype are the
         space's; `plangym_like.lanes.fitting` checks whether a value has them.
+    objects : bool
+        Whether a space whose elements are not arrays of one shape has a leaf of dtype ``object``.
 
     Raises
     ------
@@ -122,22 +130,24 @@ def layout_of(example: Any, space: gymnasium.Space[Any] | None = None) -> Any:
         A leaf is not a number or array of numbers, or the containers are not those of the space;
         the message names the part.
     """
-    return _layout(example, space, "the value")
+    return _layout(example, space, "the value", objects)
 
 
-def _layout(example: Any, space: Any, part: str) -> Any:
+def _layout(example: Any, space: Any, part: str, objects: bool) -> Any:
+    if objects and has_object_elements(space):
+        return OBJECT
     if space is not None and space.shape is not None and space.dtype is not None:
         return _leaf(space.shape, space.dtype, part)
     spaces = _subspaces(example, space, part)
     if isinstance(example, Mapping):
         return {
-            key: _layout(value, spaces.get(key), f"{part}[{key!r}]")
+            key: _layout(value, spaces.get(key), f"{part}[{key!r}]", objects)
             for key, value in example.items()
         }
     nested = isinstance(space, (gymnasium.spaces.Tuple, gymnasium.spaces.Dict))
     if isinstance(example, tuple) or (isinstance(example, list) and (space is None or nested)):
         parts = enumerate(example)
-        inner = [_layout(value, spaces.get(i), f"{part}[{i}]") for i, value in parts]
+        inner = [_layout(value, spaces.get(i), f"{part}[{i}]", objects) for i, value in parts]
         return _sequence_like(example, inner)
     if example is None:
         return None
@@ -161,8 +171,25 @@ def _subspaces(example: Any, space: Any, part: str) -> Mapping[Any, Any]:
     return {}
 
 
-def layout_of_space(space: gymnasium.Space[Any]) -> Any:
+def has_object_elements(space: gymnasium.Space[Any] | None) -> bool:
+    """Return whether `space` has elements that are neither arrays of one shape nor containers.
+
+    >>> has_object_elements(gymnasium.spaces.Text(5))
+    True
+    """
+    if space is None or isinstance(space, (gymnasium.spaces.Dict, gymnasium.spaces.Tuple)):
+        return False
+    return space.shape is None or space.dtype is None or space.dtype.kind not in NUMERIC_KINDS
+
+
+def layout_of_space(space: gymnasium.Space[Any], *, objects: bool = False) -> Any:
     """Return the tree of `Leaf` that describes the elements of `space`.
+
+    Parameters
+    ----------
+    space : gymnasium.Space
+    objects : bool
+        See `layout_of`.
 
     Raises
     ------
@@ -173,9 +200,12 @@ def layout_of_space(space: gymnasium.Space[Any]) -> Any:
     Leaf(shape=(), dtype=dtype('int64'))
     """
     if isinstance(space, gymnasium.spaces.Dict):
-        return {key: layout_of_space(part) for key, part in space.spaces.items()}
+        parts = space.spaces.items()
+        return {key: layout_of_space(part, objects=objects) for key, part in parts}
     if isinstance(space, gymnasium.spaces.Tuple):
-        return tuple(layout_of_space(part) for part in space.spaces)
+        return tuple(layout_of_space(part, objects=objects) for part in space.spaces)
+    if objects and has_object_elements(space):
+        return OBJECT
     if space.shape is None or space.dtype is None:
         raise InputError(f"the elements of {space} are not arrays of one shape")
     return _leaf(space.shape, space.dtype, str(space))

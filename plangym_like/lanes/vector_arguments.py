@@ -1,0 +1,108 @@
+"""Arguments of vectorised environments: spaces, masks and indices, checked."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from gymnasium.spaces import Space
+from gymnasium.spaces.utils import is_space_dtype_shape_equiv
+from gymnasium.vector.utils import batch_differing_spaces, batch_space
+from numpy.typing import NDArray
+
+from plangym_like.errors import InputError
+from plangym_like.lanes.lanes import Flags, Which
+from plangym_like.lanes.tree import tree_leaves
+
+
+def observation_spaces(
+    spaces: Sequence[Space[Any]], count: int, mode: str | tuple[Space[Any], Space[Any]]
+) -> tuple[Space[Any], Space[Any]]:
+    """Return the observation spaces of all environments and of one.
+
+    Parameters
+    ----------
+    spaces : sequence of gymnasium.Space
+        Of each environment, or one for all.
+    count : int
+        How many environments there are.
+    mode
+        See `PlanVectorEnv`.
+
+    Raises
+    ------
+    RuntimeError
+        The spaces do not match.
+    TypeError, ValueError
+        `mode` is none of those.
+    """
+    first = spaces[0]
+    if isinstance(mode, tuple) and len(mode) == 2:
+        batched, single = mode
+        if not isinstance(batched, Space) or not isinstance(single, Space):
+            raise TypeError(f"observation_mode must be a pair of spaces, got {mode!r}")
+    elif mode == "same":
+        batched, single = batch_space(first, count), first
+    elif mode == "different":
+        many = list(spaces) if len(spaces) == count else [first] * count
+        batched, single = batch_differing_spaces(many), first
+    else:
+        raise ValueError(
+            f"observation_mode must be 'same', 'different' or a pair of spaces, got {mode!r}"
+        )
+    for space in spaces:
+        if mode == "same" and space != single:
+            raise RuntimeError(
+                f"all environments must have the same observation space, got {single} and "
+                f"{space}; observation_mode='different' lets bounds differ"
+            )
+        if not is_space_dtype_shape_equiv(space, single):
+            raise RuntimeError(
+                "all observation spaces must have the same shapes and dtypes, got "
+                f"{single} and {space}"
+            )
+    return batched, single
+
+
+def checked_mask(mask: Any, count: int) -> Flags:
+    """Return a mask of resets if it is one; the errors are Gymnasium's."""
+    if not isinstance(mask, np.ndarray):
+        raise TypeError(f"`options['reset_mask']` must be a numpy array, got {type(mask)}")
+    if mask.shape != (count,):
+        raise ValueError(f"`options['reset_mask']` must have shape `({count},)`, got {mask.shape}")
+    if mask.dtype != np.bool_:
+        raise TypeError(f"`options['reset_mask']` must have `dtype=np.bool_`, got {mask.dtype}")
+    if not mask.any():
+        raise ValueError(
+            "`options['reset_mask']` must contain a boolean array with at least one True value, "
+            f"got reset_mask={mask}"
+        )
+    return mask
+
+
+def checked_indices(indices: Which, count: int) -> NDArray[np.intp] | None:
+    """Return indices of `count` environments as an array, ``None`` for all of them.
+
+    A mask ``(count,) bool`` stands for the indices where it is true.
+
+    Raises
+    ------
+    InputError
+        They are not different whole numbers from 0 to ``count - 1``.
+    """
+    if indices is None:
+        return None
+    chosen = np.asarray(indices)
+    if chosen.dtype == np.bool_ and chosen.shape == (count,):
+        chosen = np.flatnonzero(chosen)
+    if chosen.ndim != 1 or (chosen.dtype.kind not in "iu" and len(chosen)):
+        raise InputError(f"indices must be whole numbers, got {indices!r}")
+    if ((chosen < 0) | (chosen >= count)).any() or len(np.unique(chosen)) < len(chosen):
+        raise InputError(f"indices must be different ones from 0 to {count - 1}, got {indices!r}")
+    return chosen.astype(np.intp)
+
+
+def has_objects(layout: Any) -> bool:
+    """Return whether a layout has leaves of dtype ``object``."""
+    return any(leaf.dtype.hasobject for leaf in tree_leaves(layout))

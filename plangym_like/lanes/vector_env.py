@@ -1,0 +1,381 @@
+"""`PlanVectorEnv`: Gymnasium's vector API on lanes, with states."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from gymnasium.error import ResetNeeded
+from gymnasium.spaces import Space
+from gymnasium.vector import AutoresetMode, VectorEnv
+from gymnasium.vector.utils import batch_space, iterate
+from numpy.typing import NDArray
+
+from plangym_like.errors import ClosedError, InputError
+from plangym_like.lanes.lanes import Lanes, Which, gym_env_of
+from plangym_like.lanes.seeding import whole_seeds
+from plangym_like.lanes.tree import Leaf, tree_map
+from plangym_like.lanes.vector_arguments import (
+    checked_indices,
+    checked_mask,
+    has_objects,
+    observation_spaces,
+)
+from plangym_like.lanes.vector_infos import Finals, batch_infos
+from plangym_like.states import Row
+
+Flags = NDArray[np.bool_]
+Step = tuple[Any, NDArray[np.float64], Flags, Flags, dict[str, Any]]
+
+
+class PlanVectorEnv(VectorEnv[Any, Any, Any]):
+    """n environments as one `gymnasium.vector.VectorEnv`, whose states can be saved and restored.
+
+    Everything that `gymnasium.vector.SyncVectorEnv` does is done here with the same results:
+    autoreset, seeds, options, masks of resets, infos and spaces. `plangym_like.make_vec` makes one.
+
+    Parameters
+    ----------
+    lanes : Lanes
+        The environments. They are closed with this object.
+    autoreset_mode : {"NextStep", "SameStep", "Disabled"} or gymnasium.vector.AutoresetMode
+        When an environment is reset whose episode has ended.
+    copy : bool
+        Whether `reset` and `step` return copies of the observations. Without copies, the next call
+        overwrites them.
+    observation_mode : {"same", "different"} or (Space, Space)
+        Whether the observation spaces must be equal, or may differ in their bounds; or the
+        observation space of all environments and that of one.
+
+    Attributes
+    ----------
+    num_envs : int
+    single_observation_space, single_action_space : gymnasium.Space
+        Of one environment.
+    observation_space, action_space : gymnasium.Space
+        Of all of them.
+
+    Raises
+    ------
+    RuntimeError
+        The spaces of the environments do not match, as in `gymnasium.vector.SyncVectorEnv`.
+    """
+
+    def __init__(
+        self,
+        lanes: Lanes,
+        *,
+        autoreset_mode: str | AutoresetMode = AutoresetMode.NEXT_STEP,
+        copy: bool = True,
+        observation_mode: str | tuple[Space[Any], Space[Any]] = "same",
+    ) -> None:
+        self._lanes = lanes
+        lanes.takes_objects = True
+        self.num_envs = lanes.num_lanes
+        self.copy = copy
+        self.autoreset_mode = AutoresetMode(autoreset_mode)
+        first = gym_env_of(lanes.envs[0])
+        self.metadata = {**first.metadata, "autoreset_mode": self.autoreset_mode}
+        self.render_mode = first.render_mode
+        self.single_action_space = lanes.action_space
+        self.action_space = batch_space(self.single_action_space, self.num_envs)
+        self.observation_space, self.single_observation_space = observation_spaces(
+            [env.observation_space for env in lanes.envs], self.num_envs, observation_mode
+        )
+        for env in lanes.envs:
+            if env.action_space != self.single_action_space:
+                raise RuntimeError(
+                    "all environments must have the same action space, got "
+                    f"{self.single_action_space} and {env.action_space}"
+                )
+        self._obs: Any = None
+        self._rewards = np.zeros(self.num_envs)
+        self._terminated, self._truncated, self._ended = np.zeros((3, self.num_envs), bool)
+
+    @property
+    def np_random_seed(self) -> tuple[Any, ...]:
+        """The seeds that the environments were last reset with."""
+        return self.get_attr("np_random_seed")
+
+    @property
+    def np_random(self) -> tuple[np.random.Generator, ...]:
+        """The random generators of the environments."""
+        return self.get_attr("np_random")
+
+    # Episodes
+
+    def reset(
+        self,
+        *,
+        seed: int | Sequence[int | None] | None = None,
+        options: dict[str, Any] | None = None,
+    ) -> tuple[Any, dict[str, Any]]:
+        """Start a new episode in every environment, or in some of them.
+
+        Parameters
+        ----------
+        seed : int, sequence of int or None, optional
+            Environment i is seeded with ``seed + i``, or with entry i. ``None``: it goes on with
+            its generator.
+        options : dict, optional
+            Given to each environment's ``reset``, without ``"reset_mask"``: an array ``(n,) bool``,
+            true for the environments to reset. The others stay as they are.
+
+        Returns
+        -------
+        observations : array ``(n, ...)``, or a tree of them
+        infos : dict
+
+        Raises
+        ------
+        InputError
+            There are not n seeds, or a seed is not a whole number of at least 0.
+        TypeError, ValueError
+            ``"reset_mask"`` is not an array ``(n,) bool`` with at least one true entry, or is not
+            all true at the first reset.
+        """
+        self._check_open()
+        seeds = self._seeds(seed)
+        mask = None
+        if options is not None and "reset_mask" in options:
+            mask = checked_mask(options["reset_mask"], self.num_envs)
+            options = {name: value for name, value in options.items() if name != "reset_mask"}
+        chosen = np.arange(self.num_envs) if mask is None else np.flatnonzero(mask)
+        if self._obs is None:
+            if len(chosen) < self.num_envs:
+                raise ValueError("the first reset must reset all environments, without reset_mask")
+            self._obs = self._lanes.start(seeds, [options] * self.num_envs)
+        else:
+            lanes = None if mask is None else chosen
+            given = [seeds[lane] for lane in chosen]
+            self._lanes.reset(self._obs, lanes, seeds=given, options=[options] * len(chosen))
+        for flags in (self._terminated, self._truncated, self._ended):
+            flags[chosen] = False
+        return self._observations(), self._infos(set(chosen.tolist()), every=False)
+
+    def step(self, actions: Any) -> Step:
+        """Step every environment, and reset those that are due by `autoreset_mode`.
+
+        Parameters
+        ----------
+        actions : array ``(n, ...)``, or what `action_space` contains
+            Whole numbers may have any dtype; real numbers keep theirs.
+
+        Returns
+        -------
+        observations : array ``(n, ...)``, or a tree of them
+        rewards : array ``(n,) float64``
+        terminations, truncations : array ``(n,) bool``
+        infos : dict
+
+        Raises
+        ------
+        TypeError, ValueError
+            There are not n actions, or they do not have the shape of the action space.
+        ResetNeeded
+            No reset has happened; or, with autoreset disabled, an episode has ended.
+        """
+        self._check_open()
+        if self._obs is None:
+            raise ResetNeeded("reset the environments before the first step")
+        batch = self._as_batch(actions)
+        results = self._obs, self._rewards, self._terminated, self._truncated
+        finals: Finals = {}
+        reset: set[int] = set()
+        if self.autoreset_mode is AutoresetMode.NEXT_STEP:
+            reset = set(np.flatnonzero(self._ended).tolist())
+            self._lanes.step_next(batch, *results, self._ended)
+        elif self.autoreset_mode is AutoresetMode.SAME_STEP:
+            finals = self._lanes.step_same(batch, *results)
+            reset = set(finals)
+        else:
+            if self._ended.any():
+                raise ResetNeeded(
+                    f"the episodes of environments {np.flatnonzero(self._ended).tolist()} have "
+                    "ended: reset them, by options={'reset_mask': ...}"
+                )
+            self._lanes.step(batch, *results)
+        np.logical_or(self._terminated, self._truncated, out=self._ended)
+        infos = self._infos(reset, every=self._lanes.step_infos, finals=finals)
+        flags = self._terminated.copy(), self._truncated.copy()
+        return self._observations(), self._rewards.copy(), *flags, infos
+
+    def render(self) -> tuple[Any, ...]:
+        """Return what each environment's ``render`` returns."""
+        return self.call("render")
+
+    # The environments
+
+    def call(self, name: str, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
+        """Call method `name` of each environment; an attribute that is no method is returned."""
+        self._check_open()
+        values = self._lanes.call(name, *args, **kwargs)
+        self._lanes = self._lanes.refreshed()
+        return tuple(values)
+
+    def get_attr(self, name: str) -> tuple[Any, ...]:
+        """Return attribute `name` of each environment."""
+        return self.call(name)
+
+    def set_attr(self, name: str, values: Any) -> None:
+        """Set attribute `name` of each environment.
+
+        Parameters
+        ----------
+        name : str
+        values : list or tuple, or any other value
+            One for each environment, or one for all.
+
+        Raises
+        ------
+        InputError
+            There are not n values.
+        """
+        self._check_open()
+        if not isinstance(values, (list, tuple)):
+            values = [values] * self.num_envs
+        if len(values) != self.num_envs:
+            raise InputError(
+                f"values must have one entry for each of {self.num_envs} environments, got "
+                f"{len(values)}"
+            )
+        self._lanes.set_attr(name, values)
+        self._lanes = self._lanes.refreshed()
+
+    # States
+
+    @property
+    def has_states(self) -> bool:
+        """Whether the environments have state rows: those of `plangym_like.make` do."""
+        return self._lanes.has_states
+
+    @property
+    def state_nbytes(self) -> int:
+        """Bytes in one state row."""
+        return self._lanes.state_nbytes
+
+    def get_states(self, indices: Which = None) -> Row:
+        """Return the states of the environments.
+
+        Parameters
+        ----------
+        indices : sequence of int, optional
+            Which; all of them if left out.
+
+        Returns
+        -------
+        array ``(K, state_nbytes) uint8``
+            Rows as `PlanEnv.get_state` returns them.
+
+        Raises
+        ------
+        SnapshotError
+            They are plain Gymnasium environments, which have no state rows.
+        """
+        self._check_started()
+        return self._lanes.get_states(checked_indices(indices, self.num_envs))
+
+    def set_states(self, states: Row, indices: Which = None, *, observations: Any = None) -> None:
+        """Put environments into states; their episodes go on from there.
+
+        Parameters
+        ----------
+        states : array ``(K, state_nbytes) uint8``
+            One for each of `indices`, or one row for all.
+        indices : sequence of int, optional
+            Which; all of them if left out.
+        observations : array ``(K, ...)``, or a tree of them, optional
+            The observations of these states, if `reset` with a mask is to return them for the
+            environments that it does not reset.
+
+        Raises
+        ------
+        StateError
+            A row is damaged, or of another environment; nothing has changed.
+        InputError
+            The lengths do not match.
+        SnapshotError
+            They are plain Gymnasium environments, which have no state rows.
+        """
+        self._check_started()
+        chosen = checked_indices(indices, self.num_envs)
+        self._lanes.set_states(states, chosen)
+        rows: Any = slice(None) if chosen is None else chosen
+        for flags in (self._terminated, self._truncated, self._ended):
+            flags[rows] = False
+        if observations is not None:
+
+            def write(target: NDArray[Any], values: Any) -> None:
+                target[rows] = values
+
+            tree_map(write, self._obs, observations)
+
+    def close_extras(self, **kwargs: Any) -> None:
+        """Close the environments."""
+        self._lanes.close()
+
+    # Checks and conversions
+
+    def _check_open(self) -> None:
+        if self.closed:
+            raise ClosedError("the environments have been closed: make others")
+
+    def _check_started(self) -> None:
+        self._check_open()
+        if self._obs is None:
+            raise ResetNeeded("reset the environments first")
+
+    def _seeds(self, seed: Any) -> list[int | None]:
+        if seed is None:
+            return [None] * self.num_envs
+        if isinstance(seed, (int, np.integer)):
+            return whole_seeds(int(seed) + index for index in range(self.num_envs))
+        if len(seed) != self.num_envs:
+            raise InputError(
+                f"seed must have one entry for each of {self.num_envs} environments, got "
+                f"{len(seed)}"
+            )
+        return whole_seeds(seed)
+
+    def _as_batch(self, actions: Any) -> Any:
+        """Return `actions` as a tree of arrays ``(n, ...)``."""
+        layout = self._lanes.action_layout
+        if isinstance(layout, Leaf) and not layout.dtype.hasobject:
+            return self._as_array(layout, actions)
+        if not isinstance(layout, Leaf) and not has_objects(layout):
+            return tree_map(self._as_array, layout, actions)
+        batch = np.empty(self.num_envs, object)
+        rows = list(iterate(self.action_space, actions))
+        if len(rows) != self.num_envs:
+            raise InputError(f"there are {self.num_envs} environments, got {len(rows)} actions")
+        batch[:] = rows
+        return batch
+
+    def _as_array(self, leaf: Leaf, actions: Any) -> NDArray[Any]:
+        array = np.asarray(actions)
+        if not array.ndim:
+            raise TypeError(f"expected {self.num_envs} actions, got {actions!r}")
+        if array.shape != (self.num_envs, *leaf.shape):
+            raise InputError(
+                f"actions must have the shape {(self.num_envs, *leaf.shape)}, got {array.shape}"
+            )
+        whole = array.dtype.kind in "iu" and leaf.dtype.kind in "iu"
+        return array.astype(leaf.dtype, copy=False) if whole else array
+
+    def _observations(self) -> Any:
+        def handed_out(leaf: NDArray[Any]) -> Any:
+            if leaf.dtype.hasobject:
+                return tuple(leaf)
+            return leaf.copy() if self.copy else leaf
+
+        return tree_map(handed_out, self._obs)
+
+    def _infos(self, reset: set[int], *, every: bool, finals: Finals | None = None) -> Any:
+        """Return the batched infos of all environments if `every`, else of those in `reset`."""
+        if not every and not reset:
+            return {}
+        infos = self._lanes.infos
+        if not every:
+            infos = [info if index in reset else {} for index, info in enumerate(infos)]
+        return batch_infos(self, infos, finals)

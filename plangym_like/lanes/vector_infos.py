@@ -1,0 +1,74 @@
+"""Infos of several environments as one dict of arrays, in the form of Gymnasium's vector API."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from gymnasium.vector import VectorEnv
+
+from plangym_like.ownership import owned_info
+
+Finals = Mapping[int, tuple[Any, dict[str, Any]]]
+
+
+def batch_infos(
+    env: VectorEnv[Any, Any, Any], infos: Sequence[Mapping[str, Any]], finals: Finals | None = None
+) -> dict[str, Any]:
+    """Return what `gymnasium.vector.SyncVectorEnv` makes of the infos of its environments.
+
+    Parameters
+    ----------
+    env : VectorEnv
+        Whose rules are followed (`VectorEnv._add_info`).
+    infos : sequence of mapping
+        One for each environment, empty for those that have none.
+    finals : mapping of int to (observation, info), optional
+        The last observation and info of episodes that have ended in this step.
+
+    Returns
+    -------
+    dict of str to array
+        Each entry has an array ``(n, ...)``, and under its name with a leading underscore the mask
+        ``(n,) bool`` of the environments that have it.
+    """
+    if not finals and (batched := _batch_alike(infos)) is not None:
+        return batched
+    found: dict[str, Any] = {}
+    for index, info in enumerate(infos):
+        if finals and index in finals:
+            final_obs, final_info = finals[index]
+            final = {"final_obs": final_obs, "final_info": owned_info(final_info)}
+            found = env._add_info(found, final, index)
+        if info:
+            found = env._add_info(found, owned_info(info), index)
+    return found
+
+
+def _batch_alike(infos: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
+    """Return the batch of infos that have the same numbers and arrays, else ``None``."""
+    first, count = infos[0], len(infos)
+    names = list(first)
+    if any(list(info) != names for info in infos):
+        return None
+    found: dict[str, Any] = {}
+    for name in names:
+        kind, values = type(first[name]), [info[name] for info in infos]
+        if any(type(value) is not kind for value in values):
+            return None
+        if kind in (int, float, bool) or issubclass(kind, np.number):
+            found[name] = np.array(values, kind)
+        elif kind is np.ndarray and _are_alike(values):
+            found[name] = np.stack(values)
+        else:
+            return None
+        found[f"_{name}"] = np.ones(count, bool)
+    return found
+
+
+def _are_alike(arrays: Sequence[Any]) -> bool:
+    first = arrays[0]
+    if first.dtype.hasobject:
+        return False
+    return all(array.shape == first.shape and array.dtype == first.dtype for array in arrays)
