@@ -48,8 +48,6 @@ class Lanes(abc.ABC):
     takes_objects : bool
         Whether spaces may have elements that are not arrays of one shape, such as text. Their
         leaves have the dtype ``object``. May be set before `start`.
-    infos : list of dict
-        The info that the last `step` or `reset` of each lane returned.
     has_states : bool
         Whether lanes have state rows: those of a `PlanEnv` do.
     step_infos : bool
@@ -69,8 +67,17 @@ class Lanes(abc.ABC):
         self.observation_space: Space[Any] = self.envs[0].observation_space
         self.action_space: Space[Any] = self.envs[0].action_space
         self.takes_objects = False
-        self.infos: list[dict[str, Any]] = [{} for _ in range(num_lanes)]
+        self._infos: list[dict[str, Any]] = [{} for _ in range(num_lanes)]
         self.has_states = all(map(is_plan_env, self.envs))
+
+    @property
+    def infos(self) -> list[dict[str, Any]]:
+        """The info that the last `step` or `reset` of each lane returned."""
+        return self._infos
+
+    def info_columns(self) -> dict[str, NDArray[Any]] | None:
+        """Return the infos of the last step as arrays ``(n, ...)``; ``None`` if they are dicts."""
+        return None
 
     @cached_property
     def action_layout(self) -> Any:
@@ -200,10 +207,13 @@ class Lanes(abc.ABC):
         finals = {}
         for lane in lanes.tolist():
             info = self.infos[lane] if self.step_infos else {}
-            finals[lane] = tree_map(owned, take(obs, lane)), info
+            finals[lane] = self._final_observation(lane, obs), info
         if finals:
             self.reset(obs, lanes)
         return finals
+
+    def _final_observation(self, lane: int, obs: Any) -> Any:
+        return tree_map(owned, take(obs, lane))
 
     # The environments
 

@@ -16,6 +16,9 @@ from plangym_like.ownership import owned
 from plangym_like.states import Row
 from plangym_like.transitions import BatchInfo
 
+# What a `PlanEnv` adds to the infos of its environment.
+_COUNTS = {"n_step", "dt"}
+
 
 class RowLanes(Lanes):
     """One batch of states for all lanes: each step is one `PlanEnv.step_batch`.
@@ -33,6 +36,23 @@ class RowLanes(Lanes):
         super().__init__([env], num_lanes)
         self._env = env
         self._states: Row | None = None
+        # The infos of the last step, until somebody asks for them, and its lanes.
+        self._batch: BatchInfo | None = None
+        self._stepped: Sequence[int] = ()
+
+    @property
+    def infos(self) -> list[dict[str, Any]]:
+        batch, self._batch = self._batch, None
+        if batch is not None:
+            for lane, info in zip(self._stepped, _by_row(batch), strict=True):
+                self._infos[lane] = info
+        return self._infos
+
+    def info_columns(self) -> dict[str, NDArray[Any]] | None:
+        batch = self._batch
+        if batch is None or batch.has_objects or len(self._stepped) < self.num_lanes:
+            return None
+        return {name: batch.column(name) for name in sorted(batch.keys() - _COUNTS)}
 
     def _reset(self, lane: int, seed: int | None, options: dict[str, Any] | None) -> Any:
         env = self._env
@@ -67,8 +87,9 @@ class RowLanes(Lanes):
         write(rewards, result.rewards)
         write(terminated, result.terminateds)
         write(truncated, result.truncateds)
-        for lane, info in zip(self._chosen(lanes), _by_row(result.infos), strict=True):
-            self.infos[lane] = info
+        if lanes is not None:
+            _ = self.infos  # of the other lanes, from the step before
+        self._batch, self._stepped = result.infos, self._chosen(lanes)
 
     def call(self, name: str, *args: Any, lanes: Which = None, **kwargs: Any) -> list[Any]:
         values = []
@@ -106,7 +127,7 @@ def _by_row(infos: BatchInfo) -> list[dict[str, Any]]:
         for info in rows:
             without_step_counts(info)
         return rows
-    names = sorted(infos.keys() - {"n_step", "dt"})
+    names = sorted(infos.keys() - _COUNTS)
     if not names:
         return [{} for _ in infos]
     columns = (infos.column(name) for name in names)

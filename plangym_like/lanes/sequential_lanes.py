@@ -30,6 +30,8 @@ class SequentialLanes(Lanes):
     def __init__(self, envs: Sequence[Any]) -> None:
         super().__init__(envs, len(envs))
         self._gym_envs = list(map(as_gym_env, self.envs))
+        # The last observation of each lane's last episode, as its environment returned it.
+        self._final_observations: list[Any] = [None] * len(envs)
 
     def _reset(self, lane: int, seed: int | None, options: dict[str, Any] | None) -> Any:
         return self._gym_envs[lane].reset(seed=seed, options=options)
@@ -67,9 +69,14 @@ class SequentialLanes(Lanes):
                     obs[lane] = value
                 else:
                     put_fitting(obs, lane, value)
+                if ended or cut:
+                    self._final_observations[lane] = owned(value)
         except BaseException as error:
             add_note(error, f"raised while lane {lane} was stepped")
             raise
+
+    def _final_observation(self, lane: int, obs: Any) -> Any:
+        return self._final_observations[lane]
 
 
 def as_gym_env(env: Any) -> Any:

@@ -57,7 +57,7 @@ def observation_spaces(
                 f"all environments must have the same observation space, got {single} and "
                 f"{space}; observation_mode='different' lets bounds differ"
             )
-        if not is_space_dtype_shape_equiv(space, single):
+        if mode != "same" and not is_space_dtype_shape_equiv(space, single):
             raise RuntimeError(
                 "all observation spaces must have the same shapes and dtypes, got "
                 f"{single} and {space}"

@@ -22,7 +22,7 @@ from plangym_like.lanes.vector_arguments import (
     has_objects,
     observation_spaces,
 )
-from plangym_like.lanes.vector_infos import Finals, batch_infos
+from plangym_like.lanes.vector_infos import Finals, batch_infos, with_masks
 from plangym_like.states import Row
 
 Flags = NDArray[np.bool_]
@@ -92,6 +92,11 @@ class PlanVectorEnv(VectorEnv[Any, Any, Any]):
         self._obs: Any = None
         self._rewards = np.zeros(self.num_envs)
         self._terminated, self._truncated, self._ended = np.zeros((3, self.num_envs), bool)
+
+    @property
+    def envs(self) -> list[Any]:
+        """The Gymnasium environments of this process; a vectorised form may need only one."""
+        return list(map(gym_env_of, self._lanes.envs))
 
     @property
     def np_random_seed(self) -> tuple[Any, ...]:
@@ -375,6 +380,8 @@ class PlanVectorEnv(VectorEnv[Any, Any, Any]):
         """Return the batched infos of all environments if `every`, else of those in `reset`."""
         if not every and not reset:
             return {}
+        if not reset and (columns := self._lanes.info_columns()) is not None:
+            return with_masks(columns)
         infos = self._lanes.infos
         if not every:
             infos = [info if index in reset else {} for index, info in enumerate(infos)]
