@@ -176,15 +176,15 @@ class Lanes(abc.ABC):
 
         The first have a reward of 0, and their actions have no meaning. Otherwise as `step`.
         """
-        lanes = np.flatnonzero(ended)
-        if not len(lanes) or self.steps_ended:
+        num_ended = np.count_nonzero(ended)
+        if not num_ended or self.steps_ended:
             # It costs less to step all lanes of a vectorised form than to leave some out.
             self.step(actions, obs, rewards, terminated, truncated)
-        elif len(lanes) < self.num_lanes:
+        elif num_ended < self.num_lanes:
             self.step(actions, obs, rewards, terminated, truncated, np.flatnonzero(~ended))
-        if len(lanes):
-            rewards[lanes], terminated[lanes], truncated[lanes] = 0.0, False, False
-            self.reset(obs, lanes)
+        if num_ended:
+            rewards[ended], terminated[ended], truncated[ended] = 0.0, False, False
+            self.reset(obs, np.flatnonzero(ended))
 
     def step_same(
         self,
