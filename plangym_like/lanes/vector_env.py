@@ -99,12 +99,12 @@ class PlanVectorEnv(VectorEnv[Any, Any, Any]):
         return list(map(gym_env_of, self._lanes.envs))
 
     @property
-    def np_random_seed(self) -> tuple[Any, ...]:
+    def np_random_seed(self) -> tuple[Any, ...]:  # type: ignore[override]
         """The seeds that the environments were last reset with."""
         return self.get_attr("np_random_seed")
 
-    @property
-    def np_random(self) -> tuple[np.random.Generator, ...]:
+    @property  # type: ignore[misc]
+    def np_random(self) -> tuple[np.random.Generator, ...]:  # type: ignore[override]
         """The random generators of the environments."""
         return self.get_attr("np_random")
 
