@@ -8,10 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from plangym_like.lanes.lanes import Flags, Lanes, Which
-from plangym_like.lanes.sequential_lanes import without_step_counts
 from plangym_like.lanes.tree import take, tree_map
 from plangym_like.states import Row
-from plangym_like.transitions import BatchInfo
 
 
 class RowLanes(Lanes):
@@ -64,7 +62,7 @@ class RowLanes(Lanes):
         write(rewards, result.rewards)
         write(terminated, result.terminateds)
         write(truncated, result.truncateds)
-        for lane, info in zip(self._chosen(lanes), _by_row(result.infos), strict=True):
+        for lane, info in zip(self._chosen(lanes), result.infos.env_infos(), strict=True):
             self.infos[lane] = info
 
     def _get_state(self, lane: int) -> Row:
@@ -76,18 +74,3 @@ class RowLanes(Lanes):
         if self._states is None:
             self._states = np.zeros((self.num_lanes, len(row)), np.uint8)
         self._states[lane] = row
-
-
-def _by_row(infos: BatchInfo) -> list[dict[str, Any]]:
-    """Return the infos of the environment for each row."""
-    if infos.has_objects:
-        rows = list(infos)
-        for info in rows:
-            without_step_counts(info)
-        return rows
-    names = sorted(infos.keys() - {"n_step", "dt"})
-    if not names:
-        return [{} for _ in infos]
-    columns = (infos.column(name) for name in names)
-    values = (column.tolist() if column.ndim == 1 else column for column in columns)
-    return [dict(zip(names, row, strict=True)) for row in zip(*values, strict=True)]
