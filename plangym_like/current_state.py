@@ -9,7 +9,7 @@ import numpy as np
 
 from plangym_like.errors import StateLostError
 from plangym_like.ownership import owned, owned_info
-from plangym_like.simulator import Simulator
+from plangym_like.simulator import Outcome, Simulator
 from plangym_like.states import HEADER_NBYTES, Row, StateFormat
 from plangym_like.transitions import Step, Transition
 
@@ -112,6 +112,17 @@ class CurrentState:
             raise
         self._begin(given=given)
 
+    def advance(self, action: Any, dt: int) -> Outcome:
+        """Step from the current state, and make the next state the current one.
+
+        Observation and info are copies; the info is the environment's own.
+        """
+        if self.row is not None:
+            self._restore()
+        obs, reward, terminated, truncated, info, frames = self._simulator.step(action, dt)
+        self.row = self._picture = None
+        return owned(obs), reward, terminated, truncated, owned_info(info), frames
+
     def step(
         self,
         action: Any,
@@ -146,9 +157,7 @@ class CurrentState:
             if result is not None:
                 return result
         if row is None:
-            self._restore()
-            obs, reward, terminated, truncated, info, frames = sim.step(action, dt)
-            self.row = self._picture = None
+            obs, reward, terminated, truncated, info, frames = self.advance(action, dt)
         else:
             if not self.given:
                 self._try_to_set_aside()
@@ -159,8 +168,8 @@ class CurrentState:
                 self.fail()
                 raise
             self._begin(given=True)
-        # Before anything else happens to the simulator, which may keep both.
-        obs, info = owned(obs), owned_info(info)
+            # Before anything else happens to the simulator, which may keep both.
+            obs, info = owned(obs), owned_info(info)
         info["n_step"], info["dt"] = frames, dt
         if image:
             info["rgb"] = owned(sim.image())

@@ -9,6 +9,7 @@ Revenge, infos say where the player is: ``info["room"]``, ``["x"]`` and ``["y"]`
 
 from __future__ import annotations
 
+import copy
 import hashlib
 from collections.abc import Mapping
 from typing import Any
@@ -235,7 +236,8 @@ class AtariSimulator(GymnasiumSimulator):
             **self._layer,
         }
         env: gymnasium.Env[Any, Any] = PlannableAle(**kwargs)
-        env.unwrapped.spec = spec
+        env.unwrapped.spec = copy.copy(spec)
+        env.unwrapped.spec.kwargs = {key: kwargs[key] for key in kwargs if key != "episodic_life"}
         if not unchecked:
             env = PassiveEnvChecker(env)
         limit = spec.max_episode_steps if limit is None else limit

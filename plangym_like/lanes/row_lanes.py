@@ -10,14 +10,10 @@ from numpy.typing import NDArray
 
 from plangym_like.errors import InputError
 from plangym_like.lanes.lanes import Flags, Lanes, Which, gym_env_of
-from plangym_like.lanes.sequential_lanes import without_step_counts
 from plangym_like.lanes.tree import take, tree_map
 from plangym_like.ownership import owned
 from plangym_like.states import Row
-from plangym_like.transitions import BatchInfo
-
-# What a `PlanEnv` adds to the infos of its environment.
-_COUNTS = {"n_step", "dt"}
+from plangym_like.transitions import STEP_COUNTS, BatchInfo
 
 
 class RowLanes(Lanes):
@@ -44,7 +40,7 @@ class RowLanes(Lanes):
     def infos(self) -> list[dict[str, Any]]:
         batch, self._batch = self._batch, None
         if batch is not None:
-            for lane, info in zip(self._stepped, _by_row(batch), strict=True):
+            for lane, info in zip(self._stepped, batch.env_infos(), strict=True):
                 self._infos[lane] = info
         return self._infos
 
@@ -52,7 +48,7 @@ class RowLanes(Lanes):
         batch = self._batch
         if batch is None or batch.has_objects or len(self._stepped) < self.num_lanes:
             return None
-        return {name: batch.column(name) for name in sorted(batch.keys() - _COUNTS)}
+        return {name: batch.column(name) for name in sorted(batch.keys() - {*STEP_COUNTS})}
 
     def _reset(self, lane: int, seed: int | None, options: dict[str, Any] | None) -> Any:
         env = self._env
@@ -118,18 +114,5 @@ class RowLanes(Lanes):
         if self._states is None:
             self._states = np.zeros((self.num_lanes, len(row)), np.uint8)
         self._states[lane] = row
+<<<<<<< HEAD
 
-
-def _by_row(infos: BatchInfo) -> list[dict[str, Any]]:
-    """Return the infos of the environment for each row."""
-    if infos.has_objects:
-        rows = list(infos)
-        for info in rows:
-            without_step_counts(info)
-        return rows
-    names = sorted(infos.keys() - _COUNTS)
-    if not names:
-        return [{} for _ in infos]
-    columns = (infos.column(name) for name in names)
-    values = (column.tolist() if column.ndim == 1 else column for column in columns)
-    return [dict(zip(names, row, strict=True)) for row in zip(*values, strict=True)]

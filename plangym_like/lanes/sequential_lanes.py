@@ -81,31 +81,7 @@ class SequentialLanes(Lanes):
 
 def as_gym_env(env: Any) -> Any:
     """Return `env` as what has Gymnasium's ``reset`` and ``step``, and does not reset itself."""
-    return _PlanGymEnv(env) if is_plan_env(env) else env
-
-
-class _PlanGymEnv:
-    def __init__(self, env: Any) -> None:
-        self._env = env
-
-    def reset(self, *, seed: int | None, options: dict[str, Any] | None) -> Any:
-        return self._env.reset(seed=seed, options=options, return_state=False)
-
-    def step(self, action: Any) -> Any:
-        env, autoreset = self._env, self._env.autoreset
-        env.autoreset = False
-        try:
-            result = env.step(action)
-        finally:
-            env.autoreset = autoreset
-        without_step_counts(result[4])
-        return result
-
-
-def without_step_counts(info: dict[str, Any]) -> None:
-    """Remove what a `PlanEnv` adds to the infos of its environment."""
-    info.pop("n_step", None)
-    info.pop("dt", None)
+    return env.as_gym() if is_plan_env(env) else env
 
 
 def _as_flag(value: Any, place: str) -> bool:
