@@ -175,7 +175,7 @@ class CurrentState:
             info["rgb"] = owned(sim.image())
         fresh = self.read() if read else None
         if autoreset and (terminated or truncated):
-            self._reset_ended()
+            self.restart()
         if fresh is None:
             return Step(obs, reward, terminated, truncated, info)
         return Transition(fresh, obs, reward, terminated, truncated, info)
@@ -192,7 +192,7 @@ class CurrentState:
         self.hold(fresh.copy())
         if autoreset and (terminated or truncated):
             self.bring_back()
-            self._reset_ended()
+            self.restart()
         return Transition(fresh, obs, reward, terminated, truncated, info)
 
     def reset(
@@ -218,13 +218,20 @@ class CurrentState:
         self._begin(given=False)
         return row, obs, info
 
-    def _reset_ended(self) -> None:
+    def restart(
+        self, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Any, dict[str, Any]]:
+        """Start an episode from the current state, which must be in the simulator.
+
+        If the reset raises, the current state is lost. Observation and info are no copies.
+        """
         try:
-            self._simulator.reset()
+            result = self._simulator.reset(seed, options)
         except BaseException:
             self.fail()
             raise
         self._begin(given=False)
+        return result
 
     def fail(self) -> None:
         """Note that the simulator is in no known state, after a call that raised half-way."""

@@ -154,6 +154,11 @@ class Simulator(abc.ABC):
         """Whether many rows are stepped at once, faster than one after the other."""
         return False
 
+    @property
+    def steps_env(self) -> bool:
+        """Whether one step of the simulator is one step of `env`, and returns the same."""
+        return False
+
     @abc.abstractmethod
     def reset(
         self, seed: int | None = None, options: dict[str, Any] | None = None

@@ -268,6 +268,11 @@ class AtariSimulator(GymnasiumSimulator):
 
     # How is it stepped
 
+    @property
+    def steps_env(self) -> bool:
+        """True: the emulator itself skips frames."""
+        return True
+
     def step(self, action: Any, dt: int) -> Outcome:
         """Step the bare game, or the chain of wrappers `dt` times."""
         base = self.base

@@ -311,6 +311,10 @@ class GymnasiumSimulator(TriedSimulator):
         return obs, total, bool(terminated), bool(truncated), info, count - left
 
     @property
+    def steps_env(self) -> bool:
+        return self.frameskip == 1 and not self._pictures
+
+    @property
     def steps_batches(self) -> bool:
         """Whether there is a form that steps many rows at once."""
         form = self._fast_form_of(np.zeros(0, self.action_space.dtype))

@@ -114,5 +114,3 @@ class RowLanes(Lanes):
         if self._states is None:
             self._states = np.zeros((self.num_lanes, len(row)), np.uint8)
         self._states[lane] = row
-<<<<<<< HEAD
-

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from plangym_like.errors import ActionError, BatchLengthError, InputError
 from plangym_like.lanes.lanes import Flags, Which
-from plangym_like.lanes.tree import NUMERIC_KINDS, Leaf, tree_leaves, tree_map
+from plangym_like.lanes.tree import NUMERIC_KINDS, OBJECT, Leaf, tree_leaves, tree_map
 
 
 def observation_spaces(
@@ -122,7 +122,9 @@ def batch_actions(actions: Any, space: Space[Any], layout: Any, count: int) -> A
     BatchLengthError, ActionError
         There are not `count` actions; they have another shape, or are not numbers.
     """
-    if not any(leaf.dtype.hasobject for leaf in tree_leaves(layout)):
+    if isinstance(layout, Leaf) and layout is not OBJECT:
+        return _as_array(layout, actions, count)
+    if not any(leaf is OBJECT for leaf in tree_leaves(layout)):
         return tree_map(lambda leaf, given: _as_array(leaf, given, count), layout, actions)
     rows = list(iterate(space, actions))
     if len(rows) != count:

@@ -364,12 +364,13 @@ class PlanVectorEnv(VectorEnv[Any, Any, Any]):
         return whole_seeds(seed)
 
     def _observations(self) -> Any:
-        def handed_out(leaf: NDArray[Any]) -> Any:
-            if leaf.dtype.hasobject:
-                return tuple(leaf)
-            return leaf.copy() if self.copy else leaf
+        obs = self._obs
+        return self._handed_out(obs) if type(obs) is np.ndarray else tree_map(self._handed_out, obs)
 
-        return tree_map(handed_out, self._obs)
+    def _handed_out(self, leaf: NDArray[Any]) -> Any:
+        if leaf.dtype.hasobject:
+            return tuple(leaf)
+        return leaf.copy() if self.copy else leaf
 
     def _infos(self, reset: set[int], *, every: bool, finals: Finals | None = None) -> Any:
         """Return the batched infos of all environments if `every`, else of those in `reset`."""

@@ -34,6 +34,8 @@ def batch_infos(
         Each entry has an array ``(n, ...)``, and under its name with a leading underscore the mask
         ``(n,) bool`` of the environments that have it.
     """
+    if not finals and not any(infos):
+        return {}
     if not finals and (batched := _batch_alike(infos)) is not None:
         return batched
     found: dict[str, Any] = {}
