@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from typing import Any
+from typing import Any, NoReturn
 
 import gymnasium
 import numpy as np
@@ -11,6 +11,7 @@ from gymnasium.envs.registration import EnvSpec
 from gymnasium.error import ResetNeeded
 from gymnasium.wrappers import TimeLimit
 
+from plangym_like.current_state import CurrentState
 from plangym_like.execution.state_trial import try_elsewhere
 from plangym_like.ownership import owned
 from plangym_like.stateful_env import StatefulEnv
@@ -67,14 +68,15 @@ class GymView(gymnasium.Env[Any, Any]):
             _, obs, info = stepper.current.reset(seed, options, read=False, image=env.return_image)
         return obs, info
 
-    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
         """Step from the current state.
 
         Returns
         -------
         tuple
-            ``(obs, reward, terminated, truncated, info)``; the info is the Gymnasium environment's,
-            without the ``n_step`` and ``dt`` of `PlanEnv.step`.
+            ``(obs, reward, terminated, truncated, info)`` as the Gymnasium environment returns
+            them; the info has no ``n_step`` and ``dt``, which `PlanEnv.step` adds. Rewards of an
+            action that is several steps (``frameskip=``) are summed.
 
         Raises
         ------
@@ -96,14 +98,11 @@ class GymView(gymnasium.Env[Any, Any]):
             try_elsewhere(env.executor, layout, env.get_state(), [action])
         with stepper.lock:
             if not current.started or current.lost:
-                current.check(env.name)
-                raise ResetNeeded("call reset or set_state before the first step")
-            obs, reward, terminated, truncated, info, _ = current.advance(
-                layout.check_action(action), 1
-            )
+                self._refuse(current)
+            result = current.step_env(layout.check_action(action))
             if env.return_image:
-                info["rgb"] = owned(stepper.simulator.image())
-        return obs, reward, terminated, truncated, info
+                result[4]["rgb"] = owned(stepper.simulator.image())
+        return result
 
     # States
 
@@ -124,12 +123,19 @@ class GymView(gymnasium.Env[Any, Any]):
     # What else Gymnasium environments have
 
     def render(self) -> Any:
-        """Render the current state, as ``render_mode`` says."""
+        """Render the current state, as ``render_mode`` says; raises what `step` raises."""
         stepper = self.plan_env.row_stepper
         with stepper.lock:
-            if self.render_mode == "rgb_array" and stepper.current.started:
+            if not stepper.current.started or stepper.current.lost:
+                self._refuse(stepper.current)
+            if self.render_mode == "rgb_array":
                 return self.plan_env.get_image()
             return self.plan_env.gym_env.render()
+
+    def _refuse(self, current: CurrentState) -> NoReturn:
+        """Raise the error for the use of a current state that is not there."""
+        current.check(self.plan_env.name)
+        raise ResetNeeded("there is no current state yet: call reset or set_state first")
 
     def close(self) -> None:
         """Close the `PlanEnv`; may be called again."""
@@ -137,7 +143,7 @@ class GymView(gymnasium.Env[Any, Any]):
 
     @property
     def np_random(self) -> np.random.Generator:
-        """The generator of the Gymnasium environment inside; setting it changes the current state."""
+        """The generator of the Gymnasium environment inside; setting it changes that."""
         return self.plan_env.gym_env.np_random
 
     @np_random.setter
