@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from plangym_like.envs.save_load_env import OwnEnv
     from plangym_like.envs.toy_text import ToyTextEnv
     from plangym_like.future import BatchFuture, Future
+    from plangym_like.gym_view import GymView
     from plangym_like.parallel_env import ParallelEnv
     from plangym_like.plan_env import PlanEnv
     from plangym_like.processes.external_process import ExternalProcess
@@ -52,6 +53,7 @@ _PLACES = {
     "ToyTextEnv": "envs.toy_text",
     "BatchFuture": "future",
     "Future": "future",
+    "GymView": "gym_view",
     "BatchEnv": "batch_env",
     "ExternalProcess": "processes.external_process",
     "ParallelEnv": "parallel_env",
@@ -85,6 +87,7 @@ __all__ = [
     "DmControlEnv",
     "ExternalProcess",
     "Future",
+    "GymView",
     "MujocoEnv",
     "OwnEnv",
     "ParallelEnv",

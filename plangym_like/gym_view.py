@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from functools import cached_property
 from typing import Any, NoReturn
 
 import gymnasium
@@ -39,19 +40,15 @@ class GymView(gymnasium.Env[Any, Any]):
     observation_space, action_space : gymnasium.Space
     metadata, render_mode
         Those of the Gymnasium environment inside.
-    spec : gymnasium.envs.registration.EnvSpec or None
-        What `gymnasium.make` takes to make the Gymnasium environment inside, without states. Its
-        ``max_episode_steps`` is ``None`` if the time limit of the id is left out.
     """
 
     def __init__(self, plan_env: StatefulEnv) -> None:
         self.plan_env = plan_env
         self.observation_space = plan_env.observation_space
         self.action_space = plan_env.action_space
-        inner = plan_env.gym_env
-        self.metadata = inner.metadata
-        self.render_mode = inner.render_mode
-        self.spec = _spec_of(inner)
+        self._inner = plan_env.gym_env
+        self.metadata = self._inner.metadata
+        self.render_mode = self._inner.render_mode
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_") or name == "plan_env":
@@ -141,6 +138,23 @@ class GymView(gymnasium.Env[Any, Any]):
         """Close the `PlanEnv`; may be called again."""
         self.plan_env.close()
 
+    @cached_property
+    def spec(self) -> EnvSpec | None:  # type: ignore[override]
+        """What `gymnasium.make` takes to make the Gymnasium environment inside, without states.
+
+        ``max_episode_steps`` is the time limit that there is: ``None`` if that of the id is left
+        out.
+        """
+        spec = copy.copy(self._inner.spec)
+        link = self._inner
+        while isinstance(link, gymnasium.Wrapper):
+            if isinstance(link, TimeLimit):
+                return spec
+            link = link.env
+        if spec is not None:
+            spec.max_episode_steps = None
+        return spec
+
     @property
     def np_random(self) -> np.random.Generator:
         """The generator of the Gymnasium environment inside; setting it changes that."""
@@ -165,16 +179,3 @@ class GymView(gymnasium.Env[Any, Any]):
         """Set an attribute of the Gymnasium environment inside, or else of the view."""
         inside = self.plan_env.gym_env.set_wrapper_attr(name, value, force=False)
         return inside or super().set_wrapper_attr(name, value, force=force)
-
-
-def _spec_of(env: gymnasium.Env[Any, Any]) -> EnvSpec | None:
-    """Return a copy of the spec of `env`, with the time limit that it really has."""
-    spec = copy.copy(env.spec)
-    link = env
-    while isinstance(link, gymnasium.Wrapper):
-        if isinstance(link, TimeLimit):
-            return spec
-        link = link.env
-    if spec is not None:
-        spec.max_episode_steps = None
-    return spec
