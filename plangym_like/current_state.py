@@ -9,7 +9,7 @@ import numpy as np
 
 from plangym_like.errors import StateLostError
 from plangym_like.ownership import owned, owned_info
-from plangym_like.simulator import Outcome, Simulator
+from plangym_like.simulator import EnvStep, Simulator
 from plangym_like.states import HEADER_NBYTES, Row, StateFormat
 from plangym_like.transitions import Step, Transition
 
@@ -112,16 +112,19 @@ class CurrentState:
             raise
         self._begin(given=given)
 
-    def advance(self, action: Any, dt: int) -> Outcome:
-        """Step from the current state, and make the next state the current one.
+    def step_env(self, action: Any) -> EnvStep:
+        """Step from the current state as ``env.step`` does; the next state is the current one.
 
-        Observation and info are copies; the info is the environment's own.
+        Returns
+        -------
+        EnvStep
+            Observation and info are copies.
         """
         if self.row is not None:
             self._restore()
-        obs, reward, terminated, truncated, info, frames = self._simulator.step(action, dt)
+        obs, reward, terminated, truncated, info = self._simulator.step_env(action)
         self.row = self._picture = None
-        return owned(obs), reward, terminated, truncated, owned_info(info), frames
+        return owned(obs), reward, terminated, truncated, owned_info(info)
 
     def step(
         self,
@@ -157,7 +160,9 @@ class CurrentState:
             if result is not None:
                 return result
         if row is None:
-            obs, reward, terminated, truncated, info, frames = self.advance(action, dt)
+            self._restore()
+            obs, reward, terminated, truncated, info, frames = sim.step(action, dt)
+            self.row = self._picture = None
         else:
             if not self.given:
                 self._try_to_set_aside()
@@ -168,8 +173,8 @@ class CurrentState:
                 self.fail()
                 raise
             self._begin(given=True)
-            # Before anything else happens to the simulator, which may keep both.
-            obs, info = owned(obs), owned_info(info)
+        # Before anything else happens to the simulator, which may keep both.
+        obs, info = owned(obs), owned_info(info)
         info["n_step"], info["dt"] = frames, dt
         if image:
             info["rgb"] = owned(sim.image())

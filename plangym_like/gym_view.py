@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import copy
-from typing import Any
+from functools import cached_property
+from typing import Any, NoReturn
 
 import gymnasium
 import numpy as np
@@ -11,6 +12,7 @@ from gymnasium.envs.registration import EnvSpec
 from gymnasium.error import ResetNeeded
 from gymnasium.wrappers import TimeLimit
 
+from plangym_like.current_state import CurrentState
 from plangym_like.execution.state_trial import try_elsewhere
 from plangym_like.ownership import owned
 from plangym_like.stateful_env import StatefulEnv
@@ -38,19 +40,15 @@ class GymView(gymnasium.Env[Any, Any]):
     observation_space, action_space : gymnasium.Space
     metadata, render_mode
         Those of the Gymnasium environment inside.
-    spec : gymnasium.envs.registration.EnvSpec or None
-        What `gymnasium.make` takes to make the Gymnasium environment inside, without states. Its
-        ``max_episode_steps`` is ``None`` if the time limit of the id is left out.
     """
 
     def __init__(self, plan_env: StatefulEnv) -> None:
         self.plan_env = plan_env
         self.observation_space = plan_env.observation_space
         self.action_space = plan_env.action_space
-        inner = plan_env.gym_env
-        self.metadata = inner.metadata
-        self.render_mode = inner.render_mode
-        self.spec = _spec_of(inner)
+        self._inner = plan_env.gym_env
+        self.metadata = self._inner.metadata
+        self.render_mode = self._inner.render_mode
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_") or name == "plan_env":
@@ -67,14 +65,15 @@ class GymView(gymnasium.Env[Any, Any]):
             _, obs, info = stepper.current.reset(seed, options, read=False, image=env.return_image)
         return obs, info
 
-    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
         """Step from the current state.
 
         Returns
         -------
         tuple
-            ``(obs, reward, terminated, truncated, info)``; the info is the Gymnasium environment's,
-            without the ``n_step`` and ``dt`` of `PlanEnv.step`.
+            ``(obs, reward, terminated, truncated, info)`` as the Gymnasium environment returns
+            them; the info has no ``n_step`` and ``dt``, which `PlanEnv.step` adds. Rewards of an
+            action that is several steps (``frameskip=``) are summed.
 
         Raises
         ------
@@ -96,14 +95,11 @@ class GymView(gymnasium.Env[Any, Any]):
             try_elsewhere(env.executor, layout, env.get_state(), [action])
         with stepper.lock:
             if not current.started or current.lost:
-                current.check(env.name)
-                raise ResetNeeded("call reset or set_state before the first step")
-            obs, reward, terminated, truncated, info, _ = current.advance(
-                layout.check_action(action), 1
-            )
+                self._refuse(current)
+            result = current.step_env(layout.check_action(action))
             if env.return_image:
-                info["rgb"] = owned(stepper.simulator.image())
-        return obs, reward, terminated, truncated, info
+                result[4]["rgb"] = owned(stepper.simulator.image())
+        return result
 
     # States
 
@@ -124,20 +120,44 @@ class GymView(gymnasium.Env[Any, Any]):
     # What else Gymnasium environments have
 
     def render(self) -> Any:
-        """Render the current state, as ``render_mode`` says."""
+        """Render the current state, as ``render_mode`` says; raises what `step` raises."""
         stepper = self.plan_env.row_stepper
         with stepper.lock:
-            if self.render_mode == "rgb_array" and stepper.current.started:
+            if not stepper.current.started or stepper.current.lost:
+                self._refuse(stepper.current)
+            if self.render_mode == "rgb_array":
                 return self.plan_env.get_image()
             return self.plan_env.gym_env.render()
+
+    def _refuse(self, current: CurrentState) -> NoReturn:
+        """Raise the error for the use of a current state that is not there."""
+        current.check(self.plan_env.name)
+        raise ResetNeeded("there is no current state yet: call reset or set_state first")
 
     def close(self) -> None:
         """Close the `PlanEnv`; may be called again."""
         self.plan_env.close()
 
+    @cached_property
+    def spec(self) -> EnvSpec | None:  # type: ignore[override]
+        """What `gymnasium.make` takes to make the Gymnasium environment inside, without states.
+
+        ``max_episode_steps`` is the time limit that there is: ``None`` if that of the id is left
+        out.
+        """
+        spec = copy.copy(self._inner.spec)
+        link = self._inner
+        while isinstance(link, gymnasium.Wrapper):
+            if isinstance(link, TimeLimit):
+                return spec
+            link = link.env
+        if spec is not None:
+            spec.max_episode_steps = None
+        return spec
+
     @property
     def np_random(self) -> np.random.Generator:
-        """The generator of the Gymnasium environment inside; setting it changes the current state."""
+        """The generator of the Gymnasium environment inside; setting it changes that."""
         return self.plan_env.gym_env.np_random
 
     @np_random.setter
@@ -159,16 +179,3 @@ class GymView(gymnasium.Env[Any, Any]):
         """Set an attribute of the Gymnasium environment inside, or else of the view."""
         inside = self.plan_env.gym_env.set_wrapper_attr(name, value, force=False)
         return inside or super().set_wrapper_attr(name, value, force=force)
-
-
-def _spec_of(env: gymnasium.Env[Any, Any]) -> EnvSpec | None:
-    """Return a copy of the spec of `env`, with the time limit that it really has."""
-    spec = copy.copy(env.spec)
-    link = env
-    while isinstance(link, gymnasium.Wrapper):
-        if isinstance(link, TimeLimit):
-            return spec
-        link = link.env
-    if spec is not None:
-        spec.max_episode_steps = None
-    return spec

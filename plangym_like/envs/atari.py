@@ -27,7 +27,7 @@ from plangym_like.envs.fast_form import FastForm
 from plangym_like.envs.gymnasium_simulator import GymnasiumSimulator
 from plangym_like.errors import InputError
 from plangym_like.family_env import FamilyEnv
-from plangym_like.simulator import Outcome
+from plangym_like.simulator import EnvStep, Outcome
 from plangym_like.states import Row, padded
 
 _SLACK = 64
@@ -268,11 +268,6 @@ class AtariSimulator(GymnasiumSimulator):
 
     # How is it stepped
 
-    @property
-    def steps_env(self) -> bool:
-        """True: the emulator itself skips frames."""
-        return True
-
     def step(self, action: Any, dt: int) -> Outcome:
         """Step the bare game, or the chain of wrappers `dt` times."""
         base = self.base
@@ -287,6 +282,10 @@ class AtariSimulator(GymnasiumSimulator):
         base.frames = 0
         outcome = self.hold(action, dt)
         return *outcome[:5], base.frames
+
+    def step_env(self, action: Any) -> EnvStep:
+        """Return what ``env.step`` returns: the game skips frames itself."""
+        return self.env.step(action)
 
     # What it looks like
 

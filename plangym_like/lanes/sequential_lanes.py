@@ -101,8 +101,7 @@ def as_gym_env(env: Any) -> Any:
     """Return `env` as what has Gymnasium's ``reset`` and ``step``, and does not reset itself."""
     if not is_plan_env(env):
         return env
-    steps_env = env.row_stepper.simulator.steps_env and not env.return_image
-    return _LiveEnv(env) if steps_env else env.as_gym()
+    return env.as_gym() if env.return_image else _LiveEnv(env)
 
 
 class _LiveEnv:
@@ -126,7 +125,7 @@ class _LiveEnv:
         if self._current.row is not None:
             self._current.bring_back()
         try:
-            return self._simulator.env.step(action)
+            return self._simulator.step_env(action)
         except BaseException:
             self._current.fail()
             raise

@@ -43,7 +43,7 @@ class CurrentEnvProxy(gymnasium.Wrapper[Any, Any, Any, Any]):
         return getattr(self.env, name)
 
     @property
-    def spec(self) -> EnvSpec | None:
+    def spec(self) -> EnvSpec | None:  # type: ignore[override]
         """The spec of the base: nothing that ``gymnasium.make`` would have to add."""
         return self.env.spec
 

@@ -83,11 +83,11 @@ def test_lanes_of_an_id_equal_gymnasium(name: str, vectorise: bool) -> None:
 def test_lanes_go_on_from_given_states(name: str, vectorise: bool) -> None:
     lanes, rng = _lanes(name, vectorise), np.random.default_rng(1)
     obs = lanes.start(SEEDS)
-    for _ in range(3):  # no episode ends in these and the following steps
+    for _ in range(5):
         _step(lanes, _actions(lanes, rng), obs)
     states, before = lanes.get_states(), obs.copy()
     assert states.shape == (3, lanes.state_nbytes)
-    plan = [_actions(lanes, rng) for _ in range(5)]
+    plan = [_actions(lanes, rng) for _ in range(6)]
 
     def play() -> list[Any]:
         played = [[x.tobytes() for x in (*_step(lanes, actions, obs), obs)] for actions in plan]
