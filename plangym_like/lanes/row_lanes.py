@@ -88,6 +88,8 @@ class RowLanes(Lanes):
         self._batch, self._stepped = result.infos, self._chosen(lanes)
 
     def call(self, name: str, *args: Any, lanes: Which = None, **kwargs: Any) -> list[Any]:
+        if name == "set_wrapper_attr":
+            self.set_attr(args[0], args[1:])
         values = []
         for lane in self._chosen(lanes):
             if self._states is not None:

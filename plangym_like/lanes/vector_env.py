@@ -12,7 +12,7 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 
-from plangym_like.errors import ClosedError, InputError
+from plangym_like.errors import ClosedError, InputError, MissingExtraError
 from plangym_like.lanes.lanes import Lanes, Which, gym_env_of
 from plangym_like.lanes.seeding import whole_seeds
 from plangym_like.lanes.tree import tree_map
@@ -329,6 +329,27 @@ class PlanVectorEnv(VectorEnv[Any, Any, Any]):
                 target[rows] = values
 
             tree_map(write, self._obs, observations)
+
+    def as_sb3(self) -> Any:
+        """Return these environments as a ``VecEnv`` of Stable-Baselines3, an `Sb3VecEnv`.
+
+        Use this object no more: the other closes the environments, and resets them by its own rule.
+
+        Raises
+        ------
+        MissingExtraError
+            Stable-Baselines3 is not installed.
+        """
+        try:
+            from plangym_like.lanes.sb3_vec_env import Sb3VecEnv
+        except ImportError as error:
+            if error.name is None or not error.name.startswith("stable_baselines3"):
+                raise
+            raise MissingExtraError(
+                "Stable-Baselines3 is not installed: pip install 'plangym_like[sb3]'"
+            ) from error
+        self._check_open()
+        return Sb3VecEnv(self._lanes)
 
     def __enter__(self) -> Self:
         return self
