@@ -69,8 +69,16 @@ def main() -> int:
         conftest = CONFTEST.replace("{more}", repr(more))
         Path(folder, "conftest.py").write_text(conftest, encoding="utf-8")
         # Those of AsyncVectorEnv's own interface, its processes and its signals, are left out.
+        chosen = "not Async and not async and not human"
         command = [sys.executable, "-W", "ignore", "-m", "pytest", "-q", "-p", "no:cacheprovider"]
-        command += ["-c", "/dev/null", "--rootdir", folder, "-k", "not Async and not async and not human"]
+        command += [
+            "-c",
+            "/dev/null",
+            "--rootdir",
+            folder,
+            "-k",
+            "not Async and not async and not human",
+        ]
         command += [*arguments.pytest, *(f"tests/{test}" for test in TESTS)]
         paths = {**os.environ, "PYTHONPATH": f"{package}:{folder}"}
         result = subprocess.run(
