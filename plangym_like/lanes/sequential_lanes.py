@@ -52,11 +52,13 @@ class SequentialLanes(Lanes):
                     _own_action(actions, lane)
                 )
                 if type(reward) not in _NUMBERS:
-                    reward = as_fitting(reward, (), rewards.dtype, f"lane {lane}'s reward")
+                    reward = as_fitting(
+                        reward, (), rewards.dtype, f"lane {self.first_lane + lane}'s reward"
+                    )
                 if type(ended) not in _FLAGS:
-                    ended = _as_flag(ended, f"lane {lane}'s terminated")
+                    ended = _as_flag(ended, f"lane {self.first_lane + lane}'s terminated")
                 if type(cut) not in _FLAGS:
-                    cut = _as_flag(cut, f"lane {lane}'s truncated")
+                    cut = _as_flag(cut, f"lane {self.first_lane + lane}'s truncated")
                 rewards[lane], terminated[lane], truncated[lane] = reward, ended, cut
                 if (
                     plain
@@ -66,9 +68,9 @@ class SequentialLanes(Lanes):
                 ):
                     obs[lane] = value
                 else:
-                    put_fitting(obs, lane, value)
+                    put_fitting(obs, lane, value, first_lane=self.first_lane)
         except BaseException as error:
-            add_note(error, f"raised while lane {lane} was stepped")
+            add_note(error, f"raised while lane {self.first_lane + lane} was stepped")
             raise
 
 
