@@ -62,8 +62,12 @@ def as_numbers(value: Any) -> NDArray[Any] | None:
     return array if array.dtype.kind in NUMERIC_KINDS else None
 
 
-def put_fitting(rows: Any, lane: int, value: Any, place: str = "observation") -> None:
+def put_fitting(
+    rows: Any, lane: int, value: Any, place: str = "observation", first_lane: int = 0
+) -> None:
     """Write `value`, a tree with the containers of `rows`, as row `lane` of a tree of arrays.
+
+    Errors count lanes from `first_lane`.
 
     Raises
     ------
@@ -79,16 +83,20 @@ def put_fitting(rows: Any, lane: int, value: Any, place: str = "observation") ->
         if rows.dtype == object:
             rows[lane] = owned(value)
             return
-        rows[lane] = as_fitting(value, shape, rows.dtype, f"lane {lane}'s {place}")
+        rows[lane] = as_fitting(value, shape, rows.dtype, f"lane {first_lane + lane}'s {place}")
     elif isinstance(rows, dict):
         keys = value.keys() if isinstance(value, Mapping) else None
         if keys != rows.keys():
             told = type(value).__name__ if keys is None else f"the keys {list(keys)}"
-            raise InputError(f"lane {lane}'s {place} must have the keys {list(rows)}, got {told}")
+            raise InputError(
+                f"lane {first_lane + lane}'s {place} must have the keys {list(rows)}, got {told}"
+            )
         for key, row in rows.items():
-            put_fitting(row, lane, value[key], f"{place}[{key!r}]")
+            put_fitting(row, lane, value[key], f"{place}[{key!r}]", first_lane)
     elif isinstance(rows, (tuple, list)):
         if not isinstance(value, (tuple, list, np.ndarray)) or len(value) != len(rows):
-            raise InputError(f"lane {lane}'s {place} must have {len(rows)} parts, got {value!r}")
+            raise InputError(
+                f"lane {first_lane + lane}'s {place} must have {len(rows)} parts, got {value!r}"
+            )
         for number, (row, part) in enumerate(zip(rows, value, strict=True)):
-            put_fitting(row, lane, part, f"{place}[{number}]")
+            put_fitting(row, lane, part, f"{place}[{number}]", first_lane)

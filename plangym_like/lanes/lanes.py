@@ -5,7 +5,7 @@ from __future__ import annotations
 import abc
 from collections.abc import Sequence
 from functools import cached_property
-from typing import Any, ClassVar, TypeGuard
+from typing import Any, TypeGuard
 
 import numpy as np
 from gymnasium.spaces import Space
@@ -48,6 +48,8 @@ class Lanes(abc.ABC):
     takes_objects : bool
         Whether spaces may have elements that are not arrays of one shape, such as text. Their
         leaves have the dtype ``object``. May be set before `start`.
+    first_lane : int
+        The number of lane 0 in errors, where these lanes are a part of others.
     has_states : bool
         Whether lanes have state rows: those of a `PlanEnv` do.
     step_infos : bool
@@ -57,8 +59,8 @@ class Lanes(abc.ABC):
         step have no meaning.
     """
 
-    step_infos: ClassVar[bool] = True
-    steps_ended: ClassVar[bool] = False
+    step_infos: bool = True
+    steps_ended: bool = False
     observation_layout: Any
 
     def __init__(self, envs: Sequence[Any], num_lanes: int) -> None:
@@ -67,6 +69,7 @@ class Lanes(abc.ABC):
         self.observation_space: Space[Any] = self.envs[0].observation_space
         self.action_space: Space[Any] = self.envs[0].action_space
         self.takes_objects = False
+        self.first_lane = 0
         self._infos: list[dict[str, Any]] = [{} for _ in range(num_lanes)]
         self.has_states = all(map(is_plan_env, self.envs))
 
@@ -74,6 +77,11 @@ class Lanes(abc.ABC):
     def infos(self) -> list[dict[str, Any]]:
         """The info that the last `step` or `reset` of each lane returned."""
         return self._infos
+
+    @property
+    def spaces(self) -> list[tuple[Space[Any], Space[Any]]]:
+        """The observation and action space of every environment."""
+        return [(env.observation_space, env.action_space) for env in self.envs]
 
     def info_columns(self) -> dict[str, NDArray[Any]] | None:
         """Return the infos of the last step as arrays ``(n, ...)``; ``None`` if they are dicts."""
@@ -103,7 +111,7 @@ class Lanes(abc.ABC):
                 )
                 obs = self.new_observations()
             # Before the next reset: environments may share the memory of their observations.
-            put_fitting(obs, lane, value)
+            put_fitting(obs, lane, value, first_lane=self.first_lane)
         return obs
 
     def new_observations(self) -> Any:
@@ -124,16 +132,15 @@ class Lanes(abc.ABC):
         lane goes on drawing from its environment's generator.
         """
         for place, lane in enumerate(self._chosen(lanes)):
-            seed = seeds[place] if seeds else None
-            put_fitting(
-                obs, lane, self._reset_noted(lane, seed, options[place] if options else None)
-            )
+            seed, given = seeds[place] if seeds else None, options[place] if options else None
+            value = self._reset_noted(lane, seed, given)
+            put_fitting(obs, lane, value, first_lane=self.first_lane)
 
     def _reset_noted(self, lane: int, seed: int | None, options: dict[str, Any] | None) -> Any:
         try:
             obs, self.infos[lane] = self._reset(lane, seed, options)
         except BaseException as error:
-            add_note(error, f"raised while lane {lane} was reset")
+            add_note(error, f"raised while lane {self.first_lane + lane} was reset")
             raise
         return obs
 

@@ -93,3 +93,17 @@ def whole_seeds(seeds: Iterable[Any]) -> list[int | None]:
             raise InputError(f"seeds must be whole numbers of at least 0, got {seed!r}")
         whole.append(number)
     return whole
+
+
+def seed_after_loss(seed: int | None, num_losses: int) -> int | None:
+    """Return the seed of a lane whose environment was lost with its process.
+
+    It depends on the last seed that the lane was given and on how often the lane has been lost; a
+    lane that was never given a seed gets none.
+
+    >>> seed_after_loss(5, 1) != seed_after_loss(5, 2)
+    True
+    """
+    if seed is None:
+        return None
+    return int(np.random.SeedSequence([seed, num_losses]).generate_state(1)[0])

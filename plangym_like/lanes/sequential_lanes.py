@@ -35,8 +35,9 @@ class SequentialLanes(Lanes):
         self._gym_envs = list(map(as_gym_env, self.envs))
         # Of a `PlanEnv`: other environments check their actions themselves.
         space = self.action_space
-        checked = isinstance(space, Discrete) and any(map(is_plan_env, envs))
-        self._choices = (int(space.start), int(space.n)) if checked else None
+        self._choices: tuple[int, int] | None = None
+        if isinstance(space, Discrete) and any(map(is_plan_env, envs)):
+            self._choices = int(space.start), int(space.n)
         # The last observation of each lane's last episode, as its environment returned it.
         self._final_observations: list[Any] = [None] * len(envs)
 
@@ -64,11 +65,13 @@ class SequentialLanes(Lanes):
                     _own_action(actions, lane)
                 )
                 if type(reward) not in _NUMBERS:
-                    reward = as_fitting(reward, (), rewards.dtype, f"lane {lane}'s reward")
+                    reward = as_fitting(
+                        reward, (), rewards.dtype, f"lane {self.first_lane + lane}'s reward"
+                    )
                 if type(ended) not in _FLAGS:
-                    ended = _as_flag(ended, f"lane {lane}'s terminated")
+                    ended = _as_flag(ended, f"lane {self.first_lane + lane}'s terminated")
                 if type(cut) not in _FLAGS:
-                    cut = _as_flag(cut, f"lane {lane}'s truncated")
+                    cut = _as_flag(cut, f"lane {self.first_lane + lane}'s truncated")
                 rewards[lane], terminated[lane], truncated[lane] = reward, ended, cut
                 if (
                     plain
@@ -78,11 +81,11 @@ class SequentialLanes(Lanes):
                 ) or (whole and type(value) is int):
                     obs[lane] = value
                 else:
-                    put_fitting(obs, lane, value)
+                    put_fitting(obs, lane, value, first_lane=self.first_lane)
                 if ended or cut:
                     self._final_observations[lane] = owned(value)
         except BaseException as error:
-            add_note(error, f"raised while lane {lane} was stepped")
+            add_note(error, f"raised while lane {self.first_lane + lane} was stepped")
             raise
 
     def _check_choices(self, actions: NDArray[Any]) -> None:

@@ -182,6 +182,11 @@ def has_object_elements(space: gymnasium.Space[Any] | None) -> bool:
     return space.shape is None or space.dtype is None or space.dtype.kind not in NUMERIC_KINDS
 
 
+def has_objects(layout: Any) -> bool:
+    """Return whether a layout has leaves of dtype ``object``."""
+    return any(leaf == OBJECT for leaf in tree_leaves(layout))
+
+
 def layout_of_space(space: gymnasium.Space[Any], *, objects: bool = False) -> Any:
     """Return the tree of `Leaf` that describes the elements of `space`.
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from plangym_like.errors import ActionError, BatchLengthError, InputError
 from plangym_like.lanes.lanes import Flags, Which
-from plangym_like.lanes.tree import NUMERIC_KINDS, OBJECT, Leaf, tree_leaves, tree_map
+from plangym_like.lanes.tree import NUMERIC_KINDS, OBJECT, Leaf, has_objects, tree_map
 
 
 def observation_spaces(
@@ -124,7 +124,7 @@ def batch_actions(actions: Any, space: Space[Any], layout: Any, count: int) -> A
     """
     if isinstance(layout, Leaf) and layout is not OBJECT:
         return _as_array(layout, actions, count)
-    if not any(leaf is OBJECT for leaf in tree_leaves(layout)):
+    if not has_objects(layout):
         return tree_map(lambda leaf, given: _as_array(leaf, given, count), layout, actions)
     rows = list(iterate(space, actions))
     if len(rows) != count:

@@ -81,13 +81,13 @@ class PlanVectorEnv(VectorEnv[Any, Any, Any]):
         self.single_action_space = lanes.action_space
         self.action_space = batch_space(self.single_action_space, self.num_envs)
         self.observation_space, self.single_observation_space = observation_spaces(
-            [env.observation_space for env in lanes.envs], self.num_envs, observation_mode
+            [space for space, _ in lanes.spaces], self.num_envs, observation_mode
         )
-        for env in lanes.envs:
-            if env.action_space != self.single_action_space:
+        for _, space in lanes.spaces:
+            if space != self.single_action_space:
                 raise RuntimeError(
                     "all environments must have the same action space, got "
-                    f"{self.single_action_space} and {env.action_space}"
+                    f"{self.single_action_space} and {space}"
                 )
         self._obs: Any = None
         self._rewards = np.zeros(self.num_envs)

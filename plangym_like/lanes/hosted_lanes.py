@@ -1,0 +1,278 @@
+"""`HostedLanes`: one part of the lanes of a `ProcessLanes`, in its process."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from plangym_like.lanes.lane_memory import LaneArrays, LaneForm
+from plangym_like.lanes.lanes import Lanes, Which, add_note
+from plangym_like.lanes.make_lanes import EnvSource, lanes_from, make_envs, make_lanes
+from plangym_like.lanes.row_copies import copy_rows
+from plangym_like.lanes.tree import take
+from plangym_like.states import Row
+
+# What makes the environments of all lanes: one source, or one for each lane.
+Sources = EnvSource | Sequence[EnvSource]
+
+
+class Traits(NamedTuple):
+    """What lanes are like.
+
+    Attributes
+    ----------
+    step_infos, steps_ended, has_states : bool
+        As in `Lanes`. The first two may change when attributes are set.
+    """
+
+    step_infos: bool
+    steps_ended: bool
+    has_states: bool
+
+
+class StepReply(NamedTuple):
+    """The results of a step that are not numbers.
+
+    Attributes
+    ----------
+    infos : dict of int to dict
+        The infos that are not empty, by the number of the lane in its part.
+    finals : dict of int to (observation, info)
+        What `Lanes.step_same` returns.
+    observations : tree of array or None
+        The rows of the lanes that were stepped, if observations are not shared.
+    """
+
+    infos: dict[int, dict[str, Any]]
+    finals: dict[int, Any]
+    observations: Any
+
+
+class HostedLanes:
+    """The lanes of one part; results are written to the memory of all lanes.
+
+    Parameters
+    ----------
+    sources : str, callable or sequence of them
+        What makes the environments of this part.
+    start, stop : int
+        The lanes of this part.
+    vectorise : bool
+        See `lanes_from`.
+
+    Attributes
+    ----------
+    lanes : Lanes
+    """
+
+    def __init__(self, sources: Sources, start: int, stop: int, vectorise: bool) -> None:
+        self._start, self._stop = start, stop
+        self.lanes = make_part(sources, start, stop, vectorise=vectorise)
+        self._form: LaneForm | None = None
+        self._arrays: LaneArrays | None = None
+
+    def perform(self, method: str, args: Sequence[Any], slot: int, publish: bool, save: int) -> Any:
+        """Call a method of this object.
+
+        Parameters
+        ----------
+        method : str
+        args : sequence
+        slot : int
+            Where observations are written; see `LaneArrays.recent`.
+        publish : bool
+            Whether observations are also written to `LaneArrays.observations`.
+        save : int
+            The slot that state rows are written to afterwards; -1 for none.
+        """
+        try:
+            reply = getattr(self, method)(slot, publish, *args)
+            if save >= 0:
+                self._save(save)
+        except BaseException as error:
+            add_note(error, f"raised in the process of lanes {self._start} to {self._stop - 1}")
+            raise
+        return reply
+
+    def pass_by(self) -> None:
+        """Do nothing: when this returns, everything that was sent before is over."""
+
+    def attach(
+        self,
+        form: LaneForm | None,
+        attributes: dict[str, Sequence[Any]],
+        save: int,
+        *,
+        fds: Sequence[int] = (),
+    ) -> None:
+        """Use the memory of all lanes, if there is one yet; set attributes of the environments."""
+        if form is not None:
+            (fd,) = fds
+            self._form, self._arrays = form, form.attach(fd, self._start, self._stop)
+            self.lanes.takes_objects = form.takes_objects
+        for name, values in attributes.items():
+            self._set_attr(name, values)
+        if save >= 0:
+            self._save(save)
+
+    def restore(self, slot: int, saved: int, log: Sequence[tuple[str, Sequence[Any]]]) -> None:
+        """Bring the lanes to where they were: the saved states, and all calls since then.
+
+        A call that raised does so again, and is not heard of.
+        """
+        self.lanes.start()
+        self.lanes.set_states(self._memory.saved[saved])
+        for method, args in log:
+            with suppress(Exception):
+                getattr(self, method)(slot, False, *args)
+
+    # What lanes do
+
+    def traits(self, slot: int, publish: bool) -> Traits:
+        """Return what the lanes are like."""
+        return traits_of(self.lanes)
+
+    def spaces(self, slot: int, publish: bool) -> list[tuple[Any, Any]]:
+        """Return the observation and action space of each environment."""
+        return self.lanes.spaces
+
+    def start(
+        self, slot: int, publish: bool, takes_objects: bool, seeds: Any, options: Any
+    ) -> tuple[Any, Any, list[dict[str, Any]]]:
+        """Reset all lanes; return the layout of observations, observations, and infos.
+
+        Observations are returned if they are not shared, or not yet.
+        """
+        self.lanes.takes_objects = takes_objects
+        obs = self.lanes.start(seeds, options)
+        infos = list(self.lanes.infos)
+        if self._arrays is None or self._form is None:
+            return self.lanes.observation_layout, obs, infos
+        copy_rows(self._arrays.recent[slot], obs)
+        self._publish(slot, publish, None)
+        return self.lanes.observation_layout, None if self._form.shares_observations else obs, infos
+
+    def reset(
+        self, slot: int, publish: bool, lanes: Which, seeds: Any, options: Any
+    ) -> StepReply | None:
+        """Start new episodes in `lanes`."""
+        obs = self._rows_to_write(slot, lanes)
+        self.lanes.reset(obs, lanes, seeds=seeds, options=options)
+        return self._reply(slot, publish, lanes, self._all(lanes), {})
+
+    def step(
+        self, slot: int, publish: bool, method: str, actions: Any, lanes: Which, ended: Any
+    ) -> StepReply | None:
+        """Call `method` of the lanes: ``step``, ``step_next`` or ``step_same``.
+
+        Without `actions` and `ended`, those in the shared memory are used.
+        """
+        arrays = self._memory
+        obs = self._rows_to_write(slot, lanes)
+        results = obs, arrays.rewards, arrays.terminated, arrays.truncated
+        actions = arrays.actions if actions is None else actions
+        finals: dict[int, Any] = {}
+        stepped: Sequence[int] = self._all(lanes) if self.lanes.step_infos else ()
+        if method == "step":
+            self.lanes.step(actions, *results, lanes)
+        elif method == "step_next":
+            ended = arrays.ended if ended is None else ended
+            self.lanes.step_next(actions, *results, ended)
+            stepped = stepped or np.flatnonzero(ended).tolist()
+        else:
+            finals = self.lanes.step_same(actions, *results)
+            stepped = stepped or list(finals)
+        return self._reply(slot, publish, lanes, stepped, finals)
+
+    def get_states(self, slot: int, publish: bool, lanes: Which) -> Row:
+        """Return state rows of `lanes`."""
+        return self.lanes.get_states(lanes)
+
+    def set_states(self, slot: int, publish: bool, rows: Row, lanes: Which) -> None:
+        """Put `lanes` into states."""
+        self.lanes.set_states(rows, lanes)
+
+    def call(
+        self, slot: int, publish: bool, name: str, args: Any, kwargs: Any, lanes: Which
+    ) -> list[Any]:
+        """Return attributes of the environments of `lanes`, called if they are callable."""
+        values = self.lanes.call(name, *args, lanes=lanes, **kwargs)
+        self._refresh()
+        return values
+
+    def set_attr(self, slot: int, publish: bool, name: str, values: Sequence[Any]) -> None:
+        """Set an attribute of every environment."""
+        self._set_attr(name, values)
+
+    def close(self) -> None:
+        """Close the environments."""
+        self.lanes.close()
+
+    @property
+    def _memory(self) -> LaneArrays:
+        assert self._arrays is not None
+        return self._arrays
+
+    def _set_attr(self, name: str, values: Sequence[Any]) -> None:
+        self.lanes.set_attr(name, values)
+        self._refresh()
+
+    def _refresh(self) -> None:
+        self.lanes = self.lanes.refreshed()
+        self.lanes.first_lane = self._start
+
+    def _all(self, lanes: Which) -> Sequence[int]:
+        return range(self.lanes.num_lanes) if lanes is None else [int(lane) for lane in lanes]
+
+    def _rows_to_write(self, slot: int, lanes: Which) -> Any:
+        """Return the rows of slot `slot`; those of lanes that are not in `lanes` are up to date."""
+        recent = self._memory.recent
+        if lanes is not None:
+            copy_rows(recent[slot], recent[1 - slot])
+        return recent[slot]
+
+    def _reply(
+        self, slot: int, publish: bool, lanes: Which, informed: Sequence[int], finals: Any
+    ) -> StepReply | None:
+        infos = {lane: info for lane in informed if (info := self.lanes.infos[lane])}
+        self._publish(slot, publish, lanes)
+        assert self._form is not None
+        if not self._form.shares_observations:
+            rows = slice(None) if lanes is None else np.asarray(lanes, np.intp)
+            return StepReply(infos, finals, take(self._memory.recent[slot], rows))
+        return StepReply(infos, finals, None) if infos or finals else None
+
+    def _publish(self, slot: int, publish: bool, lanes: Which) -> None:
+        if publish:
+            rows = ... if lanes is None else np.asarray(lanes, np.intp)
+            copy_rows(self._memory.observations, self._memory.recent[slot], rows)
+
+    def _save(self, slot: int) -> None:
+        self.lanes.get_states(out=self._memory.saved[slot])
+
+
+def traits_of(lanes: Lanes) -> Traits:
+    """Return what `lanes` are like."""
+    return Traits(lanes.step_infos, lanes.steps_ended, lanes.has_states)
+
+
+def make_part(sources: Sources, start: int, stop: int, *, vectorise: bool = True) -> Lanes:
+    """Return lanes `start` to `stop` of those that `sources` make; see `sources_of_part`."""
+    lanes: Lanes
+    if isinstance(sources, str) or callable(sources):
+        lanes = lanes_from(sources, stop - start, vectorise=vectorise)
+    else:
+        envs = [env for source in sources for env in make_envs(source, 1)]
+        lanes = make_lanes(envs, vectorise=vectorise)
+    lanes.first_lane = start
+    return lanes
+
+
+def sources_of_part(sources: Sources, start: int, stop: int) -> Sources:
+    """Return what makes the environments of lanes `start` to `stop`."""
+    if isinstance(sources, str) or callable(sources):
+        return sources
+    return list(sources[start:stop])

@@ -1,0 +1,133 @@
+"""`LaneMemory`: actions and results of all lanes, in memory that the processes of lanes share."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from plangym_like.lanes.shared_arrays import SharedArrays, attach_arrays
+from plangym_like.lanes.tree import Leaf, has_objects, take, tree_map, zeros
+
+
+class LaneArrays(NamedTuple):
+    """Arrays whose first axis is that of the lanes: of all lanes, or of a part of them.
+
+    Attributes
+    ----------
+    actions : tree of array or None
+        ``None`` if actions are objects, which are sent in messages.
+    observations : tree of array
+        Those that the caller has, if it has asked for this memory.
+    recent : (tree, tree)
+        Two slots for the observations of the last calls. Each call writes to the slot that the one
+        before did not, so that those of the last call are complete whenever a process dies.
+    rewards : array float64
+    terminated, truncated : array bool
+    ended : array bool
+        The lanes to reset, in `Lanes.step_next`.
+    saved : (array uint8, array uint8) or None
+        Two slots for state rows.
+    """
+
+    actions: Any
+    observations: Any
+    recent: Any
+    rewards: Any
+    terminated: Any
+    truncated: Any
+    ended: Any
+    saved: Any
+
+    def part(self, start: int, stop: int) -> LaneArrays:
+        """Return the rows of lanes `start` to `stop`."""
+        rows: LaneArrays = take(self, slice(start, stop))
+        return rows
+
+
+class LaneForm(NamedTuple):
+    """What a process needs to know to attach to a `LaneMemory`.
+
+    Attributes
+    ----------
+    actions, observations : tree of Leaf
+        Of one lane. Those with a leaf of dtype ``object`` are not shared.
+    num_lanes : int
+    saved_nbytes : int
+        The bytes of a state row; 0 if states are not saved.
+    takes_objects : bool
+        See `Lanes`.
+    """
+
+    actions: Any
+    observations: Any
+    num_lanes: int
+    saved_nbytes: int
+    takes_objects: bool
+
+    @property
+    def shares_observations(self) -> bool:
+        """Whether observations are shared; if not, they are sent in messages."""
+        return not has_objects(self.observations)
+
+    def layout(self) -> LaneArrays:
+        """Return the layout of what is shared."""
+        number, flag = Leaf((), np.dtype(np.float64)), Leaf((), np.dtype(bool))
+        observations = self.observations if self.shares_observations else None
+        row = Leaf((self.saved_nbytes,), np.dtype(np.uint8)) if self.saved_nbytes else None
+        layout = LaneArrays(
+            None if has_objects(self.actions) else self.actions,
+            observations,
+            (observations, observations),
+            *(number, flag, flag, flag),
+            (row, row),
+        )
+        lead = (self.num_lanes,)
+        with_lanes: LaneArrays = tree_map(
+            lambda leaf: Leaf((*lead, *leaf.shape), leaf.dtype), layout
+        )
+        return with_lanes
+
+    def attach(self, fd: int, start: int, stop: int) -> LaneArrays:
+        """Return the rows of lanes `start` to `stop` of the memory behind `fd`, which is closed."""
+        part = attach_arrays(fd, self.layout()).part(start, stop)
+        return self.completed(part, stop - start)
+
+    def completed(self, arrays: LaneArrays, num_lanes: int) -> LaneArrays:
+        """Return `arrays` with memory of this process for observations that are not shared."""
+        if self.shares_observations:
+            return arrays
+        own = [zeros(self.observations, (num_lanes,)) for _ in range(3)]
+        return arrays._replace(observations=own[0], recent=(own[1], own[2]))
+
+
+class LaneMemory:
+    """The memory of all lanes.
+
+    Parameters
+    ----------
+    form : LaneForm
+
+    Attributes
+    ----------
+    arrays : LaneArrays
+
+    Raises
+    ------
+    MemoryError
+        There is not enough memory.
+    """
+
+    def __init__(self, form: LaneForm) -> None:
+        self.form = form
+        self._shared = SharedArrays(form.layout())
+        self.arrays: LaneArrays = form.completed(self._shared.arrays, form.num_lanes)
+
+    @property
+    def fd(self) -> int:
+        """The descriptor of the memory."""
+        return self._shared.fd
+
+    def close(self) -> None:
+        """Close the descriptor; the memory lives as long as the arrays do."""
+        self._shared.close()

@@ -1,0 +1,224 @@
+"""`LaneParts`: the parts of lanes, one in each process, and jobs for them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from functools import partial
+from itertools import pairwise
+from typing import Any
+
+from plangym_like.errors import ClosedError, InputError
+from plangym_like.lanes.hosted_lanes import HostedLanes, Sources, make_part, sources_of_part
+from plangym_like.lanes.lane_results import LaneResults
+from plangym_like.lanes.lane_stats import LaneStats
+from plangym_like.lanes.lanes_pool import LanesPool, Outcome
+from plangym_like.lanes.lanes_worker import Job, LanesWorker
+from plangym_like.processes.external_process import ExternalProcess
+
+# How long a process waits for the next call before it sleeps, where there are enough cores.
+_LINGER_SECONDS = 5e-3
+# How long a process may take to make its environments, at least.
+_START_SECONDS = 60.0
+_CLOSE_SECONDS = 3.0
+_PRELOAD = ("plangym_like.lanes.hosted_lanes",)
+
+
+class LaneParts:
+    """Lanes split into parts of neighbours; the first part is in this process.
+
+    Parameters
+    ----------
+    sources, num_lanes, n_workers, timeout, checkpoint_every, vectorise, start_method, preload
+        See `ProcessLanes`.
+    stats : LaneStats
+
+    Attributes
+    ----------
+    local : Lanes
+        The part in this process.
+    own : slice
+        Which lanes these are.
+    pool : LanesPool
+        The processes of the other parts.
+    results : LaneResults
+    """
+
+    def __init__(
+        self,
+        sources: Sources,
+        num_lanes: int,
+        n_workers: int,
+        *,
+        timeout: float,
+        checkpoint_every: int | None,
+        vectorise: bool,
+        start_method: str,
+        preload: Sequence[str],
+        stats: LaneStats,
+    ) -> None:
+        _check_numbers(num_lanes, n_workers, timeout, checkpoint_every)
+        self._closed = False
+        self.num_lanes = num_lanes
+        self.results = LaneResults(num_lanes, stats)
+        count = min(n_workers, num_lanes)
+        bounds = [num_lanes * part // count for part in range(count + 1)]
+        self.own = slice(0, bounds[1])
+        linger = _LINGER_SECONDS if count <= len(os.sched_getaffinity(0)) else 0.0
+        workers: list[LanesWorker] = []
+        try:
+            for part, (start, stop) in enumerate(pairwise(bounds[1:])):
+                own = sources_of_part(sources, start, stop)
+                process = ExternalProcess(
+                    partial(HostedLanes, own, start, stop, vectorise),
+                    start_method=start_method,
+                    preload=(*_PRELOAD, *preload),
+                    name=f"lanes {start} to {stop - 1}",
+                    linger=linger,
+                )
+                workers.append(LanesWorker(process, part, start, stop))
+            own = sources_of_part(sources, 0, bounds[1])
+            self.local = make_part(own, 0, bounds[1], vectorise=vectorise)
+            self.pool = LanesPool(
+                workers,
+                timeout=timeout,
+                start_timeout=max(timeout, _START_SECONDS),
+                checkpoint_every=checkpoint_every,
+                stats=stats,
+            )
+            self.pool.wait_ready()
+        except BaseException:
+            for worker in workers:
+                worker.process.close(0.0)
+            raise
+
+    def begin(self) -> None:
+        """Do what every call begins with.
+
+        Raises
+        ------
+        ClosedError
+            After `close`.
+        """
+        if self._closed:
+            raise ClosedError("these lanes have been closed; make others")
+        for worker in self.pool.workers:
+            # Of a call that was interrupted before it could tell.
+            self.results.note_loss(worker)
+
+    def run_all(
+        self, job: Callable[[LanesWorker], Job], here: Callable[[], None] = lambda: None
+    ) -> list[Any]:
+        """Run a job on every part, and `here` meanwhile; return the replies."""
+        self.begin()
+        workers = self.pool.workers
+        outcomes, failure = self.pool.run([(worker, job(worker)) for worker in workers], here)
+        for worker in workers:
+            self.results.note_loss(worker)
+        raise_first(failure, outcomes)
+        return [outcome.reply for outcome in outcomes]
+
+    def run_on(
+        self,
+        chosen: Sequence[int],
+        job: Callable[[list[int], list[int]], Job],
+        here: Callable[[list[int], list[int]], Any],
+        *,
+        begins: bool = False,
+    ) -> list[tuple[list[int], Any]]:
+        """Run a job on every part that has some of the lanes `chosen`.
+
+        Parameters
+        ----------
+        chosen : sequence of int
+        job : callable
+            Given the places of these lanes in `chosen` and their numbers in the part.
+        here : callable
+            The same for the part of this process.
+        begins : bool
+            Whether the lanes go on from somewhere else then.
+
+        Returns
+        -------
+        list of (list of int, object)
+            Places, and the reply of their part.
+        """
+        self.begin()
+        parts = []
+        for worker in self.pool.workers:
+            places = places_of(chosen, worker.start, worker.stop)
+            if places:
+                own = [chosen[place] - worker.start for place in places]
+                parts.append((places, worker, job(places, own)))
+        mine = places_of(chosen, 0, self.own.stop)
+        replies: list[tuple[list[int], Any]] = []
+
+        def run_here() -> None:
+            if mine:
+                replies.append((mine, here(mine, [chosen[place] for place in mine])))
+
+        outcomes, failure = self.pool.run([part[1:] for part in parts], run_here)
+        for (places, worker, _), outcome in zip(parts, outcomes, strict=True):
+            begun = [chosen[place] for place in places] if begins and not outcome.error else []
+            self.results.note_loss(worker, begun)
+            replies.append((places, outcome.reply))
+        raise_first(failure, outcomes)
+        return replies
+
+    def close(self) -> None:
+        """End the processes, and close the environments; may be called again."""
+        if self._closed:
+            return
+        self._closed = True
+        for worker in self.pool.workers:
+            worker.process.begin_close()
+        try:
+            self.local.close()
+        finally:
+            self.pool.close(_CLOSE_SECONDS)
+            if self.pool.memory is not None:
+                self.pool.memory.close()
+
+
+def count_lanes(sources: Sources, num_lanes: int | None) -> int:
+    """Return how many lanes there are to be; raise `InputError` if that is not clear."""
+    if isinstance(sources, str) or callable(sources):
+        if num_lanes is None:
+            raise InputError("num_lanes is missing; only a sequence of factories says how many")
+        return num_lanes
+    if num_lanes not in (None, len(sources)):
+        raise InputError(f"num_lanes is {num_lanes}, but there are {len(sources)} factories")
+    return len(sources)
+
+
+def _check_numbers(
+    num_lanes: int, n_workers: int, timeout: float, checkpoint_every: int | None
+) -> None:
+    if n_workers < 2 or num_lanes < 2:
+        raise InputError(
+            f"need at least 2 lanes and 2 processes, got {num_lanes} and {n_workers}; lanes_from "
+            "makes lanes in this process alone"
+        )
+    if not timeout > 0 or (checkpoint_every is not None and checkpoint_every < 1):
+        raise InputError(
+            "timeout must be above 0, and checkpoint_every at least 1, got "
+            f"{timeout} and {checkpoint_every}"
+        )
+
+
+def places_of(chosen: Sequence[int], start: int, stop: int) -> list[int]:
+    """Return the places in `chosen` of lanes `start` to `stop`."""
+    return [place for place, lane in enumerate(chosen) if start <= lane < stop]
+
+
+def raise_first(failure: Exception | None, outcomes: Sequence[Outcome]) -> None:
+    """Raise what was raised for the first lanes, if anything was; a note tells of the others.
+
+    `failure` is what was raised in this process, whose lanes come first.
+    """
+    errors = [failure, *(outcome.error for outcome in outcomes)]
+    raised = [error for error in errors if error is not None]
+    if raised:
+        for other in raised[1:]:
+            raised[0].add_note(f"other lanes raised {other!r}")
+        raise raised[0]

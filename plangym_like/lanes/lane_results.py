@@ -1,0 +1,179 @@
+"""`LaneResults`: results from other processes, put into the caller's arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from plangym_like.lanes.hosted_lanes import StepReply
+from plangym_like.lanes.lane_memory import LaneArrays
+from plangym_like.lanes.lane_stats import LaneStats
+from plangym_like.lanes.lanes_pool import Outcome
+from plangym_like.lanes.lanes_worker import LanesWorker, Loss
+from plangym_like.lanes.lost_lanes import LostLanes
+from plangym_like.lanes.row_copies import copy_rows, write_rows
+from plangym_like.lanes.step_call import StepCall
+from plangym_like.lanes.tree import take
+
+_DIED = {"worker_died": True}
+
+
+class LaneResults:
+    """Takes the results of parts, and reports the episodes that were lost with a process.
+
+    Parameters
+    ----------
+    num_lanes : int
+    stats : LaneStats
+
+    Attributes
+    ----------
+    infos : list of dict
+        `Lanes.infos` of all lanes.
+    lost : LostLanes
+    done : array bool
+        Whether the last step of each lane ended its episode, so that there is none to lose.
+    """
+
+    def __init__(self, num_lanes: int, stats: LaneStats) -> None:
+        self.infos: list[dict[str, Any]] = [{} for _ in range(num_lanes)]
+        self.lost = LostLanes(stats)
+        self.done = np.zeros(num_lanes, bool)
+
+    def note_begun(self, lanes: Sequence[int]) -> None:
+        """Note that `lanes` have begun new episodes, or go on from given states."""
+        self.done[lanes] = False
+        self.lost.forget(lanes)
+
+    def note_loss(self, worker: LanesWorker, repeated: Sequence[int] = ()) -> None:
+        """Note that a process has died, and which of its lanes have begun anew on request."""
+        loss, worker.loss = worker.loss, None
+        if loss is not None:
+            own = range(worker.start, worker.stop)
+            lost = [lane for lane in own if lane not in repeated and not self.done[lane]]
+            self.lost.add(worker.start, lost, loss.last)
+
+    def take_observations(
+        self,
+        worker: LanesWorker,
+        own: Sequence[int] | None,
+        reply: StepReply | None,
+        arrays: LaneArrays,
+        obs: Any,
+        *,
+        in_place: bool,
+    ) -> None:
+        """Write the observations of the lanes `own` of a part into the caller's rows."""
+        rows: Any = worker.rows if own is None else np.array(worker.numbers(own), np.intp)
+        recent = arrays.recent[worker.slot]
+        if reply is not None and reply.observations is not None:
+            if own is not None:
+                copy_rows(recent, arrays.recent[1 - worker.slot], worker.rows)
+            write_rows(recent, rows, reply.observations)
+        if not in_place:
+            copy_rows(obs, recent, rows)
+
+    def take_infos(
+        self, worker: LanesWorker, lanes: Sequence[int], reply: StepReply | None
+    ) -> None:
+        """Replace the infos of `lanes`, which are in the part of `worker`."""
+        infos = {} if reply is None else reply.infos
+        for lane in lanes:
+            self.infos[lane] = infos.get(lane - worker.start) or {}
+
+    def take_step(
+        self,
+        worker: LanesWorker,
+        outcome: Outcome,
+        call: StepCall,
+        arrays: LaneArrays,
+        finals: dict[int, Any],
+        *,
+        in_place: bool,
+        step_infos: bool,
+    ) -> None:
+        """Take what a part has done in a step; nothing if it has raised.
+
+        Parameters
+        ----------
+        worker, outcome
+            The part.
+        call : StepCall
+        arrays : LaneArrays
+            Of all lanes.
+        finals : dict
+            What `Lanes.step_same` is to return.
+        in_place : bool
+            Whether the process has written observations to the caller's rows.
+        step_infos : bool
+            See `Lanes`.
+        """
+        own = worker.own(call.lanes)
+        lanes = worker.numbers(own)
+        if outcome.loss is not None:
+            self._take_loss(worker, outcome.loss, call)
+            return
+        if outcome.error is not None:
+            return
+        reply: StepReply | None = outcome.reply
+        rows: Any = worker.rows if own is None else np.array(lanes, np.intp)
+        call.rewards[rows] = arrays.rewards[rows]
+        call.terminated[rows] = arrays.terminated[rows]
+        call.truncated[rows] = arrays.truncated[rows]
+        self.take_observations(worker, own, reply, arrays, call.obs, in_place=in_place)
+        theirs = {} if reply is None else reply.finals
+        for lane, final in theirs.items():
+            finals[worker.start + lane] = final
+        if not step_infos:
+            # Only resets have infos.
+            lanes = worker.numbers(call.reset_lanes(worker.rows, theirs))
+        self.take_infos(worker, lanes, reply)
+
+    def note_ends(self, call: StepCall) -> None:
+        """Note which lanes have ended their episodes in a step."""
+        if call.method == "step_same":
+            return
+        if call.lanes is None:
+            np.logical_or(call.terminated, call.truncated, out=self.done)
+        else:
+            self.done[call.lanes] = call.terminated[call.lanes] | call.truncated[call.lanes]
+
+    def _take_loss(self, worker: LanesWorker, loss: Loss, call: StepCall) -> None:
+        """Note lost episodes, and take the new ones where lanes were to be reset."""
+        lanes = worker.numbers(worker.own(call.lanes))
+        self.done[lanes] = False
+        begun: Sequence[int] = ()
+        if call.ended is not None:
+            begun = [lane for lane in lanes if call.ended[lane]]
+        self.note_loss(worker, begun)
+        for lane in lanes if call.method == "step_same" else begun:
+            place = lane - worker.start
+            write_rows(call.obs, lane, take(loss.first, place))
+            self.infos[lane] = loss.infos[place]
+            call.rewards[lane], call.terminated[lane], call.truncated[lane] = 0.0, False, False
+
+    def report_lost(self, call: StepCall, finals: dict[int, Any]) -> list[int]:
+        """Write the end of their episode for the lanes of this step that have lost it.
+
+        They get their last observation again, a reward of 0 and ``truncated``.
+
+        Returns
+        -------
+        list of int
+            These lanes.
+        """
+        lanes = range(len(self.done)) if call.lanes is None else call.lanes
+        if call.ended is not None:
+            self.lost.forget(np.flatnonzero(call.ended).tolist())
+        reported = [lane for lane in lanes if lane in self.lost]
+        for lane in reported:
+            last = self.lost.pop(lane)
+            call.rewards[lane], call.terminated[lane], call.truncated[lane] = 0.0, False, True
+            if call.method == "step_same":
+                finals[lane] = last, dict(_DIED)
+            else:
+                write_rows(call.obs, lane, last)
+                self.infos[lane] = dict(_DIED)
+        return reported

@@ -1,0 +1,351 @@
+"""`LanesPool`: the processes of lanes; those that die are replaced and brought back."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from plangym_like.errors import WorkerDiedError
+from plangym_like.lanes.hosted_lanes import HostedLanes
+from plangym_like.lanes.lane_memory import LaneMemory
+from plangym_like.lanes.lane_stats import LaneStats
+from plangym_like.lanes.lanes_worker import Job, LanesWorker, Loss
+from plangym_like.lanes.seeding import seed_after_loss
+from plangym_like.lanes.tree import tree_map
+from plangym_like.processes.remote_errors import portable_result
+from plangym_like.processes.worker_pool import WorkerPool
+
+logger = logging.getLogger("plangym_like")
+
+# How long to look for replies before sleeping: the parts of the lanes take about equally long.
+_SPIN_SECONDS = 3e-4
+# How long to sleep at most; replies and deaths end it.
+_SLEEP_SECONDS = 0.5
+# How often a job is tried on a new process. The last of these times, lanes begin new episodes even
+# if there are saved states, because going on from these may be what ends the processes.
+_ATTEMPTS = 3
+
+
+class Outcome(NamedTuple):
+    """What came of a job.
+
+    Attributes
+    ----------
+    reply : object
+    error : Exception or None
+        What it raised.
+    loss : Loss or None
+        If the lanes had to begin new episodes.
+    """
+
+    reply: Any = None
+    error: Exception | None = None
+    loss: Loss | None = None
+
+
+class _LostWorkerError(Exception):
+    """A process died, or hung."""
+
+
+class LanesPool(WorkerPool[LanesWorker]):
+    """Runs jobs on all parts at once, and makes up for processes that die or hang.
+
+    After an interrupt, the next call waits until every process is done with what it was sent, so no
+    reply is taken for another's.
+
+    Parameters
+    ----------
+    workers : sequence of LanesWorker
+    timeout : float
+        Seconds after which a process that does not reply is replaced.
+    start_timeout : float
+        Seconds that a process may take to make its environments.
+    checkpoint_every : int, optional
+        After how many jobs states are saved, so that lanes can be restored.
+    stats : LaneStats
+
+    Attributes
+    ----------
+    memory : LaneMemory or None
+        See `share`.
+    attributes : dict of str to list
+        What was set in all environments, one value a lane; it is set again in new ones.
+    """
+
+    def __init__(
+        self,
+        workers: Sequence[LanesWorker],
+        *,
+        timeout: float,
+        start_timeout: float,
+        checkpoint_every: int | None,
+        stats: LaneStats,
+    ) -> None:
+        super().__init__(
+            workers, start_timeout=start_timeout, spin_seconds=_SPIN_SECONDS, counts=stats
+        )
+        self.timeout = timeout
+        self.memory: LaneMemory | None = None
+        self.attributes: dict[str, Sequence[Any]] = {}
+        self._checkpoint_every = checkpoint_every
+        self._stats = stats
+        self._running = False
+
+    def wait_ready(self) -> None:
+        """Wait until all processes have made their environments; raise what that raised."""
+        while not all(worker.ready for worker in self.workers):
+            self.wait(_SLEEP_SECONDS)
+            self.tend()
+
+    def share(self, memory: LaneMemory) -> None:
+        """Have all processes use `memory`, once the lanes have started; their states are saved."""
+        self.settle()
+        self._running = True
+        for worker in self.workers:
+            worker.fresh = True
+        self.memory = memory
+        for worker in self.workers:
+            try:
+                self._attach(worker, save=self._checkpoint_every is not None)
+            except _LostWorkerError:
+                continue  # the next job brings it back
+            worker.fresh = False
+        self._running = False
+
+    def run(
+        self,
+        jobs: Sequence[tuple[LanesWorker, Job]],
+        here: Callable[[], None],
+        *,
+        publish: bool = False,
+    ) -> tuple[list[Outcome], Exception | None]:
+        """Run jobs, and call `here` in this process meanwhile.
+
+        Parameters
+        ----------
+        jobs : sequence of (LanesWorker, Job)
+            In the order of the lanes.
+        here : callable
+        publish : bool
+            See `HostedLanes.perform`.
+
+        Returns
+        -------
+        list of Outcome
+            For each job.
+        Exception or None
+            What `here` raised.
+
+        Raises
+        ------
+        WorkerStartError, WorkerDiedError
+            Processes die again and again.
+        """
+        self.settle()
+        self._running = True
+        for worker, job in jobs:
+            if worker.task is None and (not worker.fresh or self.memory is None):
+                self._send(worker, job, publish)
+        failure = None
+        try:
+            here()
+        except Exception as error:
+            failure = error
+        outcomes = [self._outcome(worker, job, publish) for worker, job in jobs]
+        self._running = False
+        return outcomes, failure
+
+    def settle(self) -> None:
+        """After an interrupt, wait until all processes are done with what they were sent."""
+        if not self._running:
+            return
+        for worker in self.workers:
+            worker.send_interrupted = False
+            if worker.task is None and worker.ready:
+                worker.start_task(HostedLanes.pass_by)
+        for worker in self.workers:
+            if worker.task is not None:
+                if self._wait_for_task(worker):
+                    worker.take_task()
+                else:
+                    self.replace_dead(worker, idle=False)
+            if worker.busy_with_job:
+                # Whether it has done its last job is unknown.
+                worker.log = None
+                worker.busy_with_job = False
+        self._running = False
+
+    def _send(self, worker: LanesWorker, job: Job, publish: bool) -> None:
+        worker.saving = self._is_saved_after(worker, job)
+        worker.busy_with_job = not job.reads
+        save = 1 - worker.saved if worker.saving else -1
+        worker.start_task(HostedLanes.perform, job.method, job.args, 1 - worker.slot, publish, save)
+
+    def _is_saved_after(self, worker: LanesWorker, job: Job) -> bool:
+        every = self._checkpoint_every
+        if every is None or job.reads or self.memory is None:
+            return False
+        return job.saves or worker.log is None or len(worker.log) + 1 >= every
+
+    def _outcome(self, worker: LanesWorker, job: Job, publish: bool) -> Outcome:
+        if worker.task is not None and self._wait_for_task(worker):
+            return self._take(worker, job)
+        return self._recover(worker, job, publish)
+
+    def _wait_for_task(self, worker: LanesWorker) -> bool:
+        """Wait for the task; return False if the process has died, or takes too long."""
+        task = worker.task
+        assert task is not None
+        until = worker.sent_at + self.timeout
+        while not task.settled:
+            left = until - time.monotonic()
+            self.wait(max(0.0, min(left, _SLEEP_SECONDS)))
+            if left <= 0 and not task.settled:
+                self._stats.timeouts += 1
+                logger.warning(
+                    "the process of lanes %d to %d (pid %d) has not replied within timeout=%g "
+                    "seconds; it is replaced",
+                    worker.start,
+                    worker.stop - 1,
+                    worker.process.pid,
+                    self.timeout,
+                )
+                return False
+        return not worker.died
+
+    def _take(self, worker: LanesWorker, job: Job) -> Outcome:
+        """Return the outcome of a job that is over, and keep what restoring the lanes needs."""
+        task = worker.take_task()
+        self.policy.note_progress()
+        try:
+            reply = portable_result(task)
+        except Exception as error:
+            if job.saves:
+                worker.log = None
+            elif worker.log is not None and not job.reads:
+                # The same error leaves the lanes in the same states.
+                worker.log.append(job.kept())
+            worker.busy_with_job = False
+            return Outcome(error=error)
+        if job.starts:
+            worker.fresh = False
+        if job.writes:
+            worker.slot = 1 - worker.slot
+        if worker.saving:
+            worker.saved, worker.log = 1 - worker.saved, []
+        elif worker.log is not None and not job.reads:
+            worker.log.append(job.kept())
+        worker.busy_with_job = False
+        return Outcome(reply)
+
+    # Deaths
+
+    def _recover(self, worker: LanesWorker, job: Job, publish: bool) -> Outcome:
+        """Replace a process that has died or hung, bring back its lanes, and repeat the job."""
+        worker.busy_with_job = False
+        last = None
+        if self.memory is not None:
+            last = self._observations(worker, worker.slot)
+        for attempt in range(_ATTEMPTS):
+            if attempt == _ATTEMPTS - 1:
+                worker.log = None
+            try:
+                self._renew(worker)
+                return self._repeat(worker, job, publish, last)
+            except _LostWorkerError:
+                continue
+        raise WorkerDiedError(
+            f"the process of lanes {worker.start} to {worker.stop - 1} died {_ATTEMPTS} times in "
+            f"{job.method!r}; what it is given seems to end it",
+            worker.process.pid,
+            worker.process.exitcode,
+        )
+
+    def _renew(self, worker: LanesWorker) -> None:
+        """Replace the process if it has died or hung, and wait until the new one is ready."""
+        if worker.task is not None or not worker.process.is_alive():
+            pid, exitcode = worker.process.pid, worker.process.exitcode
+            self.replace_dead(worker, idle=False)
+            self.policy.note_death_without_progress(
+                WorkerDiedError(f"process {pid} ended with exit status {exitcode}", pid, exitcode)
+            )
+        while not worker.ready:
+            self.wait(_SLEEP_SECONDS)
+            self.tend()
+
+    def _repeat(self, worker: LanesWorker, job: Job, publish: bool, last: Any) -> Outcome:
+        """Bring back the lanes of a new process, and do the job if that is possible."""
+        loss = None
+        try:
+            self._attach(worker, save=False)
+            if not job.starts and worker.log is not None:
+                self._restore(worker, worker.log)
+            elif not job.starts and self.memory is not None:
+                loss = self._begin_again(worker, last)
+        except _LostWorkerError:
+            raise
+        except Exception as error:
+            return Outcome(error=error)
+        worker.fresh = job.starts
+        if loss is None or job.repeats:
+            self._send(worker, job, publish)
+            if not self._wait_for_task(worker):
+                raise _LostWorkerError
+            return self._take(worker, job)._replace(loss=loss)
+        if job.reads or job.saves:
+            died = WorkerDiedError(
+                f"the process of lanes {worker.start} to {worker.stop - 1} died; their episodes "
+                "end with their next step"
+            )
+            return Outcome(error=died, loss=loss)
+        return Outcome(loss=loss)
+
+    def _restore(self, worker: LanesWorker, log: list[tuple[str, tuple[Any, ...]]]) -> None:
+        try:
+            self._ask(worker, HostedLanes.restore, 1 - worker.slot, worker.saved, log)
+        except _LostWorkerError:
+            raise
+        except Exception as error:
+            logger.warning(
+                "lanes %d to %d cannot be restored: %r", worker.start, worker.stop - 1, error
+            )
+            worker.log = None
+            raise _LostWorkerError from error
+        self._stats.lanes_restored += worker.num_lanes
+
+    def _begin_again(self, worker: LanesWorker, last: Any) -> Loss:
+        worker.num_losses += 1
+        seeds = [seed_after_loss(seed, worker.num_losses) for seed in worker.seeds]
+        assert self.memory is not None
+        args = (self.memory.form.takes_objects, seeds, None)
+        slot = 1 - worker.slot
+        _, obs, infos = self._ask(worker, HostedLanes.perform, "start", args, slot, False, -1)
+        if obs is None:
+            obs = self._observations(worker, slot)
+        worker.slot = slot
+        worker.loss = Loss(last, obs, infos)
+        return worker.loss
+
+    def _observations(self, worker: LanesWorker, slot: int) -> Any:
+        """Return a copy of the observations of the lanes in a slot."""
+        assert self.memory is not None
+        return tree_map(lambda rows: rows[worker.rows].copy(), self.memory.arrays.recent[slot])
+
+    def _attach(self, worker: LanesWorker, *, save: bool) -> None:
+        memory = self.memory
+        form, fds = (None, []) if memory is None else (memory.form, [memory.fd])
+        attributes = {name: values[worker.rows] for name, values in self.attributes.items()}
+        slot = 1 - worker.saved if save else -1
+        self._ask(worker, HostedLanes.attach, form, attributes, slot, fds=fds)
+        if save:
+            worker.saved, worker.log = slot, []
+
+    def _ask(
+        self, worker: LanesWorker, fn: Callable[..., Any], *args: Any, fds: Sequence[int] = ()
+    ) -> Any:
+        worker.start_task(fn, *args, fds=fds)
+        if not self._wait_for_task(worker):
+            raise _LostWorkerError
+        return portable_result(worker.take_task())

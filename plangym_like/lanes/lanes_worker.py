@@ -1,0 +1,161 @@
+"""`LanesWorker`: the process of one part of the lanes, and what is needed to replace it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from plangym_like.processes.external_process import ExternalProcess
+from plangym_like.processes.worker_handle import WorkerHandle
+
+# Methods of `HostedLanes` that write observations, that change nothing, and those that are called
+# again if the lanes had to begin new episodes.
+_WRITE = frozenset(("start", "reset", "step"))
+_READ = frozenset(("get_states", "traits", "spaces"))
+_REPEAT = frozenset(("start", "reset", "set_states", "set_attr", "traits", "spaces"))
+# Repeating these may not repeat what they did, so states are saved after them.
+_SAVE = frozenset(("start", "call", "set_attr"))
+
+
+class Job(NamedTuple):
+    """One call of a method of `HostedLanes`.
+
+    Attributes
+    ----------
+    method : str
+    args : tuple
+    kept_args : callable, optional
+        Returns the arguments with which the call can be repeated later, if those refer to memory
+        that changes.
+    """
+
+    method: str
+    args: tuple[Any, ...]
+    kept_args: Callable[[], tuple[Any, ...]] | None = None
+
+    @property
+    def starts(self) -> bool:
+        """Whether it begins new episodes in all lanes, whatever they were in before."""
+        return self.method == "start"
+
+    @property
+    def writes(self) -> bool:
+        """Whether it writes observations."""
+        return self.method in _WRITE
+
+    @property
+    def reads(self) -> bool:
+        """Whether it changes nothing."""
+        return self.method in _READ
+
+    @property
+    def repeats(self) -> bool:
+        """Whether it is done again if the lanes had to begin new episodes."""
+        return self.method in _REPEAT
+
+    @property
+    def saves(self) -> bool:
+        """Whether states are saved after it, if they are saved at all."""
+        return self.method in _SAVE
+
+    def kept(self) -> tuple[str, tuple[Any, ...]]:
+        """Return method and arguments for a later repetition."""
+        return self.method, self.args if self.kept_args is None else self.kept_args()
+
+
+class Loss(NamedTuple):
+    """What is known of lanes that had to begin new episodes because their process died.
+
+    Attributes
+    ----------
+    last : tree of array
+        The observations of their last call.
+    first : tree of array
+        The first observations of the new episodes.
+    infos : list of dict
+        Those of the new episodes.
+    """
+
+    last: Any
+    first: Any
+    infos: list[dict[str, Any]]
+
+
+class LanesWorker(WorkerHandle):
+    """A process that hosts the lanes `start` to `stop`.
+
+    Attributes
+    ----------
+    start, stop : int
+    rows : slice
+        The same.
+    fresh : bool
+        Whether the lanes of the process have not been started, or not been brought back yet.
+    busy_with_job : bool
+        Whether it is unknown which jobs the process has done: one is not over, or was
+        interrupted.
+    sent_at : float
+        When the task was sent.
+    slot : int
+        Where the observations of the last call are; see `LaneArrays.recent`.
+    saved : int
+        Where the last saved states are; see `LaneArrays.saved`.
+    saving : bool
+        Whether the task saves states.
+    log : list of (method, args) or None
+        The calls since states were saved; ``None`` if they cannot be restored.
+    seeds : list of int or None
+        The last seed that each lane was given.
+    num_losses : int
+        How often the lanes had to begin new episodes.
+    loss : Loss or None
+        The last time that they had to, until that has been reported.
+    """
+
+    def __init__(self, process: ExternalProcess, index: int, start: int, stop: int) -> None:
+        super().__init__(process, index)
+        self.start, self.stop = start, stop
+        self.rows = slice(start, stop)
+        self.fresh = True
+        self.busy_with_job = self.saving = False
+        self.sent_at = 0.0
+        self.slot = self.saved = 0
+        self.log: list[tuple[str, tuple[Any, ...]]] | None = None
+        self.seeds: list[int | None] = [None] * (stop - start)
+        self.num_losses = 0
+        self.loss: Loss | None = None
+
+    @property
+    def num_lanes(self) -> int:
+        """How many lanes it hosts."""
+        return self.stop - self.start
+
+    def own(self, lanes: Sequence[int] | None) -> list[int] | None:
+        """Return those of `lanes` that it hosts, counted from its first; ``None``: all."""
+        if lanes is None:
+            return None
+        return [lane - self.start for lane in lanes if self.start <= lane < self.stop]
+
+    def numbers(self, own: Sequence[int] | None) -> Sequence[int]:
+        """Return the numbers of lanes among all lanes; `own` are those in this part."""
+        if own is None:
+            return range(self.start, self.stop)
+        return [self.start + lane for lane in own]
+
+    def keep_seeds(self, own: Sequence[int] | None, seeds: Sequence[int | None] | None) -> None:
+        """Keep the seeds of a reset of the lanes `own` of this part; ``None`` changes nothing."""
+        if seeds is not None:
+            lanes = range(self.num_lanes) if own is None else own
+            for lane, seed in zip(lanes, seeds, strict=True):
+                self.seeds[lane] = self.seeds[lane] if seed is None else seed
+
+    def start_task(self, fn: Callable[..., Any], *args: Any, fds: Sequence[int] = ()) -> None:
+        """Call ``fn(hosted, *args)`` in the process."""
+        self.sent_at = time.monotonic()
+        super().start_task(fn, *args, fds=fds)
+
+    def restart(self) -> None:
+        """Replace the process by a new one, whose lanes have not been started."""
+        self.fresh = True
+        super().restart()

@@ -1,0 +1,52 @@
+"""Copy rows of trees of arrays whose first axis is that of the lanes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from plangym_like.lanes.tree import tree_map
+
+
+def put_batch(rows: Any, values: Any) -> bool:
+    """Copy the tree of arrays `values` to `rows`.
+
+    Returns
+    -------
+    bool
+        False, with nothing copied for good, if `rows` is ``None``, or if containers, shapes or
+        dtypes differ.
+    """
+    if isinstance(rows, np.ndarray):
+        if type(values) is not np.ndarray or values.dtype != rows.dtype:
+            return False
+        if values.shape != rows.shape:
+            return False
+        rows[...] = values
+        return True
+    if isinstance(rows, dict):
+        alike = isinstance(values, dict) and values.keys() == rows.keys()
+        return alike and all(put_batch(row, values[key]) for key, row in rows.items())
+    if isinstance(rows, tuple):
+        alike = isinstance(values, tuple) and len(values) == len(rows)
+        return alike and all(map(put_batch, rows, values))
+    return False
+
+
+def write_rows(target: Any, rows: Any, values: Any) -> None:
+    """Write `values` to `rows` of every array of the tree `target`."""
+
+    def write(to: Any, value: Any) -> None:
+        to[rows] = value
+
+    tree_map(write, target, values)
+
+
+def copy_rows(target: Any, source: Any, rows: Any = ...) -> None:
+    """Copy `rows` of every array of the tree `source` to the same rows of `target`."""
+
+    def copy(to: Any, values: Any) -> None:
+        to[rows] = values[rows]
+
+    tree_map(copy, target, source)

@@ -1,0 +1,94 @@
+"""`StepCall`: one step that the caller of `ProcessLanes` has asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from plangym_like.lanes.lanes import Flags, Lanes
+from plangym_like.lanes.lanes_worker import Job, LanesWorker
+from plangym_like.lanes.tree import take, tree_map
+
+
+class StepCall(NamedTuple):
+    """What is to be done, and the caller's arrays for the results.
+
+    Attributes
+    ----------
+    method : {"step", "step_next", "step_same"}
+        Of `Lanes`.
+    actions, obs, rewards, terminated, truncated
+        As in `Lanes.step`.
+    lanes : list of int or None
+        Which lanes are stepped.
+    ended : array bool or None
+        Which lanes are reset instead.
+    """
+
+    method: str
+    actions: Any
+    obs: Any
+    rewards: NDArray[Any]
+    terminated: Flags
+    truncated: Flags
+    lanes: Sequence[int] | None = None
+    ended: Flags | None = None
+
+    def job(self, worker: LanesWorker, *, shared: bool, kept: bool) -> Job:
+        """Return the job for one part.
+
+        Parameters
+        ----------
+        worker : LanesWorker
+        shared : bool
+            Whether the actions are in the shared memory, so that they need not be sent.
+        kept : bool
+            Whether the job is kept for a later repetition.
+        """
+        own = worker.own(self.lanes)
+        actions = None if shared else take(self.actions, worker.rows)
+        kept_args = partial(self._kept_args, worker, own) if kept else None
+        return Job("step", (self.method, actions, own, None), kept_args)
+
+    def _kept_args(self, worker: LanesWorker, own: Sequence[int] | None) -> tuple[Any, ...]:
+        actions = tree_map(np.copy, take(self.actions, worker.rows))
+        ended = None if self.ended is None else self.ended[worker.rows].copy()
+        return self.method, actions, own, ended
+
+    def run_here(self, lanes: Lanes) -> tuple[dict[int, Any], Sequence[int]]:
+        """Step the first lanes, which are `lanes`.
+
+        Returns
+        -------
+        dict of int to (observation, info)
+            What `Lanes.step_same` returns.
+        sequence of int
+            The lanes that have new infos.
+        """
+        rows = slice(0, lanes.num_lanes)
+        flags = self.rewards[rows], self.terminated[rows], self.truncated[rows]
+        arguments = take(self.actions, rows), take(self.obs, rows), *flags
+        stepped: Sequence[int] = range(lanes.num_lanes)
+        finals: dict[int, Any] = {}
+        if self.method == "step_same":
+            finals = lanes.step_same(*arguments)
+        elif self.ended is not None:
+            lanes.step_next(*arguments, self.ended[rows])
+        elif self.lanes is None:
+            lanes.step(*arguments)
+        else:
+            stepped = [lane for lane in self.lanes if lane < lanes.num_lanes]
+            if stepped:
+                lanes.step(*arguments, stepped)
+        return finals, stepped if lanes.step_infos else self.reset_lanes(rows, finals)
+
+    def reset_lanes(self, rows: slice, finals: Iterable[int]) -> Sequence[int]:
+        """Return which lanes of a part were reset; `finals` are those whose episode ended."""
+        if self.ended is not None:
+            reset: list[int] = np.flatnonzero(self.ended[rows]).tolist()
+            return reset
+        return list(finals)
