@@ -176,8 +176,9 @@ class LaneParts:
             self.local.close()
         finally:
             self.pool.close(_CLOSE_SECONDS)
-            if self.pool.memory is not None:
-                self.pool.memory.close()
+            memory, self.pool.memory = self.pool.memory, None
+            if memory is not None:
+                memory.close()
 
 
 def count_lanes(sources: Sources, num_lanes: int | None) -> int:

@@ -20,7 +20,10 @@ from plangym_like.processes.worker_pool import WorkerPool
 logger = logging.getLogger("plangym_like")
 
 # How long to look for replies before sleeping: the parts of the lanes take about equally long.
-_SPIN_SECONDS = 3e-4
+# Where that is in vain, because there are too few free cores or because steps differ, the next
+# waits sleep at once: on a machine with three times as many busy processes as cores, steps of
+# CartPole take a third of the time then.
+_SPIN_SECONDS, _WAITS_WITHOUT_SPIN = 3e-4, 16
 # How long to sleep at most; replies and deaths end it.
 _SLEEP_SECONDS = 0.5
 # How often a job is tried on a new process. The last of these times, lanes begin new episodes even
@@ -92,6 +95,17 @@ class LanesPool(WorkerPool[LanesWorker]):
         self._checkpoint_every = checkpoint_every
         self._stats = stats
         self._running = False
+        self._waits_to_sleep = 0
+
+    def wait(self, seconds: float, stop: Callable[[], bool] | None = None) -> float:
+        """Wait until a worker replies or dies; see `WorkerPool.wait`."""
+        self._spin_seconds = 0.0 if self._waits_to_sleep else _SPIN_SECONDS
+        waited = super().wait(seconds, stop)
+        if self._waits_to_sleep:
+            self._waits_to_sleep -= 1
+        elif waited > _SPIN_SECONDS:
+            self._waits_to_sleep = _WAITS_WITHOUT_SPIN
+        return waited
 
     def wait_ready(self) -> None:
         """Wait until all processes have made their environments; raise what that raised."""
@@ -162,6 +176,7 @@ class LanesPool(WorkerPool[LanesWorker]):
         if not self._running:
             return
         for worker in self.workers:
+            worker.process.drain()  # a reply may have been read, but not looked at
             worker.send_interrupted = False
             if worker.task is None and worker.ready:
                 worker.start_task(HostedLanes.pass_by)

@@ -383,6 +383,7 @@ class ProcessLanes(Lanes):
 
     def close(self) -> None:
         """End the processes, within some 3 seconds, and close the environments."""
+        self._lent = None
         self._parts.close()
 
     def _begin_step(self) -> LaneArrays:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import signal
+import threading
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -14,6 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 from hosted import wait_until_gone
+from interrupting import Moment
 from playing import Player, plain
 from small_envs import Nested
 
@@ -226,6 +229,52 @@ def test_lanes_restored_in_the_middle_of_a_step(make: MakeLanes, mode: str, tmp_
     assert lanes.stats.deaths == 3
 
 
+@pytest.mark.parametrize("every", [None, 3])
+def test_kills_at_any_moment(make: MakeLanes, every: int | None) -> None:
+    lanes = make("Pendulum-v1", 6, 3, checkpoint_every=every)
+    due, over = threading.Semaphore(0), threading.Event()
+
+    def kill() -> None:
+        for number in range(12):
+            due.acquire()
+            if over.is_set():
+                return
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(lanes._pool.workers[number % 2].process.pid, signal.SIGKILL)
+
+    thread = threading.Thread(target=kill)
+    thread.start()
+    seeds = [*SEEDS, 5]
+    try:
+        player = Player(lanes)
+        played = player.play(seeds, 240, lambda number: number % 20 == 5 and due.release())
+    finally:
+        over.set()
+        due.release()
+        thread.join()
+    if every is not None:
+        assert plain(played) == plain(Player(make_part("Pendulum-v1", 0, 6)).play(seeds, 240))
+        assert lanes.stats.lanes_ended == 0
+    else:
+        told = [info for *_, infos in played[1:] for info in infos or () if info == DIED]
+        assert len(told) == lanes.stats.lanes_ended > 0
+
+
+@pytest.mark.parametrize("number", [100, 200, 300, 400, 500, 600, 700, 800, 1000, 1300, 1600])
+def test_ctrl_c_at_any_moment_of_a_restoration(make: MakeLanes, number: int) -> None:
+    lanes = make("CartPole-v1", 4, checkpoint_every=3)
+    player = Player(lanes)
+    player.play(SEEDS[:4], 5)
+    _kill(lanes)
+    moment = Moment(number)
+    with moment.strikes():
+        player.step()
+    expected = plain(Player(make_part("CartPole-v1", 0, 4)).play(SEEDS[:4], 12))
+    again = Player(lanes).play(SEEDS[:4], 12, lambda step: step == 7 and _kill(lanes))
+    assert plain(again) == expected
+    assert lanes.stats.lanes_ended in ((0, 2) if moment.where else (0,))
+
+
 def test_what_happened_between_checkpoints_is_repeated(make: MakeLanes) -> None:
     lanes, twin = make("Pendulum-v1", 4, 2, checkpoint_every=50), make_part("Pendulum-v1", 0, 4)
     records = []
@@ -331,6 +380,20 @@ def test_a_process_that_hangs_is_replaced(
     assert _deaths_logged(caplog) == 1
     player.step()
     assert not player.truncated.any()
+
+
+def test_closing_does_not_wait_for_a_process_that_hangs(make: MakeLanes, tmp_path: Path) -> None:
+    lanes = make(_mortal(tmp_path), 4, 2)
+    player = Player(lanes)
+    player.play(SEEDS[:4], 2)
+    pid = lanes._pool.workers[0].process.pid
+    (tmp_path / "step").write_text("sleep")
+    signal.signal(signal.SIGALRM, signal.default_int_handler)
+    signal.setitimer(signal.ITIMER_REAL, 0.5)
+    with pytest.raises(KeyboardInterrupt):
+        player.step()
+    lanes.close()
+    assert wait_until_gone(pid, 0)
 
 
 def test_processes_that_cannot_start_are_an_error(make: MakeLanes, tmp_path: Path) -> None:
