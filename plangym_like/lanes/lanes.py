@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from plangym_like.errors import InputError, SnapshotError
 from plangym_like.lanes.fitting import put_fitting
+from plangym_like.lanes.lane_stats import LaneStats
 from plangym_like.lanes.tree import layout_of, layout_of_space, take, tree_map, zeros
 from plangym_like.ownership import owned
 from plangym_like.plan_env import PlanEnv
@@ -77,6 +78,16 @@ class Lanes(abc.ABC):
     def infos(self) -> list[dict[str, Any]]:
         """The info that the last `step` or `reset` of each lane returned."""
         return self._infos
+
+    @property
+    def pids(self) -> list[int]:
+        """The process ids of the other processes that step lanes, if there are any."""
+        return []
+
+    @property
+    def stats(self) -> LaneStats:
+        """What has happened to these processes so far."""
+        return LaneStats()
 
     @property
     def spaces(self) -> list[tuple[Space[Any], Space[Any]]]:

@@ -66,7 +66,6 @@ class ProcessLanes(Lanes):
     ----------
     envs : list
         The environments of the part in this process.
-    stats : LaneStats
 
     Raises
     ------
@@ -90,7 +89,7 @@ class ProcessLanes(Lanes):
         start_method: str = "forkserver",
         preload: Sequence[str] = (),
     ) -> None:
-        self.stats = LaneStats()
+        self._stats = LaneStats()
         self._parts = LaneParts(
             sources,
             count_lanes(sources, num_lanes),
@@ -100,7 +99,7 @@ class ProcessLanes(Lanes):
             vectorise=vectorise,
             start_method=start_method,
             preload=preload,
-            stats=self.stats,
+            stats=self._stats,
         )
         self._pool, self._results = self._parts.pool, self._parts.results
         self._lent: Any = None
@@ -124,6 +123,14 @@ class ProcessLanes(Lanes):
         self._steps_have_infos = self.step_infos = any(each.step_infos for each in traits)
         self.steps_ended = all(each.steps_ended for each in traits)
         self.has_states = all(each.has_states for each in traits)
+
+    @property
+    def stats(self) -> LaneStats:
+        return self._stats
+
+    @property
+    def pids(self) -> list[int]:
+        return [worker.process.pid for worker in self._pool.workers]
 
     @property
     def spaces(self) -> list[tuple[Space[Any], Space[Any]]]:

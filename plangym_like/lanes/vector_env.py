@@ -13,6 +13,7 @@ from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 
 from plangym_like.errors import ClosedError, InputError, MissingExtraError
+from plangym_like.lanes.lane_stats import LaneStats
 from plangym_like.lanes.lanes import Lanes, Which, gym_env_of
 from plangym_like.lanes.seeding import whole_seeds
 from plangym_like.lanes.tree import tree_map
@@ -107,6 +108,16 @@ class PlanVectorEnv(VectorEnv[Any, Any, Any]):
     def np_random(self) -> tuple[np.random.Generator, ...]:  # type: ignore[override]
         """The random generators of the environments."""
         return self.get_attr("np_random")
+
+    @property
+    def pids(self) -> list[int]:
+        """The process ids of the other processes that step environments, if there are any."""
+        return self._lanes.pids
+
+    @property
+    def stats(self) -> LaneStats:
+        """What has happened to these processes so far: deaths, episodes that ended with them."""
+        return self._lanes.stats
 
     # Episodes
 
