@@ -209,13 +209,13 @@ class StateFormat:
 
     def _is_intact(self, row: Row) -> bool:
         """Return whether a contiguous row ``(state_nbytes,)`` is in order, as far as is easy."""
-        words = row.view(np.uint64)
-        if self.variable or not words.flags.aligned:
+        if self.variable:
             return False
-        if not self.checksum:
-            return bool(words[:4].tobytes() == self._head)
-        head, checksum = _HEAD.unpack_from(row)
-        return bool(head == self._head[:24] and checksum == self._checksum(row))
+        if self.checksum:
+            head, checksum = _HEAD.unpack_from(row)
+            return bool(head == self._head[:24] and checksum == self._checksum(row))
+        words = row.view(np.uint64)
+        return bool(words.flags.aligned and words[:4].tobytes() == self._head)
 
     def verify(self, rows: Row, first: int = 0) -> None:
         """Raise `StateFormatError` where a checksum does not match; row 0 is called `first`."""
