@@ -188,13 +188,25 @@ class CurrentState:
     def _step_quickly(
         self, row: Row, action: Any, dt: int, *, autoreset: bool
     ) -> Transition | None:
-        """Step from `row` without the simulator, if it has a quick way for that."""
-        found = self._simulator.step_row(row, action, dt)
+        """Step from `row` in the simulator's quick way, if it has one."""
+        moves = self._simulator.step_row_moves
+        if moves and not self.given:
+            self._try_to_set_aside()
+        try:
+            found = self._simulator.step_row(row, action, dt)
+        except BaseException:
+            if moves:
+                self.fail()
+            raise
         if found is None:
             return None
         fresh, (obs, reward, terminated, truncated, info, frames) = found
+        self._format.seal_row(fresh)
         info["n_step"], info["dt"] = frames, dt
-        self.hold(fresh.copy())
+        if moves:
+            self._begin(given=True)
+        else:
+            self.hold(fresh.copy())
         if autoreset and (terminated or truncated):
             self.bring_back()
             self.restart()

@@ -80,6 +80,8 @@ class Simulator(abc.ABC):
         How many frames one action lasts.
     shown_attributes : tuple of str
         Which of its attributes the environment shows as its own.
+    step_row_moves : bool
+        Whether `step_row` leaves the simulator in the next state; else it does not use it.
     """
 
     family: ClassVar[str]
@@ -94,6 +96,7 @@ class Simulator(abc.ABC):
     snapshot_note: str = ""
     frameskip: int | tuple[int, int] = 1
     shown_attributes: ClassVar[tuple[str, ...]] = ()
+    step_row_moves: ClassVar[bool] = False
 
     env: gymnasium.Env[Any, Any]
     observation_space: Space[Any]
@@ -181,9 +184,10 @@ class Simulator(abc.ABC):
         return self.step(action, 1)[:5]
 
     def step_row(self, row: Row, action: Any, dt: int) -> tuple[Row, Outcome] | None:
-        """Step from `row` without the simulator, if that is quicker than `write`, `step`, `read`.
+        """Step from `row` in a way that is quicker than `write`, `step` and `read`.
 
-        Returns the next state as a new row, and the outcome; ``None`` if there is no quick way.
+        Returns the next state as a new row without its checksum, and the outcome, which is the
+        caller's own; ``None`` if there is no quick way. See `step_row_moves`.
         """
         return None
 

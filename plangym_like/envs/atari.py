@@ -28,7 +28,7 @@ from plangym_like.envs.gymnasium_simulator import GymnasiumSimulator
 from plangym_like.errors import InputError
 from plangym_like.family_env import FamilyEnv
 from plangym_like.simulator import EnvStep, Outcome
-from plangym_like.states import Row, padded
+from plangym_like.states import HEADER_NBYTES, Row, padded
 
 _SLACK = 64
 
@@ -178,6 +178,7 @@ class AtariSimulator(GymnasiumSimulator):
 
     family = "ATAR"
     checksum = True
+    step_row_moves = True
     shown_attributes = ("get_ram",)
     obs_types = ("rgb", "grayscale", "ram", "coords")
     codec: AtariCodec
@@ -252,21 +253,31 @@ class AtariSimulator(GymnasiumSimulator):
             pictures=self.render_mode == "rgb_array",
             wrapped=wrapped,
         )
+        # Whether rows are stepped without wrappers and without a random generator.
+        self._is_plain = codec.plain and not wrapped and self.base.plain_frames > 0
         if wrapped:
             self.reset_once()
         return codec
 
     def make_fast_form(self, kind: str) -> FastForm | None:
         """Return what steps rows that hold the emulator alone."""
-        if self.env is not self.base or not self.codec.plain or not self.base.plain_frames:
-            return None
-        return AleRows(self.base, self.codec.ale_nbytes)
+        return AleRows(self.base, self.codec.ale_nbytes) if self._is_plain else None
 
     def fingerprint_fields(self) -> Mapping[str, Any]:
         """Return the codec's fields, and the wrappers."""
         return {**self.codec.fingerprint_fields(), "wrappers": self.memory.fingerprint_fields()}
 
     # How is it stepped
+
+    def step_row(self, row: Row, action: Any, dt: int) -> tuple[Row, Outcome] | None:
+        """Step a row that holds the emulator alone."""
+        if not self._is_plain:
+            return None
+        self.codec.write(row[HEADER_NBYTES:])
+        outcome = self.step(action, dt)
+        fresh = row.copy()
+        self.codec.read(fresh[HEADER_NBYTES:])
+        return fresh, outcome
 
     def step(self, action: Any, dt: int) -> Outcome:
         """Step the bare game, or the chain of wrappers `dt` times."""

@@ -182,6 +182,11 @@ class ClassicControlSimulator(GymnasiumSimulator):
         """Return the constants of the dynamics."""
         return self.codec.dynamics.signature(self.base) or (None,)
 
+    def step_row(self, row: Row, action: Any, dt: int) -> tuple[Row, Outcome] | None:
+        """Step one row by the dynamics, where those take single states."""
+        form = self._fast_form_of(action)
+        return None if form is None else form.step_one(row, action, dt)
+
     def step(self, action: Any, dt: int) -> Outcome:
         """Step the environment itself, ended or not, without a warning.
 

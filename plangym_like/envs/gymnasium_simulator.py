@@ -345,11 +345,6 @@ class GymnasiumSimulator(TriedSimulator):
             except NotVectorisableError:
                 step_singly(rows, first, last)
 
-    def step_row(self, row: Row, action: Any, dt: int) -> tuple[Row, Outcome] | None:
-        """Step one row in the fast form where that has a quick way."""
-        form = self._fast_form_of(action)
-        return None if form is None else form.step_one(row, action, dt)
-
     def fast_form_for(self, rows: Rows) -> FastForm | None:
         """Return the fast form for `rows`, made for the current configuration; ``None`` if none."""
         form = self._fast_form_of(rows.inputs.actions)
