@@ -1,4 +1,4 @@
-"""Lanes that are stepped one after the other."""
+"""`SequentialLanes`: lanes that are stepped one by one."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from plangym_like.lanes.fitting import as_fitting, put_fitting
 from plangym_like.lanes.lanes import Flags, Lanes, Which, add_note, is_plan_env
 from plangym_like.lanes.tree import take, tree_map
 
-# Rewards of these types are numbers, and flags of these types are flags; others are looked at.
+# Rewards and flags of these types need no further checks.
 _NUMBERS = frozenset((float, int, bool, np.float64, np.float32, np.int64, np.int32, np.bool_))
 _FLAGS = frozenset((bool, np.bool_))
 
 
 class SequentialLanes(Lanes):
-    """The general form: each lane's own ``step``, in the order of the lanes.
+    """The general form of lanes: calls the ``step`` of each lane, in order.
 
     Parameters
     ----------
@@ -72,7 +72,7 @@ class SequentialLanes(Lanes):
 
 
 def as_gym_env(env: Any) -> Any:
-    """Return `env` as what has Gymnasium's ``reset`` and ``step``, and does not reset itself."""
+    """Return `env` with Gymnasium's ``reset`` and ``step``, and without automatic resets."""
     return _PlanGymEnv(env) if is_plan_env(env) else env
 
 
@@ -95,7 +95,7 @@ class _PlanGymEnv:
 
 
 def without_step_counts(info: dict[str, Any]) -> None:
-    """Remove what a `PlanEnv` adds to the infos of its environment."""
+    """Remove the keys that a `PlanEnv` adds to the infos of its environment."""
     info.pop("n_step", None)
     info.pop("dt", None)
 
@@ -105,7 +105,7 @@ def _as_flag(value: Any, place: str) -> bool:
 
 
 def _own_action(actions: Any, lane: int) -> Any:
-    """Return a copy of the action: an environment may keep it longer than the row keeps it."""
+    """Return a copy of the action, since an environment may keep it after the row changes."""
     if isinstance(actions, np.ndarray):
         row = actions[lane]
         return row.copy() if isinstance(row, np.ndarray) else row
