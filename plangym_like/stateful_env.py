@@ -26,10 +26,7 @@ from plangym_like.stats import Stats
 
 
 class StatefulEnv:
-    """The base of `PlanEnv`: makes and closes simulator and executor, and holds the current state.
-
-    See `PlanEnv` for the parameters.
-    """
+    """The base of `PlanEnv`, which describes the parameters: everything except stepping."""
 
     SINGLETON: ClassVar[bool] = False
     STATE_IS_ARRAY: ClassVar[bool] = True

@@ -175,7 +175,7 @@ def test_step_counts_by_row_are_an_array(dt):
     ids=repr,
 )
 def test_other_step_counts_are_refused(dt):
-    with pytest.raises(StepCountError, match="dt is"):
+    with pytest.raises(StepCountError, match="dt must be"):
         check_dt(dt)
 
 

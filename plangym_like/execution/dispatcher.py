@@ -33,7 +33,7 @@ _LOOK_SECONDS = 6e-3
 # The longest sleep between checks, although replies and deaths also end it, and the least number of
 # checks within a step timeout.
 _SLEEP_SECONDS, _LOOKS_PER_TIMEOUT = 0.5, 16
-# A worker may be given this fraction of its share in addition, as a divisor, without a message
+# Without a message, a worker may be given 1 / `_AHEAD` of its share in addition
 # (`benchmarks/never_slower.py`).
 _AHEAD = 16
 # The time limit when a row that hung is tried again: enough to show whether the hang was

@@ -180,7 +180,7 @@ def test_what_cannot_be_a_vec_env_is_refused() -> None:
         def _show(self) -> Any:
             return {"reward": self.index}
 
-    with pytest.raises(InputError, match="called \\['reward'\\]"):
+    with pytest.raises(InputError, match="reserved names \\['reward'\\]"):
         GymEnv([Taken()], 0).reset()
 
 
