@@ -329,10 +329,6 @@ class Lanes(abc.ABC):
     def _chosen(self, lanes: Which) -> Sequence[int]:
         return range(self.num_lanes) if lanes is None else [int(lane) for lane in lanes]
 
-    def render(self, lane: int = 0) -> Any:
-        """Render the environment of `lane`; vectorised lanes cannot be rendered."""
-        return gym_env_of(self.envs[lane]).render()
-
     def close(self) -> None:
         """Close the environments."""
         for env in self.envs:

@@ -115,8 +115,8 @@ def make_vec(
     elif alike:
         lanes = lanes_from(factories[0], count, vectorise=vectorise and count >= _FEWEST_AT_ONCE)
     else:
-        envs = [factory() for factory in factories]
-        lanes = make_lanes(envs, vectorise=vectorise and count >= _FEWEST_AT_ONCE)
+        made = [factory() for factory in factories]
+        lanes = make_lanes(made, vectorise=vectorise and count >= _FEWEST_AT_ONCE)
     envs = PlanVectorEnv(
         lanes, autoreset_mode=autoreset_mode, copy=copy, observation_mode=observation_mode
     )

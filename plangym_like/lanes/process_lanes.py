@@ -346,9 +346,6 @@ class ProcessLanes(Lanes):
         self._note_traits()
         return self
 
-    def render(self, lane: int = 0) -> Any:
-        return self.call("render", lanes=[lane])[0]
-
     # States
 
     def get_states(self, lanes: Which = None, *, out: Row | None = None) -> Row:

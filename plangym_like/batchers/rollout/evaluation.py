@@ -94,5 +94,5 @@ def evaluate(
         rewards.append(outcome.reward.copy())
         running = episodes.running = np.flatnonzero(~outcome.done)
         if render:
-            lanes.render()
+            lanes.call("render", lanes=[0])
     return np.stack(rewards) if rewards else np.zeros((0, count), np.float32)
