@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from functools import partial
 from typing import Any
 
@@ -12,6 +14,7 @@ from small_envs import Nested
 
 from plangym_like import make_vec
 from plangym_like.errors import ClosedError, InputError
+from plangym_like.lanes import make_vec as make_vec_module
 
 sb3 = pytest.importorskip("stable_baselines3", reason="Stable-Baselines3 is not installed")
 vec_env = pytest.importorskip("stable_baselines3.common.vec_env")
@@ -111,3 +114,33 @@ def test_it_is_monitored() -> None:
     infos = [info for _ in range(9) for info in envs.step(np.zeros(4, int))[3]]
     assert sum("episode" in info for info in infos) >= 4
     envs.close()
+
+
+@pytest.mark.parametrize("rollouts", [3, pytest.param(80, marks=pytest.mark.full)])
+def test_learning_goes_on_when_processes_are_killed(
+    rollouts: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from stable_baselines3.common.callbacks import BaseCallback
+
+    class Killer(BaseCallback):
+        def _on_rollout_start(self) -> None:
+            os.kill(*envs.pids, signal.SIGKILL)
+
+        def _on_step(self) -> bool:
+            return True
+
+    monkeypatch.setattr(make_vec_module, "_is_worth_messages", lambda *_, **__: True)
+    envs = make_vec("CartPole-v1", 8, 2)
+    adapted = envs.as_sb3()
+    model = sb3.PPO("MlpPolicy", adapted, n_steps=64, batch_size=128, seed=1, device="cpu")
+    model.learn(rollouts * 8 * 64, callback=Killer())
+    assert envs.stats.deaths == envs.stats.restarts == rollouts
+    assert envs.stats.lanes_ended == 4 * rollouts
+    adapted.close()
+    if rollouts > 50:
+        alone = make_vec("CartPole-v1", 8).as_sb3()
+        from stable_baselines3.common.evaluation import evaluate_policy
+
+        returns, _ = evaluate_policy(model, alone, 20, warn=False)
+        assert returns > 195  # what Gymnasium counted as solved
+        alone.close()
