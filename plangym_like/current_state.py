@@ -202,12 +202,12 @@ class CurrentState:
         if found is None:
             return None
         fresh, (obs, reward, terminated, truncated, info, frames) = found
-        self._format.seal_row(fresh)
+        if self._format.checksum:
+            self._format.seal_row(fresh)
         info["n_step"], info["dt"] = frames, dt
-        if moves:
-            self._begin(given=True)
-        else:
-            self.hold(fresh.copy())
+        self._begin(given=True)
+        if not moves:
+            self.row = fresh.copy()
         if autoreset and (terminated or truncated):
             self.bring_back()
             self.restart()

@@ -63,8 +63,11 @@ class Layout:
         # The range of actions and their dtype; empty if the space is not `Discrete`.
         self._choices = range(0)
         self._choice: Any = int
+        # What actions of a `Box` are like that are only looked at; none if there is more to do.
         is_box = isinstance(action_space, Box) and action_space.dtype.kind == "f"
-        self._box_dtype = np.dtype(action_space.dtype) if is_box else None
+        usual = is_box and out_of_bounds == "pass"
+        self._box_dtype = np.dtype(action_space.dtype) if usual else None
+        self._box_shape = action_space.shape
         if isinstance(action_space, Discrete):
             start = int(action_space.start)
             self._choices = range(start, start + int(action_space.n))
@@ -91,18 +94,18 @@ class Layout:
         """
         lead = 2 if horizon else 1
         batch: Any
-        if (
-            lead == 1
-            and type(actions) is list
-            and len(actions) == 1
-            and self._is_choice(actions[0])
-        ):
+        is_one = lead == 1 and type(actions) is list and len(actions) == 1
+        if is_one and self._is_choice(actions[0]):
             batch = np.array(actions, self._choice)
+        elif is_one and self._is_box(actions[0]):
+            batch = actions[0][None].copy()
         else:
             batch = spaces.as_actions(self.action_space, actions, lead, self.out_of_bounds)
         rows, verified = self._check_states(states, sums)
         steps = check_dt(dt)
         numbers = _check_seeds(seeds)
+        if len(batch) == len(rows) and isinstance(steps, int) and numbers is None and not horizon:
+            return Inputs(len(batch), 0, batch, rows, steps, None, verified)
         lengths = {"actions": len(batch), "states": len(rows)}
         if not isinstance(steps, int):
             lengths["dt"] = len(steps)
@@ -130,7 +133,7 @@ class Layout:
         """
         if self._is_choice(action):
             return self._choice(action)
-        if type(action) is np.ndarray and self.out_of_bounds == "pass" and self._is_box(action):
+        if self._is_box(action):
             return action.copy()
         return owned(spaces.as_actions(self.action_space, action, 0, self.out_of_bounds))
 
@@ -139,11 +142,12 @@ class Layout:
         kind = type(action)
         return (kind is int or kind is self._choice) and int(action) in self._choices
 
-    def _is_box(self, action: NDArray[Any]) -> bool:
+    def _is_box(self, action: Any) -> bool:
         """Return whether `action` is an array of finite numbers of the usual form for a `Box`."""
-        if action.dtype is not self._box_dtype or action.shape != self.action_space.shape:
+        if type(action) is not np.ndarray or action.dtype is not self._box_dtype:
             return False
-        return bool(np.count_nonzero(np.isfinite(action)) == action.size)
+        # A sum is finite only if every number is; those of an array take longer to look at.
+        return action.shape == self._box_shape and math.isfinite(sum(action.ravel().tolist()))
 
     def verify(self, inputs: Inputs, start: int = 0, stop: int | None = None) -> None:
         """Raise `StateFormatError` if a checksum that was not verified yet does not match."""

@@ -69,8 +69,9 @@ def flatten(space: spaces.Space[Any], nest: Any) -> list[Any]:
 
 def empty(space: spaces.Space[Any], lead: tuple[int, ...]) -> Any:
     """Return an uninitialised batch of `space` with the leading shape `lead`."""
-    found = leaves(space)
-    if found is None:
+    if isinstance(space, _LEAVES):
+        return np.empty((*lead, *(space.shape or ())), space.dtype)
+    if (found := leaves(space)) is None:
         return [None] * int(np.prod(lead))
     return build(space, iter([np.empty((*lead, *shape), dtype) for shape, dtype in found]))
 

@@ -149,12 +149,12 @@ class StateFormat:
     def seal_row(self, row: Row) -> None:
         """Write the checksum of one row ``(state_nbytes,)``, if this family has checksums."""
         if self.checksum:
-            _NUMBER.pack_into(row, 24, self._checksum(row))
+            _NUMBER.pack_into(row.data, 24, self._checksum(row))
 
     def _checksum(self, row: Row) -> int:
         """Return the checksum of one row; see `_checksums`."""
         first, weights = self._weights
-        (length,) = _NUMBER.unpack_from(row, 16)
+        length: int = _NUMBER.unpack_from(row.data, 16)[0]
         # `dot` casts the words itself, which takes less time than to cast them before.
         summed = int(weights.dot(row[HEADER_NBYTES:].view(np.uint32)))
         return (summed + length * first + 1) & _WORD
@@ -213,7 +213,7 @@ class StateFormat:
         if self.variable:
             return False
         if self.checksum:
-            head, checksum = _HEAD.unpack_from(row)
+            head, checksum = _HEAD.unpack_from(row.data)
             return bool(head == self._head[:24] and checksum == self._checksum(row))
         words = row.view(np.uint64)
         return bool(words.flags.aligned and words[:4].tobytes() == self._head)

@@ -72,8 +72,8 @@ class PhysicsMemory:
 
     def __init__(self, model: Any, data: Any, carried: Mapping[str, NDArray[Any]]) -> None:
         self._model, self._data = model, data
-        size = int(mujoco.mj_stateSize(model, INTEGRATION))
-        self.state_nbytes = 8 * size
+        self._size = int(mujoco.mj_stateSize(model, INTEGRATION))
+        self.state_nbytes = 8 * self._size
         self.places: dict[str, tuple[slice, tuple[int, ...]]] = {"time": (slice(0, 1), ())}
         for name, bit in _PARTS.items():
             at, array = _offset(model, int(bit)), getattr(data, name)
@@ -83,14 +83,14 @@ class PhysicsMemory:
 
     def read(self, payload: Row) -> None:
         """Write the state into `payload`, ``(nbytes,)`` or longer."""
-        state = payload[: self.state_nbytes].view(np.float64)
+        state = np.frombuffer(payload, np.float64, self._size)
         mujoco.mj_getState(self._model, self._data, state, INTEGRATION)
         for view, place in self.slices:
             payload[place] = view
 
     def write(self, payload: Row) -> None:
         """Make the state in `payload` the current one; derived arrays are not updated."""
-        state = payload[: self.state_nbytes].view(np.float64)
+        state = np.frombuffer(payload, np.float64, self._size)
         mujoco.mj_setState(self._model, self._data, state, INTEGRATION)
         for view, place in self.slices:
             view[:] = payload[place]

@@ -15,7 +15,13 @@ from small_envs import preprocessed
 import plangym_like
 from plangym_like.envs.ale_game import PlannableAle
 from plangym_like.envs.ale_places import PLACES
-from plangym_like.errors import SnapshotError, StateCapacityError
+from plangym_like.errors import (
+    SnapshotError,
+    StateCapacityError,
+    StateFormatError,
+    StateLostError,
+)
+from plangym_like.states import HEADER_NBYTES
 
 gymnasium.register_envs(ale_py)
 
@@ -271,6 +277,23 @@ def test_quick_and_thorough_batches_agree(kwargs):
         if "episodic_life" in kwargs:
             later = env.rollout_batch(actions[None, :].repeat(30, axis=0), states)
             assert later.terminateds[:, -1].any()
+
+
+def test_a_step_from_a_refused_state_keeps_an_episode_that_a_reset_began():
+    with plangym_like.make("ALE/Breakout-v5", obs_type="ram", audit="off") as env:
+        state = env.reset(seed=1).state
+        refused = state.copy()
+        refused[HEADER_NBYTES : HEADER_NBYTES + 8].view(np.int64)[0] = 5
+        env.layout.format.seal_row(refused)
+        with pytest.raises(StateFormatError, match="an emulator state of 5 bytes"):
+            env.step(0, refused)
+        assert_same(env.get_state(), state)
+        later = env.step(0, state).state
+        assert_same(env.get_state(), later)
+        with pytest.raises(StateFormatError, match="an emulator state of 5 bytes"):
+            env.step(0, refused)
+        with pytest.raises(StateLostError):
+            env.get_state()
 
 
 def test_sound_is_heard_but_not_exactly():

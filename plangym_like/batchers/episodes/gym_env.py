@@ -75,6 +75,7 @@ class GymEnv(VecEnv):
         if isinstance(seed, bool) or not isinstance(seed, int | np.integer) or seed < 0:
             raise InputError(f"a seed must be a whole number of at least 0, got {seed!r}")
         self._lanes = _lanes_of(envs, num_envs)
+        self._action_layout = tensor_layout(self._lanes.action_layout)
         self._episodes = EpisodeLanes(self._lanes, [int(seed)])
         self._n_envs = self._lanes.num_lanes
         self._seeds: list[int] | None = [int(seed) + i for i in range(self._n_envs)]
@@ -130,8 +131,7 @@ class GymEnv(VecEnv):
         if "action" not in names:
             raise InputError(f"the agent's answer has no field 'action', only {names}")
         everyone = len(running) == n
-        layout = tensor_layout(self._lanes.action_layout)
-        actions = _as_actions(layout, action["action"], len(running), "action")
+        actions = _as_actions(self._action_layout, action["action"], len(running), "action")
         if not everyone:
             actions = tree_map(lambda leaf: _scattered(leaf, running, n), actions)
         flags = {name: np.zeros(n, bool) for name in _FLAGS}
