@@ -96,7 +96,7 @@ class AtariCodec(Codec):
     def view(self, payloads: Row) -> dict[str, NDArray[Any]]:
         """Return RAM ``(N, 128)``, lives, frame numbers and previous actions.
 
-        If the addresses of the player's position are known (see `ale_places`), it is included too.
+        If the address of the player's position is known (see `PlannableAle`), it is included too.
         """
         base, ale = self._base, self._base.ale
         if base.picture is None and not base.stale:

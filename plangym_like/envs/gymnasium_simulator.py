@@ -36,6 +36,7 @@ from plangym_like.snapshots.configuration import describe
 from plangym_like.snapshots.generators import watched_generators
 from plangym_like.snapshots.restore_after_trial import restorer
 from plangym_like.snapshots.wrapper_state import WrapperState
+from plangym_like.stateful_env import name_of
 from plangym_like.states import Row, padded
 
 _GREY = np.array([0.299, 0.587, 0.114])
@@ -198,9 +199,8 @@ class GymnasiumSimulator(TriedSimulator):
 
     def fingerprint_fields(self) -> Mapping[str, Any]:
         """Return id, arguments, wrappers, library version, and the codec's fields."""
-        name = self.name if isinstance(self.name, str) else getattr(self.name, "__name__", "?")
         return {
-            "id": name,
+            "id": name_of(self.name),
             "kwargs": {key: describe(value) for key, value in sorted(self.env_kwargs.items())},
             "wrappers": self.memory.fingerprint_fields(),
             "gymnasium": importlib.metadata.version("gymnasium"),
