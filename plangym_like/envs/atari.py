@@ -63,7 +63,7 @@ class AtariCodec(Codec):
         if base.sound_obs:
             self.exactness = "approximate"
             self.exactness_note = (
-                "what is heard depends on the phase of the tone generators, which no emulator "
+                "sound depends on the phase of the tone generators, which no emulator "
                 "state holds; all else is exact"
             )
 
@@ -156,7 +156,7 @@ class AtariCodec(Codec):
 
 
 class AtariSimulator(GymnasiumSimulator):
-    """One emulator.
+    """A simulator of one Atari game.
 
     Parameters
     ----------
@@ -243,7 +243,7 @@ class AtariSimulator(GymnasiumSimulator):
         return env if limit in (None, -1) else TimeLimit(env, limit)
 
     def make_codec(self) -> AtariCodec:
-        """Learn the size of the emulator's states."""
+        """Return the codec, after measuring the size of the emulator's states."""
         wrapped = self.env is not self.base
         codec = AtariCodec(
             self.base,
@@ -262,7 +262,7 @@ class AtariSimulator(GymnasiumSimulator):
         return AleRows(self.base, self.codec.ale_nbytes)
 
     def fingerprint_fields(self) -> Mapping[str, Any]:
-        """Return the codec's fields, and the wrappers."""
+        """Return the codec's fields and those of the wrappers."""
         return {**self.codec.fingerprint_fields(), "wrappers": self.memory.fingerprint_fields()}
 
     # Stepping

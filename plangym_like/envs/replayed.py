@@ -176,7 +176,7 @@ class ReplayedSimulator(GymnasiumSimulator):
         remedy=(
             "So its states cannot be saved as action logs either: draw all randomness from "
             "self.np_random (or from what reset(seed=...) seeds), keep no state outside the "
-            "object, and look at no clock"
+            "object, and do not read the clock"
         ),
     )
     copies: ClassVar[int] = 64

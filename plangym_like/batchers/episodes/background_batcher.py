@@ -145,7 +145,7 @@ class BackgroundBatcher(Closable):
         moved = disjoint_seeds(self._seeds, n_envs)
         if moved != list(self._seeds):
             warnings.warn(
-                f"with {n_envs} environments a group, seeded with seed + i, the seeds "
+                f"with {n_envs} environments per group, seeded with seed + i, the seeds "
                 f"{list(self._seeds)} would repeat episodes; groups are seeded with {moved} "
                 f"instead. Give seeds that are at least {n_envs} apart",
                 stacklevel=4,

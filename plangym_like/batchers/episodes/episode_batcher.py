@@ -16,7 +16,7 @@ from plangym_like.errors import InputError
 
 
 class EpisodeBatcher(BackgroundBatcher):
-    """Plays whole episodes in the background, as many as are asked for.
+    """Plays any number of whole episodes in the background.
 
     For each seed there is a group of environments with its own agent. Processes host the groups.
     Results depend neither on the number of processes nor on the number of slots.
