@@ -35,7 +35,7 @@ class BatchEnv(PlanEnv):
     caller : PlanEnv, optional
         An environment in this process that steps rows as well.
     layout : Layout, optional
-        What batches look like; the workers are asked for it if left out.
+        The layout of batches; by default it is requested from the workers.
     step_timeout : float, optional
         Limit in seconds for one row; a worker that exceeds it is replaced.
     audit : {"raise", "warn", "off"}

@@ -269,7 +269,7 @@ def _common_length(lengths: dict[str, int]) -> int:
 def _check_seeds(seeds: Any) -> NDArray[np.uint64] | None:
     if seeds is None:
         return None
-    refusal = "seeds are whole numbers of at least 0, one for each row"
+    refusal = "seeds must be whole numbers of at least 0, one for each row"
     try:
         numbers = np.atleast_1d(np.asarray(seeds))
     except ValueError as error:

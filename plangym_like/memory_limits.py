@@ -1,4 +1,4 @@
-"""How much more memory this process may use, on this machine and within its cgroups.
+"""Check how much more memory this process may use, on this machine and in its cgroups.
 
 If a process uses more, the kernel does not raise an error but kills it. So requests for large
 arrays raise an error here.

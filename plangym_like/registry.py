@@ -28,8 +28,8 @@ class Family:
     ----------
     place : str
         ``"module:class"`` in ``plangym_like.envs``; imported when one of its ids is made.
-    entry_point : str
-        The prefix of the entry points of its registered ids.
+    entry_point : str or tuple of str
+        The prefixes of the entry points of its registered ids.
     package : str
         The package that registers the ids when it is imported, unless Gymnasium imports it itself.
     names : str
@@ -41,7 +41,7 @@ class Family:
     """
 
     place: str
-    entry_point: str = ""
+    entry_point: str | tuple[str, ...] = ""
     package: str = ""
     names: str = ""
     answers: str = ""
@@ -72,12 +72,7 @@ FAMILIES = (
     Family(place="mujoco:MujocoEnv", entry_point="gymnasium.envs.mujoco.", extra="mujoco"),
     Family(
         place="functional_jax:FunctionalJaxEnvironment",
-        entry_point="gymnasium.envs.phys2d.",
-        extra="jax",
-    ),
-    Family(
-        place="functional_jax:FunctionalJaxEnvironment",
-        entry_point="gymnasium.envs.tabular.",
+        entry_point=("gymnasium.envs.phys2d.", "gymnasium.envs.tabular."),
         extra="jax",
     ),
     Family(place="toy_text:ToyTextEnv", entry_point="gymnasium.envs.toy_text."),

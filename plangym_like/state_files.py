@@ -157,7 +157,7 @@ def _read(file: BinaryIO, nbytes: int, *, known: bool) -> Row:
 
 
 def _wrong_count(path: str | os.PathLike[str]) -> StateFormatError:
-    return StateFormatError(f"{path} is damaged: it does not hold the rows that it announces")
+    return StateFormatError(f"{path} is damaged: its header and its number of rows disagree")
 
 
 def _header(path: str | os.PathLike[str], text: bytes) -> dict[str, Any]:

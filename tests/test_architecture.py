@@ -19,6 +19,7 @@ MODULES = sorted(PACKAGE.rglob("*.py"))
 # Modules that every layer may import.
 BASE = {
     "errors",
+    "counts",
     "fork_safety",
     "memory_limits",
     "row_errors",

@@ -213,7 +213,7 @@ def test_rows_of_earlier_batches_are_stepped_once_more() -> None:
 
     with (
         plangym_like.make(Record) as env,
-        pytest.raises(ImpureEnvironmentError, match="of an earlier batch was stepped once more"),
+        pytest.raises(ImpureEnvironmentError, match="of an earlier batch was stepped again"),
     ):
         for seed in range(100):
             env.reset(seed=seed)

@@ -375,7 +375,7 @@ def test_files_with_a_flipped_bit_are_refused(tmp_path_factory, data):
 
 def test_files_with_something_behind_are_refused(file):
     file.write_bytes(file.read_bytes() + b"\0")
-    with pytest.raises(StateFormatError, match="announces"):
+    with pytest.raises(StateFormatError, match="number of rows"):
         state_files.load(file, SUMMED)
 
 
@@ -525,7 +525,7 @@ def test_a_large_file_of_another_game_is_refused_by_its_header(tmp_path, monkeyp
     monkeypatch.setattr(state_files, "_read", lambda *args, **kwargs: read.append(args))
     with pytest.raises(StateMismatchError, match="Other-v1"):
         state_files.load(path, SUMMED)
-    with pytest.raises(StateFormatError, match="announces"):
+    with pytest.raises(StateFormatError, match="number of rows"):
         state_files.load(path, other)
     assert not read
 

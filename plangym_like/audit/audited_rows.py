@@ -28,7 +28,7 @@ _HINDRANCES = (MemoryError, OSError, WorkerError, ClosedError)
 # Rows that an audit compares between two looks at the clock.
 _PART = 64
 _AGAIN = "was stepped a second time"
-_LATER = "of an earlier batch was stepped once more"
+_LATER = "of an earlier batch was stepped again"
 _SAVED = "was continued with and without saving and restoring its state in between"
 _INCOMPLETE = "Its state row does not hold everything that the next step depends on."
 # Steps rows, with failures masked, and returns states and observations too.
@@ -173,7 +173,7 @@ class AuditedRows:
     def _compare_continued(
         self, first: BatchTransition, again: Again, inputs: Inputs, rows: NDArray[np.intp]
     ) -> None:
-        """Take the same action once more, with and without restoring the state in between."""
+        """Take the same action again, with and without restoring the state in between."""
         ended = first.terminateds | first.truncateds | first.infos.failed
         places = np.flatnonzero(~ended)
         if not len(places):

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from plangym_like.batches import Inputs
+from plangym_like.counts import as_count
 from plangym_like.errors import ImpureEnvironmentError, InputError
 from plangym_like.layout import Layout
 from plangym_like.states import HEADER_NBYTES, Row
@@ -224,5 +225,4 @@ def check_audit(mode: Any, every: Any) -> None:
     """Raise `InputError` unless these are options of an audit."""
     if mode not in MODES:
         raise InputError(f"audit must be one of {', '.join(map(repr, MODES))}, got {mode!r}")
-    if not isinstance(every, (int, np.integer)) or isinstance(every, bool) or every < 1:
-        raise InputError(f"audit_every must be a whole number of at least 1, got {every!r}")
+    as_count("audit_every", every)

@@ -176,7 +176,7 @@ def _changed(
     name = "/".join(path)
     if column is None:
         return InputError(
-            f"{name!r} was not there in the first step; every step has the same fields"
+            f"{name!r} was not in the first step; all steps must have the same fields"
         )
     return InputError(
         f"{name!r} is {value.dtype} of shape {tuple(value.shape)}, where {num_lanes} environments "

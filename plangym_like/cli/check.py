@@ -56,7 +56,7 @@ def add_to(commands: Any) -> None:
         metavar="NAME=VALUE",
         help="an argument for plangym_like.make, as in Python; may be repeated",
     )
-    parser.add_argument("--json", action="store_true", help="one JSON object a line")
+    parser.add_argument("--json", action="store_true", help="print one JSON object per line")
     parser.set_defaults(run=run)
 
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
+from plangym_like.counts import as_count
 from plangym_like.errors import InputError
 
 _NAMED_OPTIONS = ("num_cpus", "num_gpus", "memory")
@@ -44,8 +43,8 @@ def check_options(
     """Raise `InputError` for invalid options of `RayEnv`; Ray itself checks `runtime_env`."""
     del runtime_env
     for name, value in (("n_workers", n_workers), ("cores_per_actor", cores_per_actor)):
-        if value is not None and (not isinstance(value, (int, np.integer)) or value < 1):
-            raise InputError(f"{name} must be a whole number of at least 1, got {value!r}")
+        if value is not None:
+            as_count(name, value)
     check_resources(resources)
     if isinstance(placement, str) and placement not in ("spread", "pack"):
         raise InputError(

@@ -41,8 +41,8 @@ _NODE_ID_LABEL = "ray.io/node-id"
 class ActorPool:
     """Keeps as many actors as other nodes have room for, and replaces lost ones.
 
-    The driver's own node has no actor. Its workers, `local_workers` in number, are started by the
-    driver's executor; their cores are claimed from Ray like those of actors.
+    The driver's own node has no actor. Its `local_workers` workers are started by the driver's
+    executor; their cores are claimed from Ray like those of actors.
 
     Parameters
     ----------

@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 
 from plangym_like.envs.ale_leftovers import Leftovers
 from plangym_like.envs.ale_memory import TIMERS, GolfCounts, LastTimer
-from plangym_like.envs.ale_places import PLACES
 from plangym_like.envs.ale_screen import Screen
 from plangym_like.errors import StateFormatError
 
@@ -34,6 +33,10 @@ _UNSETTLED = frozenset(
 )
 # Steps of these games start from a restored state too, because saving rounds the phase of a clock.
 _ROUNDED = frozenset({"pitfall2"})
+# The address of the player's position in memory: game -> info key -> address, found by walking
+# through the game. Rooms are numbered as on the game's map, from 1; x grows to the right and y
+# upward, in pixels.
+PLACES = {"montezuma_revenge": {"room": 3, "x": 42, "y": 43}}
 
 
 class PlannableAle(AleEnv):

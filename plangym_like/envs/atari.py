@@ -64,7 +64,7 @@ class AtariCodec(Codec):
         if base.sound_obs:
             self.exactness = "approximate"
             self.exactness_note = (
-                "what is heard depends on the phase of the tone generators, which no emulator "
+                "sound depends on the phase of the tone generators, which no emulator "
                 "state holds; all else is exact"
             )
 
@@ -97,7 +97,7 @@ class AtariCodec(Codec):
     def view(self, payloads: Row) -> dict[str, NDArray[Any]]:
         """Return RAM ``(N, 128)``, lives, frame numbers and previous actions.
 
-        If the addresses of the player's position are known (see `ale_places`), it is included too.
+        If the address of the player's position is known (see `PlannableAle`), it is included too.
         """
         base, ale = self._base, self._base.ale
         if base.picture is None and not base.stale:
@@ -157,7 +157,7 @@ class AtariCodec(Codec):
 
 
 class AtariSimulator(GymnasiumSimulator):
-    """One emulator.
+    """A simulator of one Atari game.
 
     Parameters
     ----------
@@ -246,7 +246,7 @@ class AtariSimulator(GymnasiumSimulator):
         return env if limit in (None, -1) else TimeLimit(env, limit)
 
     def make_codec(self) -> AtariCodec:
-        """Learn the size of the emulator's states."""
+        """Return the codec, after measuring the size of the emulator's states."""
         wrapped = self.env is not self.base
         codec = AtariCodec(
             self.base,
@@ -265,7 +265,7 @@ class AtariSimulator(GymnasiumSimulator):
         return AleRows(self.base, self.codec.ale_nbytes) if self._is_plain else None
 
     def fingerprint_fields(self) -> Mapping[str, Any]:
-        """Return the codec's fields, and the wrappers."""
+        """Return the codec's fields and those of the wrappers."""
         return {**self.codec.fingerprint_fields(), "wrappers": self.memory.fingerprint_fields()}
 
     # Stepping

@@ -39,7 +39,7 @@ _STEPPED_AGAIN = r".*You are calling 'step\(\)' even though"
 
 
 class ClassicControlCodec(Codec):
-    """One of the five environments, or a subclass of one.
+    """Saves the state of one of the five environments, or of a subclass of one.
 
     Raises
     ------
@@ -93,7 +93,7 @@ class ClassicControlCodec(Codec):
         return fields
 
     def build_state(self, payload: Row, physics: Mapping[str, Any]) -> None:
-        """Write ``x`` ``(size,)``, in the order and units of ``env.state``, as not ended."""
+        """Write ``x`` ``(size,)`` of a running episode, in the order and units of ``env.state``."""
         unknown = sorted(physics.keys() - {"x"})
         if unknown:
             raise InputError(

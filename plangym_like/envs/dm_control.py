@@ -77,7 +77,7 @@ class DmControlCodec(Codec):
         lost = sorted(changed - self.numbers.keys())
         if lost:
             self.exactness = "approximate"
-            self.exactness_note = f"the task remembers what no row holds: {', '.join(lost)}"
+            self.exactness_note = f"the task keeps attributes that no row holds: {', '.join(lost)}"
         arrays = model_arrays(self.model)
         carried = {f"model.{name}": arrays[name] for name in self.edited}
         if self._data.sensordata.size:
@@ -175,7 +175,7 @@ class DmControlCodec(Codec):
 
 
 class DmControlSimulator(GymnasiumSimulator):
-    """One task.
+    """A simulator of one task of the suite.
 
     Parameters
     ----------

@@ -49,7 +49,7 @@ def load_suite() -> Any:
 
 
 class SuiteEnv(gymnasium.Env[Any, Any]):
-    """One task.
+    """One task of the suite as a Gymnasium environment.
 
     Parameters
     ----------

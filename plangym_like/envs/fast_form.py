@@ -151,7 +151,7 @@ def disagreement(
     try:
         form.step(rows, 0, count)
     except NotVectorisableError:
-        return "some row cannot be stepped in it"
+        return "a row cannot be stepped by it"
     found = _first_difference(rows, outcomes, states[1])
     if found:
         return found

@@ -44,7 +44,7 @@ class FunctionalCodec(SaveLoadCodec):
 
 
 class FunctionalSimulator(SaveLoadSimulator):
-    """One functional environment.
+    """A simulator of one functional environment.
 
     Parameters
     ----------

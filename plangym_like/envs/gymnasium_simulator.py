@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from plangym_like import random_state
 from plangym_like.batches import Rows
+from plangym_like.counts import as_count
 from plangym_like.envs.codec import Codec
 from plangym_like.envs.fast_form import FastForm, NotVectorisableError
 from plangym_like.envs.tried_simulator import TriedSimulator
@@ -36,6 +37,7 @@ from plangym_like.snapshots.configuration import describe
 from plangym_like.snapshots.generators import watched_generators
 from plangym_like.snapshots.restore_after_trial import restorer
 from plangym_like.snapshots.wrapper_state import WrapperState
+from plangym_like.stateful_env import name_of
 from plangym_like.states import Row, padded
 
 _GREY = np.array([0.299, 0.587, 0.114])
@@ -146,12 +148,8 @@ class GymnasiumSimulator(TriedSimulator):
             )
 
     def _set_frameskip(self, frameskip: int | tuple[int, int] | None) -> None:
-        if frameskip is None:
-            return
-        whole = isinstance(frameskip, (int, np.integer)) and not isinstance(frameskip, bool)
-        if isinstance(frameskip, tuple) or not whole or frameskip < 1:
-            raise InputError(f"frameskip must be a whole number of at least 1, got {frameskip!r}")
-        self.frameskip = int(frameskip)
+        if frameskip is not None:
+            self.frameskip = as_count("frameskip", frameskip)
 
     def make_env(self) -> gymnasium.Env[Any, Any]:
         """Return the environment without the user's wrappers."""
@@ -198,9 +196,8 @@ class GymnasiumSimulator(TriedSimulator):
 
     def fingerprint_fields(self) -> Mapping[str, Any]:
         """Return id, arguments, wrappers, library version, and the codec's fields."""
-        name = self.name if isinstance(self.name, str) else getattr(self.name, "__name__", "?")
         return {
-            "id": name,
+            "id": name_of(self.name),
             "kwargs": {key: describe(value) for key, value in sorted(self.env_kwargs.items())},
             "wrappers": self.memory.fingerprint_fields(),
             "gymnasium": importlib.metadata.version("gymnasium"),
@@ -224,10 +221,9 @@ class GymnasiumSimulator(TriedSimulator):
         """
         steps, memory = None, self.memory
         if memory.nbytes and memory.time_limit is not None and "elapsed_steps" in physics:
-            steps = physics.pop("elapsed_steps")
-            whole = isinstance(steps, (int, np.integer)) and not isinstance(steps, bool)
-            if not whole or not 0 <= steps < 2**63:
-                raise InputError(f"elapsed_steps must be a whole number >= 0, got {steps!r}")
+            steps = as_count("elapsed_steps", physics.pop("elapsed_steps"), 0)
+            if steps >= 2**63:
+                raise InputError(f"elapsed_steps must be less than 2**63, got {steps}")
         if physics or steps is None:
             self.codec.build_state(payload[: self._generator_at], physics)
         if steps is not None:

@@ -74,7 +74,7 @@ class MujocoCodec(Codec):
                 "attributes, and contacts that it reads before it simulates, are not in the rows"
             )
         if model.nplugin or model.nflex:
-            notes.append("plugins and flexible bodies keep memory of their own inside MuJoCo")
+            notes.append("plugins and flexible bodies have their own memory inside MuJoCo")
         if notes:
             self.exactness, self.exactness_note = "approximate", "; ".join(notes)
 
@@ -119,7 +119,7 @@ class MujocoCodec(Codec):
 
 
 class MujocoSimulator(GymnasiumSimulator):
-    """One robot, or a class of your own on Gymnasium's ``MujocoEnv``.
+    """A simulator of one robot, or of your own subclass of Gymnasium's ``MujocoEnv``.
 
     `make_state` takes ``qpos``, ``qvel`` and the other parts of MuJoCo's integration state
     (``act``, ``time``, ``qacc_warmstart``, ``qfrc_applied``, ``xfrc_applied``, ...), and

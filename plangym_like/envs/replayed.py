@@ -25,11 +25,12 @@ import numpy as np
 from gymnasium.wrappers import TimeLimit
 from numpy.typing import NDArray
 
+from plangym_like.counts import as_count
 from plangym_like.envs.codec import Codec
 from plangym_like.envs.gymnasium_simulator import GymnasiumSimulator
 from plangym_like.envs.tried_simulator import TrialRule
 from plangym_like.envs.wrapping import is_plain
-from plangym_like.errors import InputError, SnapshotError, StateCapacityError, StateFormatError
+from plangym_like.errors import SnapshotError, StateCapacityError, StateFormatError
 from plangym_like.family_env import FamilyEnv
 from plangym_like.snapshots.action_log import ACTIONS, ActionLogFormat
 from plangym_like.snapshots.configuration import describe, qualified_name
@@ -175,7 +176,7 @@ class ReplayedSimulator(GymnasiumSimulator):
         remedy=(
             "So its states cannot be saved as action logs either: draw all randomness from "
             "self.np_random (or from what reset(seed=...) seeds), keep no state outside the "
-            "object, and look at no clock"
+            "object, and do not read the clock"
         ),
     )
     copies: ClassVar[int] = 64
@@ -188,10 +189,10 @@ class ReplayedSimulator(GymnasiumSimulator):
         live_prefixes: int | None = None,
         **simulator_kwargs: Any,
     ) -> None:
-        options = {"replay_capacity": replay_capacity, "live_prefixes": live_prefixes}
-        for option, value in options.items():
-            if value is not None and (not isinstance(value, int) or value < 1):
-                raise InputError(f"{option} must be a whole number of at least 1, got {value!r}")
+        if replay_capacity is not None:
+            replay_capacity = as_count("replay_capacity", replay_capacity)
+        if live_prefixes is not None:
+            live_prefixes = as_count("live_prefixes", live_prefixes)
         self._capacity = replay_capacity or 0
         self._most = live_prefixes
         super().__init__(name, **simulator_kwargs)

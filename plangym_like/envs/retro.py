@@ -71,9 +71,9 @@ class RetroCodec(Codec):
         if not base.addresses.known:
             self.exactness = "approximate"
             self.exactness_note = (
-                "emulators save addresses of their library, and this system does not say where it "
-                "lies: equal states have other bytes in other processes, so rows must not be "
-                "compared"
+                "emulators save addresses of their library, and this system does not report where "
+                "it is loaded: equal states have different bytes in different processes, so rows "
+                "must not be compared"
             )
         elif base.core != _TRIED:
             self.exactness_note = (
@@ -164,7 +164,7 @@ class RetroCodec(Codec):
 
 
 class RetroSimulator(GymnasiumSimulator):
-    """One game. A process may have any number of them, although stable-retro allows only one.
+    """A simulator of one game, of which a process may have many, unlike in stable-retro.
 
     Parameters
     ----------
@@ -220,7 +220,7 @@ class RetroSimulator(GymnasiumSimulator):
         return RetroCodec(self.base, self.env_kwargs, self.frameskip, self._capacity)
 
     def fingerprint_fields(self) -> Mapping[str, Any]:
-        """Return the codec's fields, and the wrappers."""
+        """Return the codec's fields and those of the wrappers."""
         return {**self.codec.fingerprint_fields(), "wrappers": self.memory.fingerprint_fields()}
 
     # What it looks like

@@ -113,7 +113,7 @@ class PlannableRetro(stable_retro.RetroEnv):  # type: ignore[misc]
         return self.addresses.strip(data)
 
     def write_emulator(self, data: NDArray[np.uint8], picture: NDArray[np.uint8]) -> None:
-        """Make `data` the emulator's state and `picture` its screen.
+        """Set the emulator's state to `data` and its screen to `picture`.
 
         The next reward counts from here.
         """

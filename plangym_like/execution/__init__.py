@@ -1,1 +1,1 @@
-"""Batches stepped by worker processes."""
+"""Step batches in this process and in worker processes."""

@@ -39,7 +39,7 @@ class ProcessExecutor:
     workers : sequence of ExternalProcess
         Each hosts a `PlanEnv`. Iterating over the executor yields them.
     layout : Layout
-        What batches look like.
+        The layout of batches.
     stepper : RowStepper or None
         Steps rows in this process too; ``None`` leaves all rows to the workers.
     step_timeout : float, optional
@@ -206,7 +206,7 @@ class ProcessExecutor:
                 self._wait(run.dispatcher, left)
 
     def _tend(self) -> None:
-        """Replace or close workers that have no rows, where that is needed."""
+        """Replace workers without rows if they have died or hang."""
         self.pool.tend()
 
     def _wait(self, dispatcher: Dispatcher, seconds: float) -> None:
@@ -237,7 +237,7 @@ class ProcessExecutor:
         return self.tally
 
     def note_done(self, run: BatchRun) -> None:
-        """Note that `run` is over."""
+        """Record that `run` is over."""
         if run in self._runs:
             self._runs.remove(run)
         self.pool.release_unused()

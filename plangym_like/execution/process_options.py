@@ -8,8 +8,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, TypeVar
 
-import numpy as np
-
+from plangym_like.counts import as_count
 from plangym_like.errors import InputError
 from plangym_like.execution.process_executor import ProcessExecutor
 from plangym_like.execution.row_pool import START_SECONDS
@@ -56,9 +55,8 @@ class ProcessOptions:
         start_timeout: float | None = None,
         start_method: str = "forkserver",
     ) -> None:
-        check_n_workers(n_workers)
+        self.n_workers = as_count("n_workers", n_workers)
         check_timeouts(step_timeout, start_timeout)
-        self.n_workers = int(n_workers)
         self.isolated = isolate or step_timeout is not None
         self._step_timeout, self._start_timeout = step_timeout, start_timeout
         self._start_method = start_method
@@ -121,13 +119,6 @@ def headless(env_kwargs: dict[str, Any]) -> dict[str, Any]:
     if env_kwargs.get("render_mode") != "human":
         return env_kwargs
     return {**env_kwargs, "render_mode": None}
-
-
-def check_n_workers(n_workers: Any) -> None:
-    """Raise `InputError` unless `n_workers` is a whole number of at least 1."""
-    whole = isinstance(n_workers, (int, np.integer)) and not isinstance(n_workers, bool)
-    if not whole or n_workers < 1:
-        raise InputError(f"n_workers must be a whole number of at least 1, got {n_workers!r}")
 
 
 def check_timeouts(step_timeout: float | None, start_timeout: float | None) -> None:

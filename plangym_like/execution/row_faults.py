@@ -6,13 +6,16 @@ import time
 from collections import Counter, deque
 from collections.abc import Collection
 
-from plangym_like.errors import WorkerDiedError
-from plangym_like.execution.blame import poisoned, row_is_to_blame, timed_out
+from plangym_like.errors import PoisonInputError, StepTimeoutError, WorkerDiedError
 from plangym_like.processes.retry_policy import RetryPolicy
 
 # How long to wait for workers that step rows below the lowest failed row. Most stop soon, and the
 # reported row should not depend on chance.
 _STOP_SECONDS = 0.1
+# A row is to blame when this many workers have died in it, and this many of them while they stepped
+# only this row. If workers are being killed from outside, it is to blame after many more deaths.
+_MOST_DEATHS, _DEATHS_ALONE = 4, 2
+_MOST_DEATHS_AMONG_KILLINGS = 24
 
 
 class RowFaults:
@@ -57,7 +60,7 @@ class RowFaults:
         if self._failure is None:
             return None
         if self._failure[0] in self._hung:
-            return timed_out(sorted(self._hung), self._step_timeout)
+            return _timed_out(sorted(self._hung), self._step_timeout)
         return self._failure[1]
 
     def lose(self, row: int, error: Exception) -> None:
@@ -84,8 +87,8 @@ class RowFaults:
         self._deaths[row] += 1
         self._deaths_alone[row] += alone
         deaths = self._deaths[row], self._deaths_alone[row]
-        if row_is_to_blame(self._policy, *deaths, error.exitcode):
-            self.lose(row, poisoned(row, *deaths, error))
+        if _row_is_to_blame(self._policy, *deaths, error.exitcode):
+            self.lose(row, _poisoned(row, *deaths, error))
         else:
             self._suspect(row, tried)
 
@@ -101,7 +104,7 @@ class RowFaults:
             return
         self._slow.discard(row)
         self._hung.add(row)
-        self.lose(row, timed_out([row], self._step_timeout))
+        self.lose(row, _timed_out([row], self._step_timeout))
 
     def note_survived(self, row: int) -> None:
         """Record that a worker stepped `row` alone and survived."""
@@ -137,3 +140,38 @@ class RowFaults:
             or any(row < lowest for row in pending)
             or any(row < lowest or row in also for row in self.suspects)
         )
+
+
+def _row_is_to_blame(
+    policy: RetryPolicy, deaths: int, deaths_alone: int, exitcode: int | None
+) -> bool:
+    """Return whether a row in which `deaths` workers have died is to blame.
+
+    For `deaths_alone` of them, it was the only row that they stepped. The last one ended with
+    `exitcode`.
+    """
+    if policy.suspects_killing(exitcode):
+        return deaths >= _MOST_DEATHS_AMONG_KILLINGS
+    return deaths >= _MOST_DEATHS and deaths_alone >= _DEATHS_ALONE
+
+
+def _poisoned(row: int, deaths: int, deaths_alone: int, error: WorkerDiedError) -> PoisonInputError:
+    """Return the error for a `row` that is to blame for deaths, the last of which is `error`."""
+    found = PoisonInputError(
+        f"row {row} killed {deaths} workers, {deaths_alone} of which were fresh and stepped "
+        f"nothing else (exit status {error.exitcode}); the pool is usable, leave that row out",
+        row,
+        error.exitcode,
+    )
+    found.__cause__ = error
+    return found
+
+
+def _timed_out(rows: list[int], limit: float | None) -> StepTimeoutError:
+    """Return the error for rows that hung twice."""
+    named = f"row {rows[0]}" if len(rows) == 1 else f"rows {', '.join(map(str, rows))}"
+    return StepTimeoutError(
+        f"{named} took longer than step_timeout={limit} seconds, and hung again in a fresh worker; "
+        "the environment hangs in this state, or needs a larger step_timeout",
+        rows,
+    )

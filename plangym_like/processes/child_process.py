@@ -182,24 +182,24 @@ class ChildProcess:
             name = signal.Signals(-code).name
         except ValueError:
             name = "an unnamed signal"
-        cause = _CAUSES.get(name, "somebody sent it this signal")
+        cause = _CAUSES.get(name, "another process sent it this signal")
         if name == "SIGKILL" and self._oom_kills is not None:
             now = oom_kills()
             if now is not None and now > self._oom_kills:
-                cause = "the kernel was out of memory, and has killed for that while it ran"
+                cause = "the kernel has killed processes for lack of memory while it ran"
             else:
                 cause = "somebody ran kill -9; the kernel has killed nothing for lack of memory"
         return f"{name} ({-code}) ended it: {cause}"
 
 
 _CAUSES = {
-    "SIGKILL": "the kernel was out of memory and chose it, or somebody ran kill -9",
-    "SIGSEGV": "native code (a simulator or driver) used memory that is not its own",
-    "SIGBUS": "native code touched memory that is not there, or shared memory is full",
+    "SIGKILL": "the kernel killed it for lack of memory, or somebody ran kill -9",
+    "SIGSEGV": "native code (a simulator or driver) accessed memory that does not belong to it",
+    "SIGBUS": "native code accessed memory that does not exist, or shared memory is full",
     "SIGABRT": "native code (a simulator or driver) called abort",
     "SIGFPE": "native code divided by zero",
     "SIGILL": "native code was compiled for another processor",
-    "SIGTERM": "somebody asked it to end, often a job scheduler or a container's stop",
+    "SIGTERM": "it was asked to end, often by a job scheduler or when a container stops",
 }
 
 

@@ -266,7 +266,7 @@ class Connection:
             if not self._killed:
                 logger.warning("%s", message)
             pid, exitcode = self.process.pid, self.process.exitcode
-            advice = "; what it was asked is lost, restart() brings up a fresh one"
+            advice = "; its pending requests are lost, and restart() starts a new process"
             self._finish(lambda: WorkerDiedError(message + advice, pid, exitcode))
 
     def _finish(self, end: Reply) -> None:

@@ -169,7 +169,7 @@ def get_ready(preload: Sequence[str] = ()) -> bool:
                 return False
             _unfit.add(error.module)
             logger.warning(
-                "importing %s starts threads, so it is left out of what workers find preloaded",
+                "importing %s starts threads, so it is not preloaded for workers",
                 error.module,
             )
         except ForkServerGoneError as error:

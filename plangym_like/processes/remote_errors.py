@@ -64,7 +64,7 @@ def unpack_exception(payload: bytes | memoryview) -> BaseException:
         except BaseException as raised:
             failure = not_exiting(raised)
             error = RemoteError(
-                f"{summary}; it is not raised as what it is because it cannot be rebuilt here "
+                f"{summary}; it is not raised with its own type because it cannot be rebuilt here "
                 f"({type(failure).__name__}: {failure}): is the module that defines it importable "
                 "in this process?"
             )

@@ -1,4 +1,4 @@
-"""How workers are started.
+"""The methods of starting workers.
 
 ``"forkserver"``  forked from the fork server: fast, and safe ``"spawn"``       a new interpreter,
 which imports everything again ``"fork"``        forked from the user's own process. It has
@@ -52,8 +52,8 @@ def get_ready(start_method: str, preload: Sequence[str] = ()) -> None:
             raise _no_start(error) from error
         if not _fork_server_works and sys.platform == "linux":
             logger.warning(
-                "something that every Python process imports here starts threads, so workers "
-                'cannot be forked safely: each is spawned instead, as by start_method="spawn"'
+                "a module that every Python process imports here starts threads, so workers "
+                'cannot be forked safely: each is spawned instead, as with start_method="spawn"'
             )
 
 

@@ -199,7 +199,7 @@ class WorkerPool(Generic[Handle]):
                 self.replace_dead(worker, idle=False)
         elif time.monotonic() - abandoned_at > _GRACE_SECONDS:
             logger.warning(
-                "the worker with pid %d did not stop a task that was given up within %g seconds; "
+                "the worker with pid %d did not stop an abandoned task within %g seconds; "
                 "it is replaced",
                 worker.process.pid,
                 _GRACE_SECONDS,

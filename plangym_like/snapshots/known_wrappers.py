@@ -52,13 +52,13 @@ _CHANGING: dict[str, tuple[str, ...]] = {
 _UNCHANGING: tuple[str, ...] = ("transform_action.", "transform_observation.", "transform_reward.")
 _UNCHANGING += ("jax_to_numpy.",)
 _FOREIGN = (
-    "it takes and gives arrays of another library, and batches here are numpy's; leave it out and "
-    "convert whole batches, as plangym_like.batchers does"
+    "it converts arrays to those of another library, but batches here are NumPy arrays; leave it "
+    "out and convert whole batches, as plangym_like.batchers does"
 )
 _IMPOSSIBLE = {
     f"{_OWN}rendering.RecordVideo": "it writes files; make a video of get_image() instead",
     f"{_OWN}rendering.HumanRendering": "it owns a window; show get_image() instead",
-    f"{_OWN}rendering.RenderCollection": "its list of pictures has no end; use get_image() instead",
+    f"{_OWN}rendering.RenderCollection": "its list of images has no limit; use get_image() instead",
     f"{_OWN}array_conversion.ArrayConversion": _FOREIGN,
     f"{_OWN}jax_to_torch.JaxToTorch": _FOREIGN,
     f"{_OWN}numpy_to_torch.NumpyToTorch": _FOREIGN,

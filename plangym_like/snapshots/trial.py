@@ -37,7 +37,7 @@ from plangym_like.states import Row
 _UNSEEDED_STEPS = 4
 _NAMED = 4
 REMEDY = (
-    "Its state was restored in between, so it keeps some of it where no state row finds it (in its "
+    "Its state was restored in between, so some of it is outside the state row (in its "
     "class, its module, a space, a global generator): keep all of it in attributes, and draw from "
     "self.np_random"
 )

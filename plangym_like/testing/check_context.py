@@ -118,7 +118,7 @@ class CheckContext:
             return ""
         if not names:
             return ". All attributes were restored, so the cause lies outside of them"
-        return f". Not as in a copy that was never restored: {', '.join(names[:_NAMED])}"
+        return f". Different from a copy that was never restored: {', '.join(names[:_NAMED])}"
 
     def close(self) -> None:
         """Close every copy."""
@@ -153,7 +153,7 @@ def python_numbers(info: dict[str, Any]) -> dict[str, Any]:
 
 
 def compare_batches(env: Any, one: Any, other: Any, order: Any, how: str, step: int = 1) -> None:
-    """Compare row ``order[i]`` of `one` with row i of `other`."""
+    """Compare row ``order[i]`` of the batch `one` with row i of the batch `other`."""
     for row, index in enumerate(map(int, order)):
         found = compare_outcomes(row_outcome(one, index), row_outcome(other, row))
         if found := found or compare_states(env, one.states[index], other.states[row]):

@@ -43,7 +43,7 @@ def repeat(context: CheckContext) -> bool:
 
 
 def saving(context: CheckContext) -> bool:
-    """Play them again, and read the state before each step."""
+    """Play the same episodes again, and read the state before each step."""
     saved = context.play(save=True)
     _compare_episodes(context.episodes, saved, "")
     env = context.used()
@@ -73,7 +73,7 @@ def restore(context: CheckContext) -> bool:
 
 
 def past(context: CheckContext) -> bool:
-    """Restore in a copy that has never stepped, and in one that has just ended an episode."""
+    """Restore states in a copy that never stepped, and in one that has just ended an episode."""
     for before in (None, context.episodes[-1].last):
         env = context.fresh()
         for step in context.chosen[:2]:

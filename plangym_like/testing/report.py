@@ -24,7 +24,7 @@ PROMISES: dict[str, tuple[str, str]] = {
         "do not draw or count in what saving reads (properties, save_state)",
     ),
     "restore": (
-        "a restored state continues as if it had never stopped",
+        "an episode continues from a restored state as if it had never stopped",
         (
             "save what is named here; keep everything that the future depends on in attributes of "
             "the environment or its wrappers, and nothing in a closure"
@@ -57,8 +57,8 @@ PROMISES: dict[str, tuple[str, str]] = {
         ),
     ),
     "picture": (
-        "after set_state, the picture is of that state",
-        "draw the picture from the state, not from what was drawn before",
+        "after set_state, the image shows that state",
+        "render the image from the state, not from what was rendered before",
     ),
     "handed out": (
         "later steps do not change observations and infos that were returned",
@@ -66,7 +66,7 @@ PROMISES: dict[str, tuple[str, str]] = {
     ),
     "seeds": (
         "with seeds, a row depends on its own action, state and seed alone",
-        "draw all randomness of steps from self.np_random, whatever generator reset has made",
+        "draw all randomness of steps from self.np_random, even if reset has replaced it",
     ),
     "dt": (
         "dt=n gives the same as n steps of the same action",
@@ -106,7 +106,7 @@ class BrokenPromise:
 
     @property
     def advice(self) -> str:
-        """What to do."""
+        """What the user can do about it."""
         return PROMISES[self.promise][1]
 
     def __str__(self) -> str:

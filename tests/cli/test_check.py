@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from plangym_like.cli.entry import main
+from plangym_like.cli import main
 
 QUICK = ["--states", "3", "--steps", "4", "--workers", ""]
 BROKEN_ENVS = Path(__file__).parents[1] / "testing"

@@ -75,7 +75,7 @@ EXACT: dict[str, tuple[str, Any]] = {
 REFUSED: dict[str, tuple[Callable[[gymnasium.Env], Any], str]] = {
     "RecordVideo": (lambda env: wrappers.RecordVideo(env, "videos"), "writes files"),
     "HumanRendering": (wrappers.HumanRendering, "owns a window"),
-    "RenderCollection": (wrappers.RenderCollection, "has no end"),
+    "RenderCollection": (wrappers.RenderCollection, "has no limit"),
     "NumpyToTorch": (lambda env: wrappers.NumpyToTorch(env), "arrays of another library"),
     "ArrayConversion": (lambda env: wrappers.ArrayConversion(env, np, np), "another library"),
     "JaxToTorch": (lambda env: wrappers.JaxToTorch(env), "arrays of another library"),

@@ -13,8 +13,7 @@ from gymnasium.wrappers import FrameStackObservation
 from small_envs import preprocessed
 
 import plangym_like
-from plangym_like.envs.ale_game import PlannableAle
-from plangym_like.envs.ale_places import PLACES
+from plangym_like.envs.ale_game import PLACES, PlannableAle
 from plangym_like.errors import (
     SnapshotError,
     StateCapacityError,

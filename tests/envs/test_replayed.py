@@ -258,7 +258,7 @@ class Late(Dungeon):
 @pytest.mark.parametrize(
     "kind, reason",
     [
-        (WallClock, "the reward of step 1 was.*look at no clock"),
+        (WallClock, "the reward of step 1 was.*do not read the clock"),
         (GlobalDrawing, "draws from the global generator of numpy.random"),
         (Unseeded, "the observation.2. of step 0 was"),
     ],

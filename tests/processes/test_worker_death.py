@@ -232,9 +232,9 @@ def test_no_worker_survives_its_owner_not_even_holding_the_gil_in_c(method: str)
 @pytest.mark.parametrize(
     ("counts", "cause"),
     [
-        ((3, 4), "the kernel was out of memory, and has killed for that while it ran"),
+        ((3, 4), "the kernel has killed processes for lack of memory while it ran"),
         ((3, 3), "somebody ran kill -9; the kernel has killed nothing for lack of memory"),
-        ((None, None), "the kernel was out of memory and chose it, or somebody ran kill -9"),
+        ((None, None), "the kernel killed it for lack of memory, or somebody ran kill -9"),
     ],
 )
 def test_whether_it_was_memory_is_told_where_the_kernel_tells(

@@ -242,7 +242,7 @@ UNSAVEABLE = {
     "slots": (Slotted, "Slotted cannot be saved"),
     "video": (Video, "Video cannot be saved: it writes files"),
     "window": (Window, "Window cannot be saved: it owns a window"),
-    "pictures": (wrappers.RenderCollection, "RenderCollection cannot be saved.*no end"),
+    "pictures": (wrappers.RenderCollection, "RenderCollection cannot be saved.*no limit"),
 }
 
 

@@ -40,13 +40,13 @@ class SharedBuffers:
 
 
 class ReceivedBuffers:
-    """`Buffers` whose contents come with the results of jobs, and are read where they arrived."""
+    """`Buffers` whose contents arrive with the results of jobs, and are read without a copy."""
 
     def __init__(self) -> None:
         self._buffers: dict[int, Any] = {}
 
     def receive(self, index: int, packed: PackedTree) -> None:
-        """Take the new content of buffer `index`."""
+        """Set the content of buffer `index`."""
         self._buffers[index] = unpack(packed)
 
     def __getitem__(self, index: int) -> Any:

@@ -238,7 +238,7 @@ class WorkerGroup:
             error = WorkerTimeoutError(
                 f"{self._workers.describe(worker)} has made no progress for {limit:g} s while "
                 f"{doing}; it was killed. Its environment may wait for something that never "
-                "happens; if its steps just take that long, raise timeout="
+                "happens; if its steps take that long, increase timeout="
             )
             self._fail(error, jobs[0])
 

@@ -1,6 +1,6 @@
 """Episodes: agents, groups of environments, and the batchers that play them.
 
-- `EpisodeBatcher` plays as many whole episodes as are asked for, `Batcher` chunks of equal length
+- `EpisodeBatcher` plays any number of whole episodes, `Batcher` chunks of equal length
 - `VecEnv`, `GymEnv`, `GymInfEnv`: groups of environments
 - `Agent`: chooses the actions
 - `DictTensor`, `Trajectories`: the arguments and results

@@ -31,6 +31,7 @@ from plangym_like.batchers.episodes.episode_worker import (
 from plangym_like.batchers.episodes.trajectories import Trajectories
 from plangym_like.batchers.episodes.vec_env import VecEnv
 from plangym_like.batchers.start_states import StartStates
+from plangym_like.counts import as_count
 from plangym_like.errors import ClosedError, InputError, WorkerTimeoutError
 from plangym_like.lanes.seeding import whole_seeds
 from plangym_like.lanes.tree import Leaf, tree_map
@@ -71,12 +72,9 @@ class BackgroundBatcher(Closable):
         resources: dict[str, Any] | None = None,
         runtime_env: dict[str, Any] | None = None,
     ) -> None:
-        for name, number, least in (
-            ("n_timesteps", n_timesteps, 1),
-            ("n_slots", n_slots, 1),
-            ("n_threads", n_threads, 0),
-        ):
-            check_count(name, number, least)
+        n_timesteps = as_count("n_timesteps", n_timesteps)
+        n_slots = as_count("n_slots", n_slots)
+        n_threads = as_count("n_threads", n_threads, 0)
         for name, factory in (("create_agent", create_agent), ("create_env", create_env)):
             if not callable(factory):
                 raise InputError(f"{name} must be callable, got {type(factory).__name__}")
@@ -147,7 +145,7 @@ class BackgroundBatcher(Closable):
         moved = disjoint_seeds(self._seeds, n_envs)
         if moved != list(self._seeds):
             warnings.warn(
-                f"with {n_envs} environments a group, seeded with seed + i, the seeds "
+                f"with {n_envs} environments per group, seeded with seed + i, the seeds "
                 f"{list(self._seeds)} would repeat episodes; groups are seeded with {moved} "
                 f"instead. Give seeds that are at least {n_envs} apart",
                 stacklevel=4,
@@ -318,12 +316,6 @@ class BackgroundBatcher(Closable):
         if failure is not None:
             raise failure
         self._check_open()
-
-
-def check_count(name: str, number: Any, least: int) -> None:
-    """Raise an `InputError` unless `number` is a whole number of at least `least`."""
-    if isinstance(number, bool) or not isinstance(number, int) or number < least:
-        raise InputError(f"{name} must be a whole number of at least {least}, got {number!r}")
 
 
 def checked_args(agent_info: Any, env_info: Any, states: Any) -> EpisodeArgs:

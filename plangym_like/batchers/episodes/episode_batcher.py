@@ -7,16 +7,16 @@ from typing import Any
 from plangym_like.batchers.episodes.assemble import Steps, assemble
 from plangym_like.batchers.episodes.background_batcher import (
     BackgroundBatcher,
-    check_count,
     checked_args,
 )
 from plangym_like.batchers.episodes.episode_loop import EpisodeArgs
 from plangym_like.batchers.episodes.trajectories import Trajectories
+from plangym_like.counts import as_count
 from plangym_like.errors import InputError
 
 
 class EpisodeBatcher(BackgroundBatcher):
-    """Plays whole episodes in the background, as many as are asked for.
+    """Plays any number of whole episodes in the background.
 
     For each seed there is a group of environments with its own agent. Processes host the groups.
     Results depend neither on the number of processes nor on the number of slots.
@@ -111,7 +111,7 @@ class EpisodeBatcher(BackgroundBatcher):
             The number of rows is not `n_episodes`, or the last result has not been fetched yet.
         """
         self._check_open()
-        check_count("n_episodes", n_episodes, 1)
+        n_episodes = as_count("n_episodes", n_episodes)
         args = checked_args(agent_info, env_info, states)
         args.check(n_episodes, "episodes")
         self._start(n_episodes, args)

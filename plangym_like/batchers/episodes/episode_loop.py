@@ -1,4 +1,4 @@
-"""`EpisodeLoop`: one `VecEnv` and its agent, stepped in turn."""
+"""`EpisodeLoop`: steps one `VecEnv` with its agent."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class EpisodeArgs(NamedTuple):
     states: StartStates | None = None
 
     def rows(self, rows: Any) -> EpisodeArgs:
-        """Return these rows of each."""
+        """Return these rows of all arguments."""
         parts: list[Any] = [part if part is None else part[rows] for part in self]
         return EpisodeArgs(*parts)
 

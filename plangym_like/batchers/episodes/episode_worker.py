@@ -26,7 +26,7 @@ WEIGHTS = "weights"
 
 @dataclass(frozen=True)
 class EpisodePlan:
-    """The user's arguments, from which groups are made."""
+    """The user's arguments; called with a context, it makes the worker of a group."""
 
     create_agent: Callable[..., Any]
     agent_args: Mapping[str, Any]
@@ -61,7 +61,7 @@ class Part(NamedTuple):
 
 
 class Progress(NamedTuple):
-    """How far a group has come.
+    """The progress of a group in its quantum.
 
     If `layout` is given, the group needs buffers of this layout before it can continue.
     """

@@ -16,6 +16,7 @@ from plangym_like.batchers.episodes.dict_tensor import DictTensor, has_tensors
 from plangym_like.batchers.episodes.vec_env import Observed, VecEnv
 from plangym_like.batchers.start_states import StartStates
 from plangym_like.batchers.time_buffer import named_parts
+from plangym_like.counts import as_count
 from plangym_like.errors import ActionError, InputError
 from plangym_like.lanes.lanes import Lanes
 from plangym_like.lanes.make_lanes import EnvSource, lanes_from, make_lanes
@@ -72,13 +73,12 @@ class GymEnv(VecEnv):
     def __init__(
         self, envs: Sequence[Any] | EnvSource, seed: int, *, num_envs: int | None = None
     ) -> None:
-        if isinstance(seed, bool) or not isinstance(seed, int | np.integer) or seed < 0:
-            raise InputError(f"a seed must be a whole number of at least 0, got {seed!r}")
+        seed = as_count("seed", seed, 0)
         self._lanes = _lanes_of(envs, num_envs)
         self._action_layout = tensor_layout(self._lanes.action_layout)
-        self._episodes = EpisodeLanes(self._lanes, [int(seed)])
+        self._episodes = EpisodeLanes(self._lanes, [seed])
         self._n_envs = self._lanes.num_lanes
-        self._seeds: list[int] | None = [int(seed) + i for i in range(self._n_envs)]
+        self._seeds: list[int] | None = [seed + i for i in range(self._n_envs)]
         self._options: list[dict[str, Any]] | None = None
         self._running = np.empty(0, np.int64)
         self.observation_space = self._lanes.observation_space

@@ -1,4 +1,4 @@
-"""`Collector`: steps lanes and an actor in turn, and fills buffers with fragments."""
+"""`Collector`: steps lanes with an actor, and fills buffers with fragments."""
 
 from __future__ import annotations
 

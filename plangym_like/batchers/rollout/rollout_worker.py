@@ -29,7 +29,7 @@ ACTOR, BUFFERS = "actor", "buffers"
 
 @dataclass(frozen=True)
 class RolloutPlan:
-    """What all groups of one rollout have in common, and the seeds of each."""
+    """The options that all groups of a rollout share, and the seeds of each group."""
 
     factory: EnvSource
     actor: BaseActorModule

@@ -412,7 +412,7 @@ class _Wrong(Agent):
         ("shape", r"'x' is torch.float32 of shape \(4, 3\)"),
         ("dtype", "'x' is torch.float64"),
         ("less", r"fields of the first step are missing: \['x'\]"),
-        ("more", "'y' was not there in the first step"),
+        ("more", "'y' was not in the first step"),
     ],
 )
 def test_agents_that_break_their_word(kind: str, message: str) -> None:
