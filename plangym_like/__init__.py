@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from plangym_like.envs.save_load_env import OwnEnv
     from plangym_like.envs.toy_text import ToyTextEnv
     from plangym_like.future import BatchFuture, Future
+    from plangym_like.gym_view import GymView
     from plangym_like.lanes.make_vec import make_vec
     from plangym_like.lanes.vector_env import PlanVectorEnv
     from plangym_like.parallel_env import ParallelEnv
@@ -54,6 +55,7 @@ _PLACES = {
     "ToyTextEnv": "envs.toy_text",
     "BatchFuture": "future",
     "Future": "future",
+    "GymView": "gym_view",
     "PlanVectorEnv": "lanes.vector_env",
     "make_vec": "lanes.make_vec",
     "BatchEnv": "batch_env",
@@ -89,6 +91,7 @@ __all__ = [
     "DmControlEnv",
     "ExternalProcess",
     "Future",
+    "GymView",
     "MujocoEnv",
     "OwnEnv",
     "ParallelEnv",

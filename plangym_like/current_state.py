@@ -9,7 +9,7 @@ import numpy as np
 
 from plangym_like.errors import StateLostError
 from plangym_like.ownership import owned, owned_info
-from plangym_like.simulator import Simulator
+from plangym_like.simulator import EnvStep, Simulator
 from plangym_like.states import HEADER_NBYTES, Row, StateFormat
 from plangym_like.transitions import Step, Transition
 
@@ -112,6 +112,20 @@ class CurrentState:
             raise
         self._begin(given=given)
 
+    def step_env(self, action: Any) -> EnvStep:
+        """Step from the current state as ``env.step`` does; the next state is the current one.
+
+        Returns
+        -------
+        EnvStep
+            Observation and info are copies.
+        """
+        if self.row is not None:
+            self._restore()
+        obs, reward, terminated, truncated, info = self._simulator.step_env(action)
+        self.row = self._picture = None
+        return owned(obs), reward, terminated, truncated, owned_info(info)
+
     def step(
         self,
         action: Any,
@@ -166,7 +180,7 @@ class CurrentState:
             info["rgb"] = owned(sim.image())
         fresh = self.read() if read else None
         if autoreset and (terminated or truncated):
-            self._reset_ended()
+            self.restart()
         if fresh is None:
             return Step(obs, reward, terminated, truncated, info)
         return Transition(fresh, obs, reward, terminated, truncated, info)
@@ -183,7 +197,7 @@ class CurrentState:
         self.hold(fresh.copy())
         if autoreset and (terminated or truncated):
             self.bring_back()
-            self._reset_ended()
+            self.restart()
         return Transition(fresh, obs, reward, terminated, truncated, info)
 
     def reset(
@@ -209,13 +223,20 @@ class CurrentState:
         self._begin(given=False)
         return row, obs, info
 
-    def _reset_ended(self) -> None:
+    def restart(
+        self, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Any, dict[str, Any]]:
+        """Start an episode from the current state, which must be in the simulator.
+
+        If the reset raises, the current state is lost. Observation and info are no copies.
+        """
         try:
-            self._simulator.reset()
+            result = self._simulator.reset(seed, options)
         except BaseException:
             self.fail()
             raise
         self._begin(given=False)
+        return result
 
     def fail(self) -> None:
         """Note that the simulator is in no known state, after a call that raised half-way."""

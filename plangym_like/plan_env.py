@@ -25,6 +25,7 @@ from plangym_like.execution.executor import Executor, SubmitOptions
 from plangym_like.execution.serial_executor import audited_by
 from plangym_like.execution.state_trial import try_elsewhere
 from plangym_like.future import Future
+from plangym_like.gym_view import GymView
 from plangym_like.row_stepper import RowStepper
 from plangym_like.stateful_env import StatefulEnv
 from plangym_like.states import Row, States
@@ -215,6 +216,13 @@ class PlanEnv(StatefulEnv):
                 return
             state = self.get_state()
         try_elsewhere(self.executor, self._layout, state, [action], dt)
+
+    def as_gym(self) -> GymView:
+        """Return a `gymnasium.Env` that shows this env, for Gymnasium's wrappers and its users.
+
+        The current state is shared: a step of either moves both.
+        """
+        return GymView(self)
 
     # Batches
 

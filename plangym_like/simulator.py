@@ -23,6 +23,8 @@ from plangym_like.ownership import owned, owned_info
 from plangym_like.states import HEADER_NBYTES, Row
 
 Outcome = tuple[Any, float, bool, bool, dict[str, Any], int]
+# What ``env.step`` returns.
+EnvStep = tuple[Any, Any, bool, bool, dict[str, Any]]
 _NUMBERS = (float, int, np.floating, np.integer, np.bool_)
 
 
@@ -170,6 +172,13 @@ class Simulator(abc.ABC):
         Returns observation, summed reward, terminated, truncated, info, and the frames that ran.
         Observation and info may be the simulator's own objects; `action` is a copy that may change.
         """
+
+    def step_env(self, action: Any) -> EnvStep:
+        """Return what the environment's own ``step`` returns for one action, if possible unchanged.
+
+        Observation and info may be the simulator's own objects; `action` is a copy that may change.
+        """
+        return self.step(action, 1)[:5]
 
     def step_row(self, row: Row, action: Any, dt: int) -> tuple[Row, Outcome] | None:
         """Step from `row` without the simulator, if that is quicker than `write`, `step`, `read`.

@@ -9,6 +9,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+# What a `PlanEnv` adds to the infos of its environment.
+STEP_COUNTS = ("n_step", "dt")
+
 
 class ResetResult(NamedTuple):
     """``reset()``: the first state row, observation and info of an episode."""
@@ -160,6 +163,17 @@ class BatchInfo(Sequence[dict[str, Any]]):
         failed = np.zeros(self._count, bool)
         failed[list(self._errors)] = True
         return failed
+
+    def env_infos(self) -> list[dict[str, Any]]:
+        """Return each row's info as the environment gave it, without `STEP_COUNTS`."""
+        rows = [dict(row) for row in self._rows or ({},) * self._count]
+        for name in self._columns:
+            if name not in STEP_COUNTS:
+                column = self.column(name)
+                values = column.tolist() if column.ndim == 1 else column
+                for row, value in zip(rows, values, strict=True):
+                    row[name] = value
+        return rows
 
     def keys(self) -> set[str]:
         """Return every key that some row has."""

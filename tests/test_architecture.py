@@ -38,7 +38,7 @@ BASE = {
     "batch_options",
 }
 EXECUTION = {"processes", "execution", "cluster"}
-ENV = {"audit", "stateful_env", "plan_env", "family_env"} | EXECUTION
+ENV = {"audit", "stateful_env", "gym_view", "plan_env", "family_env"} | EXECUTION
 CONSTRUCTORS = {"parallel_env", "batch_env", "ray_env"}
 # What each layer may import, besides itself and the base.
 BELOW = {
@@ -48,7 +48,8 @@ BELOW = {
     "execution": {"processes"},
     "cluster": {"processes", "execution"},
     "stateful_env": {"audit", "execution"},
-    "plan_env": {"audit", "execution", "stateful_env"},
+    "gym_view": {"execution", "stateful_env"},
+    "plan_env": {"audit", "execution", "gym_view", "stateful_env"},
     "family_env": {"plan_env"},
     "parallel_env": {"execution", "plan_env"},
     "batch_env": {"audit", "execution", "plan_env", "processes"},

@@ -18,12 +18,11 @@ from plangym_like.batches import Inputs
 from plangym_like.errors import StateCapacityError, WorkerError
 from plangym_like.snapshots.differences import difference, without_clock
 from plangym_like.states import Row
+from plangym_like.transitions import STEP_COUNTS
 
 _STEPS = 32
 # Actions that are tried where some are not legal.
 _TRIES = 4
-# What rollouts count in another way.
-_COUNTS = ("n_step", "dt")
 _FIELDS = (("observations", "obs"), ("rewards",) * 2, ("terminateds",) * 2, ("truncateds",) * 2)
 
 
@@ -112,4 +111,4 @@ def _batch(actions: list[Any], *, plan: bool = False) -> Any:
 
 
 def _plain(info: dict[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in without_clock(info).items() if key not in _COUNTS}
+    return {key: value for key, value in without_clock(info).items() if key not in STEP_COUNTS}

@@ -9,6 +9,7 @@ Revenge, infos say where the player is: ``info["room"]``, ``["x"]`` and ``["y"]`
 
 from __future__ import annotations
 
+import copy
 import hashlib
 from collections.abc import Mapping
 from typing import Any
@@ -26,7 +27,7 @@ from plangym_like.envs.fast_form import FastForm
 from plangym_like.envs.gymnasium_simulator import GymnasiumSimulator
 from plangym_like.errors import InputError
 from plangym_like.family_env import FamilyEnv
-from plangym_like.simulator import Outcome
+from plangym_like.simulator import EnvStep, Outcome
 from plangym_like.states import Row, padded
 
 _SLACK = 64
@@ -235,7 +236,8 @@ class AtariSimulator(GymnasiumSimulator):
             **self._layer,
         }
         env: gymnasium.Env[Any, Any] = PlannableAle(**kwargs)
-        env.unwrapped.spec = spec
+        env.unwrapped.spec = copy.copy(spec)
+        env.unwrapped.spec.kwargs = {key: kwargs[key] for key in kwargs if key != "episodic_life"}
         if not unchecked:
             env = PassiveEnvChecker(env)
         limit = spec.max_episode_steps if limit is None else limit
@@ -280,6 +282,10 @@ class AtariSimulator(GymnasiumSimulator):
         base.frames = 0
         outcome = self.hold(action, dt)
         return *outcome[:5], base.frames
+
+    def step_env(self, action: Any) -> EnvStep:
+        """Return what ``env.step`` returns: the game skips frames itself."""
+        return self.env.step(action)
 
     # What it looks like
 

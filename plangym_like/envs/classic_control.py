@@ -31,7 +31,7 @@ from plangym_like.envs.fast_form import TRIALS, FastForm, disagreement
 from plangym_like.envs.gymnasium_simulator import GymnasiumSimulator
 from plangym_like.errors import InputError, SnapshotError, StateFormatError
 from plangym_like.family_env import FamilyEnv
-from plangym_like.simulator import Outcome
+from plangym_like.simulator import EnvStep, Outcome
 from plangym_like.snapshots.configuration import qualified_name
 from plangym_like.states import Row
 
@@ -191,18 +191,29 @@ class ClassicControlSimulator(GymnasiumSimulator):
             The state's numbers are beyond what the environment can compute with.
         """
         with np.errstate(all="ignore"):
-            reason = self.codec.dynamics.unsupported_reason(self.base, action)
-            if reason:
-                raise StateFormatError(
-                    f"{self.codec.known.__name__} cannot be stepped from the state "
-                    f"{self.base.state}: {reason}; the row is damaged, or made of numbers that are "
-                    "far out of bounds"
-                )
+            self._check_supported(action)
             if getattr(self.base, "steps_beyond_terminated", None) != 0:
                 return super().step(action, dt)
             with warnings.catch_warnings():
                 warnings.filterwarnings("ignore", _STEPPED_AGAIN)
                 return super().step(action, dt)
+
+    def step_env(self, action: Any) -> EnvStep:
+        """Step the environment itself, ended or not, without a warning."""
+        if getattr(self.base, "steps_beyond_terminated", None) == 0:
+            return self.step(action, 1)[:5]
+        with np.errstate(all="ignore"):
+            self._check_supported(action)
+            return super().step_env(action)
+
+    def _check_supported(self, action: Any) -> None:
+        reason = self.codec.dynamics.unsupported_reason(self.base, action)
+        if reason:
+            raise StateFormatError(
+                f"{self.codec.known.__name__} cannot be stepped from the state "
+                f"{self.base.state}: {reason}; the row is damaged, or made of numbers that are "
+                "far out of bounds"
+            )
 
 
 class ClassicControlEnv(FamilyEnv):

@@ -31,7 +31,7 @@ from plangym_like.envs.wrapping import (
 )
 from plangym_like.errors import InputError
 from plangym_like.ownership import owned
-from plangym_like.simulator import Outcome, as_reward
+from plangym_like.simulator import EnvStep, Outcome, as_reward
 from plangym_like.snapshots.configuration import describe
 from plangym_like.snapshots.generators import watched_generators
 from plangym_like.snapshots.restore_after_trial import restorer
@@ -293,6 +293,12 @@ class GymnasiumSimulator(TriedSimulator):
         """Call ``env.step`` until ``dt * frameskip`` frames ran or the episode ended."""
         assert isinstance(self.frameskip, int)
         return self.hold(action, dt * self.frameskip)
+
+    def step_env(self, action: Any) -> EnvStep:
+        """Return what ``env.step`` returns, unless an action is more than one such step."""
+        if self.frameskip == 1 and not self._pictures:
+            return self.env.step(action)
+        return super().step_env(action)
 
     def hold(self, action: Any, count: int) -> Outcome:
         """Call ``env.step`` `count` times or until the episode ended; the last part is how often.

@@ -163,7 +163,7 @@ class ClassicLanes(Lanes):
         lanes: Lanes
         if not has_common_form(self.envs):
             lanes = SequentialLanes(self.envs)
-            lanes.infos, lanes.takes_objects = self.infos, self.takes_objects
+            lanes._infos, lanes.takes_objects = self._infos, self.takes_objects
             if self._is_started:
                 lanes.observation_layout = self.observation_layout
             return lanes

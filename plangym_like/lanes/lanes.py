@@ -50,8 +50,6 @@ class Lanes(abc.ABC):
         leaves have the dtype ``object``. May be set before `start`.
     first_lane : int
         The number of lane 0 in errors, where these lanes are a part of others.
-    infos : list of dict
-        The info that the last `step` or `reset` of each lane returned.
     has_states : bool
         Whether lanes have state rows: those of a `PlanEnv` do.
     step_infos : bool
@@ -72,8 +70,17 @@ class Lanes(abc.ABC):
         self.action_space: Space[Any] = self.envs[0].action_space
         self.takes_objects = False
         self.first_lane = 0
-        self.infos: list[dict[str, Any]] = [{} for _ in range(num_lanes)]
+        self._infos: list[dict[str, Any]] = [{} for _ in range(num_lanes)]
         self.has_states = all(map(is_plan_env, self.envs))
+
+    @property
+    def infos(self) -> list[dict[str, Any]]:
+        """The info that the last `step` or `reset` of each lane returned."""
+        return self._infos
+
+    def info_columns(self) -> dict[str, NDArray[Any]] | None:
+        """Return the infos of the last step as arrays ``(n, ...)``; ``None`` if they are dicts."""
+        return None
 
     @cached_property
     def action_layout(self) -> Any:
@@ -171,15 +178,15 @@ class Lanes(abc.ABC):
 
         The first have a reward of 0, and their actions have no meaning. Otherwise as `step`.
         """
-        lanes = np.flatnonzero(ended)
-        if not len(lanes) or self.steps_ended:
+        num_ended = np.count_nonzero(ended)
+        if not num_ended or self.steps_ended:
             # It costs less to step all lanes of a vectorised form than to leave some out.
             self.step(actions, obs, rewards, terminated, truncated)
-        elif len(lanes) < self.num_lanes:
+        elif num_ended < self.num_lanes:
             self.step(actions, obs, rewards, terminated, truncated, np.flatnonzero(~ended))
-        if len(lanes):
-            rewards[lanes], terminated[lanes], truncated[lanes] = 0.0, False, False
-            self.reset(obs, lanes)
+        if num_ended:
+            rewards[ended], terminated[ended], truncated[ended] = 0.0, False, False
+            self.reset(obs, np.flatnonzero(ended))
 
     def step_same(
         self,
@@ -202,10 +209,13 @@ class Lanes(abc.ABC):
         finals = {}
         for lane in lanes.tolist():
             info = self.infos[lane] if self.step_infos else {}
-            finals[lane] = tree_map(owned, take(obs, lane)), info
+            finals[lane] = self._final_observation(lane, obs), info
         if finals:
             self.reset(obs, lanes)
         return finals
+
+    def _final_observation(self, lane: int, obs: Any) -> Any:
+        return tree_map(owned, take(obs, lane))
 
     # The environments
 

@@ -14,6 +14,9 @@ from plangym_like.lanes.lanes import Lanes
 from plangym_like.lanes.make_lanes import EnvSource, env_factory, lanes_from, make_lanes
 from plangym_like.lanes.vector_env import PlanVectorEnv
 
+# Fewer environments are stepped faster one after the other (`benchmarks/vector.py`).
+_FEWEST_AT_ONCE = 4
+
 
 def make_vec(
     source: EnvSource | Sequence[EnvSource],
@@ -75,6 +78,7 @@ def make_vec(
     if isinstance(count, bool) or not isinstance(count, int) or count < 1:
         raise InputError(f"num_envs must be a whole number of at least 1, got {num_envs!r}")
     factories = [env_factory(each, **{**_registered(each), **kwargs}) for each in sources]
+    vectorise = vectorise and count >= _FEWEST_AT_ONCE
     lanes: Lanes
     if all(each is sources[0] for each in sources):
         lanes = lanes_from(factories[0], count, vectorise=vectorise)

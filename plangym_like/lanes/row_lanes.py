@@ -10,11 +10,10 @@ from numpy.typing import NDArray
 
 from plangym_like.errors import InputError
 from plangym_like.lanes.lanes import Flags, Lanes, Which, gym_env_of
-from plangym_like.lanes.sequential_lanes import without_step_counts
 from plangym_like.lanes.tree import take, tree_map
 from plangym_like.ownership import owned
 from plangym_like.states import Row
-from plangym_like.transitions import BatchInfo
+from plangym_like.transitions import STEP_COUNTS, BatchInfo
 
 
 class RowLanes(Lanes):
@@ -33,6 +32,23 @@ class RowLanes(Lanes):
         super().__init__([env], num_lanes)
         self._env = env
         self._states: Row | None = None
+        # The infos of the last step, until somebody asks for them, and its lanes.
+        self._batch: BatchInfo | None = None
+        self._stepped: Sequence[int] = ()
+
+    @property
+    def infos(self) -> list[dict[str, Any]]:
+        batch, self._batch = self._batch, None
+        if batch is not None:
+            for lane, info in zip(self._stepped, batch.env_infos(), strict=True):
+                self._infos[lane] = info
+        return self._infos
+
+    def info_columns(self) -> dict[str, NDArray[Any]] | None:
+        batch = self._batch
+        if batch is None or batch.has_objects or len(self._stepped) < self.num_lanes:
+            return None
+        return {name: batch.column(name) for name in sorted(batch.keys() - {*STEP_COUNTS})}
 
     def _reset(self, lane: int, seed: int | None, options: dict[str, Any] | None) -> Any:
         env = self._env
@@ -67,10 +83,13 @@ class RowLanes(Lanes):
         write(rewards, result.rewards)
         write(terminated, result.terminateds)
         write(truncated, result.truncateds)
-        for lane, info in zip(self._chosen(lanes), _by_row(result.infos), strict=True):
-            self.infos[lane] = info
+        if lanes is not None:
+            _ = self.infos  # of the other lanes, from the step before
+        self._batch, self._stepped = result.infos, self._chosen(lanes)
 
     def call(self, name: str, *args: Any, lanes: Which = None, **kwargs: Any) -> list[Any]:
+        if name == "set_wrapper_attr":
+            self.set_attr(args[0], args[1:])
         values = []
         for lane in self._chosen(lanes):
             if self._states is not None:
@@ -97,18 +116,3 @@ class RowLanes(Lanes):
         if self._states is None:
             self._states = np.zeros((self.num_lanes, len(row)), np.uint8)
         self._states[lane] = row
-
-
-def _by_row(infos: BatchInfo) -> list[dict[str, Any]]:
-    """Return the infos of the environment for each row."""
-    if infos.has_objects:
-        rows = list(infos)
-        for info in rows:
-            without_step_counts(info)
-        return rows
-    names = sorted(infos.keys() - {"n_step", "dt"})
-    if not names:
-        return [{} for _ in infos]
-    columns = (infos.column(name) for name in names)
-    values = (column.tolist() if column.ndim == 1 else column for column in columns)
-    return [dict(zip(names, row, strict=True)) for row in zip(*values, strict=True)]

@@ -6,12 +6,15 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+from gymnasium.spaces import Discrete
 from numpy.typing import NDArray
 
+from plangym_like.errors import ActionError
 from plangym_like.lanes.fitting import as_fitting, put_fitting
 from plangym_like.lanes.lanes import Flags, Lanes, Which, add_note, is_plan_env
 from plangym_like.lanes.tree import take, tree_map
 from plangym_like.ownership import owned
+from plangym_like.plan_env import PlanEnv
 
 # Rewards of these types are numbers, and flags of these types are flags; others are looked at.
 _NUMBERS = frozenset((float, int, bool, np.float64, np.float32, np.int64, np.int32, np.bool_))
@@ -30,6 +33,12 @@ class SequentialLanes(Lanes):
     def __init__(self, envs: Sequence[Any]) -> None:
         super().__init__(envs, len(envs))
         self._gym_envs = list(map(as_gym_env, self.envs))
+        # Of a `PlanEnv`: other environments check their actions themselves.
+        space = self.action_space
+        checked = isinstance(space, Discrete) and any(map(is_plan_env, envs))
+        self._choices = (int(space.start), int(space.n)) if checked else None
+        # The last observation of each lane's last episode, as its environment returned it.
+        self._final_observations: list[Any] = [None] * len(envs)
 
     def _reset(self, lane: int, seed: int | None, options: dict[str, Any] | None) -> Any:
         return self._gym_envs[lane].reset(seed=seed, options=options)
@@ -43,8 +52,11 @@ class SequentialLanes(Lanes):
         truncated: Flags,
         lanes: Which = None,
     ) -> None:
+        if self._choices is not None:
+            self._check_choices(actions if lanes is None else actions[lanes])
         plain = isinstance(obs, np.ndarray)
         shape, dtype = (obs.shape[1:], obs.dtype) if plain else ((), None)
+        whole = plain and shape == () and dtype == np.int64
         lane = -1
         try:
             for lane in range(self.num_lanes) if lanes is None else lanes:
@@ -65,42 +77,60 @@ class SequentialLanes(Lanes):
                     and type(value) is np.ndarray
                     and value.dtype is dtype
                     and value.shape == shape
-                ):
+                ) or (whole and type(value) is int):
                     obs[lane] = value
                 else:
                     put_fitting(obs, lane, value, first_lane=self.first_lane)
+                if ended or cut:
+                    self._final_observations[lane] = owned(value)
         except BaseException as error:
             add_note(error, f"raised while lane {self.first_lane + lane} was stepped")
             raise
 
+    def _check_choices(self, actions: NDArray[Any]) -> None:
+        assert self._choices is not None
+        first, count = self._choices
+        # As unsigned numbers, those below 0 are large.
+        offsets = (actions - first if first else actions).astype(np.uint64, copy=False)
+        if np.count_nonzero(offsets >= count):
+            raise ActionError(f"actions {actions.tolist()} are not all in {self.action_space}")
+
+    def _final_observation(self, lane: int, obs: Any) -> Any:
+        return self._final_observations[lane]
+
 
 def as_gym_env(env: Any) -> Any:
     """Return `env` as what has Gymnasium's ``reset`` and ``step``, and does not reset itself."""
-    return _PlanGymEnv(env) if is_plan_env(env) else env
+    if not is_plan_env(env):
+        return env
+    return env.as_gym() if env.return_image else _LiveEnv(env)
 
 
-class _PlanGymEnv:
-    def __init__(self, env: Any) -> None:
-        self._env = env
+class _LiveEnv:
+    """The Gymnasium environment inside a `PlanEnv`, stepped without the checks of the `PlanEnv`.
+
+    Its observations and infos are not copied: lanes do that.
+    """
+
+    def __init__(self, env: PlanEnv) -> None:
+        self._view = env.as_gym()
+        stepper = env.row_stepper
+        self._current, self._simulator = stepper.current, stepper.simulator
 
     def reset(self, *, seed: int | None, options: dict[str, Any] | None) -> Any:
-        return self._env.reset(seed=seed, options=options, return_state=False)
+        current = self._current
+        if current.started and not current.lost and current.row is None:
+            return current.restart(seed, options)
+        return self._view.reset(seed=seed, options=options)
 
     def step(self, action: Any) -> Any:
-        env, autoreset = self._env, self._env.autoreset
-        env.autoreset = False
+        if self._current.row is not None:
+            self._current.bring_back()
         try:
-            result = env.step(action)
-        finally:
-            env.autoreset = autoreset
-        without_step_counts(result[4])
-        return result
-
-
-def without_step_counts(info: dict[str, Any]) -> None:
-    """Remove what a `PlanEnv` adds to the infos of its environment."""
-    info.pop("n_step", None)
-    info.pop("dt", None)
+            return self._simulator.step_env(action)
+        except BaseException:
+            self._current.fail()
+            raise
 
 
 def _as_flag(value: Any, place: str) -> bool:

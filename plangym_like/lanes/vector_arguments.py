@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 from gymnasium.spaces import Space
 from gymnasium.spaces.utils import is_space_dtype_shape_equiv
-from gymnasium.vector.utils import batch_differing_spaces, batch_space
+from gymnasium.vector.utils import batch_differing_spaces, batch_space, iterate
 from numpy.typing import NDArray
 
-from plangym_like.errors import InputError
+from plangym_like.errors import ActionError, BatchLengthError, InputError
 from plangym_like.lanes.lanes import Flags, Which
-from plangym_like.lanes.tree import tree_leaves
+from plangym_like.lanes.tree import NUMERIC_KINDS, OBJECT, Leaf, tree_leaves, tree_map
 
 
 def observation_spaces(
@@ -57,7 +57,7 @@ def observation_spaces(
                 f"all environments must have the same observation space, got {single} and "
                 f"{space}; observation_mode='different' lets bounds differ"
             )
-        if not is_space_dtype_shape_equiv(space, single):
+        if mode != "same" and not is_space_dtype_shape_equiv(space, single):
             raise RuntimeError(
                 "all observation spaces must have the same shapes and dtypes, got "
                 f"{single} and {space}"
@@ -103,6 +103,47 @@ def checked_indices(indices: Which, count: int) -> NDArray[np.intp] | None:
     return chosen.astype(np.intp)
 
 
-def has_objects(layout: Any) -> bool:
-    """Return whether a layout has leaves of dtype ``object``."""
-    return any(leaf.dtype.hasobject for leaf in tree_leaves(layout))
+def batch_actions(actions: Any, space: Space[Any], layout: Any, count: int) -> Any:
+    """Return the actions of `count` environments as a tree of arrays ``(count, ...)``.
+
+    Parameters
+    ----------
+    actions : array ``(count, ...)``, or what `space` contains
+    space : gymnasium.Space
+        Of the actions of all environments.
+    layout : tree of Leaf
+        One action. If it has leaves of dtype ``object``, the result is one array of actions.
+    count : int
+
+    Raises
+    ------
+    TypeError
+        There is one action, not an array of them.
+    BatchLengthError, ActionError
+        There are not `count` actions; they have another shape, or are not numbers.
+    """
+    if isinstance(layout, Leaf) and layout is not OBJECT:
+        return _as_array(layout, actions, count)
+    if not any(leaf is OBJECT for leaf in tree_leaves(layout)):
+        return tree_map(lambda leaf, given: _as_array(leaf, given, count), layout, actions)
+    rows = list(iterate(space, actions))
+    if len(rows) != count:
+        raise BatchLengthError(f"there are {count} environments, got {len(rows)} actions")
+    batch = np.empty(count, object)
+    batch[:] = rows
+    return batch
+
+
+def _as_array(leaf: Leaf, actions: Any, count: int) -> NDArray[Any]:
+    array = np.asarray(actions)
+    if not array.ndim:
+        raise TypeError(f"expected {count} actions, got {actions!r}")
+    if len(array) != count:
+        raise BatchLengthError(f"there are {count} environments, got {len(array)} actions")
+    if array.dtype.kind not in NUMERIC_KINDS or array.shape[1:] != leaf.shape:
+        raise ActionError(
+            f"actions must be numbers of shape {(count, *leaf.shape)}, got {array.dtype} of shape "
+            f"{array.shape}"
+        )
+    whole = array.dtype.kind in "iu" and leaf.dtype.kind in "iu"
+    return array.astype(leaf.dtype, copy=False) if whole else array

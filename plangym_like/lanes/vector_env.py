@@ -3,26 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from gymnasium.error import ResetNeeded
 from gymnasium.spaces import Space
 from gymnasium.vector import AutoresetMode, VectorEnv
-from gymnasium.vector.utils import batch_space, iterate
+from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 
-from plangym_like.errors import ClosedError, InputError
+from plangym_like.errors import ClosedError, InputError, MissingExtraError
 from plangym_like.lanes.lanes import Lanes, Which, gym_env_of
 from plangym_like.lanes.seeding import whole_seeds
-from plangym_like.lanes.tree import Leaf, tree_map
+from plangym_like.lanes.tree import tree_map
 from plangym_like.lanes.vector_arguments import (
+    batch_actions,
     checked_indices,
     checked_mask,
-    has_objects,
     observation_spaces,
 )
-from plangym_like.lanes.vector_infos import Finals, batch_infos
+from plangym_like.lanes.vector_infos import Finals, batch_infos, with_masks
 from plangym_like.states import Row
 
 Flags = NDArray[np.bool_]
@@ -94,12 +94,17 @@ class PlanVectorEnv(VectorEnv[Any, Any, Any]):
         self._terminated, self._truncated, self._ended = np.zeros((3, self.num_envs), bool)
 
     @property
-    def np_random_seed(self) -> tuple[Any, ...]:
+    def envs(self) -> list[Any]:
+        """The Gymnasium environments of this process; a vectorised form may need only one."""
+        return list(map(gym_env_of, self._lanes.envs))
+
+    @property
+    def np_random_seed(self) -> tuple[Any, ...]:  # type: ignore[override]
         """The seeds that the environments were last reset with."""
         return self.get_attr("np_random_seed")
 
-    @property
-    def np_random(self) -> tuple[np.random.Generator, ...]:
+    @property  # type: ignore[misc]
+    def np_random(self) -> tuple[np.random.Generator, ...]:  # type: ignore[override]
         """The random generators of the environments."""
         return self.get_attr("np_random")
 
@@ -179,12 +184,13 @@ class PlanVectorEnv(VectorEnv[Any, Any, Any]):
         self._check_open()
         if self._obs is None:
             raise ResetNeeded("reset the environments before the first step")
-        batch = self._as_batch(actions)
+        batch = batch_actions(actions, self.action_space, self._lanes.action_layout, self.num_envs)
         results = self._obs, self._rewards, self._terminated, self._truncated
         finals: Finals = {}
         reset: set[int] = set()
         if self.autoreset_mode is AutoresetMode.NEXT_STEP:
-            reset = set(np.flatnonzero(self._ended).tolist())
+            if np.count_nonzero(self._ended):
+                reset = set(np.flatnonzero(self._ended).tolist())
             self._lanes.step_next(batch, *results, self._ended)
         elif self.autoreset_mode is AutoresetMode.SAME_STEP:
             finals = self._lanes.step_same(batch, *results)
@@ -276,7 +282,19 @@ class PlanVectorEnv(VectorEnv[Any, Any, Any]):
         self._check_started()
         return self._lanes.get_states(checked_indices(indices, self.num_envs))
 
-    def set_states(self, states: Row, indices: Which = None, *, observations: Any = None) -> None:
+    @property
+    def ended(self) -> Flags:
+        """Which episodes have ended and not been followed by others yet, ``(n,) bool``."""
+        return self._ended.copy()
+
+    def set_states(
+        self,
+        states: Row,
+        indices: Which = None,
+        *,
+        ended: bool | Flags = False,
+        observations: Any = None,
+    ) -> None:
         """Put environments into states; their episodes go on from there.
 
         Parameters
@@ -285,6 +303,8 @@ class PlanVectorEnv(VectorEnv[Any, Any, Any]):
             One for each of `indices`, or one row for all.
         indices : sequence of int, optional
             Which; all of them if left out.
+        ended : bool or array ``(K,) bool``
+            Whether the episode ended in this state: what `ended` was when it was saved.
         observations : array ``(K, ...)``, or a tree of them, optional
             The observations of these states, if `reset` with a mask is to return them for the
             environments that it does not reset.
@@ -302,14 +322,40 @@ class PlanVectorEnv(VectorEnv[Any, Any, Any]):
         chosen = checked_indices(indices, self.num_envs)
         self._lanes.set_states(states, chosen)
         rows: Any = slice(None) if chosen is None else chosen
-        for flags in (self._terminated, self._truncated, self._ended):
-            flags[rows] = False
+        self._terminated[rows], self._truncated[rows], self._ended[rows] = False, False, ended
         if observations is not None:
 
             def write(target: NDArray[Any], values: Any) -> None:
                 target[rows] = values
 
             tree_map(write, self._obs, observations)
+
+    def as_sb3(self) -> Any:
+        """Return these environments as a ``VecEnv`` of Stable-Baselines3, an `Sb3VecEnv`.
+
+        Use this object no more: the other closes the environments, and resets them by its own rule.
+
+        Raises
+        ------
+        MissingExtraError
+            Stable-Baselines3 is not installed.
+        """
+        try:
+            from plangym_like.lanes.sb3_vec_env import Sb3VecEnv
+        except ImportError as error:
+            if error.name is None or not error.name.startswith("stable_baselines3"):
+                raise
+            raise MissingExtraError(
+                "Stable-Baselines3 is not installed: pip install 'plangym_like[sb3]'"
+            ) from error
+        self._check_open()
+        return Sb3VecEnv(self._lanes)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
     def close_extras(self, **kwargs: Any) -> None:
         """Close the environments."""
@@ -338,43 +384,21 @@ class PlanVectorEnv(VectorEnv[Any, Any, Any]):
             )
         return whole_seeds(seed)
 
-    def _as_batch(self, actions: Any) -> Any:
-        """Return `actions` as a tree of arrays ``(n, ...)``."""
-        layout = self._lanes.action_layout
-        if isinstance(layout, Leaf) and not layout.dtype.hasobject:
-            return self._as_array(layout, actions)
-        if not isinstance(layout, Leaf) and not has_objects(layout):
-            return tree_map(self._as_array, layout, actions)
-        batch = np.empty(self.num_envs, object)
-        rows = list(iterate(self.action_space, actions))
-        if len(rows) != self.num_envs:
-            raise InputError(f"there are {self.num_envs} environments, got {len(rows)} actions")
-        batch[:] = rows
-        return batch
-
-    def _as_array(self, leaf: Leaf, actions: Any) -> NDArray[Any]:
-        array = np.asarray(actions)
-        if not array.ndim:
-            raise TypeError(f"expected {self.num_envs} actions, got {actions!r}")
-        if array.shape != (self.num_envs, *leaf.shape):
-            raise InputError(
-                f"actions must have the shape {(self.num_envs, *leaf.shape)}, got {array.shape}"
-            )
-        whole = array.dtype.kind in "iu" and leaf.dtype.kind in "iu"
-        return array.astype(leaf.dtype, copy=False) if whole else array
-
     def _observations(self) -> Any:
-        def handed_out(leaf: NDArray[Any]) -> Any:
-            if leaf.dtype.hasobject:
-                return tuple(leaf)
-            return leaf.copy() if self.copy else leaf
+        obs = self._obs
+        return self._handed_out(obs) if type(obs) is np.ndarray else tree_map(self._handed_out, obs)
 
-        return tree_map(handed_out, self._obs)
+    def _handed_out(self, leaf: NDArray[Any]) -> Any:
+        if leaf.dtype.hasobject:
+            return tuple(leaf)
+        return leaf.copy() if self.copy else leaf
 
     def _infos(self, reset: set[int], *, every: bool, finals: Finals | None = None) -> Any:
         """Return the batched infos of all environments if `every`, else of those in `reset`."""
         if not every and not reset:
             return {}
+        if not reset and (columns := self._lanes.info_columns()) is not None:
+            return with_masks(columns)
         infos = self._lanes.infos
         if not every:
             infos = [info if index in reset else {} for index, info in enumerate(infos)]

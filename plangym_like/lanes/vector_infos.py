@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 from gymnasium.vector import VectorEnv
+from numpy.typing import NDArray
 
 from plangym_like.ownership import owned_info
 
@@ -33,6 +34,8 @@ def batch_infos(
         Each entry has an array ``(n, ...)``, and under its name with a leading underscore the mask
         ``(n,) bool`` of the environments that have it.
     """
+    if not finals and not any(infos):
+        return {}
     if not finals and (batched := _batch_alike(infos)) is not None:
         return batched
     found: dict[str, Any] = {}
@@ -48,7 +51,7 @@ def batch_infos(
 
 def _batch_alike(infos: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
     """Return the batch of infos that have the same numbers and arrays, else ``None``."""
-    first, count = infos[0], len(infos)
+    first = infos[0]
     names = list(first)
     if any(list(info) != names for info in infos):
         return None
@@ -63,7 +66,14 @@ def _batch_alike(infos: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
             found[name] = np.stack(values)
         else:
             return None
-        found[f"_{name}"] = np.ones(count, bool)
+    return with_masks(found)
+
+
+def with_masks(columns: Mapping[str, NDArray[Any]]) -> dict[str, Any]:
+    """Return `columns`, arrays ``(n, ...)``, each followed by a mask that is all true."""
+    found: dict[str, Any] = {}
+    for name, column in columns.items():
+        found[name], found[f"_{name}"] = column, np.ones(len(column), bool)
     return found
 
 

@@ -6,6 +6,7 @@ import _thread
 import contextlib
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import Any
@@ -58,11 +59,21 @@ def interrupts_deferred(*, by_finalizer: bool = False) -> Iterator[None]:
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, handler)
+        restored = None
         if arrived and by_finalizer:
-            with contextlib.suppress(
-                RuntimeError
-            ):  # the interpreter is ending, and starts no thread
-                threading.Timer(_SOON_SECONDS, _thread.interrupt_main).start()
+            restored = threading.Event()
+            # Before the handler is restored: what it raised here would be printed and lost.
+            with contextlib.suppress(RuntimeError):  # at its end, the interpreter starts no thread
+                threading.Thread(target=_interrupt_soon, args=(restored,), daemon=True).start()
+        signal.signal(signal.SIGINT, handler)
+        if restored is not None:
+            restored.set()
         elif arrived:
             handler(*arrived[0])
+
+
+def _interrupt_soon(restored: threading.Event) -> None:
+    """Interrupt the main thread once its handler is `restored` and its finalizer has returned."""
+    restored.wait(1.0)
+    time.sleep(_SOON_SECONDS)
+    _thread.interrupt_main()

@@ -6,6 +6,7 @@ from typing import Any
 
 import gymnasium
 import numpy as np
+from gymnasium.envs.registration import EnvSpec
 
 from plangym_like import random_state
 from plangym_like.ownership import owned, owned_info
@@ -40,6 +41,11 @@ class CurrentEnvProxy(gymnasium.Wrapper[Any, Any, Any, Any]):
         if name.startswith("_") or "env" not in self.__dict__:
             raise AttributeError(name)
         return getattr(self.env, name)
+
+    @property
+    def spec(self) -> EnvSpec | None:  # type: ignore[override]
+        """The spec of the base: nothing that ``gymnasium.make`` would have to add."""
+        return self.env.spec
 
     @property
     def log(self) -> bytes:

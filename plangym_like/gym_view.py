@@ -1,0 +1,181 @@
+"""`GymView`: a `PlanEnv` as a `gymnasium.Env`."""
+
+from __future__ import annotations
+
+import copy
+from functools import cached_property
+from typing import Any, NoReturn
+
+import gymnasium
+import numpy as np
+from gymnasium.envs.registration import EnvSpec
+from gymnasium.error import ResetNeeded
+from gymnasium.wrappers import TimeLimit
+
+from plangym_like.current_state import CurrentState
+from plangym_like.execution.state_trial import try_elsewhere
+from plangym_like.ownership import owned
+from plangym_like.stateful_env import StatefulEnv
+from plangym_like.states import Row
+
+
+class GymView(gymnasium.Env[Any, Any]):
+    """A `gymnasium.Env` that shows a `PlanEnv`; `PlanEnv.as_gym` returns it.
+
+    Seeded episodes are those of the Gymnasium environment inside, infos included. It never resets
+    by itself, whatever the `PlanEnv` does when it is used directly. Other attributes are those of
+    the `PlanEnv`, such as ``state_nbytes`` and ``step_batch``.
+
+    A state holds the Gymnasium environment inside and the wrappers that the `PlanEnv` was made
+    with, but nothing of the wrappers around the view.
+
+    Parameters
+    ----------
+    plan_env : PlanEnv
+        Both have the same current state; `close` closes it.
+
+    Attributes
+    ----------
+    plan_env : PlanEnv
+    observation_space, action_space : gymnasium.Space
+    metadata, render_mode
+        Those of the Gymnasium environment inside.
+    """
+
+    def __init__(self, plan_env: StatefulEnv) -> None:
+        self.plan_env = plan_env
+        self.observation_space = plan_env.observation_space
+        self.action_space = plan_env.action_space
+        self._inner = plan_env.gym_env
+        self.metadata = self._inner.metadata
+        self.render_mode = self._inner.render_mode
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_") or name == "plan_env":
+            raise AttributeError(f"'GymView' object has no attribute {name!r}")
+        return getattr(self.plan_env, name)
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Any, dict[str, Any]]:
+        """Start an episode and return ``(obs, info)``; see `PlanEnv.reset`."""
+        env = self.plan_env
+        stepper = env.row_stepper
+        with stepper.lock:
+            _, obs, info = stepper.current.reset(seed, options, read=False, image=env.return_image)
+        return obs, info
+
+    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+        """Step from the current state.
+
+        Returns
+        -------
+        tuple
+            ``(obs, reward, terminated, truncated, info)`` as the Gymnasium environment returns
+            them; the info has no ``n_step`` and ``dt``, which `PlanEnv.step` adds. Rewards of an
+            action that is several steps (``frameskip=``) are summed.
+
+        Raises
+        ------
+        gymnasium.error.ResetNeeded
+            There is no current state yet: neither `reset` nor `set_state` has been called.
+        ActionError
+            The action is not in the action space; nothing has happened.
+        StateLostError
+            A call that was to replace the current state raised half-way.
+        ClosedError
+            After `close`.
+        """
+        env = self.plan_env
+        stepper = env._stepper
+        if stepper is None or stepper.refusal is not None:
+            stepper = env.row_stepper
+        current, layout = stepper.current, stepper.layout
+        if env._tries_states and current.started and current.given:
+            try_elsewhere(env.executor, layout, env.get_state(), [action])
+        with stepper.lock:
+            if not current.started or current.lost:
+                self._refuse(current)
+            result = current.step_env(layout.check_action(action))
+            if env.return_image:
+                result[4]["rgb"] = owned(stepper.simulator.image())
+        return result
+
+    # States
+
+    def get_state(self) -> Row:
+        """Return the current state as a fresh row, as `PlanEnv.get_state` does."""
+        return self.plan_env.get_state()
+
+    def set_state(self, state: Row) -> None:
+        """Make `state` the current state, as `PlanEnv.set_state` does; this returns no observation.
+
+        Raises
+        ------
+        StateError
+            The row is malformed or of another environment; the current state stays.
+        """
+        self.plan_env._set(state, given=True)
+
+    # What else Gymnasium environments have
+
+    def render(self) -> Any:
+        """Render the current state, as ``render_mode`` says; raises what `step` raises."""
+        stepper = self.plan_env.row_stepper
+        with stepper.lock:
+            if not stepper.current.started or stepper.current.lost:
+                self._refuse(stepper.current)
+            if self.render_mode == "rgb_array":
+                return self.plan_env.get_image()
+            return self.plan_env.gym_env.render()
+
+    def _refuse(self, current: CurrentState) -> NoReturn:
+        """Raise the error for the use of a current state that is not there."""
+        current.check(self.plan_env.name)
+        raise ResetNeeded("there is no current state yet: call reset or set_state first")
+
+    def close(self) -> None:
+        """Close the `PlanEnv`; may be called again."""
+        self.plan_env.close()
+
+    @cached_property
+    def spec(self) -> EnvSpec | None:  # type: ignore[override]
+        """What `gymnasium.make` takes to make the Gymnasium environment inside, without states.
+
+        ``max_episode_steps`` is the time limit that there is: ``None`` if that of the id is left
+        out.
+        """
+        spec = copy.copy(self._inner.spec)
+        link = self._inner
+        while isinstance(link, gymnasium.Wrapper):
+            if isinstance(link, TimeLimit):
+                return spec
+            link = link.env
+        if spec is not None:
+            spec.max_episode_steps = None
+        return spec
+
+    @property
+    def np_random(self) -> np.random.Generator:
+        """The generator of the Gymnasium environment inside; setting it changes that."""
+        return self.plan_env.gym_env.np_random
+
+    @np_random.setter
+    def np_random(self, value: np.random.Generator) -> None:
+        self.plan_env.gym_env.np_random = value
+
+    @property
+    def np_random_seed(self) -> int:
+        """The seed of the last seeded reset; -1 if `np_random` was set."""
+        seed: int = self.plan_env.gym_env.unwrapped.np_random_seed
+        return seed
+
+    @property
+    def _np_random(self) -> np.random.Generator | None:  # type: ignore[override]
+        """What Gymnasium's `check_env` reads: the generator, or ``None`` before there is one."""
+        return self.plan_env.gym_env.unwrapped._np_random
+
+    def set_wrapper_attr(self, name: str, value: Any, *, force: bool = True) -> bool:
+        """Set an attribute of the Gymnasium environment inside, or else of the view."""
+        inside = self.plan_env.gym_env.set_wrapper_attr(name, value, force=False)
+        return inside or super().set_wrapper_attr(name, value, force=force)

@@ -1,0 +1,142 @@
+"""`Sb3VecEnv`: lanes as a vectorised environment of Stable-Baselines3."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import gymnasium
+import numpy as np
+from stable_baselines3.common.env_util import is_wrapped
+from stable_baselines3.common.vec_env import VecEnv
+
+from plangym_like.errors import ClosedError
+from plangym_like.lanes.lanes import Lanes, gym_env_of
+from plangym_like.lanes.tree import tree_map
+from plangym_like.lanes.vector_arguments import batch_actions
+from plangym_like.ownership import owned_info
+
+Indices = None | int | Iterable[int]
+
+
+class Sb3VecEnv(VecEnv):
+    """A `stable_baselines3.common.vec_env.VecEnv`; `PlanVectorEnv.as_sb3` returns it.
+
+    It gives what `DummyVecEnv` gives with the same seeds: an environment whose episode has ended is
+    reset in the same step, and its last observation is ``infos[i]["terminal_observation"]``.
+
+    Parameters
+    ----------
+    lanes : Lanes
+        The environments. They are closed with this object.
+    """
+
+    def __init__(self, lanes: Lanes) -> None:
+        self._lanes = lanes
+        self._obs: Any = None
+        self._actions: Any = None
+        self._closed = False
+        super().__init__(lanes.num_lanes, lanes.observation_space, lanes.action_space)
+        self._rewards = np.zeros(self.num_envs, np.float32)
+        self._terminated, self._truncated = np.zeros((2, self.num_envs), bool)
+        self._batch_space = gymnasium.vector.utils.batch_space(self.action_space, self.num_envs)
+
+    def reset(self) -> Any:
+        """Reset all environments, with the seeds and options given before; return observations."""
+        self._check_open()
+        options = [each or None for each in self._options]
+        if self._obs is None:
+            self._obs = self._lanes.start(self._seeds, options)
+        else:
+            self._lanes.reset(self._obs, seeds=self._seeds, options=options)
+        self.reset_infos = list(map(owned_info, self._lanes.infos))
+        self._reset_seeds()
+        self._reset_options()
+        return tree_map(np.copy, self._obs)
+
+    def step_async(self, actions: Any) -> None:
+        """Note the actions ``(n, ...)`` for `step_wait`."""
+        layout = self._lanes.action_layout
+        self._actions = batch_actions(actions, self._batch_space, layout, self.num_envs)
+
+    def step_wait(self) -> Any:
+        """Step all environments.
+
+        Returns
+        -------
+        tuple
+            Observations, rewards ``(n,) float32``, dones ``(n,) bool``, and a list of n infos.
+        """
+        self._check_open()
+        lanes, terminated, truncated = self._lanes, self._terminated, self._truncated
+        finals = lanes.step_same(self._actions, self._obs, self._rewards, terminated, truncated)
+        infos = []
+        for lane, info in enumerate(lanes.infos):
+            if lane in finals:
+                final_obs, final_info = finals[lane]
+                self.reset_infos[lane] = owned_info(info)
+                info = {**owned_info(final_info), "terminal_observation": final_obs}
+            else:
+                info = owned_info(info) if lanes.step_infos else {}
+            info["TimeLimit.truncated"] = bool(truncated[lane] and not terminated[lane])
+            infos.append(info)
+        return tree_map(np.copy, self._obs), self._rewards.copy(), terminated | truncated, infos
+
+    def close(self) -> None:
+        """Close the environments; may be called again."""
+        if not self._closed:
+            self._closed = True
+            self._lanes.close()
+
+    # The environments
+
+    def get_attr(self, attr_name: str, indices: Indices = None) -> list[Any]:
+        """Return an attribute of the environments."""
+        return self.env_method("get_wrapper_attr", attr_name, indices=indices)
+
+    def set_attr(self, attr_name: str, value: Any, indices: Indices = None) -> None:
+        """Set an attribute of the environments."""
+        self.env_method("set_wrapper_attr", attr_name, value, indices=indices)
+
+    def env_method(
+        self, method_name: str, *method_args: Any, indices: Indices = None, **method_kwargs: Any
+    ) -> list[Any]:
+        """Call a method of the environments."""
+        self._check_open()
+        lanes = list(self._get_indices(indices))
+        values = self._lanes.call(method_name, *method_args, lanes=lanes, **method_kwargs)
+        self._lanes = self._lanes.refreshed()
+        return values
+
+    def env_is_wrapped(self, wrapper_class: Any, indices: Indices = None) -> list[bool]:
+        """Return whether the environments have a wrapper of this class."""
+        envs: Sequence[Any] = list(map(gym_env_of, self._lanes.envs))
+        wrapped = [is_wrapped(env, wrapper_class) for env in envs]
+        if len(wrapped) < self.num_envs:
+            wrapped = [all(wrapped)] * self.num_envs
+        return [wrapped[index] for index in self._get_indices(indices)]
+
+    def get_images(self) -> Sequence[Any]:
+        """Return a picture of each environment, ``None`` without ``render_mode="rgb_array"``."""
+        if self.render_mode != "rgb_array":
+            return [None] * self.num_envs
+        return self.env_method("render")
+
+    # States
+
+    def get_states(self, indices: Indices = None) -> Any:
+        """Return state rows; see `PlanVectorEnv.get_states`."""
+        self._check_open()
+        return self._lanes.get_states(list(self._get_indices(indices)))
+
+    def set_states(self, states: Any, indices: Indices = None) -> None:
+        """Put environments into states; see `PlanVectorEnv.set_states`.
+
+        Stable-Baselines3 keeps the last observations itself (``model._last_obs``).
+        """
+        self._check_open()
+        self._lanes.set_states(states, list(self._get_indices(indices)))
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise ClosedError("the environments have been closed: make others")

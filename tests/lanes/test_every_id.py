@@ -1,0 +1,64 @@
+"""`make_vec` is Gymnasium's SyncVectorEnv for each id that is installed, byte for byte."""
+
+from __future__ import annotations
+
+import importlib.util
+from functools import partial
+from typing import Any
+
+import gymnasium
+import pytest
+from gymnasium.vector import SyncVectorEnv
+from test_make_vec import HAS_BOX2D, MODES, compare
+
+from plangym_like import make_vec
+
+pytestmark = [
+    pytest.mark.full,
+    pytest.mark.filterwarnings("ignore:builtin type .* has no __module__", "ignore:.*out of date"),
+]
+_NEEDS = {"mujoco": "mujoco", "box2d": "Box2D", "classic_control": "pygame", "toy_text": "pygame"}
+_GAMES = ["Breakout", "MsPacman", "MontezumaRevenge", "Pong", "Qbert"]
+STEPS = 1000
+
+
+def _ids() -> list[str]:
+    """Return the newest version of each of Gymnasium's own environments that can be made here."""
+    newest: dict[str, Any] = {}
+    for spec in gymnasium.registry.values():
+        entry = spec.entry_point if isinstance(spec.entry_point, str) else ""
+        family = entry.removeprefix("gymnasium.envs.").partition(".")[0].partition(":")[0]
+        needed = _NEEDS.get(family) if entry.startswith("gymnasium.envs.") else None
+        if needed is None or importlib.util.find_spec(needed) is None:
+            continue
+        if family == "box2d" and not HAS_BOX2D:
+            continue
+        name = spec.id.rpartition("-")[0]
+        if name not in newest or (newest[name].version or 0) < (spec.version or 0):
+            newest[name] = spec
+    return sorted(spec.id for spec in newest.values())
+
+
+@pytest.mark.parametrize("n_workers", [None, 2, 3])
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("name", _ids())
+def test_gymnasiums_own(name: str, mode: str, n_workers: int | None) -> None:
+    _assert_equal(name, {}, mode, n_workers)
+
+
+@pytest.mark.parametrize("n_workers", [None, 2, 3])
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("game", _GAMES)
+def test_games(game: str, mode: str, n_workers: int | None) -> None:
+    gymnasium.register_envs(pytest.importorskip("ale_py"))
+    options = {"repeat_action_probability": 0.0, "obs_type": "ram"}
+    _assert_equal(f"ALE/{game}-v5", options, mode, n_workers)
+
+
+def _assert_equal(name: str, options: dict[str, Any], mode: str, n_workers: int | None) -> None:
+    theirs = SyncVectorEnv([partial(gymnasium.make, name, **options)] * 4, autoreset_mode=mode)
+    try:
+        with make_vec(name, 4, n_workers, autoreset_mode=mode, **options) as ours:
+            compare(theirs, ours, steps=STEPS, mode=mode)
+    finally:
+        theirs.close()

@@ -1,0 +1,113 @@
+"""Stable-Baselines3 learns the same on our environments as on its own."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+from small_envs import Nested
+
+from plangym_like import make_vec
+from plangym_like.errors import ClosedError, InputError
+
+sb3 = pytest.importorskip("stable_baselines3", reason="Stable-Baselines3 is not installed")
+vec_env = pytest.importorskip("stable_baselines3.common.vec_env")
+# What its own code does with torch and NumPy.
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
+
+
+@pytest.mark.parametrize("count", [2, 5])
+def test_steps_are_those_of_its_own(count: int) -> None:
+    theirs = vec_env.DummyVecEnv(
+        [partial(gymnasium.make, "CartPole-v1", max_episode_steps=15)] * count
+    )
+    ours = make_vec("CartPole-v1", count, max_episode_steps=15).as_sb3()
+    for envs in (theirs, ours):
+        envs.seed(4)
+    np.testing.assert_array_equal(theirs.reset(), ours.reset())
+    rng = np.random.default_rng(0)
+    cut = 0
+    for _ in range(120):
+        actions = rng.integers(0, 2, count)
+        one, other = theirs.step(actions), ours.step(actions)
+        for their_part, our_part in zip(one[:3], other[:3], strict=True):
+            np.testing.assert_array_equal(their_part, our_part, strict=True)
+        for their_info, our_info in zip(one[3], other[3], strict=True):
+            assert their_info.keys() == our_info.keys()
+            np.testing.assert_equal(their_info, our_info)
+        cut += sum(info["TimeLimit.truncated"] for info in other[3])
+    assert cut
+
+
+def test_dict_spaces() -> None:
+    theirs, ours = vec_env.DummyVecEnv([Flat] * 2), make_vec(Flat, 2).as_sb3()
+    for envs in (theirs, ours):
+        envs.seed(1)
+    one, other = theirs.reset(), ours.reset()
+    assert one.keys() == other.keys()
+    for key in one:
+        np.testing.assert_array_equal(one[key], other[key], strict=True)
+
+
+class Flat(Nested):
+    """Without a tuple inside of the dict, which Stable-Baselines3 does not take."""
+
+    observation_space = gymnasium.spaces.Dict(place=Nested.observation_space["place"])
+
+    def _observe(self) -> Any:
+        return {"place": self.place.copy()}
+
+
+@pytest.mark.parametrize("algorithm", ["PPO", "DQN"])
+def test_what_is_learned_is_the_same(algorithm: str) -> None:
+    def weights(envs: Any) -> list[bytes]:
+        more: dict[str, Any]
+        more = {"n_steps": 32, "n_epochs": 2} if algorithm == "PPO" else {"learning_starts": 50}
+        model = getattr(sb3, algorithm)(
+            "MlpPolicy", envs, seed=3, device="cpu", batch_size=32, **more
+        )
+        model.learn(300)
+        envs.close()
+        return [value.numpy().tobytes() for value in model.policy.state_dict().values()]
+
+    theirs = weights(vec_env.DummyVecEnv([partial(gymnasium.make, "CartPole-v1")] * 4))
+    assert weights(make_vec("CartPole-v1", 4).as_sb3()) == theirs
+
+
+def test_attributes_and_states() -> None:
+    envs = make_vec("CartPole-v1", 5).as_sb3()
+    envs.seed(2)
+    envs.reset()
+    assert envs.get_attr("gravity", [1, 2]) == [9.8, 9.8]
+    envs.set_attr("gravity", 1.0, 3)
+    assert envs.get_attr("gravity") == [9.8, 9.8, 9.8, 1.0, 9.8]
+    assert envs.env_is_wrapped(gymnasium.wrappers.TimeLimit) == [True] * 5
+    states = envs.get_states()
+    first = envs.step(np.ones(5, int))
+    envs.set_states(states)
+    np.testing.assert_array_equal(first[0], envs.step(np.ones(5, int))[0])
+    envs.set_states(states[0], [1, 4])
+    assert (envs.get_states([1, 4]) == states[0]).all()
+    envs.close()
+    envs.close()
+    with pytest.raises(ClosedError):
+        envs.reset()
+
+
+def test_rows_of_one_environment_refuse_attributes() -> None:
+    envs = make_vec("HalfCheetah-v5", 16).as_sb3()
+    with pytest.raises(InputError, match="vectorise=False"):
+        envs.set_attr("_reset_noise_scale", 1.0)
+    assert envs.env_is_wrapped(gymnasium.wrappers.TimeLimit) == [True] * 16
+    envs.close()
+
+
+def test_it_is_monitored() -> None:
+    envs = vec_env.VecMonitor(make_vec("CartPole-v1", 4, max_episode_steps=9).as_sb3())
+    envs.reset()
+    infos = [info for _ in range(9) for info in envs.step(np.zeros(4, int))[3]]
+    assert sum("episode" in info for info in infos) >= 4
+    envs.close()

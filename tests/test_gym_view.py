@@ -1,0 +1,478 @@
+"""`PlanEnv.as_gym`: what Gymnasium, its checker and its wrappers see of a `PlanEnv`."""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+from comparing import assert_same, sampler
+from gymnasium.error import ResetNeeded
+from gymnasium.utils.env_checker import check_env
+from gymnasium.wrappers import (
+    FrameStackObservation,
+    RecordEpisodeStatistics,
+    TimeLimit,
+    TransformObservation,
+)
+from playground import CounterEnv
+from small_envs import Fuse, Levers, Nested
+
+import plangym_like
+from plangym_like import BatchEnv, ExternalProcess
+from plangym_like.errors import ActionError, ClosedError, StateLostError, StateMismatchError
+from plangym_like.gym_view import GymView
+from plangym_like.lanes.make_lanes import make_lanes
+
+ATARI = "ALE/MsPacman-v5"
+# What `make` and `gymnasium.make` take for the same environment.
+FAMILIES: dict[str, tuple[Any, dict[str, Any], dict[str, Any]]] = {
+    "CartPole": ("CartPole-v1", {"remove_time_limit": False}, {}),
+    "Pendulum": ("Pendulum-v1", {"remove_time_limit": False}, {}),
+    "FrozenLake": ("FrozenLake-v1", {"remove_time_limit": False}, {}),
+    "Hopper": ("Hopper-v5", {"remove_time_limit": False}, {}),
+    "MsPacman": (ATARI, {"obs_type": "ram"}, {"obs_type": "ram", "repeat_action_probability": 0.0}),
+    "Nested": (Nested, {}, {}),
+}
+
+
+@pytest.fixture(params=list(FAMILIES))
+def family(request: pytest.FixtureRequest) -> str:
+    if request.param == "Hopper":
+        pytest.importorskip("mujoco")
+    return str(request.param)
+
+
+def _view(family: str, **more: Any) -> GymView:
+    name, kwargs, _ = FAMILIES[family]
+    return plangym_like.make(name, **kwargs, **more).as_gym()
+
+
+def _theirs(family: str) -> gymnasium.Env:
+    name, _, kwargs = FAMILIES[family]
+    return name() if callable(name) else gymnasium.make(name, **kwargs)
+
+
+def _play(env: gymnasium.Env, steps: int, seed: int | None = 3) -> list[Any]:
+    """Return what `steps` random steps return, over as many episodes as it takes."""
+    space = sampler(env, seed=1)
+    results: list[Any] = [] if seed is None else [copy.deepcopy(env.reset(seed=seed))]
+    for _ in range(steps):
+        result = env.step(space.sample())
+        results.append(copy.deepcopy(result))
+        if result[2] or result[3]:
+            results.append(copy.deepcopy(env.reset()))
+    return results
+
+
+# As Gymnasium says it must be
+
+
+def _complaints(env: gymnasium.Env, **how: Any) -> set[str]:
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        check_env(env, **how)
+    return {str(warning.message) for warning in caught}
+
+
+def test_gymnasiums_checker_finds_no_more_than_in_the_environment_itself(family: str) -> None:
+    with _view(family) as view:
+        found = _complaints(view, skip_render_check=True)
+        assert found == _complaints(_theirs(family).unwrapped, skip_render_check=True)
+
+
+@pytest.mark.parametrize("kwargs", [{"n_workers": 2}, {"frameskip": 3}, {"autoreset": False}])
+def test_gymnasiums_checker_takes_other_environments(kwargs: dict[str, Any]) -> None:
+    with plangym_like.make(Levers, **kwargs) as env:
+        env.step_batch([env.action_space.sample()] * 4)
+        found = _complaints(env.as_gym(), skip_render_check=True)
+        assert found == _complaints(Levers(), skip_render_check=True)
+
+
+def test_gymnasiums_checker_takes_its_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("pygame")
+    monkeypatch.setenv("SDL_VIDEODRIVER", "dummy")
+    with _view("FrozenLake", render_mode="rgb_array") as view:
+        assert _complaints(view) == set()
+
+
+def test_an_environment_of_a_callable_without_spec() -> None:
+    with _view("Nested") as view:
+        assert view.spec is None
+        assert any("not having a spec" in found for found in _complaints(view))
+
+
+def test_it_is_a_plain_environment() -> None:
+    with _view("CartPole") as view:
+        theirs = gymnasium.make("CartPole-v1")
+        assert isinstance(view, gymnasium.Env) and view.unwrapped is view
+        assert view.observation_space == theirs.observation_space
+        assert view.action_space == theirs.action_space
+        assert view.metadata == theirs.metadata and view.render_mode is None
+        assert str(view) == "<GymView<CartPole-v1>>"
+
+
+# The same episodes
+
+
+def test_seeded_episodes_are_those_of_gymnasium(family: str) -> None:
+    theirs = _theirs(family)
+    steps = 700 if family == "MsPacman" else 300
+    with _view(family) as view:
+        ours = _play(view, steps)
+        assert_same(ours, _play(theirs, steps))
+        assert sum(len(result) == 2 for result in ours) >= 2
+    theirs.close()
+
+
+def test_batches_in_between_change_nothing() -> None:
+    with _view("FrozenLake") as view:
+        expected = _play(view, 100)
+        view.reset(seed=3)
+        space, again = sampler(view, seed=1), expected[:1]
+        for _ in range(100):
+            view.step_batch([0, 1, 2])
+            result = view.step(space.sample())
+            again.append(result)
+            if result[2] or result[3]:
+                view.step_batch([0, 1])
+                again.append(view.reset())
+        assert_same(again, expected)
+
+
+def test_options_reach_the_environment() -> None:
+    options = {"low": 0.01, "high": 0.01}
+    with _view("CartPole") as view:
+        assert_same(
+            view.reset(seed=2, options=options), _theirs("CartPole").reset(seed=2, options=options)
+        )
+
+
+def test_it_never_resets_by_itself_and_the_environment_still_does() -> None:
+    env = plangym_like.make("FrozenLake-v1", is_slippery=False)
+    view = env.as_gym()
+    view.reset(seed=0)
+    for action in (1, 2):
+        obs, _, terminated, _, _ = view.step(action)
+    assert terminated and obs == 5
+    assert env.autoreset
+    assert_same(env.get_state(), view.get_state())
+    assert env.view_state(view.get_state())["s"] == 5
+    view.reset(seed=0)
+    for action in (1, 2):
+        step = env.step(action)
+    assert step.terminated and env.view_state(view.get_state())["s"] == 0
+    env.close()
+
+
+class _Counted(Levers):
+    """Has infos of the names that `PlanEnv` gives to its counts."""
+
+    def step(self, action: Any) -> Any:
+        return *super().step(action)[:4], {"n_step": "mine", "dt": 0.02}
+
+
+@pytest.mark.parametrize("kwargs", [{}, {"frameskip": 2}])
+def test_the_environments_own_infos_of_the_same_names_are_kept(kwargs: dict[str, Any]) -> None:
+    with plangym_like.make(_Counted, **kwargs) as env:
+        view = env.as_gym()
+        view.reset(seed=0)
+        action = np.ones(2, np.uint8)
+        assert view.step(action)[4] == {"n_step": "mine", "dt": 0.02}
+        assert env.step(action).info == {"n_step": kwargs.get("frameskip", 1), "dt": 1}
+        lanes = make_lanes([env])
+        obs = lanes.start([1])
+        lanes.step(action[None], obs, np.zeros(1), np.zeros(1, bool), np.zeros(1, bool))
+        assert lanes.infos == [{"n_step": "mine", "dt": 0.02}]
+
+
+def test_what_it_returns_belongs_to_the_caller() -> None:
+    class Shared(Levers):
+        """Returns its own memory."""
+
+        def step(self, action: Any) -> Any:
+            self.levers += action
+            return self.levers, 0.0, False, False, {"levers": self.levers}
+
+    with plangym_like.make(Shared) as env:
+        view = env.as_gym()
+        view.reset(seed=0)
+        action = np.ones(2, np.uint8)
+        first, *_, info = view.step(action)
+        view.step(action)
+        assert first.tolist() == info["levers"].tolist() == [1, 1]
+        first[:] = 77
+        assert view.step(action)[0].tolist() == [3, 3]
+
+
+# Wrappers around it
+
+
+def _squared(env: gymnasium.Env) -> gymnasium.Env:
+    return TransformObservation(env, np.square, env.observation_space)
+
+
+WRAPPINGS: dict[str, Callable[[gymnasium.Env], gymnasium.Env]] = {
+    "TimeLimit": lambda env: TimeLimit(env, 7),
+    "RecordEpisodeStatistics": RecordEpisodeStatistics,
+    "TransformObservation": _squared,
+    "FrameStackObservation": lambda env: FrameStackObservation(env, 3),
+}
+
+
+@pytest.mark.parametrize("name", WRAPPINGS)
+@pytest.mark.parametrize("family", ["CartPole", "Pendulum"])
+def test_gymnasiums_wrappers_work_around_it(family: str, name: str) -> None:
+    ours, theirs = WRAPPINGS[name](_view(family)), WRAPPINGS[name](_theirs(family))
+    results = [_play(env, 230) for env in (ours, theirs)]
+    for result in results:
+        for *_, info in result:
+            info.get("episode", {}).pop("t", None)  # seconds
+    assert_same(*results)
+    if name == "TimeLimit":
+        assert ours.spec is not None and ours.spec.max_episode_steps == 7
+    view = ours.unwrapped
+    assert isinstance(view, GymView)
+    state = ours.get_wrapper_attr("get_state")()
+    ours.step(ours.action_space.sample())
+    view.set_state(state)
+    assert_same(view.get_state(), state)
+    ours.close()
+    theirs.close()
+
+
+def test_gymnasiums_vector_environments_take_it() -> None:
+    ours = gymnasium.vector.SyncVectorEnv([lambda: _view("CartPole") for _ in range(3)])
+    theirs = gymnasium.vector.SyncVectorEnv([lambda: _theirs("CartPole") for _ in range(3)])
+    assert_same(ours.reset(seed=5), theirs.reset(seed=5))
+    rng = np.random.default_rng(0)
+    for _ in range(60):
+        actions = rng.integers(0, 2, 3)
+        assert_same(ours.step(actions), theirs.step(actions))
+    states = np.stack(ours.call("get_state"))
+    assert states.shape == (3, ours.envs[0].state_nbytes)
+    ours.close()
+    theirs.close()
+
+
+# States
+
+
+@pytest.mark.parametrize("more", [{}, {"n_workers": 2}], ids=["serial", "workers"])
+def test_it_goes_on_from_a_state_as_it_did_before(family: str, more: dict[str, Any]) -> None:
+    with _view(family, **more) as view:
+        view.reset(seed=4)
+        space = sampler(view, seed=2)
+        for _ in range(5):
+            view.step(space.sample())
+        state = view.get_state()
+        first = _play(view, 60, seed=None)
+        assert not np.array_equal(view.get_state(), state)
+        view.set_state(state)
+        assert_same(_play(view, 60, seed=None), first)
+
+
+def test_states_mean_the_same_as_on_the_environment() -> None:
+    with plangym_like.make("FrozenLake-v1") as env:
+        view = env.as_gym()
+        assert view.plan_env is env and view.state_nbytes == env.state_nbytes
+        obs, _ = view.reset(seed=0)
+        state = view.get_state()
+        assert_same(state, env.get_state())
+        step = env.step(2, state=state)
+        assert_same(view.get_state(), step.state)
+        view.set_state(state)
+        assert_same(view.step(2)[0], step.obs)
+        assert_same(view.get_state(), step.state)
+        assert_same(env.as_gym().get_state(), step.state)
+        with plangym_like.make("CartPole-v1") as other, pytest.raises(StateMismatchError):
+            view.set_state(other.reset().state)
+        assert_same(view.get_state(), step.state)
+
+
+def test_a_given_state_is_tried_in_an_isolated_worker_first() -> None:
+    with plangym_like.make(Nested, n_workers=1, isolate=True) as env:
+        view = env.as_gym()
+        view.reset(seed=1)
+        action = env.action_space.sample()
+        view.step(action)
+        assert env.stats.rows == 0
+        view.set_state(view.get_state())
+        assert env.stats.rows == 1
+        view.step(action)
+        assert env.stats.rows == 2
+
+
+def test_an_environment_made_of_processes() -> None:
+    with BatchEnv([ExternalProcess(lambda: CounterEnv("toy"))]) as env, CounterEnv("toy") as one:
+        ours, theirs = env.as_gym(), one.as_gym()
+        assert_same(ours.reset(seed=6), theirs.reset(seed=6))
+        assert_same(ours.step(5), theirs.step(5))
+        assert_same(ours.get_state(), env.get_state())
+        assert_same(ours.get_state(), theirs.get_state())
+
+
+def test_an_environment_that_is_made_on_first_use() -> None:
+    with plangym_like.make("CartPole-v1", delay_setup=True) as env:
+        assert_same(env.as_gym().reset(seed=1), gymnasium.make("CartPole-v1").reset(seed=1))
+
+
+# Errors
+
+
+def test_a_step_before_the_first_reset_is_an_error() -> None:
+    with _view("CartPole") as view, pytest.raises(ResetNeeded, match="call reset or set_state"):
+        view.step(0)
+
+
+def test_a_state_is_as_good_as_a_reset() -> None:
+    with _view("CartPole") as one, _view("CartPole") as other:
+        one.reset(seed=1)
+        other.set_state(one.get_state())
+        assert_same(other.step(1), one.step(1))
+
+
+def test_an_action_out_of_the_space_changes_nothing() -> None:
+    with _view("FrozenLake") as view:
+        view.reset(seed=0)
+        state = view.get_state()
+        with pytest.raises(ActionError):
+            view.step(4)
+        assert_same(view.get_state(), state)
+
+
+def test_a_state_that_was_lost_is_an_error() -> None:
+    with plangym_like.make(Fuse) as env:
+        view = env.as_gym()
+        view.reset(seed=0)
+        env.set_state(env.get_state())
+        with pytest.raises(ArithmeticError):
+            env.step(3, state=env.get_state())
+        with pytest.raises(StateLostError):
+            view.step(0)
+        view.reset()
+        assert view.step(1)[0] == 1.0
+
+
+def test_what_raises_in_a_step_is_raised_unchanged() -> None:
+    with plangym_like.make(Fuse) as env:
+        view = env.as_gym()
+        view.reset(seed=0)
+        view.step(2)
+        with pytest.raises(ArithmeticError, match="a load of 2"):
+            view.step(3)
+        assert view.step(1)[0] == 3.0
+
+
+@pytest.mark.parametrize("more", [{}, {"n_workers": 2}], ids=["serial", "workers"])
+def test_nothing_works_after_close(more: dict[str, Any]) -> None:
+    view = _view("CartPole", **more)
+    view.reset(seed=0)
+    state = view.get_state()
+    view.close()
+    view.close()
+    calls: list[Callable[[], Any]] = [
+        view.reset,
+        view.get_state,
+        view.render,
+        lambda: view.step(0),
+        lambda: view.set_state(state),
+        lambda: view.np_random,
+        lambda: view.plan_env.step(0),
+        view.plan_env.as_gym,
+    ]
+    for call in calls:
+        with pytest.raises(ClosedError):
+            call()
+    assert view.action_space.contains(0) and view.spec is not None
+
+
+# What else Gymnasium environments have
+
+
+def test_the_generator_is_the_environments() -> None:
+    theirs = gymnasium.make("FrozenLake-v1")
+    with _view("FrozenLake") as view:
+        assert_same(view.reset(seed=9), theirs.reset(seed=9))
+        assert view.np_random_seed == 9
+        view.step_batch([0, 1])
+        assert view.np_random.random() == theirs.np_random.random()
+        assert_same(view.step(2), theirs.step(2))
+        view.np_random = np.random.default_rng(5)
+        theirs.np_random = np.random.default_rng(5)
+        assert view.np_random_seed == -1
+        assert_same(_play(view, 20, seed=None), _play(theirs, 20, seed=None))
+
+
+def test_attributes_are_read_and_set_where_the_environment_has_them() -> None:
+    theirs = gymnasium.make("CartPole-v1")
+    theirs.unwrapped.gravity = 20.0  # type: ignore[attr-defined]
+    with _view("CartPole") as view:
+        wrapped = TimeLimit(view, 500)
+        assert wrapped.get_wrapper_attr("gravity") == 9.8
+        assert wrapped.set_wrapper_attr("gravity", 20.0, force=False)
+        assert view.gravity == 20.0 and not hasattr(view, "unheard_of")
+        assert_same(_play(view, 40), _play(theirs, 40))
+        assert not view.set_wrapper_attr("unheard_of", 1, force=False)
+        assert view.set_wrapper_attr("unheard_of", 1)
+        assert view.unheard_of == 1
+        assert view.exactness == "exact"
+
+
+def test_it_is_rendered_in_the_current_state() -> None:
+    pytest.importorskip("pygame")
+    theirs = gymnasium.make("FrozenLake-v1", render_mode="rgb_array")
+    with _view("FrozenLake", render_mode="rgb_array") as view:
+        with pytest.raises(ResetNeeded):
+            view.render()
+        assert_same(view.reset(seed=9), theirs.reset(seed=9))
+        start, picture = view.get_state(), theirs.render()
+        assert_same(view.render(), picture)
+        while view.step(2)[0] == 0:
+            pass
+        view.step_batch([0, 1])
+        assert not np.array_equal(view.render(), picture)
+        view.set_state(start)
+        assert_same(view.render(), picture)
+
+
+def test_text_is_rendered_too() -> None:
+    theirs = gymnasium.make("FrozenLake-v1", render_mode="ansi")
+    with _view("FrozenLake", render_mode="ansi") as view:
+        assert_same(view.reset(seed=9), theirs.reset(seed=9))
+        assert view.render_mode == "ansi" and view.render() == theirs.render()
+
+
+def test_pictures_that_were_asked_for_are_in_its_infos() -> None:
+    pytest.importorskip("pygame")
+    with _view("CartPole", render_mode="rgb_array", return_image=True) as view:
+        _, info = view.reset(seed=1)
+        assert_same(info["rgb"], view.render())
+        assert_same(view.step(1)[4], {"rgb": view.render()})
+
+
+@pytest.mark.parametrize("remove", [True, False])
+def test_the_spec_has_the_time_limit_that_there_is(remove: bool) -> None:
+    with plangym_like.make("CartPole-v1", remove_time_limit=remove) as env:
+        spec = env.as_gym().spec
+        assert spec is not None and spec.id == "CartPole-v1"
+        assert spec.max_episode_steps == (None if remove else 500)
+        assert gymnasium.spec("CartPole-v1").max_episode_steps == 500
+
+
+@pytest.mark.parametrize("name", [ATARI, "LunarLander-v3"])
+def test_the_spec_makes_the_environment_inside(name: str) -> None:
+    kwargs: dict[str, Any] = {"obs_type": "ram", "frameskip": 3}
+    if name != ATARI:
+        pytest.importorskip("Box2D")
+        kwargs = {"gravity": -5.0}
+    with plangym_like.make(name, **kwargs) as env:
+        view = env.as_gym()
+        assert view.spec is not None
+        theirs = view.spec.make()
+        assert_same(_play(view, 40), _play(theirs, 40))
+        theirs.close()
