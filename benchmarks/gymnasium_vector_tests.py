@@ -77,7 +77,7 @@ def main() -> int:
             "--rootdir",
             folder,
             "-k",
-            "not Async and not async and not human",
+            chosen,
         ]
         command += [*arguments.pytest, *(f"tests/{test}" for test in TESTS)]
         paths = {**os.environ, "PYTHONPATH": f"{package}:{folder}"}

@@ -1,4 +1,4 @@
-"""``python -m plangym_like``: what can be done without writing a program."""
+"""The entry point of ``python -m plangym_like``."""
 
 from plangym_like.cli.entry import main
 

@@ -1,4 +1,4 @@
-"""`BatchEnv`: makes a `PlanEnv` of worker processes that exist already."""
+"""`BatchEnv`: makes a `PlanEnv` from worker processes that exist already."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ from plangym_like.stats import Stats
 class BatchEnv(PlanEnv):
     """A `PlanEnv` of several `ExternalProcess` that each host the same `PlanEnv`.
 
-    A sequence of its processes. Batches are stepped by them alone, unless `caller` is given. What
-    needs a simulator in this process, such as `step`, makes one when it is first called.
+    It is a sequence of its processes. Only they step batches, unless `caller` is given. Methods
+    that need a simulator in this process, such as `step`, make one when they are first called.
 
     Parameters
     ----------
     envs : sequence of ExternalProcess
         The workers.
     blocking : bool
-        Kept for users of plangym, without effect: workers always run at once.
+        Accepted for compatibility with plangym; it has no effect.
     caller : PlanEnv, optional
         An environment in this process that steps rows as well.
     layout : Layout, optional
@@ -39,7 +39,7 @@ class BatchEnv(PlanEnv):
     step_timeout : float, optional
         Limit in seconds for one row; a worker that exceeds it is replaced.
     audit : {"raise", "warn", "off"}
-        What happens when a row that is stepped a second time gives another result (see `make`).
+        What to do when stepping a row a second time gives another result (see `make`).
     start_timeout : float, optional
         Limit in seconds for a worker to make its environment; one that exceeds it is replaced. The
         default is no limit, or 60 s with `step_timeout`.
@@ -97,7 +97,7 @@ class BatchEnv(PlanEnv):
         }
 
     def _audit_of(self, worker: ExternalProcess, layout: Layout) -> Auditor:
-        """Return what audits rows that only `worker` and its like step."""
+        """Return the auditor of rows that are stepped by `worker` and the other workers only."""
 
         def state_difference(one: Row, other: Row) -> Any:
             return worker.apply(_state_difference, one, other)()
@@ -122,7 +122,7 @@ class BatchEnv(PlanEnv):
 
     @property
     def row_stepper(self) -> RowStepper:
-        """What steps rows in this process; made when it is first needed."""
+        """The stepper of rows in this process; made when it is first needed."""
         self.setup()
         if self._stepper is None:
             self._stepper = self._make_here().row_stepper
@@ -132,7 +132,7 @@ class BatchEnv(PlanEnv):
 
     @property
     def n_workers(self) -> int:
-        """How many processes step rows, this one included if it does."""
+        """The number of processes that step rows, including this one if it does."""
         return self._processes.n_workers
 
     @property
@@ -159,7 +159,7 @@ class BatchEnv(PlanEnv):
     def get_state(self) -> Row:
         """Return the state that batches without states branch from.
 
-        It is what `reset` or `sync_states` set last, or else the state of the first process.
+        This is the state that `reset` or `sync_states` set last, or else that of the first process.
         """
         if self._stepper is not None:
             return super().get_state()

@@ -1,4 +1,4 @@
-"""Types of the keyword arguments of `PlanEnv`, by which type checkers tell what a call returns."""
+"""Types of the keyword arguments of `PlanEnv`; they tell type checkers what a call returns."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class ResetOptions(TypedDict, total=False):
 
 
 class Now(TypedDict, total=False):
-    """Options of a batch whose result is waited for."""
+    """Options of a batch with ``blocking=True``."""
 
     seeds: Any
     on_error: str
@@ -21,7 +21,7 @@ class Now(TypedDict, total=False):
 
 
 class Later(TypedDict, total=False):
-    """Options of a batch whose future is returned."""
+    """Options of a batch with ``blocking=False``."""
 
     seeds: Any
     on_error: str
@@ -29,7 +29,7 @@ class Later(TypedDict, total=False):
 
 
 class Sometime(TypedDict, total=False):
-    """Options of a batch that may be waited for."""
+    """Options of a batch with ``blocking=`` any bool."""
 
     seeds: Any
     on_error: str
@@ -37,54 +37,54 @@ class Sometime(TypedDict, total=False):
 
 
 class NowByDefault(Now, total=False):
-    """Options of ``step_batch``, which returns states if they were given."""
+    """Options of a blocking ``step_batch`` without ``return_state``."""
 
     return_state: None
 
 
 class NowStates(Now, total=False):
-    """Options of ``step_batch`` with states."""
+    """Options of a blocking ``step_batch`` that returns states."""
 
     return_state: Required[Literal[True]]
 
 
 class NowNoStates(Now, total=False):
-    """Options of ``step_batch`` without states."""
+    """Options of a blocking ``step_batch`` that returns no states."""
 
     return_state: Required[Literal[False]]
 
 
 class LaterByDefault(Later, total=False):
-    """Options of ``step_batch``, whose future has states if they were given."""
+    """Options of a non-blocking ``step_batch`` without ``return_state``."""
 
     return_state: None
 
 
 class LaterStates(Later, total=False):
-    """Options of ``step_batch`` with states in the future's result."""
+    """Options of a non-blocking ``step_batch`` that returns states."""
 
     return_state: Required[Literal[True]]
 
 
 class LaterNoStates(Later, total=False):
-    """Options of ``step_batch`` without states in the future's result."""
+    """Options of a non-blocking ``step_batch`` that returns no states."""
 
     return_state: Required[Literal[False]]
 
 
 class RollNow(Now, total=False):
-    """Options of ``rollout_batch`` if its result is waited for."""
+    """Options of ``rollout_batch`` with ``blocking=True``."""
 
     return_observations: bool
 
 
 class RollLater(Later, total=False):
-    """Options of ``rollout_batch`` if its future is returned."""
+    """Options of ``rollout_batch`` with ``blocking=False``."""
 
     return_observations: bool
 
 
 class RollSometime(Sometime, total=False):
-    """Options of ``rollout_batch`` if it may be waited for."""
+    """Options of ``rollout_batch`` with ``blocking=`` any bool."""
 
     return_observations: bool

@@ -1,4 +1,4 @@
-"""One batch of work: what it is asked to do, and the arrays that its steps fill."""
+"""One batch: its checked inputs, and the arrays that its steps fill."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ class Inputs:
     ``actions`` ``(N, ...)`` or, in rollouts, ``(N, T, ...)``, for a `Box` in the dtype they were
     given in (a list of objects if the space is not an array); ``states`` ``(N, state_nbytes)`` or
     one row for all; ``dt`` an int for all or ``(N,) int64``; ``seeds`` ``None`` or ``(N,) uint64``.
-    ``verified``: whether checksums were verified. ``last_infos``: whether rollouts stepped here
-    return the info of each row's last step, which audits compare.
+    ``verified`` says whether checksums were verified. ``last_infos`` says whether rollouts in this
+    process return the info of each row's last step, which audits compare.
     """
 
     count: int
@@ -59,12 +59,12 @@ class Rows:
 
     @property
     def have_objects(self) -> bool:
-        """Whether some results are objects, which no shared memory holds."""
+        """Whether some results are Python objects, which cannot be put into shared memory."""
         return self.infos is not None or isinstance(self.observations, list)
 
 
 def check_on_error(on_error: Any) -> bool:
-    """Return whether to mask rows that fail; `InputError` unless ``"raise"`` or ``"mask"``."""
+    """Return whether rows that fail are masked; `InputError` for an unknown `on_error`."""
     if on_error not in ("raise", "mask"):
         raise InputError(f"on_error is 'raise' or 'mask', got {on_error!r}")
     return bool(on_error == "mask")
@@ -76,7 +76,7 @@ def dt_of(inputs: Inputs, index: int) -> int:
 
 
 def steps_of(inputs: Inputs) -> int:
-    """Return how many single steps a row of `inputs` amounts to, on average."""
+    """Return how many single steps a row of `inputs` takes on average."""
     held = inputs.dt
     if not isinstance(held, int):
         held = -(-int(held.sum()) // max(1, inputs.count))
@@ -88,20 +88,20 @@ def check_dt(dt: Any) -> int | NDArray[np.int64]:
     if type(dt) is int:
         if 1 <= dt < 2**63:
             return dt
-        raise StepCountError(f"dt is a whole number of at least 1, got {dt}")
+        raise StepCountError(f"dt must be a whole number of at least 1, got {dt}")
     try:
         steps = np.asarray(dt)
     except ValueError as error:
-        raise StepCountError(f"dt is one number or one for each row, got {dt!r}") from error
+        raise StepCountError(f"dt must be one number or one for each row, got {dt!r}") from error
     if steps.size == 0 and steps.ndim == 1:
         return np.empty(0, np.int64)
     if steps.dtype.kind not in "iu":
-        raise StepCountError(f"dt is a whole number of at least 1, got {dt!r}")
+        raise StepCountError(f"dt must be a whole number of at least 1, got {dt!r}")
     if steps.ndim > 1:
-        raise StepCountError(f"dt is one number or one for each row, got shape {steps.shape}")
+        raise StepCountError(f"dt must be one number or one for each row, got shape {steps.shape}")
     steps = steps.astype(np.int64)
     if (steps < 1).any():
-        raise StepCountError(f"dt is a whole number of at least 1, got {dt!r}")
+        raise StepCountError(f"dt must be a whole number of at least 1, got {dt!r}")
     return int(steps) if steps.ndim == 0 else steps
 
 

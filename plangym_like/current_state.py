@@ -15,7 +15,7 @@ from plangym_like.transitions import Step, Transition
 
 
 class CurrentState:
-    """Knows where the current state of an environment is: in its simulator, or set aside as a row.
+    """The current state of an environment, which is in its simulator or set aside as a row.
 
     Parameters
     ----------
@@ -28,11 +28,12 @@ class CurrentState:
     row : array ``(state_nbytes,) uint8`` or None
         The current state if it is set aside; ``None`` while it is in the simulator.
     started : bool
-        Whether there is one: a reset has happened, or a state has been set.
+        Whether there is a current state: the environment was reset, or a state was set.
     lost : bool
-        Whether the current state is gone, because a call that was to replace it raised half-way.
+        Whether the current state is lost, because a call that should have replaced it raised an
+        error.
     given : bool
-        Whether the episode began with a state that a caller gave, not with a reset.
+        Whether the episode began with a state given by a caller, rather than with a reset.
     """
 
     __slots__ = ("_format", "_picture", "_quick", "_simulator", "given", "lost", "row", "started")
@@ -48,14 +49,14 @@ class CurrentState:
         self._quick = type(simulator).step_row is not Simulator.step_row
 
     def check(self, name: str) -> None:
-        """Raise `StateLostError` if the current state of the environment `name` is gone."""
+        """Raise `StateLostError` if the current state of the environment `name` is lost."""
         if self.lost:
             raise StateLostError(
-                f"the current state of {name!r} is gone, because a call that was to replace it "
-                "raised half-way: reset the environment or set a state"
+                f"the current state of {name!r} is lost, because a call that should have replaced "
+                "it raised; reset the environment or set a state"
             )
 
-    # Where it is
+    # Reading and setting aside
 
     def read(self) -> Row:
         """Return the simulator's state as a new row."""
@@ -83,13 +84,13 @@ class CurrentState:
         self.row = self._picture = None
 
     def _restore(self) -> None:
-        """Write the current state to the simulator; `row` stays, in case what follows raises."""
+        """Write the current state to the simulator; keep `row`, in case a later call raises."""
         if self.row is not None:
             self._simulator.write(self.row[HEADER_NBYTES:])
             if self._picture is not None:
                 self._simulator.give_picture(self._picture)
 
-    # How it is replaced
+    # Replacing it
 
     def hold(self, row: Row) -> None:
         """Make `row` the current state without using the simulator."""
@@ -99,9 +100,9 @@ class CurrentState:
     def set(self, row: Row, *, given: bool = True) -> None:
         """Make `row` the current state.
 
-        If the simulator refuses it, an episode that began with a reset keeps its current state. One
-        that began with a given state loses it: to set it aside at every step would slow down a
-        search.
+        If the simulator rejects it, an episode that began with a reset keeps its current state. An
+        episode that began with a given state loses it, because saving it before every step would
+        slow down a search.
         """
         if not self.given:
             self._try_to_set_aside()
@@ -141,18 +142,18 @@ class CurrentState:
         Parameters
         ----------
         action, dt, row
-            Checked; the action is a copy that may change.
+            Checked arguments; the action is a copy, which the environment may change.
         read : bool
             Whether to return the state.
         image : bool
-            Whether to put a picture of the state into the info.
+            Whether to put an image of the state into the info.
         autoreset : bool
             Whether to start the next episode if this one has ended.
 
         Raises
         ------
         Exception
-            What the environment raises; for what is then the current state, see `set`.
+            Any error of the environment; see `set` for the current state after it.
         """
         sim = self._simulator
         if self._quick and row is not None and read and not image:
@@ -188,13 +189,25 @@ class CurrentState:
     def _step_quickly(
         self, row: Row, action: Any, dt: int, *, autoreset: bool
     ) -> Transition | None:
-        """Step from `row` without the simulator, if it has a quick way for that."""
-        found = self._simulator.step_row(row, action, dt)
+        """Step from `row` by the simulator's fast path for one row, if it has one."""
+        moves = self._simulator.step_row_moves
+        if moves and not self.given:
+            self._try_to_set_aside()
+        try:
+            found = self._simulator.step_row(row, action, dt)
+        except BaseException:
+            if moves:
+                self.fail()
+            raise
         if found is None:
             return None
         fresh, (obs, reward, terminated, truncated, info, frames) = found
+        self._format.seal_row(fresh)
         info["n_step"], info["dt"] = frames, dt
-        self.hold(fresh.copy())
+        if moves:
+            self._begin(given=True)
+        else:
+            self.hold(fresh.copy())
         if autoreset and (terminated or truncated):
             self.bring_back()
             self.restart()
@@ -205,9 +218,9 @@ class CurrentState:
     ) -> tuple[Row | None, Any, dict[str, Any]]:
         """Start an episode; return its first state if `read`, observation and info.
 
-        The generator and the wrappers' memory of the current state are kept. Without a current
-        state, they are those of a new simulator; if the current state cannot be restored, the
-        generator is a fresh one. If the reset raises, the current state stays.
+        The random generator and the wrappers' memory continue from the current state. Without a
+        current state, they are those of a new simulator. If the current state cannot be restored,
+        the generator is a fresh one. If the reset raises, the current state is unchanged.
         """
         self._prepare_reset()
         simulator = self._simulator
@@ -239,7 +252,7 @@ class CurrentState:
         return result
 
     def fail(self) -> None:
-        """Note that the simulator is in no known state, after a call that raised half-way."""
+        """Record that the simulator is in an unknown state, after a call that raised."""
         self.lost = self.started and self.row is None
 
     def _begin(self, *, given: bool) -> None:
@@ -258,6 +271,6 @@ class CurrentState:
         self._simulator.renew()
 
     def _try_to_set_aside(self) -> None:
-        # A state that has outgrown its row cannot be kept, but it can be left.
+        # A state that no longer fits its row cannot be kept, but a reset may replace it.
         with contextlib.suppress(Exception):
             self.set_aside()

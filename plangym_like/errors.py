@@ -3,16 +3,16 @@
 ::
 
     PlangymError
-    +-- InputError (ValueError)            what a call was given cannot be used
-    |   +-- ActionError                    an action outside the action space, NaN included
-    |   +-- BatchLengthError               actions, states, dt and seeds that do not fit together
+    +-- InputError (ValueError)            an argument that cannot be used
+    |   +-- ActionError                    an action outside the action space, or NaN
+    |   +-- BatchLengthError               actions, states, dt and seeds with different lengths
     |   +-- StepCountError                 a dt that is not a whole number of at least 1
     +-- StateError (ValueError)            a state row or a file of them
     |   +-- StateFormatError               malformed: wrong size, damaged, truncated
     |   +-- StateMismatchError             well formed, but of another environment or version
     |   +-- StateCapacityError             a payload that is larger than the row
     |   +-- UntrustedStateError            a pickled row from outside this session
-    |   +-- StateLostError                 the current state is gone after a call that failed
+    |   +-- StateLostError                 the current state was lost in a call that failed
     +-- ObservationError (ValueError)      an observation that does not fit its space
     +-- RewardError (ValueError)           a reward that is not one number
     +-- SnapshotError (TypeError)          an environment that cannot be saved exactly
@@ -20,13 +20,13 @@
     +-- MissingExtraError (ImportError)    an optional dependency is not installed
     +-- ClosedError (RuntimeError)         use after close
     +-- RowExitError (RuntimeError)        a row raised SystemExit, KeyboardInterrupt or the like
-    +-- WorkerError (RuntimeError)         a child process
-    |   +-- WorkerDiedError                it is gone
+    +-- WorkerError (RuntimeError)         a failure of a child process
+    |   +-- WorkerDiedError                it has ended
     |   +-- WorkerStartError               it keeps dying before it is ready
     |   +-- PoisonInputError               one row kills every worker that steps it
-    |   +-- StepTimeoutError (TimeoutError)  rows that outran ``step_timeout``
+    |   +-- StepTimeoutError (TimeoutError)  rows that exceeded ``step_timeout``
     |   +-- WorkerTimeoutError (TimeoutError)  it makes no progress
-    |   +-- RemoteError                    a remote exception whose own type cannot travel
+    |   +-- RemoteError                    a remote exception whose own type cannot be sent
     +-- RemoteTraceback                    a child's traceback, the ``__cause__`` of what it raised
 """
 
@@ -40,7 +40,7 @@ class PlangymError(Exception):
 
 
 class InputError(PlangymError, ValueError):
-    """A call was given something that it cannot use; nothing was sent or changed."""
+    """An argument cannot be used; nothing was sent or changed."""
 
 
 class ActionError(InputError):
@@ -48,7 +48,7 @@ class ActionError(InputError):
 
 
 class BatchLengthError(InputError):
-    """Actions, states, ``dt`` and seeds of one batch do not have lengths that fit together."""
+    """Actions, states, ``dt`` and seeds of a batch do not all have length N or 1."""
 
 
 class StepCountError(InputError):
@@ -69,7 +69,7 @@ class StateMismatchError(StateError):
     Attributes
     ----------
     expected, got : str
-        What the environment's own rows mean, and what the given row says of itself.
+        The meaning of the environment's own rows, and of the given row.
     """
 
     def __init__(self, message: str, expected: str = "", got: str = "") -> None:
@@ -90,7 +90,7 @@ class UntrustedStateError(StateError):
 
 
 class ObservationError(PlangymError, ValueError):
-    """An environment returned an observation whose keys, shape or dtype are not its space's.
+    """An environment returned an observation with other keys, shape or dtype than its space.
 
     Attributes
     ----------
@@ -112,11 +112,11 @@ class RewardError(PlangymError, ValueError):
 
 
 class StateLostError(StateError):
-    """The current state is gone: a call that was to replace it raised half-way."""
+    """The current state is lost, because a call that should have replaced it raised."""
 
 
 class SnapshotError(PlangymError, TypeError):
-    """An environment or wrapper cannot be saved and restored exactly, so it is refused."""
+    """An environment or wrapper cannot be saved and restored exactly."""
 
 
 class ImpureEnvironmentError(PlangymError, RuntimeError):
@@ -153,22 +153,22 @@ class ClosedError(PlangymError, RuntimeError):
 class RowExitError(PlangymError, RuntimeError):
     """A row of a batch raised ``SystemExit``, ``KeyboardInterrupt`` or another such exception.
 
-    Raised unchanged, these would end the program. The ``__cause__`` is the original exception, or
-    its traceback if a worker raised it.
+    If these were raised unchanged, they would end the program. The ``__cause__`` is the original
+    exception, or its traceback if a worker raised it.
     """
 
 
 class WorkerError(PlangymError, RuntimeError):
-    """Something happened to a child process rather than to the code that it ran."""
+    """A child process failed, as opposed to the code that it ran."""
 
 
 class WorkerDiedError(WorkerError):
-    """A child process is gone.
+    """A child process has ended.
 
     Attributes
     ----------
     pid, exitcode : int or None
-        The process, and its exit status (negative: the signal that ended it; ``None``: unknown).
+        The process id, and the exit status (negative: the signal that ended it; ``None``: unknown).
     """
 
     def __init__(self, message: str, pid: int | None = None, exitcode: int | None = None) -> None:
@@ -192,7 +192,7 @@ class PoisonInputError(WorkerError):
     index : int
         The row.
     exitcode : int or None
-        How the last worker ended (negative: the signal).
+        The exit status of the last worker (negative: the signal that ended it).
     """
 
     def __init__(self, message: str, index: int = -1, exitcode: int | None = None) -> None:
@@ -222,7 +222,7 @@ class StepTimeoutError(WorkerError, TimeoutError):
 
 
 class WorkerTimeoutError(WorkerError, TimeoutError):
-    """A child process that has something to do has made no progress for too long."""
+    """A busy child process has made no progress for too long."""
 
 
 class RemoteError(WorkerError):

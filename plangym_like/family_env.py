@@ -12,7 +12,7 @@ from plangym_like.errors import InputError
 from plangym_like.plan_env import PlanEnv
 from plangym_like.simulator import Simulator
 
-# Options of the environment; all others are its simulator's.
+# Options of the environment; all others belong to its simulator.
 _OWN_OPTIONS = ("return_image", "audit", "audit_every", "out_of_bounds")
 
 
@@ -29,7 +29,7 @@ class FamilyEnv(PlanEnv):
         As in `PlanEnv`.
     kwargs
         ``return_image``, ``audit``, ``audit_every`` and ``out_of_bounds``, as in `PlanEnv`, and
-        what the simulator takes: ``render_mode``, ``obs_type``, ``wrappers``,
+        arguments of the simulator: ``render_mode``, ``obs_type``, ``wrappers``,
         ``remove_time_limit``, and the environment's own arguments.
     """
 

@@ -1,11 +1,11 @@
-"""What happens to environments and workers when the process that owns them forks.
+"""Keep environments and workers safe when the process that owns them forks.
 
-The copy must not talk on its parent's connections, nor keep the write ends of their alive pipes
-open: the workers would then outlive their owner. So it forgets them, at once and without a word.
+The forked copy must not send messages on its parent's connections, nor keep the write ends of their
+alive pipes open, since the workers would then outlive their owner. So it drops them at once.
 
-Only the thread that forks lives on in the copy. A lock that another thread held stays locked there
-for ever, and what that lock guards may be half changed. So locks are replaced in the copy, and what
-was in use by another thread is given up.
+Only the thread that forks exists in the copy. A lock that another thread held stays locked there
+for ever, and the data that it guards may be half changed. So locks are replaced in the copy, and
+objects that another thread was using cannot be used any more.
 """
 
 from __future__ import annotations
@@ -16,37 +16,37 @@ from typing import Generic, Protocol, TypeVar
 
 
 class Forgetful(Protocol):
-    """Something that holds descriptors or locks which a forked copy of its process must drop."""
+    """An object with descriptors or locks that a forked copy of its process must drop."""
 
     def forget(self) -> None:
-        """Close the descriptors; runs in the child of a fork, where locks may be stuck."""
+        """Drop them; runs in the child of a fork, where locks may stay locked for ever."""
 
 
 class ReentrantLock(Protocol):
-    """What `threading.RLock` makes."""
+    """The type of the result of `threading.RLock`."""
 
     def acquire(self, blocking: bool = True) -> bool:
-        """Take it, or with ``blocking=False`` return whether that was possible at once."""
+        """Acquire the lock; with ``blocking=False``, return whether that was possible at once."""
 
     def release(self) -> None:
-        """Give it back."""
+        """Release the lock."""
 
 
 class Careful(Protocol):
-    """Something that its process must treat with more care once there is a copy of it."""
+    """An object that must be told when its process has been forked."""
 
     def take_care(self) -> None:
-        """Do so; runs in the process that has forked."""
+        """React to the fork; runs in the process that has forked."""
 
 
 _Thing = TypeVar("_Thing")
 
 
 class _WeakList(Generic[_Thing]):
-    """Things that are alive, without keeping them so.
+    """A list of weak references to objects.
 
-    A `weakref.WeakSet` would not do: it removes the dead in a Python function that runs wherever
-    they die, and a Ctrl-C that is noticed in such a one is lost.
+    A `weakref.WeakSet` cannot be used: it removes objects in a Python callback, which may run
+    anywhere, and a Ctrl-C that is raised in such a callback is lost.
     """
 
     def __init__(self) -> None:
@@ -72,22 +72,22 @@ _armed = False
 
 
 def forget_after_fork(thing: Forgetful) -> None:
-    """Have ``thing.forget()`` called in every process that this one forks from now on.
+    """Register ``thing.forget()`` to be called in every process that this one forks.
 
-    A copy that forks calls it once more.
+    It is called again if the forked copy forks.
     """
     _arm()
     _known.add(thing)
 
 
 def take_care_after_fork(thing: Careful) -> None:
-    """Have ``thing.take_care()`` called in this process whenever it has forked."""
+    """Register ``thing.take_care()`` to be called in this process whenever it has forked."""
     _arm()
     _careful.add(thing)
 
 
 def held_by_lost_thread(lock: ReentrantLock) -> bool:
-    """Return whether a thread that is not in this forked copy held `lock`; called in `forget`."""
+    """Return whether a thread that does not exist in this forked copy held `lock`."""
     if lock.acquire(blocking=False):
         lock.release()
         return False

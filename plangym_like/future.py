@@ -1,4 +1,4 @@
-"""`Future`: the result of something that is done elsewhere."""
+"""`Future`: the result of a batch or request that may still be running."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ _Result = TypeVar("_Result")
 
 
 class Pending(Protocol):
-    """Something that is done elsewhere: a batch of rows, or a request to another process."""
+    """A running operation: a batch of rows, or a request to another process."""
 
     @property
     def what(self) -> str:
-        """What errors call it."""
+        """What error messages call it."""
 
     @property
     def settled(self) -> bool:
         """Whether it is known to be over."""
 
     def settle(self, timeout: float | None) -> bool:
-        """Return whether it is over, after `timeout` seconds at most; 0 only looks."""
+        """Wait at most `timeout` seconds, and return whether it is over."""
 
     def outcome(self) -> tuple[Any, BaseException | None]:
         """Return the result, and the error or ``None``; only once it is over."""
@@ -31,16 +31,16 @@ class Pending(Protocol):
 
 
 class Future(Generic[_Result]):
-    """The result of something that is done elsewhere.
+    """The result of a batch or request that may still be running.
 
-    It has the interface of `concurrent.futures.Future`, and calling it is the same as `result`. A
-    batch whose future is dropped is cancelled; the reply to a request whose future is dropped is
-    thrown away.
+    It has the interface of `concurrent.futures.Future`, and calling it is the same as calling
+    `result`. If the future of a batch is dropped, the batch is cancelled. If the future of a
+    request is dropped, the reply is discarded.
 
     Parameters
     ----------
     pending : Pending or None
-        What is being done; ``None`` if it is over already.
+        The running operation; ``None`` if it is over already.
     owner : object
         Kept alive as long as the future waits for it.
     """
@@ -56,7 +56,7 @@ class Future(Generic[_Result]):
 
     @classmethod
     def of(cls, run: Callable[[], _Result]) -> Self:
-        """Return a future that is done, with what `run` returns or raises.
+        """Return a finished future with the result or the exception of ``run()``.
 
         >>> future = Future.of(lambda: 1 / 0)
         >>> future.done(), future.exception()
@@ -72,13 +72,13 @@ class Future(Generic[_Result]):
         try:
             return future
         finally:
-            # The error's traceback holds this frame, which must not hold the error.
+            # The error's traceback refers to this frame, which must not refer to the error.
             del future, failure
 
     def check(self, check: Callable[[_Result], None]) -> None:
         """Call ``check(result)`` before the result is returned for the first time.
 
-        What it raises takes the place of the result.
+        If it raises, its exception replaces the result.
         """
         self._check = check
 
@@ -88,13 +88,13 @@ class Future(Generic[_Result]):
         Raises
         ------
         TimeoutError
-            It takes longer than `timeout` seconds; it goes on, and the future stays good.
+            It takes longer than `timeout` seconds. It continues, and `result` may be called again.
         CancelledError
             `cancel` was called before.
         WorkerDiedError, ClosedError
-            The process that worked on it ended, or was closed.
+            The process that executed it has died or was closed.
         BaseException
-            What it raised, as its own type.
+            Any exception that was raised, with its own type.
         """
         error = self._wait(timeout)
         if error is None:
@@ -103,13 +103,14 @@ class Future(Generic[_Result]):
         try:
             raise error
         finally:
-            # Its traceback holds this frame, which must not hold what holds the error.
+            # The traceback refers to this frame, which must not refer to the object that holds the
+            # error.
             del self, error
 
     __call__ = result
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
-        """Wait and return what was raised, ``None`` if nothing was; see `result`.
+        """Wait and return the exception, or ``None`` if there was none; see `result`.
 
         Raises
         ------
@@ -124,19 +125,19 @@ class Future(Generic[_Result]):
     def done(self) -> bool:
         """Return whether it is over, without waiting.
 
-        Of a batch, this also gives rows that are left to workers that are free.
+        For a batch, this also sends remaining rows to free workers.
         """
         return self._pending is None or self._settle(self._pending, 0.0)
 
     @property
     def settled(self) -> bool:
-        """Whether it is known to be over, without looking for it."""
+        """Whether it is known to be over, without checking again."""
         return self._pending is None or self._pending.settled
 
     def cancel(self) -> bool:
         """Stop a batch; return False if it was over already.
 
-        A request that was sent to a process cannot be stopped: this returns False.
+        A request to a process cannot be stopped; this returns False for it.
         """
         pending = self._pending
         if pending is not None and not self.done():
@@ -165,8 +166,8 @@ class Future(Generic[_Result]):
                 )
             self._result, error = pending.outcome()
             if error is not None:
-                # Not kept: a request makes a new error each time, so that no traceback keeps the
-                # frames of the caller alive.
+                # The error is not kept: a request makes a new one each time, so that no traceback
+                # keeps the caller's frames alive.
                 return error
             self._pending = None
         check = self._check
@@ -175,7 +176,7 @@ class Future(Generic[_Result]):
                 check(self._result)
             except Exception as error:
                 self._error = error
-        # Not before: no other thread gets an unchecked result, nor does the caller after a Ctrl-C.
+        # Set only now, so that nobody gets an unchecked result, even after a Ctrl-C.
         self._check = None
         return self._error
 
@@ -184,5 +185,5 @@ class Future(Generic[_Result]):
         return f"<Future, {state}>"
 
 
-# The name by which batches' users know it.
+# The name for futures of batches.
 BatchFuture = Future

@@ -1,4 +1,4 @@
-"""`Layout`: how the batches of one environment are checked, and what their results look like."""
+"""`Layout`: checks the batches of one environment, and allocates their results."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ from plangym_like.transitions import BatchInfo, BatchStep, BatchTransition, Roll
 
 
 class Layout:
-    """What an environment's batches look like; the same on every side of a process border.
+    """The form of an environment's batches, which is the same in all its processes.
 
     Attributes
     ----------
     observation_space, action_space : gymnasium.Space
     format : StateFormat
     columns : dict of str to (shape, dtype)
-        Info keys that every step of the family fills.
+        Info keys that every step returns.
     plain_infos : bool
-        Whether rows have info beyond the columns.
+        Whether rows may have other info keys.
     exact : bool
-        Whether a row that is stepped twice gives the same bytes. If not, no two processes step
-        the same row at once.
+        Whether a row that is stepped twice gives the same bytes. If not, a row is never stepped by
+        two processes.
     out_of_bounds : {"pass", "raise", "clip"}
-        What happens to actions beyond the bounds of a `Box`.
+        What to do with actions beyond the bounds of a `Box`.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class Layout:
             math.prod(shape) * dtype.itemsize for shape, dtype in self.obs_leaves or ()
         )
         self.array_actions = spaces.is_leaf(action_space)
-        # Which whole numbers are actions, and their dtype; none if the space is not `Discrete`.
+        # The range of actions and their dtype; empty if the space is not `Discrete`.
         self._choices = range(0)
         self._choice: Any = int
         is_box = isinstance(action_space, Box) and action_space.dtype.kind == "f"
@@ -80,7 +80,7 @@ class Layout:
         horizon: bool = False,
         sums: bool = True,
     ) -> Inputs:
-        """Return the inputs of a batch, every one of them checked; nothing has happened before.
+        """Return the checked inputs of a batch; if an error is raised, nothing has happened.
 
         ``sums=False`` leaves the checksums of many states to `verify`.
 
@@ -126,7 +126,7 @@ class Layout:
         Raises
         ------
         ActionError
-            It is not in the action space.
+            The action is not in the action space.
         """
         if self._is_choice(action):
             return self._choice(action)
@@ -140,13 +140,13 @@ class Layout:
         return (kind is int or kind is self._choice) and int(action) in self._choices
 
     def _is_box(self, action: NDArray[Any]) -> bool:
-        """Return whether `action` is as finite numbers of a `Box` usually are."""
+        """Return whether `action` is an array of finite numbers of the usual form for a `Box`."""
         if action.dtype is not self._box_dtype or action.shape != self.action_space.shape:
             return False
         return bool(np.count_nonzero(np.isfinite(action)) == action.size)
 
     def verify(self, inputs: Inputs, start: int = 0, stop: int | None = None) -> None:
-        """Raise `StateFormatError` where a checksum does not match that has not been looked at."""
+        """Raise `StateFormatError` if a checksum that was not verified yet does not match."""
         if not inputs.verified:
             self.format.verify(inputs.states[start:stop], start)
 
@@ -162,7 +162,7 @@ class Layout:
         Raises
         ------
         MemoryError
-            They would not fit into memory.
+            The arrays would not fit into memory.
         """
         lead = (inputs.count, inputs.horizon) if inputs.horizon else (inputs.count,)
         nbytes = states * inputs.count * self.format.state_nbytes
@@ -186,7 +186,7 @@ class Layout:
     def result(
         self, rows: Rows, errors: Mapping[int, Exception] | None = None
     ) -> BatchTransition | BatchStep | Rollout:
-        """Return what the user gets of finished `rows`, of which those in `errors` failed."""
+        """Return the result of finished `rows`, of which those in `errors` failed."""
         if errors:
             _blank(rows, list(errors))
         infos = self._infos(rows, errors)
@@ -226,7 +226,7 @@ class Layout:
         return BatchInfo(count, columns, plain, errors)
 
     def _check_states(self, states: Any, sums: bool) -> tuple[Row, bool]:
-        """Return rows of states, and whether their checksums were looked at."""
+        """Return rows of states, and whether their checksums were verified."""
         if isinstance(states, (list, tuple)):
             if not states:
                 return np.empty((0, self.format.state_nbytes), np.uint8), True
@@ -238,7 +238,7 @@ class Layout:
 
 
 def _blank(rows: Rows, failed: list[int]) -> None:
-    """Leave nothing of rows that failed: a state that no environment takes, a reward of NaN."""
+    """Overwrite failed rows with an invalid state, a reward of NaN, zeros and false flags."""
     if rows.next_states is not None:
         rows.next_states[failed] = 0
     if isinstance(rows.observations, list) and (horizon := rows.inputs.horizon):
@@ -258,9 +258,7 @@ def _common_length(lengths: dict[str, int]) -> int:
     several = {count for count in lengths.values() if count != 1}
     if len(several) > 1:
         told = ", ".join(f"{count} {name}" for name, count in lengths.items())
-        raise BatchLengthError(
-            f"a batch needs equal lengths, or one of a kind for all the others: got {told}"
-        )
+        raise BatchLengthError(f"actions, states, dt and seeds must have length N or 1: got {told}")
     return several.pop() if several else 1
 
 
@@ -288,7 +286,7 @@ def _horizon(batch: Any, count: int) -> int:
         lengths = {len(row) for row in batch}
         if len(lengths) > 1:
             told = f"{min(lengths)} and of {max(lengths)}"
-            raise BatchLengthError(f"all rows of a rollout are equally long: got some of {told}")
+            raise BatchLengthError(f"all rows of a rollout must be equally long, got {told}")
         length = max(lengths, default=0)
     else:
         length = batch.shape[1]

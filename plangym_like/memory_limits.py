@@ -1,6 +1,7 @@
-"""How much more memory this process may use: what the machine has left, and what its cgroups allow.
+"""How much more memory this process may use, on this machine and within its cgroups.
 
-Asked for more than that, the kernel does not refuse: it kills. So large arrays are refused here.
+If a process uses more, the kernel does not raise an error but kills it. So requests for large
+arrays raise an error here.
 """
 
 from __future__ import annotations
@@ -10,20 +11,20 @@ import errno
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 
-# Smaller requests are not checked: it would take longer than to fill them.
+# Smaller requests are not checked, because that would take longer than filling them.
 _CHECKED_NBYTES = 1 << 24
-# What a cgroup keeps free for everything else that its processes are about to do.
+# The memory that is kept free in a cgroup for other needs of its processes.
 _RESERVE_NBYTES = 1 << 24
 _PROC = Path("/proc")
 
 
 def ensure_available(nbytes: int) -> None:
-    """Raise an error if `nbytes` more bytes are more than there are.
+    """Raise an error if fewer than `nbytes` bytes are available.
 
     Raises
     ------
     OSError
-        With ``errno.ENOMEM``: the machine, or a cgroup of this process, has no such amount.
+        With ``errno.ENOMEM``: the machine, or a cgroup of this process, has less memory available.
     """
     if nbytes < _CHECKED_NBYTES:
         return
@@ -38,16 +39,16 @@ def refuse_too_much(nbytes: int) -> None:
     Raises
     ------
     MemoryError
-        The machine, or a cgroup of this process, has not as much.
+        The machine, or a cgroup of this process, has less memory available.
     """
     try:
         ensure_available(nbytes)
     except OSError as error:
-        raise MemoryError(f"no {nbytes} bytes of memory for this batch: {error}") from error
+        raise MemoryError(f"this batch needs {nbytes} bytes of memory: {error}") from error
 
 
 def _available(proc: Path) -> Iterator[tuple[int, str]]:
-    """Yield how many bytes are left in each place that limits this process, and name the place."""
+    """Yield the available bytes and the name of each limit on the memory of this process."""
     try:
         lines = (line.split() for line in _read(proc / "meminfo").splitlines())
         machine = {words[0]: int(words[1]) << 10 for words in lines}
@@ -64,7 +65,7 @@ def _available(proc: Path) -> Iterator[tuple[int, str]]:
 
 
 def _cgroups(proc: Path) -> Iterator[tuple[int, Path]]:
-    """Yield the version and the folder of each cgroup that counts memory, from the inside out."""
+    """Yield version and folder of each cgroup with a memory limit, from the innermost outward."""
     paths: dict[int, str] = {}
     for line in _read(proc / "self/cgroup").splitlines():
         number, controllers, path = line.split(":", 2)
@@ -100,7 +101,7 @@ def _left_in_2(folder: Path, swap: int) -> int | None:
     if swap_limit is not None:
         swap = min(swap, max(0, swap_limit - (_number(folder / "memory.swap.current") or 0)))
     counts = _counts(folder)
-    # Pages of files can be dropped, and make room.
+    # The page cache can be dropped, so it counts as available.
     cached = counts.get("inactive_file", 0) + counts.get("active_file", 0)
     return limit - used + cached + swap
 
@@ -113,7 +114,7 @@ def _left_in_1(folder: Path, swap: int) -> int | None:
     counts = _counts(folder)
     cached = counts.get("total_inactive_file", 0) + counts.get("total_active_file", 0)
     left = limit - used + swap
-    # Memory and swap together, where that is limited too.
+    # The limit on memory and swap together, if there is one.
     both = _number(folder / "memory.memsw.limit_in_bytes")
     both_used = _number(folder / "memory.memsw.usage_in_bytes")
     if both is not None and both_used is not None:
@@ -130,7 +131,7 @@ def _counts(folder: Path) -> dict[str, int]:
 
 
 def _number(path: Path) -> int | None:
-    """Return the number in a file, or ``None`` where there is none: no file, or no limit."""
+    """Return the number in a file, or ``None`` if there is no file or no limit in it."""
     try:
         text = _read(path).strip()
     except OSError:

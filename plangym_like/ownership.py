@@ -1,8 +1,8 @@
-"""Copies of what is returned to the caller, which share nothing with the environment.
+"""Copy values that pass between the caller and an environment, so that they share nothing.
 
-Gymnasium copies nothing, so an observation may be the environment's own buffer, an info its own
-dict, and an action may be changed in place. `owned` is called wherever something passes between
-the caller and a simulator as an object; what is written into a batch's arrays is copied by that.
+Gymnasium copies nothing: an observation may be the environment's own buffer, an info its own dict,
+and an action may be changed in place. So every object that passes between the caller and a
+simulator is copied by `owned`, except values that are written into the arrays of a batch.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ _CONSTANT = frozenset(
 
 
 def owned(value: Any) -> Any:
-    """Return `value` as an independent copy: nested dicts, lists, tuples and arrays included.
+    """Return an independent copy of `value`, including nested dicts, lists, tuples and arrays.
 
-    Other objects are copied by `copy.deepcopy`. Those that cannot be copied are returned as they
-    are, and so are environments, because a copy of an environment may start again.
+    Other objects are copied by `copy.deepcopy`. Objects that cannot be copied are returned as they
+    are. So are environments, because a copy of an environment may be reset.
 
     >>> buffer = np.zeros(2)
     >>> info = owned({"buffer": buffer, "lives": 3})
@@ -53,7 +53,7 @@ def owned_info(info: Mapping[str, Any], without: Container[str] = ()) -> dict[st
 
 
 def _copied(value: Any, memo: dict[int, Any]) -> Any:
-    """Copy `value`; `memo` is `copy.deepcopy`'s, so that what is held twice is copied once."""
+    """Copy `value`; `memo` is that of `copy.deepcopy`, so that shared objects are copied once."""
     kind = type(value)
     if kind in _CONSTANT:
         return value

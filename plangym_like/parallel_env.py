@@ -13,34 +13,35 @@ from plangym_like.plan_env import PlanEnv
 class ParallelEnv(PlanEnv):
     """A `PlanEnv` whose batches are stepped by several workers.
 
-    Single steps, resets and states are those of an environment in this process. It also steps its
-    share of every batch, so `n_workers` are this process and ``n_workers - 1`` child processes. A
-    batch that is too small or too cheap to be worth sending is stepped here.
+    Single steps, resets and states use an environment in this process. This process also steps a
+    share of every batch, so `n_workers` counts it and ``n_workers - 1`` child processes. A batch
+    that is too small or too cheap to be worth sending is stepped in this process.
 
     Parameters
     ----------
     env_class : callable
-        ``env_class(name, **kwargs)`` returns a `PlanEnv`; `AtariEnv` and its like are such.
+        ``env_class(name, **kwargs)`` returns a `PlanEnv`, as `AtariEnv` and similar classes do.
     name : str or callable
-        What it is called with.
+        The first argument of `env_class`.
     frameskip, autoreset, delay_setup
         As in `make`.
     n_workers : int
-        Processes that step rows, at least 1.
+        The number of processes that step rows, at least 1.
     blocking : bool
-        Kept for users of plangym, without effect: workers always run at once.
+        Accepted for compatibility with plangym; it has no effect.
     isolate : bool
         Step batches in child processes only (`n_workers` of them), so that a row that crashes or
-        hangs its simulator cannot take this process with it. Single steps from states that were
-        given are tried in a child first if damaged states could crash the simulator.
+        hangs its simulator cannot affect this process. If damaged states could crash the simulator,
+        single steps from given states are first tried in a child process.
     step_timeout : float, optional
         Limit in seconds for one row. A worker that exceeds it is replaced, and the row is tried
-        once more, for 0.2 s or the time of ten usual rows; then `StepTimeoutError` is raised.
-        Implies `isolate`.
+        again, for 0.2 s or the time of ten usual rows; then `StepTimeoutError` is raised. Implies
+        `isolate`.
     start_timeout : float, optional
         Limit in seconds for a worker to make its environment. A worker that exceeds it is replaced;
-        `WorkerStartError` if that happens three times for each worker. The default is no limit, or
-        with `step_timeout` 60 s or ten times what making the environment took here.
+        if that happens three times for each worker, `WorkerStartError` is raised. The default is no
+        limit. With `step_timeout`, it is 60 s, or ten times what making the environment took in
+        this process if that is more.
     start_method : {"forkserver", "spawn", "fork"}
         How child processes are started.
     kwargs

@@ -43,20 +43,20 @@ from plangym_like.transitions import (
 class PlanEnv(StatefulEnv):
     """One environment: a simulator, and an executor that steps batches of its states.
 
-    While a batch uses the simulator, the current state is set aside (see `CurrentState`).
+    While a batch uses the simulator, the current state is kept as a row (see `CurrentState`).
 
     Parameters
     ----------
     simulator : Simulator, or callable that returns one
-        What steps states. A callable may also return a `PlanEnv`, to use its simulator and options.
+        The simulator. A callable may also return a `PlanEnv`, whose simulator and options are used.
     executor : ExecutorOptions, optional
-        Where batches are stepped; in this process if left out.
+        Where batches are stepped; by default in this process.
     name : str or callable, optional
-        What the environment is called.
+        The name of the environment.
     autoreset : bool
         Whether `step` starts a new episode once one has ended (batches never do).
     return_image : bool
-        Put the picture of each resulting state into ``info["rgb"]``.
+        Put an image of each resulting state into ``info["rgb"]``.
     audit, audit_every, out_of_bounds
         As in `make`.
     delay_setup : bool
@@ -86,9 +86,9 @@ class PlanEnv(StatefulEnv):
     ) -> ResetResult | ResetObservation:
         """Start an episode.
 
-        Without a seed, the current state's random generator goes on, as in Gymnasium; the first
-        time, a fresh one is made. Batches in between change nothing. If it raises, the current
-        state stays what it was.
+        Without a seed, the current state's random generator continues, as in Gymnasium; the first
+        time, a fresh one is made. Batches in between have no effect on this. If the reset raises,
+        the current state does not change.
 
         Returns
         -------
@@ -108,9 +108,10 @@ class PlanEnv(StatefulEnv):
         Raises
         ------
         StateError
-            The row is malformed or of another environment; the current state stays.
+            The row is malformed or belongs to another environment; the current state does not
+            change.
         PoisonInputError, StepTimeoutError
-            If batches are isolated: the row ended or hung the workers that were given to try it.
+            Batches are isolated, and the row killed or hung the workers that tried it.
         """
         self._set(state, given=True)
 
@@ -146,14 +147,15 @@ class PlanEnv(StatefulEnv):
         Parameters
         ----------
         action : element of the action space
-            Numbers of a `Box` keep the dtype that ``numpy.asarray`` gives them, and may lie beyond
-            its bounds unless `out_of_bounds` says otherwise.
+            Actions of a `Box` keep the dtype that ``numpy.asarray`` gives them. They may lie beyond
+            its bounds, depending on `out_of_bounds`.
         state : row, optional
-            The state to step from. The next state is the current one afterwards.
+            The state to step from; by default the current one. The next state becomes the current
+            one.
         dt : int
-            At least 1.
+            The duration in units of `frameskip` frames, at least 1.
         return_state : bool, optional
-            ``None`` returns the state exactly where one was given.
+            Whether to return the next state; by default, if `state` is given.
 
         Returns
         -------
@@ -163,11 +165,12 @@ class PlanEnv(StatefulEnv):
         Raises
         ------
         InputError, StateError
-            Nothing has happened then.
+            An argument is invalid; nothing has happened.
         Exception
-            What the environment raises. With `state`, an episode that began with `reset` keeps its
-            current state; one that began with a given state loses it, and calls that need it raise
-            `StateLostError`. Without `state`, the environment is as its own ``step`` left it.
+            Any error of the environment. If `state` was given, an episode that began with `reset`
+            keeps its current state. An episode that began with a given state loses it, and later
+            calls that need it raise `StateLostError`. If `state` was not given, the environment is
+            left as its own ``step`` left it.
         """
         stepper = self._stepper
         if stepper is None or stepper.refusal is not None:
@@ -210,7 +213,7 @@ class PlanEnv(StatefulEnv):
         return result if return_state else Step(*result[1:])
 
     def _try_step(self, stepper: RowStepper, action: Any, state: Row | None, dt: int) -> None:
-        """Have a worker take this step first, if it is from a state that a caller gave."""
+        """Try this step in a worker first, if it starts from a state that a caller gave."""
         if state is None:
             if not stepper.current.started or not stepper.current.given:
                 return
@@ -278,30 +281,30 @@ class PlanEnv(StatefulEnv):
         blocking: bool = True,
         on_error: str = "raise",
     ) -> BatchTransition | BatchStep | Future[BatchTransition] | Future[BatchStep]:
-        """Step N states, each by its own action; the env's current state is untouched.
+        """Step N states, each with its own action; the env's current state does not change.
 
-        Row i of the result depends on ``actions[i], states[i], dt[i], seeds[i]`` alone.
+        Row i of the result depends only on ``actions[i], states[i], dt[i], seeds[i]``.
 
         Parameters
         ----------
         actions : array ``(N, *action_shape)``, sequence, or one action for all rows
-            Numbers of a `Box` keep the dtype that ``numpy.asarray`` gives the batch.
+            Actions of a `Box` keep the dtype that ``numpy.asarray`` gives the batch.
         states : array ``(N, state_nbytes) uint8``, sequence of rows, or one row for all
-            ``None`` branches every action from the current state.
+            The states to step from; by default, every action starts from the current state.
         dt : int or int array ``(N,)``
             How long each action is held, in units of `frameskip` frames.
         return_state : bool, optional
-            ``None`` returns states exactly where they were given.
+            Whether to return the next states; by default, if `states` are given.
         seeds : int array ``(N,)``, optional
-            Reseed each row's randomness before it steps.
+            Seeds of the rows' random generators; they are reseeded before the step.
         blocking : bool
-            ``False`` returns a `Future`; its ``result()`` returns the result, or raises what
-            stepping the rows raised. Without workers the rows are stepped before this returns.
+            ``False`` returns a `Future`, whose ``result()`` returns the result or raises the error
+            of the batch. Without workers, the rows are stepped before this call returns.
         on_error : {"raise", "mask"}
-            ``"raise"``: raise the error of the first row that raises, kills or hangs its worker.
-            ``"mask"``: return the other rows; ``infos.failed`` ``(N,) bool`` says which failed, and
-            ``infos.errors`` why. A failed row's state is all zeros, which no environment takes,
-            its reward NaN, its observation zeros and its flags false.
+            ``"raise"``: raise the error of the first row that raises, or that kills or hangs its
+            worker. ``"mask"``: return the other rows; ``infos.failed`` ``(N,) bool`` tells which
+            rows failed, and ``infos.errors`` why. A failed row has a state of zeros, which is not a
+            valid state, a reward of NaN, an observation of zeros, and false flags.
 
         Returns
         -------
@@ -312,7 +315,7 @@ class PlanEnv(StatefulEnv):
         Raises
         ------
         InputError, StateError
-            No row has been stepped then.
+            An argument is invalid; no row has been stepped.
         """
         executor = self._executor or self.executor
         wanted = return_state if return_state is not None else states is not None
@@ -346,7 +349,7 @@ class PlanEnv(StatefulEnv):
         blocking: bool = True,
         on_error: str = "raise",
     ) -> Rollout | Future[Rollout]:
-        """Run T steps of N rows without coming back in between.
+        """Step N rows T times in one call.
 
         Parameters
         ----------
@@ -354,7 +357,7 @@ class PlanEnv(StatefulEnv):
         states, dt, seeds, blocking, on_error
             As in `step_batch`.
         return_observations : bool
-            Whether to bring the observations ``(N, T, *obs_shape)`` back.
+            Whether to return the observations ``(N, T, *obs_shape)``.
 
         Returns
         -------

@@ -1,8 +1,8 @@
-"""The memory of a NumPy random generator as 40 plain bytes.
+"""The state of a NumPy random generator as 40 bytes.
 
-Gymnasium's ``np_random`` is a :class:`numpy.random.Generator` on a PCG64 bit generator. Its whole
-memory is a 128-bit position, a 128-bit increment, and half of a 64-bit draw that may be left over
-from a 32-bit one. See :class:`numpy.random.PCG64`.
+Gymnasium's ``np_random`` is a :class:`numpy.random.Generator` with a PCG64 bit generator. Its whole
+state is a 128-bit position, a 128-bit increment, and possibly half of a 64-bit draw that is left
+over from a 32-bit draw. See :class:`numpy.random.PCG64`.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ _EMPTY = bytes(GENERATOR_NBYTES)
 
 
 def save_generator(generator: np.random.Generator | None) -> bytes:
-    """Return the 40 bytes from which :func:`load_generator` continues; zeros stand for ``None``.
+    """Return the 40 bytes from which :func:`load_generator` continues; zeros for ``None``.
 
     Raises
     ------
     SnapshotError
-        The generator does not run on PCG64.
+        The bit generator is not PCG64.
 
     >>> import numpy as np
     >>> rng = np.random.Generator(np.random.PCG64(3))
@@ -45,8 +45,8 @@ def save_generator(generator: np.random.Generator | None) -> bytes:
     memory: Any = generator.bit_generator.state
     if memory["bit_generator"] != "PCG64":
         raise SnapshotError(
-            f"a random generator on {memory['bit_generator']} cannot be saved in a state row; "
-            "Gymnasium's own generators run on PCG64"
+            f"a random generator with {memory['bit_generator']} cannot be saved in a state row; "
+            "Gymnasium's own generators use PCG64"
         )
     position, increment = memory["state"]["state"], memory["state"]["inc"]
     return _LAYOUT.pack(
@@ -62,7 +62,7 @@ def save_generator(generator: np.random.Generator | None) -> bytes:
 def load_generator(
     memory: bytes | NDArray[np.uint8], generator: np.random.Generator | None
 ) -> np.random.Generator | None:
-    """Return a generator that continues from `memory`, re-using `generator` where one is given."""
+    """Return a generator that continues from `memory`, reusing `generator` if it is given."""
     memory = bytes(memory)
     if memory == _EMPTY:
         return None
@@ -79,20 +79,20 @@ def load_generator(
 
 
 class GeneratorMemory:
-    """Save and load the ``np_random`` of one environment, which is done for every row.
+    """Saves and loads the ``np_random`` of one environment for every row.
 
-    Where NumPy's generators lie in memory as those of version 2 do, their memory is copied as it
-    is (``numpy.random.PCG64.ctypes``), which is five times faster than through their ``state``.
+    If NumPy's generators have the memory layout of version 2, their memory is copied directly
+    (``numpy.random.PCG64.ctypes``), which is five times faster than using their ``state``.
 
     Parameters
     ----------
     env : gymnasium.Env
-        Without wrappers.
+        The environment, without wrappers.
     """
 
     def __init__(self, env: Any) -> None:
         self._env = env
-        self._bits: np.random.BitGenerator | None = None  # whose memory the next two are
+        self._bits: np.random.BitGenerator | None = None  # the next two are its memory
         self._numbers = self._rest = memoryview(b"")
 
     def save(self, payload: NDArray[np.uint8], begin: int) -> None:
@@ -115,7 +115,7 @@ class GeneratorMemory:
             env._np_random = load_generator(bytes(saved), generator)
 
     def _is_open(self, generator: Any) -> bool:
-        """Tell whether the memory of `generator` can be copied as it is."""
+        """Return whether the memory of `generator` can be copied directly."""
         if type(generator) is not np.random.Generator:
             return False
         bits = generator.bit_generator
@@ -129,7 +129,7 @@ class GeneratorMemory:
 
 
 def _memory_of(bits: Any) -> tuple[memoryview, memoryview]:
-    """Return the live memory of a PCG64: position and increment, and what is left of a draw."""
+    """Return the memory of a PCG64: position and increment, and the rest of a draw."""
     address = int(bits.ctypes.state_address)
     numbers = (ctypes.c_char * 32).from_address(ctypes.c_uint64.from_address(address).value)
     rest = (ctypes.c_char * 8).from_address(address + 8)
@@ -138,7 +138,7 @@ def _memory_of(bits: Any) -> tuple[memoryview, memoryview]:
 
 @functools.cache
 def _layout_is_known() -> bool:
-    """Tell whether this NumPy keeps a PCG64 in memory as `save_generator` writes it."""
+    """Return whether this NumPy's memory layout of a PCG64 is that of `save_generator`."""
     if sys.byteorder != "little" or struct.calcsize("P") != 8:
         return False
     generator, other = seeded_generator(1), seeded_generator(2)
@@ -152,7 +152,7 @@ def _layout_is_known() -> bool:
 
 
 def seeded_generator(seed: int) -> np.random.Generator:
-    """Return the generator that Gymnasium makes of `seed` (``gymnasium.utils.seeding``)."""
+    """Return the generator that Gymnasium makes from `seed` (``gymnasium.utils.seeding``)."""
     return np.random.Generator(np.random.PCG64(np.random.SeedSequence(int(seed))))
 
 

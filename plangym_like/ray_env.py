@@ -15,45 +15,46 @@ from plangym_like.plan_env import PlanEnv
 class RayEnv(PlanEnv):
     """A `PlanEnv` whose batches are stepped on all machines of a Ray cluster.
 
-    On one machine it is a `ParallelEnv`. Each other node of the cluster has an actor that steps
-    ranges of a batch in its own worker processes; the results come back to arrays of this process.
+    On this machine it works like a `ParallelEnv`. On each other node of the cluster, an actor steps
+    ranges of a batch in its own worker processes, and the results are sent back to this process.
     Batches that are too cheap to be worth sending are stepped in this process.
 
-    Actors, workers and nodes may die, and nodes may join: the results stay the same, and `stats`
-    counts what happened. If no Ray is running, a local one is started, which `close` stops.
+    Actors, workers and nodes may die, and nodes may join. The results stay the same, and `stats`
+    counts these events. If no Ray is running, a local one is started, which `close` stops.
 
     Parameters
     ----------
     env_class, name, frameskip, autoreset, delay_setup
         As in `ParallelEnv`.
     n_workers : int, optional
-        Processes that step rows, on all nodes together. If the cluster has fewer cores, nodes that
-        join later make up for it. Left out: every core of the cluster.
+        The number of processes that step rows, on all nodes together. If the cluster has fewer
+        cores, nodes that join later are used too. By default, every core of the cluster.
     blocking : bool
         Accepted for compatibility with plangym, without effect.
     isolate : bool
-        Step no batches in this process. In actors, rows never run in the actor's own process.
+        Step no batches in this process. On other nodes, rows never run in the actor's own process.
     step_timeout, start_timeout : float, optional
         As in `ParallelEnv`, for the workers of all machines.
     start_method : {"forkserver", "spawn", "fork"}
         How worker processes are started.
     address : str, optional
-        The cluster to join, such as ``"10.0.0.1:6379"`` or ``"auto"``. Left out: the one that the
-        environment variable ``RAY_ADDRESS`` names, or without it a local Ray that is started. A
-        program that has called ``ray.init`` keeps its connection.
+        The cluster to join, such as ``"10.0.0.1:6379"`` or ``"auto"``. By default the one in the
+        environment variable ``RAY_ADDRESS``, or else a local Ray that is started. A program that
+        has called ``ray.init`` keeps its connection.
     resources : dict, optional
-        What the processes of a node claim, instead of a core each: ``num_cpus``, ``num_gpus``,
-        ``memory`` and the cluster's own resources. Nodes that lack them are not used, this machine
-        included.
+        The resources that each actor claims, instead of a core for each process: ``num_cpus``,
+        ``num_gpus``, ``memory`` and the cluster's own resources. Nodes without them are not used,
+        including this machine.
     placement : {"spread", "pack"} or PlacementGroup
-        Use nodes evenly, or fill one after the other; or a placement group: a process for each CPU
-        of each bundle, and no others.
+        Use nodes evenly, or fill one after another. A placement group gives one process for each
+        CPU of each bundle, and no others.
     runtime_env : dict, optional
-        Ray's description of what actors need on their machines.
+        Ray's description of the runtime environment of actors.
     cores_per_actor : int, optional
-        Processes of one actor. Left out: a node has as few actors as have at most 16 each.
+        Processes of one actor. By default, each node gets the fewest actors with at most 16
+        processes each.
     object_store_memory : int, optional
-        Bytes of object store, if a local Ray is started.
+        Size of the object store in bytes, if a local Ray is started.
     kwargs
         Passed to `env_class`.
 
@@ -125,7 +126,7 @@ class RayEnv(PlanEnv):
         }
 
     def wait_ready(self, timeout: float | None = None) -> None:
-        """Wait until all workers and actors are ready; batches need not wait for that.
+        """Wait until all workers and actors are ready. Batches can be submitted before that.
 
         Raises
         ------

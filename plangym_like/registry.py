@@ -1,4 +1,4 @@
-"""Which family plans over which environment, as data; `register`, and `make`."""
+"""The table of families and their environments; `register`, and `make`."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ from plangym_like.stateful_env import name_of
 
 @dataclass(frozen=True, kw_only=True)
 class Family:
-    """Which ids a family answers to, and where it is.
+    """The ids of a family, and where to import it from.
 
     Attributes
     ----------
     place : str
-        ``"module:class"``, below ``plangym_like.envs``; imported when one of its ids is made.
+        ``"module:class"`` in ``plangym_like.envs``; imported when one of its ids is made.
     entry_point : str
-        What the entry points of its registered ids begin with.
+        The prefix of the entry points of its registered ids.
     package : str
-        The package that registers ids when it is imported, if Gymnasium does not find it by itself.
+        The package that registers the ids when it is imported, unless Gymnasium imports it itself.
     names : str
         A regular expression for ids that are not registered.
     answers : str
-        ``"module:function"``, which tells whether such an id is one of the family's.
+        ``"module:function"``, which returns whether such an id belongs to the family.
     extra : str
-        The extra that installs what the family needs and the package itself does not.
+        The extra that installs the additional dependencies of the family.
     """
 
     place: str
@@ -82,9 +82,9 @@ FAMILIES = (
     ),
     Family(place="toy_text:ToyTextEnv", entry_point="gymnasium.envs.toy_text."),
 )
-# Environments of no family are saved by the first of these that is exact.
+# Environments of no family are saved by the first of these methods that is exact.
 GENERIC = Family(place="auto_snapshot:AnyEnv")
-# Value of `snapshot` -> what saves the states of any environment that way.
+# Value of `snapshot` -> the class that saves the states of any environment in that way.
 SNAPSHOTS = {way: Family(place=place) for way, (place, _) in WAYS.items()}
 
 EnvClass = Callable[..., PlanEnv]
@@ -92,23 +92,24 @@ _registered: list[tuple[Callable[[Any], bool], EnvClass]] = []
 
 
 def register(prefix_or_predicate: str | Callable[[Any], bool], family: EnvClass) -> None:
-    """Have `make` plan over some environments with a family of your own.
+    """Make `make` use a family of your own for some environments.
 
-    Families registered later are asked first, and all of them before the package's own. Workers
-    need not register it: they are sent `family`.
+    Families that were registered later take precedence, and all of them over the package's own.
+    Workers need not call this: `family` is sent to them.
 
     Parameters
     ----------
     prefix_or_predicate : str or callable
-        What the ids begin with, whether Gymnasium knows them or not; or a function that is given
-        the first argument of `make` and returns whether the family takes it.
+        The prefix of the ids, which need not be registered with Gymnasium; or a function of the
+        first argument of `make` that returns whether the family handles it.
     family : callable
-        ``family(name, **kwargs)`` returns a `PlanEnv`, as every class of environments here does.
+        ``family(name, **kwargs)`` returns a `PlanEnv`, like all environment classes of this
+        package.
 
     Raises
     ------
     InputError
-        One of the two is something else.
+        An argument has another type, or the prefix is empty.
 
     >>> from plangym_like import ClassicControlEnv
     >>> register("mine/", lambda name, **kwargs: ClassicControlEnv(name[5:], **kwargs))
@@ -118,7 +119,7 @@ def register(prefix_or_predicate: str | Callable[[Any], bool], family: EnvClass)
     answers = prefix_or_predicate
     if isinstance(answers, str):
         if not answers:
-            raise InputError("the prefix of a family's ids is empty, so it would take them all")
+            raise InputError("the prefix of a family's ids is empty, so it would match all ids")
         answers = partial(_begins_with, answers)
     elif not callable(answers):
         raise InputError(f"expected a prefix of ids or a function, got {answers!r}")
@@ -137,7 +138,7 @@ def find_spec(name: str) -> EnvSpec:
     Raises
     ------
     gymnasium.error.NameNotFound, gymnasium.error.VersionNotFound, ...
-        What Gymnasium raises, with near matches named.
+        Raised by Gymnasium; the message names near matches.
     MissingExtraError
         The id belongs to a package that is not installed.
     """
@@ -168,16 +169,16 @@ def _import_package(family: Family, name: str) -> None:
 
 
 def family_of(name: str | Callable[..., Any], snapshot: str = "auto") -> EnvClass:
-    """Return the `PlanEnv` class that plans over `name`, its states saved as `snapshot` says.
+    """Return the `PlanEnv` class for `name` that saves states as given by `snapshot`.
 
     Raises
     ------
     InputError
-        `snapshot` has another value, or does not work for this environment.
+        `snapshot` is invalid, or does not apply to this environment.
     """
     if snapshot not in ("auto", *SNAPSHOTS):
         raise InputError(
-            f"snapshot is one of 'auto', {', '.join(map(repr, SNAPSHOTS))}, got {snapshot!r}"
+            f"snapshot must be one of 'auto', {', '.join(map(repr, SNAPSHOTS))}, got {snapshot!r}"
         )
     for answers, registered in _registered:
         if answers(name):
@@ -189,7 +190,7 @@ def family_of(name: str | Callable[..., Any], snapshot: str = "auto") -> EnvClas
         return cast(EnvClass, family)
     if snapshot == "native" and found is not GENERIC:
         why = getattr(family.simulator_class, "snapshot_note", "")
-        raise InputError(f"{name_of(name)} has no snapshot='native': {why}; leave it at 'auto'")
+        raise InputError(f"{name_of(name)} has no snapshot='native': {why}; use 'auto'")
     return cast(EnvClass, _load(SNAPSHOTS[snapshot]))
 
 
@@ -210,7 +211,7 @@ def _find_family(name: Any) -> Family:
 
 
 def _takes(family: Family, name: str) -> bool:
-    """Tell whether `name`, which looks like one of the family's, is one."""
+    """Return whether `name`, which has the form of the family's ids, is one of them."""
     prefix, slash, _ = name.partition("/")
     if name in gymnasium.registry and not (slash and family.names.startswith(prefix + slash)):
         return False
@@ -264,11 +265,11 @@ def make(
     name : str or callable
         A registered Gymnasium id, or a callable that returns a `gymnasium.Env`.
     n_workers : int, optional
-        Workers that step batches, this process included (see `ParallelEnv`); ``None`` steps
-        everything here.
+        The number of processes that step batches, including this one (see `ParallelEnv`). ``None``
+        steps all batches in this process.
     ray : bool
-        Step batches on a Ray cluster, on `n_workers` cores of it or on all of them; `RayEnv` tells
-        which further arguments it takes.
+        Step batches on a Ray cluster, on `n_workers` of its cores or on all of them. See `RayEnv`
+        for further arguments.
     frameskip : int or (int, int), optional
         Frames per action; ``None`` keeps what the id registers.
     autoreset : bool
@@ -276,41 +277,41 @@ def make(
     delay_setup : bool
         Make simulators and processes on first use.
     snapshot : {"auto", "native", "pickle", "replay"}
-        How states are saved: ``"auto"`` takes what the family is known for, and for all others the
-        first way that is exact in a trial when the environment is made (``env.snapshot`` says
-        which, ``env.snapshot_note`` why).
+        How states are saved. ``"auto"`` uses the method of the environment's family. For
+        environments of no family, it uses the first method that is exact in a trial when the
+        environment is made (``env.snapshot`` is the chosen one, ``env.snapshot_note`` the reason).
     isolate : bool
-        Step nothing in this process, so that no simulator can crash or hang it.
+        Step no batches in this process, so that no simulator can crash or hang it.
     step_timeout : float, optional
         Limit in seconds for one row; implies `isolate`.
     start_timeout : float, optional
         Seconds that a worker may take to make its environment before it is replaced (see
         `ParallelEnv`). Without workers it has no effect.
     audit : {"raise", "warn", "off"}
-        What happens when a row that is stepped a second time gives another result. A sample of all
-        rows is stepped twice, the second time elsewhere or later, and every byte is compared.
-        ``"raise"``: `ImpureEnvironmentError`. ``"warn"``: one warning, and ``env.exactness``
+        What to do if stepping a row a second time gives another result. A sample of all rows is
+        stepped twice, the second time elsewhere or later, and every byte is compared. ``"raise"``
+        raises `ImpureEnvironmentError`. ``"warn"`` issues one warning, and ``env.exactness``
         becomes ``"approximate"``. Environments that are approximate from the start are not audited.
     audit_every : int
-        One row in so many is audited, after the first 256, all of which are; 1 audits all rows.
-        Cheap environments are audited less often, so that audits take less than 1 % of the time.
+        The first 256 rows are audited, and then one row in `audit_every`; 1 audits all rows. Cheap
+        environments are audited less often, so that audits take less than 1 % of the time.
     out_of_bounds : {"pass", "raise", "clip"}
-        What happens to finite actions beyond the bounds of a `Box`: the environment gets them as
-        they are (as in Gymnasium), `ActionError` is raised, or they are clipped.
+        What to do with finite actions beyond the bounds of a `Box`: pass them to the environment
+        unchanged (as in Gymnasium), raise `ActionError`, or clip them.
     env_kwargs
         ``wrappers``, ``render_mode``, ``obs_type``, ``return_image``, ``remove_time_limit``, the
-        options of a snapshot (``state_capacity``, ``replay_capacity``, ...), what
-        ``gymnasium.make`` takes (``max_episode_steps``, ``disable_env_checker``), and what the
-        environment itself takes.
+        options of a snapshot (``state_capacity``, ``replay_capacity``, ...), arguments of
+        ``gymnasium.make`` (``max_episode_steps``, ``disable_env_checker``), and arguments of the
+        environment itself.
 
     Raises
     ------
     gymnasium.error.Error
-        The name is not registered; near matches are named.
+        The name is not registered; the message names near matches.
     SnapshotError
         The environment cannot be saved exactly.
     MissingExtraError
-        It needs a package that is not installed; the message says how to install it.
+        The environment needs a package that is not installed; the message says how to install it.
 
     >>> env = make("CartPole-v1")
     >>> state, obs, info = env.reset(seed=0)

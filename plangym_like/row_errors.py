@@ -1,4 +1,4 @@
-"""Exceptions of rows that would end the program if they were raised unchanged."""
+"""Replace exceptions of rows that would end the program."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _RAISE = dis.opmap["RAISE_VARARGS"]
 
 
 def row_exit(error: BaseException) -> RowExitError:
-    """Return the error to raise instead of a `SystemExit`, `KeyboardInterrupt` or the like."""
+    """Return the error to raise instead of a `SystemExit`, `KeyboardInterrupt` or similar."""
     found = RowExitError(
         f"the environment raised {error!r} in a step of a batch; that would end the program, so "
         "this error is raised instead. An environment should end an episode by its flags and raise "
@@ -26,7 +26,7 @@ def row_exit(error: BaseException) -> RowExitError:
 
 
 def not_exiting(error: BaseException) -> Exception:
-    """Return `error` or the `RowExitError` for it; raise it if a signal handler raised it."""
+    """Return `error`, or the `RowExitError` for it; reraise the error of a signal handler."""
     if isinstance(error, Exception):
         return error
     if raised_by_signal_handler(error):
@@ -35,7 +35,7 @@ def not_exiting(error: BaseException) -> Exception:
 
 
 def raised_by_signal_handler(error: BaseException) -> bool:
-    """Return whether `error` was raised by a signal handler that ran meanwhile, as for Ctrl-C.
+    """Return whether `error` was raised by a signal handler that interrupted a row, as for Ctrl-C.
 
     Handlers run in the main thread only, and a worker process has none.
     """
@@ -48,7 +48,7 @@ def raised_by_signal_handler(error: BaseException) -> bool:
         return True
     if isinstance(error, Exception) or (trace and _raises(trace[-1])):
         return False
-    # What is left comes from C code, which leaves no trace: sys.exit, or Ctrl-C.
+    # The remaining cases come from C code, which is not in the traceback: sys.exit or Ctrl-C.
     interrupt = isinstance(error, KeyboardInterrupt) and signal.default_int_handler in handlers
     return interrupt or None in codes
 
@@ -58,7 +58,7 @@ def _handler(number: int) -> Any:
 
 
 def _code(handler: Any) -> CodeType | None:
-    """Return the code that a handler runs, or ``None`` if it is not written in Python."""
+    """Return the code object of a handler, or ``None`` if it is not written in Python."""
     while hasattr(handler, "func"):  # functools.partial
         handler = handler.func
     for found in (handler, type(handler).__call__):

@@ -21,17 +21,17 @@ from plangym_like.states import HEADER_NBYTES, Row, StateFormat
 
 
 class RowStepper:
-    """Steps rows of checked batches in one simulator, and keeps its current state apart from them.
+    """Steps rows of checked batches in one simulator, without changing its current state.
 
-    Executors, workers and Ray nodes call `run_rows`; they know nothing else of an environment.
+    Executors, workers and Ray nodes use an environment only through `run_rows`.
 
     Parameters
     ----------
     simulator : Simulator
     layout : Layout
-        What batches of the simulator look like.
+        The layout of the simulator's batches.
     name : str
-        The environment, for messages.
+        The name of the environment in messages.
 
     Attributes
     ----------
@@ -57,8 +57,8 @@ class RowStepper:
     ) -> dict[int, Exception] | None:
         """Step rows `start` to `stop` of a checked batch, and write their results into `rows`.
 
-        With `masked`, all rows are stepped, and the exceptions of those that failed are returned by
-        row index; else the first exception is raised.
+        With `masked`, all rows are stepped, and the exceptions of failed rows are returned by row
+        index. Otherwise the first exception is raised.
         """
         if masked:
             return self._run_rows_apart(rows, start, stop)
@@ -70,7 +70,8 @@ class RowStepper:
         return None
 
     def _run_range(self, rows: Rows, start: int, stop: int) -> None:
-        # Apart, because a longer function could not release the lock if memory is short.
+        # A separate method, because a longer function could not release the lock without free
+        # memory.
         sim, state_format = self.simulator, self.layout.format
         fresh = None if rows.next_states is None else rows.next_states[start:stop]
         rows.cursor[0] = start
@@ -85,7 +86,7 @@ class RowStepper:
             state_format.seal(fresh)
 
     def _step_row(self, rows: Rows, index: int) -> bool:
-        """Step one row without the simulator; return False if it has no quick way for that."""
+        """Step one row without the simulator's state; return False if there is no fast path."""
         inputs, sim = rows.inputs, self.simulator
         if rows.next_states is None or inputs.seeds is not None or "rgb" in rows.columns:
             return False
@@ -108,7 +109,7 @@ class RowStepper:
             return {}
         if stop - start == 1:
             return {start: failure}
-        # A family may step many rows at once, and leave none of them done when one raises.
+        # A family may step many rows at once, and finish none of them if one raises.
         middle = (start + stop) // 2
         lower = self._run_rows_apart(rows, start, middle)
         return lower | self._run_rows_apart(rows, middle, stop)
@@ -116,7 +117,7 @@ class RowStepper:
     def view(self, rows: Row, *, single: bool) -> dict[str, NDArray[Any]]:
         """Return the named fields of checked rows ``(N, state_nbytes)``, read-only.
 
-        `single`: return those of the first row, without the leading axis.
+        With `single`, return those of the first row, without the leading axis.
         """
         with self.lock:
             fields = self.simulator.view(rows[:, HEADER_NBYTES:])
@@ -157,7 +158,7 @@ class RowStepper:
 
 
 def raise_in_row(error: BaseException, rows: Rows) -> NoReturn:
-    """Raise what a row raised, with a note that says which row it was."""
+    """Raise the error of a row, with a note that names the row."""
     own = isinstance(error, Exception) or raised_by_signal_handler(error)
     raised = error if own else row_exit(error)
     raised.add_note(f"(in row {int(rows.cursor[0])} of a batch of {rows.inputs.count})")
@@ -167,7 +168,7 @@ def raise_in_row(error: BaseException, rows: Rows) -> NoReturn:
 
 
 def layout_of(sim: Simulator, *, images: bool, out_of_bounds: str) -> Layout:
-    """Return what batches of a simulator look like; with `images`, infos hold pictures."""
+    """Return the layout of a simulator's batches; with `images`, infos hold images."""
     columns = dict(sim.columns)
     if images:
         columns["rgb"] = (sim.image().shape, np.dtype(np.uint8))

@@ -1,8 +1,7 @@
-"""What a family of simulators has to say so that it can be planned over.
+"""`Simulator`: the interface that a family of simulators implements.
 
-A family answers four questions, in this order: what is the state, how is it read, how is it
-written, how is a chunk of rows stepped. Everything else (headers, checks, batches, processes) is
-done for it.
+It has four parts, in this order: the layout of the state, reading it, writing it, and stepping
+rows. Everything else (headers, checks, batches, processes) is done by the rest of the package.
 """
 
 from __future__ import annotations
@@ -29,12 +28,12 @@ _NUMBERS = (float, int, np.floating, np.integer, np.bool_)
 
 
 def as_reward(reward: Any) -> float:
-    """Return `reward`, what an environment's ``step`` returned, as a float.
+    """Return `reward`, which an environment's ``step`` returned, as a float.
 
     Raises
     ------
     RewardError
-        It is not one number.
+        The reward is not one number.
     """
     if isinstance(reward, _NUMBERS):
         return float(reward)
@@ -49,7 +48,7 @@ def as_reward(reward: Any) -> float:
     raise RewardError(
         f"step returned a reward of shape {numbers.shape}, but rewards are single numbers here; "
         "combine several rewards in a wrapper, wrappers=[(mo_gymnasium.wrappers.LinearReward, "
-        "{'weight': ...})] for instance"
+        "{'weight': ...})] for example"
     )
 
 
@@ -59,27 +58,29 @@ class Simulator(abc.ABC):
     Attributes
     ----------
     family : str
-        Four ASCII letters in the header of its state rows.
+        Four ASCII letters that identify the family in the header of state rows.
     checksum : bool
-        Whether rows carry a checksum: for simulators that damaged bytes can crash.
+        Whether rows have a checksum, which is needed if damaged bytes can crash the simulator.
     variable : bool
         Whether payloads vary in length (then `read` returns the bytes it used).
     payload_nbytes : int
         Bytes of payload in each row, fixed when the simulator is made.
     columns : dict of str to (shape, dtype)
-        Info keys that every step fills, in the order in which `info` has them.
+        Info keys that every step returns, in the order of `info`.
     plain_infos : bool
         Whether `info` may hold other keys than those.
     exactness : str
-        ``"exact"`` (bit-identical to never having stopped) or ``"approximate"``, with
-        `exactness_note` saying why.
+        ``"exact"`` (bit-identical to an uninterrupted episode) or ``"approximate"``;
+        `exactness_note` is the reason.
     snapshot : str
-        How states are saved: ``"native"`` (the family's own way), ``"pickle"`` or ``"replay"``,
-        with `snapshot_note` saying why.
+        How states are saved: ``"native"`` (by the family's own method), ``"pickle"`` or
+        ``"replay"``; `snapshot_note` is the reason.
     frameskip : int or tuple
-        How many frames one action lasts.
+        The number of frames per action.
     shown_attributes : tuple of str
-        Which of its attributes the environment shows as its own.
+        Attributes of the simulator that are also attributes of the environment.
+    step_row_moves : bool
+        Whether `step_row` leaves the simulator in the next state; else it does not use it.
     """
 
     family: ClassVar[str]
@@ -94,66 +95,67 @@ class Simulator(abc.ABC):
     snapshot_note: str = ""
     frameskip: int | tuple[int, int] = 1
     shown_attributes: ClassVar[tuple[str, ...]] = ()
+    step_row_moves: ClassVar[bool] = False
 
     env: gymnasium.Env[Any, Any]
     observation_space: Space[Any]
     action_space: Space[Any]
 
-    # What is the state
+    # Layout of the state
 
     @abc.abstractmethod
     def fingerprint_fields(self) -> Mapping[str, Any]:
-        """Return everything that the meaning of a payload depends on, as JSON-able values."""
+        """Return everything that a payload's meaning depends on, as JSON-serialisable values."""
 
     def view(self, payloads: Row) -> dict[str, NDArray[Any]]:
         """Return the named parts of `payloads` ``(N, payload_nbytes)``, each ``(N, ...)``."""
         raise SnapshotError(f"the states of {type(self).__name__} have no named fields")
 
     def build_state(self, payload: Row, **physics: Any) -> None:
-        """Fill `payload`, a copy of the current state's, from what the physics is made of."""
+        """Write physical quantities into `payload`, a copy of the current state's payload."""
         raise SnapshotError(f"{type(self).__name__} cannot build a state from physical quantities")
 
     def state_difference(self, one: Row, other: Row) -> tuple[str, str] | None:
-        """Return where two payloads differ in what they mean, and the two values.
+        """Return where two payloads differ in meaning, and the two values.
 
-        Families whose bytes may differ without meaning override this.
+        Families in which different bytes may mean the same state override this.
         """
         if np.array_equal(one, other):
             return None
         place = int(np.argmax(one != other))
         return f"byte {place}", f"{one[place]} and {other[place]}"
 
-    # How is it read
+    # Reading
 
     @abc.abstractmethod
     def read(self, payload: Row) -> int | None:
-        """Write the current state into `payload`; return the bytes used where that varies."""
+        """Write the current state into `payload`; return the bytes used if that varies."""
 
-    # How is it written
+    # Writing
 
     @abc.abstractmethod
     def write(self, payload: Row) -> None:
-        """Make the state in `payload` the current one; valid on a new simulator too."""
+        """Make the state in `payload` the current one; may be called on a new simulator."""
 
     @abc.abstractmethod
     def reseed(self, seed: int) -> None:
-        """Replace every random generator that the future depends on by one made of `seed`."""
+        """Replace every random generator that the future depends on by one made from `seed`."""
 
     def renew(self) -> None:
-        """Undo what trials and batches have changed; called before the first reset.
+        """Undo changes made by trials and batches; called before the first reset.
 
-        Random generators, and what wrappers remember, become what they were when the simulator was
-        made.
+        Random generators and the wrappers' memory are restored to what they were when the simulator
+        was made.
         """
 
     def forget(self) -> None:
         """Clear restore caches; for benchmarks."""
 
-    # How is it stepped
+    # Stepping
 
     @property
     def steps_batches(self) -> bool:
-        """Whether many rows are stepped at once, faster than one after the other."""
+        """Whether many rows are stepped at once, faster than one by one."""
         return False
 
     @abc.abstractmethod
@@ -162,15 +164,16 @@ class Simulator(abc.ABC):
     ) -> tuple[Any, dict[str, Any]]:
         """Start an episode and return its first observation and info.
 
-        Both may be the simulator's own objects: the caller copies them.
+        Both may be the simulator's own objects; the caller copies them.
         """
 
     @abc.abstractmethod
     def step(self, action: Any, dt: int) -> Outcome:
         """Hold `action` for ``dt * frameskip`` frames, or until the episode ends.
 
-        Returns observation, summed reward, terminated, truncated, info, and the frames that ran.
-        Observation and info may be the simulator's own objects; `action` is a copy that may change.
+        Returns observation, summed reward, terminated, truncated, info, and the number of frames.
+        Observation and info may be the simulator's own objects; `action` is a copy that may be
+        changed.
         """
 
     def step_env(self, action: Any) -> EnvStep:
@@ -181,17 +184,18 @@ class Simulator(abc.ABC):
         return self.step(action, 1)[:5]
 
     def step_row(self, row: Row, action: Any, dt: int) -> tuple[Row, Outcome] | None:
-        """Step from `row` without the simulator, if that is quicker than `write`, `step`, `read`.
+        """Step from `row` in a way that is faster than `write`, `step` and `read`.
 
-        Returns the next state as a new row, and the outcome; ``None`` if there is no quick way.
+        Returns the next state as a new row without its checksum, and the outcome, which is the
+        caller's own; ``None`` if there is no fast path. See `step_row_moves`.
         """
         return None
 
     def step_rows(self, rows: Rows, start: int, stop: int) -> None:
         """Step rows `start` to `stop` of a batch, each from its own state.
 
-        Families that can step many rows at once override this; they fill the headers of the next
-        states too, which are those of the states that rows start from.
+        Families that can step many rows at once override this. They also write the headers of the
+        next states, which equal those of the states that rows start from.
         """
         inputs = rows.inputs
         for index in range(start, stop):
@@ -213,7 +217,7 @@ class Simulator(abc.ABC):
             self.reseed(int(inputs.seeds[index]))
 
     def put_outcome(self, rows: Rows, index: int, outcome: Outcome) -> None:
-        """Write what `step` returned as row `index` of a batch."""
+        """Write the result of `step` as row `index` of a batch."""
         obs, reward, terminated, truncated, info, n_step = outcome
         rows.rewards[index] = reward
         rows.terminateds[index] = terminated
@@ -231,7 +235,7 @@ class Simulator(abc.ABC):
                 rows.infos[index] = rest
 
     def rollout_rows(self, rows: Rows, start: int, stop: int) -> None:
-        """Step rows `start` to `stop` through all their T actions, without coming back."""
+        """Step rows `start` to `stop` through all their T actions."""
         inputs = rows.inputs
         for index in range(start, stop):
             self._load(rows, index)
@@ -270,21 +274,21 @@ class Simulator(abc.ABC):
             row[16:24].view(np.uint64)[0] = used
             row[HEADER_NBYTES + used :] = 0
 
-    # What it looks like
+    # Images
 
     @abc.abstractmethod
     def image(self) -> NDArray[np.uint8]:
-        """Return a picture of the current state, ``(height, width, 3) uint8``."""
+        """Return an image of the current state, ``(height, width, 3) uint8``."""
 
     def keep_picture(self) -> Any:
-        """Return what `give_picture` needs after other states were written, ``None`` for nothing.
+        """Return the argument for `give_picture` after other states were written, or ``None``.
 
-        Only for simulators whose picture is not a function of the state.
+        Only for simulators whose image does not depend on the state alone.
         """
         return None
 
     def give_picture(self, picture: Any) -> None:
-        """Take back what `keep_picture` returned for the state just written."""
+        """Restore the image that `keep_picture` returned for the state just written."""
 
     def wrapper_names(self) -> Sequence[str]:
         """Return the names of the wrappers around the simulator, outermost first."""

@@ -1,9 +1,9 @@
-"""Gymnasium spaces as nests of arrays: how a batch of observations or actions lies in memory.
+"""Batches of observations and actions as nested arrays, according to Gymnasium spaces.
 
-``Box``, ``Discrete``, ``MultiDiscrete`` and ``MultiBinary`` are leaves: N of them are one array
-``(N, *shape)``. ``Dict`` and ``Tuple`` are nests of leaves, batched as Gymnasium batches them: the
-same nest of arrays. Anything else (``Text``, ``Graph``, ``Sequence``, ``OneOf``) is not of one
-size, so N of them are a list of N Python objects.
+``Box``, ``Discrete``, ``MultiDiscrete`` and ``MultiBinary`` are leaves: N elements are one array
+``(N, *shape)``. ``Dict`` and ``Tuple`` are nests of leaves, batched as in Gymnasium: as the same
+nest of arrays. Elements of other spaces (``Text``, ``Graph``, ``Sequence``, ``OneOf``) have no
+fixed size, so N of them are a list of N Python objects.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from numpy.typing import NDArray
 from plangym_like.errors import ActionError, InputError, ObservationError
 
 _LEAVES = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
-# What happens to actions beyond the bounds of a `Box`.
+# What to do with actions beyond the bounds of a `Box`.
 _POLICIES = ("pass", "raise", "clip")
-# The kinds of numbers that an observation of each kind may be given in.
+# For each kind of dtype, the kinds of numbers that an observation may have.
 _CASTS = {"f": "biuf", "i": "biu", "u": "biu", "b": "biu"}
 
 
@@ -31,7 +31,7 @@ def is_leaf(space: spaces.Space[Any]) -> bool:
 
 
 def leaves(space: spaces.Space[Any]) -> list[tuple[tuple[int, ...], np.dtype[Any]]] | None:
-    """Return shape and dtype of every array leaf in order, or ``None`` if some part has none.
+    """Return shape and dtype of every leaf in order, or ``None`` if a part is not an array.
 
     >>> leaves(spaces.Dict(a=spaces.Discrete(3), b=spaces.Box(0, 1, (2,))))
     [((), dtype('int64')), ((2,), dtype('float32'))]
@@ -81,7 +81,7 @@ def put(space: spaces.Space[Any], batch: Any, index: int | tuple[int, ...], valu
     Raises
     ------
     ObservationError
-        Its keys, shape or dtype are not those of the space; bounds are not looked at.
+        Its keys, shape or dtype differ from those of the space; bounds are not checked.
     """
     if isinstance(batch, np.ndarray):
         lead = 1 if isinstance(index, int) else len(index)
@@ -141,7 +141,7 @@ def fitted(
     Raises
     ------
     ObservationError
-        It does not fit; the message names `space`.
+        The observation does not fit; the message names `space`.
     """
     try:
         given = np.asarray(value)
@@ -190,7 +190,7 @@ def as_dtype(numbers: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any] | None
 
 
 def _told(value: Any) -> str:
-    """Return a few words about `value`."""
+    """Return a short description of `value`."""
     if value is None:
         return "None"
     dtype = getattr(value, "dtype", None)
@@ -198,7 +198,7 @@ def _told(value: Any) -> str:
 
 
 def blank(batch: Any, indices: Sequence[int]) -> None:
-    """Write zeros over rows `indices` of `batch`; ``None`` where rows are objects."""
+    """Overwrite rows `indices` of `batch` with zeros, or with ``None`` if rows are objects."""
     if isinstance(batch, dict):
         for inner in batch.values():
             blank(inner, indices)
@@ -224,17 +224,17 @@ def take(batch: Any, index: int | tuple[int, ...]) -> Any:
 def check_out_of_bounds(policy: Any) -> str:
     """Return `policy`; `InputError` unless ``"pass"``, ``"raise"`` or ``"clip"``."""
     if policy not in _POLICIES:
-        raise InputError(f"out_of_bounds is 'pass', 'raise' or 'clip', got {policy!r}")
+        raise InputError(f"out_of_bounds must be 'pass', 'raise' or 'clip', got {policy!r}")
     return str(policy)
 
 
 def as_actions(
     space: spaces.Space[Any], actions: Any, lead: int = 1, out_of_bounds: str = "pass"
 ) -> Any:
-    """Return `actions` as one batch of `space`, each of them checked.
+    """Return `actions` as one batch of `space`, after checking each of them.
 
-    Actions of a `Box` keep the dtype that ``numpy.asarray`` gives them, since an environment
-    computes in the precision of its actions. Those of other spaces get the dtype of the space.
+    Actions of a `Box` keep the dtype that ``numpy.asarray`` gives them, because an environment
+    computes in the precision of its actions. Actions of other spaces get the dtype of the space.
 
     Parameters
     ----------
@@ -246,8 +246,8 @@ def as_actions(
         Leading axes of a batch: 1 ``(N, ...)``, 2 ``(N, T, ...)`` for rollouts, or 0 for a single
         action, which stays one.
     out_of_bounds : {"pass", "raise", "clip"}
-        What happens to finite numbers beyond the bounds of a `Box`: they are left as they are (as
-        in Gymnasium), refused, or clipped as by Gymnasium's ``ClipAction``.
+        What to do with finite numbers beyond the bounds of a `Box`: leave them unchanged (as in
+        Gymnasium), raise an error, or clip them like Gymnasium's ``ClipAction``.
 
     Raises
     ------
@@ -267,7 +267,7 @@ def _leaf_actions(
     try:
         batch = np.asarray(actions)
     except ValueError as error:
-        raise ActionError(f"actions of unequal shapes; the space is {space}") from error
+        raise ActionError(f"actions have different shapes; the space is {space}") from error
     if lead and batch.size == 0 and batch.shape[:1] == (0,):
         horizon = () if lead == 1 else (batch.shape[1] if batch.ndim > 1 else 0,)
         return np.empty((0, *horizon, *shape), dtype)
@@ -275,7 +275,7 @@ def _leaf_actions(
         batch = batch[None]
     if batch.ndim != len(shape) + lead or batch.shape[lead:] != shape:
         raise ActionError(
-            f"actions of shape {np.shape(actions)} are no batch of the action space {space}: "
+            f"actions of shape {np.shape(actions)} do not form a batch of the space {space}: "
             f"expected {('N', 'T')[:lead]} + {shape}"
         )
     kinds = "iu" if dtype.kind in "iu" else "iuf"
@@ -306,19 +306,19 @@ def _leaf_actions(
 
 @lru_cache(maxsize=32)
 def _native(dtype: np.dtype[Any]) -> np.dtype[Any]:
-    """Return the one dtype object that stands for all dtypes of this kind and size."""
+    """Return a canonical dtype object for all dtypes of this kind and size."""
     return np.dtype(dtype.str[1:])
 
 
 def _within(space: spaces.Box, batch: NDArray[Any], out_of_bounds: str) -> Any:
-    """Tell which numbers of `batch` may be given to an environment."""
+    """Return which numbers of `batch` may be passed to an environment."""
     strict = out_of_bounds == "raise"
     if not strict:
         finite = np.isfinite(batch)
         if np.count_nonzero(finite) == finite.size:
             return finite
     if strict and batch.dtype.kind == "f":
-        # A bound in double precision may lie just beyond the same bound in single precision.
+        # A bound in double precision may be slightly beyond the same bound in single precision.
         with np.errstate(over="ignore"):
             batch = batch.astype(space.dtype, copy=False)
     inside = (batch >= space.low) & (batch <= space.high)
@@ -339,7 +339,7 @@ def _object_actions(space: spaces.Space[Any], actions: Any, lead: int, out_of_bo
             count = len(flatten(space, actions)[0])
             rows = [take(actions, index) for index in range(count)]
         except (KeyError, TypeError, ValueError, IndexError) as error:
-            raise ActionError(f"actions are no batch of the action space {space}") from error
+            raise ActionError(f"actions do not form a batch of the action space {space}") from error
     else:
         raise ActionError(f"expected a list of actions of {space}, got {type(actions).__name__}")
     for index, row in enumerate(rows):
@@ -349,7 +349,7 @@ def _object_actions(space: spaces.Space[Any], actions: Any, lead: int, out_of_bo
         elif isinstance(row, (list, tuple, np.ndarray)):
             rows[index] = [_one_action(space, step, out_of_bounds, place) for step in row]
         else:
-            raise ActionError(f"row {index} is no sequence of actions of {space}, but {row!r}")
+            raise ActionError(f"row {index} is not a sequence of actions of {space}, but {row!r}")
     return rows
 
 
@@ -362,7 +362,7 @@ def _is_one_action(space: spaces.Space[Any], action: Any, out_of_bounds: str) ->
 
 
 def _one_action(space: spaces.Space[Any], action: Any, out_of_bounds: str, place: str) -> Any:
-    """Return `action`, of a space that is not an array, with its parts checked."""
+    """Return `action`, of a space that is not an array, after checking its parts."""
     if _parts(space) is None:
         if not space.contains(action):
             raise ActionError(f"action {action!r}{place} is not in the action space {space}")

@@ -1,4 +1,4 @@
-"""State rows on disk: raw rows behind a readable header, sealed by a digest.
+"""Files of state rows: a readable header, the raw rows, and a digest.
 
 ::
 
@@ -8,8 +8,8 @@
     rows       count * state_nbytes bytes
     32 bytes   BLAKE2b-256 of everything before
 
-Nothing in a file is ever executed, and nothing is allocated that the file's own size does not bear
-out.
+No code in a file is ever executed, and no more memory is allocated than the size of the file
+requires.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ _PIECE = 1 << 20
 
 
 def save(path: str | os.PathLike[str], state_format: StateFormat, rows: Row) -> None:
-    """Write `rows` ``(N, state_nbytes)``; the file appears whole or not at all.
+    """Write `rows` ``(N, state_nbytes)``; the file is written completely or not at all.
 
-    A file that exists is replaced, and keeps its permissions. If `path` is a symbolic link, the
-    file that it points to is replaced. Pipes and devices are written to directly.
+    An existing file is replaced, and keeps its permissions. If `path` is a symbolic link, the file
+    that it points to is replaced. Pipes and devices are written to directly.
     """
     header = json.dumps(
         {
@@ -87,20 +87,20 @@ def _write(file: BinaryIO, parts: Iterable[Any]) -> None:
 
 
 def load(path: str | os.PathLike[str], state_format: StateFormat) -> Row:
-    """Return the rows ``(N, state_nbytes)`` in a file, every one of them checked.
+    """Return the rows ``(N, state_nbytes)`` in a file, after checking all of them.
 
     The header is checked before the rows are read.
 
     Raises
     ------
     StateFormatError
-        No file of states, or a damaged one.
+        The file is not a file of states, or it is damaged.
     StateMismatchError
-        States of another environment, version or configuration.
+        The states belong to another environment, version or configuration.
     """
     with open(path, "rb") as file:
         status = os.fstat(file.fileno())
-        # What follows the start of the file; a pipe does not say.
+        # The bytes after the start of the file; not known for a pipe.
         room = status.st_size - _START if stat.S_ISREG(status.st_mode) else None
         start = file.read(_START)
         short = room is not None and room < _DIGEST_NBYTES
@@ -125,7 +125,7 @@ def load(path: str | os.PathLike[str], state_format: StateFormat) -> Row:
 
 
 def _rows_nbytes(path: str | os.PathLike[str], text: bytes, state_format: StateFormat) -> int:
-    """Return how many bytes of rows a header announces, if they are of this format."""
+    """Return the size of the rows according to the header, if they have this format."""
     header = _header(path, text)
     if header["fingerprint"] != f"{state_format.fingerprint:016x}":
         expected = f"{state_format.family} {state_format.fingerprint_fields}"
@@ -143,7 +143,7 @@ def _rows_nbytes(path: str | os.PathLike[str], text: bytes, state_format: StateF
 
 
 def _read(file: BinaryIO, nbytes: int, *, known: bool) -> Row:
-    """Read up to `nbytes`; unless the size is `known`, no more is allocated than has come."""
+    """Read at most `nbytes`; unless the size is `known`, memory is allocated as data arrives."""
     if known:
         content = np.empty(nbytes, np.uint8)
         return content[: file.readinto(content.data)]  # type: ignore[attr-defined]

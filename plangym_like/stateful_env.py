@@ -1,4 +1,4 @@
-"""`StatefulEnv`: a simulator, an executor and a current state; how they are made and closed."""
+"""`StatefulEnv`: the base of `PlanEnv`, with everything except stepping."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ from plangym_like.stats import Stats
 
 
 class StatefulEnv:
-    """What a `PlanEnv` is before it steps; see there for the parameters."""
+    """The base of `PlanEnv`, which describes the parameters: everything except stepping."""
 
     SINGLETON: ClassVar[bool] = False
     STATE_IS_ARRAY: ClassVar[bool] = True
-    # What makes such an environment in one process: ``(env_class, name, kwargs)``.
+    # How to make this environment in one process: ``(env_class, name, kwargs)``.
     recipe: tuple[Callable[..., Any], Any, dict[str, Any]] | None = None
 
     def __init__(
@@ -54,7 +54,7 @@ class StatefulEnv:
         self._options: ExecutorOptions = SerialOptions() if executor is None else executor
         self._audit, self._audit_every = audit, audit_every
         self._out_of_bounds = check_out_of_bounds(out_of_bounds)
-        # What `clone` calls the class with.
+        # The arguments with which `clone` calls the class.
         self._arguments: dict[str, Any] = {
             "simulator": simulator,
             "executor": executor,
@@ -74,7 +74,7 @@ class StatefulEnv:
             self.setup()
 
     def setup(self) -> None:
-        """Make the simulator and the executor, unless that has been done already."""
+        """Make the simulator and the executor, unless they exist already."""
         if self._closed:
             raise closed(self.name)
         if self._stepper is not None:
@@ -114,7 +114,7 @@ class StatefulEnv:
         return stepper
 
     def _use(self, layout: Layout, executor: Executor) -> None:
-        """Step batches of `layout` by `executor` from now on."""
+        """Step batches of `layout` with `executor` from now on."""
         self._layout = layout
         self._executor = executor
         self._auditor.stats = self._stats = executor.stats
@@ -123,7 +123,7 @@ class StatefulEnv:
 
     @property
     def row_stepper(self) -> RowStepper:
-        """What steps rows in this process."""
+        """The stepper of rows in this process."""
         self.setup()
         assert self._stepper is not None
         return self._stepper
@@ -149,7 +149,7 @@ class StatefulEnv:
                 return simulator.env.get_wrapper_attr(name)
         raise AttributeError(f"'PlanEnv' object has no attribute {name!r}")
 
-    # Its parts
+    # Parts
 
     @property
     def simulator(self) -> Simulator:
@@ -162,14 +162,14 @@ class StatefulEnv:
 
     @property
     def executor(self) -> Executor:
-        """What steps batches."""
+        """The executor, which steps batches."""
         self.setup()
         assert self._executor is not None
         return self._executor
 
     @property
     def batch_env(self) -> Any:
-        """What steps batches: `executor`, under plangym's name."""
+        """The executor, under plangym's name."""
         return self.executor
 
     @property
@@ -179,7 +179,7 @@ class StatefulEnv:
 
     @property
     def unwrapped(self) -> Self:
-        """This env itself: wrappers live inside it."""
+        """This env itself, because wrappers are inside it."""
         return self
 
     @property
@@ -189,15 +189,15 @@ class StatefulEnv:
 
     @property
     def layout(self) -> Layout:
-        """What this environment's batches look like."""
+        """The layout of this environment's batches."""
         self.setup()
         return self._layout
 
-    # What it is
+    # Properties
 
     @property
     def name(self) -> str:
-        """The id, or the name of the callable that makes the environment."""
+        """The id, or the name of the callable that made the environment."""
         return name_of(self._name)
 
     @property
@@ -212,7 +212,7 @@ class StatefulEnv:
 
     @property
     def stats(self) -> Stats:
-        """What has happened to batches so far; without workers, it may be read after `close`."""
+        """Counters of all batches so far; without workers, they can be read after `close`."""
         if self._closed and self._stats and isinstance(self._options, SerialOptions):
             return self._stats
         return self.executor.stats
@@ -249,12 +249,12 @@ class StatefulEnv:
 
     @property
     def exactness(self) -> str:
-        """``"exact"``: bit-identical to never having stopped; else ``"approximate"``."""
+        """``"exact"`` if restored states continue bit-identically; else ``"approximate"``."""
         return self.row_stepper.simulator.exactness
 
     @property
     def exactness_note(self) -> str:
-        """Why `exactness` is what it is."""
+        """The reason for `exactness`."""
         return self.row_stepper.simulator.exactness_note
 
     @property
@@ -264,10 +264,10 @@ class StatefulEnv:
 
     @property
     def snapshot_note(self) -> str:
-        """Why they are saved that way."""
+        """The reason for `snapshot`."""
         return self.row_stepper.simulator.snapshot_note
 
-    # Its states
+    # States
 
     def get_state(self) -> Row:
         """Return the current state as a fresh row ``(state_nbytes,) uint8``."""
@@ -285,14 +285,14 @@ class StatefulEnv:
         return stepper.view(rows, single=np.ndim(states) == 1)
 
     def make_state(self, state: Row | None = None, **physics: Any) -> Row:
-        """Return a new row made of physical quantities; the current state is untouched.
+        """Return a new row made from physical quantities; the current state does not change.
 
         Parameters
         ----------
         state : row, optional
-            Where everything that `physics` does not name comes from; the current state if left out.
+            The state to change; by default the current one. Its other parts are kept.
         physics
-            What the family knows: ``x=`` on classic control.
+            The quantities that the family supports, such as ``x=`` in classic control.
         """
         stepper, state_format = self.row_stepper, self._layout.format
         with stepper.lock:
@@ -312,12 +312,12 @@ class StatefulEnv:
         Raises
         ------
         StateError
-            The file is damaged, truncated, or of another environment.
+            The file is damaged, truncated, or belongs to another environment.
         """
         return state_files.load(path, self.layout.format)
 
     def get_image(self) -> NDArray[np.uint8]:
-        """Return the picture of the current state, ``(height, width, 3) uint8``."""
+        """Return an image of the current state, ``(height, width, 3) uint8``."""
         stepper = self.row_stepper
         with stepper.lock:
             self._start(stepper)
@@ -327,7 +327,7 @@ class StatefulEnv:
 
     @property
     def img_shape(self) -> tuple[int, ...]:
-        """The shape of `get_image`'s pictures."""
+        """The shape of the images that `get_image` returns."""
         return self.get_image().shape
 
     def sample_action(self) -> Any:
@@ -341,7 +341,7 @@ class StatefulEnv:
             current.check(self.name)
             current.reset(None, None, read=False, image=False)
 
-    # Its end
+    # Closing
 
     def close(self) -> None:
         """Close processes and simulator; results already returned stay valid.
@@ -357,9 +357,9 @@ class StatefulEnv:
             stepper.close()
 
     def clone(self, **changed: Any) -> Self:
-        """Return another env built with the same arguments, but for `changed`.
+        """Return another env made with the same arguments, except `changed`.
 
-        It is in this env's state, unless the change gives states another meaning.
+        It is in the same state as this env, unless the change gives states another meaning.
         """
         other = type(self)(**{**self._arguments, **changed})
         mine, theirs = self._stepper, other._stepper
@@ -374,7 +374,7 @@ class StatefulEnv:
         return other
 
     def _set(self, state: Row, *, given: bool) -> None:
-        """Make `state` the current state; `given`: it came from a caller, so it is tried first."""
+        """Make `state` the current state; with `given`, a caller gave it, so it is tried first."""
         stepper = self.row_stepper
         if given and self._tries_states:
             try_elsewhere(self.executor, self._layout, state)
@@ -383,7 +383,7 @@ class StatefulEnv:
             stepper.current.set(row, given=given)
 
     def sync_states(self, state: Row | None = None, blocking: bool = True) -> None:
-        """Make `state` the current one; workers hold none, so this is `set_state`."""
+        """Make `state` the current one; the same as `set_state`, since workers hold no state."""
         del blocking
         if state is not None:
             self._set(state, given=True)

@@ -1,4 +1,4 @@
-"""What has happened to the batches of an environment so far."""
+"""`Stats`: counters of the batches of an environment."""
 
 from __future__ import annotations
 
@@ -7,27 +7,27 @@ from dataclasses import dataclass
 
 @dataclass(slots=True)
 class Stats:
-    """Counters; rows that were stepped several times count once.
+    """Counters of batches; rows that were stepped several times count once.
 
     Attributes
     ----------
     batches, rows : int
-        What was asked for.
+        Batches and rows that were submitted.
     rows_audited : int
         Rows that were stepped a second time and compared (see `plangym_like.audit`).
     rows_sent : int
-        Rows that were handed to child processes, those of audits included.
+        Rows that were sent to child processes, including those of audits.
     steals : int
-        How often a process without rows took over rows of another one.
+        How often an idle process took over rows of another one.
     deaths, restarts, timeouts : int
-        Workers that died, that were started again, and rows that outran ``step_timeout``.
+        Workers that died, workers that were restarted, and rows that exceeded ``step_timeout``.
     rows_retried : int
-        Rows that were handed out again after a death.
+        Rows that were requeued after a death.
     bytes_shared : int
         Bytes of shared memory for batches that were sent to workers: inputs and results.
     seconds_here, seconds_on_workers, seconds_waiting : float
-        What this process spent in stepping rows, what all child processes did together, and what
-        this process spent in waiting for them.
+        The time that this process spent on stepping rows, that all child processes together spent
+        on it, and that this process spent on waiting for them.
     """
 
     batches: int = 0
@@ -45,6 +45,6 @@ class Stats:
     seconds_waiting: float = 0.0
 
     def begin(self, rows: int) -> None:
-        """Count one more batch, of so many rows."""
+        """Count one more batch of `rows` rows."""
         self.batches += 1
         self.rows += rows

@@ -1,4 +1,4 @@
-"""What ``reset``, ``step``, ``step_batch`` and ``rollout_batch`` return."""
+"""The results of ``reset``, ``step``, ``step_batch`` and ``rollout_batch``."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ STEP_COUNTS = ("n_step", "dt")
 
 
 class ResetResult(NamedTuple):
-    """``reset()``: the first state row, observation and info of an episode."""
+    """The result of ``reset()``: the first state row, observation and info of an episode."""
 
     state: NDArray[np.uint8]
     obs: Any
@@ -22,14 +22,14 @@ class ResetResult(NamedTuple):
 
 
 class ResetObservation(NamedTuple):
-    """``reset(return_state=False)``."""
+    """The result of ``reset(return_state=False)``."""
 
     obs: Any
     info: dict[str, Any]
 
 
 class Transition(NamedTuple):
-    """``step`` with the state that it led to; reward and flags are Python scalars."""
+    """The result of ``step`` with the next state; reward and flags are Python scalars."""
 
     state: NDArray[np.uint8]
     obs: Any
@@ -40,7 +40,7 @@ class Transition(NamedTuple):
 
 
 class Step(NamedTuple):
-    """``step`` without a state."""
+    """The result of ``step`` without a state."""
 
     obs: Any
     reward: float
@@ -50,7 +50,7 @@ class Step(NamedTuple):
 
 
 class BatchTransition(NamedTuple):
-    """``step_batch`` with states.
+    """The result of ``step_batch`` with states.
 
     ``states`` is ``(N, state_nbytes) uint8``, ``obs`` ``(N, *obs_shape)`` in the space's dtype (or
     the nest of such arrays), ``rewards`` ``(N,) float64``, ``terminateds`` and ``truncateds``
@@ -66,7 +66,7 @@ class BatchTransition(NamedTuple):
 
 
 class BatchStep(NamedTuple):
-    """``step_batch`` without states; the fields are those of `BatchTransition`."""
+    """The result of ``step_batch`` without states; the fields are those of `BatchTransition`."""
 
     obs: Any
     rewards: NDArray[np.float64]
@@ -76,12 +76,12 @@ class BatchStep(NamedTuple):
 
 
 class Rollout(NamedTuple):
-    """``rollout_batch``: T steps of N rows.
+    """The result of ``rollout_batch``: T steps of N rows.
 
     ``states`` ``(N, state_nbytes)`` are the final ones, ``observations`` ``(N, T, *obs_shape)`` or
-    ``None``, ``rewards`` ``(N, T)``, ``terminateds`` and ``truncateds`` ``(N, T) bool``. Once a row
-    has ended it stays where it ended: its flags stay as they are, its rewards are 0. ``infos`` is a
-    `BatchInfo` of N rows: ``n_step``, the frames that each ran in all, ``dt``, and which failed.
+    ``None``, ``rewards`` ``(N, T)``, ``terminateds`` and ``truncateds`` ``(N, T) bool``. After its
+    end, a row keeps its final state and flags, and its rewards are 0. ``infos`` is a `BatchInfo` of
+    N rows with ``n_step`` (the total number of frames of each row), ``dt``, and the failed rows.
     """
 
     states: NDArray[np.uint8]
@@ -93,13 +93,13 @@ class Rollout(NamedTuple):
 
 
 class BatchInfo(Sequence[dict[str, Any]]):
-    """The infos of a batch, by row or by key; nothing is built until it is read.
+    """The infos of a batch, by row or by key; they are built when they are read.
 
-    ``infos[3]`` is row 3's dict. ``infos["lives"]`` is the column: an array where every row has the
-    key in one dtype and shape, else an object array with ``None`` where a row lacks it.
-    ``infos.mask("lives")`` tells which rows have it.
+    ``infos[3]`` is the dict of row 3. ``infos["lives"]`` is a column. If every row has the key with
+    the same dtype and shape, it is an array of values, otherwise an object array with ``None`` for
+    rows without the key. ``infos.mask("lives")`` tells which rows have the key.
 
-    With ``on_error="mask"``, `failed` says which rows failed and `errors` what they raised.
+    With ``on_error="mask"``, `failed` tells which rows failed, and `errors` holds their exceptions.
 
     >>> infos = BatchInfo(2, {"n_step": np.array([4, 3])}, [{}, {"won": True}])
     >>> infos[1]
@@ -149,12 +149,12 @@ class BatchInfo(Sequence[dict[str, Any]]):
 
     @property
     def errors(self) -> dict[int, Exception]:
-        """What each failed row raised, by the row's index; empty unless ``on_error="mask"``."""
+        """The exceptions of failed rows, by row index; empty unless ``on_error="mask"``."""
         return self._errors
 
     @property
     def has_objects(self) -> bool:
-        """Whether some row has info beyond the columns that all rows share."""
+        """Whether a row has info in addition to the columns that all rows share."""
         return self._rows is not None
 
     @property

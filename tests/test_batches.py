@@ -93,7 +93,7 @@ def test_lengths_of_one_spread_over_all_others(actions, states, dt, seeds, count
     ],
 )
 def test_lengths_that_do_not_fit_are_told(actions, states, dt, seeds):
-    with pytest.raises(BatchLengthError, match="equal lengths") as caught:
+    with pytest.raises(BatchLengthError, match="length N or 1") as caught:
         LAYOUT.check(actions, rows(states), dt, seeds)
     told = f"{np.size(actions)} actions, {states} states"
     assert told in str(caught.value)
@@ -175,7 +175,7 @@ def test_step_counts_by_row_are_an_array(dt):
     ids=repr,
 )
 def test_other_step_counts_are_refused(dt):
-    with pytest.raises(StepCountError, match="dt is"):
+    with pytest.raises(StepCountError, match="dt must be"):
         check_dt(dt)
 
 

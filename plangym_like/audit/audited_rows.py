@@ -23,27 +23,28 @@ from plangym_like.snapshots.differences import difference, without_clock
 from plangym_like.snapshots.generators import watched_generators
 from plangym_like.transitions import BatchTransition, Transition
 
-# What keeps an audit from being made, and says nothing about the environment.
+# Errors that prevent an audit but say nothing about the environment.
 _HINDRANCES = (MemoryError, OSError, WorkerError, ClosedError)
-# Rows that are compared before an audit looks at the clock.
+# Rows that an audit compares between two looks at the clock.
 _PART = 64
 _AGAIN = "was stepped a second time"
 _LATER = "of an earlier batch was stepped once more"
 _SAVED = "was continued with and without saving and restoring its state in between"
 _INCOMPLETE = "Its state row does not hold everything that the next step depends on."
-# Steps rows and returns states and observations too, failures masked.
+# Steps rows, with failures masked, and returns states and observations too.
 Again = Callable[[Inputs], Any]
 
 
 class AuditedRows:
-    """Rows of one batch that are audited once it is done.
+    """Rows of one batch that are audited once the batch is done.
 
     Parameters
     ----------
     auditor : Auditor
         Decides how long the audit may take, and reports differences.
     inputs : Inputs
-        The inputs of the whole batch, checked and not stepped yet: they may change while it is.
+        The checked inputs of the whole batch, before it is stepped. The rows to audit are copied,
+        since stepping may change the inputs.
     """
 
     def __init__(self, auditor: Auditor, inputs: Inputs) -> None:
@@ -59,7 +60,7 @@ class AuditedRows:
         return cls(auditor, inputs) if auditor.is_due(inputs.count) and inputs.count else None
 
     def audited(self, result: Any, again: Again) -> Any:
-        """Return a batch's result, or its future, once it is compared; see `compare`."""
+        """Audit `result` and return it; the result of a future is audited when it is read."""
         if isinstance(result, Future):
             result.check(partial(self.compare, again=again))
         else:
@@ -67,7 +68,7 @@ class AuditedRows:
         return result
 
     def compare(self, result: Any, again: Again, seconds: float | None = None) -> None:
-        """Step the rows once more, in another order and after another row, and compare.
+        """Step the rows again, in another order and after another row, and compare the results.
 
         Parameters
         ----------
@@ -76,12 +77,12 @@ class AuditedRows:
         again : callable
             ``again(inputs)`` steps rows and returns their results, with states and observations.
         seconds : float, optional
-            What the batch took; by default the time since it began.
+            How long the batch took; by default the time since it began.
 
         Raises
         ------
         ImpureEnvironmentError
-            A result is not the same; nothing is raised where the audit only warns.
+            A result differs, and the audit's mode is ``"raise"``.
         """
         begun = time.perf_counter()
         done = [place for place, row in enumerate(self._rows) if row not in result.infos.errors]
@@ -111,7 +112,7 @@ class AuditedRows:
         return compared
 
     def compare_step(self, result: Transition, again: Again, seconds: float) -> None:
-        """Compare a single step with the same row of a batch, and that as `compare` does."""
+        """Compare a single step with the same row in a batch, then audit it as `compare` does."""
         try:
             batch = again(self._inputs)
         except _HINDRANCES:
@@ -129,7 +130,7 @@ class AuditedRows:
         self.compare(batch, again, seconds)
 
     def _compare_earlier(self, again: Again) -> None:
-        """Step a row of an earlier audit once more: much has been stepped since."""
+        """Step a row of an earlier audit again, now that many other rows have been stepped."""
         earlier = self._auditor.earlier()
         if earlier is not None:
             second = again(earlier.inputs)
@@ -274,7 +275,7 @@ def _equal(result: Any, second: Any, rows: NDArray[np.intp]) -> bool:
 
 
 def _twice(actions: Any) -> Any:
-    """Return plans of two steps: each action, and the same action again."""
+    """Return action sequences of two steps that take each action twice."""
     if isinstance(actions, list):
         return [[action, copy.deepcopy(action)] for action in actions]
     return np.repeat(actions[:, None], 2, axis=1)

@@ -20,20 +20,22 @@ from plangym_like.stats import Stats
 
 MODES = ("raise", "warn", "off")
 EVERY = 500
-# Rows of a new environment that are all audited, from its first batch on. After N rows, one in
-# N / _FADING is, until that is one in `every`: what goes wrong late is mostly found early, too.
+# The first `_FIRST` rows of a new environment are all audited. After N rows, one row in N / _FADING
+# is, and in the long run one in `every`: most faults show up early.
 _FIRST, _FADING = 256, 64
-# At most this part of the time is spent on audits in the long run (`benchmarks/audit_cost.py`), and
-# before that: audits of environments whose histories are replayed may cost much more than rows.
+# The largest fraction of the time that audits may take, in the long run and before that
+# (`benchmarks/audit_cost.py`). An audit may cost much more than its rows, where action logs are
+# replayed.
 _SHARE, _EARLY_SHARE = 0.002, 0.1
-# This limit does not count the first so many seconds of audits; one audit that takes longer is cut
+# Seconds of audits that are not counted toward this limit. A single audit that takes longer is cut
 # short.
 FREE_SECONDS = 0.5
-# Rows of one audit at most.
+# The most rows of one audit.
 _MOST = 64
-# Audited rows that are kept, one of which is stepped once more in each audit.
+# The number of audited rows to keep. Each audit steps one of them again.
 _KEPT = 8
-# After this many audits, one in so many follows rows for many steps; before, they are doubled.
+# Audits number 1, 2, 4, ..., and every audit whose number is a multiple of this, follow rows for
+# many steps.
 _FOLLOWED = 8
 
 
@@ -61,7 +63,7 @@ class Auditor:
     layout : Layout
         The layout of the environment's batches; marked as not exact after a warning.
     name : str
-        The environment, for messages.
+        What messages call the environment.
     state_difference : callable
         ``state_difference(one, other)`` returns where two payloads differ in meaning, and both
         values, or ``None``.
@@ -70,7 +72,7 @@ class Auditor:
     mode : {"raise", "warn", "off"}
         What happens when results differ.
     every : int
-        One row in so many is audited in the long run; 1 audits all, without limits of time.
+        In the long run, one row in `every` is audited; 1 audits all rows, without a limit on time.
     stats : Stats
         Counts ``rows_audited``.
     wrappers : sequence of str
@@ -101,10 +103,10 @@ class Auditor:
         self._random = np.random.default_rng(0)
         self._first = _FIRST
         self._seen, self._gap = 0.0, 1.0  # one row in `_gap` is audited
-        # Of the cheapest audit so far, by whether it followed rows.
+        # The duration of the cheapest audit so far, by whether it followed rows.
         self._seconds = {False: np.inf, True: np.inf}
         self._spent = 0.0
-        # Rows until the next audit: now, and when the last one ended.
+        # Rows until the next audit: counted from now, and from the end of the last one.
         self._left = self._pause = 0.0 if layout.exact and mode != "off" else np.inf
         self._audits = 0
         self._earlier: list[Earlier] = []
@@ -136,7 +138,7 @@ class Auditor:
             self._earlier[self._random.integers(_KEPT)] = row
 
     def forget(self) -> None:
-        """Drop the rows that were kept: the environment may be edited, so they need not repeat."""
+        """Drop the kept rows: if the environment is edited, their results may change."""
         self._earlier.clear()
 
     @property
@@ -151,18 +153,21 @@ class Auditor:
         return [int(row) for row in self._random.choice(rows, count, replace=False)]
 
     def is_out_of_time(self, seconds: float) -> bool:
-        """Return whether an audit that has taken so long is to leave the rest of its rows."""
+        """Return whether an audit that has taken `seconds` should skip the rest of its rows."""
         return seconds > FREE_SECONDS and self._every > 1
 
     @property
     def continues(self) -> bool:
-        """Whether this audit also checks that saving a state changes nothing; later, one in two."""
+        """Whether this audit also checks that saving a state changes nothing.
+
+        After the first audits, every second one does.
+        """
         return bool(self._first) or self._audits % 2 == 0
 
     def note(self, rows: int, compared: int, each: float, seconds: float) -> None:
-        """Count an audit of so many rows, and decide when the next one is due.
+        """Record an audit of `rows` rows, and decide when the next one is due.
 
-        `each` is how many seconds a row of the batch took, `seconds` how many the audit took.
+        `each` is the seconds that a row of the batch took, `seconds` those that the audit took.
         """
         self.stats.rows_audited += compared
         if self._left == np.inf:
@@ -189,7 +194,7 @@ class Auditor:
         return None if found is None else (f"next state {found[0]}", found[1])
 
     def report(self, found: Difference, how: str, cause: str) -> None:
-        """Raise a difference, or warn of it and end the audit.
+        """Raise an error for a difference, or issue a warning and stop auditing.
 
         Raises
         ------
@@ -218,6 +223,6 @@ class Auditor:
 def check_audit(mode: Any, every: Any) -> None:
     """Raise `InputError` unless these are options of an audit."""
     if mode not in MODES:
-        raise InputError(f"audit is one of {', '.join(map(repr, MODES))}, got {mode!r}")
+        raise InputError(f"audit must be one of {', '.join(map(repr, MODES))}, got {mode!r}")
     if not isinstance(every, (int, np.integer)) or isinstance(every, bool) or every < 1:
-        raise InputError(f"audit_every is a whole number of at least 1, got {every!r}")
+        raise InputError(f"audit_every must be a whole number of at least 1, got {every!r}")

@@ -1,7 +1,7 @@
-"""Whether an episode that is saved and restored at each step is the one that never stops.
+"""Compare an episode that is saved and restored at each step with an uninterrupted one.
 
-What a row does not hold may show only some steps later: a counter that matters when it reaches
-five, a streak that ends the episode. So a few rows are followed for many steps.
+What is missing from a row may show only some steps later: a counter that matters when it reaches
+five, or a streak that ends the episode. So a few rows are followed for many steps.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from plangym_like.states import Row
 from plangym_like.transitions import STEP_COUNTS
 
 _STEPS = 32
-# Actions that are tried where some are not legal.
+# How many actions to try at a step, since some may not be legal.
 _TRIES = 4
 _FIELDS = (("observations", "obs"), ("rewards",) * 2, ("terminateds",) * 2, ("truncateds",) * 2)
 
 
 def single_actions(inputs: Inputs) -> list[Any]:
-    """Return all actions of a batch or of rollouts, one after the other."""
+    """Return a flat list of all actions of a batch or of rollouts."""
     if not inputs.horizon:
         return list(inputs.actions)
     return [action for plan in inputs.actions for action in plan]
@@ -46,9 +46,9 @@ def continued_difference(
     again : callable
         Steps rows and returns their results, with states and observations, failures masked.
     first : Inputs
-        One row: where to begin; its actions are not looked at.
+        One row, whose state is where to begin. Its actions are ignored.
     actions : list
-        Actions to choose from, the first of them to begin with.
+        Actions to take in turn. An action that raises is replaced by the next one.
     state_difference : callable
         Compares two state rows.
     """
@@ -83,7 +83,7 @@ def continued_difference(
 def _saved_each_step(
     again: Callable[[Inputs], Any], first: Inputs, actions: list[Any]
 ) -> tuple[list[Any], list[Any]]:
-    """Step from row to row; return the actions that could be taken, and the results."""
+    """Save and restore the state at every step; return the legal actions taken, and the results."""
     taken: list[Any] = []
     steps: list[Any] = []
     current, number = replace(first, horizon=0), 0

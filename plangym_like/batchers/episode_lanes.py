@@ -1,4 +1,4 @@
-"""`EpisodeLanes`: lanes that are stepped together, and where each is in its episode."""
+"""`EpisodeLanes`: steps lanes together, and tracks the episode of each."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _NONE: NDArray[np.intp] = np.empty(0, np.intp)
 
 
 class Outcome(NamedTuple):
-    """Where one step of B lanes is written: arrays ``(B, ...)``, `obs` a tree of them."""
+    """The arrays ``(B, ...)`` that one step of B lanes is written to; `obs` is a tree of arrays."""
 
     obs: Any
     reward: NDArray[Any]
@@ -26,13 +26,13 @@ class Outcome(NamedTuple):
 
 
 class EpisodeLanes:
-    """Steps lanes for all batchers; says which episodes end, and leaves it to them what follows.
+    """Steps lanes for all batchers, and reports which episodes ended; batchers restart them.
 
     Parameters
     ----------
     lanes : Lanes
     seed : sequence of int, optional
-        For the episodes that follow one that began in a given state; by default fresh entropy.
+        Seeds the resets after episodes that began in given states; by default fresh entropy.
 
     Attributes
     ----------
@@ -40,7 +40,7 @@ class EpisodeLanes:
     timestep : array int64 ``(B,)``
         Steps of each lane's episode so far.
     running : array of int or None
-        The lanes that `step` steps, ascending; ``None`` for all. The others wait.
+        The lanes that `step` steps, in ascending order; ``None`` for all. The others wait.
     """
 
     def __init__(self, lanes: Lanes, seed: Sequence[int] | None = None) -> None:
@@ -57,15 +57,15 @@ class EpisodeLanes:
         options: Sequence[dict[str, Any] | None] | None = None,
         states: StartStates | None = None,
     ) -> Any:
-        """Begin an episode in every lane; return the first observations, new arrays ``(B, ...)``.
+        """Begin an episode in every lane; return the first observations in new arrays ``(B, ...)``.
 
         Parameters
         ----------
         seeds, options : sequence, optional
             One for each lane's reset.
         states : StartStates, optional
-            The states that the episodes begin in, one for each lane. Lanes that begin in equal
-            states would draw equal numbers in their next resets, so these resets get seeds.
+            The states that the episodes begin in, one for each lane. Since lanes in equal states
+            would draw equal numbers in their next resets, those resets are seeded.
         """
         self.running = None
         self.timestep.fill(0)
@@ -94,15 +94,15 @@ class EpisodeLanes:
     def step(
         self, actions: Any, outcome: Outcome, previous: Outcome | None = None
     ) -> NDArray[np.intp]:
-        """Step the running lanes, and return those whose episode ended with this step.
+        """Step the running lanes, and return those whose episodes ended with this step.
 
         Parameters
         ----------
         actions : tree of array ``(B, ...)``
         outcome : Outcome
         previous : Outcome, optional
-            What lanes that wait are given again, with a reward of 0. Without it, their rows stay
-            as they are.
+            The outcome to repeat for waiting lanes, with a reward of 0. Without it, their rows are
+            not written.
         """
         running = self.running
         obs, reward, terminated, truncated, done = outcome
@@ -124,7 +124,7 @@ class EpisodeLanes:
     def step_or_restart(self, actions: Any, outcome: Outcome, ended: NDArray[np.intp]) -> None:
         """Begin an episode in each of the lanes `ended`, with a reward of 0, and step the others.
 
-        `outcome` holds zeros before.
+        `outcome` must hold zeros when this is called.
         """
         obs, reward, terminated, truncated, done = outcome
         if self.lanes.steps_ended:

@@ -1,4 +1,4 @@
-"""Returns, advantages and their estimates, over fragments; in torch and in NumPy.
+"""Returns and advantages over fragments, and their estimates, in torch and in NumPy.
 
 Time is the first axis of all arguments:
 
@@ -13,7 +13,7 @@ Time is the first axis of all arguments:
 Axes that `fin` lacks are broadcast. Results have the widest floating dtype of `rew`, `val`,
 `bootstrap` and `omega`. Arguments are not changed, and no gradients flow.
 
-A truncated episode counts as ended here. `plangym_like.batchers.rollout.Fragment.rewards` returns
+A truncated episode is treated as ended. `plangym_like.batchers.rollout.Fragment.rewards` returns
 rewards that include the estimated value after it.
 
 ``pyt_`` takes tensors, ``npy_`` arrays; the numbers are the same. All raise `InputError` for shapes
@@ -86,7 +86,7 @@ def pyt_deltas(
     omega: torch.Tensor | None = None,
     r_bar: float | None = None,
 ) -> torch.Tensor:
-    """Return the errors of the estimates after one step.
+    """Return the one-step temporal difference errors.
 
     ``rho[t] * (rew[t] + gamma * val[t + 1] - val[t])``, without ``val[t + 1]`` where ``fin[t]``;
     ``rho`` as in `pyt_returns` (Espeholt et al. 2018, below equation 1).
@@ -150,14 +150,14 @@ def pyt_multistep(
     omega: torch.Tensor | None = None,
     r_bar: float | None = None,
 ) -> torch.Tensor:
-    """Return the discounted rewards of `n_lookahead` steps and the estimate after them.
+    """Return the discounted rewards of `n_lookahead` steps, plus the estimate after them.
 
     ``G[t, n] = rho[t] * (rew[t] + gamma * G[t + 1, n - 1])`` and ``G[t, 0] = val[t]``, without
     ``G[t + 1]`` where ``fin[t]`` (Sutton and Barto 2018, sections 7.1 and 7.4). ``None`` looks
     ahead to the end of the fragment, which gives `pyt_returns`.
     """
     if n_lookahead is not None and n_lookahead < 1:
-        raise InputError(f"n_lookahead is at least 1, or None, got {n_lookahead}")
+        raise InputError(f"n_lookahead must be None or at least 1, got {n_lookahead}")
     rew, targets, after, rho = _operands(rew, val, bootstrap, omega, r_bar)
     earned, carry = rho * rew, rho * _carry(rew, fin, gamma)
     for _ in range(len(rew) if n_lookahead is None else min(n_lookahead, len(rew))):
@@ -166,7 +166,7 @@ def pyt_multistep(
 
 
 def _for_arrays(function: Callable[..., torch.Tensor]) -> Callable[..., Array]:
-    """Return a function that does the same as `function` with arrays instead of tensors."""
+    """Return a version of `function` that takes and returns arrays instead of tensors."""
 
     @functools.wraps(function)
     def call(*args: Any, **options: Any) -> Array:
@@ -197,15 +197,15 @@ def _operands(
     omega: torch.Tensor | None,
     limit: float | None,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Return rewards, estimates, bootstrap and weights in one real dtype and of one rank.
+    """Return rewards, estimates, bootstrap and weights, with one real dtype and one rank.
 
-    Without `val`, the estimates are the rewards; without `omega`, weights are 1.
+    Without `val`, the rewards take the place of the estimates; without `omega`, weights are 1.
     """
     given = [rew, rew if val is None else val]
     after = bootstrap
     if not isinstance(after, torch.Tensor):
         after = torch.as_tensor(bootstrap, dtype=torch.float64)
-    # A single number says nothing about the dtype.
+    # A single number does not affect the dtype.
     dtypes = [steps.dtype for steps in (*given, after, omega) if steps is not None and steps.ndim]
     dtype = functools.reduce(torch.promote_types, dtypes)
     if not dtype.is_floating_point:
@@ -228,7 +228,7 @@ def _operands(
 
 
 def _carry(rew: torch.Tensor, fin: torch.Tensor, discount: float) -> torch.Tensor:
-    """Return the weight, at each step, of what comes after it: 0 where the episode ended."""
+    """Return the weight of later rewards at each step: 0 where the episode ended."""
     goes_on = torch.as_tensor(fin, device=rew.device).logical_not()
     return (_like(goes_on, rew, "fin").to(rew.dtype) * discount).expand(rew.shape)
 
@@ -238,12 +238,12 @@ def _nothing(steps: torch.Tensor) -> torch.Tensor:
 
 
 def _like(steps: torch.Tensor, other: torch.Tensor, name: str) -> torch.Tensor:
-    """Return `steps` with the axes that `other` has beyond its own.
+    """Return `steps` broadcast over the additional axes of `other`.
 
     Raises
     ------
     InputError
-        Its own axes are not the first ones of `other`.
+        The axes of `steps` are not the first axes of `other`.
     """
     if steps.shape != other.shape[: steps.ndim]:
         raise InputError(

@@ -12,10 +12,10 @@ def multinomial(
     *,
     generator: torch.Generator | None = None,
 ) -> torch.Tensor:
-    """Draw from the categories along the last dimension, for every index of the others.
+    """Draw categories along the last dimension, for every index of the other dimensions.
 
-    A single draw compares exponential times. It skips the checks of `torch.multinomial`, which take
-    longer than the draw.
+    A single draw uses the exponential-race method and skips the checks of `torch.multinomial`,
+    which take longer than the draw.
 
     Parameters
     ----------
@@ -32,7 +32,7 @@ def multinomial(
     Raises
     ------
     ValueError
-        On the CPU: weights are NaN, or none of them is positive.
+        Weights are NaN, or no weight is positive (checked on the CPU only).
 
     >>> multinomial(torch.tensor([[[0.0, 1.0], [1.0, 0.0]]]))
     tensor([[1, 0]])
@@ -51,5 +51,5 @@ def _draw_one(probs: torch.Tensor, generator: torch.Generator | None) -> torch.T
     race = torch.empty_like(probs).exponential_(generator=generator)
     values, places = torch.div(probs, race, out=race).max(-1)
     if probs.device.type == "cpu" and not values.numpy().min(initial=1.0) > 0:
-        raise ValueError(f"weights to draw by are NaN, or none of them is positive: {probs}")
+        raise ValueError(f"probs hold NaN, or no positive weight: {probs}")
     return places

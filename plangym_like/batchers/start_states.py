@@ -20,8 +20,8 @@ from plangym_like.lanes.tree import take, tree_map
 class StartStates:
     """States that episodes begin in, and the observations of these states.
 
-    An observation cannot be computed from a state alone (a stack of frames needs the earlier ones),
-    so both are kept together, as `PlanEnv.step_batch` and `PlanEnv.reset` return them.
+    An observation cannot be computed from a state alone (a stack of frames needs earlier frames),
+    so both are kept together, as returned by `PlanEnv.step_batch` and `PlanEnv.reset`.
 
     Attributes
     ----------
@@ -39,7 +39,7 @@ class StartStates:
         Raises
         ------
         InputError
-            It is not a pair of as many state rows as observations.
+            It is not a pair of state rows and equally many observations.
         """
         if given is None:
             return None
@@ -76,14 +76,14 @@ class StartStates:
             raise InputError(f"{len(self)} states were given for {num_lanes} environments")
 
     def place(self, lanes: Lanes, obs: Any, chosen: Sequence[int] | None = None) -> None:
-        """Set the states of `chosen` lanes (all), and write their observations into `obs`.
+        """Set the states of the `chosen` lanes (default: all); write the observations into `obs`.
 
         Raises
         ------
         InputError
             An observation does not fit the lanes' observation space.
         SnapshotError, StateError
-            As `Lanes.set_states` does.
+            As in `Lanes.set_states`.
         """
         lanes.set_states(self.rows, chosen)
         for place, lane in enumerate(range(lanes.num_lanes) if chosen is None else chosen):

@@ -1,4 +1,4 @@
-"""`TensorBatcher`: batches of a `PlanEnv` in torch tensors, for searches that use a network."""
+"""`TensorBatcher`: batches of a `PlanEnv` as torch tensors, for searches that use a network."""
 
 from __future__ import annotations
 
@@ -13,16 +13,15 @@ from plangym_like.future import Future
 
 
 class TensorFuture:
-    """The result of a batch in tensors, with the interface of `concurrent.futures.Future`.
+    """The result of a batch as tensors, with the interface of `concurrent.futures.Future`.
 
-    Calling it is the same as `result`.
+    Calling the future is the same as calling `result`.
 
     Parameters
     ----------
     future : Future
-        The environment's.
-    as_tensors : callable
-        Turns the environment's result into tensors.
+        The environment's future. as_tensors : callable Converts the environment's result to
+        tensors.
     """
 
     def __init__(self, future: Future[Any], as_tensors: Callable[[Any], Any]) -> None:
@@ -60,11 +59,12 @@ class TensorBatcher:
     """Wraps an environment so that batches are taken and returned as torch tensors.
 
     On the CPU nothing is copied: tensors and arrays share memory. Results for another device are
-    copied through pinned memory, without waiting; arguments from there are copied first.
+    copied asynchronously through pinned memory; arguments on another device are copied to the CPU
+    first.
 
     States are ``uint8`` tensors ``(N, state_nbytes)`` and can be indexed, stacked and gathered like
-    any other. All other results have the dtypes of the environment. ``infos`` remain a `BatchInfo`
-    of arrays.
+    any other tensor. Other results keep the dtypes of the environment. ``infos`` remains a
+    `BatchInfo` of arrays.
 
     >>> import plangym_like
     >>> batcher = TensorBatcher(plangym_like.make("CartPole-v1"))
@@ -80,7 +80,7 @@ class TensorBatcher:
     env : PlanEnv, ParallelEnv or RayEnv
         It can still be used without the batcher. Closing the batcher closes it.
     device : torch.device or str
-        Where results go. Arguments may lie anywhere.
+        The device of the results. Arguments may be on any device.
     """
 
     def __init__(self, env: Any, device: torch.device | str = "cpu") -> None:
@@ -115,12 +115,13 @@ class TensorBatcher:
 
         Parameters
         ----------
-        actions : tensor ``(N, *action_shape)``, a tree of such, or one action for all rows
-        states : tensor ``(N, state_nbytes) uint8`` or one row for all, optional
+        actions : tensor ``(N, *action_shape)``, tree of tensors, or one action for all rows states
+        : tensor ``(N, state_nbytes) uint8`` or one row for all, optional
             ``None`` branches every action from the env's current state.
         dt, seeds : int or tensor ``(N,)``
         blocking : bool
-            ``False`` returns a `TensorFuture`. Arguments may be overwritten as soon as it is there.
+            ``False`` returns a `TensorFuture`. Arguments may be overwritten once this call has
+            returned.
         on_error : {"raise", "mask"}
             As in `PlanEnv.step_batch`.
 
@@ -133,7 +134,7 @@ class TensorBatcher:
         Raises
         ------
         InputError, StateError
-            Before anything happens.
+            An argument is invalid; no row has been stepped.
         """
         return self._call(
             self.env.step_batch,
@@ -162,7 +163,7 @@ class TensorBatcher:
         Returns
         -------
         Rollout
-            Of tensors.
+            With tensors instead of arrays.
         """
         return self._call(
             self.env.rollout_batch,
@@ -217,16 +218,16 @@ class TensorBatcher:
         if self.device.type == "cpu":
             return tensor
         if self.device.type == "cuda":
-            # The allocator of pinned memory reuses it only when the copy from it is complete.
+            # The allocator reuses pinned memory only when the copy from it is complete.
             tensor = torch.empty_like(tensor, pin_memory=True).copy_(tensor)
         return tensor.to(self.device, non_blocking=True)
 
 
 def _arrays(value: Any) -> Any:
-    """Return a tree with its tensors as arrays; those of the CPU share memory with them."""
+    """Return a tree with its tensors as arrays, which share memory with tensors on the CPU."""
     if isinstance(value, torch.Tensor):
         value = value.detach().cpu()
-        # NumPy has no bfloat16; float32 has all its numbers.
+        # NumPy has no bfloat16; float32 can hold all its values.
         return (value.float() if value.dtype is torch.bfloat16 else value).numpy()
     if isinstance(value, Mapping):
         return {key: _arrays(part) for key, part in value.items()}

@@ -1,4 +1,4 @@
-"""`TimeBuffer`: the steps of several lanes, in the order of time."""
+"""`TimeBuffer`: the steps of several lanes, in time order."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from plangym_like.batchers.engine.tensor_tree import as_arrays, empty
 from plangym_like.errors import InputError
 from plangym_like.lanes.tree import is_leaf, tree_leaves, tree_map
 
-# Memory that a growing buffer starts with, at most; it doubles when it is full.
+# The most memory that a growing buffer starts with; it doubles when it is full.
 _FIRST_NBYTES = 2**20
 _FEWEST_STEPS = 32
 # Integers of the same size, for dtypes that NumPy does not have.
@@ -31,7 +31,7 @@ class _Column(NamedTuple):
 
 
 class TimeBuffer:
-    """Steps of B lanes: a tree of tensors ``(T, B, ...)`` that are written one step at a time.
+    """The steps of B lanes: a tree of tensors ``(T, B, ...)`` that is written one step at a time.
 
     All steps have the fields, shapes and dtypes of the first one.
 
@@ -44,11 +44,11 @@ class TimeBuffer:
     ----------
     tensors : tree of Tensor
     arrays : tree of array
-        Over the same memory; see `as_arrays`.
+        Arrays over the same memory; see `as_arrays`.
     capacity : int
-        T.
+        The number of steps that the memory can hold, T.
     num_steps : int
-        Steps that are written, as counted by the user of the buffer.
+        The number of written steps, counted by the user of the buffer.
     """
 
     def __init__(self, tensors: Any) -> None:
@@ -62,7 +62,7 @@ class TimeBuffer:
         Parameters
         ----------
         layout : tree of Leaf
-            One step of one lane.
+            The layout of one step of one lane.
         """
         step_nbytes = num_lanes * sum(
             math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in tree_leaves(layout)
@@ -81,7 +81,7 @@ class TimeBuffer:
     def make_room(self, num_steps: int) -> None:
         """Make the buffer large enough for `num_steps` steps; keep the written ones.
 
-        Tensors that were returned before keep their content and do not grow.
+        Tensors that were returned earlier keep their content and do not grow.
         """
         if num_steps <= self.capacity:
             return
@@ -129,7 +129,7 @@ class TimeBuffer:
         if num_written != len(self._columns):
             written = {path for path, _ in named_leaves(step)}
             missing = sorted("/".join(path) for path in self._columns.keys() - written)
-            raise InputError(f"fields that the first step had are missing now: {missing}")
+            raise InputError(f"fields of the first step are missing: {missing}")
 
 
 def named_leaves(tree: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:

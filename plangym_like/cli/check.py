@@ -84,7 +84,7 @@ def run(chosen: argparse.Namespace) -> int:
 
 
 def find(name: str) -> Any:
-    """Import ``module:callable``; return any other name, an id, unchanged.
+    """Import ``module:callable``; return any other name, which is an id, unchanged.
 
     >>> find("CartPole-v1")
     'CartPole-v1'
@@ -94,7 +94,7 @@ def find(name: str) -> Any:
     module, colon, attribute = name.partition(":")
     if not colon:
         return name
-    # Gymnasium has ids of that form too: a module that registers ids, and one of these.
+    # Gymnasium also has ids of the form ``module:id``, where the module registers the id.
     return getattr(importlib.import_module(module), attribute, attribute)
 
 

@@ -9,7 +9,7 @@ from plangym_like.cli import check
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command in `arguments`, by default those of the process; return its exit status."""
+    """Run the command in `arguments` (by default ``sys.argv``), and return its exit status."""
     parser = argparse.ArgumentParser(
         prog="python -m plangym_like",
         description="Save, restore and step any Gymnasium environment from any state.",

@@ -22,18 +22,18 @@ class ActorHandle:
     placement : Placement
         Where it runs.
     recipe : bytes
-        What it hosts.
+        What the actor hosts, as `write_recipe` returns it.
     options : dict
-        What ``ray.remote(...).options`` takes.
+        Arguments of ``ray.remote(...).options``.
 
     Attributes
     ----------
     tasks : dict of ObjectRef to Chunk
-        What it was sent and has not answered, in order.
+        The chunks that it was sent and has not answered, in order.
     pid : int
-        Its process, on its machine; 0 until it is ready.
+        The id of its process on its machine; 0 until it is ready.
     making : ObjectRef or None
-        Its environment, while that is being made.
+        A reference to its environment, while that is being made.
     """
 
     def __init__(self, placement: Placement, recipe: bytes, options: dict[str, Any]) -> None:
@@ -52,29 +52,29 @@ class ActorHandle:
 
     @property
     def refs(self) -> list[Any]:
-        """What Ray is to bring from it."""
+        """References to its pending answers."""
         return [*self.tasks] if self.making is None else [self.making]
 
     @property
     def has_suspect(self) -> bool:
-        """Whether it has a chunk that may kill it."""
+        """Whether it has a chunk that an actor has died in."""
         return any(chunk.suspect for chunk in self.tasks.values())
 
     def send(self, chunk: Chunk, request: ChunkRequest, states: Any) -> None:
-        """Have `chunk` stepped; `states` are rows, or where Ray has them."""
+        """Send `chunk` to be stepped; `states` are rows, or a Ray reference to them."""
         chunk.sent_at = time.monotonic()
         self.tasks[self._actor.run.remote(request, states)] = chunk
 
     def seconds_per_row(self, steps: int) -> float:
-        """Return what a row of `steps` steps takes with all workers, at best; 0 if not known."""
+        """Return the least seconds per row of `steps` steps with all workers; 0 if not known."""
         return self._seconds_per_step * steps
 
     def note(self, steps: int, seconds: float) -> None:
-        """Remember that so many steps took `seconds`."""
+        """Record that `steps` steps took `seconds`."""
         self._seconds_per_step = faded_minimum(self._seconds_per_step, seconds, max(1, steps))
 
     def ask_to_close(self) -> Any:
-        """Ask the actor to close its environment, and return what to wait for."""
+        """Ask the actor to close its environment, and return a reference to wait for."""
         return self._actor.close.remote()
 
     def kill(self) -> None:
@@ -84,5 +84,5 @@ class ActorHandle:
 
 @functools.cache
 def _actor_class() -> Any:
-    """Return `NodeActor` as Ray takes it; made once, because Ray publishes each one it is given."""
+    """Return `NodeActor` as a Ray actor class; made once, since Ray exports every new one."""
     return load().remote(NodeActor)

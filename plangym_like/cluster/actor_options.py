@@ -1,4 +1,4 @@
-"""What an actor asks of the cluster."""
+"""Options with which actors are created: their resources and their environment."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ _NAMED_OPTIONS = ("num_cpus", "num_gpus", "memory")
 def actor_options(
     cores: int, resources: dict[str, Any] | None, runtime_env: dict[str, Any] | None
 ) -> dict[str, Any]:
-    """Return what ``.options`` takes for an actor that claims `cores` cores and `resources`.
+    """Return the ``.options`` of an actor that claims `cores` cores and `resources`.
 
-    ``resources["num_cpus"]`` takes the place of `cores`. Ray never restarts the actor or repeats a
-    call: both would happen on fresh state, without our knowledge.
+    ``resources["num_cpus"]`` replaces `cores`. Ray must never restart the actor or repeat a call,
+    since the environment's state would be lost unnoticed.
 
     >>> actor_options(2, {"num_gpus": 1, "simulator": 1}, None)["resources"]
     {'simulator': 1}
@@ -41,7 +41,7 @@ def check_resources(resources: Any) -> None:
 def check_options(
     *, n_workers: Any, cores_per_actor: Any, resources: Any, placement: Any, runtime_env: Any
 ) -> None:
-    """Raise `InputError` for options of `RayEnv` that have no meaning; Ray checks `runtime_env`."""
+    """Raise `InputError` for invalid options of `RayEnv`; Ray itself checks `runtime_env`."""
     del runtime_env
     for name, value in (("n_workers", n_workers), ("cores_per_actor", cores_per_actor)):
         if value is not None and (not isinstance(value, (int, np.integer)) or value < 1):

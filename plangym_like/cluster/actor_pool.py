@@ -1,4 +1,4 @@
-"""`ActorPool`: the actors of one environment on a cluster, and the nodes that they are on."""
+"""`ActorPool`: the actors of one environment on a cluster, and their nodes."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ from plangym_like.processes.remote_errors import unpack_exception
 
 logger = logging.getLogger("plangym_like")
 
-# How often to look which nodes there are: a look takes about a millisecond.
+# How often to query the nodes of the cluster; a query takes about a millisecond.
 _SURVEY_SECONDS = 1.0
 # How long actors may take to close before they are killed.
 _CLOSE_SECONDS = 1.0
-# After so many actors that died before they were ready, or one whose environment cannot be made,
-# a node is left alone for so long.
+# After this many actors that died before they were ready, or one whose environment cannot be made,
+# a node is not used for this many seconds.
 _FAILED_STARTS, _SHUN_SECONDS = 3, 60.0
-# How long to wait for a placement group to be placed, to know which bundles are on this machine.
+# How long to wait until a placement group is placed, to learn which bundles are on this machine.
 _GROUP_SECONDS = 1.0
 # How long to wait for the cluster to have room for an actor, if nothing else can step rows.
 _PATIENCE_SECONDS = 120.0
 
-# What Ray calls resources where they are not an actor's options.
+# Ray's names of resources, except as options of an actor.
 _RAY_NAMES = {"num_cpus": "CPU", "num_gpus": "GPU"}
 _NODE_ID_LABEL = "ray.io/node-id"
 
@@ -41,18 +41,18 @@ _NODE_ID_LABEL = "ray.io/node-id"
 class ActorPool:
     """Keeps as many actors as other nodes have room for, and replaces lost ones.
 
-    The driver's own node has no actor: its part of the workers is `local_workers`, which the
-    driver's executor starts itself. Their cores are claimed from Ray like those of actors.
+    The driver's own node has no actor. Its workers, `local_workers` in number, are started by the
+    driver's executor; their cores are claimed from Ray like those of actors.
 
     Parameters
     ----------
     recipe : callable
-        ``recipe(workers)`` returns what a `NodeEnv` with so many processes needs.
+        ``recipe(workers)`` returns the recipe of a `NodeEnv` with that number of processes.
     layout : Layout
         What the batches of every actor must look like.
     private : bool
-        Whether the cluster was started for this program: then nothing is claimed, and a node takes
-        all `n_workers`, however many cores it has.
+        Whether the cluster was started for this program. Then nothing is claimed, and a node may
+        get all `n_workers`, however many cores it has.
     n_workers : int or None
         Processes that step rows, on all nodes together; ``None``: every core of the cluster.
     cores_per_actor, resources, placement, runtime_env
@@ -109,7 +109,7 @@ class ActorPool:
     # The cluster
 
     def survey(self, *, now: bool = False) -> None:
-        """Look which nodes there are, at most once a second, and start actors on new ones."""
+        """Query the nodes of the cluster, at most once a second, and start actors on new ones."""
         moment = time.monotonic()
         if self._closed or (not now and moment - self._surveyed_at < _SURVEY_SECONDS):
             return
@@ -121,7 +121,7 @@ class ActorPool:
         for node in lost:
             logger.warning("node %s of the Ray cluster is lost; its rows run elsewhere", node)
         for handle in [each for each in self.handles if each.placement.node in lost]:
-            if not handle.tasks:  # else its chunks say so
+            if not handle.tasks:  # otherwise the results of its chunks report it
                 self._lose(handle, None)
         self._start_all(self._free_placements())
 
@@ -141,7 +141,7 @@ class ActorPool:
         return int(resources.get("CPU", 0.0))
 
     def _free_placements(self) -> list[Placement]:
-        """Return where more workers have room."""
+        """Return the placements that are free for more workers."""
         now = time.monotonic()
         self._shunned = {key: until for key, until in self._shunned.items() if until > now}
         taken = [*self._local, *(handle.placement for handle in self.handles)]
@@ -161,7 +161,7 @@ class ActorPool:
         )
 
     def _bundle_placements(self) -> list[Placement]:
-        """Return a placement for each bundle of the placement group; one without a node yet too."""
+        """Return a placement for each bundle of the placement group, including unplaced ones."""
         table = load().util.placement_group_table(self._group)
         nodes = table.get("bundles_to_node_id", {})
         return [
@@ -170,7 +170,7 @@ class ActorPool:
         ]
 
     def _claim_local(self, here: str) -> Any:
-        """Claim what the workers on this machine use; Ray grants it once it is free."""
+        """Claim the cores of the workers on this machine; Ray grants them once they are free."""
         if not self.local_workers or self._private or self._group is not None:
             return None
         claims = actor_options(self.local_workers, self._resources, None)
@@ -190,18 +190,18 @@ class ActorPool:
 
     @property
     def busy(self) -> bool:
-        """Whether actors have something to answer."""
+        """Whether actors have unanswered requests."""
         return any(handle.refs for handle in self.handles)
 
     def poll(self, seconds: float = 0.0) -> None:
-        """Take in what actors have answered, after `seconds` at most if there is nothing yet.
+        """Process the answers of actors; wait at most `seconds` for the first one.
 
         Raises
         ------
         WorkerStartError
             Actors die again and again before they are ready, and nothing else steps rows.
         Exception
-            What making the environment on another machine raised, if nothing else steps rows.
+            The environment could not be made on another machine, and nothing else steps rows.
         """
         owners = {ref: handle for handle in self.handles for ref in handle.refs}
         if not owners:
@@ -212,7 +212,7 @@ class ActorPool:
             ready, _ = ray.wait(refs, num_returns=len(refs), timeout=0)
         for ref in ready:
             handle = owners[ref]
-            if handle not in self.handles:  # it was lost because of another answer
+            if handle not in self.handles:  # its actor was lost because of another answer
                 continue
             if ref in handle.tasks:
                 self._take_result(handle, ref)
@@ -245,7 +245,7 @@ class ActorPool:
             self._failed_starts.pop(key, None)
             self._count()
             return
-        # That it died may be due to chance; an environment that cannot be made is not.
+        # A death may be due to chance, but an environment that cannot be made is not.
         failed = self._failed_starts[key] = self._failed_starts.get(key, 0) + 1
         if failed >= _FAILED_STARTS or not died:
             self._shunned[key] = time.monotonic() + _SHUN_SECONDS
@@ -282,12 +282,12 @@ class ActorPool:
         try:
             result: ChunkResult = ray.get(ref)
         except ray.exceptions.ObjectLostError as error:
-            # The actor is alive, but its answer was lost on the way.
+            # The actor is alive, but its answer was lost in transit.
             logger.warning("rows %d to %d were lost: %s", chunk.start, chunk.stop, error)
             if owner is not None:
                 owner.requeue(chunk)
         except (ray.exceptions.RayTaskError, ray.exceptions.RaySystemError) as error:
-            # It answered, but its answer cannot be read here.
+            # The actor answered, but the answer cannot be unpickled here.
             if owner is not None:
                 owner.fail(chunk, error)
         except ray.exceptions.RayError as error:
@@ -312,7 +312,7 @@ class ActorPool:
             )
 
     def _lose(self, handle: ActorHandle, error: Exception | None) -> None:
-        """Replace an actor that has died, and have its rows dealt out again."""
+        """Replace an actor that has died, and requeue its rows."""
         self.survey(now=True)
         # It was stepping the first of its chunks. If its whole node is gone, no row is to blame.
         suspect = self._is_alive(handle)
@@ -339,7 +339,7 @@ class ActorPool:
         self.stats.actors = sum(handle.ready for handle in self.handles)
 
     def _is_alive(self, handle: ActorHandle) -> bool:
-        """Return whether the actor's node was in the cluster at the last look."""
+        """Return whether the actor's node was in the cluster at the last query."""
         return not handle.placement.node or handle.placement.node in self._nodes
 
     def check_patience(self) -> None:

@@ -1,4 +1,4 @@
-"""A range of a batch on its way to another machine and back: what is sent, what returns."""
+"""A range of a batch that is stepped on another machine: its request and its result."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from plangym_like.layout import Layout
 from plangym_like.processes.remote_errors import is_remote, pack_exception
 from plangym_like.states import HEADER_NBYTES, Row, StateFormat
 
-# Rows of shorter states are sent as they are: to look for equal ones would cost more than it saves.
+# Shorter states are sent as they are: searching for duplicates would cost more than it saves.
 _SHARED_NBYTES = 256
 _ROWS, _NUMBER = re.compile(r"rows? \d+(, \d+)*"), re.compile(r"\d+")
 _NOTE = re.compile(r"\(in row (\d+) of a batch of \d+\)")
@@ -27,10 +27,10 @@ _NOTE = re.compile(r"\(in row (\d+) of a batch of \d+\)")
 class Chunk:
     """Rows `start` to `stop` of one batch, as the driver sees them.
 
-    ``suspect``: an actor died while it was stepping them, so they go to an actor that has nothing
-    else. ``deaths`` counts the actors that died while they had this single row alone. ``owner`` is
-    the dispatcher that waits for an answer, if there is one. ``sent_at`` is when the chunk was
-    sent.
+    ``suspect`` is true if an actor died while it was stepping them; they are then sent to an actor
+    that has no other rows. ``deaths`` counts the actors that died while this single row was their
+    only one. ``owner`` is the dispatcher that waits for an answer, or ``None``. ``sent_at`` is when
+    the chunk was sent.
     """
 
     start: int
@@ -46,10 +46,11 @@ class Chunk:
 
 @dataclass(slots=True)
 class ChunkRequest:
-    """What an actor is told about a chunk; the states travel next to it.
+    """The request to step a chunk; the states are sent as a separate argument.
 
-    ``inputs`` has no states. Row i starts from state ``which[i]`` of those sent; ``None``: from
-    state i, or from the only one. ``masked``: step all rows, even if some fail.
+    ``inputs`` has no states. Row i starts from state ``which[i]`` of those sent; if ``which`` is
+    ``None``, from state i or from the only one. With ``masked``, all rows are stepped even if some
+    fail.
     """
 
     inputs: Inputs
@@ -59,12 +60,12 @@ class ChunkRequest:
     masked: bool
 
     def with_states(self, states: Row) -> Inputs:
-        """Return the inputs with the `states` that were sent."""
+        """Return the inputs with `states`, which were sent separately."""
         return replace(self.inputs, states=states if self.which is None else states[self.which])
 
     @property
     def nbytes(self) -> int:
-        """The bytes of its arrays."""
+        """The size of its arrays in bytes."""
         inputs = self.inputs
         parts = (inputs.actions, inputs.dt, inputs.seeds, self.which)
         return sum(part.nbytes for part in parts if isinstance(part, np.ndarray))
@@ -72,13 +73,13 @@ class ChunkRequest:
 
 @dataclass(slots=True)
 class ChunkResult:
-    """What stepping a chunk gave: the arrays of its `Rows`, or the error that it ended with.
+    """The result of stepping a chunk: the arrays of its `Rows`, or the error that it ended with.
 
-    All its rows together had ``steps`` single steps, which took ``seconds``.
-    ``observations`` are the leaves of the tree, or a list of objects; ``infos`` the plain infos by
-    row; ``failed`` the exceptions of masked rows. ``counts`` says by how much the counters of the
-    actor's own workers have grown. ``pool_errors`` are the rows whose errors come from the actor's
-    worker pool, -1 for ``error``: only these errors name rows of the chunk.
+    Its rows took ``steps`` single steps in total, in ``seconds``. ``observations`` holds the leaves
+    of the tree, or a list of objects; ``infos`` the plain infos by row; ``failed`` the exceptions
+    of masked rows. ``counts`` holds the growth of the counters of the actor's own workers.
+    ``pool_errors`` are the rows whose errors come from the actor's worker pool, with -1 for
+    ``error``; only these errors name rows of the chunk.
     """
 
     seconds: float = 0.0
@@ -94,7 +95,7 @@ class ChunkResult:
     pool_errors: set[int] = field(default_factory=set)
 
     def take(self, layout: Layout, request: ChunkRequest, result: Any) -> None:
-        """Take over the `result` of a batch."""
+        """Take the arrays and errors of `result`, the result of a batch."""
         infos, horizon = result.infos, request.inputs.horizon
         self.outcomes = result.rewards, result.terminateds, result.truncateds, infos["n_step"]
         self.states = result.states if request.wants_states else None
@@ -117,7 +118,7 @@ class ChunkResult:
                         self.infos[index] = plain
 
     def put(self, layout: Layout, rows: Rows, start: int) -> int:
-        """Write everything where it belongs in `rows`, and return how many bytes that was."""
+        """Write everything into `rows` from row `start`, and return the number of bytes written."""
         whole = [rows.rewards, rows.terminateds, rows.truncateds, rows.n_step]
         pairs = list(zip(whole, self.outcomes, strict=True))
         pairs += [(rows.columns[name], column) for name, column in self.columns.items()]
@@ -140,10 +141,10 @@ class ChunkResult:
 def distinct_states(
     state_format: StateFormat, states: Row
 ) -> tuple[NDArray[Any], NDArray[np.int32]] | None:
-    """Return the indices of one of each kind of `states`, and which of those each state equals.
+    """Return the indices of distinct `states`, and for each state the position of its equal there.
 
-    ``None`` if sending each kind once would save less than a quarter. States are told apart by a
-    64-bit sum and then compared byte by byte, so different ones are never taken for equal.
+    ``None`` if sending distinct states only would save less than a quarter. States are grouped by a
+    64-bit sum and then compared byte by byte, so different states are never treated as equal.
     """
     if len(states) < 2 or states.shape[1] < _SHARED_NBYTES:
         return None
@@ -161,9 +162,9 @@ def distinct_states(
 def counted_from_batch(
     error: BaseException, start: int, count: int, *, of_row: bool = False
 ) -> BaseException:
-    """Return `error`, which counts rows from a chunk's `start`, counting from the batch's instead.
+    """Return `error` with row numbers that count from the start of the batch, not of the chunk.
 
-    `of_row`: the row itself raised it, so the rows that its message names are not the chunk's.
+    `of_row` says that the row itself raised it; its message then names no rows of the chunk.
     """
     cause, notes = error.__cause__, getattr(error, "__notes__", ())
     if not of_row:

@@ -1,4 +1,4 @@
-"""`ChunkSender`: what actors are sent for the chunks of one batch."""
+"""`ChunkSender`: makes the requests that actors are sent for the chunks of one batch."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from plangym_like.layout import Layout
 # Shared states of fewer bytes travel with each chunk; larger ones are put into the object store,
 # from which each node fetches them once.
 _PUT_NBYTES = 1 << 16
-# States are shared by all chunks if each of them has so many rows or more, on average.
+# States are shared by all chunks if each state has at least this many rows on average.
 _ROWS_PER_STATE = 4
 
 
 class ChunkSender:
-    """Makes the requests for chunks of `rows`, and counts what is sent in `stats`.
+    """Makes the requests for chunks of `rows`, and counts the bytes sent in `stats`.
 
-    `masked`: actors step all rows, even if some fail.
+    With `masked`, actors step all rows even if some fail.
     """
 
     def __init__(self, layout: Layout, rows: Rows, stats: RayStats, *, masked: bool) -> None:
@@ -37,7 +37,7 @@ class ChunkSender:
         self._which: NDArray[np.int32] | None = None
 
     def request(self, chunk: Chunk) -> tuple[ChunkRequest, Any]:
-        """Return the request for `chunk`, and its states, or where Ray has them."""
+        """Return the request for `chunk`, and its states or a Ray reference to them."""
         rows, start, stop = self._rows, chunk.start, chunk.stop
         self._look_for_shared_states()
         which, states = self._which, self._shared
@@ -61,7 +61,7 @@ class ChunkSender:
         return request, states
 
     def _look_for_shared_states(self) -> None:
-        """Find the states that chunks all over the batch start from, to send them once.
+        """Find the states that many chunks of the batch start from, to send them once.
 
         States that only neighbouring rows share are sent once with their chunk instead.
         """

@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from plangym_like.cluster.node_env import NodeEnv, Readiness
     from plangym_like.states import Row
 
-# The calls that Ray may run at the same time: one steps a chunk, one sends the results of another,
-# one closes.
+# The number of calls that Ray may run at the same time: one steps a chunk, one sends the results of
+# another chunk, and one closes.
 CONCURRENCY = 3
 
 
@@ -28,9 +28,9 @@ class NodeActor:
     Parameters
     ----------
     context : dict
-        What `enter_worker_context` takes.
+        The arguments of `enter_worker_context`.
     recipe : bytes
-        What `write_recipe` wrote.
+        The result of `write_recipe`.
     """
 
     def __init__(self, context: dict[str, Any], recipe: bytes) -> None:
@@ -45,7 +45,7 @@ class NodeActor:
         return self._thread.submit(self._make).result()
 
     def run(self, request: ChunkRequest, states: Row) -> ChunkResult:
-        """Step a chunk; an exception is part of the result."""
+        """Step a chunk. An exception is returned in the result."""
         assert self._hosted is not None
         return self._thread.submit(self._hosted.run, request, states).result()
 

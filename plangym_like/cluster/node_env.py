@@ -1,4 +1,4 @@
-"""What an actor of a cluster hosts: an environment that is stepped by processes of its node."""
+"""The environment that an actor of a cluster hosts, stepped by processes on its node."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from plangym_like.processes.messages import dumps, dumps_by_value, loads
 from plangym_like.processes.remote_errors import is_remote, pack_exception
 from plangym_like.states import Row, adopt_session_key, session_key
 
-# The driver counts these itself.
+# Counters that the driver updates itself.
 _COUNTED_BY_DRIVER = {"batches", "rows", "rows_sent"}
 
 
 @dataclass(frozen=True, slots=True)
 class Readiness:
-    """What an actor reports once its environment is ready, or the error that making it raised."""
+    """An actor's report that its environment is ready, or the error that making it raised."""
 
     pid: int
     signature: int = 0
@@ -32,9 +32,10 @@ class Readiness:
 
 
 class NodeEnv:
-    """Steps chunks of batches in processes of this node.
+    """Steps chunks of batches in processes on this node.
 
-    Rows never run in this process itself, so no row can end the connection to the cluster.
+    Rows never run in this process itself, so a row that crashes cannot end the connection to the
+    cluster.
     """
 
     def __init__(self) -> None:
@@ -57,7 +58,7 @@ class NodeEnv:
             return Readiness(os.getpid(), error=pack_exception(error, skip_frames=1))
 
     def run(self, request: ChunkRequest, states: Row) -> ChunkResult:
-        """Step a chunk; an exception is part of the result."""
+        """Step a chunk. An exception is returned in the result."""
         env = self._env
         begun = time.perf_counter()
         chunk = ChunkResult(steps=request.inputs.count * steps_of(request.inputs))
@@ -81,7 +82,7 @@ class NodeEnv:
     def _news(self) -> dict[str, float]:
         """Return by how much the counters have grown since the last call.
 
-        What workers report after their batch is over goes along with the next chunk.
+        Late reports of workers are included with the next chunk.
         """
         tally, reported = self._env.executor.tally, self._reported
         names = {item.name for item in fields(tally)} - _COUNTED_BY_DRIVER
@@ -96,6 +97,6 @@ class NodeEnv:
 
 
 def write_recipe(construct: Callable[[], Any], name: Any) -> bytes:
-    """Return what a `NodeEnv` needs to call ``construct()``, which makes the environment `name`."""
+    """Return the pickled arguments with which a `NodeEnv` calls ``construct()`` to make `name`."""
     packed = dumps_by_value((construct, spec_of(name)))
     return dumps((session_key(), packed))

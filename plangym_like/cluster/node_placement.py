@@ -1,4 +1,4 @@
-"""Which nodes of a cluster step rows, and with how many workers each."""
+"""Decide which nodes of a cluster step rows, and with how many workers."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from typing import Any, NamedTuple
 
 from plangym_like.cluster.actor_options import actor_options
 
-# One process copies inputs and results for all workers of its actor, so a large node has several
-# actors.
+# The most workers of one actor: its process copies inputs and results for all of them, so a large
+# node has several actors.
 _MOST_WORKERS = 16
 
 
 class Placement(NamedTuple):
     """Where one actor runs: a node by its id, or one bundle of a placement group.
 
-    ``workers`` is how many processes it steps rows in.
+    ``workers`` is the number of its processes that step rows.
     """
 
     node: str
@@ -31,9 +31,9 @@ class Placement(NamedTuple):
         placement_group: Any,
         runtime_env: dict[str, Any] | None,
     ) -> dict[str, Any]:
-        """Return what ``.options`` takes so that an actor runs here.
+        """Return the ``.options`` of an actor that runs here.
 
-        `reserve`: claim a core for each of its workers.
+        With `reserve`, it claims a core for each of its workers.
         """
         from ray.util import scheduling_strategies  # type: ignore[import-not-found,unused-ignore]
 
@@ -56,18 +56,19 @@ def place_workers(
     cores_per_actor: int | None = None,
     spread: bool = True,
 ) -> list[Placement]:
-    """Return placements for `wanted` workers on nodes with free `cores`; ``None``: for all cores.
+    """Return placements for `wanted` workers (``None``: one per core) on nodes with free `cores`.
 
     Parameters
     ----------
     cores : mapping of str to int
         Free cores by node.
     wanted : int or None
-        The most workers; there are fewer if the cores do not suffice.
+        The most workers; fewer are placed if there are not enough cores.
     cores_per_actor : int, optional
-        Workers of one actor. Left out, a node has as few actors as have at most 16 workers each.
+        Workers of one actor. By default, each node gets the fewest actors with at most 16 workers
+        each.
     spread : bool
-        Use all nodes evenly; else fill one node after the other, the largest first.
+        Use all nodes evenly; otherwise fill one node after another, the largest first.
 
     >>> place_workers({"a": 4, "b": 2}, 4)
     [Placement(node='a', workers=3, bundle=-1), Placement(node='b', workers=1, bundle=-1)]
@@ -87,7 +88,7 @@ def place_workers(
 
 
 def _spread(free: Mapping[str, int], wanted: int) -> dict[str, int]:
-    """Give one worker after the other to the node that has the most free cores left."""
+    """Assign the workers one by one to the node with the most free cores left."""
     counts: dict[str, int] = {}
     heap = [(-count, index, node) for index, (node, count) in enumerate(free.items())]
     heapq.heapify(heap)

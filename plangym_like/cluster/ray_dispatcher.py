@@ -1,8 +1,8 @@
-"""`RayDispatcher`: deals the rows of one batch out to this machine and to actors on others.
+"""`RayDispatcher`: distributes the rows of one batch to this machine and to actors on others.
 
-An actor is sent ranges of rows, *chunks*, that no process has begun: large ones first, smaller ones
-toward the end, each as large as the actor is fast, so that all machines are done at about the same
-time. Rows are pure, so the chunks of a lost actor are dealt out again.
+An actor is sent ranges of rows, called *chunks*, that no process has begun. Chunks become smaller
+toward the end of the batch, and faster actors get larger ones, so all machines are done at about
+the same time. Rows are pure, so the chunks of a lost actor are requeued.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ from plangym_like.execution.row_pool import RowPool
 from plangym_like.execution.shared_batch import SharedBatch
 from plangym_like.processes.remote_errors import unpack_exception
 
-# Chunks that an actor has at once: one that it steps, and one that is there when that is done.
+# The number of chunks that an actor has at once: one that it steps, and the next one.
 _DEPTH = 2
-# The same for a batch that the caller does not wait for yet: most of the batch.
+# The same for a batch that the caller does not wait for yet, so that most of it is sent.
 _DEPTH_UNATTENDED = 6
-# A chunk costs 1 to 2 ms beyond its rows (`benchmarks/ray_bench.py`), so it takes well more than
-# that; and at most so long, so that little is lost with an actor.
+# The least and the most seconds that a chunk should take. A chunk costs 1 to 2 ms in addition to
+# its rows (`benchmarks/ray_bench.py`); a short chunk is not much work to lose with an actor.
 LEAST_SECONDS, _MOST_SECONDS = 4e-3, 1.0
 _MOST_NBYTES = 16 << 20
-# Into how many pieces an actor's share is cut, so that faster machines may take some of them.
+# The number of pieces that an actor's share is split into, so that faster machines can take some.
 _PIECES = 8
-# How many actors must have died while they had a single row alone before the row is to blame.
+# A row is to blame after this many actors have died while it was their only row.
 _DEATHS_ALONE = 3
-# A chunk is late after so many times what it should take, and after so many seconds.
+# A chunk is late after this multiple of its expected time, and at least this many seconds.
 _LATE_FACTOR, _LATE_SECONDS = 4.0, 1.0
 
 
@@ -47,8 +47,8 @@ class RayDispatcher(Dispatcher):
     actors : ActorPool
         The actors; all rows are stepped on this machine while none is ready.
     pool, costs, batch, steps, step_here
-        As in `Dispatcher`. If this machine has no part of the workers, `step_here` steps what is
-        too cheap to be sent, and everything while no actor is ready.
+        As in `Dispatcher`. If this machine has no workers, `step_here` steps batches that are too
+        cheap to send, and all batches while no actor is ready.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class RayDispatcher(Dispatcher):
         self._sender = ChunkSender(batch.layout, batch.rows, actors.stats, masked=batch.masked)
         self._sent: set[Chunk] = set()
         self._suspects: deque[Chunk] = deque()
-        # What a row takes a worker; 0 if not known.
+        # Seconds per row in a worker; 0 if not known.
         self._seconds_per_row = 0.0
         self._most_rows = _MOST_NBYTES / max(1.0, batch.nbytes / max(1, self.count))
 
@@ -82,11 +82,11 @@ class RayDispatcher(Dispatcher):
         self._deal(1)
         self._feed(here=here and self._steps_here)
         self._batch.supply_rest()
-        # If the caller does not wait for the batch yet, nothing deals out more rows.
+        # If the caller does not wait for the batch yet, no more rows are sent until it does.
         self._deal(_DEPTH if here else _DEPTH_UNATTENDED)
 
     def advance(self, *, here: bool) -> bool:
-        """Deal out more rows, without waiting; return whether the batch is over."""
+        """Send more rows, without waiting; return whether the batch is over."""
         self._deal(_DEPTH)
         over = super().advance(here=here and self._steps_here)
         if not (self._pool.workers or self._step_here):
@@ -95,16 +95,16 @@ class RayDispatcher(Dispatcher):
 
     @property
     def _steps_here(self) -> bool:
-        """Whether this process takes part.
+        """Whether this process steps rows.
 
-        If this machine has no part of the workers, it does so only instead of the actors.
+        If this machine has no workers, it does so only while there are no actors.
         """
         if self._actors.local_workers or not self._actors.any_ready:
             return True
         return self._seconds_here() < LEAST_SECONDS
 
     def _seconds_here(self) -> float:
-        """Return how many seconds this machine would take for the rows not begun yet."""
+        """Return how many seconds this machine would need for all rows that were not begun."""
         if not (self._seconds_per_row and (self._pool.workers or self._step_here)):
             return math.inf
         workers = max(1, self._actors.local_workers)
@@ -130,9 +130,9 @@ class RayDispatcher(Dispatcher):
             self._deal_late_again(list(shares))
 
     def _shares(self) -> dict[ActorHandle, float]:
-        """Return which part of the rest each actor that is ready should step.
+        """Return the fraction of the remaining rows that each ready actor should step.
 
-        A worker that has not been measured yet is taken to be as fast as the others.
+        A worker that has not been measured yet is assumed to be as fast as the others.
         """
         ready = [handle for handle in self._actors.handles if handle.ready]
         each = [handle.seconds_per_row(self._steps) * handle.placement.workers for handle in ready]
@@ -149,7 +149,7 @@ class RayDispatcher(Dispatcher):
             chunk = self._suspects.popleft()
         else:
             rest = self._rows_not_begun()
-            # An actor that has rows leaves the last ones to processes that have none.
+            # An actor that still has rows leaves the last ones to idle processes.
             if rest * share < 1.0 and (handle.tasks or not rest):
                 return
             if self._seconds_here() < LEAST_SECONDS:
@@ -164,7 +164,8 @@ class RayDispatcher(Dispatcher):
 
     def _size(self, handle: ActorHandle, share: float, rest: int) -> int:
         """Return how many of `rest` rows the actor's next chunk should have."""
-        # One actor alone has its rows in pieces to send the first results while it steps others.
+        # A single actor gets its rows in pieces, so that it sends first results while it steps
+        # others.
         least = self.count * share / (_DEPTH if share == 1.0 else _PIECES)
         most = self._most_rows
         if seconds_per_row := handle.seconds_per_row(self._steps):
@@ -176,14 +177,14 @@ class RayDispatcher(Dispatcher):
         return max(1, int(min(size, most)))
 
     def _rows_not_begun(self) -> int:
-        """Return how many rows may be taken for actors."""
+        """Return how many rows are available to actors."""
         rows = sum(stop - start for start, stop in self._pending) + self._own[1] - self._own[0]
         # A worker may be about to begin a row that is taken from it: see `Dispatcher`.
         held = self._held() if self._batch.layout.exact else ()
         return rows + sum(worker.unbegun for worker in held if not worker.alone)
 
     def _take(self, most: int) -> tuple[int, int] | None:
-        """Take up to `most` neighbouring rows that no process has begun, if there are any."""
+        """Return up to `most` consecutive rows that no process has begun, if there are any."""
         lowest = self.count if self._faults.lowest is None else self._faults.lowest
         while self._pending:
             start, stop = self._pending.popleft()
@@ -204,9 +205,9 @@ class RayDispatcher(Dispatcher):
         return (victim.stop, victim.stop + min(most, theirs)) if theirs else None
 
     def _deal_late_again(self, ready: list[ActorHandle]) -> None:
-        """Deal the rows of a late chunk out again if a process has nothing to do.
+        """Requeue the rows of a late chunk if a process is idle.
 
-        Its node may be lost, and Ray may not have noticed yet. The late answer is ignored.
+        Its node may be lost without Ray having noticed yet. A late result is ignored.
         """
         if self._rows_not_begun() or self._suspects:
             return
@@ -227,7 +228,7 @@ class RayDispatcher(Dispatcher):
     # Answers of actors
 
     def store(self, chunk: Chunk, result: ChunkResult) -> None:
-        """Write what an actor has answered into the batch."""
+        """Write the result of an actor into the batch."""
         start = chunk.start
         if result.error is not None:
             error = unpack_exception(result.error)
@@ -248,9 +249,9 @@ class RayDispatcher(Dispatcher):
         self._faults.fail(chunk.start, cast(Exception, error))
 
     def requeue(self, chunk: Chunk, *, suspect: bool = False) -> None:
-        """Deal a chunk out again; `suspect`: an actor died while it was stepping it.
+        """Requeue a chunk; `suspect` says that an actor died while it was stepping it.
 
-        Which row killed the actor is not known, so such a chunk is halved until it is one row.
+        It is not known which row killed the actor, so such a chunk is halved until it is one row.
         """
         self._forget(chunk)
         self._actors.stats.rows_retried += len(chunk)
@@ -267,12 +268,12 @@ class RayDispatcher(Dispatcher):
             self._faults.lose(start, _poisoned(start))
 
     def _forget(self, chunk: Chunk) -> None:
-        """Ignore what an actor still answers for this chunk."""
+        """Ignore any later result of this chunk."""
         chunk.owner = None
         self._sent.discard(chunk)
 
     def abandon(self) -> None:
-        """Stop stepping the rows; what actors still answer is ignored."""
+        """Stop stepping the rows; later results of actors are ignored."""
         for chunk in tuple(self._sent):
             self._forget(chunk)
         super().abandon()

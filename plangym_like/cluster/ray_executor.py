@@ -18,8 +18,8 @@ from plangym_like.layout import Layout
 from plangym_like.processes.external_process import ExternalProcess
 from plangym_like.row_stepper import RowStepper
 
-# How long to wait for workers of this machine before looking what actors have answered, and the
-# other way round.
+# How long to wait for workers on this machine before checking for results of actors, and vice
+# versa.
 _LOOK_SECONDS, _POLL_SECONDS = 2e-3, 0.05
 
 
@@ -29,7 +29,7 @@ class RayExecutor(ProcessExecutor):
     Parameters
     ----------
     session : RaySession
-        The connection to Ray; `close` leaves it.
+        The connection to Ray, which is left in `close`.
     actors : ActorPool
         The actors on other machines.
     workers, layout, stepper, step_timeout, start_timeout
@@ -67,14 +67,14 @@ class RayExecutor(ProcessExecutor):
         return self.actors.local_workers + sum(each.placement.workers for each in handles)
 
     def wait_ready(self, timeout: float | None = None) -> None:
-        """Wait until all workers and actors that were asked for are ready.
+        """Wait until all requested workers and actors are ready.
 
         Raises
         ------
         TimeoutError
-            They were not after `timeout` seconds.
+            They were not ready after `timeout` seconds.
         WorkerStartError
-            There are no workers here, and the cluster had no room for an actor within minutes.
+            There are no workers on this machine, and no actor could be placed within minutes.
         """
         until = math.inf if timeout is None else time.monotonic() + timeout
         with self.lock:
@@ -96,7 +96,7 @@ class RayExecutor(ProcessExecutor):
 
     @property
     def stats(self) -> RayStats:
-        """What has happened so far."""
+        """Counters of all batches so far."""
         super().stats  # noqa: B018  it takes in what workers still report
         return self.actors.stats
 

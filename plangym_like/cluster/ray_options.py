@@ -21,11 +21,11 @@ class RayOptions:
     Parameters
     ----------
     node_env : callable
-        Returns the environment that steps rows on one node, in so many processes.
+        Returns the environment that steps rows on one node, in `n_workers` processes.
     name : str or callable
         The environment.
     local : ProcessOptions
-        Makes the workers of this machine.
+        Makes the workers on this machine.
     address, object_store_memory
         See `RayEnv`.
     where
@@ -59,11 +59,11 @@ class RayOptions:
         ray_session.load()
 
     def prepare(self) -> None:
-        """Start the fork server of this machine's workers."""
+        """Start the fork server for the workers on this machine."""
         self._local.prepare()
 
     def make(self, stepper: RowStepper) -> RayExecutor:
-        """Reach the cluster and start actors; they become ready while this process goes on."""
+        """Connect to the cluster and start actors, without waiting until they are ready."""
         session = ray_session.join(*self._session)
         try:
             actors = ActorPool(self._recipe, stepper.layout, private=session.started, **self._where)
@@ -78,5 +78,5 @@ class RayOptions:
             raise
 
     def _recipe(self, n_workers: int) -> bytes:
-        """Return what an actor with `n_workers` processes needs to know."""
+        """Return the recipe for an actor with `n_workers` processes."""
         return write_recipe(partial(self._node_env, n_workers=n_workers), self._name)

@@ -9,13 +9,13 @@ from typing import Any
 
 from plangym_like.errors import InputError, MissingExtraError
 
-# Keep Ray from printing, sending and warning; a variable that is set already is left alone.
+# Turn off Ray's output, telemetry and warnings; variables that are already set are not changed.
 _QUIET = {
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_enable_metrics_collection": "0",
 }
-# How large the object store of a local Ray is: chunks on their way are small and short-lived.
+# The size of a local Ray's object store; chunks in transit are small and short-lived.
 _LEAST_STORE_NBYTES, _MOST_STORE_NBYTES, _STORE_PART = 1 << 27, 2 << 30, 8
 
 _lock = threading.RLock()
@@ -53,13 +53,14 @@ def load() -> Any:
 class RaySession:
     """A connection to Ray, made by `join`.
 
-    With its last user, a connection that was made here is closed, and a local Ray that was started
-    here is stopped. A cluster runs on, and so does a connection that the program made itself.
+    When its last user leaves, a connection that was made here is closed, and a local Ray that was
+    started here is stopped. A cluster, and a connection that the program made itself, are left as
+    they are.
 
     Attributes
     ----------
     started : bool
-        Whether it is a local Ray that was started here.
+        Whether a local Ray was started here.
     """
 
     def __init__(self, address: str | None, object_store_memory: int | None) -> None:
@@ -78,7 +79,7 @@ class RaySession:
         ray.init(log_to_driver=False, logging_level=logging.ERROR, **options)
 
     def leave(self) -> None:
-        """Count one user less, and end what was begun here with the last one."""
+        """Remove one user; after the last one, close whatever was opened here."""
         global _current
         with _lock:
             self.users -= 1
@@ -91,15 +92,15 @@ class RaySession:
 
 
 def join(address: str | None, object_store_memory: int | None = None) -> RaySession:
-    """Return the session with Ray, made now if there is none; its user calls `leave` once.
+    """Return the session with Ray, which is made if there is none. Each user calls `leave` once.
 
     Parameters
     ----------
     address : str, optional
-        The cluster to join. Left out: the one that ``RAY_ADDRESS`` names, or without it a local Ray
-        that is started. A program that is connected already keeps its connection.
+        The cluster to join. By default the one in ``RAY_ADDRESS``, or else a local Ray that is
+        started. A program that is already connected keeps its connection.
     object_store_memory : int, optional
-        Bytes of object store of a Ray that is started here.
+        Size in bytes of the object store of a Ray that is started here.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""What has happened on a `RayEnv` so far."""
+"""`RayStats`: the counters of a `RayEnv`."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ class RayStats(Stats):
     chunks : int
         Ranges of rows that were sent to actors.
     backups : int
-        Chunks that took far too long, so that their rows were dealt out a second time.
+        Chunks that took far too long, so that their rows were requeued.
     actors, nodes : int
-        Actors that are ready now, and nodes of the cluster at the last look. Workers on this
+        Actors that are ready now, and nodes of the cluster at the last query. Workers on this
         machine need no actor.
     actors_lost, nodes_lost, nodes_joined : int
         Actors and nodes that were lost, and nodes that joined, since the environment was made.
     bytes_sent, bytes_received : int
-        Arrays that went to actors, and results that came back. States that all chunks of a batch
-        share count once.
+        The sizes of the arrays sent to actors, and of the results received. States that all chunks
+        of a batch share count once.
     """
 
     chunks: int = 0

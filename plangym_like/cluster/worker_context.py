@@ -1,4 +1,4 @@
-"""What actors of a cluster have in common with the program that they work for."""
+"""The import path and thread settings that actors of a cluster take over from the program."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import Any
 
 
 def worker_context() -> dict[str, Any]:
-    """Return this program's import path and thread settings, as `enter_worker_context` takes them.
+    """Return this program's import path and thread settings for `enter_worker_context`.
 
-    Actors find the modules that this process finds, if their folders exist on the actor's machine.
+    Actors can import the same modules as this process if the folders exist on their machine.
     """
     return {
         "path": [entry for entry in sys.path if type(entry) is str and entry],
@@ -21,7 +21,7 @@ def worker_context() -> dict[str, Any]:
 def enter_worker_context(*, path: list[str], threads: str | None) -> None:
     """Give this process the program's import path and thread settings."""
     sys.path += [entry for entry in path if entry not in sys.path and os.path.exists(entry)]
-    # Ray allows each actor as many threads as it has cores; here each worker has one core.
+    # Ray sets the number of threads to the actor's cores, but here each worker has one core.
     if threads is None:
         os.environ.pop("OMP_NUM_THREADS", None)
     else:

@@ -1,4 +1,4 @@
-"""ale-py's environment for planning: all that the future depends on can be saved and restored."""
+"""ale-py's environment for planning: everything that the future depends on can be saved."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ _UNSETTLED = frozenset(
         "yars_revenge",
     }
 )
-# Steps of these start from a restored state too: the phase of a clock is rounded when saved.
+# Steps of these games start from a restored state too, because saving rounds the phase of a clock.
 _ROUNDED = frozenset({"pitfall2"})
 
 
 class PlannableAle(AleEnv):
-    """ale-py's environment with the stickiness outside the emulator, where it can be saved."""
+    """ale-py's environment with sticky actions outside the emulator, so that they can be saved."""
 
     def __init__(
         self, *, repeat_action_probability: float, episodic_life: bool, **kwargs: Any
@@ -53,7 +53,8 @@ class PlannableAle(AleEnv):
         self.frames = 0
         self.settled = False
         self.picture: NDArray[np.uint8] | None = None
-        # Whether a state was restored since, so that the screen is not that of the state.
+        # Whether a state was restored since the last frame, so that the screen is not that of the
+        # state.
         self.stale = False
         self._neutral: ALEState | None = None
         # While this game computes its move, it draws only a part of the second buffer.
@@ -69,16 +70,17 @@ class PlannableAle(AleEnv):
             beginning = ALEState(self._golf.written_into(beginning.serialize()))
         self._beginning = beginning, self.ale.getScreenRGB()
         self.leftovers = Leftovers(self.ale, self._beginning[0], self.load_game)
-        # The number of lives, also where no frame has run since a state was restored.
+        # Returns the number of lives, even if no frame has run since a state was restored.
         self.lives = self._atlantis2_lives if self._game == "atlantis2" else self.ale.lives
-        # The frameskip where nothing is drawn, converted or made up for on the way; else 0.
+        # The frameskip if actions are discrete, nothing is random and no game-specific correction
+        # is needed; otherwise 0.
         special = self._neutral is not None or self._golf is not None or self._timer is not None
         simple = not (self.continuous or self.stickiness or special)
         self.plain_frames = self._frameskip if simple and isinstance(self._frameskip, int) else 0
 
     @cached_property
     def screen(self) -> Screen:
-        """The picture of the emulator; it converts only what has changed."""
+        """The screen of the emulator as an image; only changed pixels are converted."""
         return Screen(self.ale)
 
     def _draw_neutral(self) -> None:
@@ -117,11 +119,12 @@ class PlannableAle(AleEnv):
         return result
 
     def _begin(self, seed: int) -> tuple[Any, Any]:
-        """Reset the game as if it had just been loaded, which takes a tenth of a second.
+        """Reset the game to the state after loading it, without loading it if possible (0.1 s).
 
-        An emulator without stickiness draws nothing, so all seeds begin the same way. A reset
-        alone leaves the counts of frames, which the state of the beginning has right; the tone
-        generators; and in a few games (solaris and berzerk are two) memory, which shows.
+        An emulator without sticky actions draws no random numbers, so all seeds begin the same way.
+        A plain reset does not clear the frame counters, which restoring the initial state does. It
+        does not clear the tone generators either, nor, in a few games such as Solaris and Berzerk,
+        memory that is visible on the screen.
         """
         seeds = self.seed_game(seed)
         self.ale.reset_game()
@@ -137,12 +140,12 @@ class PlannableAle(AleEnv):
         return self._get_obs(), info
 
     def settle(self) -> None:
-        """Restore the current state, so that steps start from a restored one; keep the picture."""
+        """Save and restore the current state, so that steps start from it; keep the image."""
         self.picture = self.ale.getScreenRGB()
         self.restore(self.clone())
 
     def clone(self) -> bytes:
-        """Return the emulator's state, whole and serialised."""
+        """Return the emulator's complete state, serialised."""
         saved = self.ale.cloneState().serialize()
         self.leftovers.note(saved)
         return saved if self._golf is None else self._golf.written_into(saved)
@@ -153,7 +156,7 @@ class PlannableAle(AleEnv):
         Raises
         ------
         StateFormatError
-            The emulator refuses it.
+            The emulator rejects it.
         """
         finished = self.leftovers.finished(saved)
         if self._neutral is not None:
@@ -173,18 +176,18 @@ class PlannableAle(AleEnv):
         self.settled = True
 
     def load(self, saved: bytes) -> None:
-        """Have ALE restore a serialised state, which is all that most rows need."""
+        """Restore a serialised state with ALE alone, which is enough for most rows."""
         try:
             self.ale.restoreState(ALEState(saved))
         except (SystemError, ValueError, RuntimeError) as error:
             self.leftovers.note_damage()
             raise StateFormatError(
                 "a state row is damaged, or was not made by this library: its checksum matches, "
-                f"but the emulator refuses it ({error})"
+                f"but the emulator rejects it ({error})"
             ) from error
 
     def hold(self, action: Any, dt: int) -> tuple[float, int]:
-        """Hold `action` for `dt` frameskips or until the game ends: summed reward, frames."""
+        """Hold `action` for `dt` frameskips or until the game ends; return reward and frames."""
         if self._restores_first and not self.settled:
             self.restore(self.clone())
         if self.plain_frames:
@@ -216,7 +219,7 @@ class PlannableAle(AleEnv):
         return reward, frames
 
     def _hold_plain(self, code: int, frames: int) -> tuple[float, int]:
-        """Hold an action where nothing is drawn, converted or made up for on the way."""
+        """Hold an action if `plain_frames` applies."""
         act, over = self.ale.act, self.ale.game_over
         self.settled = self.stale = False
         self.picture, self.previous = None, code
@@ -247,7 +250,7 @@ class PlannableAle(AleEnv):
         return info
 
     def _joystick(self, action: NDArray[Any]) -> tuple[int, float]:
-        # ale-py's own environment takes nothing but single precision.
+        # ale-py's own environment accepts only single precision.
         radius, angle, fire = np.asarray(action, np.float32)
         limit = self.continuous_action_threshold
         x, y = radius * np.cos(angle), radius * np.sin(angle)

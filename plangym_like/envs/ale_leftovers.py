@@ -1,4 +1,4 @@
-"""What one row changes in an emulator, and ALE 0.12.1 neither saves nor restores.
+"""State of an emulator that ALE 0.12.1 neither saves nor restores.
 
 - *An unfinished frame.* A frame ends when the game synchronises the screen or has drawn too many
   lines. It stays unfinished if the processor runs 25,000 instructions without either, or meets an
@@ -26,11 +26,11 @@ _TRIES = 1000
 
 
 class Leftovers:
-    """Brings one emulator into the condition in which a state can be restored exactly.
+    """Prepares one emulator so that a state can be restored exactly.
 
-    The processor's status, which is in every state, says whether it was stopped by the end of a
-    frame. So the flag that belongs to a state is known, and running a frame of the right kind
-    before the state is restored sets it.
+    The processor's status, which is part of every state, tells whether the end of a frame stopped
+    it. This determines the flag that belongs to a state, and running a suitable frame before the
+    state is restored sets the flag.
 
     Parameters
     ----------
@@ -44,11 +44,11 @@ class Leftovers:
     Attributes
     ----------
     status : int
-        Index of the processor's status in a serialised state, from the end.
+        Index of the processor's status in a serialised state, counted from the end.
     banks : slice
-        Where the banks are in it, from the end; empty in most games.
+        Where the banks are in a serialised state, counted from the end; empty in most games.
     shortest : int
-        Serialised states have at least so many bytes.
+        The least number of bytes of a serialised state.
     """
 
     def __init__(self, ale: ALEInterface, beginning: ALEState, load: Callable[[], object]) -> None:
@@ -74,32 +74,32 @@ class Leftovers:
         return bool(saved[self.status] & _STOPPED)
 
     def note(self, saved: bytes) -> None:
-        """Note that the emulator has just been saved as this state."""
+        """Record that the emulator has just been saved as this state."""
         self._known = self._ale.getFrameNumber(), self.finished(saved)
         if saved[self.banks] != self.usual_banks:
             self._damaged = True
 
     def note_restored(self, finished: bool) -> None:
-        """Note that a state was restored after `prepare(finished)`."""
+        """Record that a state was restored after `prepare(finished)`."""
         self._known = self._ale.getFrameNumber(), finished
 
     def forget(self) -> None:
-        """Note that frames have run, so that the emulator is asked the next time."""
+        """Record that frames have run, so that the next call queries the emulator."""
         self._known = None
 
     def note_damage(self) -> None:
-        """Load the game again the next time."""
+        """Record that the program may be damaged; the next `prepare` loads the game again."""
         self._damaged = True
 
     def are_as_at_the_beginning(self) -> bool:
-        """Return whether the state of the beginning can be restored without preparation."""
+        """Return whether the initial state can be restored without preparation."""
         self._ask()
         return not self._damaged and self._is(self.finished(self._beginning.serialize()))
 
     def prepare(self, finished: bool) -> None:
         """Prepare for a state whose last frame was `finished` or not.
 
-        Where that takes a frame, the emulator is in another state afterwards.
+        If this runs a frame, the emulator is in another state afterwards.
         """
         ale = self._ale
         if self._known is None or self._known[0] != ale.getFrameNumber():

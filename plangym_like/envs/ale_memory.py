@@ -1,7 +1,7 @@
-"""What ALE's saved states lack in some games (as of ale-py 0.12.1), and how it is made up for.
+"""Corrections for games whose saved states in ALE are incomplete (as of ale-py 0.12.1).
 
-Besides the console's state, each game has a referee in ALE that counts the score and tells when the
-game is over. Some referees remember more than they save.
+In addition to the console's state, each game has settings in ALE that count the score and detect
+the end of the game. Some of them remember more than they save.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from numpy.typing import NDArray
 
 
 class GolfCounts:
-    """The five counts of Miniature Golf's referee.
+    """The five counters of ALE's settings for Miniature Golf.
 
-    ALE saves them as truth values but loads them as numbers, so a restored state would earn rewards
-    of some thousand million strokes. Here they are counted once more, by the rules of
-    ``MiniatureGolfSettings::step``, and put into what is saved, where ALE then finds them.
+    ALE saves them as booleans but loads them as numbers, so a restored state would give rewards of
+    billions of strokes. Here they are counted again, by the rules of
+    ``MiniatureGolfSettings::step``, and written into the saved state, from which ALE loads them.
     """
 
     _FIELDS = struct.Struct("<5i")
-    # They end three words before the state does.
+    # They end three words before the end of the state.
     _END = -12
 
     def __init__(self) -> None:
@@ -33,7 +33,7 @@ class GolfCounts:
         self._level = self._par = self._wrapped = self._strokes = self._before = 0
 
     def follow(self, ram: NDArray[np.uint8]) -> None:
-        """Count what happened in a frame that has led to this memory of the console."""
+        """Update the counters after a frame, from the console's memory."""
         shown, other, level = (_decimal(ram[address]) for address in (0x07, 0x08, 0x2F))
         if level != self._level:
             self._level, self._wrapped, self._before = level, 0, self._strokes
@@ -45,28 +45,28 @@ class GolfCounts:
         self._strokes = shown
 
     def written_into(self, saved: bytes) -> bytes:
-        """Return an emulator's serialised state with these counts."""
+        """Return an emulator's serialised state with these counters written into it."""
         counts = (self._level, self._par, self._wrapped, self._strokes, self._before)
         start = self._END - self._FIELDS.size
         return saved[:start] + self._FIELDS.pack(*counts) + saved[self._END :]
 
     def read_from(self, saved: bytes) -> None:
-        """Take the counts over from a serialised state."""
+        """Read the counters from a serialised state."""
         self._level, self._par, self._wrapped, self._strokes, self._before = (
             self._FIELDS.unpack_from(saved, len(saved) + self._END - self._FIELDS.size)
         )
 
 
 class LastTimer:
-    """The timer of the frame before, by which a referee tells that the time is over.
+    """The timer in the previous frame, from which ALE detects that the time is up.
 
-    It is over when 255 is followed by 0. No state holds the 255 of the frame before, so a frame
-    that has it, or that has it not, is run before a state is restored.
+    The time is up when 255 is followed by 0. No state holds the timer of the previous frame, so
+    before a state is restored, a frame with the right timer is run.
 
     Parameters
     ----------
     ale : ALEInterface
-        In play; its state is restored afterwards.
+        An emulator in the middle of a game; its state is restored afterwards.
     address : int
         Where the timer is in the console's memory.
     """
@@ -79,7 +79,7 @@ class LastTimer:
         ale.restoreState(present)
 
     def _before_a(self, timer: int, ale: ALEInterface) -> ALEState:
-        """Return a state whose next frame ends with this timer."""
+        """Return a state whose next frame ends with the given timer."""
         while True:
             ale.setRAM(self._address, timer)
             state = ale.cloneState()
@@ -88,16 +88,16 @@ class LastTimer:
                 return state
 
     def recall(self, ale: ALEInterface) -> None:
-        """Run a frame after which the referee knows the present timer as the last one."""
+        """Run a frame after which the current timer counts as that of the previous frame."""
         late = ale.getRAM()[self._address] == 255
         ale.restoreState(self._before_late if late else self._before_early)
         ale.act(0)
 
 
-# Where the timer is that a referee compares with that of the frame before.
+# The address of the timer that ALE compares with its value in the previous frame.
 TIMERS = {"hangman": 0x71, "video_cube": 0x5B}
 
 
 def _decimal(byte: int) -> int:
-    """Return what a byte of two decimal digits says."""
+    """Return the number in a byte of two binary-coded decimal digits."""
     return (int(byte) >> 4) * 10 + (int(byte) & 0xF)

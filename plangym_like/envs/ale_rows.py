@@ -1,4 +1,4 @@
-"""Rows of Atari games that hold the emulator alone, stepped in one loop.
+"""Rows of Atari games that hold only the emulator's state, stepped in one loop.
 
 A payload begins with the length of the emulator's serialised state and the previous action; the
 state follows, then zeros.
@@ -31,7 +31,7 @@ class AleRows(FastForm):
     Parameters
     ----------
     base : PlannableAle
-        For which `plain_frames` is not 0.
+        The game; its `plain_frames` must not be 0.
     room : int
         Bytes for the emulator's state in each row.
     """
@@ -54,7 +54,7 @@ class AleRows(FastForm):
     def step(self, rows: Rows, first: int, last: int) -> None:
         """Step rows `first` to `last`.
 
-        The emulator's methods are bound to names first, because a row takes some 100 us.
+        The emulator's methods are bound to local names first, because a row takes only 100 us.
         """
         start, stop, base, room = first, last, self._base, self._room
         ale, inputs, cursor, frames = base.ale, rows.inputs, rows.cursor, base.plain_frames
@@ -84,7 +84,7 @@ class AleRows(FastForm):
         leftovers = base.leftovers
         status, banks, usual = leftovers.status, leftovers.banks, leftovers.usual_banks
         shortest = leftovers.shortest
-        # Whether what ran last has left nothing behind; then most states need no preparation.
+        # Whether the last frame left nothing behind; most states then need no preparation.
         clean = False
         views = rows.observations[start:stop]
         for code, view, dt in zip(codes, views, held, strict=True):
@@ -99,7 +99,7 @@ class AleRows(FastForm):
                 load(text)
             else:
                 base.restore(text)
-                # What is known of the emulator holds until its next frame.
+                # The known condition of the emulator is valid until its next frame.
                 leftovers.forget()
             before = lives() if episodic else 0
             reward, ran = act(code), 1
@@ -154,9 +154,9 @@ class AleRows(FastForm):
 
 
 def _drawer(base: PlannableAle) -> Callable[[], NDArray[np.uint8]]:
-    """Return what gives the observation, in an array that is its own.
+    """Return a function that returns the observation, in an array that it reuses.
 
-    The emulator writes byte by byte, which is fast only where the cache already is.
+    The emulator writes byte by byte, which is fast only in memory that is already in the cache.
     """
     if base._obs_type == "rgb":
         return base.screen.draw
@@ -171,7 +171,7 @@ def _drawer(base: PlannableAle) -> Callable[[], NDArray[np.uint8]]:
 
 
 def outgrown(nbytes: int, reserved: int) -> StateCapacityError:
-    """Return the error that says that an emulator state no longer fits its row."""
+    """Return the error for an emulator state that no longer fits its row."""
     return StateCapacityError(
         f"the emulator's state has grown to {nbytes} bytes, but {reserved} are reserved in each "
         "row: it was longer than usual when saved, or the emulator was changed from outside"
@@ -179,7 +179,7 @@ def outgrown(nbytes: int, reserved: int) -> StateCapacityError:
 
 
 def wrong_length(nbytes: int) -> StateFormatError:
-    """Return the error that says that a row announces an emulator state of impossible length."""
+    """Return the error for a row with an impossible length of the emulator's state."""
     return StateFormatError(
         "a state row is damaged, or was not made by this library: its checksum matches, but it "
         f"announces an emulator state of {nbytes} bytes"

@@ -1,7 +1,7 @@
-"""The picture of an emulator in colour: only what has changed is converted.
+"""The colour image of an emulator's screen: only changed pixels are converted.
 
 ALE converts all 33,600 pixels of a frame byte by byte, which takes an eighth of a transition. Most
-of them are as they were in the frame before, even where that was another state of the same game.
+pixels are equal to those of the frame before, even if that was another state of the same game.
 """
 
 from __future__ import annotations
@@ -10,16 +10,17 @@ import numpy as np
 from ale_py import ALEInterface
 from numpy.typing import NDArray
 
-# The emulator gives a byte for each pixel. Eight of them, a word, are compared at once, and two are
-# looked up together. Sentinel for colour pairs that have not been learned yet; a pair that really
+# The emulator provides a byte for each pixel. Pixels are compared eight at a time, as one word, and
+# looked up in pairs. Sentinel for colour pairs that have not been learned yet; a pair that really
 # has these colours is drawn by ALE:
 _UNKNOWN = np.frombuffer(b"\x01\x02\x03\x05\x07\x0b", "V6")
-# If one word in 11 has changed, ALE's own conversion is as fast; it is then used for 16 frames.
+# If more than one word in 11 has changed, ALE's own conversion is as fast; it is then used for 16
+# frames.
 _FEW, _BLIND_FRAMES = 11, 16
 
 
 class Screen:
-    """The picture of one emulator.
+    """The colour image of one emulator's screen.
 
     Parameters
     ----------
@@ -29,7 +30,7 @@ class Screen:
     Attributes
     ----------
     picture : array ``(height, width, 3) uint8``
-        What was drawn last; only this class writes to it.
+        The last image; only this class writes to it.
     """
 
     def __init__(self, ale: ALEInterface) -> None:
@@ -47,7 +48,7 @@ class Screen:
         self._blind = 1
 
     def draw(self) -> NDArray[np.uint8]:
-        """Bring `picture` up to date with the emulator, and return it."""
+        """Update `picture` to the emulator's screen, and return it."""
         if self._blind:
             self._blind -= 1
             self._draw_all(remember=not self._blind)
@@ -70,13 +71,13 @@ class Screen:
         return self.picture
 
     def _draw_all(self, *, remember: bool = False) -> None:
-        """Have ALE draw; `remember`: what is drawn, so that the next frame may be compared."""
+        """Let ALE convert all pixels; with `remember`, keep the bytes for the next comparison."""
         self._ale.getScreenRGB(self.picture)
         if remember:
             self._ale.getScreen(self._drawn)
 
     def _learn(self) -> None:
-        """Learn which byte is which colour from what is drawn, and how two of those known look."""
+        """Learn the colours of the bytes on the screen, and update the table of colour pairs."""
         shown, places = np.unique(self._drawn, return_index=True)
         self._palette[shown] = self.picture.reshape(-1, 3)[places]
         known = self._known = np.union1d(self._known, shown)

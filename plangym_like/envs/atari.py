@@ -1,10 +1,11 @@
 """Atari 2600 games on the Arcade Learning Environment (ALE).
 
-The emulator's own stickiness is off. A layer around it repeats actions, and its previous action and
-randomness are part of the state. A state row holds the emulator's serialised state, the previous
-action and, if anything draws from it, the random generator. With ``render_mode="rgb_array"`` it
-holds the screen too, because an emulator state does not determine the screen. In Montezuma's
-Revenge, infos say where the player is: ``info["room"]``, ``["x"]`` and ``["y"]``.
+The emulator's own sticky actions are off. A layer around it repeats actions, and its previous
+action and random generator are part of the state. A state row holds the emulator's serialised
+state, the previous action and, if it is used, the random generator. With
+``render_mode="rgb_array"`` it also holds the screen, because an emulator state does not determine
+the screen. In Montezuma's Revenge, infos contain the position of the player: ``info["room"]``,
+``["x"]`` and ``["y"]``.
 """
 
 from __future__ import annotations
@@ -28,13 +29,13 @@ from plangym_like.envs.gymnasium_simulator import GymnasiumSimulator
 from plangym_like.errors import InputError
 from plangym_like.family_env import FamilyEnv
 from plangym_like.simulator import EnvStep, Outcome
-from plangym_like.states import Row, padded
+from plangym_like.states import HEADER_NBYTES, Row, padded
 
 _SLACK = 64
 
 
 class AtariCodec(Codec):
-    """The emulator's serialised state, the previous action, and the screen where it is rendered.
+    """Saves the emulator's state, the previous action, and the screen if it is rendered.
 
     Parameters
     ----------
@@ -58,7 +59,7 @@ class AtariCodec(Codec):
         self.ale_nbytes = len(base.ale.cloneState().serialize()) + _SLACK
         self._picture_at = ALE_AT + padded(self.ale_nbytes)
         self.nbytes = self._picture_at + pictures * padded(int(np.prod(self._picture_shape)))
-        # Whether rows hold nothing but the emulator, and nothing is drawn or heard.
+        # Whether rows hold only the emulator's state, without randomness, images or sound.
         self.plain = not (self.saves_generator or pictures or base.sound_obs)
         if base.sound_obs:
             self.exactness = "approximate"
@@ -94,9 +95,9 @@ class AtariCodec(Codec):
         }
 
     def view(self, payloads: Row) -> dict[str, NDArray[Any]]:
-        """Return RAM ``(N, 128)``, lives, frame numbers, previous action.
+        """Return RAM ``(N, 128)``, lives, frame numbers and previous actions.
 
-        Where a game's places are known (`plangym_like.envs.ale_places`), they are named too.
+        If the addresses of the player's position are known (see `ale_places`), it is included too.
         """
         base, ale = self._base, self._base.ale
         if base.picture is None and not base.stale:
@@ -137,7 +138,7 @@ class AtariCodec(Codec):
                 base.ale.getScreenRGB(picture)
 
     def write(self, payload: Row) -> None:
-        """Restore the emulator and what it does not hold."""
+        """Restore the emulator, the previous action and the screen."""
         base = self._base
         base.restore(self._emulator(payload))
         base.previous = HEAD.unpack_from(payload.data)[1]
@@ -163,21 +164,22 @@ class AtariSimulator(GymnasiumSimulator):
     name : str
         ``ALE/<Game>-v5``, or a v0 or v4 id.
     frameskip : int or (int, int), optional
-        Emulator frames per action; from a pair, a number is drawn for each action.
-        ``None`` keeps what the id registers (4 in v5).
+        Emulator frames per action; for a pair, a number in this range is drawn for each action.
+        ``None`` keeps the value that the id registers (4 in v5).
     repeat_action_probability : float
         The probability that a frame repeats the previous action. 0 unless given, as is usual in
         planning, even if the id registers another one.
     episodic_life : bool
         A lost life ends the episode.
     obs_type : {"rgb", "grayscale", "ram", "coords"}, optional
-        ``"coords"`` means what the id registers.
+        ``"coords"`` means the observation that the id registers.
     env_kwargs
-        ale-py's own: ``mode``, ``difficulty``, ``full_action_space``, ``continuous``, ...
+        Arguments of ale-py: ``mode``, ``difficulty``, ``full_action_space``, ``continuous``, ...
     """
 
     family = "ATAR"
     checksum = True
+    step_row_moves = True
     shown_attributes = ("get_ram",)
     obs_types = ("rgb", "grayscale", "ram", "coords")
     codec: AtariCodec
@@ -193,7 +195,7 @@ class AtariSimulator(GymnasiumSimulator):
     ) -> None:
         if not 0.0 <= repeat_action_probability <= 1.0:
             raise InputError(
-                f"repeat_action_probability lies in [0, 1], got {repeat_action_probability}"
+                f"repeat_action_probability must be in [0, 1], got {repeat_action_probability}"
             )
         self._layer = {
             "repeat_action_probability": float(repeat_action_probability),
@@ -214,7 +216,7 @@ class AtariSimulator(GymnasiumSimulator):
             self.frameskip = (int(bounds[0]), int(bounds[1]))
         else:
             raise InputError(
-                "frameskip is a whole number of at least 1, or a pair of them (low, high) with "
+                "frameskip must be a whole number of at least 1, or a pair (low, high) with "
                 f"low < high, got {frameskip!r}"
             )
 
@@ -252,21 +254,31 @@ class AtariSimulator(GymnasiumSimulator):
             pictures=self.render_mode == "rgb_array",
             wrapped=wrapped,
         )
+        # Whether rows are stepped without wrappers and without a random generator.
+        self._is_plain = codec.plain and not wrapped and self.base.plain_frames > 0
         if wrapped:
             self.reset_once()
         return codec
 
     def make_fast_form(self, kind: str) -> FastForm | None:
-        """Return what steps rows that hold the emulator alone."""
-        if self.env is not self.base or not self.codec.plain or not self.base.plain_frames:
-            return None
-        return AleRows(self.base, self.codec.ale_nbytes)
+        """Return the loop for rows that hold only the emulator's state."""
+        return AleRows(self.base, self.codec.ale_nbytes) if self._is_plain else None
 
     def fingerprint_fields(self) -> Mapping[str, Any]:
         """Return the codec's fields, and the wrappers."""
         return {**self.codec.fingerprint_fields(), "wrappers": self.memory.fingerprint_fields()}
 
-    # How is it stepped
+    # Stepping
+
+    def step_row(self, row: Row, action: Any, dt: int) -> tuple[Row, Outcome] | None:
+        """Step a row that holds the emulator alone."""
+        if not self._is_plain:
+            return None
+        self.codec.write(row[HEADER_NBYTES:])
+        outcome = self.step(action, dt)
+        fresh = row.copy()
+        self.codec.read(fresh[HEADER_NBYTES:])
+        return fresh, outcome
 
     def step(self, action: Any, dt: int) -> Outcome:
         """Step the bare game, or the chain of wrappers `dt` times."""
@@ -287,14 +299,13 @@ class AtariSimulator(GymnasiumSimulator):
         """Return what ``env.step`` returns: the game skips frames itself."""
         return self.env.step(action)
 
-    # What it looks like
+    # Images
 
     def image(self) -> NDArray[np.uint8]:
         """Return the screen ``(210, 160, 3)``.
 
-        Where a state was written whose row holds no screen (no ``render_mode="rgb_array"``), this
-        is the frame that the game shows next: one frame is run without touching the joystick, and
-        taken back.
+        After a state without a screen was written (no ``render_mode="rgb_array"``), this is the
+        next frame of the game: one frame is run with the no-op action, and undone.
         """
         base = self.base
         if base.picture is None and base.stale:
@@ -312,7 +323,7 @@ class AtariSimulator(GymnasiumSimulator):
         return self.image()
 
     def give_picture(self, picture: NDArray[np.uint8]) -> None:
-        """Show `picture` until a frame runs."""
+        """Return `picture` as the screen until a frame runs."""
         self.base.picture = picture
 
     def get_ram(self) -> NDArray[np.uint8]:
@@ -324,8 +335,8 @@ class AtariSimulator(GymnasiumSimulator):
 class AtariEnv(FamilyEnv):
     """A game of the Arcade Learning Environment; see `AtariSimulator` for its options.
 
-    ``clone_seeds``, ``array_state`` and ``possible_to_win`` are plangym's options. They have no
-    effect: states are arrays and always complete.
+    ``clone_seeds``, ``array_state`` and ``possible_to_win`` are options of plangym without effect
+    here: states are always complete, and always arrays.
     """
 
     simulator_class = AtariSimulator

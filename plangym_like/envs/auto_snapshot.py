@@ -1,7 +1,7 @@
-"""An environment of no family: saved by the first way that is exact.
+"""Environments outside the known families, saved by the first method that is exact.
 
-The ways are tried in this order: the environment's own ``save_state`` and ``load_state``, a pickle
-of its attributes, its action log. Each is tried on the environment when it is made.
+The methods are tried on the environment, when it is made, in this order: its own ``save_state`` and
+``load_state``, a pickle of its attributes, its action log.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from plangym_like.family_env import FamilyEnv
 from plangym_like.simulator import Simulator
 from plangym_like.stateful_env import name_of
 
-# Way of saving -> ``"module:class"`` of environments saved that way, and the options of no other.
+# Method -> ``"module:class"`` of its environments, and the options that only this method takes.
 WAYS: dict[str, tuple[str, tuple[str, ...]]] = {
     "native": ("save_load_env:OwnEnv", ()),
     "pickle": ("pickled:PickledEnv", ("allow_pickle",)),
@@ -23,19 +23,19 @@ WAYS: dict[str, tuple[str, tuple[str, ...]]] = {
 
 
 def auto_simulator(name: Any, **kwargs: Any) -> Simulator:
-    """Return the first simulator that saves `name` exactly, else the first that saves it.
+    """Return the first simulator that saves `name` exactly, or else the first that saves it at all.
 
     Parameters
     ----------
     name : str or callable
         A Gymnasium id, or a callable that returns a `gymnasium.Env`.
     kwargs
-        What the simulators take; each gets its own options.
+        Arguments of the simulators; each gets its own options.
 
     Raises
     ------
     SnapshotError
-        No way works; the message says what was wrong with each.
+        No method works; the message gives the reason for each.
     """
     reasons: list[str] = []
     approximate: Simulator | None = None
@@ -74,7 +74,7 @@ def _make(way: str, name: Any, kwargs: dict[str, Any]) -> Simulator:
 
 
 class AnyEnv(FamilyEnv):
-    """Plan over any Gymnasium environment, saved by the first way that is exact.
+    """Plan over any Gymnasium environment, saved by the first method that is exact.
 
     >>> from gymnasium.envs.classic_control import PendulumEnv
     >>> env = AnyEnv(PendulumEnv)

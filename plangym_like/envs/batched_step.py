@@ -1,4 +1,4 @@
-"""Blocks of rows stepped by a user's own ``step_states``."""
+"""`BatchedStep`: steps blocks of rows with a user's own ``step_states``."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from plangym_like.states import HEADER_NBYTES
 
 @dataclass(slots=True)
 class ObservedStates:
-    """The states ``(N, *shape)`` of N rows, and what was observed of them last."""
+    """The states ``(N, *shape)`` of N rows, and their last observations."""
 
     states: NDArray[Any]
     obs: NDArray[Any]
@@ -32,7 +32,7 @@ class ObservedStates:
         return ObservedStates(self.states[rows], self.obs[rows])
 
     def put(self, rows: NDArray[np.intp], part: ObservedStates) -> None:
-        """Write `part`, which was ``take(rows)`` and has been stepped, back."""
+        """Write back `part`, a result of ``take(rows)`` that has been stepped."""
         self.states[rows], self.obs[rows] = part.states, part.obs
 
 
@@ -47,7 +47,7 @@ class BatchedStep(BlockStepper[ObservedStates]):
     example : array ``(*shape)``
         A state.
     space : gymnasium.Space
-        Of the observations, one array each.
+        The observation space; an observation must be one array.
     frameskip : int
         How many steps one action lasts.
     """
@@ -92,7 +92,7 @@ class BatchedStep(BlockStepper[ObservedStates]):
         out[...] = states.obs
 
     def store(self, states: ObservedStates, rows: Rows, block: slice) -> None:
-        # The generator and what wrappers remember stay what they were.
+        # The random generator and the wrappers' memory do not change.
         assert rows.next_states is not None
         fresh = rows.next_states[block]
         fresh[:] = given_states(rows, block)

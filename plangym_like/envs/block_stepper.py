@@ -1,4 +1,4 @@
-"""Blocks of rows as arrays: actions are held, ended rows wait, and whole rollouts are run."""
+"""`BlockStepper`: steps blocks of rows as arrays, with held actions and whole rollouts."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class States(Protocol):
         ...
 
     def put(self, rows: NDArray[np.intp], part: Self) -> None:
-        """Write `part`, which was ``take(rows)`` and has been stepped, back."""
+        """Write back `part`, a result of ``take(rows)`` that has been stepped."""
         ...
 
 
@@ -34,7 +34,7 @@ S = TypeVar("S", bound=States)
 
 @dataclass(slots=True)
 class Outcomes:
-    """What came of stepping N rows, each ``(N,)``."""
+    """The results of stepping N rows, each ``(N,)``."""
 
     rewards: NDArray[np.float64]
     terminated: NDArray[np.bool_]
@@ -43,20 +43,20 @@ class Outcomes:
 
     @classmethod
     def empty(cls, count: int) -> Outcomes:
-        """Return room for `count` rows."""
+        """Return uninitialised arrays for `count` rows."""
         flags = np.empty((2, count), bool)
         return cls(np.empty(count), flags[0], flags[1], np.empty(count, np.int64))
 
 
 class BlockStepper(FastForm, Generic[S]):
-    """Steps blocks of rows whose states it holds as arrays.
+    """Steps blocks of rows, with their states in arrays.
 
-    A family says how states are loaded, stepped by one frame, observed and stored.
+    A family defines how states are loaded, stepped by one frame, observed and stored.
 
     Parameters
     ----------
     frameskip : int
-        Frames that one action lasts.
+        The number of frames per action.
     """
 
     def __init__(self, frameskip: int) -> None:
@@ -69,15 +69,15 @@ class BlockStepper(FastForm, Generic[S]):
 
     @abc.abstractmethod
     def frame(self, states: S, actions: NDArray[Any], out: Outcomes) -> None:
-        """Step `states` in place by one frame each, and fill `out` but for ``n_step``."""
+        """Step `states` in place by one frame each, and fill `out` except ``n_step``."""
 
     @abc.abstractmethod
     def observe(self, states: S, out: NDArray[Any]) -> None:
-        """Fill `out` ``(N, *obs_shape)`` with what is observed of `states`."""
+        """Fill `out` ``(N, *obs_shape)`` with the observations of `states`."""
 
     @abc.abstractmethod
     def store(self, states: S, rows: Rows, block: slice) -> None:
-        """Write `states` as the next states, and the rest of each row as it was."""
+        """Write `states` as the next states, and copy the rest of each row unchanged."""
 
     def step(self, rows: Rows, first: int, last: int) -> None:
         """Step rows `first` to `last`, each from its own state."""
@@ -153,12 +153,12 @@ class BlockStepper(FastForm, Generic[S]):
 
 
 class _Survivors(Generic[S]):
-    """The rows of `whole` that have not ended, gathered again whenever some of them do.
+    """The rows of `whole` that have not ended; gathered again whenever some of them end.
 
     Attributes
     ----------
     part : States
-        What is stepped: `whole` itself while no row has ended, else a copy of some rows.
+        The states to step: `whole` itself while no row has ended, else a copy of some rows.
     rows : slice or index array
         Where `part` is in `whole`.
     """
@@ -177,19 +177,19 @@ class _Survivors(Generic[S]):
         self.part = self._whole.take(self.rows)
 
     def write_back(self) -> None:
-        """Bring `whole` up to date."""
+        """Update `whole` with the stepped rows."""
         if not isinstance(self.rows, slice):
             self._whole.put(self.rows, self.part)
 
 
 def given_states(rows: Rows, block: slice) -> Row:
-    """Return the states that the rows of `block` start from; one row if it serves for all."""
+    """Return the states that the rows of `block` start from; one row if all share it."""
     states = rows.inputs.states
     return states if len(states) == 1 else states[block]
 
 
 def put_generators(fresh: Row, begin: int, seeds: NDArray[np.uint64]) -> None:
-    """Write a generator made of each seed into a row of `fresh`, from byte `begin` on."""
+    """Write a generator made from each seed into a row of `fresh`, beginning at byte `begin`."""
     for row, seed in zip(fresh, seeds.tolist(), strict=True):
         memory = save_generator(seeded_generator(seed))
         row[begin : begin + GENERATOR_NBYTES] = np.frombuffer(memory, np.uint8)

@@ -1,11 +1,13 @@
 """Gymnasium's Box2D environments: LunarLander, BipedalWalker and CarRacing.
 
-The state is the actions since the reset (see `plangym_like.envs.replayed`). Box2D starts each step
-from the impulses of its contacts and joints and gives no access to them, so no snapshot of
-positions and velocities is exact. Wind, particles, terrain and tiles are restored with the rest.
+The state is the list of actions since the reset (see `plangym_like.envs.replayed`). Box2D starts
+each step from the impulses of its contacts and joints and gives no access to them, so a snapshot of
+positions and velocities cannot be exact. The replay restores wind, particles, terrain and tiles as
+well.
 
-In Gymnasium, drawing changes the lander's sparks and the walker's ray of light. Here a picture is
-what Gymnasium shows if every state of an episode is drawn once, whichever states were drawn.
+In Gymnasium, rendering changes the lander's sparks and the walker's lidar ray. Here an image does
+not depend on which states were rendered before: it is what Gymnasium shows if it renders every
+state of an episode once.
 """
 
 from __future__ import annotations
@@ -20,9 +22,9 @@ from plangym_like.envs.tried_simulator import TrialRule
 from plangym_like.errors import MissingExtraError
 from plangym_like.family_env import FamilyEnv
 
-# A race with its track takes 6 MB.
+# A CarRacing environment with its track takes 6 MB.
 _CARS = 24
-# What Gymnasium subtracts from the time to live of a spark when it draws it.
+# The amount that Gymnasium subtracts from a spark's time to live when it draws it.
 _AGEING = 0.15
 
 
@@ -36,7 +38,7 @@ class Box2DSimulator(ReplayedSimulator):
     """
 
     trial: ClassVar[TrialRule] = replace(ReplayedSimulator.trial, always=False)
-    # 0.1 MB each for the lander, 0.3 MB for the walker.
+    # A lander takes 0.1 MB, a walker 0.3 MB.
     copies: ClassVar[int] = 128
     snapshot_note = (
         "Box2D gives no access to the impulses of contacts and joints, so only replaying is exact"
@@ -68,13 +70,13 @@ class Box2DEnv(FamilyEnv):
 
 
 def _lander(cls: Any) -> type:
-    """Return a lander whose sparks grow older by steps."""
+    """Return the lander class whose sparks age with steps, not with rendering."""
 
     class Lander(cls):  # type: ignore[misc]
         particles: list[Any]
 
         def step(self, action: Any) -> Any:
-            # Drawing the state before would have done this.
+            # In Gymnasium, rendering the previous state does this.
             if self.render_mode is not None:
                 for spark in self.particles:
                     spark.ttl -= _AGEING
@@ -98,7 +100,7 @@ def _lander(cls: Any) -> type:
 
 
 def _walker(cls: Any) -> type:
-    """Return a walker whose ray of light moves on by steps."""
+    """Return the walker class whose lidar ray moves with steps, not with rendering."""
 
     class Walker(cls):  # type: ignore[misc]
         steps = 0
@@ -120,7 +122,7 @@ def _walker(cls: Any) -> type:
 
 
 def _draw_the_state_alone(base: Any) -> None:
-    """Make the pictures of `base` a function of its state."""
+    """Make the images of `base` depend on its state only."""
     cls = type(base)
     names = {each.__name__ for each in cls.__mro__}
     for name, make in (("LunarLander", _lander), ("BipedalWalker", _walker)):

@@ -2,16 +2,16 @@
 
 Payload of a row::
 
-    float64 * size   the physical state, ``env.state``
-    4 or 8 bytes     CartPole's steps_beyond_terminated (int32, -1 for None), Pendulum's last_u
+    float64 * size   the physical state, ``env.state`` 4 or 8 bytes CartPole's
+    steps_beyond_terminated (int32, -1 for None), Pendulum's last_u
                      (float64, NaN for None), 4 unused bytes elsewhere
     as many          1 where ``env.state`` is single precision, else 0; Pendulum adds 2 where last_u
                      is double, and 4 where it is half precision
     40 bytes         the random generator
     ...              the wrappers' memory
 
-Where nothing but a time limit is wrapped around the environment, and `classic_dynamics` covers its
-configuration, whole blocks of rows are stepped at once; else row by row. The results are the same.
+If there are no wrappers except a time limit, and `classic_dynamics` supports the configuration,
+whole blocks of rows are stepped at once, otherwise row by row. The results are the same.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class ClassicControlCodec(Codec):
     Raises
     ------
     SnapshotError
-        It is none of them.
+        The environment is none of them.
     """
 
     def __init__(self, base: Any) -> None:
@@ -84,7 +84,7 @@ class ClassicControlCodec(Codec):
         }
 
     def view(self, payloads: Row) -> dict[str, NDArray[Any]]:
-        """Return ``x`` ``(N, size)``, and the hidden attribute ``(N,)``, -1 or NaN for ``None``."""
+        """Return ``x`` ``(N, size)``, and the hidden attribute ``(N,)``; -1 or NaN is ``None``."""
         end = 8 * self._size
         fields: dict[str, NDArray[Any]] = {"x": payloads[:, :end].view(np.float64)}
         if self.dynamics.hidden:
@@ -93,7 +93,7 @@ class ClassicControlCodec(Codec):
         return fields
 
     def build_state(self, payload: Row, physics: Mapping[str, Any]) -> None:
-        """Write ``x`` ``(size,)``, in the order and units of ``env.state``, not ended."""
+        """Write ``x`` ``(size,)``, in the order and units of ``env.state``, as not ended."""
         unknown = sorted(physics.keys() - {"x"})
         if unknown:
             raise InputError(
@@ -150,21 +150,21 @@ class ClassicControlCodec(Codec):
 class ClassicControlSimulator(GymnasiumSimulator):
     """One of the five environments, or a subclass of one.
 
-    States are made of ``x``, the physical state ``(size,) float64``, and, where a time limit is
-    kept, ``elapsed_steps``.
+    `make_state` takes ``x``, the physical state ``(size,) float64``, and, if there is a time limit,
+    ``elapsed_steps``.
     """
 
     family = "CLAS"
     codec: ClassicControlCodec
 
     def make_codec(self) -> ClassicControlCodec:
-        """Find out which of the five it is, and reset it."""
+        """Reset the environment and return the codec for its class."""
         codec = ClassicControlCodec(self.base)
         self.reset_once()
         return codec
 
     def make_fast_form(self, kind: str) -> FastForm | None:
-        """Return the columns of the environment, once they have been tried."""
+        """Return the vectorised form, after comparing it with the environment."""
         limit = self.memory.time_limit
         if self.plain_infos or (self.memory.nbytes and limit is None):
             return None
@@ -182,13 +182,18 @@ class ClassicControlSimulator(GymnasiumSimulator):
         """Return the constants of the dynamics."""
         return self.codec.dynamics.signature(self.base) or (None,)
 
+    def step_row(self, row: Row, action: Any, dt: int) -> tuple[Row, Outcome] | None:
+        """Step one row by the dynamics, where those take single states."""
+        form = self._fast_form_of(action)
+        return None if form is None else form.step_one(row, action, dt)
+
     def step(self, action: Any, dt: int) -> Outcome:
-        """Step the environment itself, ended or not, without a warning.
+        """Step the environment itself, without a warning if the episode has ended.
 
         Raises
         ------
         StateFormatError
-            The state's numbers are beyond what the environment can compute with.
+            The environment cannot compute with the numbers of the state.
         """
         with np.errstate(all="ignore"):
             self._check_supported(action)
@@ -223,7 +228,7 @@ class ClassicControlEnv(FamilyEnv):
 
 
 def agrees(env: Any) -> bool:
-    """Tell whether the columns of `env`, without wrappers, step as it does; tried on a copy."""
+    """Return whether the vectorised form of `env`, without wrappers, agrees with a copy of it."""
     twin = copy.copy(env)
     twin.render_mode = None
     kind = np.dtype(env.action_space.dtype).char

@@ -1,4 +1,4 @@
-"""What a family says about its simulator's state: which bytes it is, and how they are read back."""
+"""`Codec`: saves the state of one kind of environment as bytes, and restores it."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from plangym_like.states import Row
 class Codec(abc.ABC):
     """The state of one environment without its wrappers as bytes, and back.
 
-    The generator ``np_random`` and the wrappers' memory lie behind these bytes in a row;
+    In a row, the generator ``np_random`` and the wrappers' memory follow these bytes;
     `GymnasiumSimulator` saves them.
 
     Attributes
     ----------
     nbytes : int
-        How many bytes the state takes, a multiple of 8.
+        The size of the state in bytes, a multiple of 8.
     saves_generator : bool
         Whether the environment's ``np_random`` is saved behind these bytes.
     columns : dict of str to (shape, dtype), optional
-        The info keys of every step where these are all that infos hold; else ``None``.
+        The info keys of every step if infos hold no other keys; otherwise ``None``.
     exactness : {"exact", "approximate"}
-        Whether continuing from these bytes is bit-identical to never having stopped.
+        Whether continuing from these bytes is bit-identical to an uninterrupted episode.
     exactness_note : str
-        Why.
+        The reason.
     """
 
     nbytes: int
@@ -41,7 +41,7 @@ class Codec(abc.ABC):
 
     @abc.abstractmethod
     def fingerprint_fields(self) -> Mapping[str, Any]:
-        """Return what the bytes' meaning depends on besides id, arguments and wrappers."""
+        """Return what the bytes' meaning depends on, other than id, arguments and wrappers."""
 
     def view(self, payloads: Row) -> dict[str, NDArray[Any]]:
         """Return the named fields of `payloads` ``(N, nbytes)`` or wider, each ``(N, ...)``."""
@@ -59,20 +59,21 @@ class Codec(abc.ABC):
 
     @abc.abstractmethod
     def read(self, payload: Row) -> int | None:
-        """Write the current state into `payload` ``(nbytes,)``, all of it.
+        """Write the current state into all of `payload` ``(nbytes,)``.
 
-        A codec whose states vary in length returns how many bytes it used; it is alone in a row.
+        A codec whose states vary in length returns the number of bytes used; nothing follows it in
+        a row.
         """
 
     @abc.abstractmethod
     def write(self, payload: Row) -> None:
-        """Make the state in `payload` ``(nbytes,)`` the current one; nothing of the old stays."""
+        """Replace the current state completely by the state in `payload` ``(nbytes,)``."""
 
     def reseed(self, seed: int) -> None:
-        """Replace every generator that is part of these bytes by one made of `seed`."""
+        """Replace every generator that is part of these bytes by one made from `seed`."""
 
     def renew(self) -> None:
-        """Undo what trials have changed for good; called before the first reset."""
+        """Undo lasting changes made by trials; called before the first reset."""
 
     def forget(self) -> None:
         """Drop caches of restored states; for benchmarks."""

@@ -1,14 +1,12 @@
-"""The suite of dm_control.
+"""The tasks of the dm_control suite.
 
 Payload of a row::
 
     ...         MuJoCo's integration state, the sensors, and those arrays of the *model* that
                 episodes change (targets are moved there)
-    8 bytes     steps since the episode began
-    8 bytes     for each number that the task remembers in attributes
-    2512 bytes  the task's random generator
-    40 bytes    with wrappers, the generator that they draw from
-    ...         the wrappers' memory
+    8 bytes     steps since the episode began 8 bytes for each number that the task keeps in
+    attributes 2512 bytes the task's random generator 40 bytes the generator that wrappers draw
+    from, if there are wrappers ...         the wrappers' memory
 
 After a restore, everything that depends on positions and velocities is computed again. dm_control
 keeps it up to date between two steps, so the result is the same.
@@ -44,14 +42,14 @@ _TRIALS = 3
 # Tasks whose observation and reward are computed for many rows at once.
 _ROBOTS: dict[str, type[Robot]] = {"dm_control.suite.walker.PlanarWalker": Walker}
 _NUMBERS = (bool, int, float, np.bool_, np.integer, np.floating)
-# Options of pictures, which change no state.
+# Options of images, which do not affect the state.
 _DRAWN = ("width", "height", "camera_id")
 
 
 class DmControlCodec(Codec):
-    """One task: its physics, its count of steps, its numbers, and its generator.
+    """Saves the physics of one task, its step count, its numbers, and its generator.
 
-    It plays the beginnings of some episodes to find out what they change.
+    The constructor plays the beginnings of some episodes to find out which attributes they change.
 
     Parameters
     ----------
@@ -93,13 +91,13 @@ class DmControlCodec(Codec):
         self.columns = None if self.saves_generator else {}
 
     def _play(self, env: gymnasium.Env[Any, Any]) -> set[str]:
-        """Play some steps; return which attributes of the task they change, and note arrays."""
+        """Play some steps; return the task's attributes that they change, and record arrays."""
         arrays = model_arrays(self.model)
         before = {name: array.copy() for name, array in arrays.items()}
         remembered = dict(vars(self.task))
         edited: set[str] = set()
         changed: set[str] = set()
-        # A space of the user's own would give every environment the same sequence of actions.
+        # Sampling from the environment's own space would change its random sequence.
         actions = copy.deepcopy(self._base.action_space)
         actions.seed(0)
         for seed in range(_TRIALS):
@@ -114,7 +112,7 @@ class DmControlCodec(Codec):
         return changed
 
     def fingerprint_fields(self) -> Mapping[str, Any]:
-        """Name task, model and versions; how it is observed and drawn has no part in it."""
+        """Return task, model and versions, but no options of observations and images."""
         return {
             "id": self._task_name,
             "kwargs": {k: describe(value) for k, value in sorted(self._env_kwargs.items())},
@@ -172,7 +170,7 @@ class DmControlCodec(Codec):
         self._base.random.restart(seed)
 
     def renew(self) -> None:
-        """Have the next episode draw a fresh generator."""
+        """Make the next episode begin with a fresh generator."""
         self._base.seeded = False
 
 
@@ -185,10 +183,10 @@ class DmControlSimulator(GymnasiumSimulator):
         ``"walker-walk"`` as in plangym, observed as one vector, or ``"dm_control/walker-walk-v0"``
         as in shimmy, observed as a dict.
     obs_type : {"coords", "dict", "rgb", "grayscale"}, optional
-        One vector, a dict, or pictures; it takes precedence over the name.
+        One vector, a dict, or images; it takes precedence over the name.
     env_kwargs
-        ``width``, ``height``, ``camera_id`` (of pictures), ``task_kwargs``,
-        ``environment_kwargs``, ``visualize_reward``.
+        ``width``, ``height``, ``camera_id`` (of images), ``task_kwargs``, ``environment_kwargs``,
+        ``visualize_reward``.
     """
 
     family = "DMCS"
@@ -217,11 +215,11 @@ class DmControlSimulator(GymnasiumSimulator):
         )
 
     def make_codec(self) -> DmControlCodec:
-        """Find out what episodes of the task change."""
+        """Return the codec of the task, which finds out what its episodes change."""
         return DmControlCodec(self.env, self._task_name, self.env_kwargs)
 
     def make_fast_form(self, kind: str) -> FastForm | None:
-        """Return the stepper of the task's robot, once it has been tried."""
+        """Return the stepper of the task's robot, after comparing it with the task."""
         codec = self.codec
         robot_class = _ROBOTS.get(qualified_name(type(codec.task)))
         usual = self.base.flat and self._physics_is_usual() and self.env is self.base
@@ -249,17 +247,17 @@ class DmControlSimulator(GymnasiumSimulator):
         begin = self.codec.random_at
         random.read(payload[begin : begin + RANDOM_NBYTES])
 
-    # What it looks like
+    # Images
 
     def image(self) -> NDArray[np.uint8]:
-        """Render the current state, on a machine without a display too."""
+        """Render the current state; no display is needed."""
         draw_without_a_display()
         if "hfield_data" in self.codec.edited and self.render_mode is not None:
             self._upload_terrain()
         return super().image()
 
     def _upload_terrain(self) -> None:
-        """Give the terrain of the current state to the graphics library, which has its own copy."""
+        """Update the graphics library's copy of the terrain to that of the current state."""
         contexts, model = self.base.physics.contexts, self.codec.model
         with contexts.gl.make_current() as context:
             for index in range(model.nhfield):

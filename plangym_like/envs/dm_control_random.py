@@ -1,4 +1,4 @@
-"""A task's random numbers: NumPy's older generator, restored only when something draws from it."""
+"""`RestorableRandom`: a task's random generator, restored only when it is used."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ RANDOM_NBYTES = _KEY_NBYTES + _REST.size
 class RestorableRandom:
     """A `numpy.random.RandomState` whose state can be read and written as bytes.
 
-    Tasks of dm_control draw when an episode begins and hardly ever in between, and restoring the
-    generator costs as much as half of a step. So what is written is kept, and the generator is only
-    brought up to date when one of its methods is asked for.
+    Tasks of dm_control mostly draw random numbers when an episode begins, and restoring the
+    generator costs half as much as a step. So a written state is only stored at first, and the
+    generator is updated when one of its methods is used.
     """
 
     def __init__(self, generator: np.random.RandomState) -> None:
@@ -44,11 +44,11 @@ class RestorableRandom:
         _REST.pack_into(memory.data, _KEY_NBYTES, *rest)
 
     def write(self, memory: NDArray[np.uint8]) -> None:
-        """Go on from what is in `memory`."""
+        """Continue from the state in `memory`."""
         self._written = memory.copy()
 
     def restart(self, seed: int) -> None:
-        """Go on from a generator made of `seed`, of any size."""
+        """Continue from a generator seeded with `seed`, an int of any size."""
         fresh: Any = np.random.MT19937(np.random.SeedSequence(int(seed))).state["state"]
         memory = np.zeros(RANDOM_NBYTES, np.uint8)
         memory[:_KEY_NBYTES] = fresh["key"].astype("<u4").view(np.uint8)

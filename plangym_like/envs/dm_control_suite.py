@@ -20,7 +20,7 @@ _PLAIN = re.compile(r"(?P<domain>[A-Za-z]\w*)-(?P<task>[A-Za-z]\w*)")
 
 
 def parse(name: str) -> tuple[str, str, bool] | None:
-    """Return domain and task of a name, and whether its observations are dicts.
+    """Return the domain and task in a name, and whether its observations are dicts.
 
     >>> parse("walker-walk"), parse("dm_control/walker-walk-v0")
     (('walker', 'walk', False), ('walker', 'walk', True))
@@ -34,13 +34,13 @@ def parse(name: str) -> tuple[str, str, bool] | None:
 
 
 def is_task(name: str) -> bool:
-    """Tell whether the suite has a task of that name; ``ImportError`` without dm_control."""
+    """Return whether the suite has a task of that name; ``ImportError`` without dm_control."""
     found = parse(name)
     return found is not None and found[:2] in load_suite().ALL_TASKS
 
 
 def load_suite() -> Any:
-    """Return ``dm_control.suite``, imported so that it can draw where that is possible at all."""
+    """Return ``dm_control.suite``, imported so that it can render without a display if possible."""
     with contextlib.suppress(MissingExtraError):
         draw_without_a_display()
     from dm_control import suite
@@ -55,25 +55,24 @@ class SuiteEnv(gymnasium.Env[Any, Any]):
     ----------
     domain, task : str
     flat : bool
-        Whether the parts of an observation are strung together into one vector.
+        Whether the parts of an observation are concatenated into one vector.
     limited : bool
-        Whether episodes end when the suite's time is up.
+        Whether episodes end at the suite's time limit.
     render_mode : {"rgb_array"}, optional
     width, height : int
-        Of pictures, in pixels.
+        Size of images in pixels.
     camera_id : int or str
     suite_kwargs
         ``task_kwargs``, ``environment_kwargs`` and ``visualize_reward`` of ``suite.load``. Models
-        that are drawn by lot (lqr) are those of ``task_kwargs={"random": 0}`` unless it says
-        otherwise.
+        that are generated at random (lqr) use ``task_kwargs={"random": 0}`` by default.
 
     Attributes
     ----------
     suite_env : dm_control.rl.control.Environment
     random : RestorableRandom
     seeded : bool
-        Whether the next episode continues with the generator; otherwise the generator is seeded
-        again, from the system.
+        Whether the next episode continues with the generator; otherwise it is first seeded with
+        fresh entropy.
     """
 
     def __init__(
@@ -91,7 +90,7 @@ class SuiteEnv(gymnasium.Env[Any, Any]):
         **suite_kwargs: Any,
     ) -> None:
         if render_mode not in (None, "rgb_array"):
-            raise InputError(f"render_mode is 'rgb_array' or None here, got {render_mode!r}")
+            raise InputError(f"render_mode must be 'rgb_array' or None here, got {render_mode!r}")
         self.metadata = {"render_modes": ["rgb_array"]}
         self.render_mode = render_mode
         self.suite_env = load_suite().load(
@@ -117,13 +116,13 @@ class SuiteEnv(gymnasium.Env[Any, Any]):
 
     @property
     def physics(self) -> Any:
-        """The suite's own view of the simulation."""
+        """The ``Physics`` object of the suite."""
         return self.suite_env.physics
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Any, dict[str, Any]]:
-        """Start an episode; `seed` seeds the task's generator before it does."""
+        """Start an episode, after seeding the task's generator with `seed` if given."""
         super().reset(seed=seed)
         if seed is not None:
             self.random.seed(seed)
@@ -133,7 +132,7 @@ class SuiteEnv(gymnasium.Env[Any, Any]):
         return self._observed(self.suite_env.reset().observation), {}
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        """Step the task, also past the end of an episode, where the suite would start another."""
+        """Step the task, even after the end of an episode, where the suite would start another."""
         self.suite_env._reset_next_step = False
         found = self.suite_env.step(action)
         over = found.last()
@@ -147,12 +146,12 @@ class SuiteEnv(gymnasium.Env[Any, Any]):
         return np.concatenate([np.ravel(part) for part in parts.values()])
 
     def render(self) -> NDArray[np.uint8]:
-        """Return what the camera sees, ``(height, width, 3)``."""
+        """Return the camera image, ``(height, width, 3)``."""
         picture: NDArray[np.uint8] = self.physics.render(**self._picture)
         return picture
 
     def close(self) -> None:
-        """Release what pictures are drawn with."""
+        """Release the resources used for rendering."""
         self.suite_env.close()
 
 

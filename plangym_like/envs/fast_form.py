@@ -1,4 +1,4 @@
-"""Fast forms: what steps many rows of a simulator at once, and the trial before it is used."""
+"""`FastForm`: steps many rows of a simulator at once; and the trial before it is used."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ TRIALS = 32
 
 
 class NotVectorisableError(Exception):
-    """Some row of the block has to be stepped by the environment itself."""
+    """A row of the block must be stepped by the environment itself."""
 
 
 class FastForm(abc.ABC):
-    """Steps blocks of rows at once; each row's results are those of the environment's own ``step``.
+    """Steps blocks of rows at once, with the results of the environment's own ``step``.
 
-    Two workers may step the same rows at once, so nothing is read from where results are written.
-    It fills the headers of the next states as well.
+    Two workers may step the same rows at the same time, so a fast form never reads from the arrays
+    of results. It also writes the headers of the next states.
 
     Attributes
     ----------
     most : int
-        How many rows are stepped at once at most.
+        The most rows that are stepped at once.
     is_vectorised : bool
-        Whether rows take less time together than one after the other.
+        Whether stepping rows together is faster than one by one.
     """
 
     most: int = 1 << 62
@@ -47,11 +47,11 @@ class FastForm(abc.ABC):
         return True
 
     def takes(self, rows: Rows) -> bool:
-        """Tell whether this steps such a batch."""
+        """Return whether this form can step such a batch."""
         return "rgb" not in rows.columns
 
     def step_one(self, row: Row, action: Any, dt: int) -> tuple[Row, Outcome] | None:
-        """Step one row without arrays, if there is a quick way; see `Simulator.step_row`."""
+        """Step one row without arrays, if there is a fast path; see `Simulator.step_row`."""
         return None
 
     @abc.abstractmethod
@@ -61,7 +61,8 @@ class FastForm(abc.ABC):
         Raises
         ------
         NotVectorisableError
-            Some row needs the environment itself; any results of these rows may be wrong.
+            A row must be stepped by the environment itself; results of any of these rows may be
+            wrong.
         """
 
     @abc.abstractmethod
@@ -78,7 +79,7 @@ def held_frames(inputs: Inputs, block: slice, frameskip: int) -> int | NDArray[n
 def trial_actions(space: Any, kind: str, *, beyond: float = 1.2) -> NDArray[Any]:
     """Return random actions ``(TRIALS, ...)`` of dtype `kind`.
 
-    Those of a bounded `Box` reach `beyond` times its bounds.
+    Actions of a bounded `Box` reach up to `beyond` times its bounds.
     """
     dtype = np.dtype(kind)
     if not isinstance(space, Box) or not space.is_bounded():
@@ -103,9 +104,9 @@ def disagreement(
     plays_on: bool = True,
     beyond: float = 1.2,
 ) -> str:
-    """Return where `form` does not do what `sim` does row by row; empty if nowhere.
+    """Return where `form` differs from stepping `sim` row by row; empty if they agree.
 
-    What NumPy and libm do for single numbers and for arrays may differ on another processor or in
+    NumPy and libm may treat single numbers and arrays differently on another processor or in
     another version, so each form is tried before it is used. `sim` is left in another state.
 
     Parameters
@@ -117,7 +118,7 @@ def disagreement(
     starts : sequence of payloads, optional
         `TRIALS` states to step from; by default those of one episode.
     plays_on : bool
-        Whether the episode is played on past its end; else another one begins.
+        Whether to continue past the end of an episode; otherwise another one begins.
     beyond : float
         As in `trial_actions`.
     """
@@ -174,7 +175,7 @@ def _first_difference(rows: Rows, outcomes: Sequence[Outcome], after: Row) -> st
 
 
 def _difference(rows: Rows, index: int, outcome: Any, after: Row) -> tuple[str, Any, Any] | None:
-    """Return what differs in stepped row `index`, its value, and that of `Simulator.step`."""
+    """Return what differs in row `index`, its value, and the value of `Simulator.step`."""
     obs, reward, terminated, truncated, info, _ = outcome
     assert rows.next_states is not None
     pairs = {
@@ -195,7 +196,7 @@ def _difference(rows: Rows, index: int, outcome: Any, after: Row) -> tuple[str, 
 
 
 def _same(one: NDArray[Any], other: NDArray[Any]) -> bool:
-    """Tell whether two values are the same bytes in the dtype of either."""
+    """Return whether two values have the same bytes in the dtype of either."""
     return one.shape == other.shape and (
         one.astype(other.dtype).tobytes() == other.tobytes()
         or one.tobytes() == other.astype(one.dtype).tobytes()

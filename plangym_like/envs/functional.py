@@ -1,7 +1,7 @@
 """Functional JAX environments: pgx's games by name, and your own.
 
-`plangym_like.envs.functional_gym` makes them Gymnasium environments whose states are rows; a block
-of rows is stepped by one ``vmap``.
+`plangym_like.envs.functional_gym` turns them into Gymnasium environments whose states are rows. A
+block of rows is stepped by one ``vmap``.
 """
 
 from __future__ import annotations
@@ -49,17 +49,17 @@ class FunctionalSimulator(SaveLoadSimulator):
     Parameters
     ----------
     name : str or callable
-        ``"pgx/<game>"``, or a callable that returns what
-        `plangym_like.envs.functions.functions_of` knows.
+        ``"pgx/<game>"``, or a callable that returns an object that
+        `plangym_like.envs.functions.functions_of` accepts.
     kwargs
-        As in `GymnasiumSimulator`; what the callable takes.
+        As in `GymnasiumSimulator`, or passed to the callable.
 
     Raises
     ------
     MissingExtraError
         pgx is not installed.
     InputError
-        It has no such game, or the callable returns something else.
+        pgx has no such game, or the callable returns something else.
     """
 
     family = "FUNC"
@@ -69,7 +69,7 @@ class FunctionalSimulator(SaveLoadSimulator):
     base: FunctionalGym
 
     def make_env(self) -> gymnasium.Env[Any, Any]:
-        """Return the environment as a Gymnasium one."""
+        """Return the environment as a Gymnasium environment."""
         if callable(self.name):
             return FunctionalGym(functions_of(self.name(**self.env_kwargs)))
         try:
@@ -82,7 +82,7 @@ class FunctionalSimulator(SaveLoadSimulator):
 
 @functools.lru_cache(maxsize=16)
 def _game(name: str, **kwargs: Any) -> Functions:
-    """Return a game of pgx, the same one each time, because it is compiled."""
+    """Return a game of pgx; the same object each time, so that it is compiled once."""
     import pgx
 
     game = name.removeprefix("pgx/")
@@ -92,11 +92,11 @@ def _game(name: str, **kwargs: Any) -> Functions:
 
 
 class FunctionalEnv(FamilyEnv):
-    """Plan over a functional environment: ``make("pgx/2048")``, or any of your own.
+    """Plan over a functional environment: ``make("pgx/2048")``, or one of your own.
 
-    ``FunctionalEnv(make_mine)`` plans over one in this process, ``ParallelEnv(FunctionalEnv,
-    make_mine, n_workers=4)`` on four workers. Of a game for several players, the reward is that of
-    the one who moved, and the observation the view of the one who moves next.
+    ``FunctionalEnv(make_mine)`` steps it in this process, ``ParallelEnv(FunctionalEnv, make_mine,
+    n_workers=4)`` with four workers. In a game for several players, the reward is that of the
+    player who moved, and the observation that of the player who moves next.
     """
 
     simulator_class = FunctionalSimulator

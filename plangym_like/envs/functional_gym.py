@@ -1,8 +1,8 @@
-"""A functional JAX environment as a Gymnasium one whose states are rows, stepped in blocks.
+"""A functional JAX environment as a Gymnasium environment with rows of states, stepped in blocks.
 
-The state is the leaves of the environment's own state and the random key, one after the other. A
-block is stepped by one ``vmap``, always over 64 rows; if there are fewer, the last one is repeated.
-So one program is compiled, and its result for a row depends on no other row.
+The state consists of the leaves of the environment's own state, followed by the random key. A block
+is stepped by one ``vmap``, always over 64 rows; if there are fewer, the last one is repeated. So
+only one program is compiled, and a row's result does not depend on other rows.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ BLOCK = 64
 
 
 class Program:
-    """What is compiled of `functions`, once in a process.
+    """The compiled form of `functions`, made once per process.
 
     Attributes
     ----------
@@ -31,9 +31,9 @@ class Program:
         Leaves, each ``(BLOCK, ...)``, and actions -> leaves, observations, rewards, terminateds,
         truncateds.
     names : list of str
-        What the leaves are called.
+        The names of the leaves.
     forms : list of (shape, dtype)
-        What they are.
+        Their shapes and dtypes.
     """
 
     def __init__(self, functions: Functions) -> None:
@@ -54,7 +54,7 @@ class Program:
         state, key = jax.tree_util.tree_unflatten(self._tree, leaves)
         use, key = jax.random.split(key)
         following, *seen = self._functions.advance(state, action, use)
-        # Some give a number back where they took one of another type.
+        # Some environments return a leaf with another dtype than the one they were given.
         kept = jax.tree_util.tree_leaves((following, key))
         kept = [leaf.astype(dtype) for leaf, (_, dtype) in zip(kept, self.forms, strict=True)]
         return kept, *seen
@@ -64,12 +64,12 @@ program_of = functools.lru_cache(maxsize=16)(Program)
 
 
 class FunctionalGym(gymnasium.Env[Any, Any]):
-    """Steps `functions` as Gymnasium steps an environment, with its state for the taking.
+    """A Gymnasium environment made of `functions`, whose state can be read and set.
 
     Parameters
     ----------
     functions : Functions
-        How an episode begins and how it goes on.
+        The functions that begin an episode and advance it.
     """
 
     metadata = {"render_modes": []}  # noqa: RUF012, gymnasium's own form
@@ -88,11 +88,11 @@ class FunctionalGym(gymnasium.Env[Any, Any]):
         return self._row.copy()
 
     def load_state(self, saved: NDArray[np.uint8]) -> None:
-        """Make what `save_state` returned the state."""
+        """Set the state to `saved`, a result of `save_state`."""
         self._row = saved
 
     def set_key(self, seed: int) -> None:
-        """Derive all randomness from here on from `seed`."""
+        """Derive all later randomness from `seed`."""
         self._row = self._row.copy()
         key = np.asarray(jax.random.PRNGKey(seed % 2**32))
         self._row[-key.nbytes :] = key.view(np.uint8)
@@ -157,7 +157,7 @@ class FunctionalGym(gymnasium.Env[Any, Any]):
 
 
 def _name(path: tuple[Any, ...]) -> str:
-    """Return what a leaf is called: its path, the key's being ``key``."""
+    """Return the name of a leaf: its path, or ``key`` for the random key."""
     if path[0].idx == 1:
         return "key"
     return jax.tree_util.keystr(path[1:]).lstrip(".") or "state"

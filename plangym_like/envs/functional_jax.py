@@ -1,9 +1,9 @@
 """Gymnasium's own environments on JAX: ``phys2d/...`` and ``tabular/...``.
 
-The state is the leaves of the functional environment's state, and the random key. Each leaf is
-restored as the kind of number it was, because JAX computes differently with Python's numbers and
-their results ("weakly typed") than with its own arrays. Gymnasium itself steps the environment, so
-seeded episodes are the same to the bit.
+The state consists of the leaves of the functional environment's state, and the random key. Each
+leaf is restored as the kind of number it was, because JAX treats Python numbers and results
+computed from them ("weakly typed") differently from its own arrays. Gymnasium itself steps the
+environment, so seeded episodes are bit-identical.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from plangym_like.errors import MissingExtraError
 from plangym_like.family_env import FamilyEnv
 from plangym_like.random_state import seeded_generator
 
-# What the leaves are: numbers of Python's or NumPy's, weakly typed arrays, arrays.
+# The kinds of leaves: Python numbers, NumPy numbers, weakly typed arrays, arrays.
 _PLAIN, _WEAK, _ARRAY = range(3)
 
 
 class FunctionalJaxCodec(SaveLoadCodec):
-    """Saves leaf by leaf, and reseeds JAX's random key as well."""
+    """Saves each leaf, and reseeds JAX's random key as well."""
 
     def fingerprint_fields(self) -> Mapping[str, Any]:
         return {**super().fingerprint_fields(), "jax": jax.__version__}
@@ -39,7 +39,7 @@ class FunctionalJaxCodec(SaveLoadCodec):
 
 
 class FunctionalJaxSimulator(SaveLoadSimulator):
-    """One of them; the arguments are `GymnasiumSimulator`'s."""
+    """One of these environments; the arguments are those of `GymnasiumSimulator`."""
 
     family = "FJAX"
     # A second copy would be compiled a second time.
@@ -48,7 +48,7 @@ class FunctionalJaxSimulator(SaveLoadSimulator):
     base: FunctionalJaxEnv[Any]
 
     def make_env(self) -> gymnasium.Env[Any, Any]:
-        """Return the environment, with the two methods that `SaveLoadSimulator` asks for."""
+        """Return the environment, with the two methods that `SaveLoadSimulator` needs."""
         try:
             env = GymnasiumSimulator.make_env(self)
         except ImportError as error:
@@ -80,7 +80,7 @@ def _loaded(kind: int, value: Any) -> Any:
         return value
     if kind == _ARRAY:
         return jax.numpy.asarray(value)
-    # An array made of Python's numbers is weakly typed, and stays so when values are set in it.
+    # An array made from Python numbers is weakly typed, and stays so when values are set in it.
     if not value.shape:
         return jax.numpy.asarray(value.item())
     return jax.numpy.full(value.shape, value.dtype.type(0).item()).at[...].set(value)

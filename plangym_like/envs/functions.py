@@ -1,4 +1,4 @@
-"""How functional environments of different make begin an episode and go on."""
+"""`Functions`: a common form of functional environments from different libraries."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from plangym_like.errors import InputError
 
 @dataclass(frozen=True, eq=False)
 class Functions:
-    """An environment without memory, for JAX to trace.
+    """A functional environment, which JAX can trace.
 
     Attributes
     ----------
@@ -25,9 +25,9 @@ class Functions:
         Random key -> state, observation.
     advance : callable
         State, action, random key -> state, observation, reward, terminated, truncated. An ended
-        state may be advanced; that starts no new episode.
+        state may be advanced; this does not start a new episode.
     action_space, observation_space : gymnasium.Space
-        Of single actions and observations.
+        The spaces of single actions and observations.
     """
 
     begin: Callable[[Any], tuple[Any, Any]]
@@ -37,15 +37,16 @@ class Functions:
 
 
 def functions_of(env: Any) -> Functions:
-    """Return what is known of `env` by its make.
+    """Return `env` as `Functions`.
 
-    ``init(key)`` and ``step(state, action, key)``, the state having ``observation``, ``rewards``,
-    ``terminated`` and ``truncated``, as in pgx; or Gymnasium's `FuncEnv`; or `Functions` already.
+    `env` may be `Functions` already, Gymnasium's `FuncEnv`, or an object as in pgx: with
+    ``init(key)`` and ``step(state, action, key)``, whose states have ``observation``, ``rewards``,
+    ``terminated`` and ``truncated``.
 
     Raises
     ------
     InputError
-        It is of none of these makes.
+        It is none of these.
     """
     if isinstance(env, Functions):
         return env
@@ -55,8 +56,8 @@ def functions_of(env: Any) -> Functions:
         return _of_pgx(env)
     raise InputError(
         f"{type(env).__name__} is not a known kind of functional environment: it has neither pgx's "
-        "init, step and num_actions nor is it a gymnasium.experimental.functional.FuncEnv; hand "
-        "over plangym_like.envs.functions.Functions"
+        "init, step and num_actions nor is it a gymnasium.experimental.functional.FuncEnv; pass "
+        "plangym_like.envs.functions.Functions"
     )
 
 
@@ -85,7 +86,7 @@ def _of_pgx(env: Any) -> Functions:
 
     def advance(state: Any, action: Any, key: Any) -> Any:
         following = env.step(state, action, key)
-        # The reward is that of the player who moved; what is seen, the next player's view.
+        # The reward is that of the player who moved; the observation is that of the next player.
         reward = following.rewards[state.current_player]
         return (
             following,

@@ -1,7 +1,7 @@
-"""A Gymnasium environment and its wrappers as a `Simulator`: what all such families share.
+"""`GymnasiumSimulator`: a Gymnasium environment and its wrappers as a `Simulator`.
 
-A family adds a `Codec` for the base of the wrapper chain, and where there is one a `FastForm`. A
-row holds the base's bytes, its random generator, and the wrappers' memory, in this order.
+A family adds a `Codec` for the base of the wrapper chain, and a `FastForm` if it has one. A row
+holds the bytes of the base, its random generator, and the wrappers' memory, in this order.
 """
 
 from __future__ import annotations
@@ -42,27 +42,27 @@ _GREY = np.array([0.299, 0.587, 0.114])
 
 
 class GymnasiumSimulator(TriedSimulator):
-    """A registered id, or a callable that makes an environment, with the user's wrappers around it.
+    """An environment, made from an id or by a callable, with the user's wrappers around it.
 
     Parameters
     ----------
     name : str or callable
         A Gymnasium id, or a callable that returns a `gymnasium.Env`.
     frameskip : int, optional
-        How many ``env.step`` calls one action lasts; 1 unless given.
+        The number of ``env.step`` calls per action; 1 by default.
     render_mode : str, optional
-        As in Gymnasium; pictures need ``"rgb_array"``.
+        As in Gymnasium; images need ``"rgb_array"``.
     obs_type : {"coords", "rgb", "grayscale"}, optional
-        What is observed: ``"coords"`` (the default) is the environment's own observation,
-        ``"rgb"`` its picture ``(H, W, 3)``, ``"grayscale"`` the picture's luminance ``(H, W)``
-        after ITU-R BT.601.
+        What is observed: ``"coords"`` (the default) is the environment's own observation, ``"rgb"``
+        its image ``(H, W, 3)``, ``"grayscale"`` the image's luminance ``(H, W)`` according to ITU-R
+        BT.601.
     wrappers : iterable
         Wrapper classes or ``(class, kwargs)`` pairs, applied in order.
     remove_time_limit : bool, optional
-        Whether every `TimeLimit` below `wrappers` is left out. By default that of a registered id
-        is, unless you give ``max_episode_steps``; what a callable returns is not changed.
+        Whether to remove every `TimeLimit` inside `wrappers`. By default that of a registered id is
+        removed, unless you give ``max_episode_steps``; the result of a callable is not changed.
     state_capacity : int, optional
-        Bytes reserved in each row for what the wrappers remember, where that has no fixed size.
+        Bytes reserved in each row for the wrappers' memory, if it has no fixed size.
     env_kwargs
         Passed to ``gymnasium.make``.
     """
@@ -83,7 +83,7 @@ class GymnasiumSimulator(TriedSimulator):
         **env_kwargs: Any,
     ) -> None:
         if obs_type is not None and obs_type not in self.obs_types:
-            raise InputError(f"obs_type is one of {self.obs_types} here, got {obs_type!r}")
+            raise InputError(f"obs_type must be one of {self.obs_types} here, got {obs_type!r}")
         limit = env_kwargs.get("max_episode_steps")
         if remove_time_limit and limit not in (None, -1) and isinstance(name, str):
             raise InputError(
@@ -109,7 +109,8 @@ class GymnasiumSimulator(TriedSimulator):
                 self._set_up(env, wrappers, remove_time_limit)
                 self._try_out()
         except BaseException:
-            # Some simulators allow one of their kind at a time: another way may yet save it.
+            # Some simulators allow only one instance at a time, and another method may be tried
+            # next.
             with contextlib.suppress(Exception):
                 env.close()
             raise
@@ -149,20 +150,20 @@ class GymnasiumSimulator(TriedSimulator):
             return
         whole = isinstance(frameskip, (int, np.integer)) and not isinstance(frameskip, bool)
         if isinstance(frameskip, tuple) or not whole or frameskip < 1:
-            raise InputError(f"frameskip is a whole number of at least 1, got {frameskip!r}")
+            raise InputError(f"frameskip must be a whole number of at least 1, got {frameskip!r}")
         self.frameskip = int(frameskip)
 
     def make_env(self) -> gymnasium.Env[Any, Any]:
         """Return the environment without the user's wrappers."""
         if callable(self.name):
             return self.name(**self.env_kwargs)
-        # Left to itself, an environment may well have another mode than none.
+        # Without this argument, an environment may choose another mode than none.
         mode: dict[str, Any] = {} if self.render_mode is None else {"render_mode": self.render_mode}
         return gymnasium.make(self.name, **{"disable_env_checker": True, **mode, **self.env_kwargs})
 
     @abc.abstractmethod
     def make_codec(self) -> Codec:
-        """Return the codec of `base`, after `reset_once` or a reset of the family's own."""
+        """Return the codec of `base`, after resetting the environment (see `reset_once`)."""
 
     def reset_once(self) -> None:
         """Reset the new chain, so that its attributes are those of an episode."""
@@ -170,22 +171,22 @@ class GymnasiumSimulator(TriedSimulator):
         forget_seed(self.env)
 
     def make_fast_form(self, kind: str) -> FastForm | None:
-        """Return what steps blocks of rows at once if there is such a form and it agrees.
+        """Return the fast form, if there is one and it agrees with the environment.
 
-        It is asked for when actions with the type character `kind` first come. The simulator's
+        This is called when actions with the type character `kind` first occur. The simulator's
         state is restored afterwards.
         """
         return None
 
     def make_memory(self) -> Any:
-        """Return what saves the wrappers around `base`."""
+        """Return the object that saves the state of the wrappers around `base`."""
         return WrapperState(self.env, self.state_capacity)
 
     def configuration(self) -> tuple[Any, ...]:
-        """Return the settings that fast forms are made for; they are made again if any changes."""
+        """Return the settings that fast forms depend on; if one changes, they are made again."""
         return ()
 
-    # What is the state
+    # Layout of the state
 
     def _lay_out(self) -> None:
         self.memory = self.make_memory()
@@ -207,14 +208,14 @@ class GymnasiumSimulator(TriedSimulator):
         }
 
     def view(self, payloads: Row) -> dict[str, NDArray[Any]]:
-        """Return the fields of the codec, and what the wrappers remember."""
+        """Return the fields of the codec, and those of the wrappers."""
         wrappers = self.memory.view(payloads[:, self._wrappers_at :]) if self.memory.nbytes else {}
         return {**self.codec.view(payloads), **wrappers}
 
     def build_state(self, payload: Row, **physics: Any) -> None:
-        """Write the fields `physics` into `payload`, a copy of a state's.
+        """Write the fields `physics` into `payload`, a copy of the payload of a state.
 
-        The codec says which fields there are; ``elapsed_steps`` is the count of a time limit.
+        The codec defines the fields; ``elapsed_steps`` is the count of a time limit.
 
         Raises
         ------
@@ -226,13 +227,13 @@ class GymnasiumSimulator(TriedSimulator):
             steps = physics.pop("elapsed_steps")
             whole = isinstance(steps, (int, np.integer)) and not isinstance(steps, bool)
             if not whole or not 0 <= steps < 2**63:
-                raise InputError(f"elapsed_steps is a whole number of at least 0, got {steps!r}")
+                raise InputError(f"elapsed_steps must be a whole number >= 0, got {steps!r}")
         if physics or steps is None:
             self.codec.build_state(payload[: self._generator_at], physics)
         if steps is not None:
             payload[self._wrappers_at :][:8].view(np.int64)[0] = steps
 
-    # How is it read
+    # Reading
 
     def read(self, payload: Row) -> int | None:
         """Read the base, its generator, and the wrappers."""
@@ -244,7 +245,7 @@ class GymnasiumSimulator(TriedSimulator):
             self.memory.read(payload[self._wrappers_at :])
         return used
 
-    # How is it written
+    # Writing
 
     def write(self, payload: Row) -> None:
         """Write the base, its generator, and the wrappers."""
@@ -263,7 +264,7 @@ class GymnasiumSimulator(TriedSimulator):
         self.memory.reseed(seed)
 
     def renew(self) -> None:
-        """Take generators away, and give wrappers back what they remembered when they were made."""
+        """Remove random generators, and restore the initial memory of the wrappers."""
         self.codec.renew()
         forget_seed(self.env)
         if self._fresh is not None:
@@ -273,15 +274,15 @@ class GymnasiumSimulator(TriedSimulator):
         """Drop caches of restored states; for benchmarks."""
         self.codec.forget()
 
-    # How is it stepped
+    # Stepping
 
     def reset(
         self, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Any, dict[str, Any]]:
-        """Reset the whole chain; without a seed, its generator goes on.
+        """Reset the whole chain; without a seed, its generator continues.
 
-        If there is no generator yet, one is made now: Gymnasium makes it at its first use, which
-        may be in a step, and then every row would have another one.
+        If there is no generator yet, one is made now. Gymnasium would make it at its first use,
+        possibly in a step, and then every row would get a different one.
         """
         if seed is None:
             random_state.make_generator(self.env.unwrapped)
@@ -290,7 +291,7 @@ class GymnasiumSimulator(TriedSimulator):
         return self.observe(obs), info
 
     def step(self, action: Any, dt: int) -> Outcome:
-        """Call ``env.step`` until ``dt * frameskip`` frames ran or the episode ended."""
+        """Call ``env.step`` until ``dt * frameskip`` frames have run or the episode has ended."""
         assert isinstance(self.frameskip, int)
         return self.hold(action, dt * self.frameskip)
 
@@ -301,7 +302,7 @@ class GymnasiumSimulator(TriedSimulator):
         return super().step_env(action)
 
     def hold(self, action: Any, count: int) -> Outcome:
-        """Call ``env.step`` `count` times or until the episode ended; the last part is how often.
+        """Call ``env.step`` `count` times, or until the episode ends; the last part is the calls.
 
         Rewards are summed.
         """
@@ -318,16 +319,16 @@ class GymnasiumSimulator(TriedSimulator):
 
     @property
     def steps_batches(self) -> bool:
-        """Whether there is a form that steps many rows at once."""
+        """Whether there is a fast form that steps many rows at once."""
         form = self._fast_form_of(np.zeros(0, self.action_space.dtype))
         return form is not None and form.is_vectorised
 
     def step_rows(self, rows: Rows, start: int, stop: int) -> None:
-        """Step rows in the fast form where there is one, else row by row."""
+        """Step rows with the fast form if there is one, else row by row."""
         self._step_blocks(super().step_rows, rows, start, stop)
 
     def rollout_rows(self, rows: Rows, start: int, stop: int) -> None:
-        """Step rows through all their T actions in the fast form where there is one."""
+        """Step rows through all their T actions, with the fast form if there is one."""
         self._step_blocks(super().rollout_rows, rows, start, stop)
 
     def _step_blocks(
@@ -345,18 +346,13 @@ class GymnasiumSimulator(TriedSimulator):
             except NotVectorisableError:
                 step_singly(rows, first, last)
 
-    def step_row(self, row: Row, action: Any, dt: int) -> tuple[Row, Outcome] | None:
-        """Step one row in the fast form where that has a quick way."""
-        form = self._fast_form_of(action)
-        return None if form is None else form.step_one(row, action, dt)
-
     def fast_form_for(self, rows: Rows) -> FastForm | None:
         """Return the fast form for `rows`, made for the current configuration; ``None`` if none."""
         form = self._fast_form_of(rows.inputs.actions)
         return form if form is not None and form.takes(rows) else None
 
     def _fast_form_of(self, actions: Any) -> FastForm | None:
-        """Return the form for actions of this dtype; it is made and tried when first needed."""
+        """Return the fast form for actions of this dtype, made and tried when first needed."""
         if self._pictures or not isinstance(actions, (np.ndarray, np.generic)):
             return None
         forms, kind = self._fast_forms, actions.dtype.char
@@ -372,7 +368,7 @@ class GymnasiumSimulator(TriedSimulator):
         return forms[kind]
 
     def observe(self, obs: Any) -> Any:
-        """Return what the user asked to observe: `obs` itself, or a picture."""
+        """Return the observation that the user chose: `obs` itself, or an image."""
         if not self._pictures:
             return obs
         picture = self.image()
@@ -381,9 +377,7 @@ class GymnasiumSimulator(TriedSimulator):
     def image(self) -> NDArray[np.uint8]:
         """Render the current state."""
         if self.render_mode != "rgb_array":
-            raise InputError(
-                f"pictures need render_mode='rgb_array', but it is {self.render_mode!r}"
-            )
+            raise InputError(f"images need render_mode='rgb_array', but it is {self.render_mode!r}")
         return np.asarray(self.env.render())
 
 

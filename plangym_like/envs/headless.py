@@ -1,8 +1,8 @@
-"""Pictures on machines without a display: which OpenGL library MuJoCo is to draw with.
+"""Rendering on machines without a display: choose the OpenGL library that MuJoCo uses.
 
-MuJoCo draws through EGL (a graphics card, or Mesa's software), OSMesa (Mesa's software) or GLFW
-(a display), and takes the one that the environment variable ``MUJOCO_GL`` names. Without it,
-Gymnasium and dm_control try GLFW first, which without a display fails too late to try another.
+MuJoCo renders with EGL (a graphics card, or Mesa's software renderer), OSMesa (Mesa's software
+renderer) or GLFW (a display), as set in the environment variable ``MUJOCO_GL``. Without it,
+Gymnasium and dm_control try GLFW first, which fails too late to try another if there is no display.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def draw_without_a_display() -> None:
     Raises
     ------
     MissingExtraError
-        No library that draws without a display is installed.
+        No library that renders without a display is installed.
     """
     _initialise_egl_again()
     if os.environ.get("MUJOCO_GL"):
@@ -36,13 +36,13 @@ def draw_without_a_display() -> None:
             os.environ["MUJOCO_GL"] = name
             return
     raise MissingExtraError(
-        "there is no display, and neither of the libraries with which MuJoCo draws without "
+        "there is no display, and neither of the libraries that MuJoCo can render with without "
         "one: apt-get install libegl1 libegl-mesa0 libgl1, or apt-get install libosmesa6"
     )
 
 
 def _initialise_egl_again() -> None:
-    """Initialise the shared display again if another library has ended it, as pygame does on exit.
+    """Initialise the shared display again if another library has closed it, as pygame does on exit.
 
     If it is initialised already, this has no effect.
     """

@@ -2,15 +2,13 @@
 
 Payload of a row::
 
-    ...         MuJoCo's integration state, float64
-    ...         what the robot's step reads before it simulates (the torso's place on Ant, ...),
-                and, with ``render_mode="rgb_array"``, what pictures are drawn from
-    40 bytes    the random generator
-    ...         the wrappers' memory
+    ...         MuJoCo's integration state, float64 ...         what the robot's step reads before
+    it simulates (Ant's torso position, ...) and, with ``render_mode="rgb_array"``, what images are
+    rendered from 40 bytes    the random generator ...         the wrappers' memory
 
-Where nothing but a time limit is wrapped around the robot, whole chunks are stepped at once: the
-simulation row by row, and everything that Gymnasium does around it in one go. The results are the
-same.
+If there are no wrappers except a time limit, whole blocks of rows are stepped at once: the
+simulation runs row by row, but Gymnasium's computations around it are vectorised. The results are
+the same.
 """
 
 from __future__ import annotations
@@ -44,14 +42,14 @@ logger = logging.getLogger("plangym_like")
 
 
 class MujocoCodec(Codec):
-    """The physics of a robot, and what its step reads before it simulates.
+    """Saves the physics of a robot, and the values that its step reads before it simulates.
 
     Parameters
     ----------
     base : gymnasium.envs.mujoco.MujocoEnv
-        Reset at least once.
+        The robot, reset at least once.
     pictures : bool
-        Whether states carry what pictures are drawn from.
+        Whether states hold the data that images are rendered from.
     """
 
     def __init__(self, base: Any, *, pictures: bool) -> None:
@@ -81,9 +79,10 @@ class MujocoCodec(Codec):
             self.exactness, self.exactness_note = "approximate", "; ".join(notes)
 
     def _find_columns(self) -> None:
-        """Learn which infos every step gives, from one step that is taken back.
+        """Find the infos that every step returns, by taking one step and undoing it.
 
-        That step's action is in double precision, so that the columns hold infos of any action.
+        The action of this step has double precision, so that the columns can hold the infos of any
+        action.
         """
         memory = np.zeros(self.nbytes, np.uint8)
         self.read(memory)
@@ -105,9 +104,9 @@ class MujocoCodec(Codec):
         return self.physics.view(payloads)
 
     def build_state(self, payload: Row, physics: Mapping[str, Any]) -> None:
-        """Write ``qpos``, ``qvel`` and other fields, and derive what depends on them.
+        """Write ``qpos``, ``qvel`` and other fields, and compute what depends on them.
 
-        They are in MuJoCo's order and units, as ``env.unwrapped.set_state`` takes them.
+        They are in MuJoCo's order and units, as in ``env.unwrapped.set_state``.
         """
         self.physics.build_state(payload, physics)
 
@@ -115,25 +114,25 @@ class MujocoCodec(Codec):
         self.physics.read(payload)
 
     def write(self, payload: Row) -> None:
-        """Write the physics; all else is derived again by the next step."""
+        """Write the physics; the next step computes everything else."""
         self.physics.write(payload)
 
 
 class MujocoSimulator(GymnasiumSimulator):
     """One robot, or a class of your own on Gymnasium's ``MujocoEnv``.
 
-    States are made of ``qpos``, ``qvel`` and the other parts of MuJoCo's integration state
-    (``act``, ``time``, ``qacc_warmstart``, ``qfrc_applied``, ``xfrc_applied``, ...), and of
+    `make_state` takes ``qpos``, ``qvel`` and the other parts of MuJoCo's integration state
+    (``act``, ``time``, ``qacc_warmstart``, ``qfrc_applied``, ``xfrc_applied``, ...), and
     ``elapsed_steps`` if there is a time limit.
     """
 
     family = "MUJO"
     codec: MujocoCodec
-    # What frees the memory that was allocated for pictures, once there are any.
+    # Frees the memory that was allocated for rendering, once there is any.
     _frees: list[weakref.finalize[..., Any]] | None = None
 
     def make_env(self) -> gymnasium.Env[Any, Any]:
-        """Make the robot; MuJoCo's warnings about a model that is not the user's are logged."""
+        """Make the robot; MuJoCo's warnings about Gymnasium's own models are only logged."""
         if "xml_file" in self.env_kwargs or callable(self.name):
             return super().make_env()
         usual = mujoco.get_mju_user_warning()
@@ -145,7 +144,7 @@ class MujocoSimulator(GymnasiumSimulator):
             mujoco.set_mju_user_warning(usual)
 
     def make_codec(self) -> MujocoCodec:
-        """Find out which robot it is, and reset it."""
+        """Reset the robot, and return its codec."""
         if not isinstance(self.base, GymnasiumMujocoEnv):
             raise SnapshotError(
                 f"{type(self.base).__name__} is not a gymnasium.envs.mujoco.MujocoEnv: this family "
@@ -155,7 +154,7 @@ class MujocoSimulator(GymnasiumSimulator):
         return MujocoCodec(self.base, pictures=self.render_mode == "rgb_array")
 
     def make_fast_form(self, kind: str) -> FastForm | None:
-        """Return the stepper of the robot, once it has been tried."""
+        """Return the stepper of the robot, after comparing it with the environment."""
         robot = self.codec.robot
         if self.plain_infos or robot is None:
             return None
@@ -176,12 +175,12 @@ class MujocoSimulator(GymnasiumSimulator):
         begin = self._generator_at
         payload[begin : begin + GENERATOR_NBYTES] = np.frombuffer(memory, np.uint8)
 
-    # What it looks like
+    # Images
 
     def image(self) -> NDArray[np.uint8]:
-        """Render the current state, on a machine without a display too."""
+        """Render the current state; no display is needed."""
         draw_without_a_display()
-        # Another environment of this process may have drawn last.
+        # Another environment in this process may have rendered last.
         for viewer in self._viewers():
             viewer.make_context_current()
         picture = super().image()
@@ -208,8 +207,8 @@ class MujocoSimulator(GymnasiumSimulator):
 def _free_drawing_memory(context: Any, drawn: mujoco.MjrContext) -> None:
     """Free what MuJoCo has allocated in an OpenGL context.
 
-    Its destructor would free the objects of the same numbers in whichever context is current, which
-    may be another environment's.
+    MuJoCo's destructor would free the objects with the same numbers in the current context, which
+    may be that of another environment.
     """
     with contextlib.suppress(Exception):  # at the end of the process, OpenGL may have gone
         context.make_current()

@@ -1,12 +1,12 @@
 """The state of one MuJoCo simulation as plain bytes.
 
-Integration starts from what MuJoCo itself calls its integration state (time, positions,
-velocities, activations, the warm start of the solver, controls, applied forces, mocap poses). All
-other arrays of ``MjData`` are derived from it, but *when* they were derived matters: after
-``mj_step``, bodies have the positions from before the last integration. What is read of them before
-the next step has to be saved too.
+Integration starts from what MuJoCo itself calls its integration state (time, positions, velocities,
+activations, the warm start of the solver, controls, applied forces, mocap poses). All other arrays
+of ``MjData`` are derived from it, but not always from the latest state: after ``mj_step``, bodies
+have the positions from before the last integration. Derived arrays that are read before the next
+step have to be saved too.
 
-See "The State" in MuJoCo's documentation of its computation.
+See "The State" in the chapter "Computation" of MuJoCo's documentation.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _PARTS = {
         "USERDATA": "userdata",
     }.items()
 }
-# What the scene is drawn from.
+# The arrays that the scene is rendered from.
 _DRAWN = (
     *("xpos", "xquat", "xmat", "xipos", "ximat", "xanchor", "xaxis", "subtree_com"),
     *("geom_xpos", "geom_xmat", "site_xpos", "site_xmat", "cam_xpos", "cam_xmat"),
@@ -49,20 +49,20 @@ _DRAWN = (
 
 
 class PhysicsMemory:
-    """Reads and writes one simulation.
+    """Reads and writes the state of one simulation.
 
     Parameters
     ----------
     model, data : MjModel, MjData
     carried : mapping of str to array
-        Contiguous arrays of the live simulation that are saved with the integration state.
+        Contiguous arrays of the simulation that are saved with the integration state.
 
     Attributes
     ----------
     state_nbytes : int
         Bytes of the integration state, which comes first.
     nbytes : int
-        Bytes of all.
+        Bytes of the whole state.
     carried : tuple of str
     slices : list of (array, slice)
         The carried arrays as bytes, and where each lies.
@@ -106,9 +106,9 @@ class PhysicsMemory:
         return found
 
     def build_state(self, payload: Row, physics: Mapping[str, Any]) -> None:
-        """Write named parts of the integration state into `payload`, and what depends on them.
+        """Write named parts of the integration state into `payload`, and derived arrays.
 
-        The simulation itself stays in its integration state.
+        The integration state of the simulation itself does not change.
 
         Raises
         ------
@@ -119,7 +119,7 @@ class PhysicsMemory:
         unknown = sorted(physics.keys() - known.keys())
         if unknown:
             raise InputError(
-                f"states are made of {', '.join(sorted(known))} here, not of {', '.join(unknown)}"
+                f"make_state takes {', '.join(sorted(known))} here, not {', '.join(unknown)}"
             )
         values = {}
         for name, given in physics.items():
@@ -127,9 +127,9 @@ class PhysicsMemory:
             try:
                 value = np.asarray(given, np.float64)
             except (TypeError, ValueError) as error:
-                raise InputError(f"{name} is numbers of shape {shape}, got {given!r}") from error
+                raise InputError(f"{name} must have the shape {shape}, got {given!r}") from error
             if value.shape != shape or not np.isfinite(value).all():
-                raise InputError(f"{name} is finite numbers of shape {shape}, got {given!r}")
+                raise InputError(f"{name} must be finite numbers of shape {shape}, got {given!r}")
             values[name] = value
         numbers = payload[: self.state_nbytes].view(np.float64)
         for name, value in values.items():
@@ -147,10 +147,10 @@ def lay_out(
     begin: int,
     places: dict[str, tuple[slice, tuple[int, ...]]],
 ) -> tuple[list[tuple[NDArray[np.uint8], slice]], int]:
-    """Lay live `arrays` out from byte `begin` on, one after the other.
+    """Assign consecutive positions to live `arrays`, beginning at byte `begin`.
 
-    Returns each as bytes with the slice where it lies, and where the last one ends; notes in
-    `places` where each lies in units of 8 bytes.
+    Returns each array as bytes with its slice, and the end of the last one. The positions in units
+    of 8 bytes are added to `places`.
     """
     slices, end = [], begin
     for name, array in arrays.items():
@@ -163,7 +163,7 @@ def lay_out(
 
 
 def drawn(data: Any) -> dict[str, NDArray[Any]]:
-    """Return the arrays that pictures of `data` are drawn from."""
+    """Return the arrays that images of `data` are rendered from."""
     arrays = {name: getattr(data, name, None) for name in _DRAWN}
     return {name: array for name, array in arrays.items() if array is not None and array.size}
 
@@ -171,8 +171,8 @@ def drawn(data: Any) -> dict[str, NDArray[Any]]:
 def derived(data: Any) -> dict[str, NDArray[Any]]:
     """Return every array of `data` that has a fixed size and is not in the integration state.
 
-    Contacts and constraints, whose number changes from step to step, are not among them: they lie
-    elsewhere in memory.
+    Contacts and constraints are not included: their number changes from step to step, and they are
+    stored elsewhere.
     """
     first = _address(data.qpos)
     found = {}
@@ -211,6 +211,6 @@ def model_digest(model: Any, without: tuple[str, ...] = ()) -> str:
 
 
 def _offset(model: Any, bit: int) -> int:
-    """Return where the part `bit` begins in the integration state, the order being the bits'."""
+    """Return the offset of the part `bit` in the integration state (parts are in bit order)."""
     below = INTEGRATION & (bit - 1)
     return int(mujoco.mj_stateSize(model, below)) if below else 0

@@ -49,20 +49,20 @@ _SLACK = 1024
 
 
 class PickleCodec(Codec):
-    """Environment and wrappers as one pickle, with its length and its tag.
+    """Saves environment and wrappers as one pickle, with its length and its tag.
 
-    A few steps are taken, and taken back, to find out how many bytes it needs.
+    To find out how many bytes it needs, a few steps are taken and undone.
 
     Parameters
     ----------
     env : gymnasium.Env
-        The whole chain, made of `name` and reset at least once.
+        The whole chain, reset at least once.
     allow_pickle : bool
         Whether pickles of other sessions are loaded.
     capacity : int, optional
         Bytes of a payload.
     steps : int
-        How many steps to take.
+        The number of steps to take.
     """
 
     saves_generator = False
@@ -80,14 +80,14 @@ class PickleCodec(Codec):
         self.pickle = ChainPickle(env)
         needed = _START + self._longest(steps)
         if capacity is None:
-            # A power of two, so that a pickle that is a little longer elsewhere gives the same.
+            # A power of two, so that small differences between processes do not change the width.
             capacity = 1 << (2 * needed + _SLACK - 1).bit_length()
         elif needed > capacity:
             raise _too_small(needed, capacity)
         self.nbytes = padded(capacity)
 
     def _longest(self, steps: int) -> int:
-        """Return the length of the longest snapshot in a few steps, which are taken back."""
+        """Return the length of the longest snapshot during a few steps, which are then undone."""
         env, original = self._env, self.pickle.dumps()
         longest = len(original)
         env.unwrapped._np_random = random_state.seeded_generator(0)
@@ -116,7 +116,7 @@ class PickleCodec(Codec):
         return columns_of([dict(owner.items(self._values(row)[-1])) for row in payloads])
 
     def difference(self, one: Row, other: Row) -> tuple[str, str] | None:
-        """Return where the values in two payloads differ; their pickles may differ without that."""
+        """Return where the values in two payloads differ. Pickles of equal values may differ."""
         places = [owner.place for owner in self.pickle.owners]
         before, after = (dict(zip(places, self._values(row), strict=True)) for row in (one, other))
         return difference(before, after)
@@ -142,7 +142,7 @@ class PickleCodec(Codec):
         UntrustedStateError
             The row was not made in this session.
         StateFormatError
-            It is damaged; nothing has changed then.
+            The row is damaged; nothing has changed.
         """
         self.pickle.restore(self._values(payload))
 
@@ -150,7 +150,7 @@ class PickleCodec(Codec):
         return self.pickle.decoded(self._checked(payload))
 
     def _checked(self, payload: Row) -> bytes:
-        """Return the pickle in `payload` if its tag is this session's, or any is allowed."""
+        """Return the pickle in `payload` if its tag is this session's, or `allow_pickle` is set."""
         (length,) = _LENGTH.unpack(payload[: _LENGTH.size].tobytes())
         if length > len(payload) - _START:
             raise StateFormatError("the pickle in a state row is damaged: its length")
@@ -170,11 +170,11 @@ class PickledSimulator(GymnasiumSimulator):
     Parameters
     ----------
     state_capacity : int, optional
-        Bytes for the snapshot in each row; by default twice what the environment needed when it
-        was tried out, or more.
+        Bytes for the snapshot in each row; by default at least twice the bytes that the environment
+        needed when it was made.
     allow_pickle : bool
-        Unpickle rows from outside this session. Such a row can run any code: say so only of files
-        that you trust.
+        Unpickle rows from outside this session. Such a row can run arbitrary code: use this only
+        for files that you trust.
     name, simulator_kwargs
         As in `GymnasiumSimulator`.
 
@@ -204,7 +204,7 @@ class PickledSimulator(GymnasiumSimulator):
         super().__init__(name, state_capacity=state_capacity, **simulator_kwargs)
 
     def make_codec(self) -> PickleCodec:
-        """Reset the environment once, and note how it was before."""
+        """Reset the environment once, and return the codec; keep a copy of its initial memory."""
         self._fresh = restorer(self.env, base=True)
         self.reset_once()
         return PickleCodec(
@@ -216,7 +216,7 @@ class PickledSimulator(GymnasiumSimulator):
         )
 
     def make_memory(self) -> ChainPickle:
-        """Return the pickle of base and wrappers, which has no bytes besides."""
+        """Return the pickle of base and wrappers; wrappers need no other bytes."""
         return self.codec.pickle
 
     def _try_out(self) -> None:
@@ -225,7 +225,8 @@ class PickledSimulator(GymnasiumSimulator):
         try:
             super()._try_out()
         except SnapshotError:
-            # Whether a few steps show the order of a set is a matter of luck; the answer is not.
+            # A few steps may or may not show the effect of a set's order; this check is
+            # deterministic.
             if not pickle.unordered:
                 raise
         pickle.strict = not pickle.unordered
@@ -238,7 +239,7 @@ class PickledSimulator(GymnasiumSimulator):
 
 
 class PickledEnv(FamilyEnv):
-    """Plan over a Gymnasium environment that is written in Python.
+    """Plan over a Gymnasium environment that is written in pure Python.
 
     >>> from gymnasium.envs.classic_control import PendulumEnv
     >>> env = PickledEnv(PendulumEnv)

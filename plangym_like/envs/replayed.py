@@ -1,14 +1,15 @@
 """Any deterministic environment, in any language, saved as its action log.
 
-What is the state: how the episode began (seed, generator, options) and every action since, up to
-a capacity that is fixed when the environment is made. How is it read: the base of the chain keeps
-its log. How is it written: the copy of the environment whose own log is the longest prefix steps
-through the rest (`plangym_like.snapshots.replay_cache`), so continuing a branch costs one step
-and not the whole log. The state of the wrappers follows as plain data.
+The state is how the episode began (seed, generator, options) and every action since, up to a
+capacity that is fixed when the environment is made. To save it, the base of the chain keeps a log.
+To restore it, the copy of the environment whose own log is the longest prefix steps through the
+rest (`plangym_like.snapshots.replay_cache`), so continuing a branch costs one step and not the
+whole log. The state of the wrappers follows as plain data.
 
-A row also holds a digest of all observations, rewards and flags on the way; a replay that gives
-other ones is an error. The fingerprint of all rows holds the digest of a short episode, so that
-two processes that would replay one log in two ways (because str hashes differ) do not share rows.
+A row also holds a digest of all observations, rewards and flags along the way. If a replay gives a
+different digest, an error is raised. The fingerprint of all rows holds the digest of a short
+episode, so that two processes that would replay a log differently (because str hashes differ) do
+not share rows.
 """
 
 from __future__ import annotations
@@ -40,25 +41,25 @@ from plangym_like.snapshots.set_order import set_of_addresses
 from plangym_like.states import Row, padded
 
 _HEAD = 8 + DIGEST_NBYTES
-_START_NBYTES = 256  # for the entry of a reset with options
+_START_NBYTES = 256  # bytes for the entry of a reset with options
 _STEPS = 1000
 _SAMPLE = 12
 
 
 class ReplayCodec(Codec):
-    """The action log of the current copy, and the digest of what it observed.
+    """Saves the action log of the current copy, and the digest of what it observed.
 
     Parameters
     ----------
     proxy : CurrentEnvProxy
-        At the base of the chain.
+        The base of the chain.
     logs : ActionLogFormat
     name : str or callable
-        What the environment was made of.
+        What the environment was made from.
     steps, step_nbytes : int
-        How many steps have to fit, and the bytes of each.
+        The number of steps that must fit, and the bytes of each.
     episode : str, optional
-        The digest of a short episode: where this differs, these logs cannot be replayed.
+        The digest of a short episode. Processes in which it differs cannot replay these logs.
     """
 
     saves_generator = False
@@ -91,7 +92,7 @@ class ReplayCodec(Codec):
         }
 
     def view(self, payloads: Row) -> dict[str, NDArray[Any]]:
-        """Return ``n_actions`` since the reset ``(N,)``."""
+        """Return ``n_actions`` ``(N,)``, the number of actions since the reset."""
         counts = [
             sum(tag in ACTIONS for tag, *_ in self._logs.entries(_unpack(payload)[0]))
             for payload in payloads[:, : self.nbytes]
@@ -119,14 +120,14 @@ class ReplayCodec(Codec):
         payload[end:] = 0
 
     def write(self, payload: Row) -> None:
-        """Restore a copy to the state to which the log in `payload` leads.
+        """Restore a copy to the state that the log in `payload` leads to.
 
         Raises
         ------
         StateFormatError
             The row is damaged.
         SnapshotError
-            The observations of the replay differ from those of the first time.
+            The replay gave other observations, rewards or flags than the first time.
         """
         self._proxy.restore(*_unpack(payload))
 
@@ -134,7 +135,7 @@ class ReplayCodec(Codec):
         self._proxy.reseed(seed)
 
     def renew(self) -> None:
-        """Have the next episode begin with a fresh generator."""
+        """Make the next episode begin with a fresh generator."""
         self._proxy.clear()
         self.forget()
         self._proxy.cache.replayed = 0
@@ -150,12 +151,11 @@ class ReplayedSimulator(GymnasiumSimulator):
     Parameters
     ----------
     replay_capacity : int, optional
-        The most steps from the reset to a state; by default the id's time limit, and at least
-        1,000. Each step makes rows wider.
+        The most steps from the reset to a state; by default the id's time limit, but at least
+        1,000. Rows become wider with each step.
     live_prefixes : int, optional
-        Copies of the environment that each process keeps in its replay cache; 64 unless the
-        family says otherwise. A search is fast while it continues at most as many branches at a
-        time in each process as there are copies.
+        Copies of the environment that each process keeps in its replay cache; usually 64. A search
+        is fast as long as each process continues no more branches at a time than there are copies.
     name, simulator_kwargs
         As in `GymnasiumSimulator`.
 
@@ -191,13 +191,13 @@ class ReplayedSimulator(GymnasiumSimulator):
         options = {"replay_capacity": replay_capacity, "live_prefixes": live_prefixes}
         for option, value in options.items():
             if value is not None and (not isinstance(value, int) or value < 1):
-                raise InputError(f"{option} is a whole number of at least 1, got {value!r}")
+                raise InputError(f"{option} must be a whole number of at least 1, got {value!r}")
         self._capacity = replay_capacity or 0
         self._most = live_prefixes
         super().__init__(name, **simulator_kwargs)
 
     def make_env(self) -> gymnasium.Env[Any, Any]:
-        """Return the chain with a `CurrentEnvProxy` for its base."""
+        """Return the chain with a `CurrentEnvProxy` as its base."""
         env = super().make_env()
         base = env.unwrapped
         self._logs = ActionLogFormat(base.action_space)
@@ -221,20 +221,20 @@ class ReplayedSimulator(GymnasiumSimulator):
             # Some simulators allow one of their kind in a process.
             return False
         if other is self._proxy.env:
-            # A callable that returns one and the same object each time.
+            # The callable returns the same object each time.
             return False
         with contextlib.suppress(Exception):
             other.close()
         return True
 
     def make_codec(self) -> ReplayCodec:
-        """Find out how episodes can be repeated, and how many bytes an action takes."""
+        """Find out how episodes can be repeated and how long actions are, and return the codec."""
         if self.trial.always:
             single = self._proxy.cache.single = not self._can_be_copied()
             self._proxy.seeds_only = needs_seeds(None if single else self._copy, self._proxy.env)
         self._refuse_holders()
         self._proxy.cache.wrappers_draw = not is_plain(self.env)
-        # Another episode than that of the trial, so that the trial is played by new copies.
+        # A different episode than that of the trial, so that the trial uses new copies.
         self.env.reset(seed=1)
         if self.trial.always:
             _refuse_addresses(self._proxy.env)
@@ -270,7 +270,7 @@ class ReplayedSimulator(GymnasiumSimulator):
         return None if self._proxy.cache.single else super()._second_copy()
 
     def _refuse_holders(self) -> None:
-        """Refuse wrappers that hold a copy of the base, since another may be current."""
+        """Raise `SnapshotError` for wrappers that hold a copy of the base: it may become stale."""
         base = self._proxy.env
         for wrapper in chain(self.env):
             for name, value in vars(wrapper).items():
@@ -282,11 +282,11 @@ class ReplayedSimulator(GymnasiumSimulator):
                         "self.unwrapped in each step instead"
                     )
 
-    # What it costs
+    # Costs
 
     @property
     def replayed(self) -> int:
-        """Steps that were replayed in this process so far."""
+        """The number of steps that were replayed in this process so far."""
         return self._proxy.cache.replayed
 
 
@@ -312,7 +312,7 @@ def _unpack(payload: Row) -> tuple[bytes, bytes]:
 
 
 def _refuse_addresses(base: Any) -> None:
-    """Refuse what may differ from copy to copy, whether or not a trial has shown it."""
+    """Raise `SnapshotError` for sets whose order may differ between copies."""
     if (place := set_of_addresses(base, type(base).__name__)) is not None:
         raise SnapshotError(
             f"{place} is a set of objects that hash by their address, so two copies of the "

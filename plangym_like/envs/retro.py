@@ -1,17 +1,16 @@
-"""Games of stable-retro: consoles from the Atari 2600 to the Nintendo 64, with a ROM of your own.
+"""Games of stable-retro, for consoles from the Atari 2600 to the Nintendo 64, with your own ROMs.
 
 Payload of a row::
 
-    24 bytes    the lengths of what follows: emulator, screen's height and width
-    ...         the emulator's state, zero padded; what differs between processes is left out
+    24 bytes    the length of the emulator's state, and the screen's height and width ...
+    the emulator's state, zero padded; what differs between processes is left out
                 (`plangym_like.envs.retro_addresses`)
-    ...         the screen, which cannot be recomputed from it
-    40 bytes    the random generator, for wrappers that draw from it
-    ...         the wrappers' memory
+    ...         the screen, which cannot be computed from it 40 bytes the random generator, for
+    wrappers that draw from it ...         the wrappers' memory
 
-The reward is what a score has grown by since the last frame, so restoring makes the restored score
-the last one. stable-retro ships one game that is free, ``Airstriker-Genesis-v0``;
-``python -m stable_retro.import FOLDER`` adds the ROMs that you own.
+The reward is the increase of the score since the last frame. After a restore, it counts from the
+restored score. stable-retro ships one game that is free, ``Airstriker-Genesis-v0``; ``python -m
+stable_retro.import FOLDER`` adds the ROMs that you own.
 """
 
 from __future__ import annotations
@@ -39,19 +38,19 @@ from plangym_like.states import Row, padded
 
 _HEAD = struct.Struct("<qqq")
 _SLACK = 4096
-# The core of the one game that is free
+# The core of the only free game
 _TRIED = "genesis_plus_gx_libretro.so"
 
 
 class RetroCodec(Codec):
-    """The emulator's state, and the screen, which cannot be recomputed from it.
+    """Saves the emulator's state, and the screen, which cannot be computed from it.
 
     Parameters
     ----------
     base : PlannableRetro
         Reset at least once.
     env_kwargs : mapping
-        stable-retro's own.
+        Arguments of stable-retro.
     frameskip : int
     capacity : int, optional
         Bytes for the emulator's state.
@@ -90,7 +89,7 @@ class RetroCodec(Codec):
             )
 
     def _file(self, name: str) -> pathlib.Path:
-        """Return what describes the game: its scenario or its variables."""
+        """Return the content of a file that describes the game: its scenario or its variables."""
         if name.endswith(".json"):
             return pathlib.Path(name)
         inttype = self._kwargs.get("inttype", stable_retro.data.Integrations.STABLE)
@@ -149,7 +148,7 @@ class RetroCodec(Codec):
         _put(payload[self._screen_at :], screen.reshape(-1))
 
     def write(self, payload: Row) -> None:
-        """Restore the emulator, and with it what the next reward counts from.
+        """Restore the emulator, and the score that the next reward counts from.
 
         Raises
         ------
@@ -165,18 +164,18 @@ class RetroCodec(Codec):
 
 
 class RetroSimulator(GymnasiumSimulator):
-    """One game; any number of them in a process, where stable-retro allows one.
+    """One game. A process may have any number of them, although stable-retro allows only one.
 
     Parameters
     ----------
     name : str
-        A game as stable-retro lists them; ``-v0`` may be left out.
+        The name of a game in stable-retro; ``-v0`` may be left out.
     obs_type : {"rgb", "grayscale", "ram", "coords"}, optional
         ``"coords"`` and ``"rgb"`` are the screen, ``"ram"`` the console's memory.
     emulator_capacity : int, optional
         Bytes reserved in each row for the emulator's state, whose length varies on some consoles.
     kwargs
-        As in `GymnasiumSimulator`; and stable-retro's own: ``state`` (where episodes begin),
+        As in `GymnasiumSimulator`, and arguments of stable-retro: ``state`` (where episodes begin),
         ``scenario``, ``info``, ``use_restricted_actions``, ``players``, ``inttype``.
 
     Raises
@@ -208,7 +207,7 @@ class RetroSimulator(GymnasiumSimulator):
             raise InputError(
                 f"the ROM of {game} is not imported: run python -m stable_retro.import FOLDER"
                 if known
-                else f"stable-retro knows no game {game!r}; stable_retro.data.list_games() does"
+                else f"stable-retro has no game {game!r}; see stable_retro.data.list_games()"
             ) from error
         env: gymnasium.Env[Any, Any] = PlannableRetro(
             game, ram=self.obs_type == "ram", **self.env_kwargs
@@ -227,7 +226,7 @@ class RetroSimulator(GymnasiumSimulator):
     # What it looks like
 
     def image(self) -> NDArray[np.uint8]:
-        """Return the screen ``(height, width, 3)``, without a display too."""
+        """Return the screen ``(height, width, 3)``; no display is needed."""
         return self.base.screen().copy()
 
     def get_ram(self) -> NDArray[np.uint8]:

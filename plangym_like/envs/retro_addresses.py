@@ -1,7 +1,8 @@
-"""Addresses in the states of an emulator, written so that every process writes the same.
+"""`Addresses`: makes pointers in the states of an emulator the same in every process.
 
-Some cores save pointers into their own library (tables of their sound chips), and the library lies
-elsewhere in every process. In a row such a pointer is its distance from the library's beginning.
+Some cores save pointers into their own library (tables of their sound chips), which is loaded at a
+different address in every process. In a row, such a pointer is replaced by its offset in the
+library.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from numpy.typing import NDArray
 _MAPS = Path("/proc/self/maps")
 _COUNT = struct.Struct("<I")
 _WORD = np.arange(8)
-# Pointers of one library agree in this byte and above it, or come in two such kinds.
+# Pointers into one library agree in this byte and all higher ones, or have two such values.
 _HIGH = 5
 
 
@@ -30,7 +31,7 @@ class Addresses:
     Attributes
     ----------
     known : bool
-        Whether this system says where libraries lie.
+        Whether this system reports where libraries are loaded.
     """
 
     def __init__(self, library: str) -> None:
@@ -41,7 +42,7 @@ class Addresses:
             fields = line.split(maxsplit=5)
             first, end = (int(part, 16) for part in fields[0].split("-"))
             path = fields[5] if len(fields) > 5 else ""
-            # What a library has zeroed at the start follows it and has no name.
+            # A library's zero-initialised memory follows it without a name.
             if path.endswith("/" + library) or (not path and last and first == self._end):
                 self._first = self._first or first
                 self._end, last = end, library
@@ -51,7 +52,7 @@ class Addresses:
         self._high_bytes = sorted({kind & 0xFF for kind in kinds}) if self._end else []
 
     def strip(self, state: NDArray[np.uint8]) -> NDArray[np.uint8]:
-        """Return a state with distances for pointers, and behind it where they are."""
+        """Return a state with offsets instead of pointers, followed by the positions of these."""
         within = state[_HIGH : len(state) - (7 - _HIGH)]
         places = np.concatenate(
             [np.empty(0, np.int64), *(np.flatnonzero(within == high) for high in self._high_bytes)]
@@ -66,7 +67,7 @@ class Addresses:
         return np.concatenate([data, np.frombuffer(tail, np.uint8)])
 
     def fill_in(self, stripped: NDArray[np.uint8]) -> NDArray[np.uint8]:
-        """Return the state of which `strip` made this, with the pointers of this process.
+        """Return the state that `strip` was given, with the pointers of this process.
 
         Raises
         ------

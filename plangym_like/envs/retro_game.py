@@ -1,7 +1,7 @@
 """stable-retro's environment for planning: games share one emulator, and states are reproducible.
 
-A process can have one emulator. The other games keep their state as bytes; a game that is used
-takes the emulator over.
+A process can have only one emulator. When a game is used, it takes over the emulator; all other
+games keep their states as bytes.
 """
 
 from __future__ import annotations
@@ -24,22 +24,22 @@ _FRAMES = 8
 
 
 class PlannableRetro(stable_retro.RetroEnv):  # type: ignore[misc]
-    """A game whose emulator can be taken away and given back.
+    """A game that shares the emulator of the process with other games.
 
     Parameters
     ----------
     game : str
-        As stable-retro lists them, ``"Airstriker-Genesis-v0"``.
+        The name of a game in stable-retro, such as ``"Airstriker-Genesis-v0"``.
     ram : bool
         Observe the console's memory instead of the screen.
     kwargs
-        stable-retro's own: ``state``, ``scenario``, ``info``, ``use_restricted_actions``,
+        Arguments of stable-retro: ``state``, ``scenario``, ``info``, ``use_restricted_actions``,
         ``players``, ``inttype``.
     """
 
     em: Any
     initial_state: Any
-    # The game that has the emulator of this process.
+    # The game that is using the emulator of this process.
     _awake: weakref.ref[PlannableRetro] | None = None
 
     def __init__(
@@ -65,7 +65,7 @@ class PlannableRetro(stable_retro.RetroEnv):  # type: ignore[misc]
         PlannableRetro._awake = weakref.ref(self)
         inttype = kwargs.get("inttype", stable_retro.data.Integrations.STABLE)
         if not self.initial_state:
-            # Without a beginning, stable-retro's reset would go on from wherever the game is.
+            # Without an initial state, stable-retro's reset would continue from the current one.
             self.initial_state = self.em.get_state()
         self.rom = stable_retro.data.get_original_romfile_path(game, inttype)
         self.core = pathlib.Path(
@@ -81,8 +81,9 @@ class PlannableRetro(stable_retro.RetroEnv):  # type: ignore[misc]
     def _find_dirt(self) -> None:
         """Find out which bytes of a state the emulator never writes.
 
-        They hold what was in this process's memory before. So the memory is filled with one value
-        and then with another before a state is read: bytes that follow are not the emulator's.
+        These bytes hold old content of the process's memory. To find them, a state is read into
+        memory filled with one value, and then into memory filled with another; the bytes that
+        differ were not written.
         """
         nbytes = len(self.em.get_state())
         unwritten = np.ones(nbytes, bool)
@@ -133,18 +134,18 @@ class PlannableRetro(stable_retro.RetroEnv):  # type: ignore[misc]
         if len(text) == tail.start:
             text += bytes(tail.stop - tail.start)
         if not self.em.set_state(text):
-            raise StateFormatError(f"the emulator of {self.gamename} refuses a state row")
+            raise StateFormatError(f"the emulator of {self.gamename} rejects a state row")
         self.data.reset()
         self.data.update_ram()
 
-    # Turns
+    # Sharing the emulator
 
     def wake(self, *, restore: bool = True) -> None:
-        """Take the emulator, in the state in which it was left, unless that is not wanted."""
+        """Take over the emulator; with `restore`, in the state in which this game left it."""
         if self._asleep is None:
             return
         _send_to_sleep()
-        # An emulator is freed with the last reference to it, which may be in a cycle.
+        # An emulator is freed with the last reference to it, which may be in a reference cycle.
         try:
             self.em = stable_retro.RetroEmulator(self.rom)
         except RuntimeError:
@@ -159,13 +160,13 @@ class PlannableRetro(stable_retro.RetroEnv):  # type: ignore[misc]
             self._put(kept)
 
     def sleep(self) -> None:
-        """Give the emulator back, and keep the state."""
+        """Save the state, and release the emulator."""
         self.picture = self.screen()
         self._asleep = self.read_emulator().copy()
         del self.em
 
     def screen(self) -> NDArray[np.uint8]:
-        """Return the present screen, ``(height, width, 3)``."""
+        """Return the current screen, ``(height, width, 3)``."""
         if self.picture is None:
             self.picture = self.get_screen(apply_rotation=True).copy()
         return self.picture

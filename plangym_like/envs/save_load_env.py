@@ -1,8 +1,8 @@
-"""An environment that says itself what its state is: ``save_state`` and ``load_state``.
+"""Environments that define their state themselves, with ``save_state`` and ``load_state``.
 
-The state is what ``save_state()`` returns: numbers, arrays, text, and nests of them. Many rows are
-stepped at once by ``step_states``, where the environment has that method. All three are compared
-with ``step`` when the environment is made, and refused where they do not agree.
+The state is what ``save_state()`` returns: numbers, arrays, text, and nested containers of them. If
+the environment has a method ``step_states``, it steps many rows at once. All three methods are
+compared with ``step`` when the environment is made; a `SnapshotError` is raised if they disagree.
 """
 
 from __future__ import annotations
@@ -38,16 +38,16 @@ class SaveLoadCodec(Codec):
     Parameters
     ----------
     base : gymnasium.Env
-        With these methods, reset at least once.
+        An environment with these methods, reset at least once.
     name : str or callable
-        What it was made of.
+        What the environment was made from.
     capacity : int, optional
         Bytes for states that are not arrays.
 
     Attributes
     ----------
     example : array, optional
-        A state, if states are arrays of one shape: rows then hold nothing else.
+        A state, if states are arrays of one shape; rows then hold only the array.
     """
 
     def __init__(self, base: Any, name: Any, capacity: int | None) -> None:
@@ -124,18 +124,20 @@ class SaveLoadCodec(Codec):
 class SaveLoadSimulator(GymnasiumSimulator):
     """A Gymnasium environment with these methods.
 
-    ``save_state()`` returns the state as plain data; an array of one shape makes the smallest rows
-    and lets many rows be stepped at once. ``load_state(saved)`` makes such a value, which is its
-    own, the state. ``step_states(states, actions)``, optional, takes ``(N, *shape)`` states and N
-    actions and returns the next states, observations, rewards, terminateds and truncateds, each
-    with N rows, just as ``step`` would; it draws no random numbers and gives no infos.
+    ``save_state()`` returns the state as plain data. An array that always has the same shape makes
+    the smallest rows, and allows stepping many rows at once. ``load_state(saved)`` sets the state
+    to such a value, which it may keep. The optional ``step_states(states, actions)`` takes states
+    ``(N, *shape)`` and N actions, and returns the next states, observations, rewards, terminateds
+    and truncateds, each with N rows, as ``step`` would. It must not draw random numbers, and
+    returns no infos.
 
-    The arguments are `GymnasiumSimulator`'s; ``state_capacity`` is for states that are not arrays.
+    The arguments are those of `GymnasiumSimulator`; ``state_capacity`` is for states that are not
+    arrays.
 
     Raises
     ------
     SnapshotError
-        A method is missing, what it returns is not plain data, or it does not agree with ``step``.
+        A method is missing, returns something other than plain data, or disagrees with ``step``.
     """
 
     family = "OWNS"
@@ -161,21 +163,22 @@ class SaveLoadSimulator(GymnasiumSimulator):
         return env
 
     def make_codec(self) -> SaveLoadCodec:
-        """Find out what ``save_state`` returns."""
-        # While it is seeded: what is saved of a fresh generator differs in length in each process.
+        """Return the codec, which depends on what ``save_state`` returns."""
+        # Seeded, because the saved form of a fresh generator has a different length in each
+        # process.
         self.env.reset(seed=0)
         codec = self.codec_class(self.base, self.name, self.state_capacity)
         forget_seed(self.env)
         return codec
 
     def _steps_states(self) -> bool:
-        """Tell whether many rows can be stepped at once."""
+        """Return whether many rows can be stepped at once."""
         plain = all(type(wrapper) in TRANSPARENT for wrapper in chain(self.env))
         own = callable(getattr(self.base, "step_states", None))
         return own and plain and not self._pictures
 
     def _check_step_states(self, kind: str) -> None:
-        """Compare ``step_states`` with ``step``; the simulator stays in its state."""
+        """Compare ``step_states`` with ``step``; the simulator's state is restored."""
         if self.codec.example is None or not spaces.is_leaf(self.observation_space):
             raise SnapshotError(
                 "step_states needs states that are arrays of one shape, and observations that are "
@@ -200,7 +203,7 @@ class SaveLoadSimulator(GymnasiumSimulator):
         )
 
     def make_fast_form(self, kind: str) -> FastForm | None:
-        """Return what calls ``step_states``, if it agrees for actions of this type character."""
+        """Return the form that calls ``step_states``, if it agrees for actions of this dtype."""
         if not self._steps_states():
             return None
         try:

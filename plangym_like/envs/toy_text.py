@@ -1,8 +1,9 @@
 """Gymnasium's toy text: FrozenLake, CliffWalking, Taxi and Blackjack, in rows of about 100 bytes.
 
-The state is the few attributes that ``step`` changes, and the generator. The tables of a game
-(maps, probabilities, rewards) never change and are part of the rows' fingerprint. Only the map of
-a lake that is drawn at random is in its rows, because every process draws another one.
+The state consists of the few attributes that ``step`` changes, and the generator. The tables of a
+game (maps, probabilities, rewards) never change and are part of the rows' fingerprint. Only a
+FrozenLake map that was generated at random is stored in rows, because every process generates a
+different one.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from plangym_like.states import Row, padded
 
 
 class ToyTextCodec(Codec):
-    """The fields of one game, a NumPy structure in each payload.
+    """Saves the fields of one game as a NumPy structure.
 
     Raises
     ------
@@ -47,11 +48,11 @@ class ToyTextCodec(Codec):
         self._first = np.zeros(self.nbytes, np.uint8)
 
     def keep_first(self) -> None:
-        """Keep the present state, whose map is that of the first episode."""
+        """Keep a copy of the current state, which holds the map of the first episode."""
         self.read(self._first)
 
     def fingerprint_fields(self) -> Mapping[str, Any]:
-        """Return the table that the game is played by."""
+        """Return the tables of the game."""
         return {"game": self._game.fingerprint_fields(), "generator": "behind the game"}
 
     def view(self, payloads: Row) -> dict[str, NDArray[Any]]:
@@ -74,11 +75,11 @@ class ToyTextCodec(Codec):
         payload[self._used :] = 0
 
     def write(self, payload: Row) -> None:
-        """Set the fields; nothing has changed if they are damaged."""
+        """Set the fields; if they are damaged, nothing changes."""
         self._game.write(self._fields(payload))
 
     def renew(self) -> None:
-        """Have the map, if it is drawn at random, be the one that was drawn here."""
+        """Restore the map that was generated first, if it is random."""
         self._game.write(self._fields(self._first))
 
     def _fields(self, payload: Row) -> Any:
@@ -86,12 +87,12 @@ class ToyTextCodec(Codec):
 
 
 class ToyTextSimulator(GymnasiumSimulator):
-    """FrozenLake, CliffWalking, Taxi or Blackjack; the arguments are `GymnasiumSimulator`'s."""
+    """FrozenLake, CliffWalking, Taxi or Blackjack; the arguments are as in `GymnasiumSimulator`."""
 
     family = "TOYT"
 
     def make_codec(self) -> ToyTextCodec:
-        """Find out which game it is, and reset it once."""
+        """Reset the game once, and return its codec."""
         codec = ToyTextCodec(self.base)
         self.reset_once()
         codec.keep_first()

@@ -1,4 +1,4 @@
-"""The four games of Gymnasium's toy text: what changes in them, and how that lies in a row."""
+"""The four games of Gymnasium's toy text: their changing parts, and how a row stores them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _LAKE_ARGUMENTS = ("is_slippery", "success_rate", "reward_schedule")
 
 
 class ToyTextGame(abc.ABC):
-    """How one of the games lies in memory: ``layout`` is the dtype of a payload."""
+    """The memory layout of one of the games; ``layout`` is the dtype of a payload."""
 
     env_class: ClassVar[type[gymnasium.Env[Any, Any]]]
     layout: np.dtype[Any]
@@ -34,17 +34,17 @@ class ToyTextGame(abc.ABC):
         self.env = env
 
     def fingerprint_fields(self) -> Any:
-        """Return what the game is played by."""
+        """Return the tables of the game."""
         table = repr((self.env.P, self.env.initial_state_distrib.tolist()))
         return hashlib.blake2b(table.encode(), digest_size=16).hexdigest()
 
     @abc.abstractmethod
     def read(self, fields: np.void) -> None:
-        """Write the state of `env` into `fields`, but for its generator."""
+        """Write the state of `env` into `fields`, except its generator."""
 
     @abc.abstractmethod
     def write(self, fields: np.void) -> None:
-        """Make `fields` the state of `env`, but for its generator."""
+        """Set the state of `env` to `fields`, except its generator."""
 
     @abc.abstractmethod
     def named(self, fields: NDArray[Any]) -> dict[str, NDArray[Any]]:
@@ -52,11 +52,11 @@ class ToyTextGame(abc.ABC):
 
     @abc.abstractmethod
     def build_state(self, fields: np.void, **physics: Any) -> None:
-        """Change in `fields` what `physics` names."""
+        """Write the values in `physics` into `fields`."""
 
 
 class Grid(ToyTextGame):
-    """A walk over numbered places by a table of probabilities."""
+    """The base of the games on a grid, with numbered places and a table of transitions."""
 
     layout = np.dtype([("s", "<i8"), ("lastaction", "<i8")])
     columns: ClassVar = {"prob": ((), np.float64)}
@@ -72,7 +72,7 @@ class Grid(ToyTextGame):
         env.lastaction = None if action == _NOTHING else action
 
     def place(self, number: Any) -> int:
-        """Return `number` if there is such a place."""
+        """Return `number` as a place; raise `StateFormatError` if there is no such place."""
         if int(number) not in self.env.P:
             raise StateFormatError(
                 f"a state row is damaged: {type(self.env).__name__} has no place {int(number)}"
@@ -110,7 +110,7 @@ class CliffWalking(Grid):
 
 
 class _Lake(NamedTuple):
-    """What depends on the map."""
+    """The attributes that depend on the map."""
 
     desc: Any
     table: Any
@@ -122,7 +122,7 @@ class _Lake(NamedTuple):
 
 
 class FrozenLake(Grid):
-    """A lake whose map is in the row, where it was drawn at random."""
+    """FrozenLake; its map is in the row if it was generated at random."""
 
     env_class = FrozenLakeEnv
 
@@ -235,10 +235,10 @@ class Taxi(ToyTextGame):
 
 
 class Blackjack(ToyTextGame):
-    """Two hands: the cards in their order, and past `_PLAYER` or `_DEALER` of them their sum.
+    """Blackjack: the first `_PLAYER` and `_DEALER` cards in order, and the sum of further ones.
 
-    A player has lost with 22 cards at the latest, and the dealer stops at 17. Only a game that is
-    played on after its end has more cards, and then only their sum matters.
+    A player loses with 22 cards at the latest, and the dealer stops at 17. More cards occur only if
+    a game is continued after its end, and then only their sum matters.
     """
 
     env_class = BlackjackEnv
@@ -328,12 +328,12 @@ def _only(physics: Mapping[str, Any], *names: str) -> None:
 def _whole(physics: Mapping[str, Any], name: str, default: int) -> int:
     value = physics.get(name, default)
     if isinstance(value, bool) or not isinstance(value, (int, np.integer)):
-        raise InputError(f"{name} is a whole number, got {value!r}")
+        raise InputError(f"{name} must be a whole number, got {value!r}")
     return int(value)
 
 
 def _choice(physics: Mapping[str, Any], name: str, default: int, count: int) -> int:
     value = _whole(physics, name, default)
     if not 0 <= value < count:
-        raise InputError(f"{name} is a whole number from 0 to {count - 1}, got {value}")
+        raise InputError(f"{name} must be a whole number from 0 to {count - 1}, got {value}")
     return value

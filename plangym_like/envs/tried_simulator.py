@@ -1,4 +1,4 @@
-"""A simulator that is tried when it is made; see `plangym_like.snapshots.trial`."""
+"""`TriedSimulator`: runs a trial when it is made; see `plangym_like.snapshots.trial`."""
 
 from __future__ import annotations
 
@@ -19,19 +19,20 @@ from plangym_like.states import Row
 
 @dataclass(frozen=True, kw_only=True)
 class TrialRule:
-    """How a family is tried when one of its environments is made.
+    """The trial that a family requires when one of its environments is made.
 
     Attributes
     ----------
     always : bool
-        Whether the environment itself is tried; wrappers that are not Gymnasium's always are.
+        Whether every environment is tried. Otherwise only those with wrappers outside Gymnasium
+        are.
     copies : bool
         Whether a second copy is made and compared.
     steps : int
     seeds_matter : bool
-        Whether states cannot be saved if a seeded reset is not the same in every copy.
+        Whether it is an error if a seeded reset differs between copies.
     remedy : str
-        What errors tell the user to do.
+        The advice to the user at the end of error messages.
     """
 
     always: bool = False
@@ -42,13 +43,13 @@ class TrialRule:
 
 
 class TriedSimulator(Simulator):
-    """Tries whether the environment does the same again, in a second copy of itself too."""
+    """A simulator that checks whether its environment repeats itself, also in a second copy."""
 
     trial: ClassVar[TrialRule] = TrialRule()
     _arguments: tuple[tuple[Any, ...], dict[str, Any]]
     _is_copy: bool = False
     _wrappers: tuple[Any, ...] = ()
-    # Gives the wrappers back what they remembered when they were made; until the first reset.
+    # Restores the initial memory of the wrappers; used until the first reset.
     _fresh: Callable[[], None] | None = None
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:
@@ -58,7 +59,7 @@ class TriedSimulator(Simulator):
         return simulator
 
     def _try_out(self) -> None:
-        """Run the trial; note what is not exact, or raise."""
+        """Run the trial; record what is not exact, or raise an error."""
         rule = self.trial
         if self._is_copy or not (rule.always or has_foreign_code(self.env)):
             return
@@ -86,7 +87,8 @@ class TriedSimulator(Simulator):
             self.exactness_note = "; ".join(filter(None, [self.exactness_note, note]))
 
     def _end_trial(self, original: Row, fresh: Callable[[], None] | None) -> None:
-        # Attributes that the first reset makes stay, since `write` is valid before a reset too.
+        # Attributes that the first reset creates are kept, since `write` may be called before a
+        # reset.
         self.write(original)
         self._fresh = fresh
         forget_seed(self.env)
@@ -97,7 +99,7 @@ class TriedSimulator(Simulator):
             return None
         args, kwargs = self._arguments
         if "wrappers" in kwargs:
-            # What was given may be an iterator that is used up.
+            # The given argument may be an exhausted iterator.
             kwargs = {**kwargs, "wrappers": self._wrappers}
         other = type(self).__new__(type(self), *args, **kwargs)
         other._is_copy = True
@@ -106,7 +108,7 @@ class TriedSimulator(Simulator):
         except Exception:
             return None
         if other.env.unwrapped is self.env.unwrapped:
-            # A callable that returns one and the same object each time.
+            # The callable returns the same object each time.
             return None
         other._fresh = None
         return other

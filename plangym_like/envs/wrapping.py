@@ -1,4 +1,4 @@
-"""The chain of wrappers around an environment: how a simulator puts it together."""
+"""Functions that build and change the chain of wrappers around an environment."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ WrapperLike = Callable[..., Any] | tuple[Any, ...]
 
 
 def is_plain(env: gymnasium.Env[Any, Any]) -> bool:
-    """Tell whether the wrappers around `env` leave observations, rewards and infos as they are."""
+    """Return whether no wrapper around `env` changes observations, rewards or infos."""
     return all(type(wrapper) in (*TRANSPARENT, TimeLimit) for wrapper in chain(env))
 
 
@@ -29,7 +29,7 @@ def without_time_limit(env: gymnasium.Env[Any, Any]) -> gymnasium.Env[Any, Any]:
 
 
 def forget_seed(env: gymnasium.Env[Any, Any]) -> None:
-    """Take every generator in the chain away, so that the next use draws a fresh one."""
+    """Remove every random generator in the chain, so that the next use makes a fresh one."""
     for link in links(env):
         if isinstance(vars(link).get("_np_random"), np.random.Generator):
             link._np_random = None
@@ -38,7 +38,7 @@ def forget_seed(env: gymnasium.Env[Any, Any]) -> None:
 
 
 def wrap(env: gymnasium.Env[Any, Any], item: WrapperLike) -> gymnasium.Env[Any, Any]:
-    """Return `env` in a wrapper: its class, or class and arguments."""
+    """Return `env` inside the wrapper `item`: a class, or a class and its arguments."""
     if not isinstance(item, tuple):
         wrapped: gymnasium.Env[Any, Any] = item(env)
         return wrapped

@@ -10,21 +10,21 @@ from plangym_like.processes.shared_memory import BlockPool, SharedBlock
 
 
 class BatchMemory:
-    """Blocks for one batch.
+    """The blocks of one batch.
 
     Attributes
     ----------
     blocks : dict of str to SharedBlock
-        By region; empty regions have none.
+        The block of each region; empty regions have none.
     arrays : dict of str to ``(nbytes,) uint8``
-        The bytes of each.
+        The bytes of each region.
     private : set of str
-        Regions whose block is not lent to the caller, so that their content has to be copied.
+        Regions whose blocks are not lent to the caller, so that their content must be copied.
 
     Raises
     ------
     MemoryError
-        There is not enough; nothing is kept.
+        There is not enough memory; no block is kept.
     """
 
     def __init__(self, pools: Mapping[str, BlockPool], sizes: Mapping[str, int]) -> None:
@@ -65,10 +65,10 @@ class BatchMemory:
         }
 
     def release(self) -> None:
-        """Give the blocks back, once no worker writes to them; lent ones come back later.
+        """Return the blocks to their pools, once no worker writes to them; lent ones return later.
 
-        May be called again, also after a Ctrl-C: no block is given back twice, because two batches
-        would share it then.
+        May be called again, also after a Ctrl-C. No block is returned twice, since two batches
+        would then share it.
         """
         while self.private:
             region = self.private.pop()

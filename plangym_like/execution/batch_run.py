@@ -16,7 +16,7 @@ from plangym_like.row_errors import raised_by_signal_handler
 
 
 class Runner(Protocol):
-    """The executor of a batch, as far as the batch needs it."""
+    """The interface of an executor that a batch uses."""
 
     @property
     def lock(self) -> Any:
@@ -26,29 +26,29 @@ class Runner(Protocol):
         """Raise `ClosedError` if it has been closed."""
 
     def drive(self, run: Any, until: float) -> bool:
-        """Advance all batches until `run` is over or it is `until`; return whether it is over.
+        """Advance all batches until `run` is over or time `until`; return whether `run` is over.
 
         If `until` has passed already, no row is stepped in this process.
         """
 
     def note_done(self, run: Any) -> None:
-        """Learn that the batch is over."""
+        """Record that the batch is over."""
 
 
 class BatchRun:
-    """A batch from its start until its result is there: how it is waited for and given up.
+    """A batch that is being executed: waits for its result, and cancels it.
 
     Parameters
     ----------
     executor : Runner
-        What advances it; held weakly, as it holds its batches.
+        Advances the batch; referenced weakly, since it refers to its batches.
     dispatcher : Dispatcher
         Steps its rows.
 
     Attributes
     ----------
     result, error
-        What stepping the rows returned or raised.
+        The result of the batch, or the error that stepping its rows raised.
     done : bool
         Whether it is over.
     """
@@ -64,19 +64,19 @@ class BatchRun:
 
     @property
     def dispatcher(self) -> Dispatcher:
-        """What steps its rows, until the batch is over."""
+        """The dispatcher of its rows, until the batch is over."""
         assert self._dispatcher is not None
         return self._dispatcher
 
     def future(self, owner: Any = None) -> Future[Any]:
-        """Return the only future of this batch; `owner` lives as long as that needs it."""
+        """Return the only future of this batch, which keeps `owner` alive as long as needed."""
         future: Future[Any] = Future(self, owner)
         self._future = weakref.ref(future)
         return future
 
     @property
     def what(self) -> str:
-        """What errors call it."""
+        """What error messages call it."""
         return f"a batch of {self.count} rows"
 
     @property
@@ -94,7 +94,7 @@ class BatchRun:
         return self._future is not None and self._future() is None
 
     def settle(self, timeout: float | None) -> bool:
-        """Return whether it is over, after `timeout` seconds at most; 0 only looks."""
+        """Wait at most `timeout` seconds, and return whether it is over."""
         if self.done:
             return True
         until = math.inf if timeout is None else time.monotonic() + timeout
@@ -127,12 +127,13 @@ class BatchRun:
     def attempt(self, advance: Callable[[], bool], *, for_another: bool = False) -> bool:
         """Return ``advance()``, whether the batch is over; an error that it raises ends the batch.
 
-        Errors are kept for the future, and interrupts are raised at once. While the caller waits
+        Errors are kept for the future, but interrupts are raised at once. While the caller waits
         `for_another` batch, exceptions of signal handlers are raised at once too.
         """
         over = True
         try:
-            # It may be over, and an interrupt have come before its executor learned of it.
+            # An interrupt may have come after the batch was over, but before its executor recorded
+            # it.
             over = self.done or advance()
             if over and not self.done and self.error is None:
                 self._finish()
@@ -151,7 +152,7 @@ class BatchRun:
         return over
 
     def _finish(self) -> None:
-        """Take the result, or the error, of a batch whose rows are done."""
+        """Set the result, or the error, of a batch whose rows are done."""
         error = self.dispatcher.failure
         if error is None:
             self.result = self.dispatcher.result()
@@ -165,5 +166,5 @@ class BatchRun:
         return True
 
     def _release(self) -> None:
-        """Drop everything but the result: the caller alone decides how long memory is lent."""
+        """Drop everything except the result, so that only the caller keeps its memory in use."""
         self._dispatcher = None

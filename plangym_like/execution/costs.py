@@ -1,29 +1,30 @@
-"""`CostModel`: calculates whether a batch is worth sending, from what its rows take here."""
+"""`CostModel`: calculates from the time per row whether to send a batch to workers."""
 
 from __future__ import annotations
 
-# What it costs to send a batch, to wake a worker and to read its report: what batches of 8 and 16
-# rows take beyond their rows in `benchmarks/never_slower.py`.
+# Seconds to send a batch, wake a worker and read its report: the overhead of batches of 8 and 16
+# rows in `benchmarks/never_slower.py`.
 MESSAGE_SECONDS = 3e-4
-# So many batches are sent as calculated before it is corrected, by the best of them: other programs
-# may be starting (`benchmarks/cold_sizes.py`).
+# The number of batches that are sent before measurements correct the calculation, by the best of
+# them, since other programs may be starting (`benchmarks/cold_sizes.py`).
 _FIRST = 8
-# From then on the average of the last few batches counts. One may be spoilt by another program: it
-# counts as this much longer than usual at most (`benchmarks/never_slower.py`).
+# From then on, the average of the last few batches is used. Another program may disturb a batch, so
+# its time is limited to this multiple of the usual time (`benchmarks/never_slower.py`).
 _MEMORY, _SPOILT = 4, 1.25
-# After so many batches the other way is tried again, then each time after twice as many. It costs
-# two batches, the first of which says little: workers that were not needed are asleep
+# After this many batches, the alternative is tried again, then each time after twice as many. A
+# trial takes two batches, because idle workers are asleep in the first
 # (`benchmarks/never_slower.py`).
 _TRY_AGAIN, _TRY_AGAIN_LATER = 64, 1024
-# Rows are stepped in portions of so many seconds, smaller ones toward the end of a batch, between
-# which processes give rows to each other (`benchmarks/never_slower.py`, 16 to 256 rows).
+# Rows are stepped in portions of this many seconds, and smaller ones toward the end of a batch.
+# Between portions, rows may be moved to other processes (`benchmarks/never_slower.py`, 16 to 256
+# rows).
 _FINE_SECONDS, _COARSE_SECONDS = 4e-4, 12e-3
 # By how much the best measurement fades during a coarse portion, since rows may become slower.
 _FADE = 0.05
 
 
 def portion(remaining: int, seconds_per_row: float) -> int:
-    """Return how many rows to step before looking at others: fewer toward the end of a batch.
+    """Return how many rows to step before checking other processes; fewer near a batch's end.
 
     >>> portion(1000, 1e-4), portion(30, 1e-4), portion(1000, 0.0)
     (120, 22, 1)
@@ -36,7 +37,7 @@ def portion(remaining: int, seconds_per_row: float) -> int:
 
 
 def faded_minimum(best: float, seconds: float, rows: int) -> float:
-    """Return the best seconds per row so far, older ones counting for less; 0 is none.
+    """Return the least seconds per row so far, with older measurements fading; 0 means none.
 
     >>> faded_minimum(0.0, 0.5, 4), round(faded_minimum(0.001, 0.012, 10), 5)
     (0.125, 0.00105)
@@ -47,14 +48,14 @@ def faded_minimum(best: float, seconds: float, rows: int) -> float:
 
 
 class _Trials:
-    """When the way that seems worse is tried again: ever later, as long as it seems worse."""
+    """Schedules trials of the alternative that seems slower, at growing intervals."""
 
     def __init__(self) -> None:
         self._last = self._next = 0
         self._wait = _TRY_AGAIN
 
     def due(self, batch: int) -> bool:
-        """Return whether to try it with the batch of this number."""
+        """Return whether to try the alternative with the batch of this number."""
         if not self._next or batch - self._last > _TRY_AGAIN:
             self._next, self._wait = batch + _TRY_AGAIN, _TRY_AGAIN
         self._last = batch
@@ -66,7 +67,7 @@ class _Trials:
 
 
 class _Rows:
-    """What is known of rows of one number of steps.
+    """Measurements of rows with a given number of steps.
 
     Parameters
     ----------
@@ -76,11 +77,11 @@ class _Rows:
     Attributes
     ----------
     shared : float
-        Seconds per row in this process, at best, while workers step others; 0 if not known.
+        The least seconds per row in this process while workers step other rows; 0 if not known.
     quiet : float
-        How much of that a row takes while workers step none.
+        The time per row while workers are idle, as a fraction of `shared`.
     strain : float
-        How many times as long as calculated a batch takes that is sent.
+        The measured time of batches that were sent, as a multiple of the calculated time.
     """
 
     def __init__(self, message: float) -> None:
@@ -91,11 +92,11 @@ class _Rows:
         self._try_here, self._try_sending = _Trials(), _Trials()
 
     def here(self, count: int) -> float:
-        """Return what `count` rows take here."""
+        """Return the seconds that `count` rows take here."""
         return count * self.shared * self.quiet
 
     def sent(self, count: int, workers: int) -> float:
-        """Return what `count` rows take at least if they are sent."""
+        """Return the least seconds that `count` rows take if they are sent."""
         return self._message + count * self.shared / (workers + 1)
 
     def choose(self, count: int, workers: int) -> bool:
@@ -109,7 +110,7 @@ class _Rows:
         return self._try_sending.due(self._batch)
 
     def note_sent(self, seconds: float, count: int, workers: int) -> None:
-        """Learn from a batch that was sent."""
+        """Record the time of a batch that was sent."""
         if self._sent_last:
             strain = seconds / self.sent(count, workers)
             if len(self._first) < _FIRST:
@@ -117,12 +118,12 @@ class _Rows:
                 self.strain = min(self._first) if len(self._first) == _FIRST else 1.0
             else:
                 self.strain += (min(strain, _SPOILT * self.strain) - self.strain) / _MEMORY
-            # More than this makes no difference, and would be slow to forget.
+            # A larger value makes no difference, and would take long to decrease.
             self.strain = min(self.strain, _SPOILT * self.here(count) / self.sent(count, workers))
         self._sent_last = True
 
     def note_here(self, seconds: float, count: int) -> None:
-        """Learn from a batch that was stepped here."""
+        """Record the time of a batch that was stepped here."""
         if self._sent_last and self.here(count) > self._message:
             self.quiet = min(1.0, seconds / count / self.shared)
             self._sent_last = False
@@ -131,15 +132,16 @@ class _Rows:
 
 
 class CostModel:
-    """Whether batches are worth sending, calculated from what their rows take here.
+    """Decides whether to send a batch to workers, from the time that its rows take here.
 
-    A batch of n rows takes n times the seconds of a row here. If it is sent, its rows are divided
-    by all processes, and messages are added. What is measured of batches corrects both.
+    Here, a batch of n rows takes n times the seconds of a row. If it is sent, the time of its rows
+    is divided by the number of processes, and the cost of messages is added. Measurements of
+    batches correct both calculations.
 
     Parameters
     ----------
     message_seconds : float
-        What sending costs beyond the rows.
+        The cost of sending a batch, in addition to its rows.
 
     Examples
     --------
@@ -158,37 +160,37 @@ class CostModel:
         self._rows: dict[int, _Rows] = {}
 
     def seconds_per_row(self, steps: int) -> float:
-        """Return what a row of `steps` steps takes here, at best; 0 if that is not known."""
+        """Return the least seconds per row of `steps` steps in this process; 0 if not known."""
         rows = self._rows.get(steps.bit_length())
         return 0.0 if rows is None else rows.shared
 
     def worth_sending(self, count: int, steps: int, *, workers: int) -> bool:
         """Return whether to send a batch of `count` rows of `steps` steps each to `workers`.
 
-        True if nothing is known: few rows are stepped before that can be calculated.
+        True if nothing is known, since a few rows are enough to find out.
         """
         rows = self._rows.get(steps.bit_length())
         return rows is None or rows.choose(count, workers)
 
     def cheap(self, count: int, steps: int) -> bool:
-        """Return whether such a batch is known to take less here than a message to a process."""
+        """Return whether such a batch is known to take less time here than one message."""
         return 0.0 < count * self.seconds_per_row(steps) < self._message
 
     def least(self, steps: int) -> int:
-        """Return how many rows are worth a message."""
+        """Return the least number of rows whose stepping takes longer than sending a message."""
         return max(1, int(self._message / (self.seconds_per_row(steps) or 1.0)))
 
     def note_portion(self, count: int, steps: int, *, seconds: float) -> None:
-        """Learn from rows that were stepped here while workers stepped others."""
+        """Record the time of rows that were stepped here while workers stepped others."""
         rows = self._kind(steps)
         rows.shared = faded_minimum(rows.shared, seconds, count)
 
     def note_here(self, count: int, steps: int, *, seconds: float) -> None:
-        """Learn from a batch that was stepped here."""
+        """Record the time of a batch that was stepped here."""
         self._kind(steps).note_here(seconds, count)
 
     def note_sent(self, count: int, steps: int, *, seconds: float, workers: int) -> None:
-        """Learn from a batch that was sent to `workers`, all of which were ready."""
+        """Record the time of a batch that was sent to `workers`, all of which were ready."""
         rows = self._kind(steps)
         if rows.shared:
             rows.note_sent(seconds, count, workers)

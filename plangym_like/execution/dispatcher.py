@@ -1,10 +1,10 @@
-"""`Dispatcher`: deals the rows of one batch out to workers and to this process.
+"""`Dispatcher`: distributes the rows of one batch to workers and to this process.
 
-Every process starts on a share of the rows. When it is done, it takes half of the rows that the
-slowest process still has, by lowering the limit of that worker. No lock is needed, so a killed
-worker cannot hold one. If two processes step the same row, they write the same bytes, because rows
-are pure. This process steps its rows from the last one down. So the worker next to them can be
-given more rows before it runs out of them, by raising its limit, which is cheaper than a message.
+Every process starts with a share of the rows. When it is done, it gets half of the rows that the
+slowest process still has, whose limit is lowered. No lock is needed, so a killed worker cannot hold
+one. If two processes step the same row, they write the same bytes, because rows are pure. This
+process steps its rows in descending order. So the worker below them can be given more rows by
+raising its limit before it runs out, which is cheaper than a message.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ from plangym_like.row_errors import not_exiting
 
 StepHere = Callable[[int, int], "dict[int, Exception] | None"]
 
-# How long this process steps its own rows before it looks at workers that may have died.
+# How long this process steps its own rows before it checks for dead workers.
 _LOOK_SECONDS = 6e-3
-# How long it sleeps without looking, at most; replies and deaths wake it. Within a step timeout it
-# looks at least so often.
+# The longest sleep between checks, although replies and deaths also end it, and the least number of
+# checks within a step timeout.
 _SLEEP_SECONDS, _LOOKS_PER_TIMEOUT = 0.5, 16
-# How much more than its share a worker may be given without a message: one part in so many
+# Without a message, a worker may be given 1 / `_AHEAD` of its share in addition
 # (`benchmarks/never_slower.py`).
 _AHEAD = 16
-# How long a row that hung may take when it is tried again: a hang by chance shows in that time, and
-# the caller has waited long enough already. If rows are slow, so many of them.
+# The time limit when a row that hung is tried again: enough to show whether the hang was
+# accidental, and the caller has already waited. If rows are slow, the time of this many rows.
 _SECOND_TRY_SECONDS, _SECOND_TRY_ROWS = 0.2, 10
-# How long a worker may take to begin its rows, beyond the time for one of them. One that takes
-# longer has been stopped, or has no core; to replace it costs a start.
+# How long a worker may take to begin its rows, in addition to the time for one of them. A worker
+# that takes longer was stopped or has no core; replacing it costs the start of a process.
 _BEGIN_SECONDS = 3.0
 
 
@@ -52,11 +52,11 @@ class Dispatcher:
     pool : RowPool
         The workers.
     costs : CostModel
-        What rows take.
+        The cost of rows.
     batch : SharedBatch
         The rows.
     steps : int
-        How many single steps a row amounts to.
+        How many single steps a row takes.
     step_here : callable or None
         ``step_here(start, stop)`` steps rows in this process and, if rows are masked, returns the
         exceptions of failed rows. ``None``: only workers step rows.
@@ -74,19 +74,20 @@ class Dispatcher:
         self._steps = steps
         self._step_here = step_here
         self._faults = RowFaults(pool.policy, pool.step_timeout, masked=batch.masked)
-        # Whose rows a worker has. Not this object, which holds the pool that holds the workers.
+        # Identifies the rows of this batch. It is not this object, to avoid a reference cycle
+        # through pool and workers.
         self.owner = object()
         self.count = batch.rows.inputs.count
         self._pending: deque[tuple[int, int]] = deque()
         self._own = (0, 0)
-        # Whether some results come with the workers' reports, and not in shared memory.
+        # Whether some results come with the workers' reports instead of shared memory.
         self._reported = batch.masked or batch.rows.have_objects
-        # Whether workers step one row at a time, since one has died.
+        # Whether workers step one row at a time, because a worker has died.
         self._careful = False
 
     @property
     def failure(self) -> Exception | None:
-        """What the lowest row that failed raised; rows above it may not have been stepped."""
+        """The error of the lowest row that failed; rows above it may not have been stepped."""
         return self._faults.failure
 
     @property
@@ -98,12 +99,12 @@ class Dispatcher:
         """Return the workers that step rows of this batch."""
         return [worker for worker in self._pool.workers if worker.owner is self.owner]
 
-    # Dealing out
+    # Distributing rows
 
     def launch(self, *, here: bool) -> None:
-        """Give every worker that is ready its first share; `here` counts this process as one.
+        """Give every ready worker its first share; with `here`, this process gets one too.
 
-        If nothing is known of what rows take, this process steps one before any is sent.
+        If the cost of rows is not known, this process steps one before any is sent.
 
         Raises
         ------
@@ -125,7 +126,7 @@ class Dispatcher:
         self._batch.supply_rest()
 
     def _probe(self) -> int:
-        """Step the last row if nothing is known of what rows take; return how many are left."""
+        """Step the last row if the cost of rows is not known; return how many are left."""
         if self._costs.seconds_per_row(self._steps):
             return self.count
         first = self.count - 1
@@ -143,9 +144,9 @@ class Dispatcher:
         self._pool.tally.rows_sent += stop - start
 
     def advance(self, *, here: bool) -> bool:
-        """Read reports and deal out more rows, without waiting; return whether the batch is over.
+        """Read reports and distribute more rows, without waiting; return whether the batch is over.
 
-        `here`: rows may be dealt out to this process.
+        With `here`, this process may get rows too.
         """
         for worker in self._held():
             if worker.task is not None and worker.task.done():
@@ -163,7 +164,7 @@ class Dispatcher:
         return not (self._pending or self._faults.suspects) and self._all_done()
 
     def _feed(self, *, here: bool) -> None:
-        """Give rows to every worker that has none; `here`: to this process too."""
+        """Give rows to every worker that has none, and with `here` to this process too."""
         suspects = self._faults.suspects
         for worker in self._pool.workers:
             if not worker.free:
@@ -177,7 +178,7 @@ class Dispatcher:
             self._own = self._next_range(here=True) or self._own
 
     def _next_range(self, *, here: bool) -> tuple[int, int] | None:
-        # A worker needs a message, which a few rows are not worth if this process can step them.
+        # A message to a worker is not worth its cost for a few rows that this process can step.
         least = 1 if here or self._step_here is None else self._costs.least(self._steps)
         lowest = self._faults.lowest
         for _ in range(len(self._pending)):
@@ -195,8 +196,8 @@ class Dispatcher:
         return self._steal(least)
 
     def _steal(self, least: int) -> tuple[int, int] | None:
-        """Take rows from the slowest, so that both end together; a worker keeps what it began."""
-        # Two processes may step a row, which gives the same bytes only in an exact environment.
+        """Take unbegun rows from the slowest process, so that both finish at the same time."""
+        # Two processes may then step the same row, which is correct only in an exact environment.
         workers = self._held() if self._batch.layout.exact else ()
         victim = max(workers, key=lambda worker: worker.unbegun, default=None)
         theirs = 0 if victim is None or victim.alone else min(victim.unbegun, victim.ahead // 2)
@@ -212,7 +213,7 @@ class Dispatcher:
         return victim.stop, victim.stop + theirs
 
     def _all_done(self) -> bool:
-        """Return whether no worker has rows; those seen to be done are not waited for."""
+        """Return whether all rows are done, without waiting for reports that are not needed."""
         busy = self._held()
         done = all(worker.finished and not worker.owes_report for worker in busy)
         if self._needs_reports or not done:
@@ -226,18 +227,18 @@ class Dispatcher:
         return self._reported or self._careful or self._faults.lowest is not None
 
     def watched(self) -> Sequence[RowWorker]:
-        """Return the workers whose reports need not be awaited once shared memory shows the end."""
+        """Return the workers whose rows count as done as soon as shared memory says so."""
         return [] if self._needs_reports else self._held()
 
     def max_sleep(self) -> float:
-        """Return for how many seconds workers may be left alone."""
+        """Return the longest time between two checks of the workers."""
         limit = self._pool.step_timeout
         return _SLEEP_SECONDS if limit is None else min(_SLEEP_SECONDS, limit / _LOOKS_PER_TIMEOUT)
 
     # Stepping here
 
     def step_own(self) -> None:
-        """Step rows here, the last first, until it is time to look at the workers."""
+        """Step rows here, from the last one down, until it is time to check the workers."""
         until = time.perf_counter() + _LOOK_SECONDS
         while self.has_own_rows:
             start, stop = self._own
@@ -260,7 +261,7 @@ class Dispatcher:
                 return
 
     def _pass_on(self) -> None:
-        """Let the worker below these rows have some of them if it will be done first."""
+        """Give some of these rows to the worker below them if it will be done first."""
         start, stop = self._own
         for worker in self._held():
             more = min((stop - start - worker.ahead) // 2, worker.most - start)
@@ -269,10 +270,10 @@ class Dispatcher:
                 self._pool.tally.rows_sent += more
                 worker.end_at(start + more)
 
-    # Reports, and workers that cannot make one
+    # Reports, and workers that fail
 
     def _read_report(self, worker: RowWorker) -> None:
-        # Whose error it is cannot be told from its type: a row may raise a `WorkerDiedError`.
+        # The type is not enough to tell: a row itself may raise a `WorkerDiedError`.
         died, stop = worker.died, worker.stop
         try:
             report = worker.report()
@@ -306,7 +307,7 @@ class Dispatcher:
             self._faults.note_survived(worker.start)
 
     def _find_unreadable(self, worker: RowWorker, stop: int, error: Exception) -> None:
-        """Step each of the worker's rows alone, to find whose objects cannot be unpickled here."""
+        """Step each of the worker's rows alone, to find the one that cannot be unpickled."""
         rows = [row for row in range(worker.start, stop) if row not in self._faults.errors]
         if len(rows) == 1:
             error.add_note(f"(in row {rows[0]} of a batch of {self.count})")
@@ -315,7 +316,7 @@ class Dispatcher:
             self._faults.suspects.extend(rows)
 
     def _replace_dead(self, worker: RowWorker, error: WorkerDiedError) -> None:
-        """Deal a dead worker's unfinished rows out again, the one that was running alone."""
+        """Requeue a dead worker's unfinished rows; the row that was running is stepped alone."""
         start, row, stop = self._unfinished(worker)
         in_row = start <= row < stop
         alone, progress = worker.alone, worker.done > worker.start
@@ -330,7 +331,7 @@ class Dispatcher:
         self._retry(start, row if in_row else stop, stop)
 
     def _check_progress(self, worker: RowWorker, limit: float) -> None:
-        """Replace a worker that hangs; its row is tried once more, for a short while."""
+        """Replace a worker that hangs; its row is tried again with a short time limit."""
         start, row, stop = self._unfinished(worker)
         begun, again = start <= row < stop, self._faults.is_slow(row)
         patience = limit
@@ -348,15 +349,15 @@ class Dispatcher:
         self._retry(start, row if begun else stop, stop)
 
     def _unfinished(self, worker: RowWorker) -> tuple[int, int, int]:
-        """Return a lost worker's rows: the first to do again, the one it was in, and the end."""
-        # What a worker would have reported is lost, even of rows that are done in shared memory.
+        """Return a lost worker's first unfinished row, its running row, and the end of its rows."""
+        # The worker's report is lost, even for rows whose results are in shared memory.
         return worker.start if self._reported else worker.done, worker.cursor, worker.reach
 
     def _stepped_alone(self) -> list[int]:
         return [worker.start for worker in self._held() if worker.alone]
 
     def _retry(self, start: int, row: int, stop: int) -> None:
-        """Deal rows `start` to `stop` out again, except `row` and rows that have failed."""
+        """Requeue rows `start` to `stop`, except `row` and rows that have failed."""
         first = start
         left_out = {row, *self._faults.errors} & set(range(start, stop))
         for last in (*sorted(left_out), stop):
@@ -383,7 +384,7 @@ class Dispatcher:
         return self._batch.result(self._faults.errors)
 
     def abandon(self) -> None:
-        """Tell every worker to stop; the memory is kept until all of them have."""
+        """Tell every worker to stop; the memory is kept until all have stopped."""
         for worker in self._held():
             worker.abandon()
         self._pool.keep_until_unused(self._batch.memory, self.owner)

@@ -10,12 +10,12 @@ from plangym_like.stats import Stats
 
 
 class SubmitOptions(NamedTuple):
-    """What an executor returns for a batch.
+    """Options of `Executor.submit`: what it returns, and when.
 
     Parameters
     ----------
     states, observations : bool
-        Whether the result has them.
+        Whether the result includes states and observations.
     blocking : bool
         ``False``: return a `Future` of the result.
     masked : bool
@@ -58,7 +58,7 @@ class Executor(Protocol):
 
 
 class ExecutorOptions(Protocol):
-    """How to make an executor; can be pickled, as an environment can before its first use."""
+    """The options of an executor, which can be pickled. `make` makes the executor."""
 
     @property
     def n_workers(self) -> int | None:
@@ -69,7 +69,7 @@ class ExecutorOptions(Protocol):
         """Whether rows are never stepped in this process."""
 
     def prepare(self) -> None:
-        """Start what can start while the simulator of this process is made."""
+        """Start processes that can start while the simulator of this process is being made."""
 
     def make(self, stepper: RowStepper) -> Executor:
         """Return the executor of the environment whose simulator in this process is `stepper`."""

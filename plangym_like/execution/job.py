@@ -22,11 +22,11 @@ from plangym_like.processes.shared_memory import attach
 from plangym_like.row_errors import row_exit
 from plangym_like.row_stepper import RowStepper
 
-# Each worker has a progress slot of eight words, int64.
+# The number of int64 words in the progress slot of a worker.
 CURSOR, LIMIT, DONE, REACH, LEFT = 0, 1, 2, 3, 4
 SLOT_WORDS = 8
 
-# Batches whose arrays are not looked up again: most come in few shapes and blocks.
+# The number of batches whose arrays are cached; most batches have few shapes and blocks.
 _KEPT_PLACES = 16
 
 _blocks: dict[int, Memory] = {}
@@ -35,11 +35,11 @@ _seconds_per_row = 0.0
 
 
 class HostedEnv(Protocol):
-    """What a worker hosts: a `PlanEnv`."""
+    """The interface of the `PlanEnv` that a worker hosts."""
 
     @property
     def row_stepper(self) -> RowStepper:
-        """What steps rows in the worker."""
+        """The stepper of rows in the worker."""
 
     def setup(self) -> None:
         """Make the environment, unless that has been done already."""
@@ -55,21 +55,21 @@ class Job(NamedTuple):
     slots : int
         The block of all progress slots.
     signature : int
-        Of the sender's layout.
+        The signature of the sender's layout.
     shape : Shape
-        Of the batch.
+        The shape of the batch.
     start, stop : int
         The rows.
     blocks : mapping of str to int
         The block of each region.
     attached : sequence of int
-        The blocks whose descriptors came along.
+        The blocks whose descriptors are sent with the job.
     dropped : sequence of int
         The blocks to forget.
     careful : bool
         Whether to step one row at a time.
     masked : bool
-        Whether to go on after a row that raises.
+        Whether to continue after a row that raises.
     actions : sequence or None
         The actions of the rows, if they are objects.
     """
@@ -90,14 +90,14 @@ class Job(NamedTuple):
 
 @dataclass(slots=True)
 class Report:
-    """What a worker reports of its rows beyond what it has written to shared memory.
+    """A worker's report on its rows, in addition to the results in shared memory.
 
     Attributes
     ----------
     stop : int
-        Up to which row it is done.
+        The end of the rows that are done.
     seconds : float
-        What that took.
+        The time taken.
     objects : bytes
         Infos and observations by index, pickled, if there are any.
     errors : dict of int to bytes
@@ -111,11 +111,12 @@ class Report:
 
 
 def run_job(env: HostedEnv, job: Job, fds: Sequence[int] = ()) -> Report:
-    """Step rows from ``job.start`` to the worker's limit, which the parent may move meanwhile.
+    """Step rows from ``job.start`` to the worker's limit, which the parent may change meanwhile.
 
-    The progress slot says which row is being stepped, up to where rows are done, and up to where
-    anything may have been written. So the parent knows after a death which rows are left and which
-    was running. At last it says that the rows are done and that the limit is not read any more.
+    The progress slot holds the row being stepped, the end of the finished rows, and the end of the
+    rows that may have been written to. From these, the parent knows after a death which rows are
+    left and which one was running. Finally it records that all rows are done and that the limit
+    will not be read again.
     """
     global _seconds_per_row
     _attach(job.attached, fds)
@@ -127,7 +128,7 @@ def run_job(env: HostedEnv, job: Job, fds: Sequence[int] = ()) -> Report:
     layout = stepper.layout
     if signature(layout) != job.signature:
         raise StateMismatchError(
-            "the worker's environment is not the caller's: its constructor gave another one, or it "
+            "the worker's environment is not the caller's: its constructor made another one, or it "
             "does something else in every process (it iterates a set of text, or draws from a "
             f"global generator). The worker's states mean {layout.format.fingerprint_fields}, and "
             f"its observations are in {layout.observation_space}",
@@ -161,7 +162,7 @@ def run_job(env: HostedEnv, job: Job, fds: Sequence[int] = ()) -> Report:
 
 
 def _pack(rows: Rows, job: Job, stop: int) -> tuple[bytes, dict[int, Exception]]:
-    """Return those results that are objects, pickled, and the errors of rows that do not pickle."""
+    """Return pickled results that are objects, and the errors of rows that cannot be pickled."""
     infos: dict[int, Any] = dict(rows.infos or {})
     observations: dict[int, Any] = {}
     span = max(1, job.shape.horizon)
@@ -198,9 +199,9 @@ def _refusal(value: Any) -> Exception | None:
 
 
 def _rows_of(layout: Layout, job: Job) -> Rows:
-    """Return the batch, which is remembered by its shape and blocks.
+    """Return the batch, which is cached by its shape and blocks.
 
-    To find each array in its block takes longer than anything else before the first row.
+    Finding each array in its block takes longer than anything else before the first row.
     """
     key = job.shape, *job.blocks.values()
     if (rows := _placed.get(key)) is not None:
@@ -219,7 +220,7 @@ def _rows_of(layout: Layout, job: Job) -> Rows:
 
 
 def _attach(numbers: Sequence[int], fds: Sequence[int]) -> None:
-    """Map all these blocks, or none of them."""
+    """Map all these blocks; if that fails, none is mapped."""
     left = list(fds)
     try:
         for number in numbers:
@@ -239,6 +240,6 @@ def progress_slot(slots: Memory, worker: int) -> NDArray[np.int64]:
 
 
 def greet(env: HostedEnv) -> bool:
-    """Make the environment, if that has not been done yet."""
+    """Make the environment, unless it exists already."""
     env.setup()
     return True

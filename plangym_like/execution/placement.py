@@ -1,4 +1,4 @@
-"""Where the arrays of a batch lie in shared memory: worked out alike by the caller and by workers.
+"""The positions of a batch's arrays in shared memory, which caller and workers both compute.
 
 A batch has four regions, each in its own block. ``inputs`` is freed when the batch is done;
 ``states``, ``observations`` and ``outcomes`` are freed one by one, when the caller drops them.
@@ -33,15 +33,15 @@ _SHARED = {
 
 
 class Shape(NamedTuple):
-    """What a batch looks like: rows, horizon, and which arrays it has.
+    """The shape of a batch: rows, horizon, and which arrays it has.
 
     Attributes
     ----------
     rows, horizon : int
     state_rows : int
-        How many input states there are; 1 if all rows share it.
+        The number of input states; 1 if all rows share one.
     dt : int
-        What all rows have in common; 0 if each has its own.
+        The `dt` of all rows; 0 if each row has its own.
     seeded, wants_states, wants_observations : bool
     action : str
         The dtype of the actions, "" if they are objects.
@@ -81,7 +81,7 @@ def common_layout(layouts: Sequence[Layout]) -> Layout:
                 if name == "format":
                     one, other = one.fingerprint_fields, other.fingerprint_fields
                 raise ValueError(
-                    f"the environments of a BatchEnv must be alike, but the {what} of env 0 is "
+                    f"the environments of a BatchEnv must be equal, but the {what} of env 0 is "
                     f"{one} and that of env {index} is {other}"
                 )
     return first
@@ -89,7 +89,7 @@ def common_layout(layouts: Sequence[Layout]) -> Layout:
 
 @lru_cache(maxsize=8)
 def signature(layout: Layout) -> int:
-    """Return a number that is equal for layouts whose batches lie and mean the same."""
+    """Return a number that is equal for layouts whose batches have equal form and meaning."""
     actions = spaces.leaves(layout.action_space)
     arrays = [*(layout.obs_leaves or ()), *layout.columns.values(), *(actions or ())]
     told = [(shape, dtype.str) for shape, dtype in arrays]
@@ -109,7 +109,7 @@ def region_nbytes(layout: Layout, shape: Shape) -> dict[str, int]:
 
 
 def place(layout: Layout, shape: Shape, regions: dict[str, Memory], actions: Any = None) -> Rows:
-    """Return the batch whose arrays lie in `regions`; empty ones may be left out.
+    """Return the batch whose arrays are in `regions`; empty regions may be left out.
 
     `actions` are the actions, if they are objects and not an array.
     """

@@ -45,10 +45,10 @@ class ProcessExecutor:
     step_timeout : float, optional
         Limit in seconds for one row; a worker that exceeds it is replaced.
     start_timeout : float, optional
-        Seconds that a worker may take to make its environment before it is replaced. Left out: 60
-        with `step_timeout`, else no limit.
+        Seconds that a worker may take to make its environment before it is replaced. The default is
+        no limit, or 60 s with `step_timeout`.
     stats : Stats, optional
-        Where to count.
+        The counters to update.
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class ProcessExecutor:
         self.pool = RowPool(self._processes, step_timeout, start_timeout, stats)
         self.workers, self.tally = self.pool.workers, self.pool.tally
         self._pools = {region: BlockPool() for region in REGIONS}
-        # Audits have a few rows each: in the batches' own pools, theirs would push out larger ones.
+        # Audits are small: in the batches' own pools, their blocks would displace larger ones.
         self._audit_pools = {region: BlockPool() for region in REGIONS}
         self.lock = threading.RLock()
         self._runs: list[BatchRun] = []
@@ -84,7 +84,7 @@ class ProcessExecutor:
 
     @property
     def n_workers(self) -> int:
-        """How many processes step rows, this one included."""
+        """The number of processes that step rows, including this one."""
         return len(self._processes) + (self._stepper is not None)
 
     @property
@@ -98,7 +98,7 @@ class ProcessExecutor:
         Checksums are verified before rows are sent or stepped. If rows take long, each worker gets
         its first rows while the others are still being verified.
 
-        Several batches may be pending. A worker that is free takes rows of the oldest first.
+        Several batches may be pending. Free workers get rows of the oldest batch first.
         """
         blocking = options.blocking
         with self.lock:
@@ -125,7 +125,7 @@ class ProcessExecutor:
                 masked=options.masked,
             )
             run = BatchRun(self, self._dispatcher(batch, steps))
-            # From here on, the batch is given up if its future is dropped, also by an interrupt.
+            # From here on, the batch is cancelled if its future is dropped, also by an interrupt.
             future = run.future(self)
             self._runs.append(run)
             run.attempt(partial(self._launch, run, blocking))
@@ -176,14 +176,14 @@ class ProcessExecutor:
         return False
 
     def _drop_unwanted(self) -> None:
-        """Give up batches whose futures have been dropped."""
+        """Cancel batches whose futures have been dropped."""
         for run in tuple(self._runs):
             if run.dropped:
                 run.cancel(CancelledError("the future of this batch was dropped"))
         self.pool.release_unused()
 
     def drive(self, run: BatchRun, until: float = math.inf) -> bool:
-        """Advance all batches until `run` is over or it is `until`; return whether it is over.
+        """Advance all batches until `run` is over or time `until`; return whether `run` is over.
 
         If `until` has passed already, no row is stepped in this process.
         """
@@ -206,11 +206,11 @@ class ProcessExecutor:
                 self._wait(run.dispatcher, left)
 
     def _tend(self) -> None:
-        """Look after workers that have no rows."""
+        """Replace or close workers that have no rows, where that is needed."""
         self.pool.tend()
 
     def _wait(self, dispatcher: Dispatcher, seconds: float) -> None:
-        """Wait until there may be something to do, for `seconds` at most."""
+        """Wait at most `seconds` until there may be something to do."""
         self.pool.wait_for_rows(min(seconds, dispatcher.max_sleep()), dispatcher.watched())
 
     def _run_here(self, inputs: Inputs, steps: int, options: SubmitOptions) -> Any:
@@ -228,8 +228,8 @@ class ProcessExecutor:
 
     @property
     def stats(self) -> Stats:
-        """What has happened so far."""
-        if self.lock.acquire(blocking=False):  # else a batch is on its way, in another thread
+        """Counters of all batches so far."""
+        if self.lock.acquire(blocking=False):  # otherwise another thread is executing a batch
             try:
                 self.pool.hear_late(patient=True)
             finally:
@@ -245,7 +245,7 @@ class ProcessExecutor:
             pool.forget(lambda number: any(number in worker.known for worker in self.workers))
 
     def answer(self, index: int, future: Future[Any]) -> Any:
-        """Return what the hosted environment `index` answers; its worker may still be starting."""
+        """Return the result of a call to environment `index`, whose worker may be starting."""
         try:
             return portable_result(future, self.pool.start_timeout)
         except TimeoutError as error:
@@ -263,7 +263,7 @@ class ProcessExecutor:
     def close(self) -> None:
         """Close all workers; results already returned stay valid. May be called again.
 
-        Takes some 2 seconds at most: workers that are still in a row by then are killed.
+        This takes at most about 2 seconds; workers that are still stepping by then are killed.
         """
         if self._closed:
             return
@@ -279,7 +279,7 @@ class ProcessExecutor:
             raise ClosedError(self._closed_because)
 
     def forget(self) -> None:
-        """Close in a forked copy of the process: its memory is shared with the original's."""
+        """Close the executor in a forked copy of the process, whose memory the original shares."""
         self.lock = threading.RLock()
         self._closed = True
         self._closed_because = (

@@ -20,8 +20,8 @@ from plangym_like.row_stepper import RowStepper
 
 Executor = TypeVar("Executor", bound=ProcessExecutor)
 
-# How long a worker waits for the next batch before it sleeps: most searches submit their next batch
-# sooner (`benchmarks/never_slower.py`).
+# How long a worker polls for the next batch before it sleeps; most searches submit their next batch
+# within this time (`benchmarks/never_slower.py`).
 _LINGER_SECONDS = 5e-3
 
 
@@ -33,8 +33,8 @@ class ProcessOptions:
     env_class, name, env_kwargs
         The environment.
     n_workers : int
-        Processes that step rows: this one and ``n_workers - 1`` workers, or with `isolate` so many
-        workers.
+        Processes that step rows: this one and ``n_workers - 1`` workers, or with `isolate`,
+        `n_workers` workers.
     isolate, step_timeout, start_timeout, start_method
         See `ParallelEnv`.
 
@@ -70,19 +70,19 @@ class ProcessOptions:
         self._begun = 0.0
 
     def prepare(self) -> None:
-        """Start the fork server, which loads modules while the simulator here is made."""
+        """Start the fork server, which imports modules while the simulator here is being made."""
         if self._start_method == "forkserver":
             fork_server.warm_up(preload=self._preload)
         self._begun = time.monotonic()
 
     def make(self, stepper: RowStepper) -> ProcessExecutor:
-        """Return the executor; its workers are started and make their environments meanwhile."""
+        """Return the executor; its workers start and make their environments in the background."""
         return self.make_as(ProcessExecutor, stepper, self.n_workers)
 
     def make_as(
         self, make_executor: Callable[..., Executor], stepper: RowStepper, n_workers: int
     ) -> Executor:
-        """Return what `make_executor` makes of the workers and the options of `ProcessExecutor`.
+        """Return ``make_executor(workers, **options)`` for workers and options of these options.
 
         `n_workers` processes step rows on this machine; 0 starts none.
         """
@@ -117,7 +117,7 @@ class ProcessOptions:
 
 
 def headless(env_kwargs: dict[str, Any]) -> dict[str, Any]:
-    """Return `env_kwargs` for workers, which open no windows."""
+    """Return `env_kwargs` for workers, which must not open windows."""
     if env_kwargs.get("render_mode") != "human":
         return env_kwargs
     return {**env_kwargs, "render_mode": None}
@@ -127,11 +127,11 @@ def check_n_workers(n_workers: Any) -> None:
     """Raise `InputError` unless `n_workers` is a whole number of at least 1."""
     whole = isinstance(n_workers, (int, np.integer)) and not isinstance(n_workers, bool)
     if not whole or n_workers < 1:
-        raise InputError(f"n_workers is a whole number of at least 1, got {n_workers!r}")
+        raise InputError(f"n_workers must be a whole number of at least 1, got {n_workers!r}")
 
 
 def check_timeouts(step_timeout: float | None, start_timeout: float | None) -> None:
     """Raise `InputError` unless timeouts are positive or ``None``."""
     for option, seconds in (("step_timeout", step_timeout), ("start_timeout", start_timeout)):
         if seconds is not None and not seconds > 0:
-            raise InputError(f"{option} is a positive number of seconds, got {seconds!r}")
+            raise InputError(f"{option} must be a positive number of seconds, got {seconds!r}")

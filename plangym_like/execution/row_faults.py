@@ -1,4 +1,4 @@
-"""`RowFaults`: which rows of a batch have failed, and which are tried again, each alone."""
+"""`RowFaults`: which rows of a batch have failed, and which are tried again alone."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from plangym_like.errors import WorkerDiedError
 from plangym_like.execution.blame import poisoned, row_is_to_blame, timed_out
 from plangym_like.processes.retry_policy import RetryPolicy
 
-# How long to wait for workers that step rows below the lowest that failed: most stop soon, and
-# which row is reported should not depend on chance.
+# How long to wait for workers that step rows below the lowest failed row. Most stop soon, and the
+# reported row should not depend on chance.
 _STOP_SECONDS = 0.1
 
 
 class RowFaults:
-    """What went wrong with the rows of one batch.
+    """The failures of the rows of one batch.
 
     Parameters
     ----------
     policy : RetryPolicy
-        What has failed in the pool so far.
+        The failures in the pool so far.
     step_timeout : float or None
         Seconds that a row may take.
     masked : bool
-        Whether to go on after a row that fails.
+        Whether to continue after a row that fails.
 
     Attributes
     ----------
@@ -48,12 +48,12 @@ class RowFaults:
 
     @property
     def lowest(self) -> int | None:
-        """The lowest row that failed the batch; rows above it need no stepping any more."""
+        """The lowest row that failed the batch; rows above it need not be stepped."""
         return None if self._failure is None else self._failure[0]
 
     @property
     def failure(self) -> Exception | None:
-        """What the lowest row that failed raised; rows above it may not have been stepped."""
+        """The error of the lowest row that failed; rows above it may not have been stepped."""
         if self._failure is None:
             return None
         if self._failure[0] in self._hung:
@@ -61,7 +61,7 @@ class RowFaults:
         return self._failure[1]
 
     def lose(self, row: int, error: Exception) -> None:
-        """Give `row` up: note its error if rows are masked, else fail the batch."""
+        """Mark `row` as failed: record its error if rows are masked, else fail the batch."""
         if self._masked:
             self.errors[row] = error
         else:
@@ -77,7 +77,7 @@ class RowFaults:
     def note_death(
         self, row: int, error: WorkerDiedError, *, alone: bool, tried: Collection[int]
     ) -> None:
-        """Note that a worker died in `row`; `alone`: it stepped nothing else.
+        """Record that a worker died in `row`; with `alone`, it stepped no other row.
 
         `tried` are rows that are being stepped alone.
         """
@@ -90,11 +90,11 @@ class RowFaults:
             self._suspect(row, tried)
 
     def is_slow(self, row: int) -> bool:
-        """Return whether `row` has outrun the step timeout once."""
+        """Return whether `row` has exceeded the step timeout once."""
         return row in self._slow
 
     def note_timeout(self, row: int, *, tried: Collection[int]) -> None:
-        """Note that `row` outran the step timeout; it is tried once more (see `note_death`)."""
+        """Record that `row` exceeded the step timeout; it is tried again (see `note_death`)."""
         if row not in self._slow:
             self._slow.add(row)
             self._suspect(row, tried)
@@ -104,7 +104,7 @@ class RowFaults:
         self.lose(row, timed_out([row], self._step_timeout))
 
     def note_survived(self, row: int) -> None:
-        """Note that a worker stepped `row` alone and lived on."""
+        """Record that a worker stepped `row` alone and survived."""
         self._slow.discard(row)
         if self._deaths[row]:
             # Its worker was killed by something else.
@@ -115,17 +115,17 @@ class RowFaults:
             self.suspects.append(row)
 
     def waits_for(self, stepped: Collection[int], pending: Collection[int]) -> bool:
-        """Return whether rows may still fail that are below the lowest that failed.
+        """Return whether rows below the lowest failed row may still fail.
 
-        If the failure is a timeout, rows that hung once are awaited as well, to be named in its
-        error. Else workers that step rows above it are awaited for a moment.
+        If the failure is a timeout, rows that hung once are awaited as well, so that its error can
+        name them. Otherwise, workers that step rows above it are awaited for a moment.
 
         Parameters
         ----------
         stepped : collection of int
-            For each worker, up to which row it is done.
+            For each worker, the end of its finished rows.
         pending : collection of int
-            The first rows of ranges that have not been dealt out yet.
+            The first rows of ranges that have not been sent to a worker yet.
         """
         assert self._failure is not None
         lowest = self._failure[0]

@@ -1,4 +1,4 @@
-"""`RowPool`: the workers of a `ProcessExecutor`, and what is known of rows they have stepped."""
+"""`RowPool`: the workers of a `ProcessExecutor`, and measurements of the rows they stepped."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from plangym_like.stats import Stats
 
 # How long a worker may take to make its environment if only `step_timeout` is given.
 START_SECONDS = 60.0
-# How long to look for the last rows before sleeping: they take little longer in workers than here.
+# How long to poll for the last rows before sleeping; they take little longer in workers than here.
 _SPIN_SECONDS = 3e-4
 
 
 class RowPool(WorkerPool[RowWorker]):
-    """Workers that step rows, and what has happened to them.
+    """Workers that step rows, and counts of what happened to them.
 
     Parameters
     ----------
@@ -31,9 +31,9 @@ class RowPool(WorkerPool[RowWorker]):
     Attributes
     ----------
     tally : Stats
-        Counts of what has happened so far.
+        Counters of what has happened so far.
     slowest_row : float
-        Seconds that a row took in a worker at worst; 0 if that is not known.
+        The most seconds that a row took in a worker; 0 if not known.
     """
 
     def __init__(
@@ -58,19 +58,19 @@ class RowPool(WorkerPool[RowWorker]):
         self._leftover: list[tuple[BatchMemory, object]] = []
 
     def wait_for_rows(self, seconds: float, finished: Sequence[RowWorker]) -> None:
-        """Wait as `WorkerPool.wait` does, or until one of the workers `finished` is."""
+        """Wait as `WorkerPool.wait` does, or until one of `finished` has finished its rows."""
         self.tally.seconds_waiting += self.wait(
             seconds, lambda: any(worker.finished for worker in finished)
         )
 
     def hear_late(self, *, patient: bool = False) -> None:
-        """Take in reports that a batch did not wait for; `patient`: wait for them now."""
+        """Read reports that a batch did not wait for; with `patient`, wait for them."""
         for worker in self.workers:
             if (late := worker.late_report(patient=patient)) is not None:
                 self.note_rows_done(*late)
 
     def note_rows_done(self, report: Report, count: int) -> None:
-        """Learn from a worker that has done `count` rows."""
+        """Record the report of a worker that has done `count` rows."""
         if not count:
             return
         self.policy.note_progress()
@@ -80,7 +80,7 @@ class RowPool(WorkerPool[RowWorker]):
     def abandon_all_but(self, owners: Collection[object]) -> None:
         """Abandon the rows of batches that are not among `owners`.
 
-        There are none, unless a second Ctrl-C came before a batch could be given up.
+        There are such rows only if a second Ctrl-C interrupted the cancellation of a batch.
         """
         for worker in self.workers:
             if worker.owner is not None and worker.owner not in owners:
@@ -88,12 +88,12 @@ class RowPool(WorkerPool[RowWorker]):
                     worker.abandon()
 
     def tend(self) -> None:
-        """Look after workers that have no rows, or rows of a batch that was given up."""
+        """Replace workers without rows that died, and those that do not abandon their rows."""
         self.hear_late()
         super().tend()
 
     def keep_until_unused(self, memory: BatchMemory, owner: object) -> None:
-        """Keep the memory of a batch that was given up until no worker writes to it any more."""
+        """Keep the memory of a cancelled batch until no worker writes to it any more."""
         self._leftover.append((memory, owner))
 
     def release_unused(self) -> None:
@@ -107,7 +107,7 @@ class RowPool(WorkerPool[RowWorker]):
                 left[0].release()
 
     def close(self, seconds: float) -> None:
-        """Ask all workers to end, and kill those that have not ended after `seconds`."""
+        """Ask all workers to exit, and kill those that are still running after `seconds`."""
         for worker in self.workers:
             if worker.busy:
                 worker.end_at(0)

@@ -26,10 +26,10 @@ from plangym_like.processes.remote_errors import portable_result
 from plangym_like.processes.shared_memory import SharedBlock
 from plangym_like.processes.worker_handle import WorkerHandle
 
-# How long a worker that is done with its rows may take to report.
+# How long a worker that has finished its rows may take to report.
 _SAY_SECONDS = 1.0
-# Processors whose cores see each other's writes in order, so that what a progress slot says is true
-# of the rows in shared memory. Elsewhere only a message is.
+# Processors whose cores see each other's writes in order. There, a progress slot can be relied on
+# for rows in shared memory; on others, only a message can.
 _ORDERED = platform.machine() in ("x86_64", "AMD64")
 
 
@@ -40,16 +40,17 @@ class RowWorker(WorkerHandle):
     ----------
     process : ExternalProcess
     index : int
-        Its place in the pool, and the number of its progress slot.
+        Its index in the pool, and the number of its progress slot.
     slots : SharedBlock
         The progress slots of all workers.
 
     Attributes
     ----------
     start, stop, most : int
-        Its range; `stop` is lowered when rows are taken from it, and may be raised to `most`.
+        Its range of rows. `stop` is lowered when rows are taken from it, and may be raised to
+        `most`.
     alone : bool
-        Whether it was given a single row to find out if that row kills.
+        Whether it was given a single row to find out if that row kills workers.
     known : set of int
         The numbers of the blocks of shared memory that the process has.
     """
@@ -70,45 +71,45 @@ class RowWorker(WorkerHandle):
 
     @property
     def owner(self) -> Any:
-        """The batch whose rows it may be writing, or ``None``."""
+        """The batch whose rows it may be writing to, or ``None``."""
         return self._owner if self.task is not None or self.send_interrupted else None
 
     @property
     def done(self) -> int:
-        """Up to which row it is done."""
+        """The end of the rows that it has finished."""
         return int(self.slot[DONE])
 
     @property
     def cursor(self) -> int:
-        """The row that it is in, or was in when it died; -1 before the first."""
+        """The row that it is stepping, or was stepping when it died; -1 before the first."""
         return int(self.slot[CURSOR])
 
     @property
     def reach(self) -> int:
-        """Up to which row it may have written anything, rows taken from it meanwhile included."""
+        """The end of the rows that it may have written to, including rows taken from it since."""
         return max(self.stop, int(self.slot[REACH]))
 
     @property
     def left(self) -> int:
-        """How many rows it has not finished."""
+        """The number of rows that it has not finished."""
         return max(0, self.stop - self.done) if self.busy else 0
 
     @property
     def finished(self) -> bool:
-        """Whether all its rows are seen to be done, which is some time before it says so."""
+        """Whether shared memory shows that all its rows are done, even without a report."""
         slot = self.slot
         return _ORDERED and self.busy and bool(slot[LEFT]) and int(slot[DONE]) >= self.stop
 
     @property
     def unbegun(self) -> int:
-        """How many rows it has not begun, so that they may be taken from it."""
+        """The number of rows that it has not begun, which may be taken from it."""
         return max(0, self.stop - int(self.slot[REACH])) if self.busy else 0
 
     @property
     def ahead(self) -> int:
-        """About how many rows it has not stepped yet.
+        """An estimate of the number of rows that it has not stepped yet.
 
-        Some families step all rows that they begin at once: these are taken to be halfway.
+        Some families step all rows that they begin at once; these are assumed to be half done.
         """
         done, cursor = self.done, self.cursor
         return self.stop - (cursor if cursor > done else (done + int(self.slot[REACH])) // 2)
@@ -122,7 +123,7 @@ class RowWorker(WorkerHandle):
         stop: int,
         most: int,
     ) -> None:
-        """Give it rows `start` to `stop` of `owner`; `make_job` fills in the rest of the job."""
+        """Send it rows `start` to `stop` of `owner`; `make_job` fills in the rest of the job."""
         if self.process.pid != self._pid:  # other code has restarted it
             self._pid = self.process.pid
             self.known.clear()
@@ -146,14 +147,14 @@ class RowWorker(WorkerHandle):
         self._attached = job.attached
 
     def end_at(self, stop: int) -> None:
-        """Take the rows from `stop` on away from it, for good, or give it those below as well."""
+        """Set the end of its range to `stop`, which takes rows away or adds some."""
         if stop < self.stop:
             self.most = stop
         self.stop = stop
         self.slot[LIMIT] = stop
 
     def leave(self) -> None:
-        """Free a worker that has finished its rows, although its report has not been read."""
+        """Release a worker that has finished its rows, although its report has not been read."""
         assert self.task is not None
         self._late = self.task, self.start
         self.take_task()
@@ -164,10 +165,10 @@ class RowWorker(WorkerHandle):
         return self._late is not None
 
     def late_report(self, *, patient: bool) -> tuple[Report, int] | None:
-        """Return the report that `leave` did not wait for, and of how many rows it is.
+        """Return the report that `leave` did not wait for, and the number of its rows.
 
-        ``None`` if there is none yet; `patient`: wait for it. If it does not come, because the
-        worker has died since, the rows are done all the same.
+        ``None`` if it has not arrived; with `patient`, wait for it. If the worker has died since,
+        no report arrives, but the rows are done.
         """
         if self._late is not None and (patient or self._late[0].done()):
             (task, start), self._late = self._late, None
@@ -177,29 +178,29 @@ class RowWorker(WorkerHandle):
         return None
 
     def report(self) -> Report:
-        """Return what it reports of its rows; raises what stepping them raised."""
+        """Return its report on its rows; raises the error that stepping them raised."""
         task = self.take_task()
         try:
             report: Report = portable_result(task)
         except (MemoryError, OSError):
-            # It may have had no room for the blocks that came along; it will get them again.
+            # It may have been unable to map the blocks that were sent along; they are sent again.
             self.known.difference_update(self._attached)
             raise
         return report
 
     def take_task(self) -> Future[Any]:
-        """Return the report to come; the worker is free again."""
+        """Return the future of its report; the worker is then free."""
         task = super().take_task()
         self._owner = None
         return task
 
     def abandon(self) -> None:
-        """Tell it to stop; its rows are not wanted any more."""
+        """Tell it to stop, because its rows are not needed any more."""
         super().abandon()
         self.end_at(0)
 
     def idle_seconds(self) -> float:
-        """Return for how long it has not moved on in its rows, or has not begun them."""
+        """Return the seconds since it last began a row, or was sent its rows."""
         now = time.monotonic()
         progress = (self.cursor, self.done)
         if progress != self._progress:
@@ -207,7 +208,7 @@ class RowWorker(WorkerHandle):
         return now - self.progress_at
 
     def restart(self) -> None:
-        """Replace a dead or hung process by a new one; its rows are forgotten."""
+        """Replace a dead or hung process by a new one, without its rows."""
         self._late = None
         self.known.clear()
         super().restart()

@@ -20,7 +20,7 @@ class SerialExecutor:
     Parameters
     ----------
     stepper : RowStepper
-        What steps them.
+        Steps the rows.
     """
 
     n_workers: int | None = None
@@ -53,7 +53,7 @@ class SerialExecutor:
 
 
 def audited_by(executor: Executor, stepper: RowStepper | None) -> Callable[[Inputs], Any]:
-    """Return what steps rows of an audit: `stepper`, or `executor` if there is none."""
+    """Return a function that steps rows of an audit with `stepper`, or with `executor`."""
     auditing: Executor = executor if stepper is None else SerialExecutor(stepper)
     return partial(auditing.submit, options=SubmitOptions(masked=True, audit=True))
 

@@ -1,4 +1,4 @@
-"""`SharedBatch`: one batch in shared memory, and the jobs that tell workers where its rows lie."""
+"""`SharedBatch`: one batch in shared memory, and the jobs that workers are sent for it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from plangym_like.execution.row_worker import RowWorker
 from plangym_like.layout import Layout
 from plangym_like.processes.shared_memory import BlockPool
 
-# How long it takes to verify and to copy the states of a batch, and to tell a worker
+# The seconds needed to verify and copy the states of a batch, and to send a job
 # (`benchmarks/throughput.py`, MsPacman with 256 states).
 _SUPPLY_SECONDS, _SUPPLIED_PER_SECOND = 1e-3, 1e9
 
@@ -29,23 +29,23 @@ class SharedBatch:
     ----------
     layout : Layout
     pools : dict of str to BlockPool
-        Where its memory comes from.
+        The pools that its memory is taken from.
     inputs : Inputs
-        Checked.
+        The checked inputs.
     states, observations : bool
-        Whether the result has them.
+        Whether the result includes states and observations.
     kept : bool
-        Whether the caller's arrays stay as they are until the batch is over. If not, all inputs are
-        copied now.
+        Whether the caller's arrays do not change until the batch is over. If they may, all inputs
+        are copied now.
     masked : bool
         Whether rows that fail are reported in the result instead of raised.
 
     Attributes
     ----------
     rows : Rows
-        The batch, its results in shared memory and its inputs where this process reads them.
+        The batch, with its results in shared memory and the inputs that this process reads.
     nbytes : int
-        How much shared memory it takes.
+        The bytes of shared memory that it uses.
     """
 
     def __init__(
@@ -73,13 +73,13 @@ class SharedBatch:
         self._sent = self.rows.inputs
         if kept:
             self.rows.inputs = inputs
-        # Rows' own states may be copied when the rows are sent.
+        # States that are not shared by all rows may be copied when the rows are sent.
         self._copies_late = kept and len(inputs.states) > 1
         self._owed: list[tuple[RowWorker, int, int]] = []
         self._supplied = self._first = 0
 
     def begin(self, workers: int, seconds_per_row: float) -> None:
-        """Copy what every worker reads; `send` may be called from now on, and then `supply_rest`.
+        """Copy the data that every worker reads. After this, call `send`, then `supply_rest`.
 
         Raises
         ------
@@ -102,10 +102,10 @@ class SharedBatch:
             sent.states[:] = given.states
 
     def _first_rows(self, workers: int, seconds_per_row: float) -> int:
-        """Return how many rows each worker is sent at first; 0 if it is sent all of its rows.
+        """Return how many rows each worker is sent first; 0 if it is sent all of its rows at once.
 
-        They keep it busy while the states of all others are verified and copied, if rows take long
-        enough for that.
+        If rows take long enough, the first ones keep a worker busy while the states of all other
+        rows are verified and copied.
         """
         inputs = self._inputs
         if inputs.verified or not self._copies_late or not seconds_per_row:
@@ -117,7 +117,7 @@ class SharedBatch:
     def send(
         self, worker: RowWorker, owner: object, start: int, stop: int, most: int, *, careful: bool
     ) -> None:
-        """Send rows to a worker, whose limit may be raised from `stop` to `most` later."""
+        """Send rows to a worker; its limit may later be raised from `stop` to `most`."""
         given = self._inputs
         now = stop
         if self._first and start + self._first < stop:
@@ -140,7 +140,7 @@ class SharedBatch:
         worker.send(owner, make_job, list(blocks.values()), start, now, most)
 
     def _supply(self, start: int, stop: int) -> None:
-        """Verify the states of rows, and copy them to where workers find them."""
+        """Verify the states of rows, and copy them into shared memory."""
         if self._copies_late:
             self.layout.verify(self._inputs, start, stop)
             self._sent.states[start:stop] = self._inputs.states[start:stop]
@@ -155,7 +155,7 @@ class SharedBatch:
         self._first = 0
 
     def verify_from(self, start: int) -> None:
-        """Verify the states of rows from `start` on; if one is damaged, report the lowest of all.
+        """Verify the states of rows from `start` on; if any is damaged, report the lowest one.
 
         Raises
         ------
@@ -169,19 +169,19 @@ class SharedBatch:
             raise
 
     def _verify_all(self, start: int = 0) -> None:
-        """Verify the states of all rows from `start` on, those before it being verified."""
+        """Verify the states of all rows from `start` on; those before it are verified already."""
         self.layout.verify(self._inputs, start)
         self._inputs.verified = True
 
     def result(self, errors: dict[int, Exception]) -> Any:
-        """Return the result, once all rows are done; its memory is the caller's from now on."""
+        """Return the result, once all rows are done; the caller then owns its memory."""
         self.rows.inputs = self._inputs
         result = self.layout.result(self._own_rows(), errors)
         self.memory.release()
         return result
 
     def _own_rows(self) -> Rows:
-        """Return the rows with everything that is not lent copied to ordinary memory."""
+        """Return the rows, with all arrays that cannot be lent copied to ordinary memory."""
         if not self.memory.private - {"inputs"}:
             return self.rows
         rows = place(self.layout, self._shape, self.memory.results())

@@ -1,4 +1,4 @@
-"""Trying states in a worker first, where damaged ones could crash the simulator of this process."""
+"""Try states in a worker first if damaged states could crash the simulator of this process."""
 
 from __future__ import annotations
 
@@ -20,27 +20,27 @@ def try_elsewhere(
     *,
     many: bool = False,
 ) -> None:
-    """Have an isolated executor step `states`, before they are used in this process.
+    """Step `states` with an isolated executor before they are used in this process.
 
-    A checksum finds damage by accident, not by intent.
+    A checksum detects accidental damage, but not deliberate changes.
 
     Parameters
     ----------
     executor : Executor
-        One that is isolated.
+        An executor that is isolated.
     layout : Layout
-        What its batches look like.
+        The layout of its batches.
     states : row or rows
     actions, dt
-        What to step them by; one random action if left out.
+        The actions and their durations; one random action if left out.
     many : bool
-        Whether more than one state is meant; else nothing is tried of several.
+        Whether to accept several states. If not, several states are not tried.
 
     Raises
     ------
     WorkerError
-        A row ended or hung its workers. Other errors are left to what the caller does next: they
-        come up there as well.
+        A row killed or hung its workers. Other errors are ignored here, because the caller's next
+        operation raises them too.
     """
     if actions is None:
         actions = [copy.deepcopy(layout.action_space).sample()]
@@ -49,7 +49,7 @@ def try_elsewhere(
         if inputs.count == 1 or many:
             executor.submit(inputs, SubmitOptions())
     except WorkerError as error:
-        # The environment may raise errors of this kind about workers of its own.
+        # The environment may raise errors of this type about its own workers.
         if not is_remote(error):
             raise
     except Exception:

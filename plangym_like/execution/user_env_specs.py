@@ -1,4 +1,4 @@
-"""Ids that a user's own imports have registered, in processes that did not import the same."""
+"""Make ids that a user's own imports have registered known to worker processes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from gymnasium.envs.registration import EnvSpec
 
 
 def spec_of(name: Any) -> EnvSpec | None:
-    """Return what is registered here under `name`, if it is a registered id."""
+    """Return the spec registered under `name` in this process, if there is one."""
     return gymnasium.registry.get(name) if isinstance(name, str) else None
 
 
@@ -21,6 +21,6 @@ def know(spec: EnvSpec | None) -> None:
 
 
 def construct(spec: EnvSpec | None, env_class: Callable[..., Any], name: Any, **kwargs: Any) -> Any:
-    """Return ``env_class(name, **kwargs)``, with `spec` known before."""
+    """Return ``env_class(name, **kwargs)``, after registering `spec`."""
     know(spec)
     return env_class(name, **kwargs)

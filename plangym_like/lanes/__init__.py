@@ -1,11 +1,11 @@
-"""Stateful environments that are stepped together, in numpy only.
+"""Stateful environments that are stepped together, with NumPy only.
 
-- `lanes`: the interface: reset some, step some, get and set their state rows
-- `make_lanes`: lanes of ids, factories or environments, in the fastest form that they have
-- `sequential_lanes`, `classic_lanes`, `row_lanes`: stepped one after the other; classic control in
-  columns; rows of one `PlanEnv` by its own batches
+- `lanes`: the interface, to reset and step some lanes, and to get and set their state rows
+- `make_lanes`: makes lanes from ids, factories or environments, in their fastest form
+- `sequential_lanes`, `classic_lanes`, `row_lanes`: lanes stepped one by one; vectorised classic
+  control; lanes as state rows of one `PlanEnv`
 - `process_lanes`: in several processes, which are replaced when they die; `lane_parts`,
   `lanes_pool`, `hosted_lanes`, `lane_memory`, `lane_results` are its parts
 - `seeding`: one seed for everything; results do not depend on the number of workers
-- `tree`, `fitting`: nested observations and actions; values must fit where they are written
+- `tree`, `fitting`: nested observations and actions; checks that values fit their arrays
 """

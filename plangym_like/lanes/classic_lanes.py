@@ -1,4 +1,4 @@
-"""Lanes of one of Gymnasium's classic control environments, stepped at once in NumPy."""
+"""`ClassicLanes`: lanes of a classic control environment, stepped at once with NumPy."""
 
 from __future__ import annotations
 
@@ -24,15 +24,16 @@ from plangym_like.states import Row
 
 
 class ClassicLanes(Lanes):
-    """The states of all lanes as columns, which one pass of NumPy steps.
+    """Lanes whose states are columns of arrays, stepped by one vectorised call.
 
-    A lane seeded like ``gym.make(id)`` equals it byte for byte. The environments themselves are
-    reset, and draw. Constants of the dynamics are read once, here.
+    A lane gives the same bytes as ``gym.make(id)`` with the same seed. The environments themselves
+    are reset, and provide the random numbers. Constants of the dynamics are read once, in the
+    constructor.
 
     Parameters
     ----------
     envs : sequence of gymnasium.Env or PlanEnv
-        For which `has_common_form` is true.
+        Environments for which `has_common_form` is true.
     """
 
     step_infos = False
@@ -59,7 +60,7 @@ class ClassicLanes(Lanes):
         self._saved_hidden = np.empty_like(self._columns.hidden)
         self._rewards = np.empty(count)
         self._states = np.empty((count, len(self._dynamics.order)))
-        # The kind of number that each lane's hidden attribute is, for its state row.
+        # The type of each lane's hidden attribute, for its state row.
         self._kinds = np.zeros(count, np.int64)
 
     def start(
@@ -83,7 +84,7 @@ class ClassicLanes(Lanes):
         if self.has_states:
             super().reset(obs, lanes, seeds=seeds, options=options)
             return
-        # The same in fewer calls: these episodes are so short that it is a tenth of all time.
+        # The same with fewer calls: episodes are so short that resets take a tenth of the time.
         for place, lane in enumerate(range(self.num_lanes) if lanes is None else lanes):
             obs[lane], self.infos[lane] = self._bases[lane].reset(
                 seed=seeds[place] if seeds else None, options=options[place] if options else None
@@ -91,7 +92,7 @@ class ClassicLanes(Lanes):
             self._take_over(lane)
 
     def _reset(self, lane: int, seed: int | None, options: dict[str, Any] | None) -> Any:
-        # The first reset goes through the wrappers, which count on it; later ones need not.
+        # The first reset must go through the wrappers, but later ones need not.
         env = self._gym_envs[lane]
         if self._is_started:
             env = gym_env_of(self.envs[lane]).unwrapped
@@ -100,7 +101,7 @@ class ClassicLanes(Lanes):
         return result
 
     def _take_over(self, lane: int, elapsed: int = 0) -> None:
-        """Write the state of the environment of `lane` into the columns."""
+        """Copy the state of the environment of `lane` into the columns."""
         base, dynamics = self._bases[lane], self._dynamics
         self._read_state(base, self._columns, lane)
         if dynamics.hidden:
@@ -130,7 +131,7 @@ class ClassicLanes(Lanes):
 
     def _write_back(self, lane: int) -> None:
         """Put the environment of `lane` into the lane's state."""
-        # Asking for it makes the environment's current state live, to be replaced here.
+        # Reading `simulator` restores the environment's current state, which is replaced here.
         env = gym_env_of(self.envs[lane])
         self._write_state(self._bases[lane], self._columns, lane, int(self._kinds[lane]))
         limit = _time_limit(env)
@@ -239,7 +240,7 @@ class ClassicLanes(Lanes):
         rewards: NDArray[np.float64],
         terminated: Flags,
     ) -> None:
-        """Step lane after lane in one of the environments, as each would be stepped alone."""
+        """Step the lanes one by one in one of the environments."""
         base = self._bases[0]
         kept = base.state
         for lane, action in enumerate(actions):
@@ -250,7 +251,7 @@ class ClassicLanes(Lanes):
 
 
 def has_common_form(envs: Sequence[Any]) -> bool:
-    """Tell whether one vectorised form covers all of `envs` as they are configured now."""
+    """Return whether one vectorised form supports all of `envs` in their current configuration."""
     if len({is_plan_env(env) for env in envs}) > 1 or not all(map(_shows_its_base, envs)):
         return False
     gym_envs = [gym_env_of(env) for env in envs]
@@ -269,7 +270,7 @@ def has_common_form(envs: Sequence[Any]) -> bool:
 
 
 def _shows_its_base(env: Any) -> bool:
-    """Tell whether steps of `env` are those of its Gymnasium environment, one frame each."""
+    """Return whether a step of `env` is exactly one step of its Gymnasium environment."""
     if not is_plan_env(env):
         return True
     same_space = env.observation_space == gym_env_of(env).observation_space
@@ -277,7 +278,7 @@ def _shows_its_base(env: Any) -> bool:
 
 
 def _is_plain(env: gymnasium.Env[Any, Any]) -> bool:
-    """Tell whether nothing but a time limit comes between `env` and its dynamics."""
+    """Return whether no wrapper except a time limit is around `env`."""
     if not is_plain(env) or sum(map(_is_limit, chain(env))) > 1:
         return False
     replaced = [link for link in links(env) if not vars(link).keys().isdisjoint(("step", "reset"))]

@@ -1,4 +1,4 @@
-"""Write values, which must fit: no value is wrapped, broadcast or filled in.
+"""Write values into arrays without wrapping, broadcasting or filling in.
 
 NumPy's assignment turns 300 into 44 for ``uint8``, ``None`` into NaN, and fills a row with a single
 number. So everything that environments return is written by this module.
@@ -28,14 +28,14 @@ def as_fitting(
     value : array, number, or list of numbers
     shape : tuple of int
     dtype : numpy.dtype
-        Of the result. It must hold the numbers; see `plangym_like.spaces.as_dtype`.
+        The dtype of the result, which must hold the numbers; see `plangym_like.spaces.as_dtype`.
     place : str
-        What the error calls the value.
+        What the error message calls the value.
 
     Raises
     ------
     InputError
-        The value has another shape, is not numbers, or holds a number that `dtype` cannot hold.
+        The shape differs, or the value holds something that is not a number of `dtype`.
     """
     array = as_numbers(value)
     if array is None:

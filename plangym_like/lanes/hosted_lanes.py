@@ -140,7 +140,7 @@ class HostedLanes:
 
     def spaces(self, slot: int, publish: bool) -> list[tuple[Any, Any]]:
         """Return the observation and action space of each environment."""
-        return [(env.observation_space, env.action_space) for env in self.lanes.envs]
+        return self.lanes.spaces
 
     def start(
         self, slot: int, publish: bool, takes_objects: bool, seeds: Any, options: Any

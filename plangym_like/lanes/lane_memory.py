@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from plangym_like.lanes.shared_arrays import SharedArrays, attach_arrays
-from plangym_like.lanes.tree import Leaf, take, tree_leaves, tree_map, zeros
+from plangym_like.lanes.tree import Leaf, has_objects, take, tree_map, zeros
 
 
 class LaneArrays(NamedTuple):
@@ -68,7 +68,7 @@ class LaneForm(NamedTuple):
     @property
     def shares_observations(self) -> bool:
         """Whether observations are shared; if not, they are sent in messages."""
-        return not _has_objects(self.observations)
+        return not has_objects(self.observations)
 
     def layout(self) -> LaneArrays:
         """Return the layout of what is shared."""
@@ -76,7 +76,7 @@ class LaneForm(NamedTuple):
         observations = self.observations if self.shares_observations else None
         row = Leaf((self.saved_nbytes,), np.dtype(np.uint8)) if self.saved_nbytes else None
         layout = LaneArrays(
-            None if _has_objects(self.actions) else self.actions,
+            None if has_objects(self.actions) else self.actions,
             observations,
             (observations, observations),
             *(number, flag, flag, flag),
@@ -131,7 +131,3 @@ class LaneMemory:
     def close(self) -> None:
         """Close the descriptor; the memory lives as long as the arrays do."""
         self._shared.close()
-
-
-def _has_objects(layout: Any) -> bool:
-    return any(np.dtype(leaf.dtype).hasobject for leaf in tree_leaves(layout))

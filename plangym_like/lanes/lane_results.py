@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from typing import Any
 
 import numpy as np
@@ -176,6 +176,12 @@ class LaneResults:
             # Only resets have infos.
             lanes = worker.numbers(call.reset_lanes(worker.rows, theirs))
         self.take_infos(worker, lanes, reply)
+
+    def keep_infos(self, lanes: Container[int]) -> None:
+        """Empty the infos of all lanes but `lanes`."""
+        for lane in range(len(self.infos)):
+            if lane not in lanes:
+                self.infos[lane] = {}
 
     def note_ends(self, call: StepCall) -> None:
         """Note which lanes have ended their episodes in a step."""

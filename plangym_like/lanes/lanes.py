@@ -13,13 +13,14 @@ from numpy.typing import NDArray
 
 from plangym_like.errors import InputError, SnapshotError
 from plangym_like.lanes.fitting import put_fitting
+from plangym_like.lanes.lane_stats import LaneStats
 from plangym_like.lanes.tree import layout_of, layout_of_space, take, tree_map, zeros
 from plangym_like.ownership import owned
 from plangym_like.plan_env import PlanEnv
 from plangym_like.states import Row
 
 Flags = NDArray[np.bool_]
-# Which lanes a call concerns; ``None`` for all.
+# The lanes that a call concerns; ``None`` for all.
 Which = Sequence[int] | NDArray[np.intp] | None
 
 
@@ -27,35 +28,35 @@ class Lanes(abc.ABC):
     """n environments of one kind that are stepped together, each in its own state.
 
     Lanes never reset by themselves: a lane whose episode has ended stays in its final state until
-    `reset` or `set_states` names it. Results are written into trees of arrays ``(n, ...)`` of the
-    caller's, row i for lane i. They do not depend on where or in which form lanes are stepped.
+    `reset` or `set_states` is called for it. Results are written into the caller's trees of arrays
+    ``(n, ...)``, row i for lane i. They do not depend on where or in which form lanes are stepped.
 
     Parameters
     ----------
     envs : sequence of gymnasium.Env or PlanEnv
-        Of equal spaces.
+        Environments with equal spaces.
     num_lanes : int
-        n.
+        The number of lanes, n.
 
     Attributes
     ----------
     envs : list
     num_lanes : int
     observation_space, action_space : gymnasium.Space
-        Of one lane.
+        The spaces of one lane.
     observation_layout, action_layout : tree of Leaf
-        One observation and one action. That of observations is known after `start`.
+        The layouts of one observation and one action. That of observations is known after `start`.
     takes_objects : bool
         Whether spaces may have elements that are not arrays of one shape, such as text. Their
         leaves have the dtype ``object``. May be set before `start`.
     first_lane : int
         The number of lane 0 in errors, where these lanes are a part of others.
     has_states : bool
-        Whether lanes have state rows: those of a `PlanEnv` do.
+        Whether lanes have state rows, as those of a `PlanEnv` do.
     step_infos : bool
-        Whether steps return infos; if not, `infos` are those of resets.
+        Whether steps update `infos`; if not, they are those of resets.
     steps_ended : bool
-        Whether a lane whose episode has ended may be stepped with the others; the results of its
+        Whether a lane whose episode has ended may be stepped with the others; the results of such a
         step have no meaning.
     """
 
@@ -78,6 +79,21 @@ class Lanes(abc.ABC):
         """The info that the last `step` or `reset` of each lane returned."""
         return self._infos
 
+    @property
+    def pids(self) -> list[int]:
+        """The process ids of the other processes that step lanes, if there are any."""
+        return []
+
+    @property
+    def stats(self) -> LaneStats:
+        """What has happened to these processes so far."""
+        return LaneStats()
+
+    @property
+    def spaces(self) -> list[tuple[Space[Any], Space[Any]]]:
+        """The observation and action space of every environment."""
+        return [(env.observation_space, env.action_space) for env in self.envs]
+
     def info_columns(self) -> dict[str, NDArray[Any]] | None:
         """Return the infos of the last step as arrays ``(n, ...)``; ``None`` if they are dicts."""
         return None
@@ -94,7 +110,8 @@ class Lanes(abc.ABC):
     ) -> Any:
         """Reset all lanes and return their observations, a tree of new arrays ``(n, ...)``.
 
-        `seeds` and `options`, one a lane, go to the environments' ``reset``. May be called again.
+        `seeds` and `options`, one for each lane, are passed to the environments' ``reset``. May be
+        called again.
         """
         nones = [None] * self.num_lanes
         obs: Any = None
@@ -121,10 +138,10 @@ class Lanes(abc.ABC):
         seeds: Sequence[int | None] | None = None,
         options: Sequence[dict[str, Any] | None] | None = None,
     ) -> None:
-        """Start a new episode in `lanes`, and write its first observation into their rows of `obs`.
+        """Start new episodes in `lanes`, and write the first observations into their rows of `obs`.
 
         `seeds` and `options` have one entry for each of `lanes`, in their order. Without a seed, a
-        lane goes on drawing from its environment's generator.
+        lane continues with its environment's generator.
         """
         for place, lane in enumerate(self._chosen(lanes)):
             seed, given = seeds[place] if seeds else None, options[place] if options else None
@@ -153,9 +170,9 @@ class Lanes(abc.ABC):
         truncated: Flags,
         lanes: Which = None,
     ) -> None:
-        """Step `lanes` by their rows of `actions`, and write the results into their rows.
+        """Step `lanes` with their rows of `actions`, and write the results into their rows.
 
-        Rows of other lanes stay as they are. `obs` may be the memory of the last observations.
+        Rows of other lanes are not changed. `obs` may hold the last observations.
 
         Raises
         ------
@@ -250,12 +267,12 @@ class Lanes(abc.ABC):
 
     @property
     def state_nbytes(self) -> int:
-        """The bytes of one state row."""
+        """The number of bytes of one state row."""
         self._check_has_states()
         return int(self.envs[0].state_nbytes)
 
     def get_states(self, lanes: Which = None, *, out: Row | None = None) -> Row:
-        """Return the states of `lanes`, rows as `PlanEnv.get_state` returns them.
+        """Return the states of `lanes` as rows, as `PlanEnv.get_state` does.
 
         Parameters
         ----------
@@ -278,7 +295,7 @@ class Lanes(abc.ABC):
     def set_states(self, states: Row, lanes: Which = None) -> None:
         """Set the states of `lanes` to the rows `states`, one for each or one for all.
 
-        This returns no observations: keep those that came with the states.
+        No observations are returned; keep those that came with the states.
 
         Raises
         ------
@@ -312,10 +329,6 @@ class Lanes(abc.ABC):
     def _chosen(self, lanes: Which) -> Sequence[int]:
         return range(self.num_lanes) if lanes is None else [int(lane) for lane in lanes]
 
-    def render(self, lane: int = 0) -> Any:
-        """Render the environment of `lane`; only lanes that are stepped one by one can be shown."""
-        return gym_env_of(self.envs[lane]).render()
-
     def close(self) -> None:
         """Close the environments."""
         for env in self.envs:
@@ -323,7 +336,7 @@ class Lanes(abc.ABC):
 
 
 def is_plan_env(env: Any) -> TypeGuard[PlanEnv]:
-    """Return whether `env` is what `plangym_like.make` returns."""
+    """Return whether `env` is a `PlanEnv`."""
     return isinstance(env, PlanEnv)
 
 
@@ -335,8 +348,7 @@ def gym_env_of(env: Any) -> Any:
 def add_note(error: BaseException, note: str) -> None:
     """Add a note to an exception of an environment.
 
-    `StopIteration` is raised as a `RuntimeError`: it would silently end the loop over what is
-    collected.
+    `StopIteration` is raised as a `RuntimeError`, since it would silently end the caller's loop.
     """
     if isinstance(error, StopIteration):
         failure = RuntimeError("an environment raised StopIteration")

@@ -1,4 +1,4 @@
-"""Make lanes of ids, factories or environments, in the fastest form that they have."""
+"""Make lanes from ids, factories or environments, in their fastest form."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from plangym_like.lanes.row_lanes import RowLanes
 from plangym_like.lanes.sequential_lanes import SequentialLanes
 from plangym_like.spaces import is_leaf
 
-# Fewer lanes of HalfCheetah are stepped faster one after the other (`benchmarks/lanes.py`).
+# Fewer lanes of HalfCheetah are faster if they are stepped one by one (`benchmarks/lanes.py`).
 _FEWEST_ROWS = 8
-# An id, or a callable that takes nothing and returns a new gymnasium.Env or PlanEnv.
+# An id, or a callable without arguments that returns a new gymnasium.Env or PlanEnv.
 EnvSource = str | Callable[[], Any]
 
 
 def make_lanes(envs: Sequence[Any], *, vectorise: bool = True) -> Lanes:
     """Return lanes of `envs`, stepped at once if they have a vectorised form, else one by one.
 
-    The results are the same byte for byte. In a vectorised form the environments themselves are
-    only reset; they do not move with the steps.
+    The results are the same byte for byte. With a vectorised form, the environments themselves are
+    only reset, and are not stepped.
 
     Parameters
     ----------
@@ -54,11 +54,11 @@ def lanes_from(source: EnvSource, num_lanes: int, *, vectorise: bool = True) -> 
     Parameters
     ----------
     source : str or callable
-        An id, for what ``plangym_like.make(id, remove_time_limit=False)`` returns, or a callable
-        that returns a new `gymnasium.Env` or `PlanEnv`. Lanes of a `PlanEnv` have state rows.
+        An id, which means ``plangym_like.make(id, remove_time_limit=False)``, or a callable that
+        returns a new `gymnasium.Env` or `PlanEnv`. Lanes of a `PlanEnv` have state rows.
     num_lanes : int
     vectorise : bool
-        Whether environments that have a vectorised form are stepped in it.
+        Whether to step environments with their vectorised form, if they have one.
 
     Raises
     ------
@@ -76,7 +76,7 @@ def lanes_from(source: EnvSource, num_lanes: int, *, vectorise: bool = True) -> 
 
 
 def make_envs(source: EnvSource, count: int) -> list[Any]:
-    """Return `count` new environments of `source`; see `lanes_from`."""
+    """Return `count` new environments made from `source`; see `lanes_from`."""
     envs: list[Any] = []
     while len(envs) < count:
         _make_another(source, envs, count)
@@ -84,14 +84,14 @@ def make_envs(source: EnvSource, count: int) -> list[Any]:
 
 
 def env_factory(source: EnvSource, **kwargs: Any) -> Callable[[], Any]:
-    """Return a callable without arguments that makes environments of `source` with `kwargs`."""
+    """Return a callable without arguments that makes environments from `source` with `kwargs`."""
     if callable(source):
         return partial(source, **kwargs)
     return partial(registry.make, source, **{"remove_time_limit": False, **kwargs})
 
 
 def _make_another(source: EnvSource, envs: list[Any], count: int) -> None:
-    """Append a new environment to `envs`, which will be `count`."""
+    """Append a new environment to `envs`, whose final length is `count`."""
     try:
         env = env_factory(source)()
         if not isinstance(env, gymnasium.Env) and not is_plan_env(env):
@@ -117,8 +117,8 @@ def _steps_rows_best(env: Any, num_lanes: int) -> bool:
     """Return whether `num_lanes` state rows of `env` are stepped faster than as many live copies.
 
     They are if the family steps many rows at once, or if the environment has workers. Classic
-    control has a faster form. Most wrappers are excluded: what they remember at the first reset of
-    a lane would be another lane's.
+    control is excluded because it has a faster form. Most wrappers are excluded because, at the
+    first reset of a lane, their memory would be that of another lane.
     """
     if not is_plan_env(env) or not is_leaf(env.observation_space):
         return False

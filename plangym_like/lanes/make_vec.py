@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+import time
+from collections.abc import Callable, Sequence
+from copy import deepcopy
 from typing import Any
 
 import gymnasium
@@ -12,20 +15,29 @@ from gymnasium.vector import AutoresetMode
 from plangym_like.errors import InputError
 from plangym_like.lanes.lanes import Lanes
 from plangym_like.lanes.make_lanes import EnvSource, env_factory, lanes_from, make_lanes
+from plangym_like.lanes.process_lanes import ProcessLanes
+from plangym_like.lanes.sequential_lanes import as_gym_env
 from plangym_like.lanes.vector_env import PlanVectorEnv
 
 # Fewer environments are stepped faster one after the other (`benchmarks/vector.py`).
 _FEWEST_AT_ONCE = 4
+# A step of all environments that takes less here is not divided among processes
+# (`benchmarks/vector.py`).
+_MESSAGES_SECONDS = 4e-4
+_TRIAL_STEPS = 10
 
 
 def make_vec(
     source: EnvSource | Sequence[EnvSource],
     num_envs: int | None = None,
+    n_workers: int | None = None,
     *,
     autoreset_mode: str | AutoresetMode = AutoresetMode.NEXT_STEP,
     copy: bool = True,
     observation_mode: str | tuple[Space[Any], Space[Any]] = "same",
     vectorise: bool = True,
+    timeout: float = 60.0,
+    checkpoint_every: int | None = None,
     **kwargs: Any,
 ) -> PlanVectorEnv:
     """Make n environments that are stepped together, as one `gymnasium.vector.VectorEnv`.
@@ -42,17 +54,25 @@ def make_vec(
         registered with.
     num_envs : int, optional
         n; by default the length of `source`, or 1.
+    n_workers : int, optional
+        How many processes may step environments, this one included. Where steps are so cheap that
+        messages between processes would cost more, or have a vectorised form that is cheaper
+        still, this process steps all.
     autoreset_mode, copy, observation_mode
         See `PlanVectorEnv`.
     vectorise : bool
         Whether environments that have a vectorised form are stepped in it.
+    timeout, checkpoint_every
+        With several processes: after how many seconds one that does not reply is replaced, and
+        after how many calls states are copied, so that environments of a process that died go on
+        from where they were. Without that, their episodes end (`ProcessLanes`).
     kwargs
         For `plangym_like.make`, or for the callable.
 
     Raises
     ------
     InputError
-        `num_envs` is not at least 1, or not the length of `source`.
+        `num_envs` or `n_workers` is not at least 1, or `num_envs` not the length of `source`.
 
     Examples
     --------
@@ -75,21 +95,56 @@ def make_vec(
         sources, count = list(source), len(source) if num_envs is None else num_envs
         if len(sources) != count:
             raise InputError(f"num_envs is {count}, but there are {len(sources)} factories")
-    if isinstance(count, bool) or not isinstance(count, int) or count < 1:
-        raise InputError(f"num_envs must be a whole number of at least 1, got {num_envs!r}")
+    workers = 1 if n_workers is None else n_workers
+    for name, number in (("num_envs", count), ("n_workers", workers)):
+        if isinstance(number, bool) or not isinstance(number, int) or number < 1:
+            raise InputError(f"{name} must be a whole number of at least 1, got {number!r}")
     factories = [env_factory(each, **{**_registered(each), **kwargs}) for each in sources]
-    vectorise = vectorise and count >= _FEWEST_AT_ONCE
+    alike = all(each is sources[0] for each in sources)
     lanes: Lanes
-    if all(each is sources[0] for each in sources):
-        lanes = lanes_from(factories[0], count, vectorise=vectorise)
+    workers = min(workers, count)
+    if workers > 1 and _is_worth_messages(factories[0], count, vectorise=vectorise):
+        lanes = ProcessLanes(
+            factories[0] if alike else factories,
+            count,
+            workers,
+            timeout=timeout,
+            checkpoint_every=checkpoint_every,
+            vectorise=vectorise,
+        )
+    elif alike:
+        lanes = lanes_from(factories[0], count, vectorise=vectorise and count >= _FEWEST_AT_ONCE)
     else:
-        lanes = make_lanes([factory() for factory in factories], vectorise=vectorise)
+        made = [factory() for factory in factories]
+        lanes = make_lanes(made, vectorise=vectorise and count >= _FEWEST_AT_ONCE)
     envs = PlanVectorEnv(
         lanes, autoreset_mode=autoreset_mode, copy=copy, observation_mode=observation_mode
     )
     if isinstance(source, str):
         envs.spec = gymnasium.spec(source)
     return envs
+
+
+def _is_worth_messages(factory: Callable[[], Any], num_envs: int, *, vectorise: bool) -> bool:
+    """Return whether steps of so many environments take longer than messages to processes."""
+    env = factory()
+    try:
+        if vectorise and make_lanes([env]).steps_ended:
+            return False
+        gym_env, space, fastest = as_gym_env(env), deepcopy(env.action_space), math.inf
+        space.seed(0)
+        gym_env.reset(seed=0, options=None)
+        for _ in range(_TRIAL_STEPS):
+            begun = time.perf_counter()
+            result = gym_env.step(space.sample())
+            fastest = min(fastest, time.perf_counter() - begun)
+            if result[2] or result[3]:
+                gym_env.reset(seed=0, options=None)
+    except Exception:
+        return True  # not a question of speed: the environments are to raise it, when they do
+    finally:
+        env.close()
+    return num_envs * fastest > _MESSAGES_SECONDS
 
 
 def _registered(source: EnvSource) -> dict[str, Any]:

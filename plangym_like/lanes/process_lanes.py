@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+from gymnasium.spaces import Space
 from numpy.typing import NDArray
 
 from plangym_like.errors import InputError, WorkerDiedError
@@ -65,9 +66,6 @@ class ProcessLanes(Lanes):
     ----------
     envs : list
         The environments of the part in this process.
-    spaces : list of (Space, Space)
-        The observation and action space of every environment.
-    stats : LaneStats
 
     Raises
     ------
@@ -91,7 +89,7 @@ class ProcessLanes(Lanes):
         start_method: str = "forkserver",
         preload: Sequence[str] = (),
     ) -> None:
-        self.stats = LaneStats()
+        self._stats = LaneStats()
         self._parts = LaneParts(
             sources,
             count_lanes(sources, num_lanes),
@@ -101,16 +99,16 @@ class ProcessLanes(Lanes):
             vectorise=vectorise,
             start_method=start_method,
             preload=preload,
-            stats=self.stats,
+            stats=self._stats,
         )
         self._pool, self._results = self._parts.pool, self._parts.results
         self._lent: Any = None
         self._keeps_jobs = checkpoint_every is not None
         try:
             super().__init__(self._parts.local.envs, self._parts.num_lanes)
-            self.spaces = [(env.observation_space, env.action_space) for env in self.envs]
+            self._spaces = super().spaces
             for spaces in self._parts.run_all(lambda worker: Job("spaces", ())):
-                self.spaces += spaces
+                self._spaces += spaces
             self._note_traits()
             if self._keeps_jobs:
                 self._check_has_states()
@@ -131,6 +129,18 @@ class ProcessLanes(Lanes):
 
     def info_columns(self) -> dict[str, NDArray[Any]] | None:
         return self._results.info_columns()
+
+    @property
+    def stats(self) -> LaneStats:
+        return self._stats
+
+    @property
+    def pids(self) -> list[int]:
+        return [worker.process.pid for worker in self._pool.workers]
+
+    @property
+    def spaces(self) -> list[tuple[Space[Any], Space[Any]]]:
+        return self._spaces
 
     # Episodes
 
@@ -297,19 +307,14 @@ class ProcessLanes(Lanes):
         self.step_infos = self._steps_have_infos
         if results.lost:
             reported = results.report_lost(call, finals)
-            self._show_infos(call, reported, finals)
+            if reported and not self.step_infos:
+                # The infos of this step are to be looked at, although steps have none otherwise.
+                self.step_infos = True
+                results.keep_infos({*reported, *call.reset_lanes(slice(None), finals)})
             if call.method == "step_same" and (again := set(reported) & set(lost_before)):
                 self.reset(call.obs, sorted(again))
         results.note_ends(call)
         return finals
-
-    def _show_infos(self, call: StepCall, reported: Sequence[int], finals: dict[int, Any]) -> None:
-        """Have the infos of this step looked at, although steps have none otherwise."""
-        if reported and not self.step_infos:
-            self.step_infos = True
-            shown = {*reported, *call.reset_lanes(slice(None), finals)}
-            for lane in set(range(self.num_lanes)) - shown:
-                self.infos[lane] = {}
 
     def _reset(self, lane: int, seed: int | None, options: dict[str, Any] | None) -> Any:
         raise NotImplementedError("the lanes of each part are reset by that part")
@@ -340,9 +345,6 @@ class ProcessLanes(Lanes):
         self._parts.local = self._parts.local.refreshed()
         self._note_traits()
         return self
-
-    def render(self, lane: int = 0) -> Any:
-        return self.call("render", lanes=[lane])[0]
 
     # States
 

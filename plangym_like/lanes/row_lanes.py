@@ -1,4 +1,4 @@
-"""Lanes that are state rows of one `PlanEnv`."""
+"""`RowLanes`: lanes that are state rows of one `PlanEnv`."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from plangym_like.transitions import STEP_COUNTS, BatchInfo
 
 
 class RowLanes(Lanes):
-    """One batch of states for all lanes: each step is one `PlanEnv.step_batch`.
+    """Lanes whose states are one batch; each step is one call of `PlanEnv.step_batch`.
 
-    So lanes are stepped in the fast form of the family, and by the workers of the environment.
+    So lanes are stepped with the fast form of the family, and by the workers of the environment.
 
     Parameters
     ----------
     env : PlanEnv
-        Used by these lanes alone: each reset changes its current state.
+        The environment, which only these lanes may use: each reset changes its current state.
     num_lanes : int
     """
 
@@ -53,7 +53,7 @@ class RowLanes(Lanes):
     def _reset(self, lane: int, seed: int | None, options: dict[str, Any] | None) -> Any:
         env = self._env
         if self._states is not None and self._states[lane].any():
-            # The reset goes on with the lane's own generator.
+            # The reset continues with the lane's own generator.
             env.set_state(self._states[lane])
         elif seed is None:
             # A new generator, since the environment's belongs to another lane.

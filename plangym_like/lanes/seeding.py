@@ -1,8 +1,8 @@
-"""One seed for all environments and all noise; results do not depend on the number of workers.
+"""Derive all seeds from one seed, so that results do not depend on the number of workers.
 
-Lanes come in groups: an actor answers the lanes of one group in one call. Seeds belong to groups
-and to lanes, never to workers. No two lanes have equal seeds. Each group has four words that seed
-the generators of its actor.
+Lanes are divided into groups; an actor is called once for all lanes of a group. Seeds belong to
+groups and lanes, never to workers. No two lanes have equal seeds. Each group has four words that
+seed the generators of its actor.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def seed_groups(seed: int | Sequence[int] | None, num_lanes: Sequence[int]) -> l
     Parameters
     ----------
     seed : int or sequence of int or None
-        Anything that `numpy.random.SeedSequence` takes; ``None`` for fresh entropy.
+        Anything that `numpy.random.SeedSequence` accepts; ``None`` for fresh entropy.
 
     Returns
     -------

@@ -1,4 +1,4 @@
-"""Lanes that are stepped one after the other."""
+"""`SequentialLanes`: lanes that are stepped one by one."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from plangym_like.lanes.tree import take, tree_map
 from plangym_like.ownership import owned
 from plangym_like.plan_env import PlanEnv
 
-# Rewards of these types are numbers, and flags of these types are flags; others are looked at.
+# Rewards and flags of these types need no further checks.
 _NUMBERS = frozenset((float, int, bool, np.float64, np.float32, np.int64, np.int32, np.bool_))
 _FLAGS = frozenset((bool, np.bool_))
 
 
 class SequentialLanes(Lanes):
-    """The general form: each lane's own ``step``, in the order of the lanes.
+    """The general form of lanes: calls the ``step`` of each lane, in order.
 
     Parameters
     ----------
@@ -35,8 +35,9 @@ class SequentialLanes(Lanes):
         self._gym_envs = list(map(as_gym_env, self.envs))
         # Of a `PlanEnv`: other environments check their actions themselves.
         space = self.action_space
-        checked = isinstance(space, Discrete) and any(map(is_plan_env, envs))
-        self._choices = (int(space.start), int(space.n)) if checked else None
+        self._choices: tuple[int, int] | None = None
+        if isinstance(space, Discrete) and any(map(is_plan_env, envs)):
+            self._choices = int(space.start), int(space.n)
         # The last observation of each lane's last episode, as its environment returned it.
         self._final_observations: list[Any] = [None] * len(envs)
 
@@ -100,7 +101,7 @@ class SequentialLanes(Lanes):
 
 
 def as_gym_env(env: Any) -> Any:
-    """Return `env` as what has Gymnasium's ``reset`` and ``step``, and does not reset itself."""
+    """Return `env` with Gymnasium's ``reset`` and ``step``, and without automatic resets."""
     if not is_plan_env(env):
         return env
     return env.as_gym() if env.return_image else _LiveEnv(env)
@@ -138,7 +139,7 @@ def _as_flag(value: Any, place: str) -> bool:
 
 
 def _own_action(actions: Any, lane: int) -> Any:
-    """Return a copy of the action: an environment may keep it longer than the row keeps it."""
+    """Return a copy of the action, since an environment may keep it after the row changes."""
     if isinstance(actions, np.ndarray):
         return owned(actions[lane])
     return tree_map(owned, take(actions, lane))

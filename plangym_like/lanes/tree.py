@@ -1,4 +1,4 @@
-"""Trees: dicts, tuples, named tuples and lists of leaves, in any depth.
+"""Trees: dicts, tuples, named tuples and lists of leaves, nested to any depth.
 
 Observations, actions, recurrent states and infos are trees. A leaf is an array, a tensor, a number
 or, in a layout, a `Leaf`. ``None`` and empty containers are trees without leaves.
@@ -42,8 +42,8 @@ OBJECT = Leaf((), np.dtype(object))
 def tree_map(fn: Callable[..., Any], tree: Any, *others: Any) -> Any:
     """Return the tree of ``fn(leaf, *leaves of the others in the same place)``.
 
-    The result has the containers of `tree`; mappings become plain dicts. The others need the keys
-    and lengths of `tree`, and may have subtrees where `tree` has leaves.
+    The result has the containers of `tree`, with mappings as plain dicts. The others must have the
+    keys and lengths of `tree`, but may have subtrees where `tree` has leaves.
     """
     if isinstance(tree, Leaf):
         return fn(tree, *others)
@@ -56,7 +56,7 @@ def tree_map(fn: Callable[..., Any], tree: Any, *others: Any) -> Any:
 
 
 def _sequence_like(example: Any, parts: list[Any]) -> Any:
-    """Return `parts` in a tuple, named tuple or list, whichever `example` is."""
+    """Return `parts` as a tuple, named tuple or list, of the same type as `example`."""
     if hasattr(example, "_fields"):
         return type(example)(*parts)
     return tuple(parts) if isinstance(example, tuple) else parts
@@ -86,7 +86,7 @@ def is_leaf(tree: Any) -> bool:
 
 
 def take(rows: Any, index: Any) -> Any:
-    """Return row or rows `index` of every leaf."""
+    """Return the row or rows `index` of every leaf."""
     return tree_map(lambda leaf: leaf[index], rows)
 
 
@@ -96,7 +96,7 @@ def as_array(value: Any) -> NDArray[Any]:
     Raises
     ------
     TypeError, ValueError, RuntimeError
-        NumPy's or torch's, where that is impossible.
+        Raised by NumPy or torch if that is impossible.
     """
     if hasattr(value, "detach"):  # a tensor of torch, which is not imported here
         value = value.detach().cpu()
@@ -117,18 +117,18 @@ def layout_of(
     Parameters
     ----------
     example : tree
-        Of arrays, tensors, numbers.
+        A tree of arrays, tensors and numbers.
     space : gymnasium.Space, optional
-        Where `example` comes from. Where the space has arrays of one shape, shape and dtype are the
-        space's; `plangym_like.lanes.fitting` checks whether a value has them.
+        The space of `example`. If its elements are arrays of one shape, shape and dtype are taken
+        from the space; `plangym_like.lanes.fitting` checks that values have them.
     objects : bool
         Whether a space whose elements are not arrays of one shape has a leaf of dtype ``object``.
 
     Raises
     ------
     InputError
-        A leaf is not a number or array of numbers, or the containers are not those of the space;
-        the message names the part.
+        A leaf is not a number or an array of numbers, or the containers differ from those of the
+        space; the message names the part.
     """
     return _layout(example, space, "the value", objects)
 
@@ -154,12 +154,12 @@ def _layout(example: Any, space: Any, part: str, objects: bool) -> Any:
     try:
         array = as_array(example)
     except ValueError as error:
-        raise InputError(f"{part} is made of parts of unequal shapes: {example!r}") from error
+        raise InputError(f"{part} consists of parts with different shapes: {example!r}") from error
     return _leaf(array.shape, array.dtype, part)
 
 
 def _subspaces(example: Any, space: Any, part: str) -> Mapping[Any, Any]:
-    """Return the spaces of the parts of `example`, which must have the parts of `space`."""
+    """Return the spaces of the parts of `example`, whose keys must be those of `space`."""
     if isinstance(space, gymnasium.spaces.Dict):
         if not isinstance(example, Mapping) or example.keys() != space.spaces.keys():
             raise InputError(f"{part} must have the keys {list(space.spaces)}, got {example!r}")
@@ -180,6 +180,11 @@ def has_object_elements(space: gymnasium.Space[Any] | None) -> bool:
     if space is None or isinstance(space, (gymnasium.spaces.Dict, gymnasium.spaces.Tuple)):
         return False
     return space.shape is None or space.dtype is None or space.dtype.kind not in NUMERIC_KINDS
+
+
+def has_objects(layout: Any) -> bool:
+    """Return whether a layout has leaves of dtype ``object``."""
+    return any(leaf == OBJECT for leaf in tree_leaves(layout))
 
 
 def layout_of_space(space: gymnasium.Space[Any], *, objects: bool = False) -> Any:

@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 
 from plangym_like.errors import ActionError, BatchLengthError, InputError
 from plangym_like.lanes.lanes import Flags, Which
-from plangym_like.lanes.tree import NUMERIC_KINDS, OBJECT, Leaf, tree_leaves, tree_map
+from plangym_like.lanes.seeding import whole_seeds
+from plangym_like.lanes.tree import NUMERIC_KINDS, OBJECT, Leaf, has_objects, tree_map
 
 
 def observation_spaces(
@@ -63,6 +64,25 @@ def observation_spaces(
                 f"{single} and {space}"
             )
     return batched, single
+
+
+def checked_seeds(seed: Any, count: int) -> list[int | None]:
+    """Return one seed for each of `count` environments: `seed` and the following, or its entries.
+
+    Raises
+    ------
+    InputError
+        There are not `count` seeds, or one is not a whole number of at least 0.
+    """
+    if seed is None:
+        return [None] * count
+    if isinstance(seed, (int, np.integer)):
+        return whole_seeds(int(seed) + index for index in range(count))
+    if len(seed) != count:
+        raise InputError(
+            f"seed must have one entry for each of {count} environments, got {len(seed)}"
+        )
+    return whole_seeds(seed)
 
 
 def checked_mask(mask: Any, count: int) -> Flags:
@@ -124,7 +144,7 @@ def batch_actions(actions: Any, space: Space[Any], layout: Any, count: int) -> A
     """
     if isinstance(layout, Leaf) and layout is not OBJECT:
         return _as_array(layout, actions, count)
-    if not any(leaf is OBJECT for leaf in tree_leaves(layout)):
+    if not has_objects(layout):
         return tree_map(lambda leaf, given: _as_array(leaf, given, count), layout, actions)
     rows = list(iterate(space, actions))
     if len(rows) != count:

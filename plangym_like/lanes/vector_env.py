@@ -13,13 +13,14 @@ from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 
 from plangym_like.errors import ClosedError, InputError, MissingExtraError
+from plangym_like.lanes.lane_stats import LaneStats
 from plangym_like.lanes.lanes import Lanes, Which, gym_env_of
-from plangym_like.lanes.seeding import whole_seeds
 from plangym_like.lanes.tree import tree_map
 from plangym_like.lanes.vector_arguments import (
     batch_actions,
     checked_indices,
     checked_mask,
+    checked_seeds,
     observation_spaces,
 )
 from plangym_like.lanes.vector_infos import Finals, batch_infos, with_masks
@@ -48,14 +49,6 @@ class PlanVectorEnv(VectorEnv[Any, Any, Any]):
         Whether the observation spaces must be equal, or may differ in their bounds; or the
         observation space of all environments and that of one.
 
-    Attributes
-    ----------
-    num_envs : int
-    single_observation_space, single_action_space : gymnasium.Space
-        Of one environment.
-    observation_space, action_space : gymnasium.Space
-        Of all of them.
-
     Raises
     ------
     RuntimeError
@@ -81,13 +74,13 @@ class PlanVectorEnv(VectorEnv[Any, Any, Any]):
         self.single_action_space = lanes.action_space
         self.action_space = batch_space(self.single_action_space, self.num_envs)
         self.observation_space, self.single_observation_space = observation_spaces(
-            [env.observation_space for env in lanes.envs], self.num_envs, observation_mode
+            [space for space, _ in lanes.spaces], self.num_envs, observation_mode
         )
-        for env in lanes.envs:
-            if env.action_space != self.single_action_space:
+        for _, space in lanes.spaces:
+            if space != self.single_action_space:
                 raise RuntimeError(
                     "all environments must have the same action space, got "
-                    f"{self.single_action_space} and {env.action_space}"
+                    f"{self.single_action_space} and {space}"
                 )
         self._obs: Any = None
         self._rewards = np.zeros(self.num_envs)
@@ -107,6 +100,16 @@ class PlanVectorEnv(VectorEnv[Any, Any, Any]):
     def np_random(self) -> tuple[np.random.Generator, ...]:  # type: ignore[override]
         """The random generators of the environments."""
         return self.get_attr("np_random")
+
+    @property
+    def pids(self) -> list[int]:
+        """The process ids of the other processes that step environments, if there are any."""
+        return self._lanes.pids
+
+    @property
+    def stats(self) -> LaneStats:
+        """What has happened to these processes so far: deaths, episodes that ended with them."""
+        return self._lanes.stats
 
     # Episodes
 
@@ -141,7 +144,7 @@ class PlanVectorEnv(VectorEnv[Any, Any, Any]):
             all true at the first reset.
         """
         self._check_open()
-        seeds = self._seeds(seed)
+        seeds = checked_seeds(seed, self.num_envs)
         mask = None
         if options is not None and "reset_mask" in options:
             mask = checked_mask(options["reset_mask"], self.num_envs)
@@ -371,18 +374,6 @@ class PlanVectorEnv(VectorEnv[Any, Any, Any]):
         self._check_open()
         if self._obs is None:
             raise ResetNeeded("reset the environments first")
-
-    def _seeds(self, seed: Any) -> list[int | None]:
-        if seed is None:
-            return [None] * self.num_envs
-        if isinstance(seed, (int, np.integer)):
-            return whole_seeds(int(seed) + index for index in range(self.num_envs))
-        if len(seed) != self.num_envs:
-            raise InputError(
-                f"seed must have one entry for each of {self.num_envs} environments, got "
-                f"{len(seed)}"
-            )
-        return whole_seeds(seed)
 
     def _observations(self) -> Any:
         obs = self._obs

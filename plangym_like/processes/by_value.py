@@ -9,11 +9,12 @@ import cloudpickle  # type: ignore[import-untyped]
 
 
 class ByValuePickler(cloudpickle.Pickler):  # type: ignore[misc]
-    """Pickles classes of ``__main__`` and of functions with slots and cached members.
+    """Pickles classes of ``__main__`` and local classes, including slots and cached members.
 
-    cloudpickle 3.1 makes a class with ``__slots__`` one without, whose objects the original class
-    cannot take back; it refuses ``functools.cached_property`` before Python 3.12; and it looks for
-    functions with an ``lru_cache`` in modules that another process lacks.
+    It works around three limits of cloudpickle 3.1. A class with ``__slots__`` becomes one without,
+    whose objects the original class cannot restore. Before Python 3.12,
+    ``functools.cached_property`` is rejected. Functions with an ``lru_cache`` are looked up in
+    modules that another process does not have.
     """
 
     def reducer_override(self, thing: Any) -> Any:

@@ -1,4 +1,4 @@
-"""The owner's end of a worker's data socket: never blocks, never loses a byte to a signal."""
+"""`Channel`: the owner's end of a worker's data socket, non-blocking and safe under signals."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Deliver = Callable[[int, int, memoryview], None]
 
 
 class Outgoing:
-    """One buffer to send, and how many bytes of it the kernel took in each send."""
+    """One buffer to send, and the number of bytes that each send has taken from it."""
 
     __slots__ = ("data", "descriptors", "sent")
 
@@ -29,7 +29,7 @@ class Outgoing:
 def outgoing(
     kind: int, request: int, payload: bytes, descriptors: Sequence[int] = ()
 ) -> list[Outgoing]:
-    """Return the buffers of one message, ready to `Channel.post`."""
+    """Return the buffers of one message, for `Channel.post`."""
     first, *others = frame(kind, request, payload, len(descriptors))
     return [Outgoing(first, descriptors), *map(Outgoing, others)]
 
@@ -37,12 +37,14 @@ def outgoing(
 class Channel:
     """Frames messages over a non-blocking stream socket.
 
-    Every step can be cut short between two bytecodes by a signal handler that raises, and repeated
-    afterwards: bytes go from the kernel into `_chunks`, and from `_outbox` to the kernel, in single
-    uninterruptible operations, and what is still to do is worked out from these two alone.
+    A signal handler that raises may interrupt every method between two bytecodes, and the method
+    can then be repeated. Bytes are moved from the kernel into `_chunks`, and from `_outbox` to the
+    kernel, in single uninterruptible operations, and the rest of the work is derived from these two
+    attributes.
 
-    Not thread safe: hold one lock around `post`, `flush` and `retract`, and another one around
-    `receive` and `pass_on`. A signal handler may call the latter two while it interrupts them.
+    It is not thread safe: hold one lock around `post`, `flush` and `retract`, and another one
+    around `receive` and `pass_on`. A signal handler may call the latter two even if it has
+    interrupted them.
     """
 
     def __init__(self, connection: socket.socket) -> None:
@@ -53,7 +55,7 @@ class Channel:
 
     @property
     def unsent(self) -> bool:
-        """Whether `flush` has something left to do."""
+        """Whether there are queued bytes for `flush` to send."""
         return bool(self._outbox)
 
     def post(self, parts: list[Outgoing]) -> None:
@@ -61,7 +63,7 @@ class Channel:
         self._outbox.extend(parts)
 
     def flush(self) -> bool:
-        """Send what the kernel takes without blocking, and return whether that was all."""
+        """Send what the kernel accepts without blocking; return whether everything was sent."""
         outbox = self._outbox
         while outbox:
             part = outbox[0]
@@ -80,22 +82,22 @@ class Channel:
         return True
 
     def retract(self, parts: list[Outgoing]) -> bool:
-        """Take back a message, and return whether that was possible: no byte of it has left."""
+        """Remove a message from the queue; return whether that was possible (no byte was sent)."""
         if parts[0].sent:
             return False
         self._outbox = deque([part for part in self._outbox if part not in parts])
         return True
 
     def receive(self, deliver: Deliver, *, everything: bool = False) -> bool:
-        """Pass on all complete messages that are there, and return whether more may follow.
+        """Receive and deliver all complete messages; return whether more may follow.
 
         Parameters
         ----------
         deliver : callable
-            Takes kind, request id and payload. May be called twice for a message if a signal
-            handler cuts in.
+            Called with kind, request id and payload. It may be called twice for a message if a
+            signal handler interrupts this method.
         everything : bool
-            Go on until the kernel has nothing left, rather than until it probably has nothing left.
+            Continue until the kernel certainly has no more data, rather than probably.
         """
         while True:
             wanted = _CHUNK_NBYTES if len(self._chunks) < 2 else _LARGE_CHUNK_NBYTES
@@ -105,7 +107,7 @@ class Channel:
                 return True
             except ConnectionError:
                 return False
-            # None if a signal handler has passed it on already.
+            # None if a signal handler has already delivered it.
             received = self._chunks[-1] if self._chunks else None
             if received == b"":
                 return False
@@ -114,7 +116,7 @@ class Channel:
                 return True
 
     def pass_on(self, deliver: Deliver) -> bool:
-        """Pass on all complete messages taken in so far, and return whether there were any."""
+        """Deliver all complete messages received so far; return whether there were any."""
         chunks = self._chunks
         parts = chunks[:]
         if not parts:
@@ -138,12 +140,12 @@ class Channel:
         if not start and count == 1:
             return False
         rest = [bytes(data[start:])] if start < len(data) else []
-        # No signal handler runs between the next two lines, but one may have run before: what it
-        # has passed on already is gone.
+        # No signal handler runs between the next two lines, but one may have run before and
+        # delivered these messages already.
         if chunks[:count] == parts:
             chunks[:count] = rest
         return start > 0
 
     def clear(self) -> None:
-        """Drop what is queued."""
+        """Drop all queued messages."""
         self._outbox.clear()

@@ -1,4 +1,4 @@
-"""One child process: whether it is alive, how it ended, and how to end it."""
+"""`ChildProcess`: polls, kills and collects one child process."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from plangym_like.fork_safety import forget_after_fork
 
 
 class Fate(Enum):
-    """The state of a process without an exit status, or without a known one."""
+    """The state of a process whose exit status does not exist or is not known."""
 
     RUNNING = "running"
     UNKNOWN = "unknown"
@@ -29,7 +29,7 @@ Status = int | Fate
 def child_status(pid: int) -> Status:
     """Return the exit status of a child of this process, without collecting the child."""
     try:
-        if not hasattr(os, "waitid"):  # then it has to be collected at once
+        if not hasattr(os, "waitid"):  # without it, the process must be collected at once
             found, status = os.waitpid(pid, os.WNOHANG)
             return os.waitstatus_to_exitcode(status) if found else Fate.RUNNING
         result = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
@@ -47,7 +47,7 @@ def collect_child(pid: int) -> None:
 
 
 def open_pidfd(pid: int) -> int | None:
-    """Return a descriptor that becomes readable when `pid` ends, or ``None`` if there is none."""
+    """Return a descriptor that becomes readable when `pid` ends; ``None`` if not supported."""
     try:
         return os.pidfd_open(pid)
     except (AttributeError, OSError):
@@ -55,7 +55,7 @@ def open_pidfd(pid: int) -> int | None:
 
 
 def oom_kills() -> int | None:
-    """Return how many processes the kernel has killed for lack of memory, if that is known."""
+    """Return how many processes the kernel has killed for lack of memory, if known."""
     try:
         with open("/proc/vmstat", "rb") as file:
             counts = dict(line.split() for line in file)
@@ -65,9 +65,9 @@ def oom_kills() -> int | None:
 
 
 def fill_standard_descriptors() -> None:
-    """Open the null device in place of a standard descriptor (0, 1, 2) that is closed.
+    """Open the null device for each standard descriptor (0, 1, 2) that is closed.
 
-    Otherwise the next socket would get that number, and what is printed would be written to it.
+    Otherwise the next socket would get that number, and printed text would be written to it.
     """
     while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
         os.set_inheritable(descriptor, True)
@@ -113,7 +113,7 @@ class ChildProcess:
         forget_after_fork(self)
 
     def poll(self) -> bool:
-        """Return whether the process has ended, and if so, note its `exitcode`.
+        """Return whether the process has ended, and if so, set `exitcode`.
 
         The exit code is negative for a signal, and ``None`` if it is not known.
         """
@@ -123,7 +123,7 @@ class ChildProcess:
             if not self.ended and (self.pidfd is None or _readable(self.pidfd, 0.0)):
                 status = self._status_fn(self.pid)
                 if status is not Fate.RUNNING:
-                    # In this order, a signal handler may raise anywhere in between.
+                    # This order is safe if a signal handler raises in between.
                     if isinstance(status, int):
                         self.exitcode = status
                     self._collect_fn(self.pid)
@@ -131,7 +131,7 @@ class ChildProcess:
         return self.ended
 
     def wait(self, timeout: float) -> bool:
-        """Wait up to `timeout` seconds for the end, and return whether it has come."""
+        """Wait at most `timeout` seconds; return whether the process has ended."""
         deadline = time.monotonic() + timeout
         while not self.poll():
             left = deadline - time.monotonic()
@@ -153,7 +153,7 @@ class ChildProcess:
                 os.kill(self.pid, signal.SIGKILL)
 
     def end(self, timeout: float = 5.0) -> bool:
-        """Kill the process, collect it, and return whether it is gone."""
+        """Kill and collect the process; return whether it has ended."""
         self.kill()
         return self.wait(timeout)
 
@@ -163,7 +163,7 @@ class ChildProcess:
         self.ended = True
 
     def close(self) -> None:
-        """Close the descriptor; the process goes on."""
+        """Close the descriptor; the process continues."""
         pidfd, self.pidfd = self.pidfd, None
         if pidfd is not None:
             os.close(pidfd)

@@ -1,4 +1,4 @@
-"""The connection to one worker process, from its launch to its end."""
+"""`Connection`: the connection to one worker process, from its launch to its end."""
 
 from __future__ import annotations
 
@@ -27,29 +27,29 @@ logger = logging.getLogger("plangym_like")
 
 MakeError = Callable[[], BaseException]
 
-# The longest that a waiting thread sleeps before it looks at its request again. It is woken in all
-# cases but one: a signal handler that uses the same worker may take in the reply just before.
+# The longest time that a waiting thread sleeps before it checks its request again. It is always
+# woken by the reply, except if a signal handler that uses the same worker has just received it.
 _LOOK_AGAIN_SECONDS = 0.05
 
 
 class Connection:
-    """Sends requests, and answers them as the replies or the worker's end come in.
+    """Sends requests, and completes them when replies arrive or the worker ends.
 
-    Request 0 is the one that constructs the hosted object; a failure of it ends the worker.
+    Request 0 constructs the hosted object; if it fails, the worker ends.
 
-    Requests refer to their connection, and it refers to them weakly. So the worker is ended with
-    the last reference to the connection or to a request that waits.
+    Requests refer to their connection, which refers to them weakly. So the worker ends when the
+    last reference to the connection or to a waiting request is dropped.
 
-    Any thread may send and wait. One thread at a time reads for all that wait; the others sleep
-    until it stops. Everything may be cut short by a signal handler that raises, and a handler may
-    use the connection that it has interrupted, except in the middle of sending.
+    Any thread may send and wait. One thread at a time reads for all waiting threads; the others
+    sleep until it stops. A signal handler that raises may interrupt any method. A handler may use
+    the connection that it has interrupted, except in the middle of sending.
 
     Parameters
     ----------
     launched : Launched
         A new worker, which this object owns from now on.
     name : str
-        What errors call it.
+        What error messages call it.
     """
 
     def __init__(self, launched: Launched, name: str) -> None:
@@ -72,18 +72,18 @@ class Connection:
         forget_after_fork(self)
 
     def _make_locks(self) -> None:
-        # Re-entrant: a signal handler may call what it has interrupted.
+        # Re-entrant, because a signal handler may call the method that it has interrupted.
         self._sending = threading.RLock()
         self._reading = threading.RLock()
         self._followers: list[threading.Lock] = []
 
     @property
     def unsent(self) -> bool:
-        """Whether some of a request has not been taken by the kernel yet."""
+        """Whether part of a request has not been sent yet."""
         return self._end is None and self._channel.unsent
 
     def has_ended(self) -> bool:
-        """Return whether the connection is over."""
+        """Return whether the connection has ended."""
         return self._end is not None
 
     def fileno(self) -> int:
@@ -97,8 +97,9 @@ class Connection:
     ) -> Future[Any]:
         """Send a request and return the future of its reply.
 
-        If the worker has ended, the future raises the error, not this call. With `patient`, what
-        the kernel does not take at once is sent with the next request or while waiting.
+        If the worker has ended, the future raises the error, not this call. With `patient`, the
+        rest of a request that the kernel does not accept at once is sent with the next request or
+        while waiting.
         """
         request = Request(next(self._numbers), self._worker, self.wait)
         with self._sending:
@@ -125,7 +126,7 @@ class Connection:
         try:
             self._flushing = True
             while self._end is None and not self._channel.flush() and not patient:
-                # The worker may be unable to read until its replies have been taken.
+                # The worker may be unable to read until its replies have been read.
                 self._poll(select.POLLIN | select.POLLOUT, _LOOK_AGAIN_SECONDS)
                 self.drain()
         except ConnectionError:
@@ -151,11 +152,11 @@ class Connection:
             request.answer(self._end)
 
     def drain(self) -> None:
-        """Take in every reply that is there, and the worker's end if it has come; never blocks."""
+        """Process all available replies, and the worker's end if it has come, without blocking."""
         self._listen(0.0)
 
     def _listen(self, timeout: float, request: Request | None = None) -> None:
-        """Read for all threads, or wait for the thread that does, up to `timeout` seconds."""
+        """Read for all threads, or wait at most `timeout` seconds for the thread that reads."""
         timeout = min(timeout, _LOOK_AGAIN_SECONDS)
         leads: list[bool] = []
         try:
@@ -185,8 +186,8 @@ class Connection:
                 self._followers.pop().release()
 
     def _take_in(self, timeout: float) -> None:
-        """Wait for replies or the worker's end, and take them in; with `_reading` held."""
-        if self._channel.pass_on(self._deliver):  # what was taken in before an interrupt came
+        """Wait for replies or the worker's end, and process them; `_reading` must be held."""
+        if self._channel.pass_on(self._deliver):  # messages that were received before an interrupt
             return
         mask = select.POLLIN | select.POLLOUT if self._channel.unsent else select.POLLIN
         events = self._poll(mask, timeout)
@@ -194,7 +195,7 @@ class Connection:
             return
         if events.get(self._descriptor, 0) & select.POLLOUT:
             self._send_aside([], 0.0)
-        # Replies that were sent before the end count.
+        # Replies that were sent before the end are valid.
         process_ended = self.process.pidfd in events
         try:
             more = self._channel.receive(self._deliver, everything=process_ended)
@@ -214,9 +215,9 @@ class Connection:
         return dict(poller.poll(math.ceil(max(timeout, 0.0) * 1000)))
 
     def _send_aside(self, parts: list[Outgoing], timeout: float) -> bool:
-        """Send what is left and then `parts`, and return whether sending was not in use.
+        """Send the queue and then `parts`; return False if the lock for sending is held.
 
-        It may be in use by another thread, which is awaited for `timeout` seconds, or by the code
+        It may be held by another thread, which is awaited for `timeout` seconds, or by the code
         that a signal handler has interrupted.
         """
         sending: list[bool] = []
@@ -243,12 +244,12 @@ class Connection:
     # The end
 
     def _note_end(self) -> None:
-        """Answer everything after the connection or the process has ended; `_reading` held."""
+        """Complete all requests after the connection or process has ended; `_reading` is held."""
         failed_start = self._failed_start
         by_itself = self.process.wait(0.5)
         if not by_itself:
             self.process.end()
-        if self._end is not None:  # a signal handler was quicker
+        if self._end is not None:  # a signal handler has already done this
             return
         if self._parting is not None:
             self._finish(self._parting)
@@ -274,7 +275,8 @@ class Connection:
             request = reference()
             if request is not None:
                 request.answer(end)
-        # A thread that sends sees the end at once. Until then its descriptor must stay open.
+        # A thread that is sending notices the end at once. Until then the descriptor must stay
+        # open.
         with self._sending:
             self._close_descriptors()
 
@@ -285,22 +287,22 @@ class Connection:
         self._finalizer.detach()
 
     def kill(self, reason: MakeError | None = None) -> None:
-        """Send SIGKILL; once the process has ended, requests fail with what `reason` makes."""
+        """Send SIGKILL; once the process has ended, requests fail with the error ``reason()``."""
         if self._end is None:
             self._killed = True
             self._parting = reason or self._parting
             self.process.kill()
 
     def ask_to_close(self) -> bool:
-        """Send CLOSE unless sending is in use, and return whether that was possible."""
+        """Send CLOSE unless the lock for sending is held; return whether it was sent."""
         request = outgoing(CLOSE, next(self._numbers), b"")
         return self._end is None and self._send_aside(request, 0.1)
 
     def close(self, timeout: float, reason: MakeError) -> None:
-        """Ask the worker to end, and kill it if it has not ended after `timeout` seconds.
+        """Ask the worker to exit, and kill it if it is still running after `timeout` seconds.
 
-        Requests that are not answered by then fail with what `reason` makes. With a `timeout` of 0
-        the worker is killed at once, and also if a signal handler raises meanwhile.
+        Requests without a reply by then fail with the error ``reason()``. With a `timeout` of 0, or
+        if a signal handler raises meanwhile, the worker is killed at once.
         """
         if self._end is not None:
             self._close_descriptors()
@@ -318,7 +320,7 @@ class Connection:
                 self._finish(reason)
 
     def forget(self) -> None:
-        """Drop the descriptors in a forked copy of the owner; uses there are errors."""
+        """Drop the descriptors in a forked copy of the owner; using it there is an error."""
         self._make_locks()
         if self._end is not None:
             return
@@ -330,7 +332,7 @@ class Connection:
 
 
 def _release(channel: Channel, launched: Launched, pending: dict[int, Any], owner_pid: int) -> None:
-    """End a worker without references: ask it to if it owes no reply, otherwise kill it.
+    """End a worker that has no references: ask it to exit, or kill it if replies are pending.
 
     Does nothing in a forked copy of the owner.
     """

@@ -1,4 +1,4 @@
-"""`ExternalProcess`: any object, hosted in a child process."""
+"""`ExternalProcess`: hosts any object in a child process."""
 
 from __future__ import annotations
 
@@ -25,27 +25,27 @@ _serial_numbers = count()
 class ExternalProcess:
     """Hosts the object that `constructor` returns in a child process.
 
-    The process starts at once, and the object is made there while this process goes on. The first
-    use waits for it, and raises what the constructor raised. Attributes and methods are used as
-    those of the object itself, except names with a leading underscore. Exceptions of the object
-    arrive as their own type, caused by a `RemoteTraceback`, and the process goes on.
+    The process starts at once and makes the object in the background. The first use waits for it,
+    and raises any error of the constructor. Attributes and methods are used like those of the
+    object itself, except names with a leading underscore. Exceptions of the object are raised with
+    their own type and a `RemoteTraceback` as their cause, and the process continues.
 
-    The process ends with `close`, with the last reference to this object and its futures, and
-    with its owner, also if that is killed.
+    The process ends when `close` is called, when the last reference to this object and its futures
+    is dropped, and when its owner ends, even if the owner is killed.
 
     Parameters
     ----------
     constructor : callable
-        Takes nothing and returns the object; lambdas and closures are fine.
+        A callable without arguments that returns the object; lambdas and closures are fine.
     start_method : {"forkserver", "spawn", "fork"}
         See `plangym_like.processes.start_methods`.
     preload : sequence of str
         Modules that the fork server imports once, for this worker and all later ones.
     name : str, optional
-        What errors and logs call the worker.
+        The name of the worker in errors and logs.
     linger : float
         Seconds for which the worker polls for the next request before it sleeps. The kernel tends
-        to wake a sleeping process on the core of the caller, which then has to wait.
+        to wake a sleeping process on the caller's core, which then has to wait.
 
     Examples
     --------
@@ -110,17 +110,17 @@ class ExternalProcess:
         TimeoutError
             It takes longer than `timeout` seconds.
         BaseException
-            What the constructor raised.
+            Any exception of the constructor.
         """
         self._usable()
         self._ready.result(timeout)
 
     def construct_here(self) -> Any:
-        """Return another object that the constructor makes, in this process."""
+        """Call the constructor in this process, and return the new object."""
         return _construct(self._constructor)
 
     def make_another(self) -> ExternalProcess:
-        """Return a new process that hosts what the same constructor makes."""
+        """Return a new process with the same constructor."""
         return ExternalProcess(
             partial(_construct, self._constructor),
             start_method=self._start_method,
@@ -143,8 +143,9 @@ class ExternalProcess:
         """Call ``fn(object, *args)`` in the process, and return the future of its result.
 
         With `fds`, copies of these open file descriptors are sent along, and the call is
-        ``fn(object, *args, fds=[...])``, which then owns them. With `patient`, this never waits
-        for a process that does not read: `drain` and waiting send the rest of the request.
+        ``fn(object, *args, fds=[...])``, which then owns them. With `patient`, this never waits for
+        a process that does not read; `drain`, or waiting for a result, sends the rest of the
+        request.
         """
         return self._usable().request(CALL, dumps((fn, args, {})), fds, patient=patient)
 
@@ -180,7 +181,7 @@ class ExternalProcess:
         return self._spaces[name]
 
     def step(self, action: Any, state: Any = None, dt: Any = 1, blocking: bool = True) -> Any:
-        """Step the hosted environment; with ``blocking=False``, return the future of it."""
+        """Step the hosted environment; with ``blocking=False``, return a future of the result."""
         options = {} if state is None else {"state": state}
         if not (isinstance(dt, int) and dt == 1):
             options["dt"] = dt
@@ -199,11 +200,11 @@ class ExternalProcess:
         return _result(future, blocking)
 
     def reset(self, blocking: bool = True, return_states: bool = False) -> Any:
-        """Reset the hosted environment, and return what it returns."""
+        """Reset the hosted environment, and return its result."""
         return _result(self.call("reset", return_state=return_states), blocking)
 
     def set_state(self, state: Any, blocking: bool = True) -> Any:
-        """Put the hosted environment into `state`."""
+        """Set the state of the hosted environment."""
         return _result(self.call("set_state", state), blocking)
 
     @property
@@ -213,7 +214,7 @@ class ExternalProcess:
 
     @property
     def exitcode(self) -> int | None:
-        """How the process ended: its exit status, negative for a signal, ``None`` while it lives.
+        """The exit status of the process, negative for a signal; ``None`` while it is running.
 
         It is also ``None`` in the rare case that the status is not known; see `is_alive`.
         """
@@ -235,13 +236,13 @@ class ExternalProcess:
 
     @property
     def unsent(self) -> bool:
-        """Whether some of a request is still to be sent."""
+        """Whether part of a request has not been sent yet."""
         return self._connection.unsent
 
     def drain(self) -> None:
-        """Take in every reply that is there, and the process's end if it has come; never blocks.
+        """Process all available replies, and the process's end if it has come, without blocking.
 
-        Futures are done accordingly; nothing is raised here.
+        Their futures are then done; nothing is raised here.
         """
         self._connection.drain()
 
@@ -252,8 +253,7 @@ class ExternalProcess:
     def restart(self) -> None:
         """Replace the process, dead or alive, by a new one with the same constructor.
 
-        Futures that are not done then fail with `WorkerDiedError`. The object is made again while
-        this process goes on.
+        Pending futures fail with `WorkerDiedError`. The object is made again in the background.
         """
         with self._restarting:
             old = self._usable()
@@ -270,14 +270,14 @@ class ExternalProcess:
                 old.close(0.0, replaced)
 
     def begin_close(self) -> None:
-        """Ask the process to end once it has answered everything; `close` then waits for it."""
+        """Ask the process to exit after its last reply; `close` then waits for it."""
         self._connection.ask_to_close()
 
     def close(self, timeout: float = 3.0) -> None:
-        """Ask the process to end, and kill it if it has not ended after `timeout` seconds.
+        """Ask the process to exit, and kill it if it is still running after `timeout` seconds.
 
-        A hosted object with a ``close`` method is closed by it. Futures that are not done then
-        fail with `ClosedError`. Calling it again does nothing.
+        If the hosted object has a ``close`` method, it is called. Futures that are pending after
+        that fail with `ClosedError`. Calling `close` again does nothing.
         """
         self._closed = True
         message = f"worker {self._name!r} has been closed; make another one"
@@ -313,5 +313,5 @@ def _result(future: Future[Any], blocking: bool) -> Any:
 
 
 def _construct(constructor: bytes) -> Any:
-    """Return what a pickled constructor makes."""
+    """Unpickle a constructor, call it, and return the result."""
     return loads(constructor)()

@@ -1,8 +1,8 @@
 """The fork server: a process with everything imported, which forks workers on request.
 
-A worker that is forked from it is up within milliseconds, and inherits nothing of the user's
-process, neither threads nor locks. Each process has one fork server, started when it is first
-needed. `fork_server_main` is what runs there.
+A worker that is forked from it starts within milliseconds, and inherits nothing from the user's
+process, neither threads nor locks. Each process has one fork server, which is started when it is
+first needed. It runs `fork_server_main`.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from plangym_like.processes.messages import (
 
 logger = logging.getLogger("plangym_like")
 
-# Seconds that the fork server may be silent for while it imports, and otherwise.
+# The most seconds without an answer of the fork server, while it imports and otherwise.
 _IMPORT_PATIENCE = 120.0
 _PATIENCE = 20.0
 
@@ -46,11 +46,11 @@ _unfit: set[str] = set()
 
 
 class ForkServerGoneError(Exception):
-    """The fork server has ended, or does not answer."""
+    """The fork server has ended or does not answer."""
 
 
 class StartsThreadsError(Exception):
-    """A preloaded module started threads, so the fork server must not fork any more."""
+    """A preloaded module has started threads, so the fork server must not fork any more."""
 
     def __init__(self, module: str) -> None:
         super().__init__(module)
@@ -60,8 +60,8 @@ class StartsThreadsError(Exception):
 class ForkServer:
     """The owner's end of a fork server.
 
-    Each request takes along the socket for its answer, so an interrupted request leaves no answer
-    that a later request could take for its own.
+    Each request is sent with a socket for its answer, so the answer to an interrupted request
+    cannot be mistaken for that of a later one.
     """
 
     def __init__(self) -> None:
@@ -74,11 +74,11 @@ class ForkServer:
         forget_after_fork(self)
 
     def preload(self, modules: Sequence[str]) -> None:
-        """Ask for `modules` to be imported, without waiting until they are."""
+        """Ask the fork server to import `modules`, without waiting for it."""
         self._send("preload", tuple(modules)).close()
 
     def get_ready(self, modules: Sequence[str]) -> None:
-        """Wait until `modules` are imported, as far as that is possible."""
+        """Wait until all `modules` that can be imported are."""
         if self._loaded is None or not self._loaded.issuperset(modules):
             self._ask("preload", tuple(modules))
             self._loaded = (self._loaded or frozenset()).union(modules)
@@ -97,7 +97,7 @@ class ForkServer:
         return status
 
     def close(self) -> None:
-        """End the fork server; its workers live on, but their exit status will not be known."""
+        """End the fork server. Its workers continue, but their exit status will not be known."""
         self._finalizer()
 
     def forget(self) -> None:
@@ -126,7 +126,7 @@ class ForkServer:
     def _ask(self, verb: str, content: Any, descriptors: Sequence[int] = ()) -> tuple[Any, ...]:
         """Send a request, and return the answer and its descriptors."""
         packets: list[Any] = []
-        # One request at a time: the time limit of another one would run out while this is answered.
+        # One request at a time, since the time limits of others would expire while it is answered.
         with _lock, self._send(verb, content, descriptors) as answers:
             try:
                 receive_with_descriptors(answers, 1 << 16, packets)
@@ -142,14 +142,14 @@ class ForkServer:
 
 
 def warm_up(preload: Sequence[str] = ()) -> None:
-    """Start the fork server, or have it import more modules; does not wait."""
+    """Start the fork server, or let it import more modules, without waiting."""
     if fork_server_supported():
         with contextlib.suppress(ForkServerGoneError):
             _fork_server().preload([name for name in preload if name not in _unfit])
 
 
 def get_ready(preload: Sequence[str] = ()) -> bool:
-    """Wait until the fork server has imported `preload`, and return whether it can fork.
+    """Wait until the fork server has imported `preload`; return whether it can fork.
 
     Raises
     ------
@@ -163,7 +163,7 @@ def get_ready(preload: Sequence[str] = ()) -> bool:
             fork_server.get_ready([name for name in preload if name not in _unfit])
             return True
         except StartsThreadsError as error:
-            # This fork server is not closed: it still tells how its workers ended.
+            # This fork server is kept, to report the exit status of its workers.
             _replace(fork_server)
             if not error.module:
                 return False
@@ -184,7 +184,7 @@ def get_ready(preload: Sequence[str] = ()) -> bool:
 
 
 def fork_worker(descriptors: Sequence[int], preload: Sequence[str] = ()) -> ChildProcess:
-    """Fork a worker, from a new fork server if this one has gone; after `get_ready`.
+    """Fork a worker, from a new fork server if the old one has ended. Call `get_ready` first.
 
     Raises
     ------
@@ -234,7 +234,7 @@ def _replace(fork_server: ForkServer) -> None:
 
 
 class _FreshStart:
-    """Clears the module's state in forked copies of the process."""
+    """Resets this module in forked copies of the process."""
 
     def forget(self) -> None:
         global _current, _lock
@@ -254,6 +254,6 @@ def _end_fork_server(launched: Launched, owner: int) -> None:
     if os.getpid() != owner:
         return
     with interrupts_deferred():
-        # Killed before its pipe is closed, which would end its workers too.
+        # Kill it before closing its pipe, since closing would also end its workers.
         launched.process.end()
         launched.close()

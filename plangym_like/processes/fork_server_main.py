@@ -1,4 +1,4 @@
-"""What runs in the fork server: it imports modules and forks workers. It has a single thread."""
+"""The main loop of the fork server, which imports modules and forks workers in a single thread."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def run(control_fd: int, alive_fd: int) -> NoReturn:
 
 
 class ForkServerMain:
-    """Takes the requests ``preload``, ``fork`` and ``status``, one packet each.
+    """Handles the requests ``preload``, ``fork`` and ``status``, one packet each.
 
     A request is ``(verb, content, sys.path)``; its first descriptor is a socket for the answer,
     which may be an exception to raise.
@@ -63,13 +63,13 @@ class ForkServerMain:
         self._alive_fd = alive_fd
         self._poller = select.poll()
         self._poller.register(control, select.POLLIN)
-        # By worker: its pidfd, and the file that has it killed when the owner ends.
+        # For each worker, its pidfd and the file that kills it when the owner ends.
         self._children: dict[int, tuple[int, int]] = {}
         self._statuses: dict[int, int] = {}
         self._threaded_by: str | None = None
 
     def serve(self) -> None:
-        """Answer requests and collect children that end, until the control socket closes."""
+        """Answer requests and collect ended children, until the control socket is closed."""
         self._import(_PRELOADED, default=True)
         while True:
             for descriptor, _ in self._poller.poll():
@@ -104,7 +104,7 @@ class ForkServerMain:
             finally:
                 for descriptor in received:
                     os.close(descriptor)
-            # The owner may not be waiting for the answer.
+            # The owner may have stopped waiting for the answer.
             with contextlib.suppress(OSError):
                 ancillary = [] if pidfd is None else rights([pidfd])
                 replies.sendmsg([pickle.dumps(answer)], ancillary, SEND_FLAGS)
@@ -172,7 +172,7 @@ class ForkServerMain:
             os.close(guard)
             if isinstance(status, int):
                 self._statuses[pid] = status
-        # Statuses are kept after they were asked for: the answer may not have arrived.
+        # Statuses are kept after they were requested, since the answer may not have arrived.
         while len(self._statuses) > 4096:
             del self._statuses[next(iter(self._statuses))]
 

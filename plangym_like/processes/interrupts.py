@@ -1,4 +1,4 @@
-"""Two ways to keep a ``KeyboardInterrupt`` from interrupting a critical section."""
+"""Two ways to protect a critical section from a ``KeyboardInterrupt``."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ _SOON_SECONDS = 0.01
 
 
 def hold(results: list[Any], function: Callable[..., Any], *arguments: Any) -> None:
-    """Append ``function(*arguments)`` to `results`, with no room for a signal handler in between.
+    """Append ``function(*arguments)`` to `results`, in one operation that signals cannot interrupt.
 
-    Python runs signal handlers between bytecodes. ``data = sock.recv(n)`` can therefore lose what
-    it received to a ``KeyboardInterrupt`` before the name is bound; here the result of a function
-    written in C is stored without a bytecode being run.
+    Python runs signal handlers between bytecodes. So ``data = sock.recv(n)`` can lose the received
+    data to a ``KeyboardInterrupt`` before the name is bound. Here, the result of a function written
+    in C is stored without running a bytecode in between.
 
     Examples
     --------
@@ -36,8 +36,8 @@ def hold(results: list[Any], function: Callable[..., Any], *arguments: Any) -> N
 def interrupts_deferred(*, by_finalizer: bool = False) -> Iterator[None]:
     """Let Ctrl-C take effect only after the block, which should take milliseconds.
 
-    Only the main thread is ever interrupted, so this does nothing in others. What a finalizer
-    raises is printed and lost: `by_finalizer` lets Ctrl-C take effect just after it.
+    Only the main thread is interrupted, so this does nothing in other threads. Exceptions in a
+    finalizer are printed and lost, so `by_finalizer` lets Ctrl-C take effect just after it.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""Starting a process that is connected to this one, and other Python interpreters."""
+"""Start processes that are connected to this one, and other Python interpreters."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ ONE_THREAD = {
     f"{library}_NUM_THREADS": "1" for library in ("OMP", "OPENBLAS", "MKL", "NUMEXPR")
 } | {"VECLIB_MAXIMUM_THREADS": "1"}
 
-# Given the other ends of the socket and of the alive pipe, and what has to be closed in a forked
-# copy, starts the process.
+# Starts the process, given the other ends of the socket and the alive pipe, and the descriptors to
+# close in a forked copy.
 Start = Callable[[int, int, contextlib.ExitStack], ChildProcess]
 
 
@@ -43,7 +43,7 @@ class Launched(NamedTuple):
 
 
 def launch_by(start: Start, kind: int = socket.SOCK_STREAM) -> Launched:
-    """Start a process with the other ends of a new socket of `kind` and of a new alive pipe."""
+    """Start a process that gets the other ends of a new socket of `kind` and a new alive pipe."""
     fill_standard_descriptors()
     with contextlib.ExitStack() as ours, contextlib.ExitStack() as theirs:
         here, there = socket.socketpair(socket.AF_UNIX, kind)
@@ -70,9 +70,9 @@ def start_python(
 ) -> ChildProcess:
     """Start another interpreter that calls a function with `descriptors`.
 
-    It has the interpreter flags and the import path of this process, but does not import the
-    user's script. Its standard input is empty; its outputs are those of this process. With
-    `dies_with_parent`, the kernel kills it when the thread that calls this ends.
+    It has the interpreter flags and the import path of this process, but does not import the user's
+    script. Its standard input is empty, and its outputs are those of this process. With
+    `dies_with_parent`, the kernel kills it when the calling thread ends.
     """
     if not sys.executable:
         raise WorkerStartError(
@@ -100,7 +100,7 @@ def start_python(
 
 @contextlib.contextmanager
 def _interrupts_blocked() -> Iterator[None]:
-    """Block SIGINT, so that the new process starts with it blocked, until it ignores it."""
+    """Block SIGINT, so that it is blocked in the new process until that ignores it."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield

@@ -5,10 +5,9 @@ A message is a header and a payload over a unix stream socket:
 =======  ========  =========================================================================
 bytes    type      meaning
 =======  ========  =========================================================================
-0        uint8     kind: ACCESS, CALL, RESULT, EXCEPTION or CLOSE
-1 to 8   uint64    request id; a reply carries the id of its request
-9        uint8     file descriptors that come along (SCM_RIGHTS, with the header's first byte)
-10 to 17 uint64    bytes of payload
+0        uint8     kind: ACCESS, CALL, RESULT, EXCEPTION or CLOSE 1 to 8   uint64    request id; a
+reply carries the id of its request 9        uint8     file descriptors sent along (SCM_RIGHTS, with
+the header's first byte) 10 to 17 uint64    bytes of payload
 =======  ========  =========================================================================
 
 Payloads: ACCESS ``name``; CALL ``(name or function, args, kwargs)``; RESULT the value; EXCEPTION
@@ -34,7 +33,7 @@ ACCESS, CALL, RESULT, EXCEPTION, CLOSE = range(1, 6)
 HEADER = struct.Struct("<BQBQ")
 MAX_DESCRIPTORS = 250
 
-# A write to a dead worker must be an error here, even in programs that set SIGPIPE to its default.
+# Writing to a dead worker must raise an error, even in programs that set SIGPIPE to its default.
 SEND_FLAGS = getattr(socket, "MSG_NOSIGNAL", 0)
 
 _RECEIVE_FLAGS = getattr(socket, "MSG_CMSG_CLOEXEC", 0)
@@ -54,8 +53,8 @@ class Message(NamedTuple):
 def dumps(value: Any) -> bytes:
     """Return `value` pickled for a process that does not share this one's ``__main__``.
 
-    Plain pickle is used where that is enough, because it is several times as fast; cloudpickle
-    for lambdas, closures, and all that ``__main__`` defines.
+    Plain pickle is used where possible, because it is several times as fast. cloudpickle is used
+    for lambdas, closures, and everything defined in ``__main__``.
     """
     try:
         data = pickle.dumps(value, 5)
@@ -75,8 +74,8 @@ def dumps_by_value(value: Any) -> bytes:
 
     from plangym_like.processes.by_value import ByValuePickler
 
-    # In a process of multiprocessing, the user's script has this second name, by which no other
-    # process could import it.
+    # In a process of multiprocessing, the user's script has this second name, which other processes
+    # cannot import.
     script = sys.modules.get("__mp_main__")
     if script is not None and script.__name__ == "__mp_main__":
         cloudpickle.register_pickle_by_value(script)
@@ -86,7 +85,7 @@ def dumps_by_value(value: Any) -> bytes:
 
 
 def loads(payload: bytes | memoryview) -> Any:
-    """Return what `dumps` pickled."""
+    """Return the value that `dumps` pickled."""
     return pickle.loads(payload)
 
 
@@ -123,7 +122,7 @@ def receive_with_descriptors(connection: socket.socket, nbytes: int, results: li
 
 
 class BlockingReader:
-    """The worker's end of the data socket: waits for one message after the other."""
+    """The worker's end of the data socket; reads messages one by one, and blocks."""
 
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection

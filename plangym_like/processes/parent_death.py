@@ -1,14 +1,14 @@
-"""What makes a worker end when its owner does, even if the owner is killed.
+"""End workers when their owner ends, even if the owner is killed.
 
 Each worker, and the fork server, has a file that is open on the read end of a pipe, and only the
 owner has the write end. The kernel closes that on any kind of death, and then sends SIGKILL to the
-process that owns the file (``F_SETOWN``). No code has to run in the process that is killed, and
-SIGKILL cannot be refused: not by a process that is stopped, nor by one that blocks its signals or
-is stuck in C with the GIL held.
+process that owns the file (``F_SETOWN``). No code has to run in the process that is killed. SIGKILL
+also ends a process that is stopped, that blocks its signals, or that is stuck in C with the GIL
+held.
 
-The kernel forgets the file when all its descriptors are closed, and a worker may close its own. So
-the fork server keeps one more such file open for each worker that it has forked, and a worker that
-is a child of its owner asks the kernel for SIGKILL at its parent's end.
+The kernel releases the file when all its descriptors are closed, and a worker may close its own. So
+the fork server keeps another such file open for each worker that it has forked, and a worker that
+is a direct child of its owner asks the kernel for SIGKILL when its parent ends.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def tie_to(alive_fd: int) -> None:
     os.set_inheritable(alive_fd, False)
     if sys.platform == "linux":
         kill_at_end_of(alive_fd, os.getpid())
-        # The pipe may have been closed before there was anybody to tell.
+        # The pipe may have been closed before the signal was requested.
         poller = select.poll()
         poller.register(alive_fd, 0)
         if poller.poll(0):
@@ -40,9 +40,10 @@ def tie_to(alive_fd: int) -> None:
 
 
 def kill_at_end_of(alive_fd: int, pid: int) -> None:
-    """Have the kernel kill `pid` when the last write end of the pipe `alive_fd` is closed.
+    """Let the kernel kill `pid` when the last write end of the pipe `alive_fd` is closed.
 
-    Only while the open file behind `alive_fd` is open somewhere; it can do this for one process.
+    This works as long as the open file behind `alive_fd` is open in some process, and for one
+    process per file.
     """
     fcntl.fcntl(alive_fd, fcntl.F_SETOWN, pid)
     fcntl.fcntl(alive_fd, fcntl.F_SETSIG, signal.SIGKILL)
@@ -56,15 +57,16 @@ def open_again(pipe_fd: int) -> int:
 
 
 def in_lasting_thread() -> bool:
-    """Return whether a child made now may be killed at the end of the thread that made it.
+    """Return whether this thread lives as long as the process, so `die_with_parent` can be used.
 
-    That is what `die_with_parent` asks for; the first thread of a process ends with the process.
+    That function kills a child when the thread that made it ends; the main thread ends with the
+    process.
     """
     return sys.platform == "linux" and threading.get_native_id() == os.getpid()
 
 
 def die_with_parent() -> None:
-    """Have the kernel kill this process when the thread that made it ends."""
+    """Let the kernel kill this process when the thread that made it ends."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
 
 

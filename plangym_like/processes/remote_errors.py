@@ -1,6 +1,6 @@
-"""How an exception gets from a worker to its owner.
+"""Send exceptions from a worker to its owner.
 
-The worker packs it in the first of these forms that can be packed and rebuilt there. The owner
+The worker packs an exception in the first of these forms that it can pack and rebuild. The owner
 rebuilds it, with the remote traceback as its ``__cause__``:
 
 ``whole``    the exception pickles and comes back as its own type
@@ -23,7 +23,7 @@ from plangym_like.row_errors import not_exiting
 def pack_exception(error: BaseException, *, skip_frames: int = 0) -> bytes:
     """Return `error` as bytes for `unpack_exception`; never fails.
 
-    Even ``SystemExit`` that showing or pickling `error` raises is caught.
+    Any exception that formatting or pickling `error` raises is caught, even ``SystemExit``.
 
     Parameters
     ----------
@@ -45,7 +45,7 @@ def pack_exception(error: BaseException, *, skip_frames: int = 0) -> bytes:
 
 
 def unpack_exception(payload: bytes | memoryview) -> BaseException:
-    """Return the exception that `pack_exception` packed, its ``__cause__`` a `RemoteTraceback`.
+    """Return the exception that was packed, with a `RemoteTraceback` as its ``__cause__``.
 
     Examples
     --------
@@ -73,14 +73,14 @@ def unpack_exception(payload: bytes | memoryview) -> BaseException:
 
 
 def is_remote(error: BaseException) -> bool:
-    """Return whether `error` was raised by code in another process, and sent here in a reply."""
+    """Return whether `error` was raised in another process and sent here in a reply."""
     return isinstance(error.__cause__, RemoteTraceback)
 
 
 def portable_result(future: Future[Any], timeout: float | None = None) -> Any:
-    """Return the result of `future`, but raise a `RemoteError` for what would end the program.
+    """Return the result of `future`; raise a `RemoteError` for errors that would end the program.
 
-    That is a ``SystemExit``, ``KeyboardInterrupt`` or the like that code in another process raised.
+    These are ``SystemExit``, ``KeyboardInterrupt`` and similar exceptions of another process.
     """
     error = future.exception(timeout)
     if error is None or isinstance(error, Exception) or not is_remote(error):

@@ -1,4 +1,4 @@
-"""`Request`: something that a worker was asked, and its reply."""
+"""`Request`: a request that was sent to a worker, and its reply."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from typing import Any
 from plangym_like.processes.messages import EXCEPTION, loads
 from plangym_like.processes.remote_errors import unpack_exception
 
-# The kind and payload of a reply; or what makes the error that says how the connection ended.
+# The kind and payload of a reply; or a function that makes the error for the connection's end.
 Reply = tuple[int, memoryview] | Callable[[], BaseException]
 
 
 class Request:
-    """Something that a worker was asked; see `plangym_like.future.Pending`.
+    """A request that was sent to a worker; see `plangym_like.future.Pending`.
 
     Parameters
     ----------
     number : int
         The request's id.
     worker : str
-        What errors call the worker.
+        What error messages call the worker.
     wait : callable
         ``wait(request, timeout)`` returns when the request has been answered, or after `timeout`
         seconds. The request holds a reference to it until then.
@@ -37,23 +37,23 @@ class Request:
         self._reply: Reply | None = None
 
     def answer(self, reply: Reply) -> None:
-        """Take the reply, unless there is one already."""
+        """Set the reply, unless there is one already."""
         if self._reply is None:
             self._reply = reply
         self._wait = None
 
     @property
     def what(self) -> str:
-        """What errors call it."""
+        """What error messages call it."""
         return f"request {self.number} to {self._worker}"
 
     @property
     def settled(self) -> bool:
-        """Whether the reply is there."""
+        """Whether the reply has arrived."""
         return self._reply is not None
 
     def settle(self, timeout: float | None) -> bool:
-        """Return whether the reply is there, after `timeout` seconds at most; 0 only looks."""
+        """Wait at most `timeout` seconds, and return whether the reply has arrived."""
         wait = self._wait
         if wait is not None:
             wait(self, timeout)
@@ -71,5 +71,5 @@ class Request:
         return loads(payload), None
 
     def cancel(self, error: BaseException) -> bool:
-        """Return False: what was sent cannot be taken back."""
+        """Return False, because a request cannot be cancelled."""
         return False

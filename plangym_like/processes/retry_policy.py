@@ -1,4 +1,4 @@
-"""`RetryPolicy`: when workers that die are replaced, and when replacing them is pointless."""
+"""`RetryPolicy`: decides whether workers that die are replaced or an error is raised."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ import time
 
 from plangym_like.errors import WorkerDiedError, WorkerError, WorkerStartError
 
-# Failed starts in succession, for each worker, before they are an error. Processes that were killed
-# may have been killed by chance, so they get more attempts.
+# The number of failed starts in succession, per worker, that raises an error. Processes that were
+# killed may have been killed by chance, so they get more attempts.
 _FAILED_STARTS, _KILLED_STARTS = 3, 20
-# Workers that die in succession, with no task making progress in between, before that is an error.
+# The number of deaths in succession, without any task making progress, that raises an error.
 _DEATHS_WITHOUT_PROGRESS = 64
-# For so long after the death of an idle worker, more workers may be killed from outside.
+# How long after the death of an idle worker others are suspected to be killed from outside.
 _SUSPICION_SECONDS = 60.0
-# Signals that may come from outside. Others, and exit statuses, are a worker's own doing.
+# Signals that may come from outside. Other signals, and exit statuses, are caused by the worker.
 _SENT = {-number for number in (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)}
 
 
@@ -26,16 +26,16 @@ class RetryPolicy:
         self._idle_death_at = float("-inf")
 
     def note_ready(self) -> None:
-        """Note that a worker has made the object that it hosts."""
+        """Record that a worker has made the object that it hosts."""
         self._failed_starts = 0
 
     def note_failed_start(self, error: WorkerError, num_workers: int) -> None:
-        """Note that a worker died before its object was made, or took too long to make it.
+        """Record that a worker died before its object was made, or took too long to make it.
 
         Raises
         ------
         WorkerStartError
-            This has happened again and again, and no other worker became ready in between.
+            This has happened too often without any worker becoming ready in between.
         """
         self._failed_starts += 1
         killed = isinstance(error, WorkerDiedError) and may_be_sent(error.exitcode)
@@ -48,29 +48,29 @@ class RetryPolicy:
             ) from error
 
     def note_progress(self) -> None:
-        """Note that a task has made progress."""
+        """Record that a task has made progress."""
         self._deaths_without_progress = 0
 
     def note_death_without_progress(self, error: WorkerDiedError) -> None:
-        """Note that a worker died before its task made any progress.
+        """Record that a worker died before its task made any progress.
 
         Raises
         ------
         WorkerDiedError
-            So many have in succession that going on is pointless.
+            This has happened too often in succession.
         """
         self._deaths_without_progress += 1
         if self._deaths_without_progress >= _DEATHS_WITHOUT_PROGRESS:
             died, self._deaths_without_progress = self._deaths_without_progress, 0
             raise WorkerDiedError(
                 f"{died} workers died in succession without any progress, the last one because: "
-                f"{error}; whatever they are given seems to end them",
+                f"{error}; every task seems to end them",
                 error.pid,
                 error.exitcode,
             ) from error
 
     def note_idle_death(self) -> None:
-        """Note a death that no task caused: something may be killing workers from outside."""
+        """Record a death that no task caused: workers may be being killed from outside."""
         self._idle_death_at = time.monotonic()
 
     def suspects_killing(self, exitcode: int | None) -> bool:

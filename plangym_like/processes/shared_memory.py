@@ -1,9 +1,9 @@
 """Shared memory without a name in any file system.
 
 A block is a memory file (``memfd``; where the platform lacks it, a temporary file that is unlinked
-at once). Other processes get it by its descriptor. Nothing can leak: the kernel frees a block with
-the last process that has it open. Its pages are reserved when it is made, so a lack of memory is an
-error there, and never a SIGBUS later.
+at once). Other processes get it through its descriptor. Nothing can leak: the kernel frees a block
+when the last process that has it open ends. Its pages are reserved when it is made, so a lack of
+memory raises an error at that time instead of a SIGBUS later.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ _PAGE = mmap.PAGESIZE
 
 
 class SharedBlock:
-    """One block: a number that names it, its descriptor and its bytes.
+    """One block of shared memory, with a number, a descriptor and its bytes.
 
     Parameters
     ----------
     nbytes : int
-        At least 1; rounded up to whole pages.
+        The size, at least 1; rounded up to whole pages.
 
     Raises
     ------
@@ -55,11 +55,11 @@ class SharedBlock:
         except (OSError, ValueError) as error:
             self.close()
             if isinstance(error, OSError) and error.errno is None:
-                raise  # a signal handler's, such as a TimeoutError
+                raise  # raised by a signal handler, such as a TimeoutError
             raise MemoryError(f"no {self.nbytes} bytes of shared memory: {error}") from error
 
     def array(self) -> NDArray[np.uint8]:
-        """Return a new array over all the bytes; views of it keep it alive."""
+        """Return a new array over all bytes; views of it keep it alive."""
         return np.frombuffer(self.memory, np.uint8)
 
     def close(self) -> None:
@@ -69,7 +69,7 @@ class SharedBlock:
 
 
 def attach(fd: int) -> NDArray[np.uint8]:
-    """Return an array over the block behind `fd`, which is closed.
+    """Return an array over the block with descriptor `fd`, and close the descriptor.
 
     Raises
     ------
@@ -79,7 +79,7 @@ def attach(fd: int) -> NDArray[np.uint8]:
     try:
         memory = mmap.mmap(fd, os.fstat(fd).st_size)
     except OSError as error:
-        raise MemoryError(f"no room here for a block of shared memory: {error}") from error
+        raise MemoryError(f"cannot map a block of shared memory: {error}") from error
     finally:
         os.close(fd)
     return np.frombuffer(memory, np.uint8)
@@ -95,16 +95,16 @@ class _Loan:
 
 
 class BlockPool:
-    """Blocks for results: each is lent with an array, and used again when that array is gone.
+    """Blocks that are lent as arrays, and reused when the arrays are dropped.
 
-    Ctrl-C may interrupt any method. No block is then used twice; at worst, one is not used again.
+    Ctrl-C may interrupt any method. No block is then used twice, but one may be lost to the pool.
 
     Parameters
     ----------
     most_lent : int
         How many blocks may be lent at once; descriptors are scarce.
     most_idle : int
-        How many unused ones are kept.
+        How many unused blocks are kept.
     """
 
     def __init__(self, *, most_lent: int = 4, most_idle: int = 3) -> None:
@@ -117,7 +117,7 @@ class BlockPool:
         take_care_after_fork(self)
 
     def take(self, nbytes: int) -> SharedBlock:
-        """Return a block of at least `nbytes`, not much larger."""
+        """Return a block of at least `nbytes` that is not much larger."""
         self._collect()
         fitting = [block for block in self._idle if nbytes <= block.nbytes <= 2 * nbytes + _PAGE]
         if fitting:
@@ -132,10 +132,11 @@ class BlockPool:
         return len(self._lent) < self._most_lent
 
     def lend(self, block: SharedBlock) -> NDArray[np.uint8]:
-        """Return an array over `block`; once nothing refers to it any more, the block is idle."""
+        """Return an array over `block`; the block becomes idle when the array is dropped."""
         array = block.array()
-        # The callback may run anywhere, even inside this class, so it only appends to a queue.
-        # It is not a Python function: a Ctrl-C that arrives in one is lost, and so is the block.
+        # The callback may run anywhere, even inside this class, so it only appends to a queue. It
+        # is not a Python function, since a Ctrl-C raised in one would be lost, and the block with
+        # it.
         loan = _Loan(weakref.ref(array, self._returned.append), block)
         self._lent[id(loan.array)] = loan
         return array
@@ -153,12 +154,12 @@ class BlockPool:
             self._drop(self._idle.pop())
 
     def forget(self, known: Callable[[int], bool]) -> None:
-        """Keep only those numbers of dropped blocks that are still `known` to a worker."""
+        """Forget the numbers of dropped blocks, except those that are still `known` to a worker."""
         if self.dropped:
             self.dropped = [number for number in self.dropped if known(number)]
 
     def take_care(self) -> None:
-        """Never use again what is lent now: a forked copy of this process may use it too."""
+        """Never reuse blocks that are lent now; a forked copy of this process may use them."""
         for loan in list(self._lent.values()):
             loan.copied = True
 
@@ -177,7 +178,7 @@ class BlockPool:
 
     def _collect(self) -> None:
         while self._returned:
-            # Removed from the queue last: until then an interrupted call can be repeated.
+            # Removed from the queue last, so that an interrupted call can be repeated.
             loan = self._lent.pop(id(self._returned[0]), None)
             if loan is not None and loan.copied:
                 self._drop(loan.block)
@@ -187,7 +188,7 @@ class BlockPool:
 
 
 def _memory_file(block: SharedBlock) -> tuple[int, weakref.finalize[..., SharedBlock]]:
-    """Return a new memory file, and what closes it when `block` is dropped.
+    """Return a new memory file, and the finalizer that closes it when `block` is dropped.
 
     A Ctrl-C in between leaves no descriptor open.
     """

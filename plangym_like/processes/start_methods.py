@@ -1,10 +1,9 @@
 """How workers are started.
 
-``"forkserver"``  forked from the fork server: fast, and safe
-``"spawn"``       a new interpreter, which imports everything again
-``"fork"``        forked from the user's own process. It has all that is in memory there, but locks
-                  held by other threads stay locked for ever, and simulators, GPU contexts and BLAS
-                  threads may hang or crash. Use it only if none of this applies.
+``"forkserver"``  forked from the fork server: fast, and safe ``"spawn"``       a new interpreter,
+which imports everything again ``"fork"``        forked from the user's own process. It has
+everything in that process's memory, but locks held by other threads stay locked for ever, and
+simulators, GPU contexts and BLAS threads may hang or crash. Use it only if none of this applies.
 """
 
 from __future__ import annotations
@@ -28,14 +27,14 @@ _fork_server_works: bool | None = None
 
 
 def get_ready(start_method: str, preload: Sequence[str] = ()) -> None:
-    """Do the part of `launch` that takes long and may be interrupted.
+    """Do the part of `launch` that takes long and can be interrupted.
 
     Raises
     ------
     ValueError
         `start_method` is unknown.
     WorkerStartError
-        The platform cannot do it, or the fork server could not be started.
+        The platform does not support it, or the fork server could not be started.
     """
     global _fork_server_works
     if start_method not in START_METHODS:
@@ -71,7 +70,7 @@ def launch(start_method: str, preload: Sequence[str] = ()) -> Launched:
         return launch_by(lambda *ends: start(preload, *ends))
     except OSError as error:
         if error.errno is None:
-            raise  # a signal handler's, such as a TimeoutError
+            raise  # raised by a signal handler, such as a TimeoutError
         raise _no_start(error) from error
 
 
@@ -87,7 +86,7 @@ def _start_from_fork_server(
 ) -> ChildProcess:
     if not _fork_server_works:
         return _start_interpreter(preload, data_fd, alive_fd, ours)
-    # The outputs are sent along: they may have been redirected since the fork server started.
+    # The outputs are sent along, since they may have been redirected after the fork server started.
     outputs = [1, 2] if _is_open(1) and _is_open(2) else []
     return fork_server.fork_worker([data_fd, alive_fd, *outputs], preload)
 
@@ -133,9 +132,9 @@ START_METHODS: dict[str, Callable[..., ChildProcess]] = {
 
 
 def worker_environ() -> dict[str, str]:
-    """Return the environment variables of a worker: those of this process, one thread a library.
+    """Return the environment variables of a worker, which limit each library to one thread.
 
-    Workers share the cores between them; where the user has set a number of threads, it stays.
+    Workers share the cores. A number of threads that the user has set is kept.
     """
     return ONE_THREAD | dict(os.environ)
 

@@ -1,4 +1,4 @@
-"""What runs in a worker: it hosts one object, and answers one request after the other."""
+"""`Worker`: the main loop of a worker, which hosts an object and answers requests one by one."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ from plangym_like.processes.messages import (
 )
 from plangym_like.processes.remote_errors import pack_exception
 
-# Frames of `_answer` and what it calls here, which are left out of tracebacks.
+# The number of frames of `_answer` and its helpers, which are left out of tracebacks.
 _OWN_FRAMES = 2
-# Address space that is kept free for reporting a lack of memory.
+# Address space that is reserved for reporting a lack of memory.
 _RESERVE_NBYTES = 4 << 20
 
 
 def run(data_fd: int, alive_fd: int) -> NoReturn:
-    """Serve the owner on the socket `data_fd` until it asks to close or has ended."""
+    """Answer requests on the socket `data_fd` until the owner sends CLOSE or has ended."""
     status = 1
     try:
         status = _serve(data_fd, alive_fd)
@@ -49,8 +49,8 @@ def run(data_fd: int, alive_fd: int) -> NoReturn:
         os._exit(status)
 
 
-# These functions are short for a reason: without any memory left, CPython before 3.14 hangs when
-# it leaves a `with` or `finally` block more than 256 instructions into a function.
+# These functions must stay short: without any memory left, CPython before 3.14 hangs when it leaves
+# a `with` or `finally` block more than 256 instructions into a function.
 
 
 def _serve(data_fd: int, alive_fd: int) -> int:
@@ -76,7 +76,7 @@ def _leave_to_parent(connection: socket.socket, alive_fd: int) -> None:
 
 
 class Worker:
-    """The loop: read a request, do it, reply.
+    """Reads requests, executes them, and replies.
 
     Request 0 constructs the hosted object. If that fails, the error is the only reply and the
     worker ends.
@@ -101,14 +101,14 @@ class Worker:
             if message is None or message.kind == CLOSE:
                 break
             self._answer(message)
-            del message  # or its payload would stay in memory until the next request
+            del message  # otherwise its payload would stay in memory until the next request
             if self._linger:
                 self._look_out()
         self._say_goodbye()
         return 0
 
     def _look_out(self) -> None:
-        """Poll for a while, so that the next request finds this worker running."""
+        """Poll for a while, so that the next request need not wake this worker."""
         poller = select.poll()
         poller.register(self._connection, select.POLLIN)
         until = time.perf_counter() + self._linger
@@ -189,7 +189,7 @@ def _settle_in(
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(AttributeError, ValueError):
             stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]
-    # All workers of one fork server would draw the same numbers otherwise.
+    # Otherwise all workers of one fork server would draw the same numbers.
     numpy_random = sys.modules.get("numpy.random")
     if numpy_random is not None:
         numpy_random.seed()

@@ -12,27 +12,27 @@ from plangym_like.processes.remote_errors import is_remote, portable_result
 
 
 class WorkerHandle:
-    """A process, whether the object that it hosts is ready, and the task that it was given.
+    """A worker process, the state of its hosted object, and its current task.
 
     A worker has one task at a time. Its owner starts the task, and takes the result from `task`
-    when that is done; or it abandons the task, and the pool sees to the rest.
+    when it is done. If the owner abandons the task, the pool frees or replaces the worker.
 
     Parameters
     ----------
     process : ExternalProcess
     index : int
-        The worker's place in its pool.
+        The worker's index in its pool.
     prepare : callable, optional
         ``prepare(hosted)`` is called in each new process; the worker is ready when it has returned.
 
     Attributes
     ----------
     task : Future or None
-        The result of what the worker is doing.
+        The future of the worker's current task.
     abandoned_at : float or None
-        When the task was given up, if it was.
+        When the task was abandoned, if it was.
     send_interrupted : bool
-        Whether sending a task was interrupted, so that it is not known what the worker is doing.
+        Whether sending a task was interrupted, so that the worker's task is not known.
     started_at : float
         When the process was started.
     """
@@ -69,7 +69,7 @@ class WorkerHandle:
 
     @property
     def died(self) -> bool:
-        """Whether the process ended before it had answered for its task."""
+        """Whether the process ended before it had replied to its task."""
         return self.task is not None and _ended(self.task)
 
     @property
@@ -83,7 +83,7 @@ class WorkerHandle:
         Raises
         ------
         Exception
-            What the object's constructor raised, or the end of the process.
+            The error of the object's constructor, or the error for the end of the process.
         """
         if self._greeting is None or not self._greeting.done():
             return False
@@ -94,7 +94,7 @@ class WorkerHandle:
     def start_task(self, fn: Callable[..., Any], *args: Any, fds: Sequence[int] = ()) -> None:
         """Call ``fn(hosted, *args)`` in the process; see `ExternalProcess.apply`.
 
-        If this is interrupted, the pool replaces the worker, so that no task is ever half sent.
+        If this is interrupted, the pool replaces the worker, since the task may be half sent.
         """
         try:
             self.task = self.process.apply(fn, *args, fds=fds, patient=True)
@@ -103,18 +103,18 @@ class WorkerHandle:
             raise
 
     def take_task(self) -> Future[Any]:
-        """Return the task's result, which may not be there yet; the worker is free again."""
+        """Return the future of the task, which may still be pending; the worker is then free."""
         task = self.task
         assert task is not None
         self.task = self.abandoned_at = None
         return task
 
     def abandon(self) -> None:
-        """Give the task up: its result is not wanted any more, and the worker should stop."""
+        """Abandon the task: its result is not needed any more, and the worker should stop."""
         self.abandoned_at = time.monotonic()
 
     def restart(self) -> None:
-        """Replace the process, dead or alive, by a new one; its task is forgotten."""
+        """Replace the process, dead or alive, by a new one without a task."""
         self.process.restart()
         self._greet()
         self.task = self.abandoned_at = None

@@ -1,4 +1,4 @@
-"""`WorkerPool`: worker processes that are watched, replaced and closed."""
+"""`WorkerPool`: waits for worker processes, replaces them and closes them."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from plangym_like.processes.worker_handle import WorkerHandle
 
 logger = logging.getLogger("plangym_like")
 
-# How long a worker may go on with a task that was abandoned before it is replaced.
+# How long a worker may continue with an abandoned task before it is replaced.
 _GRACE_SECONDS = 1.0
 
 Handle = TypeVar("Handle", bound=WorkerHandle)
 
 
 class PoolCounts(Protocol):
-    """What a pool counts.
+    """The counters of a pool.
 
     Attributes
     ----------
     deaths, restarts : int
-        Workers that died, and workers that were started again.
+        Workers that died, and workers that were restarted.
     """
 
     deaths: int
@@ -34,37 +34,37 @@ class PoolCounts(Protocol):
 
 
 class WorkerPool(Generic[Handle]):
-    """Worker processes that host any object, and do any task.
+    """Worker processes that host any object and execute any task.
 
-    The pool does not know what the tasks are, and has no reference to its owner, which gives them
-    out. The owner works in a loop: give each worker that is `WorkerHandle.free` a task
-    (`WorkerHandle.start_task`); `wait`; look at the tasks that are done; call `tend`. What the pool
-    does for it:
+    The pool does not know what the tasks are, and has no reference to its owner, which starts them.
+    The owner works in a loop: start a task (`WorkerHandle.start_task`) in each worker that is
+    `WorkerHandle.free`; call `wait`; read the results of finished tasks; call `tend`. The pool does
+    the following:
 
     - It waits for replies and deaths of all workers at once (`wait`).
-    - It replaces workers that die without a task, that fail to start, and that do not stop a task
-      that was abandoned (`tend`). A worker that dies in its task is the owner's to judge, by
-      `WorkerHandle.died`: to replace it (`replace_dead`), or to close the pool if what it hosted
+    - It replaces workers that die without a task, that fail to start, or that do not stop an
+      abandoned task (`tend`). If a worker dies during its task (`WorkerHandle.died`), the owner
+      decides whether to replace it (`replace_dead`), or to close the pool because the hosted object
       cannot be made again.
-    - It raises an error where replacing workers leads nowhere (`RetryPolicy`).
+    - It raises an error if replacing workers does not help (`RetryPolicy`).
     - It closes all workers within a given time (`close`).
 
     Parameters
     ----------
     workers : sequence of WorkerHandle
-        The pool's from now on, with their processes.
+        The workers, which the pool owns from now on, with their processes.
     start_timeout : float, optional
-        Seconds that a process may take to become ready before it is replaced. Left out: no limit.
+        Seconds that a process may take to become ready before it is replaced; by default no limit.
     spin_seconds : float
-        How long `wait` looks again and again before it sleeps. Waking up costs as much as a short
-        task, so this should be about what the last tasks of several workers differ by.
+        How long `wait` polls before it sleeps. Waking up costs as much as a short task, so this
+        should be about the time by which the ends of several workers' last tasks differ.
     counts : PoolCounts, optional
         Where deaths and restarts are counted.
 
     Attributes
     ----------
     policy : RetryPolicy
-        What has failed so far.
+        The failures so far.
     """
 
     def __init__(
@@ -85,10 +85,10 @@ class WorkerPool(Generic[Handle]):
         self._start_over = False
 
     def wait(self, seconds: float, stop: Callable[[], bool] | None = None) -> float:
-        """Wait until a worker replies or dies, for `seconds` at most; return how long it was.
+        """Wait at most `seconds` until a worker replies or dies; return the seconds waited.
 
-        The replies and deaths are taken in. While it does not sleep yet, the wait also ends when
-        ``stop()`` returns True.
+        Replies and deaths are processed. While this polls, it also ends when ``stop()`` returns
+        True.
         """
         self._watch_all()
         begun = time.perf_counter()
@@ -119,13 +119,13 @@ class WorkerPool(Generic[Handle]):
             self._watched = watched
 
     def replace(self, worker: Handle) -> None:
-        """Replace the worker's process, dead or alive; its task is forgotten."""
+        """Replace the worker's process, dead or alive, by one without a task."""
         worker.restart()
         if self._counts is not None:
             self._counts.restarts += 1
 
     def replace_dead(self, worker: Handle, *, idle: bool) -> None:
-        """Replace the process of a worker that died; `idle`: no task was to blame for its death."""
+        """Replace the process of a worker that died; with `idle`, no task caused its death."""
         if self._counts is not None:
             self._counts.deaths += 1
         if idle:
@@ -135,7 +135,7 @@ class WorkerPool(Generic[Handle]):
     def prepare(self) -> None:
         """Replace workers that died since the last task, and then do what `tend` does.
 
-        If a constructor has raised, workers that are not ready start again.
+        If a constructor has raised, workers that are not ready are restarted.
         """
         start_over, self._start_over = self._start_over, False
         for worker in self.workers:
@@ -146,14 +146,14 @@ class WorkerPool(Generic[Handle]):
         self.tend()
 
     def tend(self) -> None:
-        """Look after workers that have no task, or one that was abandoned; never waits.
+        """Replace workers without a task, or with an abandoned one, where needed; never waits.
 
         Raises
         ------
         WorkerStartError
-            Processes die or hang again and again before they are ready.
+            Processes die or hang repeatedly before they are ready.
         Exception
-            What the constructor of a hosted object raised.
+            Any error of the constructor of a hosted object.
         """
         for worker in self.workers:
             if worker.send_interrupted:
@@ -170,12 +170,13 @@ class WorkerPool(Generic[Handle]):
         try:
             ready = worker.become_ready()
         except Exception as error:
-            # Asked only now: it may have died just before.
+            # Checked only now, because it may have died just before.
             if worker.died_starting and isinstance(error, WorkerDiedError):
                 self.replace_dead(worker, idle=True)
                 self.policy.note_failed_start(error, len(self.workers))
                 return
-            # Workers with the same constructor would raise the same, so nothing is retried now.
+            # Workers with the same constructor would raise the same error, so there is no retry
+            # now.
             self._start_over = True
             raise
         limit = self.start_timeout
@@ -206,7 +207,7 @@ class WorkerPool(Generic[Handle]):
             self.replace(worker)
 
     def close(self, seconds: float) -> None:
-        """Ask all workers to end, and kill those that have not ended after `seconds`."""
+        """Ask all workers to exit, and kill those that are still running after `seconds`."""
         until = time.monotonic() + seconds
         for worker in self.workers:
             worker.process.begin_close()

@@ -1,1 +1,1 @@
-"""The memory of wrappers and of environments written in Python, as bytes and back."""
+"""Save and restore wrappers, and environments written in Python, as bytes."""

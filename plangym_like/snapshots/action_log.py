@@ -1,4 +1,4 @@
-"""The action log: how an episode began and every action since, as bytes and back.
+"""`ActionLogFormat`: encodes how an episode began and every action since as bytes.
 
 A log is a sequence of entries, each a tag byte and the fields of that tag, little-endian:
 
@@ -13,8 +13,8 @@ tag     what follows
 ``G``   40 bytes: the environment's generator, after a wrapper drew from it
 ======  ====================================================================================
 
-``S`` comes first and nowhere else. The bytes of no entry are a prefix of another entry's, so one
-log continues another exactly when its bytes do.
+``S`` is the first entry and occurs only there. No entry's bytes are a prefix of another entry's, so
+one log continues another exactly if its bytes do.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Start(NamedTuple):
 
 
 class ActionLogFormat:
-    """Write and read the action logs of one environment.
+    """Writes and reads the action logs of one environment.
 
     Parameters
     ----------
@@ -58,7 +58,7 @@ class ActionLogFormat:
     Attributes
     ----------
     action_nbytes : int
-        Bytes of one action, for a `Box` in double precision; 0 if their length varies.
+        Bytes of one action (for a `Box`, in double precision); 0 if their length varies.
 
     >>> logs = ActionLogFormat(gymnasium.spaces.Discrete(4))
     >>> log = logs.start(Start(7, None, None)) + logs.action(np.int64(2))
@@ -172,7 +172,7 @@ class ActionLogFormat:
 
 
 def _narrowest(space: gymnasium.Space[Any], dtype: np.dtype[Any]) -> np.dtype[Any]:
-    """Return the smallest type that holds all whole numbers of `space`, else `dtype`."""
+    """Return the smallest integer dtype that can hold the elements of `space`, else `dtype`."""
     if isinstance(space, gymnasium.spaces.Discrete):
         first, last = int(space.start), int(space.start + space.n) - 1
     elif isinstance(space, gymnasium.spaces.MultiDiscrete) and space.nvec.size:

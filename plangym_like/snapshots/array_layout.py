@@ -1,7 +1,7 @@
-"""The arrays in one snapshot, with the memory that they share and the order of their axes.
+"""`ArrayLayout`: keeps shared memory and the order of axes of the arrays in one snapshot.
 
-NumPy itself pickles a view as a separate array, in C or Fortran order. Then writing to one array no
-longer changes the other, and sums are added up in another order.
+NumPy itself pickles a view as a separate array, in C or Fortran order. After that, writing to one
+array no longer changes the other, and sums are computed in another order.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class ArrayLayout:
             return None
         key = id(array)
         if array.base is None and array.flags.c_contiguous:
-            # The usual case, made fast: an array that shares no memory.
+            # A fast path for the usual case: an array that shares no memory.
             if key not in self._written and key not in self._whole:
                 self._written[key] = [array]
                 return None
@@ -86,10 +86,10 @@ class ArrayLayout:
 
 
 def copies(arrays: list[NDArray[Any]]) -> dict[int, Any]:
-    """Return copies of `arrays`, by their ids, that share memory where these do.
+    """Return copies of `arrays` by their ids; copies share memory if their originals do.
 
-    They can be the memo of `copy.deepcopy`. If memory is shared in a way that cannot be kept, the
-    result is empty.
+    The result can be the memo of `copy.deepcopy`. If memory is shared in a way that cannot be kept,
+    it is empty.
     """
     whole: set[int] = set()
     while True:
@@ -114,7 +114,7 @@ def view_of(
 
 
 def _within(array: NDArray[Any], owner: NDArray[Any], root: int) -> Reduced | None:
-    """Return `array` as a view of `owner`, or ``None`` if they have no memory in common."""
+    """Return `array` as a view of `owner`, or ``None`` if they share no memory."""
     start, stop = byte_bounds(array)
     low, high = byte_bounds(owner)
     if stop <= low or high <= start:
@@ -140,7 +140,7 @@ def _copies(arrays: list[NDArray[Any]], layout: ArrayLayout) -> dict[int, Any]:
 
 
 def _flat(root: NDArray[Any]) -> NDArray[Any]:
-    """Return the memory of `root` as one row."""
+    """Return the memory of `root` as a one-dimensional array."""
     if root.ndim == 1 and root.flags.c_contiguous:
         return root
     dense = root.transpose(sorted(range(root.ndim), key=lambda axis: -abs(root.strides[axis])))

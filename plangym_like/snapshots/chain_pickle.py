@@ -1,10 +1,10 @@
-"""An environment and its wrappers as one pickle, without what only shows the state.
+"""`ChainPickle`: saves an environment and its wrappers as one pickle, without windows and the like.
 
-The attributes of the base and of each wrapper are one pickle, so that what they share stays
+The attributes of the base and of each wrapper are in one pickle, so that shared objects stay
 shared. Spaces, specs, functions and modules are references: the pickle names the place where they
-were found when the environment was made, and another process finds its own there. Windows and locks
-are left out. Classes of ``__main__`` are found through the environment's own classes, since a
-worker process has another ``__main__``.
+were found when the environment was made, and another process uses its own object at that place.
+Windows and locks are left out. Classes of ``__main__`` are found through the environment's own
+classes, since a worker process has another ``__main__``.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from plangym_like.snapshots.reachable import reachable
 from plangym_like.snapshots.set_order import is_set, order_is_kept, order_note
 from plangym_like.snapshots.state_owner import StateOwner, kind_of
 
-# Bytes in every pickle that holds a set or a frozenset; other data may have them by chance.
+# Bytes in every pickle that holds a set or a frozenset; other data may contain them by chance.
 _MARKS_OF_SETS = (pickle.EMPTY_SET + pickle.MEMOIZE, pickle.FROZENSET + pickle.MEMOIZE)
 _WAY_OUT = (
     "write a Simulator for the environment (plangym_like.Simulator), or name the attributes that "
@@ -60,17 +60,17 @@ class ChainPickle(ChainState):
     nbytes : int
         0: the state of the wrappers has no bytes apart from the base's.
     unordered : str
-        Which set was found whose order no pickle keeps, and what to do; empty if there was none.
+        A message about a set whose order a pickle does not keep; empty if none was found.
     strict : bool
         Whether such a set is an error from now on.
     met_set : bool
-        Whether an object of a subclass of sets was pickled.
+        Whether an instance of a subclass of set was pickled.
 
     Raises
     ------
     SnapshotError
-        A class decides for itself how it is pickled, or an attribute cannot be; the message says
-        which and what to do.
+        A class defines how it is pickled, or an attribute cannot be pickled; the message says
+        which, and what to do.
     """
 
     nbytes = 0
@@ -93,7 +93,7 @@ class ChainPickle(ChainState):
         Raises
         ------
         SnapshotError
-            Something can no longer be pickled, or holds a set whose order is lost.
+            A value can no longer be pickled, or holds a set whose order would be lost.
         """
         data = self.encoded()
         if not self.unordered and (self.met_set or any(mark in data for mark in _MARKS_OF_SETS)):
@@ -109,11 +109,11 @@ class ChainPickle(ChainState):
         return self._references[place]
 
     def has_class(self, kind: type) -> bool:
-        """Tell whether `kind` was found in the environment when it was made."""
+        """Return whether `kind` was found in the environment when it was made."""
         return self._classes.get(name_of(kind)) is kind
 
     def class_named(self, module: str, name: str) -> type:
-        """Return a class that the environment's own classes are, or use.
+        """Return a class by its name, among the environment's own classes and those that they use.
 
         Raises
         ------
@@ -168,7 +168,7 @@ class ChainPickle(ChainState):
         return self._pickled(values)[0]
 
     def _decode(self, data: bytes) -> Any:
-        # This runs code: the caller has to know where `data` comes from.
+        # This can run code, so the caller must know where `data` comes from.
         try:
             return _Unpickler(io.BytesIO(data), self).load()
         except SnapshotError:
@@ -177,7 +177,7 @@ class ChainPickle(ChainState):
             raise StateFormatError(f"the pickle in a state row is damaged: {error}") from error
 
     def _pickled(self, value: Any, *, watch_sets: bool = False) -> tuple[bytes, list[Any]]:
-        """Return a pickle, and the sets in it whose order is lost if they are watched."""
+        """Return a pickle and, with `watch_sets`, the sets in it whose order is lost."""
         whole: set[int] = set()
         while True:
             stream = io.BytesIO()
@@ -221,7 +221,8 @@ class _Pickler(pickle.Pickler):
         if type(thing) is np.ndarray:
             return self._arrays.reduce(thing) or NotImplemented
         if isinstance(thing, np.dtype) and thing.isbuiltin == 1:
-            # NumPy's own way makes a new object each time, and so another pickle the next time.
+            # NumPy's own method makes a new object each time, so that pickles of equal values
+            # differ.
             return np.dtype, (thing.str,)
         if isinstance(thing, type):
             if not self._owner.has_class(thing):
@@ -244,7 +245,7 @@ class _Pickler(pickle.Pickler):
 
 
 class _SetWatcher(_Pickler):
-    """Collect the sets whose order a pickle does not keep."""
+    """Collects the sets whose order a pickle does not keep."""
 
     def persistent_id(self, thing: Any) -> None:
         if is_set(thing) and not order_is_kept(thing):
@@ -270,7 +271,7 @@ class _Unpickler(pickle.Unpickler):
             return self._owner.class_named(module, name)
 
 
-# Pickles name these functions; the unpickler puts the chain's own in their place.
+# Pickles refer to these functions; the unpickler replaces them by those of its chain.
 def _thing_at(place: str) -> Any:
     raise KeyError(place)
 

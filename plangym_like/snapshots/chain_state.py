@@ -1,8 +1,8 @@
-"""The walk along a wrapper chain: which objects own state, and their values as bytes.
+"""`ChainState`: finds the objects in a wrapper chain that own state, and encodes their values.
 
-The walk goes through the attributes of each wrapper, and of the environment inside them if that
-is saved in the same way. Spaces, functions, classes and the like are configuration, and references
-in the bytes. A subclass says how other objects are saved, and is the codec.
+It walks through the attributes of each wrapper and, if `base` is true, of the environment inside
+them. Spaces, functions, classes and similar objects are configuration, and are encoded as
+references. Subclasses define how all other objects are encoded.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class ChainState(abc.ABC):
     Parameters
     ----------
     env : gymnasium.Env
-        The chain, reset at least once, so that its wrappers hold what they hold in an episode.
+        The chain, reset at least once, so that its wrappers have the attributes of an episode.
     base : bool
         Whether the attributes of the environment inside the wrappers are walked too.
 
@@ -47,7 +47,7 @@ class ChainState(abc.ABC):
         self._links = {id(link) for link in chain}
         self._fingerprint_fields = describe_wrappers(env)
         self.owners: list[StateOwner] = []
-        # Objects that are references in the bytes, by the place where they were found.
+        # Objects that are encoded as references, by the place where they were found.
         self._references: dict[str, Any] = {}
         self._seen: set[int] = set()
         for link in chain if base else chain[:-1]:
@@ -55,7 +55,7 @@ class ChainState(abc.ABC):
             if reason is not None:
                 name = qualified_name(type(link))
                 raise SnapshotError(f"wrapper {name} cannot be saved: {reason}")
-            # An environment may well keep the game itself in an attribute called env.
+            # An environment may keep the game itself in an attribute called env.
             constant = CONSTANT - {"env"} if link is chain[-1] else CONSTANT
             name, names = type(link).__name__, state_names(link)
             owner = StateOwner(name, type(link), always(link), names, constant=constant)
@@ -64,11 +64,11 @@ class ChainState(abc.ABC):
             self._walk_link(owner, link)
 
     def fingerprint_fields(self) -> list[Any]:
-        """Return classes and arguments of the wrappers, outermost first, as JSON-able values."""
+        """Return classes and arguments of the wrappers, outermost first, for JSON."""
         return self._fingerprint_fields
 
     def reseed(self, seed: int) -> None:
-        """Restart every generator that an owner keeps for itself from `seed`."""
+        """Restart every random generator in an owner's attributes from `seed`."""
         if not self.owners:
             return
         # Of several copies of the environment, the current one.
@@ -95,7 +95,7 @@ class ChainState(abc.ABC):
         Raises
         ------
         StateFormatError
-            The bytes are damaged, or of another chain.
+            The bytes are damaged, or belong to another chain.
         """
         values: list[Any] = self._decode(data)
         if not (
@@ -107,7 +107,7 @@ class ChainState(abc.ABC):
         return values
 
     def restore(self, values: list[Any]) -> None:
-        """Make `values`, which `decoded` returned, those of the owners."""
+        """Set the state of the owners to `values`, a result of `decoded`."""
         for owner, value in zip(self.owners, values, strict=True):
             owner.write(value)
 
@@ -128,13 +128,13 @@ class ChainState(abc.ABC):
         """Return the error for an attribute that cannot be saved."""
 
     def _refer(self, place: str, value: Any) -> None:
-        """Have `value` be a reference in the bytes."""
+        """Encode `value` as a reference from now on."""
         while place in self._references:
             place += "'"
         self._references[place] = value
 
     def _refused(self, values: list[Any], error: Exception) -> SnapshotError:
-        """Return the error that names the attribute because of which `values` were refused."""
+        """Return the error that names the attribute in `values` that cannot be saved."""
         for owner, value in zip(self.owners, values, strict=True):
             for name, part in owner.items(value):
                 try:
@@ -145,7 +145,7 @@ class ChainState(abc.ABC):
 
 
 def columns_of(rows: list[dict[str, Any]]) -> dict[str, NDArray[Any]]:
-    """Return the values in `rows` that are numbers of one shape and dtype in all, each stacked."""
+    """Return the values that are numbers of the same shape and dtype in all `rows`, stacked."""
     found: dict[str, NDArray[Any]] = {}
     for name, value in rows[0].items() if rows else ():
         if isinstance(value, bool | int | float | np.generic | np.ndarray):

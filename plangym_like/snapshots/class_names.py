@@ -1,4 +1,4 @@
-"""Names of classes that hold in every process, and how to find a class that cannot be imported.
+"""Names of classes that are valid in every process, and classes that cannot be imported.
 
 A class of ``__main__`` or of a function is sent to workers by cloudpickle, which keeps module and
 ``__name__`` but not ``__qualname__``. Such a class is found through the classes that use it.
@@ -14,12 +14,12 @@ from typing import Any
 
 
 def name_of(kind: type) -> tuple[str, str]:
-    """Return module and name."""
+    """Return the module and the name of a class."""
     return kind.__module__, kind.__name__
 
 
 def can_be_imported(kind: type) -> bool:
-    """Tell whether every process that can import the module of `kind` finds `kind` in it."""
+    """Return whether a process that can import the module of `kind` finds `kind` in it."""
     found: Any = None if kind.__module__ == "__main__" else sys.modules.get(kind.__module__)
     for name in kind.__qualname__.split("."):
         found = getattr(found, name, None)
@@ -27,7 +27,7 @@ def can_be_imported(kind: type) -> bool:
 
 
 def classes_named(module: str, name: str, roots: Iterable[type]) -> list[type]:
-    """Return the classes of that name among `roots` and the classes that they or methods use."""
+    """Return the classes of that name among `roots` and the classes that these use."""
     seen: dict[int, Any] = {}
     pending: list[tuple[Any, type | None]] = [(kind, None) for kind in roots]
     while pending:

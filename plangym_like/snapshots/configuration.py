@@ -1,4 +1,4 @@
-"""Which attributes of an environment are configuration, and what they are called.
+"""Decide which attributes of an environment are configuration, and describe them.
 
 Functions, classes, modules, spaces, loggers, windows and the like are not changed when a state is
 restored.
@@ -53,7 +53,7 @@ _RENDERERS = frozenset(
 )
 
 
-# Type of lock -> function that makes one.
+# Type of lock -> function that makes a new one.
 LOCKS: dict[type, Callable[[], Any]] = {
     type(make()): make for make in (threading.Lock, threading.RLock)
 }
@@ -64,16 +64,16 @@ class _Ordinary:
 
 
 def is_handle(value: Any) -> bool:
-    """Tell whether `value` is a window, picture, clock or lock (or holds nothing else).
+    """Return whether `value` is a window, image, clock or lock, or a container of only these.
 
-    It only shows the state or guards it, and is neither saved nor changed.
+    Such values only display or guard the state, and are neither saved nor changed.
     """
     kind = type(value)
     if kind in (list, tuple):
         return bool(value) and is_handle(value[0]) and all(map(is_handle, value))
     if kind is dict:
         return bool(value) and all(map(is_handle, value.values()))
-    # SWIG makes classes that belong to no module.
+    # SWIG creates classes without a module.
     if getattr(kind, "__module__", "builtins") == "builtins":
         return False
     return kind in LOCKS or any(
@@ -82,14 +82,14 @@ def is_handle(value: Any) -> bool:
 
 
 def is_configuration(value: Any) -> bool:
-    """Tell whether `value` is of a kind that no step of an environment changes."""
+    """Return whether `value` has a type that no step of an environment changes."""
     return isinstance(value, (*_FIXED, *FUNCTIONS, enum.Enum))
 
 
 def is_ordinary(kind: type) -> bool:
-    """Tell whether the whole state of an instance of `kind` is in its ``__dict__``.
+    """Return whether the whole state of an instance of `kind` is in its ``__dict__``.
 
-    True of classes written in Python, without ``__slots__``.
+    This is true for classes written in Python without ``__slots__``.
     """
     return bool(
         kind.__dictoffset__
@@ -99,7 +99,7 @@ def is_ordinary(kind: type) -> bool:
 
 
 def own_pickling(kind: type) -> str | None:
-    """Return the first method by which `kind` decides how it is pickled, or ``None``."""
+    """Return the first method of `kind` that customises pickling, or ``None``."""
     for name in ("__reduce__", "__reduce_ex__", "__getstate__", "__setstate__"):
         if getattr(kind, name, None) is not getattr(object, name, None):
             return name
@@ -107,7 +107,7 @@ def own_pickling(kind: type) -> str | None:
 
 
 def qualified_name(thing: Any) -> str:
-    """Return module and name of a class or function, the same in every process.
+    """Return module and name of a class or function, which are the same in every process.
 
     ``__qualname__`` may differ: cloudpickle changes it for classes of ``__main__``.
 
@@ -124,7 +124,7 @@ def name_of_key(key: Any, at: int) -> str:
 
 
 def describe(value: Any) -> Any:
-    """Return `value` as JSON-able data that is the same in every process: no memory addresses.
+    """Return `value` as JSON-serialisable data without addresses, the same in every process.
 
     >>> describe({"skip": 4, "kind": int})
     {'skip': 4, 'kind': 'builtins.int'}

@@ -1,4 +1,4 @@
-"""A proxy for the base of a wrapper chain of which there are several copies."""
+"""`CurrentEnvProxy`: the base of a wrapper chain, of which there are several copies."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from plangym_like.snapshots.replay_cache import CachedCopy, ReplayCache
 
 
 class CurrentEnvProxy(gymnasium.Wrapper[Any, Any, Any, Any]):
-    """Show the wrappers around it the copy of the base that is in the current state.
+    """Stands for the copy of the base that is in the current state.
 
     Parameters
     ----------
@@ -25,7 +25,7 @@ class CurrentEnvProxy(gymnasium.Wrapper[Any, Any, Any, Any]):
     Attributes
     ----------
     cache : ReplayCache
-        All copies.
+        The cache of all copies.
     seeds_only : bool
         Whether an episode can be repeated from a seed only, because the environment has other
         generators than ``np_random``; an unseeded reset then draws a seed.
@@ -59,7 +59,7 @@ class CurrentEnvProxy(gymnasium.Wrapper[Any, Any, Any, Any]):
         return self._current.trace_digest
 
     def restore(self, log: bytes, trace_digest: bytes) -> None:
-        """Make the state to which `log` leads the current one."""
+        """Restore the state that `log` leads to."""
         if self.log == log and self._current.alive:
             return
         before, seen = self._current.log, self._current.trace_digest
@@ -73,7 +73,7 @@ class CurrentEnvProxy(gymnasium.Wrapper[Any, Any, Any, Any]):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Any, dict[str, Any]]:
-        """Begin an episode; without a seed, the generator of the last episode goes on."""
+        """Begin an episode; without a seed, the generator of the last episode continues."""
         self.cache.log_draws(self._current)
         generator = None
         if seed is None:
@@ -103,11 +103,11 @@ class CurrentEnvProxy(gymnasium.Wrapper[Any, Any, Any, Any]):
         self.cache.reseed(self._current, seed)
 
     def release_copy(self) -> None:
-        """Keep the current state as a log only: the generator of its copy was taken away."""
+        """Keep the current state as a log only, because the generator of its copy was removed."""
         self.cache.release(self._current)
 
     def clear(self) -> None:
-        """Have no current state until the next reset, which makes a new generator."""
+        """Drop the current state; the next reset makes a new generator."""
         self.cache.release(self._current)
         self._current = CachedCopy(self.env, alive=False)
 

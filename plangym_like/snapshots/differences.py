@@ -1,4 +1,4 @@
-"""Where two results differ, to the last bit, and which attributes are the cause."""
+"""Find where two results differ, to the last bit, and which attributes are the cause."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ _IDLE = CONSTANT | {"_np_random_seed"}
 def difference(
     one: Any, other: Any, place: str = "", seen: dict[tuple[int, int], Any] | None = None
 ) -> tuple[str, str] | None:
-    """Return the place of the first difference between two values, and what is there in each.
+    """Return the place of the first difference between two values, and both values there.
 
-    All that they hold is compared. Types, dtypes and bits count: 1 and 1.0 differ, as do 0.0 and
-    -0.0; a NaN equals itself. Which parts are one and the same object does not count, though it
-    makes two pickles of equal values differ.
+    Everything that they contain is compared. Types, dtypes and bits must be equal: 1 and 1.0
+    differ, as do 0.0 and -0.0; a NaN equals itself. It does not matter whether equal parts are the
+    same object, although pickles then differ.
 
     >>> difference({"reward": 1.0}, {"reward": 2.0})
     ("['reward']", '1.0 and 2.0')
@@ -49,16 +49,16 @@ def difference(
     seen = {} if seen is None else seen
     if one is other or (id(one), id(other)) in seen:
         return None
-    # Held, so that no other object gets their ids.
+    # Kept alive, so that no other object gets their ids.
     seen[id(one), id(other)] = one, other
     if type(one) is not type(other) and not (isinstance(one, dict) and isinstance(other, dict)):
         return place, f"{_shown(one)} and {_shown(other)}"
     if isinstance(one, gymnasium.Env):
-        # An info that holds an environment is not a copy of it, so it was stepped since.
+        # An environment in an info is not a copy, so it has been stepped since.
         return None
     parts = [_parts_of(thing) for thing in (one, other)]
     if parts[0] is None or parts[1] is None:
-        # An iterator that is pickled differently may well go on in the same way.
+        # An iterator that is pickled differently may still yield the same values.
         if hasattr(type(one), "__next__") or _bits(one) == _bits(other):
             return None
         return place, f"{_shown(one)} and {_shown(other)}"
@@ -73,7 +73,7 @@ def difference(
 
 
 def without_clock(info: Mapping[str, Any]) -> dict[str, Any]:
-    """Return `info` without the elapsed time that a wrapper of Gymnasium's puts into it.
+    """Return `info` without the elapsed time that one of Gymnasium's wrappers adds to it.
 
     `gymnasium.wrappers.RecordEpisodeStatistics` puts a dict of return, length and elapsed seconds
     into ``"episode"``, or under the key that it is given: ``{"r": ..., "l": ..., "t": ...}``.
@@ -117,7 +117,7 @@ def _gather(place: str, thing: Any, found: dict[str, bytes], seen: set[int], dep
 
 
 def _parts_of(thing: Any) -> dict[str, Any] | None:
-    """Return what `thing` holds, by place, or ``None`` if it has to be compared as a whole."""
+    """Return the parts of `thing` by place, or ``None`` if it must be compared as a whole."""
     kind = type(thing)
     if isinstance(thing, dict):
         return {f"[{name_of_key(key, at)}]": thing[key] for at, key in enumerate(thing)}
@@ -126,7 +126,7 @@ def _parts_of(thing: Any) -> dict[str, Any] | None:
     if kind in ATOMS or isinstance(thing, np.ndarray | np.generic):
         return None
     if hasattr(thing, "detach") and hasattr(thing, "__array__"):
-        # A tensor of torch: two pickles of one may differ.
+        # A torch tensor: two pickles of the same tensor may differ.
         with contextlib.suppress(Exception):
             return {"": np.asarray(thing.detach().cpu())}
     if isinstance(thing, list | tuple | deque):
@@ -146,7 +146,7 @@ def _parts_of(thing: Any) -> dict[str, Any] | None:
 
 
 def _value_of(thing: Any) -> dict[str, Any]:
-    """Return what an object of a class that is not written in Python holds besides attributes."""
+    """Return the content of an object of a class in C, other than its attributes."""
     for kind in _NUMBERS:
         if isinstance(thing, kind):
             return {"": kind(thing)}
@@ -161,7 +161,7 @@ def _value_of(thing: Any) -> dict[str, Any]:
 
 
 def _reduced(thing: Any) -> dict[str, Any] | None:
-    """Return what a pickle of `thing` would hold."""
+    """Return the content of a pickle of `thing`."""
     try:
         reduced = thing.__reduce_ex__(4)
     except Exception:
@@ -197,7 +197,7 @@ def _bits(value: Any) -> bytes:
     try:
         return pickle.dumps(value)
     except Exception:
-        # A value that shows no more than an address cannot be compared.
+        # A value whose repr is only an address cannot be compared.
         shown = "" if " at 0x" in repr(value) else repr(value)
         return f"{type(value).__qualname__} {shown}".encode()
 

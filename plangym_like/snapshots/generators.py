@@ -13,7 +13,7 @@ import numpy as np
 
 from plangym_like.snapshots.known_wrappers import links
 
-# Attributes in which a space holds others.
+# Attributes in which a space holds other spaces.
 _NESTED = ("spaces", "feature_space", "node_space", "edge_space")
 
 

@@ -1,7 +1,7 @@
-"""Values that functions and wrappers of a chain keep outside of every state row.
+"""Values that functions and wrappers of a chain keep outside of state rows.
 
-Code can keep values in a closure, in a default argument, in the arguments of a partial, in a class
-and in a module. The trial copies these values, and compares them after some steps.
+Code can keep values in a closure, a default argument, the arguments of a partial, a class or a
+module. The trial copies these values, and compares them after some steps.
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ def held_objects(function: Any) -> list[Any]:
     """Return the objects in the closure, the defaults or the arguments of `function`.
 
     These are instances of classes that may have state, such as the object of a bound method.
-    Numbers, containers and configuration are left out. Functions in there are searched too.
+    Numbers, containers and configuration are left out. Functions among these values are searched
+    too.
 
     >>> held_objects(functools.partial(max, [1, 2]))
     []
@@ -49,8 +50,8 @@ def held_objects(function: Any) -> list[Any]:
 def values_outside(env: gymnasium.Env[Any, Any]) -> dict[str, Any]:
     """Return copies of the values outside the attributes of a chain, by place.
 
-    They are searched for in the classes of wrappers that are not Gymnasium's, and in functions that
-    are attributes of a wrapper or of the environment.
+    They are looked for in the classes of wrappers outside Gymnasium, and in functions that are
+    attributes of a wrapper or of the environment.
     """
     found: dict[str, Any] = {}
     seen: set[int] = set()
@@ -63,7 +64,7 @@ def values_outside(env: gymnasium.Env[Any, Any]) -> dict[str, Any]:
                         _look_into_class(kind, found, seen)
         for attribute, value in vars(link).items():
             if isinstance(value, FUNCTIONS):
-                # The objects in it are part of the state (`held_objects`).
+                # The objects in the function are part of the state (`held_objects`).
                 _look_into_function(f"{name}.{attribute}", value, found, seen, objects=False)
     return found
 
@@ -71,7 +72,7 @@ def values_outside(env: gymnasium.Env[Any, Any]) -> dict[str, Any]:
 def changed_places(before: dict[str, Any], after: dict[str, Any]) -> list[str]:
     """Return the places whose values have changed, unless they have only grown.
 
-    A container that has only grown may be a cache or a log, on which no result depends.
+    A container that has only grown may be a cache or a log, which does not affect results.
     """
     return [
         place
@@ -175,7 +176,7 @@ def _note(place: str, value: Any, found: dict[str, Any], *, objects: bool = True
         found[place] = value
     elif isinstance(value, _CONTAINERS):
         if (value.nbytes if isinstance(value, np.ndarray) else 64 * len(value)) < _MOST_NBYTES:
-            # If it cannot be copied, the comparison of results has to suffice.
+            # If it cannot be copied, only results are compared.
             with contextlib.suppress(Exception):
                 found[place] = pickle.loads(pickle.dumps(value))
     elif objects and not isinstance(value, gymnasium.Env) and is_ordinary(type(value)):
@@ -185,7 +186,7 @@ def _note(place: str, value: Any, found: dict[str, Any], *, objects: bool = True
 
 
 def _is_beginning(before: Any, after: Any) -> bool:
-    """Tell whether `after` contains all that `before` contains."""
+    """Return whether `after` contains everything that `before` contains."""
     if type(before) is not type(after):
         return False
     try:
@@ -202,5 +203,5 @@ def _is_beginning(before: Any, after: Any) -> bool:
             return bool(before.dtype == object or before.tobytes() == after.tobytes())
         return bool(before == after) or before != before
     except Exception:
-        # If they cannot be compared, the comparison of results has to suffice.
+        # If they cannot be compared, only results are compared.
         return True

@@ -15,10 +15,10 @@ from plangym_like.snapshots.configuration import describe, qualified_name
 from plangym_like.snapshots.current_env_proxy import CurrentEnvProxy
 from plangym_like.snapshots.state_owner import CONSTANT, kind_of
 
-# They only check how an environment is called, or pass calls on to a copy of it.
+# Wrappers that only check how an environment is called, or forward calls to a copy of it.
 TRANSPARENT = (OrderEnforcing, PassiveEnvChecker, CurrentEnvProxy)
 _OWN = "gymnasium.wrappers."
-# The attributes that Gymnasium's wrappers change in `step` and read later (source of 1.4).
+# The attributes that Gymnasium's wrappers change in `step` and read later (from Gymnasium 1.4).
 _CHANGING: dict[str, tuple[str, ...]] = {
     "atari_preprocessing.AtariPreprocessing": ("lives", "game_over", "obs_buffer"),
     "common.Autoreset": ("autoreset",),
@@ -71,7 +71,7 @@ def chain(env: gymnasium.Env[Any, Any]) -> Iterator[gymnasium.Wrapper[Any, Any, 
     Raises
     ------
     SnapshotError
-        They wrap something else than one environment.
+        They do not wrap a single environment.
     """
     while isinstance(env, gymnasium.Wrapper):
         yield env
@@ -127,7 +127,7 @@ def state_names(wrapper: Any) -> tuple[str, ...] | None:
 
 
 def is_known(wrapper: Any) -> bool:
-    """Tell whether `wrapper` is one of Gymnasium's own, whose state is known."""
+    """Return whether `wrapper` is one of Gymnasium's own, whose state is known."""
     kind = type(wrapper)
     name = qualified_name(kind)
     own = name.removeprefix(_OWN)
@@ -136,7 +136,7 @@ def is_known(wrapper: Any) -> bool:
 
 
 def has_foreign_code(env: gymnasium.Env[Any, Any]) -> bool:
-    """Tell whether the wrappers around `env` run code that is neither Gymnasium's nor NumPy's."""
+    """Return whether the wrappers around `env` run code from outside Gymnasium and NumPy."""
     return any(
         not is_known(wrapper)
         or (

@@ -1,4 +1,4 @@
-"""The outcome of a step, and its comparison with that of the same step taken again."""
+"""The outcomes of steps, and their comparison."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ Outcome = tuple[Any, ...]
 
 
 def outcome_of(step: Callable[[Any], Any], action: Any, *, error_text: bool = True) -> Outcome:
-    """Call ``step(action)``; return observation, reward, flags and info, independent of it.
+    """Call ``step(action)``; return copies of observation, reward, flags and info.
 
-    If it raises, the outcome is a tuple of one text: some environments take only actions that are
-    legal now, and to refuse the others is part of what they do. ``error_text=False`` leaves the
-    message of the exception out, which may name a process or a time.
+    If the step raises, the outcome is a tuple of one text, since environments may reject actions
+    that are not legal in their state. ``error_text=False`` leaves out the message of the exception,
+    which may contain a process id or a time.
 
     Raises
     ------
@@ -39,12 +39,12 @@ def outcome_of(step: Callable[[Any], Any], action: Any, *, error_text: bool = Tr
 
 
 def ends(outcome: Outcome) -> bool:
-    """Tell whether the episode ended, or the step raised."""
+    """Return whether the episode ended, or the step raised."""
     return len(outcome) == 1 or bool(outcome[2] or outcome[3])
 
 
 def compare_outcomes(one: Outcome, other: Outcome) -> tuple[str, str] | None:
-    """Return which field of two outcomes differs, and the two values."""
+    """Return which field of two outcomes differs, and both values."""
     if len(one) == 1 or len(other) == 1:
         before, after = (each[0] if len(each) == 1 else "nothing" for each in (one, other))
         return difference(before, after, "error")

@@ -1,10 +1,10 @@
-"""Plain data as deterministic bytes and back. No code runs from the bytes.
+"""Encode plain data as deterministic bytes, and decode them without running code.
 
 Plain data are ``None``, ``bool``, ``int``, ``float``, ``complex``, ``str``, ``bytes``,
 ``bytearray``, numpy scalars and arrays (except arrays of objects), ``list``, ``tuple``, ``dict``,
 ``OrderedDict``, ``Counter``, ``defaultdict`` of a builtin type, ``set``, ``frozenset``, ``deque``,
-and `numpy.random.Generator` on PCG64, and nests of them. A value is one tag byte and the fields of
-that tag, all of it little-endian:
+and `numpy.random.Generator` with PCG64, and nested containers of them. A value is one tag byte and
+the fields of that tag, all in little-endian order:
 
 ==================  ============================================================================
 tag                 what follows
@@ -23,8 +23,8 @@ tag                 what follows
 ``r``               number of an earlier mutable object, to which this is a reference
 ==================  ============================================================================
 
-Shared objects stay shared, cycles and views of arrays included. A restored set may be iterated in
-another order than the set that was saved: Python has no access to that order.
+Shared objects stay shared, including cycles and views of arrays. A restored set may be iterated in
+another order than the saved set, since Python does not give access to that order.
 """
 
 from __future__ import annotations
@@ -48,12 +48,13 @@ def encode(value: Any, known: Sequence[Any] = ()) -> bytes:
     value
         Plain data.
     known : sequence
-        Objects that are written as references; `decode` needs as many of them, in this order.
+        Objects that are written as references; `decode` needs the corresponding objects in this
+        order.
 
     Raises
     ------
     SnapshotError
-        Some part of `value` is not plain data.
+        A part of `value` is not plain data.
 
     >>> from collections import deque
     >>> decode(encode({"lives": 3, "frames": deque([1.5], maxlen=4)}))
@@ -77,7 +78,7 @@ def decode(data: bytes, known: Sequence[Any] = ()) -> Any:
     Raises
     ------
     StateFormatError
-        These are not the bytes of any value.
+        The bytes do not encode a value.
     """
     reader = PlainDataReader(data, known)
     try:
@@ -92,5 +93,5 @@ def decode(data: bytes, known: Sequence[Any] = ()) -> Any:
 
 
 def is_plain_kind(value: Any) -> bool:
-    """Tell whether the type of `value` is plain; its content may not be."""
+    """Return whether the type of `value` is plain; its content may not be."""
     return type(value) in WRITERS or isinstance(value, np.generic)

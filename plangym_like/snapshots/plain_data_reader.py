@@ -1,7 +1,7 @@
-"""The reading half of `plangym_like.snapshots.plain_data`, which describes the format.
+"""`PlainDataReader`: decodes the format of `plangym_like.snapshots.plain_data`.
 
-Damaged bytes cannot make it allocate much memory: every length is checked against the bytes that
-are left.
+Damaged bytes cannot cause large allocations, because every length is checked against the number of
+remaining bytes.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _DTYPE = re.compile(rb"[<>|][biufcSUmM][0-9]{1,9}(\[[0-9]{0,9}[a-zA-Z]{1,7}\])?"
 
 
 class PlainDataReader:
-    """Read values from `data`, in which objects in `known` are references."""
+    """Reads values from `data`, in which objects in `known` are references."""
 
     def __init__(self, data: bytes, known: Sequence[Any]) -> None:
         self.data = data
@@ -64,7 +64,7 @@ class PlainDataReader:
         return value
 
     def count(self) -> int:
-        """Read a length, which is at most the number of bytes left: every item takes one."""
+        """Read a length; it is at most the number of remaining bytes, as every item takes one."""
         count: int = self.unpack(_COUNT)
         if count > len(self.data) - self.place:
             self.damaged("it ends too early")

@@ -1,4 +1,4 @@
-"""The writing half of `plangym_like.snapshots.plain_data`, which describes the format."""
+"""`PlainDataWriter`: encodes values in the format of `plangym_like.snapshots.plain_data`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from plangym_like.errors import SnapshotError
 from plangym_like.snapshots.array_layout import ArrayLayout
 
 MAX_DEPTH = 64
-# What a defaultdict may make its missing values with; the index is in the bytes.
+# The factories that a defaultdict may have; their index is stored in the bytes.
 FACTORIES: tuple[Any, ...] = (None, int, float, bool, str, list, dict, set)
 DTYPE_KINDS = frozenset("biufcSUmM")
 _INT64 = range(-(2**63), 2**63)
@@ -27,7 +27,7 @@ _COMPLEX = struct.Struct("<dd")
 
 
 class PlainDataWriter:
-    """Collect the bytes of a value in `parts`.
+    """Collects the bytes of a value in `parts`.
 
     Objects in `known` are written as references. Arrays whose ids are in `whole` are written before
     any view of them.
@@ -102,7 +102,8 @@ def _put_array(encoder: PlainDataWriter, value: NDArray[Any]) -> None:
         if value.flags.c_contiguous:
             encoder.parts += (_array_head(value.dtype, value.shape, None), value.tobytes())
             return
-        # The order of the axes in memory decides the order of sums, and so their last bits.
+        # The order of the axes in memory determines the order of summation, and so the last bits of
+        # sums.
         order = tuple(sorted(range(value.ndim), key=lambda axis: -abs(value.strides[axis])))
         dense = value.transpose(order)
         encoder.parts += (_array_head(value.dtype, dense.shape, order), dense.tobytes())
@@ -157,7 +158,7 @@ def _put_mapping(tag: bytes) -> Callable[[PlainDataWriter, Any], None]:
         head = tag
         if isinstance(value, defaultdict):
             if value.default_factory not in FACTORIES:
-                raise SnapshotError("a defaultdict is plain data only with a builtin type in it")
+                raise SnapshotError("a defaultdict is plain data only with a builtin factory")
             head += bytes([FACTORIES.index(value.default_factory)])
         encoder.parts.append(head + _COUNT.pack(len(value)))
         for key, item in value.items():

@@ -1,4 +1,4 @@
-"""The walk through all that an object holds, by attributes and containers."""
+"""`reachable`: iterate over everything that an object holds, in attributes and containers."""
 
 from __future__ import annotations
 
@@ -26,21 +26,21 @@ _MOST = 100_000
 def reachable(
     root: Any, place: str, seen: set[int] | None = None, *, into_objects: bool = True
 ) -> Iterator[tuple[str, Any]]:
-    """Yield the place and the value of each object in `root`, itself included, once.
+    """Yield the place and the value of each object in `root` once, including `root` itself.
 
     Numbers and text are left out. Functions, classes, modules, spaces and windows are yielded, but
-    not walked into. The order and the places are the same in every process.
+    their content is not. The order and the places are the same in every process.
 
     Parameters
     ----------
     root : object
-        Where the walk begins.
+        The object to start from.
     place : str
-        What the root is called.
+        The name of the root.
     seen : set of int, optional
         Ids of objects to leave out; the ids of yielded objects are added.
     into_objects : bool
-        Whether attributes are walked through too, or containers only.
+        Whether to follow attributes too, or containers only.
     """
     todo = [(place, root)]
     seen = set() if seen is None else seen
@@ -56,7 +56,7 @@ def reachable(
 
 
 def _parts(place: str, thing: Any, into_objects: bool) -> Iterator[tuple[str, Any]]:
-    """Yield the places and values of what `thing` itself holds."""
+    """Yield the places and values of the direct parts of `thing`."""
     if isinstance(thing, dict):
         for at, (key, item) in enumerate(thing.items()):
             if not _is_atom(key):

@@ -1,8 +1,8 @@
-"""Copies of an environment that are kept in the states to which action logs have led.
+"""`ReplayCache`: keeps copies of an environment in the states that action logs led to.
 
 A state that is saved as an action log is restored by stepping through the log again. A search
-returns to recent states, so the copies that were stepped stay open: a restore continues the copy
-whose own log is the longest prefix of the wanted one. Continuing a branch then costs one step.
+returns to recent states, so copies are kept after they were stepped. A restore continues the copy
+whose own log is the longest prefix of the required one. Continuing a branch then costs one step.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from plangym_like.snapshots.action_log import GENERATOR, RESEED, START, ActionLo
 from plangym_like.snapshots.configuration import qualified_name
 
 DIGEST_NBYTES = 8
-# A copy that was not used for this many restores, times the number of copies, is evicted first.
+# A copy that was unused for this many restores, times the number of copies, is evicted first.
 _UNUSED_RESTORES = 4
 
 _Env = gymnasium.Env[Any, Any]
@@ -34,9 +34,9 @@ _Env = gymnasium.Env[Any, Any]
 class CachedCopy:
     """A copy of the environment and the action log that led to its current state.
 
-    ``trace_digest`` is a digest of all observations, rewards and flags on the way: two replays of
-    one log that saw the same have the same digest. ``generator`` is the environment's generator
-    after the last entry, kept only if wrappers may draw from it.
+    ``trace_digest`` is a digest of all observations, rewards and flags along the way; it is equal
+    for two replays of a log that observed the same. ``generator`` is the environment's generator
+    after the last entry, which is kept only if wrappers may draw from it.
     """
 
     env: _Env
@@ -57,14 +57,14 @@ class ReplayCache:
     logs : ActionLogFormat
         The format of the action logs.
     capacity : int
-        How many copies may be open at once.
+        The most copies that may be open at once.
     first : gymnasium.Env, optional
         A copy that exists already.
 
     Attributes
     ----------
     single : bool
-        Whether a process can hold only one copy, which is then reset instead of made again.
+        Whether a process can hold only one copy, which is then reset instead of being made again.
     wrappers_draw : bool
         Whether wrappers may draw from the copies' generators (``StickyAction`` does).
     replayed : int
@@ -87,8 +87,8 @@ class ReplayCache:
     def begin(self, start: Start) -> tuple[CachedCopy, Any, dict[str, Any]]:
         """Begin an episode in a copy that was never reset; return copy, observation and info.
 
-        So nothing that an episode leaves behind in an environment can reach the next one. If only
-        one copy can exist, it is reset.
+        A new copy ensures that leftovers of one episode cannot affect the next. If only one copy
+        can exist, it is reset instead.
         """
         self._restores += 1
         cached = CachedCopy(self._new_env(), last_used=self._restores)
@@ -111,12 +111,12 @@ class ReplayCache:
         return cached, obs, info
 
     def restore(self, log: bytes, trace_digest: bytes) -> CachedCopy:
-        """Return a copy in the state to which `log` leads.
+        """Return a copy in the state that `log` leads to.
 
         Raises
         ------
         SnapshotError
-            The replay observed something else than the first time.
+            The replay gave other observations, rewards or flags than the first time.
         StateFormatError
             The bytes are not an action log.
         """
@@ -137,7 +137,7 @@ class ReplayCache:
         if best.trace_digest != trace_digest:
             self.discard(best)
             raise SnapshotError(
-                f"{qualified_name(type(best.env))} did not do the same again: its states are "
+                f"{qualified_name(type(best.env))} did not repeat itself: its states are "
                 "saved as the actions since the reset, and stepping through them again gave other "
                 "observations, rewards or flags than the first time. Its future depends on "
                 "something that neither reset(seed=...) nor its actions set (time, a global "
@@ -147,10 +147,10 @@ class ReplayCache:
         return best
 
     def step(self, cached: CachedCopy, action: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
-        """Step `cached`; if that raises, discard it, so that the step counts as never tried."""
+        """Step `cached`; if that raises, discard it, since its state may be half changed."""
         entry = self._logs.action(action)
         try:
-            # The environment may keep the action, and the caller may write into it later.
+            # The environment may keep the action, which the caller may change later.
             result = cached.env.step(copy.deepcopy(action))
         except BaseException:
             self.discard(cached)
@@ -161,7 +161,7 @@ class ReplayCache:
         return result
 
     def reseed(self, cached: CachedCopy, seed: int) -> None:
-        """Replace the generator of `cached`, for all who hold it, by one made from `seed`."""
+        """Replace the generator of `cached` in place by one made from `seed`."""
         _set_generator(cached.env, random_state.seeded_generator(seed))
         cached.log += self._logs.reseed(seed)
         self._save_generator(cached)
@@ -175,7 +175,7 @@ class ReplayCache:
                 cached.log += self._logs.generator(cached.generator)
 
     def release(self, cached: CachedCopy) -> None:
-        """Take a copy out of the cache, but leave it open."""
+        """Remove a copy from the cache without closing it."""
         cached.alive = False
         if cached in self._copies:
             self._copies.remove(cached)
@@ -183,7 +183,7 @@ class ReplayCache:
                 self._first = cached.env
 
     def discard(self, cached: CachedCopy) -> None:
-        """Take a copy out of the cache and close it."""
+        """Remove a copy from the cache and close it."""
         self.release(cached)
         self._first = None
         with contextlib.suppress(Exception):
@@ -201,7 +201,7 @@ class ReplayCache:
         return len(self._copies)
 
     def _replay(self, cached: CachedCopy, log: bytes) -> None:
-        """Step `cached` through the part of `log` that lies beyond its own."""
+        """Step `cached` through the part of `log` that follows its own log."""
         base: Any = cached.env
         trace_digest = cached.trace_digest
         try:
@@ -237,8 +237,8 @@ class ReplayCache:
         """Return the copy to discard for a new one.
 
         If more branches are continued in turn than there are copies, the least recently used copy
-        is always the next one needed, and evicting it would miss every time. So the most recently
-        used one goes, unless some copy has been unused for long.
+        is always the next one needed, and evicting it would cause a miss every time. So the most
+        recently used copy is evicted, unless another one has been unused for long.
         """
         oldest = min(self._copies, key=lambda cached: cached.last_used)
         if self._restores - oldest.last_used > _UNUSED_RESTORES * self._capacity:
@@ -247,7 +247,7 @@ class ReplayCache:
 
 
 def _set_generator(base: Any, generator: np.random.Generator) -> None:
-    """Set the environment's generator in place, for all who hold it."""
+    """Set the environment's generator in place, so that all references to it see the change."""
     memory = random_state.save_generator(generator)
     base._np_random = random_state.load_generator(memory, vars(base).get("_np_random"))
 

@@ -1,4 +1,4 @@
-"""Whether an episode can be repeated from the environment's generator, or from a seed only."""
+"""Find out whether an episode can be repeated from the environment's generator."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ _Env = gymnasium.Env[Any, Any]
 
 
 def needs_seeds(make: Callable[[], _Env] | None, first: _Env) -> bool:
-    """Tell whether an episode can be repeated from a seed only.
+    """Return whether an episode can be repeated from a seed only.
 
-    That is so if the environment has other generators than ``np_random``. The same episode is
+    This is the case if the environment has generators other than ``np_random``. The same episode is
     played from the same generator in two copies that `make` returns, or twice in `first` if `make`
     is ``None``.
     """
@@ -38,7 +38,7 @@ def _play(make: Callable[[], _Env] | None, first: _Env, actions: list[Any]) -> l
         env._np_random = random_state.seeded_generator(7)
         outcomes: list[Outcome] = [(copy.deepcopy(env.reset()[0]),)]
         for action in actions:
-            # Infos are left out: if they differ, states are approximate.
+            # Infos are left out; if they differ, states are only approximate.
             outcomes.append(outcome_of(env.step, action, error_text=False)[:4])
             if ends(outcomes[-1]):
                 break

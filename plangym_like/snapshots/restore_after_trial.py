@@ -1,8 +1,8 @@
-"""The state of a wrapper chain before its first reset, to be restored after the trial.
+"""Restore the state that a wrapper chain had before its first reset, after the trial.
 
-Making a simulator resets the environment, and the trial steps it. That would change wrappers that
-keep something across episodes (running statistics, counters), and advance generators. The user's
-first episode has to be the first that they see.
+Making a simulator resets the environment, and the trial steps it. This changes wrappers that keep
+data across episodes (running statistics, counters), and advances generators. For these, the user's
+first episode must be the first one.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ from plangym_like.snapshots.state_owner import CONSTANT, StateOwner, always
 def restorer(env: gymnasium.Env[Any, Any], *, base: bool = False) -> Callable[[], None]:
     """Return a function that restores the attributes that the wrappers of `env` have now.
 
-    It may be called again. Of the environment inside the wrappers, it restores the generators in
-    attributes; with `base`, all attributes. Arrays go on sharing memory. Attributes that cannot be
-    copied stay as they are.
+    It may be called several times. In the environment inside the wrappers, it restores generators
+    in attributes or, with `base`, all attributes. Arrays that share memory still share it.
+    Attributes that cannot be copied are not restored.
     """
     *wrappers, inner = links(env)
     generators = [] if base else _generators(inner)
     wrappers = [wrapper for wrapper in wrappers if type(wrapper) not in TRANSPARENT]
     things = [*wrappers, *_held(wrappers), *([inner] if base else ())]
     things = list({id(thing): thing for thing in things}.values())
-    # Objects that point to each other must go on doing so.
+    # Objects that refer to each other must still do so.
     shared = {id(thing): thing for thing in (*links(env), *things)}
     owners = [
         StateOwner(type(thing).__name__, type(thing), always(thing), None) for thing in things
@@ -79,7 +79,7 @@ def _held(wrappers: list[Any]) -> list[Any]:
 
 
 def _arrays(states: Iterable[dict[str, Any]]) -> list[NDArray[Any]]:
-    """Return the arrays within the attributes of some objects."""
+    """Return the arrays in the attributes of some objects."""
     return [
         value
         for state in states

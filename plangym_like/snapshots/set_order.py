@@ -1,9 +1,9 @@
-"""Which sets a pickle restores in the same order of iteration, and which it does not.
+"""Find out whether a pickle keeps the order of iteration of a set.
 
-A set is iterated in the order of its hash table. That order depends on the hashes of its items, on
-the size of the table, and on everything that was ever added and removed; a pickle keeps none of
-these. Objects without a ``__hash__`` hash by their address, so a set of them is iterated in
-another order in every copy of an environment; strings hash differently in every process.
+A set is iterated in the order of its hash table. This order depends on the hashes of its items, on
+the size of the table, and on everything that was ever added and removed, none of which is part of a
+pickle. Objects without a ``__hash__`` hash by their address, so a set of them is iterated in
+another order in every copy of an environment. Strings hash differently in every process.
 """
 
 from __future__ import annotations
@@ -19,32 +19,32 @@ from plangym_like.snapshots.configuration import qualified_name
 from plangym_like.snapshots.reachable import ATOMS, reachable
 
 _SETS = (set, frozenset, weakref.WeakSet)
-# Hashes that depend on the value alone, in every process.
+# Types whose hashes depend only on the value, in every process.
 _STABLE = (bool, int, float, complex)
-# Objects that all copies of an environment in a process share.
+# Types of objects that all copies of an environment in a process share.
 _LASTING = (*ATOMS, np.ndarray, type, types.FunctionType, types.BuiltinFunctionType, enum.Enum)
 
 
 def is_set(value: Any) -> bool:
-    """Tell whether `value` is a set of any kind."""
+    """Return whether `value` is a set of any kind."""
     return isinstance(value, _SETS)
 
 
 def order_is_kept(value: Any) -> bool:
-    """Tell whether a pickle keeps the order in which the set `value` is iterated, now and later.
+    """Return whether a pickle keeps the order of iteration of the set `value`, now and later.
 
     >>> order_is_kept(frozenset([3, 1])), order_is_kept({3, 1}), order_is_kept(frozenset("ab"))
     (True, False, False)
     """
     if type(value) is not frozenset:
-        # What was added and removed before decides where the next item goes.
+        # The position of the next item depends on earlier additions and removals.
         return False
     items = list(value)
     return len(items) < 2 or (all(map(_is_stable, items)) and list(frozenset(items)) == items)
 
 
 def set_of_addresses(root: Any, name: str) -> str | None:
-    """Return where in `root` there is a set of two or more objects that hash by their address.
+    """Return the place in `root` of a set of two or more objects that hash by their address.
 
     Objects that all copies of an environment share (classes, functions, members of an enumeration)
     do not count.

@@ -1,4 +1,4 @@
-"""One object that owns state: a wrapper, or an ordinary object that a wrapper holds."""
+"""`StateOwner`: an object that owns state, which is a wrapper or an object in one."""
 
 from __future__ import annotations
 
@@ -23,23 +23,23 @@ CONSTANT = frozenset(
 
 @dataclass(slots=True)
 class StateOwner:
-    """An object, and which of its attributes are state.
+    """An object, with the names of those of its attributes that are state.
 
     Attributes
     ----------
     place : str
-        What errors call it.
+        What error messages call it.
     kind : type
         The class of the object.
     locate : callable
-        Returns the object, which a wrapper may replace in ``reset``.
+        Returns the object, since a wrapper may replace it in ``reset``.
     names : tuple of str or None
-        Attributes (dotted: of an attribute's object) that are its state; ``None``: all but windows
-        and those in `constant`.
+        The attributes that are its state (a dotted name is an attribute of an attribute). ``None``
+        means all except windows and those in `constant`.
     constant : set of str
         Attributes that are not state of this object.
     fixed : dict
-        Those of them that are configuration, with their values, which have to stay.
+        Those of `constant` that are configuration, with their values, which must not change.
     """
 
     place: str
@@ -75,7 +75,7 @@ class StateOwner:
         return {name: attributes[name] for name in sorted(names)}
 
     def write(self, state: Any) -> None:
-        """Make `state`, which `fits`, that of the object."""
+        """Set the state of the object to `state`, for which `fits` must be true."""
         thing = self._thing()
         attributes = vars(thing)
         if self.names is not None:
@@ -91,7 +91,7 @@ class StateOwner:
                 attributes[name] = value
 
     def fits(self, state: Any) -> bool:
-        """Tell whether `state` has the form of this object's."""
+        """Return whether `state` has the form of this object's state."""
         if self.names is not None:
             return type(state) is tuple and len(state) == len(self.names)
         return type(state) is dict and all(
@@ -103,7 +103,7 @@ class StateOwner:
         yield from state.items() if self.names is None else zip(self.names, state, strict=True)
 
     def exclude(self, name: str, value: Any, *, fixed: bool = False) -> None:
-        """Count the attribute `name` no longer as state; if `fixed`, its value has to stay."""
+        """Exclude the attribute `name` from the state; if `fixed`, its value must not change."""
         self.constant |= {name}
         if fixed:
             self.fixed[name] = value
@@ -141,5 +141,5 @@ def always(value: Any) -> Callable[[], Any]:
 
 
 def kind_of(value: Any) -> str:
-    """Return the name of `value` in errors."""
+    """Return a description of `value` for error messages."""
     return f"an object of class {qualified_name(type(value))}"

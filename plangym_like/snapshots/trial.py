@@ -1,9 +1,9 @@
-"""The trial when an environment is made: does it repeat itself?
+"""`Trial`: tests whether an environment repeats itself when it is made.
 
-It takes a few steps, and takes them again from restored states: in another order, after other
-steps, in a second copy of the environment, after seeded and unseeded resets. It watches the random
-generators that no state row holds, and what code keeps outside the environment. A few steps cannot
-show everything, so rows in use are audited too (`plangym_like.audit`).
+It takes a few steps, and repeats them from restored states: in another order, after other steps, in
+a second copy of the environment, after seeded and unseeded resets. It also checks random generators
+that are not part of state rows, and data that code keeps outside the environment. A few steps
+cannot show everything, so rows in use are audited too (`plangym_like.audit`).
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ REMEDY = (
 
 @dataclass(slots=True)
 class _Episode:
-    """Some steps: ``outcomes[0]`` is the reset, and ``rows[k]`` the state after k steps."""
+    """An episode: ``outcomes[0]`` is the reset, and ``rows[k]`` the state after k steps."""
 
     simulator: Simulator
     outcomes: list[Outcome] = field(default_factory=list)
@@ -54,7 +54,7 @@ class _Episode:
     draws: set[tuple[int, str]] = field(default_factory=set)
 
     def record(self) -> None:
-        """Save the current state, and those of the generators."""
+        """Save the current state, and the states of the generators."""
         payload: Row = np.zeros(self.simulator.payload_nbytes, np.uint8)
         self.simulator.read(payload)
         self.rows.append(payload)
@@ -67,15 +67,16 @@ class Trial:
     Parameters
     ----------
     simulator : Simulator
-        A new one, on a Gymnasium environment. The trial leaves it in another state.
+        A new simulator of a Gymnasium environment. The trial leaves it in another state.
     make_copy : callable
-        Returns a second one, made with the same arguments, or ``None`` if there can be only one.
+        Returns a second simulator made with the same arguments, or ``None`` if there can be only
+        one.
     steps : int
-        How many steps to take.
+        The number of steps to take.
     seeds_matter : bool
-        Whether states cannot be saved if a seeded reset differs from copy to copy.
+        Whether it is an error if a seeded reset differs between copies.
     remedy : str
-        What errors tell the user to do.
+        The advice to the user at the end of error messages.
     """
 
     def __init__(
@@ -100,7 +101,9 @@ class Trial:
         self._drawn: dict[str, None] = {}
 
     def run(self) -> str:
-        """Return what is not exact, or an empty text. Draws from the global generators.
+        """Return a description of what is not exact, or an empty string.
+
+        This draws from the global generators.
 
         Raises
         ------
@@ -119,7 +122,7 @@ class Trial:
                 self._compare_unseeded()
             finally:
                 if self._copy is not None and getattr(self._copy, "render_mode", None) is None:
-                    # Some libraries close all windows of a process with the first.
+                    # Some libraries close all windows of a process when the first one is closed.
                     self._copy.close()
         return "; ".join(dict.fromkeys(self._notes[:2]))
 
@@ -176,7 +179,7 @@ class Trial:
             raise self._refusal_of_draw(f"the global generator of {name}", step)
 
     def _check_generators(self, first: _Episode, start: int) -> None:
-        """Check that all generators that steps draw from were restored."""
+        """Check that all generators that steps draw from have been restored."""
         now = own_generators(self._sim.env)
         recorded, last = first.generators[start], first.generators[-1]
         for name, state in recorded.items():
@@ -252,7 +255,7 @@ class Trial:
                 self._notes.append(f"{place} is not the same when a step is repeated: {values}")
         if len(first.outcomes) - start != len(again.outcomes):
             raise SnapshotError(
-                f"{self._name()} does not repeat itself: the episode ended at another step. "
+                f"{self._name()} does not repeat itself: the episode ended at a different step. "
                 f"{draws_note(self._drawn)}{self._remedy}"
             )
         rows = zip(first.rows[start:], again.rows, strict=False)

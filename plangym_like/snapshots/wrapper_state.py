@@ -1,17 +1,18 @@
-"""The state of the wrappers around an environment, as a fixed number of bytes of plain data.
+"""`WrapperState`: the state of the wrappers around an environment, as a fixed number of bytes.
 
-What counts as state: of Gymnasium's own wrappers, the attributes that their source changes while
-it steps; of a wrapper whose class has ``state_attributes = ("name", ...)``, those; of any other
-wrapper, every attribute that is not configuration. An attribute that is an object of an ordinary
-Python class is an owner of state itself: its attributes are walked too.
+The state of Gymnasium's own wrappers consists of the attributes that their ``step`` changes. The
+state of a wrapper whose class has ``state_attributes = ("name", ...)`` consists of these
+attributes. The state of any other wrapper consists of every attribute that is not configuration. If
+an attribute is an object of an ordinary Python class, the attributes of this object are part of the
+state too.
 
 `NormalizeObservation` and `NormalizeReward` have their running statistics in the state, so a
 branch changes only its own; with ``update_running_mean`` false the statistics do not change.
 `RecordEpisodeStatistics` is saved without its clock: ``info["episode"]["t"]`` and ``time_queue``
 belong to this process, and are the only values that differ from run to run.
 
-Not seen is what a wrapper keeps in its class, its module or a C library, and an array that it
-shares with the environment: such a wrapper has to keep a copy.
+Data that a wrapper keeps in its class, its module or a C library is not found. Neither is an array
+that it shares with the environment; such a wrapper must keep a copy.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ from plangym_like.states import Row, padded
 
 _NUMBER = np.dtype("<i8")
 _NO_STEPS = -1
-_SLACK = 256  # bytes, for what has no value yet
+_SLACK = 256  # bytes reserved for an attribute without a value yet
 
 
 class WrapperState(ChainState):
@@ -52,18 +53,18 @@ class WrapperState(ChainState):
     Parameters
     ----------
     env : gymnasium.Env
-        The chain, reset at least once, so that its wrappers hold what they hold in an episode.
+        The chain, reset at least once, so that its wrappers have the attributes of an episode.
     capacity : int, optional
-        Bytes reserved for the state; by default what is used now, with queues counted as full,
-        and twice that and more for a wrapper that is not Gymnasium's.
+        Bytes reserved for the state. The default is the size now, with queues counted as full, or
+        at least twice that if a wrapper is not Gymnasium's.
 
     Attributes
     ----------
     nbytes : int
         Bytes that the state takes; 0 if no wrapper has any.
     time_limit : gymnasium.wrappers.TimeLimit or None
-        The wrapper whose step counter is the whole state; then that is one little-endian int64,
-        -1 for ``None``.
+        The wrapper whose step counter is the whole state, if there is no other. The state is then
+        one little-endian int64, -1 for ``None``.
 
     Raises
     ------
@@ -90,7 +91,7 @@ class WrapperState(ChainState):
         Raises
         ------
         SnapshotError
-            An attribute has become something else than plain data.
+            The value of an attribute is no longer plain data.
         StateCapacityError
             The state has grown beyond `nbytes`.
         """
@@ -109,14 +110,14 @@ class WrapperState(ChainState):
         payload[end : self.nbytes] = 0
 
     def write(self, payload: Row) -> None:
-        """Make the state in `payload` that of the wrappers; they share nothing with it.
+        """Set the state of the wrappers to that in `payload`; they share no memory with it.
 
         Write the state of the base first: a wrapper may draw from the base's generator.
 
         Raises
         ------
         StateFormatError
-            The payload is damaged; nothing has changed then.
+            The payload is damaged; nothing has changed.
         """
         if self.time_limit is not None:
             steps = int(payload[:8].view(_NUMBER)[0])
@@ -137,7 +138,7 @@ class WrapperState(ChainState):
             return {"elapsed_steps": steps.astype(np.int64)}
         return columns_of([self._named(payload) for payload in payloads] if self.nbytes else [])
 
-    # What is state
+    # Finding the state
 
     def _walk_link(self, owner: StateOwner, link: Any) -> None:
         if owner.names is None:
@@ -181,7 +182,7 @@ class WrapperState(ChainState):
             self._walk_attributes(owner, value)
 
     def _walk_containers(self, place: str, value: Any) -> None:
-        """Have the configuration inside plain containers be references."""
+        """Encode the configuration inside plain containers as references."""
         for inner, thing in reachable(value, place, self._seen, into_objects=False):
             if isinstance(thing, enum.Enum):
                 for member in type(thing):
@@ -202,8 +203,8 @@ class WrapperState(ChainState):
         return plain_data.decode(data, self._known())
 
     def _known(self) -> list[Any]:
-        """Return the objects that are references in the bytes, in a fixed order."""
-        base: Any = self._env.unwrapped  # of several copies, the current one
+        """Return the objects that are encoded as references, in a fixed order."""
+        base: Any = self._env.unwrapped  # the current one of several copies
         own = vars(base).get("_np_random")
         return [base if own is None else own, *self._references.values()]
 
@@ -234,10 +235,10 @@ class WrapperState(ChainState):
                     named.setdefault(f"{owner.place}.{name}", value)
         return named
 
-    # How many bytes there are
+    # The number of bytes
 
     def _needed(self, used: int) -> int:
-        """Return the bytes to reserve, if `used` are used after a reset."""
+        """Return the number of bytes to reserve, if `used` bytes are used after a reset."""
         needed = _NUMBER.itemsize + _SLACK
         for owner in self.owners:
             thing, values = owner.locate(), owner.read()
@@ -253,7 +254,8 @@ class WrapperState(ChainState):
                     needed += _nbytes_of_one(thing) if owner.names is None else _SLACK
                 elif owner.names is not None:
                     if "." in name and isinstance(value, np.ndarray | np.floating):
-                        # Statistics begin in the observations' dtype and may become float64.
+                        # Statistics have the dtype of observations at first, but may become
+                        # float64.
                         value = np.asarray(value, np.float64)
                     needed += self._length(value)
         return max(needed, used)
@@ -270,7 +272,7 @@ class WrapperState(ChainState):
 
 
 def _nbytes_of_one(wrapper: Any) -> int:
-    """Return the bytes of an observation or an action, for a value that is still ``None``."""
+    """Return the size of an observation or an action, for a value that is still ``None``."""
     lengths = [0]
     for name in ("observation_space", "action_space"):
         space = getattr(wrapper, name, None)

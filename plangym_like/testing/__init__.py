@@ -1,4 +1,4 @@
-"""Tests of whether an environment is saved and restored exactly."""
+"""Test whether an environment is saved and restored exactly."""
 
 from plangym_like.testing.check_env import check_env
 from plangym_like.testing.report import BrokenPromise, Report

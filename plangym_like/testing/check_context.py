@@ -1,4 +1,4 @@
-"""What the checks of one environment share: its copies, and the episodes that they played."""
+"""`CheckContext`: the copies and episodes that the checks of one environment share."""
 
 from __future__ import annotations
 
@@ -40,17 +40,17 @@ class CheckContext:
     make : callable
         Returns a new copy; takes further wrappers.
     make_parallel : callable
-        Returns a copy with so many workers.
+        ``make_parallel(n)`` returns a copy with n workers.
     states, steps, seed, workers
         As in `plangym_like.check_env`.
     episodes : list of ReferenceEpisode
-        Episodes that were never interrupted.
+        Uninterrupted episodes.
     chosen : list of ReferenceStep
-        Steps of them, in random order.
+        Some of their steps, in random order.
     places : list of (ReferenceEpisode, int)
-        The episode of each of these, and its number there.
+        For each of these steps, its episode and its index there.
     continued : int
-        Steps that were taken from restored states.
+        The number of steps that were taken from restored states.
     """
 
     make: Callable[..., Any]
@@ -71,11 +71,11 @@ class CheckContext:
         return self._made[-1]
 
     def used(self) -> Any:
-        """Return the copy that exists for longest: making one may take long."""
+        """Return the oldest copy, since making a new one may take long."""
         return self._made[0] if self._made else self.fresh()
 
     def play(self, *, save: bool) -> list[ReferenceEpisode]:
-        """Play episodes in a new copy: four of the full length, or more if they end earlier."""
+        """Play episodes in a new copy: four of full length, or more if they end earlier."""
         env = self.fresh()
         length = 4 * self.steps
         found: list[ReferenceEpisode] = []
@@ -128,7 +128,7 @@ class CheckContext:
 
 
 def row_outcome(batch: Any, row: int, time: int | None = None) -> Outcome:
-    """Return the outcome in one row of a batch, or of step `time` in a row of a rollout."""
+    """Return the outcome of one row of a batch, or of step `time` in a row of a rollout."""
     parts = [batch.rewards[row], batch.terminateds[row], batch.truncateds[row]]
     if time is None:
         return (spaces.take(batch.obs, row), *parts, without_clock(batch.infos[row]))
@@ -137,7 +137,7 @@ def row_outcome(batch: Any, row: int, time: int | None = None) -> Outcome:
 
 
 def as_in_batch(env: Any, outcome: Outcome) -> Outcome:
-    """Return the outcome of a single step in the form that a row of a batch has."""
+    """Return the outcome of a single step in the form of a row of a batch."""
     obs, reward, terminated, truncated, info = outcome
     batch = spaces.empty(env.observation_space, (1,))
     spaces.put(env.observation_space, batch, 0, obs)
@@ -146,7 +146,7 @@ def as_in_batch(env: Any, outcome: Outcome) -> Outcome:
 
 
 def python_numbers(info: dict[str, Any]) -> dict[str, Any]:
-    """Return `info` with NumPy's scalars as Python's: batches and steps may differ in that."""
+    """Return `info` with NumPy scalars as Python numbers, in which batches and steps may differ."""
     return {
         key: value.item() if isinstance(value, np.generic) else value for key, value in info.items()
     }

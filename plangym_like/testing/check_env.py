@@ -1,4 +1,4 @@
-"""`check_env`: tests on a user's own environment whether its states are saved exactly."""
+"""`check_env`: tests whether the states of a user's environment are saved exactly."""
 
 from __future__ import annotations
 
@@ -28,34 +28,34 @@ def check_env(
     workers: Sequence[int] = (1, 2, 3),
     **make_kwargs: Any,
 ) -> Report:
-    """Test whether an environment is saved, restored and stepped exactly, or say where it is not.
+    """Test whether an environment is saved, restored and stepped exactly; report where it is not.
 
     It plays random episodes without interruption, and plays them again: in other copies, from
-    states restored in random order, in batches, from files, in child processes; with seeds, with
-    ``dt``, from resets without a seed, and in wrappers of Gymnasium's. It compares observations,
-    rewards, flags, infos and the next states to the last bit, and stops at the first promise that
-    is broken. It does not find what shows only after more steps than it takes.
+    states restored in random order, in batches, from files, and in child processes; with seeds,
+    with ``dt``, from resets without a seed, and inside Gymnasium's wrappers. It compares
+    observations, rewards, flags, infos and the next states to the last bit, and stops at the first
+    promise that is broken. Faults that show only after more steps are not found.
 
     Parameters
     ----------
     env_or_name : str, callable, gymnasium.Env or PlanEnv
-        What `plangym_like.make` takes; or an env, of which clones are made.
+        The first argument of `plangym_like.make`, or an env, which is then cloned.
     states : int
         How many states to restore and continue.
     steps : int
-        For how many steps to continue them. Episodes are four times as long; if they end earlier,
-        more are played. Take more steps if something rare or late may be wrong.
+        The number of steps for which to continue them. Episodes are four times as long; if they end
+        earlier, more are played. Use more steps to find rare or late faults.
     seed : int
         The seed of all episodes and actions.
     workers : sequence of int
-        Numbers of worker processes whose results have to agree; empty starts none.
+        Numbers of worker processes to compare; empty starts no workers.
     make_kwargs
         Passed to `plangym_like.make`.
 
     Returns
     -------
     Report
-        ``report.ok`` tells whether all promises hold; ``print(report)`` says which one does not,
+        ``report.ok`` tells whether all promises hold; ``print(report)`` shows which one does not,
         where, and what to do.
 
     >>> report = check_env("CartPole-v1", states=4, steps=5, workers=())
@@ -63,7 +63,7 @@ def check_env(
     (True, 'native', 112)
     """
     if states < 1 or steps < 1:
-        raise InputError(f"states and steps are at least 1, got {states} and {steps}")
+        raise InputError(f"states and steps must be at least 1, got {states} and {steps}")
     name, make, make_parallel = _makers(env_or_name, make_kwargs)
     report = Report(name)
     context = CheckContext(make, make_parallel, states, steps, seed, tuple(workers))
@@ -103,13 +103,13 @@ _OPTIONS = {"autoreset": False, "audit": "off"}
 
 
 def _makers(env_or_name: Any, kwargs: dict[str, Any]) -> _Makers:
-    """Return a name, what makes an env in this process, and what makes one with n workers."""
+    """Return a name, and functions that make an env in this process and one with n workers."""
     given = env_or_name
     kind: Callable[..., PlanEnv]
     name: Any
     if isinstance(given, PlanEnv):
         if given.recipe is None:
-            raise InputError(f"no copy of {given!r} can be made: give the callable that makes it")
+            raise InputError(f"{given!r} cannot be copied: pass the callable that makes it")
         kind, name, own = given.recipe
         own = {**own, **_OPTIONS, **kwargs}
     elif isinstance(given, gymnasium.Env):

@@ -1,4 +1,4 @@
-"""The checks of `check_env`: one function for each promise that is checked with plain episodes.
+"""The checks of `check_env` that use plain episodes, one function for each promise.
 
 Each returns whether it applies, or raises `CheckFailed`.
 """
@@ -86,7 +86,7 @@ def past(context: CheckContext) -> bool:
 
 
 def purity(context: CheckContext) -> bool:
-    """Step the chosen states in one batch, in another order, one by one, and from one state."""
+    """Step the chosen states in one batch, in another order, one by one, and all from one state."""
     env = context.used()
     actions, states = context.batch()
     env.reset(seed=context.seed)
@@ -126,7 +126,7 @@ def rollout(context: CheckContext) -> bool:
     for episode, number in context.places:
         part = episode.steps[number : number + context.steps]
         if all(len(step.outcome) > 1 for step in part):
-            # A row that is shorter repeats its last action, and is not compared beyond it.
+            # A shorter row repeats its last action, and is compared only up to there.
             actions = [step.action for step in part]
             plans.append(actions + actions[-1:] * (context.steps - len(part)))
             parts.append(part)
@@ -145,7 +145,7 @@ def rollout(context: CheckContext) -> bool:
 
 
 def travelling(context: CheckContext) -> bool:
-    """Pickle rows, write them to files in both ways that there are, and step them."""
+    """Pickle rows, write them to files in both formats, and step them."""
     actions, states = context.batch()
     env = context.used()
     expected = env.step_batch(actions, states)
@@ -184,7 +184,7 @@ def workers(context: CheckContext) -> bool:
 
 
 def picture(context: CheckContext) -> bool:
-    """Compare pictures of restored states in two copies."""
+    """Compare images of restored states in two copies."""
     env = context.used()
     if env.simulator.__dict__.get("render_mode") != "rgb_array":
         return False
@@ -226,7 +226,7 @@ def _compare_episodes(
 
 
 def _rows(batch: Any, indices: list[int]) -> Any:
-    """Return some rows of a batch's result as another one."""
+    """Return some rows of a batch's result as another result."""
     parts = {
         name: [spaces.take(getattr(batch, name), index) for index in indices]
         for name in ("states", "obs", "rewards", "terminateds", "truncateds", "infos")

@@ -1,4 +1,4 @@
-"""Episodes of random steps that were never interrupted, to compare restored ones with."""
+"""Uninterrupted episodes of random steps, with which restored ones are compared."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from plangym_like.snapshots.differences import attributes, difference, without_c
 from plangym_like.snapshots.outcomes import Outcome, compare_outcomes, outcome_of
 from plangym_like.states import HEADER_NBYTES, Row
 
-# Steps beyond the end of an episode, which have to be as deterministic.
+# Steps beyond the end of an episode, which must be deterministic too.
 _BEYOND = 3
 
 
@@ -42,7 +42,7 @@ class ReferenceEpisode:
 
 
 def play(env: Any, seed: int | None, length: int, *, save: bool) -> ReferenceEpisode:
-    """Reset with `seed` and take `length` random steps; `save` reads the state before each."""
+    """Reset with `seed` and take `length` random steps; with `save`, read the state before each."""
     space = copy.deepcopy(env.action_space)
     space.seed(seed)
     obs, info = env.reset(seed=seed, return_state=False)
@@ -64,8 +64,8 @@ def play(env: Any, seed: int | None, length: int, *, save: bool) -> ReferenceEpi
 def compare_states(env: Any, one: Row, other: Row) -> tuple[str, str] | None:
     """Return what differs between two rows, by name if the family has named fields.
 
-    Rows whose bytes differ are the same state if they are equal once `env` has restored and saved
-    them.
+    Rows with different bytes are the same state if they are equal after `env` has restored and
+    saved both.
     """
     if np.array_equal(one, other):
         return None
@@ -87,10 +87,10 @@ def compare_states(env: Any, one: Row, other: Row) -> tuple[str, str] | None:
 def compare_continued(
     env: Any, judge: Any, episode: ReferenceEpisode, start: int, length: int
 ) -> tuple[int, tuple[str, str] | None]:
-    """Restore the state before step `start` of `episode` in `env`, and repeat what followed.
+    """Restore the state before step `start` of `episode` in `env`, and repeat the following steps.
 
-    Returns the number of steps that were taken, and what differed in the last of them. States are
-    compared by `judge`, another copy.
+    Returns the number of steps taken, and what differed in the last one. States are compared by
+    `judge`, which is another copy.
     """
     states = episode.states
     env.set_state(states[start])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-# Name -> the promise, and what to do if it is broken; in the order of the checks.
+# Name -> the promise, and what to do if it is broken, in the order of the checks.
 PROMISES: dict[str, tuple[str, str]] = {
     "made": (
         "the environment can be saved",
@@ -120,7 +120,7 @@ class BrokenPromise:
 
 @dataclass(slots=True)
 class Report:
-    """What `check_env` found of one environment.
+    """The results of `check_env` for one environment.
 
     Attributes
     ----------
@@ -158,11 +158,11 @@ class Report:
 
     @property
     def ok(self) -> bool:
-        """Whether every promise that was checked holds."""
+        """Whether all promises that were checked hold."""
         return not self.broken
 
     def as_dict(self) -> dict[str, Any]:
-        """Return everything as JSON-able values."""
+        """Return everything as JSON-serialisable values."""
         return {**asdict(self), "ok": self.ok}
 
     def __str__(self) -> str:

@@ -1,4 +1,4 @@
-"""How long saving, restoring and stepping take."""
+"""Measure how long saving, restoring and stepping take."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from typing import Any
 
 from plangym_like.testing.check_context import CheckContext
 
-_SECONDS = 0.3  # for each of the three
+_SECONDS = 0.3  # for each of the three measurements
 _MOST = 200
 
 
 def measure(context: CheckContext) -> tuple[float, float, float]:
     """Return microseconds to save, to restore, and to step: medians over the chosen states.
 
-    States are restored in an order that no episode has, and without restore caches: a search that
-    returns to states it has just left may be faster.
+    States are restored in random order, and without restore caches. A search that returns to recent
+    states may be faster.
     """
     env = context.used()
     chosen = itertools.cycle(context.chosen)

@@ -1,4 +1,4 @@
-"""More checks of `check_env`: with seeds, with ``dt``, without a seed, in further wrappers."""
+"""More checks of `check_env`: with seeds, with ``dt``, without a seed, and with more wrappers."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _WRAPPERS: tuple[Any, ...] = (
 
 
 def handed_out(context: CheckContext) -> bool:
-    """Keep what some steps return, and compare it after later steps."""
+    """Keep the results of some steps, and compare them after later steps."""
     env = context.used()
     episode = context.episodes[0]
     obs, info = env.reset(seed=episode.seed, return_state=False)
@@ -60,17 +60,17 @@ def seeds(context: CheckContext) -> bool:
 
 
 def dt(context: CheckContext) -> bool:
-    """Hold the chosen actions for several steps, and take these steps one by one."""
+    """Hold the chosen actions for several steps, and compare with taking these steps one by one."""
     env, other = context.used(), context.fresh()
     if not isinstance(env.frameskip, int):
-        # How many frames an action lasts is drawn once, not once for each of its steps.
+        # A random frameskip is drawn once per action, not once for each of its steps.
         return False
     actions, states = context.batch()
     held = 1 + np.arange(len(actions)) % _LONGEST
     try:
         batch = env.step_batch(actions, states, dt=held)
     except Exception:
-        # Some environments take an action only once.
+        # Some environments accept an action only once.
         return False
     for row, (action, state) in enumerate(zip(actions, states, strict=True)):
         other.set_state(state)
@@ -99,13 +99,13 @@ def unseeded(context: CheckContext) -> bool:
 
 
 def wrapped(context: CheckContext) -> bool:
-    """Do the same as `unseeded`, with and without a seed, in wrappers that draw and count."""
+    """Do the same as `unseeded`, with and without a seed, inside wrappers that draw and count."""
     try:
         env, other = context.fresh(_WRAPPERS), context.fresh(_WRAPPERS)
     except TypeError as error:
         if isinstance(error, SnapshotError):
             raise
-        # A user's own simulator need not take wrappers.
+        # A user's own simulator need not accept wrappers.
         return False
     for seed in (context.seed, None):
         _continue_elsewhere(env, other, seed, context.steps)

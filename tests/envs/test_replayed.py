@@ -276,7 +276,7 @@ def test_what_repeats_itself_only_at_first_is_found_out() -> None:
     for _ in range(61):
         state = env.step(1, state=state).state
     env.step(1)
-    with pytest.raises(SnapshotError, match="did not do the same again"):
+    with pytest.raises(SnapshotError, match="did not repeat itself"):
         env.set_state(state)
 
 

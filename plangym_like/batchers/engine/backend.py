@@ -20,11 +20,11 @@ class Backend:
     Parameters
     ----------
     name : {"process", "ray"}
-        Processes of this machine, or actors on a Ray cluster.
+        Processes on this machine, or actors on a Ray cluster.
     start_method : {"forkserver", "spawn", "fork"}
-        Of processes.
+        How processes are started.
     address, resources, runtime_env
-        Of actors; see `plangym_like.RayEnv`.
+        Options of actors; see `plangym_like.RayEnv`.
 
     Raises
     ------

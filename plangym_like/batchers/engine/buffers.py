@@ -10,7 +10,7 @@ from plangym_like.lanes.tree import take
 
 
 class Buffers(Protocol):
-    """The owner's side: trees of tensors of one layout, by index."""
+    """Trees of tensors of one layout, by index, as their owner reads them."""
 
     def __getitem__(self, index: int) -> Any:
         """Return the tree of tensors that buffer `index` was last filled with."""

@@ -30,7 +30,7 @@ class Heartbeat(NamedTuple):
 
 
 class SharedUpdate(NamedTuple):
-    """The content of what is shared under `name`; if `is_empty`, only its layout."""
+    """New content of the memory shared as `name`; only its layout if `is_empty`."""
 
     name: str
     packed: PackedTree
@@ -48,18 +48,18 @@ class JobResult:
 
 
 class GroupActor:
-    """Hosts the objects of `groups`; shares no memory with the owner.
+    """Hosts the objects of `groups`, without memory shared with the owner.
 
-    Ray calls all methods in one thread, which also makes the objects, except `heartbeat` and
-    `stop`.
+    One thread makes the objects and runs all methods except `heartbeat` and `stop`.
 
     Parameters
     ----------
     recipe : bytes
-        Pickled: the caller's worker context and session key, and what makes an object.
+        The pickled worker context and session key of the caller, and the function that makes an
+        object.
     groups : sequence of int
     num_groups : int
-        Of all workers.
+        The number of groups of all workers.
     """
 
     def __init__(self, recipe: bytes, groups: Sequence[int], num_groups: int) -> None:
@@ -115,15 +115,15 @@ class GroupActor:
         self._published.append((name, index, pack(content)))
 
     def heartbeat(self) -> Heartbeat:
-        """Return who the actor is and how far its objects are."""
+        """Return the actor's process, node and progress."""
         return Heartbeat(os.getpid(), self._node, int(self._control["beats"].sum()))
 
     def stop(self) -> None:
-        """End the present job at its next step."""
+        """End the current job at its next step."""
         self._control["stop"].fill_(1)
 
     def close(self) -> None:
-        """Close the objects, once the present job has ended."""
+        """Close the objects, once the current job has ended."""
         hosted, self._hosted = self._hosted, None
         if hosted is not None:
             hosted.close()

@@ -1,4 +1,4 @@
-"""`GroupContext`: what the object of one group works with."""
+"""`GroupContext`: the link between the object of one group and its owner."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ def control_layout(num_groups: int) -> Any:
 
 
 class StoppedError(Exception):
-    """The owner closes its workers, so the job ends early."""
+    """The owner is closing its workers, so the job ends early."""
 
 
 class GroupContext:
-    """What the object of one group works with.
+    """The link between the object of one group and the owner of its worker.
 
     Attributes
     ----------
     group : int
         The group's number.
     memory : dict of str to tree of torch.Tensor
-        What `WorkerGroup.share` and `make_buffers` have been given so far, by name.
+        The memory that `WorkerGroup.share` and `make_buffers` have shared so far, by name.
     own_process : bool
         Whether the process hosts nothing else; otherwise it is the owner's.
     """
@@ -53,7 +53,7 @@ class GroupContext:
         Raises
         ------
         StoppedError
-            The owner closes its workers.
+            The owner is closing its workers.
         """
         if self._beats is None or self._stop is None:
             control = self.memory.get(CONTROL)
@@ -68,7 +68,7 @@ class GroupContext:
     def local_index(self, name: str, index: int) -> int:
         """Return which row of ``memory[name]`` holds buffer `index` of `name`.
 
-        Memory that is not shared with the owner may have room for fewer buffers than there are.
+        Memory that is not shared with the owner may hold fewer buffers than there are.
         """
         return index % len(tree_leaves(self.memory[name])[0])
 

@@ -1,4 +1,4 @@
-"""`HostedObjects`: what a worker hosts."""
+"""`HostedObjects`: the objects that a worker hosts."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from plangym_like.batchers.engine.shared_tree import attach_tree
 
 
 class HostedObjects:
-    """One object for each of `groups`, made in their order.
+    """One object for each of `groups`, made in this order.
 
     Parameters
     ----------
@@ -21,11 +21,11 @@ class HostedObjects:
         Given a `GroupContext`, returns the object of its group.
     groups : sequence of int
     memory : dict, optional
-        What is shared from the beginning.
+        Memory that is shared from the beginning, by name.
     own_process : bool
-        Whether the process hosts nothing else; torch then gets one thread for good.
+        Whether the process hosts nothing else; torch is then limited to one thread.
     send : callable, optional
-        How buffers get to their owner if memory is not shared with it.
+        Sends buffers to their owner if memory is not shared with it.
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class HostedObjects:
         return self._guarded(getattr(self._objects[group], method), *args)
 
     def _guarded(self, function: Callable[..., Any], *args: Any) -> Any:
-        """Call `function`; raise what would end its owner's loop or program as `RuntimeError`.
+        """Call `function`; raise `StopIteration`, `SystemExit` and the like as `RuntimeError`.
 
         In the owner's own process `KeyboardInterrupt` and `SystemExit` are raised unchanged.
         """

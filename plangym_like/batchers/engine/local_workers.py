@@ -13,7 +13,7 @@ from plangym_like.batchers.engine.workers import Call, PoolOptions, Workers
 
 
 class LocalWorkers(Workers):
-    """One worker, which is this process: calls are made by `wait`.
+    """A single worker, which is this process; `wait` makes the calls.
 
     Objects are made when the first of them is needed.
     """

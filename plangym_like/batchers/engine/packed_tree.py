@@ -27,7 +27,7 @@ class PackedTree(NamedTuple):
 
 
 def pack(tree: Any) -> PackedTree:
-    """Return CPU tensors as bytes over the same memory; those not contiguous are copied."""
+    """Return CPU tensors as bytes over the same memory; non-contiguous tensors are copied."""
     layout = tree_map(lambda tensor: Leaf(tuple(tensor.shape), tensor.dtype), tree)
     return PackedTree(layout, [_bytes_of(tensor) for tensor in tree_leaves(tree)])
 

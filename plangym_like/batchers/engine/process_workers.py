@@ -1,4 +1,4 @@
-"""`ProcessWorkers`: objects hosted in processes of this machine."""
+"""`ProcessWorkers`: objects hosted in processes on this machine."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ _PRELOAD = ("torch", "plangym_like.batchers.engine.hosted_objects")
 
 
 class ProcessWorkers(Workers):
-    """Worker processes; everything but numbers travels through shared memory.
+    """Worker processes; all data except plain numbers travels through shared memory.
 
-    Workers are not replaced when they die: the state of what they host is gone.
+    Workers are not replaced when they die, because the state of their objects is lost.
 
     Parameters
     ----------
@@ -63,7 +63,7 @@ class ProcessWorkers(Workers):
         return f"worker {self.options.name}-{worker} (pid {self._workers[worker].process.pid})"
 
     def is_ready(self, worker: int) -> bool:
-        # What the constructor of an object raised, every call raises too.
+        # If the constructor of an object raised, every call raises the same error.
         with suppress(Exception):
             self._workers[worker].become_ready()
         return self._workers[worker].ready
@@ -89,7 +89,7 @@ class ProcessWorkers(Workers):
         return sum(beats[group] for group in self.options.groups_of(worker, self.num_workers))
 
     def close(self, timeout: float) -> None:
-        # Jobs that are being done end at their next step.
+        # Running jobs end at their next step.
         self._control.tensors["stop"].fill_(1)
         self._pool.close(timeout)
         self._workers.clear()

@@ -22,16 +22,17 @@ def without_trace() -> Iterator[None]:
 
 
 class RandomStreams:
-    """States of the global generators of torch (CPU), NumPy and Python, which one group uses.
+    """One group's states of the global random generators of torch (CPU), NumPy and Python.
 
-    Results do not depend on which process hosts a group, or what else that process does.
+    With them, results do not depend on which process hosts a group, or what else it does.
 
     Parameters
     ----------
     words : sequence of int, optional
-        Of a `GroupSeed`; ``None`` leaves the generators of the process in place.
+        The ``words`` of a `GroupSeed`; ``None`` uses the process's generators as they are.
     own_process : bool
-        Whether only groups draw in this process, so that no other states have to be restored.
+        Whether only groups draw random numbers in this process. If so, the states of other users
+        need not be restored.
     """
 
     _in_place: ClassVar[RandomStreams | None] = None
@@ -50,9 +51,9 @@ class RandomStreams:
 
     @contextmanager
     def in_place(self, *, keep: bool = True) -> Iterator[None]:
-        """Draw from the group's generators inside the block.
+        """Let the code inside the block draw from the group's generators.
 
-        With ``keep=False`` the draws leave no trace: the next block begins where this one did.
+        With ``keep=False``, the generators are then set back, so the next block draws the same.
         """
         if self._own_process and keep and self._states is not None:
             self._take_the_place()
@@ -75,7 +76,7 @@ class RandomStreams:
                 _set_states(outside)
 
     def _take_the_place(self) -> None:
-        """Put the group's generators in place until another group does so."""
+        """Install the group's generators, until another group installs its own."""
         last = RandomStreams._in_place
         if last is self:
             return

@@ -21,14 +21,14 @@ from plangym_like.processes.messages import dumps, dumps_by_value, loads
 from plangym_like.processes.remote_errors import unpack_exception
 from plangym_like.states import session_key
 
-# How long actors may take to close what they host; Ray itself takes long enough to end them.
+# How long actors may take to close their objects; ending them takes Ray some time as well.
 _CLOSE_SECONDS = 1.0
-# The actor's thread that answers while its other thread does a job.
+# The name of the actor's thread that answers while its other thread runs a job.
 _CONTROL_THREAD = "control"
 
 
 class _SharedContent:
-    """What is shared under one name: jobs take it to workers that do not have it yet."""
+    """The content shared under one name, sent with a job to each worker that lacks it."""
 
     def __init__(self, version: int, update: Callable[[], SharedUpdate]) -> None:
         self.version = version
@@ -40,18 +40,19 @@ class _SharedContent:
         self._ref = None
 
     def ref(self) -> Any:
-        """Return its reference in the object store, where it is put once for all workers."""
+        """Return a reference to it; it is put into the object store once for all workers."""
         if self._ref is None:
             self._ref = ray_session.load().put(self._update())
         return self._ref
 
 
 class RayWorkers(Workers):
-    """Actors, which share no memory with the owner.
+    """Workers that are Ray actors, without memory shared with the owner.
 
-    What the owner shares goes to Ray's object store once, and to a worker with its first job after
-    a change. What hosted objects publish comes with the job's result. Ray must never restart an
-    actor or repeat a call, since the state of what it hosts would be another.
+    Content that the owner shares is put into Ray's object store once, and sent to each worker with
+    its first job after a change. Buffers that hosted objects publish come with the result of the
+    job. Ray must never restart an actor or repeat a call, because the state of the hosted objects
+    would be lost or wrong.
 
     Parameters
     ----------
@@ -72,11 +73,11 @@ class RayWorkers(Workers):
         runtime_env: dict[str, Any] | None,
     ) -> None:
         if options.num_workers == 0:
-            raise InputError("on a cluster there is at least 1 worker, got 0")
+            raise InputError("a cluster needs at least 1 worker, got 0")
         super().__init__(options)
         self._actors: list[Any] = []
         self._made: list[Future[Any]] = []
-        # The worker and the future of each call that is not over.
+        # The worker and the future of each unfinished call.
         self._calls: dict[Any, tuple[int, Future[Any]]] = {}
         self._shared: dict[str, _SharedContent] = {}
         self._buffers: dict[str, ReceivedBuffers] = {}
@@ -93,7 +94,7 @@ class RayWorkers(Workers):
         ray, options, session = ray_session.load(), self.options, self._session
         assert session is not None
         self.num_workers = options.count_workers(max(1, int(ray.cluster_resources().get("CPU", 0))))
-        # A Ray that was started for this program has no other users to reserve cores from.
+        # A Ray that was started for this program has no other users, so no cores are reserved.
         claimed = actor_options(0 if session.started else 1, resources, runtime_env)
         actor = ray.remote(concurrency_groups={_CONTROL_THREAD: 1})(GroupActor)
         actor = actor.options(scheduling_strategy="SPREAD", **claimed)
@@ -102,7 +103,7 @@ class RayWorkers(Workers):
         for worker in range(self.num_workers):
             groups = options.groups_of(worker, self.num_workers)
             self._actors.append(actor.remote(recipe, groups, options.num_groups))
-        # The version of everything shared that each worker has.
+        # The version of each shared content that each worker has.
         self._seen: list[dict[str, int]] = [{} for _ in self._actors]
         self._heartbeats: list[Heartbeat | None] = [None] * self.num_workers
         self._heartbeat_refs: dict[Any, int] = {}
@@ -117,7 +118,7 @@ class RayWorkers(Workers):
 
     @property
     def pids(self) -> list[int]:
-        """The process ids of the actors that have been heard of."""
+        """The process ids of the actors that have reported theirs."""
         return [heartbeat.pid for heartbeat in self._heartbeats if heartbeat is not None]
 
     def describe(self, worker: int) -> str:
@@ -142,7 +143,7 @@ class RayWorkers(Workers):
         self._shared[name].mark_changed()
 
     def make_buffers(self, name: str, layout: Any, count: int, group: int | None) -> Buffers:
-        # A worker has room for one buffer if each of its jobs fills one.
+        # One buffer for each worker is enough if each job fills one.
         lead = 1 if group is None else count
         there = tree_map(lambda leaf: Leaf((lead, *leaf.shape), leaf.dtype), layout)
         self._update(name, lambda: SharedUpdate(name, PackedTree(there, []), is_empty=True))
@@ -178,7 +179,8 @@ class RayWorkers(Workers):
                 worker, future = self._calls[ref]
                 if not future.done():
                     self._receive(ref, worker, future)
-                # Last, so that no interrupt comes in between and leaves the job undone for ever.
+                # Last: an interrupt before this line would otherwise leave the job unfinished for
+                # ever.
                 del self._calls[ref]
 
     def _receive(self, ref: Any, worker: int, future: Future[Any]) -> None:
@@ -204,7 +206,7 @@ class RayWorkers(Workers):
         )
 
     def _ask_for_heartbeats(self) -> None:
-        """Ask each actor for its progress, several times within the time that it may take."""
+        """Ask each actor for its progress, several times within its time limit."""
         now = time.monotonic()
         for worker, actor in enumerate(self._actors):
             due = now - self._asked_at[worker] >= self.options.timeout / 4

@@ -1,4 +1,4 @@
-"""The weights of an actor in memory that all workers read."""
+"""The weights of an actor, in memory that all workers read."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ import torch
 from plangym_like.batchers.engine.shared_tree import SharedTree
 from plangym_like.lanes.tree import Leaf
 
-# Places in the header: a counter that is odd while weights are being written, and the version.
+# Indices in the header: a counter that is odd while weights are being written, and the version.
 _TICKET, _VERSION = 0, 1
 
 
 class SharedActor(SharedTree):
-    """The owner's side: publishes the weights of a module that it trains.
+    """Publishes the weights of a module that its owner trains.
 
-    Parameters and buffers on any device are published, and each submodule's ``training`` flag.
-    Other attributes (an exploration rate, say) are not: register them as buffers.
+    Parameters and buffers on any device are published, and the ``training`` flag of each submodule.
+    Other attributes, such as an exploration rate, are not; register them as buffers.
 
     Parameters
     ----------
     actor : torch.nn.Module
-        It is only read.
+        The module, which is only read.
 
     Attributes
     ----------
@@ -40,12 +40,12 @@ class SharedActor(SharedTree):
 
     @torch.no_grad()
     def publish(self) -> int:
-        """Publish the actor's present weights, and return their version.
+        """Publish the actor's current weights, and return their version.
 
         Raises
         ------
         RuntimeError
-            Shapes or dtypes have changed since the beginning.
+            Shapes or dtypes have changed since the first call.
         """
         header, shared = self.tensors["header"], self.tensors["weights"]
         weights = list(_weights(self._actor))
@@ -74,20 +74,20 @@ class SharedActor(SharedTree):
 
 
 class ActorCopy:
-    """A worker's side: an actor that reloads the published weights when they have changed.
+    """A worker's copy of an actor; it reloads the published weights when they have changed.
 
     Parameters
     ----------
     actor : torch.nn.Module
         A copy on the CPU, which `refresh` writes to.
     memory : tree of torch.Tensor
-        The `SharedActor`'s.
+        The memory of the `SharedActor`.
 
     Attributes
     ----------
     actor : torch.nn.Module
     version : int
-        Of its weights; -1 before the first `refresh`.
+        The version of its weights; -1 before the first `refresh`.
     """
 
     def __init__(self, actor: torch.nn.Module, memory: Any) -> None:
@@ -138,7 +138,7 @@ def _weights(actor: torch.nn.Module) -> Iterator[torch.Tensor]:
 
 
 def _equal(new: torch.Tensor, old: torch.Tensor) -> bool:
-    """Return whether the two are the same bytes (a NaN equals itself)."""
+    """Return whether the bytes of both are the same (a NaN equals itself)."""
     if new.dtype != old.dtype:
         return False
     return torch.equal(new, old) or torch.equal(

@@ -18,9 +18,9 @@ _ALIGNMENT = 64
 
 
 class SharedTree:
-    """Tensors filled with zeros, in one block of shared memory without a name.
+    """Tensors filled with zeros, in one block of anonymous shared memory.
 
-    Another process gets them with `attach_tree`, from the layout and a copy of the descriptor. The
+    Another process maps them with `attach_tree`, from the layout and a copy of the descriptor. The
     memory is freed when no process uses it any more.
 
     Parameters
@@ -32,7 +32,7 @@ class SharedTree:
     Attributes
     ----------
     layout : tree of Leaf
-        With the leading axes in the shapes.
+        The layout, with the leading axes in the shapes.
     tensors : tree of torch.Tensor
 
     Raises

@@ -1,4 +1,4 @@
-"""Copy the answers of actors, which must fit: no value is wrapped, broadcast or filled in."""
+"""Copy the outputs of actors into buffers without wrapping, broadcasting or filling in values."""
 
 from __future__ import annotations
 
@@ -16,8 +16,7 @@ def copy_fitting(target: torch.Tensor, value: Any, place: str) -> None:
     Raises
     ------
     InputError
-        `value` is not a tensor, or has another shape, or a dtype with values that `target` cannot
-        hold.
+        `value` is not a tensor, its shape differs, or `target` cannot hold all values of its dtype.
     """
     if (
         not isinstance(value, torch.Tensor)
@@ -42,7 +41,7 @@ def as_actions(
     Raises
     ------
     ActionError
-        The shape is another, or the dtype cannot hold the values. Real numbers are rounded to the
+        The shape differs, or the dtype cannot hold the values. Real numbers are rounded to the
         precision of a real `dtype`; whole numbers must keep their values.
     """
     if value.dtype is dtype and value.shape == shape:
@@ -63,7 +62,7 @@ def as_actions(
 
 
 def copy_actions(rows: Any, value: Any) -> None:
-    """Copy an actor's actions into a tree of tensors, as `as_actions` has them."""
+    """Copy an actor's actions into a tree of tensors, converted as by `as_actions`."""
     if type(rows) is not torch.Tensor:
         tree_map(copy_actions, rows, value)
     elif type(value) is torch.Tensor and value.dtype is rows.dtype and value.shape == rows.shape:

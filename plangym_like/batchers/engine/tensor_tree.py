@@ -1,4 +1,4 @@
-"""Trees of tensors: how they are made, filled, joined and moved; see `plangym_like.lanes.tree`.
+"""Make, fill, join and move trees of tensors; see `plangym_like.lanes.tree`.
 
 >>> from plangym_like.lanes.tree import layout_of, take
 >>> layout = tensor_layout(layout_of({"image": np.zeros((2, 2), np.uint8), "speed": 0.5}))
@@ -41,7 +41,7 @@ def as_torch_dtype(dtype: np.dtype[Any]) -> torch.dtype:
     Raises
     ------
     InputError
-        There is none: text, objects, long doubles.
+        There is none, as for text, objects and long doubles.
     """
     try:
         return torch.from_numpy(np.empty(0, dtype)).dtype
@@ -50,13 +50,13 @@ def as_torch_dtype(dtype: np.dtype[Any]) -> torch.dtype:
 
 
 def nbytes_of(leaf: Leaf) -> int:
-    """Return the bytes of one tensor."""
+    """Return the size of one tensor in bytes."""
     nbytes: int = math.prod(leaf.shape) * leaf.dtype.itemsize
     return nbytes
 
 
 def tensor_over(content: NDArray[np.uint8], leaf: Leaf) -> torch.Tensor:
-    """Return the tensor of which `content` holds the bytes, over the same memory."""
+    """Return the bytes in `content` as a tensor over the same memory."""
     if not nbytes_of(leaf):
         return torch.empty(leaf.shape, dtype=leaf.dtype)
     return torch.from_numpy(content).view(leaf.dtype).view(leaf.shape)
@@ -90,7 +90,7 @@ def as_tensors(tree: Any) -> Any:
 def put(rows: Any, index: Any, value: Any) -> None:
     """Write `value`, a tree of the same containers, as row `index` of a tree of arrays or tensors.
 
-    Leaves of `rows` take what NumPy assignment would: lists of numbers as well. Keys of `value`
+    Leaves of `rows` take whatever NumPy assignment takes, such as lists of numbers. Keys of `value`
     that `rows` does not have are ignored.
     """
     if isinstance(rows, dict):

@@ -1,4 +1,4 @@
-"""`WorkerGroup`: objects hosted in workers, and jobs for them."""
+"""`WorkerGroup`: hosts objects in workers, and runs jobs on them."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ class Job:
 
 
 class WorkerGroup:
-    """Hosts one object for each group of lanes, and gives them jobs.
+    """Hosts one object for each group of lanes, and runs jobs on them.
 
-    Workers start at once. A worker does its jobs in the order in which they were submitted, and may
-    have several. If a job fails, or a worker dies or makes no progress, the next `wait` raises an
-    exception that names worker and group; then all workers are closed.
+    Workers start at once. A worker may have several jobs, and runs them in the order of submission.
+    If a job fails, or a worker dies or makes no progress, the next `wait` raises an exception that
+    names worker and group; then all workers are closed.
 
     Parameters
     ----------
@@ -43,14 +43,15 @@ class WorkerGroup:
         and closures are fine.
     num_groups : int
     num_workers : int, optional
-        Processes; group g is hosted by worker ``g % num_workers``. 0 hosts all groups in this
-        process, where `wait` does the jobs. ``None``: one for each core, but no more than groups.
+        The number of processes; worker ``g % num_workers`` hosts group g. 0 hosts all groups in
+        this process, where `wait` runs the jobs. ``None``: one for each core, but no more than
+        groups.
     backend : Backend, optional
         Where workers run; by default in processes of this machine.
     timeout : float
         Seconds without progress (see `GroupContext.beat`) after which a worker counts as hung.
     name : str
-        What errors call the workers, with a number.
+        What error messages call a worker, followed by its number.
     preload : sequence of str
         Modules that all workers need.
 
@@ -81,7 +82,7 @@ class WorkerGroup:
         self._jobs: list[Job] = []
         self._end: str | None = None
         self._workers: Workers = (backend or Backend()).workers(options)
-        # When each worker last made progress, and its heartbeats then.
+        # When each worker last made progress, and its number of heartbeats at that time.
         self._progress_at = [time.monotonic()] * self._workers.num_workers
         self._beats = [-1] * self._workers.num_workers
         self._checked_at = 0.0
@@ -97,7 +98,7 @@ class WorkerGroup:
         return len(self._jobs)
 
     def share(self, name: str, shared: Any) -> None:
-        """Let all workers see `shared` as ``context.memory[name]``.
+        """Make `shared` available in all workers as ``context.memory[name]``.
 
         Parameters
         ----------
@@ -109,9 +110,9 @@ class WorkerGroup:
         self._workers.share(name, shared)
 
     def mark_changed(self, name: str) -> None:
-        """Let jobs from now on see the present content of what is shared under `name`.
+        """Make the current content of the memory shared as `name` available to later jobs.
 
-        Workers that share memory with this process see it anyway.
+        Workers that share memory with this process see every change at once.
         """
         self._check_usable()
         self._workers.mark_changed(name)
@@ -123,10 +124,10 @@ class WorkerGroup:
         ----------
         name : str
         layout : tree of Leaf
-            Of one buffer.
+            The layout of one buffer.
         count : int
         group : int, optional
-            The only group that fills them. Otherwise all do, one buffer in each job.
+            The only group that fills them. By default all groups do, one buffer in each job.
 
         Returns
         -------
@@ -137,7 +138,7 @@ class WorkerGroup:
         return self._workers.make_buffers(name, layout, count, group)
 
     def submit(self, group: int, method: str, *args: Any) -> Job:
-        """Have `method` of the object of `group` called, and return the job."""
+        """Schedule a call of `method` of the object of `group`, and return the job."""
         self._check_usable()
         worker = group % self._workers.num_workers
         if not any(self._worker_of(job) == worker for job in self._jobs):
@@ -154,12 +155,12 @@ class WorkerGroup:
         Raises
         ------
         BaseException
-            What the job raised, as its own type, caused by the remote traceback and with a note
-            that names worker and group.
+            The exception that the job raised, with its own type, the remote traceback as its cause,
+            and a note that names the worker and the group.
         WorkerDiedError
             A worker has died.
         WorkerTimeoutError
-            A worker that has jobs has made no progress for `timeout` seconds of the group.
+            A worker that has jobs has made no progress for the group's `timeout`.
         ClosedError
             The workers have been closed.
         """
@@ -179,7 +180,7 @@ class WorkerGroup:
             self._wait(left, job)
 
     def wait_until_done(self, job: Job | None = None) -> None:
-        """Wait until `wait` would return at once; an interrupt loses nothing.
+        """Wait until `wait` would return at once. An interrupt loses no job.
 
         Raises
         ------
@@ -192,13 +193,13 @@ class WorkerGroup:
             self._check_usable()
 
     def run(self, group: int, method: str, *args: Any) -> Any:
-        """Submit a job, wait for it alone, and return its result."""
+        """Submit a job, wait for it, and return its result."""
         job = self.submit(group, method, *args)
         self.wait(job=job)
         return job.result
 
     def _next_done(self, wanted: Job | None) -> Job | None:
-        """Return `wanted` if it is done, or another job that has failed; any if ``None``."""
+        """Return `wanted` if it is done, or a failed job; ``None`` stands for any job."""
         for job in self._jobs:
             if job.call.done():
                 if wanted is None or job is wanted or job.call.exception() is not None:

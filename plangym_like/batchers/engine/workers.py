@@ -1,4 +1,4 @@
-"""`Workers`: where the objects of a worker group are hosted."""
+"""`Workers`: the base of the three kinds of workers that host objects."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from plangym_like.batchers.engine.group_context import GroupContext
 
 @dataclass(frozen=True)
 class PoolOptions:
-    """What workers host, and how many there are.
+    """What workers host, and how many workers to start.
 
     Attributes
     ----------
@@ -25,7 +25,7 @@ class PoolOptions:
     timeout : float
         Seconds without progress after which a worker counts as hung.
     name : str
-        What errors call the workers, with a number.
+        What error messages call a worker, followed by its number.
     preload : sequence of str
         Modules that all workers need.
     """
@@ -43,7 +43,7 @@ class PoolOptions:
         return min(wanted, self.num_groups)
 
     def groups_of(self, worker: int, num_workers: int) -> list[int]:
-        """Return the groups that `worker` hosts, one of `num_workers`."""
+        """Return the groups that `worker` hosts, out of `num_workers` workers."""
         return list(range(worker, self.num_groups, num_workers))
 
 
@@ -61,7 +61,7 @@ class Call(Protocol):
 
 
 class Workers(abc.ABC):
-    """Workers by number; group g is hosted by worker ``g % num_workers``.
+    """The workers of a worker group, by number; worker ``g % num_workers`` hosts group g.
 
     Parameters
     ----------
@@ -71,7 +71,7 @@ class Workers(abc.ABC):
     ----------
     num_workers : int
     start_seconds : float
-        How long a worker may take to make its objects, at least.
+        The least time that a worker is given to make its objects.
     """
 
     num_workers = 1
@@ -82,12 +82,12 @@ class Workers(abc.ABC):
 
     @property
     def pids(self) -> list[int]:
-        """The process ids of the workers, if they are not this process."""
+        """The process ids of the workers; empty if the worker is this process."""
         return []
 
     @abc.abstractmethod
     def describe(self, worker: int) -> str:
-        """Return what errors call a worker."""
+        """Return what error messages call a worker."""
 
     @abc.abstractmethod
     def is_ready(self, worker: int) -> bool:
@@ -95,10 +95,10 @@ class Workers(abc.ABC):
 
     @abc.abstractmethod
     def share(self, name: str, shared: Any) -> None:
-        """Let jobs from now on see `shared`; see `WorkerGroup.share`."""
+        """Make `shared` available to later jobs; see `WorkerGroup.share`."""
 
     def mark_changed(self, name: str) -> None:
-        """Let jobs from now on see the present content of what is shared under `name`."""
+        """Make the current content of the memory shared as `name` available to later jobs."""
 
     @abc.abstractmethod
     def make_buffers(self, name: str, layout: Any, count: int, group: int | None) -> Buffers:
@@ -110,12 +110,12 @@ class Workers(abc.ABC):
 
     @abc.abstractmethod
     def wait(self, seconds: float, group: int | None) -> None:
-        """Wait until a call is over, one of `group` if given, but no longer than `seconds`."""
+        """Wait at most `seconds` until a call, of `group` if given, is over."""
 
     def beats(self, worker: int) -> int:
-        """Return how often the worker has reported progress, as far as that is known."""
+        """Return how often the worker is known to have reported progress."""
         return 0
 
     @abc.abstractmethod
     def close(self, timeout: float) -> None:
-        """Close what is hosted; kill workers that have not exited after about `timeout` seconds."""
+        """Close the hosted objects; kill workers that run longer than about `timeout` seconds."""

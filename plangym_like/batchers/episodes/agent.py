@@ -14,10 +14,10 @@ if TYPE_CHECKING:
 class Agent:
     """A policy: computes an action and its next state from its state and an observation.
 
-    Between two calls, an agent keeps only its weights: its memory of an episode is in its state,
+    Between two calls, an agent keeps only its weights. Its memory of an episode is in its state,
     one row for each environment. Inherit from this class, and from `torch.nn.Module` if the agent
-    has weights (name `Agent` first). Any callable with this signature and a method `update` will
-    do, too.
+    has weights (list `Agent` first). Any callable with this signature and an `update` method can be
+    used as well.
     """
 
     def require_history(self) -> bool:
@@ -43,8 +43,8 @@ class Agent:
         agent_info : DictTensor, optional
             These episodes' rows of the `agent_info` that `execute` was given.
         history : Trajectories, optional
-            If `require_history` asks for it, the steps of these episodes until now ``[B, t, ...]``
-            (in a `Batcher`, those of the chunk), ``None`` before the first.
+            If `require_history` returns true: the steps of these episodes so far ``[B, t, ...]``
+            (in a `Batcher`, the steps of this chunk), ``None`` before the first step.
 
         Returns
         -------
@@ -59,7 +59,7 @@ class Agent:
         raise NotImplementedError
 
     def update(self, state_dict: Mapping[str, Any]) -> None:
-        """Load the argument of the batcher's `update`; a module loads it as its weights."""
+        """Load the argument of the batcher's `update`; a torch module loads it as its weights."""
         load = getattr(self, "load_state_dict", None)
         if load is None:
             raise NotImplementedError(

@@ -1,4 +1,4 @@
-"""Trajectories from the buffers that workers have filled."""
+"""Assemble trajectories from the buffers that workers have filled."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Steps(NamedTuple):
 
 
 def read_part(part: Part, buffers: Buffers) -> Steps:
-    """Return a copy of what `part` says is in `buffers`."""
+    """Return a copy of the steps in `buffers` that `part` describes."""
     lengths = torch.tensor(part.lengths)
     (lanes,) = lengths.nonzero(as_tuple=True)
     longest = int(lengths.max())
@@ -34,13 +34,13 @@ def read_part(part: Part, buffers: Buffers) -> Steps:
 
 
 def assemble(parts: Sequence[Steps], rows: Sequence[int], args: EpisodeArgs) -> Trajectories:
-    """Return the trajectories of `rows`, in this order, zero beyond their lengths.
+    """Return the trajectories of `rows`, in this order, with zeros after their ends.
 
     Parameters
     ----------
     parts : sequence of Steps
     rows : sequence of int
-        Ascending.
+        In ascending order.
     args : EpisodeArgs
         A row for each of `rows`.
     """

@@ -35,17 +35,17 @@ from plangym_like.errors import ClosedError, InputError, WorkerTimeoutError
 from plangym_like.lanes.seeding import whole_seeds
 from plangym_like.lanes.tree import Leaf, tree_map
 
-# Seconds for one quantum in this process when the caller does not want to wait.
+# Seconds of one quantum in this process when the caller does not want to wait.
 _QUANTUM_SECONDS = 0.01
 # If seeds differ by at least this, groups are not asked how many environments they have.
 _FAR = 10_000
 _ASK_SECONDS = 20.0
-# Seconds to look for results without waiting for more.
+# Seconds to collect results when the caller does not want to wait.
 _GLANCE_SECONDS = 1e-4
 
 
 class BackgroundBatcher(Closable):
-    """Groups of environments in workers, or in this process, and the steps they have played.
+    """Hosts groups of environments in workers or in this process, and collects their steps.
 
     See `EpisodeBatcher` for the parameters.
     """
@@ -124,7 +124,7 @@ class BackgroundBatcher(Closable):
                 raise
 
     def _ask_n_envs(self) -> None:
-        """Find out whether seeds overlap; the next `get` raises what fails in a worker."""
+        """Find out whether seeds overlap; the next `get` raises errors of the workers."""
         job = self._workers.submit(0, "count_envs")
         try:
             is_known = self._workers.wait(_ASK_SECONDS, job) is not None
@@ -154,12 +154,12 @@ class BackgroundBatcher(Closable):
             )
 
     def update(self, state_dict: Any) -> None:
-        """Call every agent's `update` with this, before the next `execute` is played.
+        """Call `update` of every agent with `state_dict` before the next `execute`.
 
         Parameters
         ----------
         state_dict : mapping of str to Tensor
-            It is copied. Anything else that the agent understands may be given, too.
+            It is copied. Any other object that the agent's `update` accepts may be given as well.
         """
         self._check_open()
         if _is_state_dict(state_dict):
@@ -167,7 +167,7 @@ class BackgroundBatcher(Closable):
         self._new_weights = state_dict
 
     def _publish_weights(self) -> Weights:
-        """Publish what `update` was given; no worker reads the shared memory at this time."""
+        """Publish the argument of `update`; no worker reads the shared memory at this time."""
         content, self._new_weights = self._new_weights, None
         if content is None:
             return self._weights
@@ -189,12 +189,13 @@ class BackgroundBatcher(Closable):
     def _begin(self, orders: Mapping[int, tuple[Any, ...]]) -> None:
         """Tell groups what to play, and start their first quantum.
 
-        `orders` are calls of their `EpisodeWorker`: a method and its arguments without the weights.
+        `orders` are method calls of `EpisodeWorker`: the method and its arguments without the
+        weights.
         """
         self._refuse_while_executing()
         self._unfinished = set(orders)
         self._steps = []
-        if self._failure is None:  # otherwise the next `get` raises it
+        if self._failure is None:  # otherwise the next `get` raises the error
             weights = self._publish_weights()
             for group, order in orders.items():
                 self._workers.submit(group, *order, weights)
@@ -203,7 +204,7 @@ class BackgroundBatcher(Closable):
 
     def _refuse_while_executing(self) -> None:
         if self._is_executing:
-            raise InputError("the result of the last execute has not been got yet; call get()")
+            raise InputError("the result of the last execute has not been fetched yet; call get()")
 
     def _start_quantum(self, group: int, freed: list[int]) -> None:
         seconds = _QUANTUM_SECONDS if self._in_process else None
@@ -217,26 +218,25 @@ class BackgroundBatcher(Closable):
         blocking : bool
             Wait until it is complete.
         timeout : float, optional
-            Seconds to wait at most.
+            The most seconds to wait.
 
         Returns
         -------
         Trajectories or None
-            ``[B, T, ...]``; ``None`` without `blocking`, while it is being played. From an
-            `EpisodeBatcher`, row i is episode i. From a `Batcher`, there is a row for each
-            environment that was running, T is at most `n_timesteps`, and ``None`` means that all
-            have ended.
+            ``[B, T, ...]``. In an `EpisodeBatcher`, row i is episode i. In a `Batcher`, there is
+            one row for each environment that was running, and T is at most `n_timesteps`. ``None``
+            if `blocking` is false and the result is not complete, or if all environments of a
+            `Batcher` have ended.
 
         Raises
         ------
         BaseException
-            What an environment, the agent or a factory raised, as its own type, caused by the
-            remote traceback and with a note that names the worker. The batcher is closed then.
+            The exception that an environment, the agent or a factory raised, with its own type, the
+            remote traceback as its cause, and a note that names the worker. The batcher is closed.
         WorkerDiedError
-            A worker has died. The batcher is closed then.
+            A worker has died. The batcher is closed.
         WorkerTimeoutError
-            A worker hangs, and the batcher is closed; or it took longer than `timeout`, and nothing
-            is lost.
+            A worker hangs, and the batcher is closed; or `timeout` has passed, and no data is lost.
         InputError
             Nothing was executed.
         """
@@ -251,10 +251,10 @@ class BackgroundBatcher(Closable):
 
     @abc.abstractmethod
     def _assembled(self, steps: list[Steps]) -> Trajectories | None:
-        """Return the result that consists of `steps`."""
+        """Return the trajectories made of `steps`."""
 
     def _gather(self, blocking: bool, timeout: float | None) -> bool:
-        """Read what workers have filled until all is done, and return whether it is."""
+        """Read the buffers that workers have filled; return whether the result is complete."""
         self._raise_failure()
         deadline = None if timeout is None else time.monotonic() + timeout
         num_quanta = len(self._unfinished)
@@ -267,7 +267,7 @@ class BackgroundBatcher(Closable):
             job = self._workers.wait(left if blocking else _GLANCE_SECONDS)
             if job is None:
                 if not self._workers.num_pending:
-                    raise ClosedError("an interrupt has lost some steps; make another batcher")
+                    raise ClosedError("an interrupt lost some steps; make another batcher")
                 if not blocking:
                     return False
             elif job.method == "collect":
@@ -323,7 +323,7 @@ class BackgroundBatcher(Closable):
 def check_count(name: str, number: Any, least: int) -> None:
     """Raise an `InputError` unless `number` is a whole number of at least `least`."""
     if isinstance(number, bool) or not isinstance(number, int) or number < least:
-        raise InputError(f"{name} is a whole number of at least {least}, got {number!r}")
+        raise InputError(f"{name} must be a whole number of at least {least}, got {number!r}")
 
 
 def checked_args(agent_info: Any, env_info: Any, states: Any) -> EpisodeArgs:
@@ -354,7 +354,7 @@ def _group_seeds(seeds: int | Sequence[int] | None, n_threads: int) -> tuple[int
         )
     if n_threads > len(found):
         raise InputError(
-            f"{n_threads} processes for {len(found)} groups; give a seed for each process at least"
+            f"{n_threads} processes for {len(found)} groups; give at least one seed per process"
         )
     return found
 

@@ -15,8 +15,9 @@ from plangym_like.batchers.episodes.trajectories import Trajectories
 class Batcher(BackgroundBatcher):
     """Steps all environments `n_timesteps` times per `execute`, in the background.
 
-    The parameters are those of `EpisodeBatcher`. With a `GymInfEnv` this never ends; with a
-    `GymEnv`, an environment whose episode has ended drops out, and its last chunk is shorter.
+    The parameters are those of `EpisodeBatcher`. With a `GymInfEnv` the chunks never end. With a
+    `GymEnv`, an environment whose episode has ended is no longer stepped, and its last chunk is
+    shorter.
 
     Lane i of group k is row ``k * n_envs + i`` of the infos and states. It is the same row of the
     result while all environments are running.
@@ -53,8 +54,8 @@ class Batcher(BackgroundBatcher):
         Parameters
         ----------
         agent_info, env_info : DictTensor, optional
-            A row for each environment of all groups: what the agent gets at each of its steps,
-            and the ``options`` of the environment's reset.
+            One row for each environment of all groups: the `agent_info` that the agent gets at each
+            step, and the ``options`` of the environment's reset.
         states : tuple, optional
             The states that the episodes begin in: ``(rows, obs)``, state rows uint8
             ``(num_envs, state_nbytes)`` and the observations ``(num_envs, ...)`` that came with
@@ -80,11 +81,11 @@ class Batcher(BackgroundBatcher):
         Parameters
         ----------
         n_episodes : int, optional
-            The number of all environments; another number is an error.
+            Must be the number of all environments, if it is given.
         agent_info : DictTensor, optional
-            Replaces what `reset` was given, from now on.
+            Replaces the `agent_info` of `reset` from now on.
         env_info, states : optional
-            If one of them is given, the environments are reset with it first.
+            If either is given, the environments are first reset with it.
         """
         self._check_open()
         self._refuse_while_executing()

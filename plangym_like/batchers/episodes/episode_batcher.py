@@ -26,17 +26,18 @@ class EpisodeBatcher(BackgroundBatcher):
     n_timesteps : int
         Steps that a slot holds. A longer episode continues in another slot.
     n_slots : int
-        Slots in shared memory, in all: what can be played until `get` reads it. Every group has at
-        least one for each of its environments.
+        The number of slots in shared memory, which limits how much can be played before `get` reads
+        it. Every group has at least one slot for each of its environments.
     n_threads : int
-        Processes, at most one per group; 0 plays in this process, within `get`.
+        The number of processes, at most one per group; 0 plays in this process, inside `get`.
     seeds : sequence of int, or int, or None
         One for each group: environment i of group k is seeded with ``seeds[k] + i``. If two groups
         would share seeds, one of them gets others, with a warning. A single number makes one group
-        per process; ``None`` does so with fresh entropy.
+        per process; ``None`` does the same with fresh entropy.
     create_agent : callable
         ``create_agent(**agent_args)`` returns an `Agent`. It is called once per group, in the
-        group's process, and draws the same numbers in each, so all agents begin with equal weights.
+        group's process, and draws the same random numbers in each, so all agents begin with equal
+        weights.
     agent_args : mapping, optional
     create_env : callable
         ``create_env(**env_args, seed=seed)`` returns a `VecEnv`. The number of its environments
@@ -47,10 +48,10 @@ class EpisodeBatcher(BackgroundBatcher):
     timeout : float
         Seconds without a step after which a worker counts as hung.
     backend : {"process", "ray"}
-        Whether workers are processes of this machine or `n_threads` actors on a Ray cluster.
-        Results are the same; those of actors come through Ray's object store.
+        Whether workers are processes on this machine or `n_threads` actors on a Ray cluster.
+        Results are the same; those of actors travel through Ray's object store.
     address, resources, runtime_env
-        On a cluster, as in `plangym_like.RayEnv`; by default an actor claims one core.
+        Options of actors, as in `plangym_like.RayEnv`; by default an actor claims one core.
 
     Raises
     ------
@@ -87,7 +88,7 @@ class EpisodeBatcher(BackgroundBatcher):
         env_info: Any = None,
         states: Any = None,
     ) -> None:
-        """Begin to play; never blocks.
+        """Begin to play episodes, without blocking.
 
         Episodes are played with the weights of the last `update`. Each group plays a contiguous
         block of rows, so which environment plays row i depends on `n_episodes` only.
@@ -97,8 +98,8 @@ class EpisodeBatcher(BackgroundBatcher):
         n_episodes : int
             At least 1.
         agent_info, env_info : DictTensor, optional
-            ``[n_episodes, ...]``, row i for episode i: what the agent gets at each of its steps,
-            and the ``options`` of the environment's reset.
+            ``[n_episodes, ...]``, row i for episode i: the `agent_info` that the agent gets at each
+            step, and the ``options`` of the environment's reset.
         states : tuple, optional
             The states that the episodes begin in: ``(rows, obs)``, state rows uint8
             ``(n_episodes, state_nbytes)`` and the observations ``(n_episodes, ...)`` that came with
@@ -107,7 +108,7 @@ class EpisodeBatcher(BackgroundBatcher):
         Raises
         ------
         InputError
-            The number of rows is not `n_episodes`, or the last result has not been got yet.
+            The number of rows is not `n_episodes`, or the last result has not been fetched yet.
         """
         self._check_open()
         check_count("n_episodes", n_episodes, 1)
@@ -116,12 +117,12 @@ class EpisodeBatcher(BackgroundBatcher):
         self._start(n_episodes, args)
 
     def reexecute(self) -> None:
-        """Begin to play as many episodes again, with the same infos and states; never blocks.
+        """Play as many episodes again, with the same infos and states, without blocking.
 
         Raises
         ------
         InputError
-            Nothing was executed before, or the last result has not been got yet.
+            Nothing was executed before, or the last result has not been fetched yet.
         """
         self._check_open()
         if self._order is None:

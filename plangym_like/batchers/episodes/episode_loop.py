@@ -20,7 +20,7 @@ from plangym_like.lanes.tree import Leaf, tree_map
 
 
 class EpisodeArgs(NamedTuple):
-    """What episodes are played with, one row each; ``None`` for nothing.
+    """The arguments of episodes, one row each; ``None`` for arguments that were not given.
 
     Attributes
     ----------
@@ -46,7 +46,7 @@ class EpisodeArgs(NamedTuple):
 
 
 class EpisodeLoop:
-    """Environments that start together and end one by one, and the agent that answers them.
+    """Steps environments whose episodes start together and end one by one, with one agent.
 
     Parameters
     ----------
@@ -72,7 +72,7 @@ class EpisodeLoop:
 
     @property
     def running(self) -> NDArray[np.int64]:
-        """The environments whose episodes have not ended, ascending."""
+        """The environments whose episodes have not ended, in ascending order."""
         return self._running.numpy()
 
     def start(self, n: int, args: EpisodeArgs) -> None:
@@ -87,23 +87,23 @@ class EpisodeLoop:
             self._keep(self._running < n)
 
     def _keep(self, rows: torch.Tensor) -> None:
-        """Go on with these rows only."""
+        """Continue with these rows only."""
         self._running = self._running[rows]
         self._observation = _rows(self._observation, rows)
         if self._agent_info is not None:
             self._agent_info = _rows(self._agent_info, rows)
 
     def forget_history(self) -> None:
-        """Begin the agent's history here."""
+        """Drop the agent's history, so that it begins with the next step."""
         self._history = None
 
     def inform(self, agent_info: DictTensor) -> None:
-        """Give the agent other infos from now on, one row for each running environment."""
+        """Replace the agent's infos from now on, one row for each running environment."""
         self._agent_info = agent_info
         self._answer = None
 
     def layout(self) -> Any:
-        """Return the layout of one step, known from the agent's first answer."""
+        """Return the layout of one step, derived from the agent's first output."""
         # A step's outcome has the form of an observation.
         return _layout(self._record(self._ask(), self._observation))
 
@@ -130,7 +130,7 @@ class EpisodeLoop:
         self._observation, self._running = observation, still_running
 
     def _ask(self) -> tuple[DictTensor, DictTensor, DictTensor]:
-        """Return the agent's answer to the current observation; ask only once."""
+        """Return the agent's output for the current observation, which is computed once."""
         if self._answer is None:
             history = self._history_of_running() if self._wants_history else None
             answer = self.agent(self._state, self._observation, self._agent_info, history=history)

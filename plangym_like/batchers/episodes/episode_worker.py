@@ -42,9 +42,9 @@ class EpisodePlan:
 
 
 class Weights(NamedTuple):
-    """What the agent is updated with: how often that has changed, and its content.
+    """The argument of the agent's `update`: its version, and its content.
 
-    `sent` is ``None`` if the content lies in shared memory.
+    `sent` is ``None`` if the content is in shared memory.
     """
 
     version: int
@@ -52,7 +52,7 @@ class Weights(NamedTuple):
 
 
 class Part(NamedTuple):
-    """A filled buffer: lane i holds `lengths[i]` steps of row ``first_row + i`` from `start` on."""
+    """A filled buffer: lane i holds `lengths[i]` steps of row ``first_row + i``, from `start`."""
 
     buffer: int
     first_row: int
@@ -63,7 +63,7 @@ class Part(NamedTuple):
 class Progress(NamedTuple):
     """How far a group has come.
 
-    If `layout` is given, the group needs buffers of this layout before it can go on.
+    If `layout` is given, the group needs buffers of this layout before it can continue.
     """
 
     parts: list[Part]
@@ -74,10 +74,10 @@ class Progress(NamedTuple):
 
 
 class EpisodeWorker:
-    """Plays one group in quanta, each of them one call of `collect`.
+    """Plays one group in quanta; each quantum is one call of `collect`.
 
-    A quantum ends when everything is done, when no buffer is free, or when its time is over. The
-    owner reads the filled buffers and returns them with the next quantum.
+    A quantum ends when all steps are done, when no buffer is free, or when its time is up. The
+    owner reads the filled buffers and gives them back with the next quantum.
 
     Parameters
     ----------
@@ -104,7 +104,7 @@ class EpisodeWorker:
 
     @property
     def _num_lanes(self) -> int:
-        """How many environments all groups have together."""
+        """The number of environments in all groups together."""
         return self._loop.n_envs * len(self._plan.seeds)
 
     def _make_env(self) -> tuple[VecEnv, int]:
@@ -116,7 +116,7 @@ class EpisodeWorker:
             env = self._env_of(seed)
         if env.endless and not self._plan.endless:
             raise InputError(
-                f"the episodes of a {type(env).__name__} never end; it belongs into a Batcher"
+                f"the episodes of a {type(env).__name__} never end; use a Batcher for it"
             )
         return env, seed
 
@@ -133,12 +133,12 @@ class EpisodeWorker:
         return self._loop.n_envs
 
     def episodes(self, first_row: int, num: int, args: EpisodeArgs, weights: Weights) -> None:
-        """Prepare to play `num` whole episodes, the rows from `first_row` on of the result."""
+        """Prepare to play `num` whole episodes, for the rows of the result from `first_row`."""
         self._update(weights)
         self._work = self._play_episodes(first_row, num, args)
 
     def reset(self, args: EpisodeArgs) -> None:
-        """Start an episode in each lane; `args` have a row for each lane of all the groups."""
+        """Start an episode in each lane; `args` has a row for each lane of all the groups."""
         args.check(self._num_lanes, "environments")
         with self._streams.in_place(), torch.no_grad():
             self._loop.start(self._loop.n_envs, args.rows(self._rows))
@@ -150,7 +150,7 @@ class EpisodeWorker:
         return slice(first, first + self._loop.n_envs)
 
     def chunk(self, num_lanes: int | None, agent_info: DictTensor | None, weights: Weights) -> None:
-        """Prepare to step the running lanes as often as a buffer has steps."""
+        """Prepare to step the running lanes until one buffer is full."""
         if num_lanes is not None and num_lanes != self._num_lanes:
             raise InputError(
                 f"a Batcher plays all of its {self._num_lanes} environments, not {num_lanes}; an "
@@ -175,7 +175,7 @@ class EpisodeWorker:
         self._version = weights.version
 
     def collect(self, freed: Sequence[int], seconds: float | None = None) -> Progress:
-        """Play for one quantum, for `seconds` at most.
+        """Play one quantum of at most `seconds`.
 
         Parameters
         ----------
@@ -214,9 +214,9 @@ class EpisodeWorker:
             yield from self._fill_buffer(self._rows.start, 0, self._loop.n_envs)
 
     def _fill_buffer(self, first_row: int, start: int, n_wanted: int) -> Iterator[bool]:
-        """Fill a buffer with steps of the running lanes; report those of the first `n_wanted`.
+        """Fill a buffer with steps of the running lanes, and report those of the first `n_wanted`.
 
-        Yields, after every step, whether it has to wait for a free buffer.
+        After every step, yield whether to wait for a free buffer.
         """
         while not self._find_free():
             yield True
@@ -235,7 +235,7 @@ class EpisodeWorker:
         self._context.publish(name, index, lambda steps: take(steps, filled))
 
     def _find_free(self) -> bool:
-        """Return whether a buffer is free; ask for buffers if there are none yet."""
+        """Return whether a buffer is free; request buffers if there are none yet."""
         if not self._buffers:
             memory = self._context.memory.get(buffers_name(self._context.group))
             if memory is None:
@@ -271,7 +271,7 @@ def disjoint_seeds(seeds: Sequence[int], n_envs: int) -> list[int]:
     """Return `seeds`, changed where two environments would have the same seed.
 
     Environment i of group k has the seed ``seeds[k] + i``. A group that would repeat a seed of an
-    earlier group gets seeds above those of all others.
+    earlier group gets seeds greater than all others.
 
     >>> disjoint_seeds([1, 2, 100], 4)
     [1, 104, 100]

@@ -33,30 +33,28 @@ class GymEnv(VecEnv):
     ==================  ===========================================================================
     ``frame``           the environment's observation; instead, the parts of a ``Dict`` space have
                         their own names, and parts of a ``Tuple`` are called ``"0"``, ``"1"``, ...
-    ``reward``          float32, the reward of the last action
-    ``done``            bool, ``terminated`` or ``truncated``
-    ``terminated``      bool, the episode has ended
-    ``truncated``       bool, the episode was cut off
-    ``initial_state``   bool, the episode begins here
-    ``last_action``     the action that led here, 0 at the beginning
+    ``reward``          float32, the reward of the last action ``done``            bool,
+    ``terminated`` or ``truncated`` ``terminated``      bool, the episode has reached its end
+    ``truncated``       bool, the episode was cut off ``initial_state``   bool, the episode begins
+    here ``last_action``     the action that led here, 0 at the beginning
     ==================  ===========================================================================
 
-    Environments that have a vectorised form are stepped in it.
+    Environments with a vectorised form are stepped together.
 
     Parameters
     ----------
     envs : sequence of gymnasium.Env or PlanEnv, or callable, or str
         Environments with equal spaces; or, with `num_envs`, a callable that returns a new one, or
-        an id, which stands for ``plangym_like.make(id, remove_time_limit=False)``.
+        an id, which means ``plangym_like.make(id, remove_time_limit=False)``.
     num_envs : int, optional
-        How many environments to make of a callable or an id.
+        How many environments to make from a callable or an id.
     seed : int
         Environment i is seeded with ``seed + i`` when it is first reset, and not again.
 
     Raises
     ------
     InputError
-        There are no environments, `seed` is invalid, or tensors cannot hold elements of the spaces.
+        No environments are given, `seed` is invalid, or the spaces cannot be held in tensors.
 
     Examples
     --------
@@ -75,7 +73,7 @@ class GymEnv(VecEnv):
         self, envs: Sequence[Any] | EnvSource, seed: int, *, num_envs: int | None = None
     ) -> None:
         if isinstance(seed, bool) or not isinstance(seed, int | np.integer) or seed < 0:
-            raise InputError(f"a seed is a whole number of at least 0, got {seed!r}")
+            raise InputError(f"a seed must be a whole number of at least 0, got {seed!r}")
         self._lanes = _lanes_of(envs, num_envs)
         self._episodes = EpisodeLanes(self._lanes, [int(seed)])
         self._n_envs = self._lanes.num_lanes
@@ -96,8 +94,8 @@ class GymEnv(VecEnv):
         Parameters
         ----------
         env_info : DictTensor, optional
-            Row i goes to environment i as the ``options`` of its ``reset``: numbers as Python's,
-            arrays as NumPy's.
+            Row i is passed to environment i as the ``options`` of its ``reset``, in Python numbers
+            and NumPy arrays.
         states : StartStates, optional
             The states that the episodes begin in.
         """
@@ -158,11 +156,11 @@ class GymEnv(VecEnv):
 
 
 class GymInfEnv(GymEnv):
-    """Gymnasium environments that are reset when their episodes end, so all of them run for ever.
+    """Gymnasium environments that are reset when their episodes end, so that all keep running.
 
-    When an episode has ended, the first observation that `step` returns is the episode's last, and
-    the second is the first one of the next episode, with ``initial_state`` set. Each reset of an
-    environment gets the same `env_info`.
+    When an episode has ended, the first observation that `step` returns is the last one of that
+    episode. The second is the first one of the next episode, with ``initial_state`` set. Each reset
+    of an environment gets the same `env_info`.
 
     Parameters
     ----------
@@ -204,7 +202,7 @@ def _observation(
 ) -> DictTensor:
     shown = {"frame": obs} if not isinstance(obs, Mapping) else obs
     if taken := _OWN_FIELDS & shown.keys():
-        raise InputError(f"parts of the observation are called {sorted(taken)}, as are our fields")
+        raise InputError(f"parts of the observation use the reserved names {sorted(taken)}")
     parts = {**shown, "reward": rewards, **flags, "last_action": actions}
     return DictTensor({name: _named(part) for name, part in parts.items()}, rewards.shape)
 
@@ -233,7 +231,7 @@ def _as_actions(layout: Any, value: Any, n_rows: int, place: str) -> Any:
     if not isinstance(value, torch.Tensor):
         raise ActionError(f"{place!r} must be a tensor, got {type(value).__name__}")
     actions = as_actions(value, (n_rows, *layout.shape), layout.dtype, repr(place))
-    # A copy: an environment may change its action, and the recorded one must stay.
+    # A copy, since an environment may change its action, but the recorded action must not change.
     return actions.numpy().copy()
 
 

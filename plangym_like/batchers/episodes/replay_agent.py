@@ -1,4 +1,4 @@
-"""`replay_agent`: compute an agent's answers again."""
+"""`replay_agent`: compute an agent's outputs again."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from plangym_like.batchers.episodes.trajectories import Trajectories
 def replay_agent(
     agent: Any, trajectories: Trajectories, state: DictTensor | None = None
 ) -> TensorDict:
-    """Call `agent` again on every step in turn, passing its state along, with gradients.
+    """Call `agent` again on each recorded step in turn, with gradients and its recurrent state.
 
-    The answers are those that were recorded, except for what the agent draws at random. After the
-    end of a trajectory the agent gets zeros; the trajectories' mask says which answers count.
+    The outputs equal the recorded ones, except for random draws of the agent. After the end of a
+    trajectory the agent gets zeros; `Trajectories.mask` tells which outputs are valid.
 
     Parameters
     ----------

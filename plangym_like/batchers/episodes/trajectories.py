@@ -15,8 +15,8 @@ from plangym_like.errors import InputError
 class Trajectories:
     """``B`` trajectories of up to ``T`` steps each, by name: ``trajectories["action"]``.
 
-    Step t of row i holds an observation (``"frame"``, ``"initial_state"``, ...), the agent's answer
-    to it (``"action"`` and the other fields of its action), and the agent's state at that point.
+    Step t of row i holds an observation (``"frame"``, ``"initial_state"``, ...), the agent's output
+    for it (``"action"`` and the other fields of its action), and the agent's state at that point.
     Names with a leading underscore hold the results of the action: ``"_reward"``, ``"_done"``,
     ``"_frame"``, the agent's next state. Rows are zero after their length.
 
@@ -27,7 +27,7 @@ class Trajectories:
     lengths : tensor
         ``[B]`` int64, between 0 and ``T``.
     agent_info, env_info : DictTensor, optional
-        ``[B, ...]``, the infos that row i was played with. Without tensors if there were none.
+        ``[B, ...]``; row i was played with row i of them. Empty if none were given.
 
     Examples
     --------
@@ -75,7 +75,7 @@ class Trajectories:
 
     @property
     def n_timesteps(self) -> int:
-        """``T``, the length of the longest."""
+        """Return ``T``, the length of the longest trajectory."""
         return int(self.steps.batch_size[1])
 
     def mask(self) -> torch.Tensor:
@@ -84,7 +84,7 @@ class Trajectories:
         return steps < self.lengths[:, None]
 
     def device(self) -> torch.device:
-        """Return where the tensors are."""
+        """Return the device of the tensors."""
         return self.lengths.device
 
     def to(self, device: Any) -> Self:

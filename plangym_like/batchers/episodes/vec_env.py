@@ -11,7 +11,7 @@ Observed = tuple[DictTensor, torch.Tensor]
 
 
 class VecEnv:
-    """The contract between a batcher and its environments.
+    """The interface between a batcher and its environments.
 
     An environment is running until its episode ends. Observations and actions have one row for each
     running environment. An int64 vector says which environment each row belongs to.
@@ -19,7 +19,7 @@ class VecEnv:
     Attributes
     ----------
     endless : bool
-        Whether environments are reset when their episodes end, so that all of them run for ever.
+        Whether environments are reset when their episodes end, so that all keep running.
     """
 
     endless = False
@@ -56,19 +56,20 @@ class VecEnv:
         Returns
         -------
         (observation, was_running)
-            What the actions led to, ``[B, ...]``, in the environments that were running ``[B]``.
+            The results of the actions, ``[B, ...]``, and the environments that were running
+            ``[B]``.
         (observation, still_running)
-            What the next actions will answer, ``[B', ...]``, in the environments that are still
-            running ``[B']``: rows of the first observation, or the first observation of a new
-            episode.
+            The observations for the next actions, ``[B', ...]``, and the environments that are
+            still running ``[B']``. They are rows of the first observation, or the first
+            observations of new episodes.
         """
         raise NotImplementedError
 
     def stop_from(self, n: int) -> bool:
-        """Stop the environments from `n` on, right after `reset`; return whether that is possible.
+        """Stop environments `n` and following; return whether that is possible.
 
-        This is for a last round with fewer episodes than environments. If it is not possible, the
-        results of these environments are ignored.
+        This is called right after `reset`, when fewer episodes than environments are left to play.
+        If it is not possible, the results of these environments are ignored.
         """
         return False
 

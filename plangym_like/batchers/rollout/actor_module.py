@@ -1,4 +1,4 @@
-"""`BaseActorModule`: a module that answers observations with actions."""
+"""`BaseActorModule`: a module that chooses actions from observations."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class BaseActorModule(torch.nn.Module):
     def forward(
         self, obs: Any, act: Any = None, rew: Any = None, fin: Any = None, *, hx: Any = None
     ) -> tuple[Any, Any, dict[str, Any]]:
-        """Answer T observations of B lanes.
+        """Choose actions for T observations of B lanes.
 
         Parameters
         ----------
@@ -44,13 +44,13 @@ class BaseActorModule(torch.nn.Module):
         hx : tree of Tensor
             The recurrent state after ``obs[-1]``; ``()`` for none.
         info : dict of str to Tensor ``(T, B, ...)``
-            What is recorded; ``"value"`` ``(T, B)`` if there is a critic.
+            Values to record; ``"value"`` ``(T, B)`` if there is a critic.
         """
         raise NotImplementedError(f"{type(self).__name__} has to implement forward")
 
     @torch.no_grad()
     def reset(self, j: int | slice | Sequence[int] | torch.Tensor, hx: Any) -> Any:
-        """Return a copy of `hx` in which the lanes `j` are at the beginning of an episode: zero."""
+        """Return a copy of `hx` with zeros for the lanes `j`, which begin a new episode."""
 
         def zeroed(state: torch.Tensor) -> torch.Tensor:
             state = state.clone()
@@ -62,7 +62,7 @@ class BaseActorModule(torch.nn.Module):
     def step(
         self, obs: Any, act: Any = None, rew: Any = None, fin: Any = None, *, hx: Any = None
     ) -> tuple[Any, Any, dict[str, Any]]:
-        """Answer one observation a lane (T = 1), without gradients."""
+        """Choose actions for one observation per lane (T = 1), without gradients."""
         # A collector has switched gradients off already, for all its steps.
         if not torch.is_grad_enabled():
             return self(obs, act, rew, fin, hx=hx)  # type: ignore[no-any-return]

@@ -36,7 +36,7 @@ from plangym_like.lanes.tree import Leaf, take, tree_leaves, tree_map, zeros
 
 
 class Collector:
-    """One group of lanes and the actor that answers them, from one fragment to the next.
+    """Steps one group of lanes with one actor, and collects fragment after fragment.
 
     Parameters
     ----------
@@ -44,10 +44,10 @@ class Collector:
     actor : BaseActorModule
     options : FragmentOptions
     seed : GroupSeed, optional
-        Its lanes are for the first reset of each environment, its words for the resets after
+        Its ``lanes`` seed the first reset of each environment, its ``words`` the resets after
         episodes that began in given states.
     streams : RandomStreams
-        From which the actor and the environments draw.
+        The random generators of the actor and the environments.
     states : StartStates, optional
         The states in which the first episodes begin.
     device : torch.device, optional
@@ -55,8 +55,8 @@ class Collector:
     beat : callable
         Called at every step.
     own_process : bool
-        Only the collector uses the actor. Its answers may then be tensors without the bookkeeping
-        for gradients, which are a little faster to make.
+        Whether only the collector uses the actor. The actor then runs in torch's inference mode,
+        which is a little faster.
     """
 
     def __init__(
@@ -89,13 +89,13 @@ class Collector:
     def describe(self) -> Any:
         """Begin the first episodes, and return the layout of a buffer.
 
-        The actor answers once. If infos are recorded, the first environment takes one step and is
+        The actor is called once. If infos are recorded, the first environment takes one step and is
         reset. Neither changes what is collected later.
 
         Raises
         ------
         InputError
-            The actor's answer has the wrong form.
+            The actor's output has the wrong form.
         """
         if self._layout is not None:
             return self._layout
@@ -110,7 +110,7 @@ class Collector:
                 with self._without_gradients():
                     actor = self._probe_actor(inputs)
             except RuntimeError:
-                # Some actors need gradients to compute their answers.
+                # Some actors need gradients to compute their outputs.
                 self._without_gradients = torch.no_grad
                 with torch.no_grad():
                     actor = self._probe_actor(inputs)
@@ -126,7 +126,7 @@ class Collector:
         return self._layout
 
     def _place_at_beginnings(self, obs: Any) -> None:
-        """Take `obs` for the first observations of new episodes in all lanes."""
+        """Set the actor's inputs to `obs`, the first observations of new episodes in all lanes."""
         count = self.lanes.num_lanes
         self._obs = tree_map(lambda leaf: leaf[None], as_tensors(obs))
         self._act = empty(tensor_layout(self.lanes.action_layout), (1, count))
@@ -134,7 +134,7 @@ class Collector:
         self._fin = torch.ones(1, count, dtype=torch.bool)
 
     def _probe_actor(self, inputs: Any) -> Any:
-        """Set the recurrent state to its beginning and return the layout of a lane's info."""
+        """Initialise the recurrent state, and return the layout of the actor's info of one lane."""
         answer = self._actor.step(*inputs, hx=None)
         if not (isinstance(answer, tuple) and len(answer) == 3 and isinstance(answer[2], dict)):
             raise InputError(
@@ -181,7 +181,7 @@ class Collector:
     def _check_hx(self, inputs: Any) -> None:
         """Raise an error unless the lanes are the second dimension of the recurrent state.
 
-        If the first dimension is as long, the actor is called once more, with one lane less.
+        If the first dimension has the same length, the actor is called again with one lane fewer.
         """
         count, states = self.lanes.num_lanes, tree_leaves(self._hx)
         if count > 1 and any(state.shape[:2] == (count, count) for state in states):
@@ -200,7 +200,7 @@ class Collector:
             )
 
     def _probe_infos(self, obs: Any) -> dict[str, Any]:
-        """Return the layout of the infos that are numbers, found by a reset and a step."""
+        """Reset and step once, and return the layout of the infos that are numbers."""
         lanes = self.lanes
         found = dict(lanes.infos[0])
         if type(lanes).step_infos:
@@ -222,10 +222,10 @@ class Collector:
         return tree if self._device is None else to_device(tree, self._device)
 
     def collect(self, buffer: FragmentBuffer, version: int) -> Sequence[Extra]:
-        """Fill `buffer` with the next steps of all lanes, by the actor with weights `version`.
+        """Fill `buffer` with the next steps of all lanes; `version` is that of the actor's weights.
 
-        If the last call was interrupted (by Ctrl-C, say), the lanes are in unknown states, so all
-        of them begin new episodes.
+        If the last call was interrupted (for example by Ctrl-C), the states of the lanes are
+        unknown, so all lanes begin new episodes.
 
         Returns
         -------
@@ -235,7 +235,7 @@ class Collector:
         Raises
         ------
         InputError
-            The actor's answer has another form than its first.
+            The form of the actor's output differs from that of its first output.
         """
         self.describe()
         with self._streams.in_place(), self._without_gradients():
@@ -291,7 +291,7 @@ class Collector:
         _copy(memory["hx"], self._hx, "recurrent state")
         memory["version"].fill_(version)
         buffer.begin()
-        # An info that a step lacks is 0, also where the previous fragment had one.
+        # Infos that a step lacks are 0, even if the previous fragment had them.
         tree_map(torch.Tensor.zero_, memory["steps"]["env"])
 
     def _end_episodes(
@@ -344,7 +344,7 @@ class Collector:
 
 
 def _copy(rows: Any, value: Any, name: str) -> None:
-    """Copy an answer of the actor, which must have the form of its first answer."""
+    """Copy an output of the actor, which must have the form of its first output."""
     if type(rows) is torch.Tensor:
         if type(value) is torch.Tensor and value.dtype is rows.dtype and value.shape == rows.shape:
             rows.copy_(value)

@@ -1,4 +1,4 @@
-"""`Delivery`: from filled buffers to the fragment that the caller gets."""
+"""`Delivery`: turns filled buffers into the fragment that the caller gets."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from plangym_like.errors import InputError
 class Delivery:
     """Joins buffers and copies them to a device.
 
-    For a GPU, they are joined in page-locked memory and copied from there without waiting. Torch
+    For a GPU, buffers are joined in page-locked memory and copied from there asynchronously. Torch
     reuses that memory when the copy is complete.
 
     Parameters
@@ -29,7 +29,7 @@ class Delivery:
     Raises
     ------
     InputError
-        A GPU is needed, and there is none.
+        A GPU is needed, but torch finds none.
     """
 
     def __init__(
@@ -44,7 +44,7 @@ class Delivery:
         self._pinned = pinned or self._device.type == "cuda"
         if self._pinned and not torch.cuda.is_available():
             raise InputError(
-                f"pinned={pinned} and device={device!r} need a GPU, and torch finds none here"
+                f"pinned={pinned} and device={device!r} need a GPU, but torch finds none"
             )
         self._copy = copy
         self._options = options

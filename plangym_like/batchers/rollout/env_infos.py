@@ -1,8 +1,8 @@
-"""The numbers in environments' infos: columns, and extras for what does not fit.
+"""The numbers in environments' infos: columns, and extras for values that fit no column.
 
-The columns are those of the infos of a reset and a step when a rollout begins. A later number that
-does not fit (0.3 among whole numbers, or a new key) is sent as an `Extra`. `EnvInfos` then makes
-its column wide enough, when the fragment is assembled. No value is ever rounded.
+The columns are determined by a reset and a step at the beginning of a rollout. A later value that
+fits no column (0.3 in a column of integers, or a new key) is sent as an `Extra`. When the fragment
+is assembled, `EnvInfos` widens the column or adds one. No value is ever rounded.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _SCALARS = frozenset((int, float, bool, np.float64, np.float32, np.int64, np.int
 
 
 class Extra(NamedTuple):
-    """A value in the info of lane `lane` at step `t` that fits no column; `path` is its keys."""
+    """A value in the info of lane `lane` at step `t` that fits no column; `path` holds its keys."""
 
     path: Path
     t: int
@@ -33,7 +33,7 @@ class Extra(NamedTuple):
 
 
 def layout_of_infos(infos: Mapping[Any, Any]) -> dict[Any, Any]:
-    """Return the layout of the infos that are numbers, or trees or arrays of numbers."""
+    """Return the layout of those infos that are numbers, or trees or arrays of numbers."""
     layouts = {}
     for key, value in infos.items():
         try:
@@ -46,7 +46,7 @@ def layout_of_infos(infos: Mapping[Any, Any]) -> dict[Any, Any]:
 def note_infos(
     columns: Any, infos: Any, t: int, lane: int, extras: list[Extra], path: Path = ()
 ) -> None:
-    """Write the info of one lane at step `t` into `columns`, and what does not fit into `extras`.
+    """Write the info of one lane at step `t` into `columns`, and other values into `extras`.
 
     Values that are not numbers are left out.
 
@@ -58,7 +58,7 @@ def note_infos(
     Raises
     ------
     InputError
-        An array has another shape than the column.
+        The shape of an array differs from that of its column.
     """
     for key, value in infos.items():
         column = columns.get(key)
@@ -94,7 +94,7 @@ def _note(column: Any, value: Any, t: int, lane: int, extras: list[Extra], path:
         as_torch_dtype(array.dtype)
     except InputError:
         return
-    # A copy: the environment may change its own.
+    # A copy, since the environment may change the array.
     extras.append(Extra(path, t, lane, array.copy()))
 
 
@@ -106,7 +106,7 @@ def _put_number(column: NDArray[Any], t: int, lane: int, value: Any) -> bool:
         column[t, lane] = value
     except (OverflowError, ValueError):
         return False
-    # Python compares whole and real numbers exactly.
+    # Python compares ints and floats exactly.
     held = column.item(t, lane)
     if held == value or (held != held and value != value):
         return True
@@ -136,9 +136,9 @@ def _named(path: Path) -> str:
 
 
 class EnvInfos:
-    """Writes extras into the columns of fragments, on the side of the owner.
+    """Writes extras into the columns of fragments, in the process of the owner.
 
-    Columns that became wider or were added remain so in all later fragments.
+    Columns that were widened or added stay so in all later fragments.
     """
 
     def __init__(self) -> None:
@@ -146,12 +146,12 @@ class EnvInfos:
         self._late: dict[Path, tuple[int, ...]] = {}
 
     def complete(self, env: Any, extras: Sequence[Extra], size: tuple[int, int]) -> Any:
-        """Return the tree `env` of tensors ``(T, B, ...)`` with `extras` in it.
+        """Return the tree `env` of tensors ``(T, B, ...)`` with `extras` written into it.
 
         Raises
         ------
         InputError
-            Values of one key have different shapes, or no dtype holds them all.
+            The values of one key differ in shape, or no dtype can hold them all.
         """
         values: dict[Path, list[Extra]] = {path: [] for path in self._dtypes}
         for extra in extras:
@@ -166,7 +166,7 @@ class EnvInfos:
         return env
 
     def _widened(self, path: Path, column: torch.Tensor, extras: Sequence[Extra]) -> torch.Tensor:
-        """Return a copy of `column` in a dtype that holds `extras` too, with them in it."""
+        """Return a copy of `column` with `extras`, in a dtype that can hold both."""
         dtype = self._dtypes.get(path, column.dtype)
         for extra in extras:
             dtype = _common(dtype, torch.from_numpy(extra.value).dtype)
@@ -189,7 +189,7 @@ class EnvInfos:
 
 
 def _common(one: torch.dtype, other: torch.dtype) -> torch.dtype:
-    """Return a dtype for the numbers of both, by NumPy's rules: int64 and float32 give float64."""
+    """Return NumPy's common dtype of both; int64 and float32, for example, give float64."""
     arrays = []
     for dtype in (one, other):
         try:
@@ -204,7 +204,7 @@ def _same_values(one: torch.Tensor, other: torch.Tensor) -> bool:
     back = one.to(other.dtype)
     same = (back == other) | (other != other)
     if not other.dtype.is_floating_point and one.dtype.is_floating_point:
-        # Above 2**53, not all whole numbers are exact.
+        # Not all integers above 2**53 are exact in float64.
         same &= one.abs() <= 2.0**53
     return bool(same.all())
 

@@ -1,4 +1,4 @@
-"""`evaluate`: play whole episodes with an actor, to see how good it is."""
+"""`evaluate`: play whole episodes with an actor to measure its score."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ def evaluate(
     seeds: Sequence[int | None] | None = None,
     states: Any = None,
 ) -> NDArray[np.float32]:
-    """Play one episode in each of `envs` and return what every step earned.
+    """Play one episode in each of `envs`, and return the reward of every step.
 
     Parameters
     ----------
     envs : sequence of gymnasium.Env
         They are reset first. The caller closes them.
     actor : BaseActorModule
-        Its training mode is not changed; call ``actor.eval()`` before, if it should not explore.
+        Its training mode is not changed; call ``actor.eval()`` first if it should not explore.
     n_steps : int, optional
         The most steps of an episode; ``None`` plays until all have ended.
     render : bool
@@ -53,7 +53,7 @@ def evaluate(
     device : torch.device, optional
         Where the actor is.
     seeds : sequence of int, optional
-        Of the resets, one for each environment.
+        The seeds of the resets, one for each environment.
     states : tuple, optional
         The states that the episodes begin in: ``(rows, obs)``, state rows uint8
         ``(B, state_nbytes)`` and the observations that came with them.
@@ -61,8 +61,8 @@ def evaluate(
     Returns
     -------
     array float32 ``(T', B)``
-        T' is the length of the longest episode; 0 after the end of a shorter one. Their sum along
-        the first axis is the score of each episode.
+        T' is the length of the longest episode. Rewards after the end of a shorter one are 0. The
+        sum along the first axis is the score of each episode.
     """
     if render and len(envs) != 1:
         raise InputError(f"one environment at a time can be rendered, not {len(envs)}")
@@ -85,7 +85,7 @@ def evaluate(
     hx: Any = None
     running = np.arange(count)
     while len(running) and (n_steps is None or len(rewards) < n_steps):
-        # Copies: the actor's state may be views of its inputs, which are overwritten here.
+        # Copies, since the actor may return views of its inputs, which are overwritten here.
         inputs = tree_map(torch.clone, (given[0], act, *given[1:]))
         answer, hx, _ = actor.step(*to_device(inputs, device or "cpu"), hx=hx)
         copy_actions(act, answer)
@@ -94,5 +94,5 @@ def evaluate(
         rewards.append(outcome.reward.copy())
         running = episodes.running = np.flatnonzero(~outcome.done)
         if render:
-            lanes.render()
+            lanes.call("render", lanes=[0])
     return np.stack(rewards) if rewards else np.zeros((0, count), np.float32)

@@ -12,7 +12,7 @@ from plangym_like.lanes.tree import take, tree_map
 
 
 class State(NamedTuple):
-    """The steps: ``act[t]`` answers ``obs[t]``, has reward ``rew[t]`` and leads to ``obs[t + 1]``.
+    """The steps: ``act[t]`` is chosen at ``obs[t]``, earns ``rew[t]`` and leads to ``obs[t + 1]``.
 
     Attributes
     ----------
@@ -37,10 +37,10 @@ class State(NamedTuple):
 
 
 class Inputs(NamedTuple):
-    """The actor's inputs: ``actor(*inputs, hx=fragment.hx)`` repeats its answers.
+    """The actor's inputs: ``actor(*inputs, hx=fragment.hx)`` computes its outputs again.
 
-    They are ``obs[t]``, and the action, reward and end of the step before it. `Fragment.before` has
-    no `obs`.
+    At time t these are ``obs[t]`` and the ``act``, ``rew`` and ``fin`` of the previous step. In
+    `Fragment.before`, `obs` is ``None``.
     """
 
     obs: Any
@@ -50,7 +50,7 @@ class Inputs(NamedTuple):
 
 
 class Final(NamedTuple):
-    """The last observations of the K episodes that ended, which are not in ``state.obs``.
+    """The last observations of the K episodes that ended; ``state.obs`` does not hold them.
 
     Attributes
     ----------
@@ -81,14 +81,14 @@ class Fragment(NamedTuple):
         The actor's infos: ``actor[key][t]`` came with ``state.act[t]``.
     env : dict of str to tree of Tensor ``(T, B, ...)``
         The numbers in the environments' infos; 0 if a step's info lacks the key. If a number does
-        not fit the dtype of earlier ones, the dtype is wider from that fragment on. A new key is
-        there from the fragment on in which it first occurs.
+        not fit the dtype of earlier ones, the dtype becomes wider with that fragment. A new key is
+        present from the first fragment in which it occurs.
     bootstrap : Tensor ``(1, B)``
         The critic's estimate at ``state.obs[T]``; float32 0 without a critic.
     hx : tree of Tensor
         The recurrent state before ``state.obs[0]``.
     version : Tensor int64 ``(B,)``
-        How often the weights of each lane's actor had changed since the beginning.
+        How often the weights had changed since the beginning, for the actor of each lane.
     before : Inputs
         ``act``, ``rew`` and ``fin`` ``(1, B, ...)`` of the step before the fragment; its ``obs`` is
         ``None``. In the first fragment ``fin`` is true and the others are 0.
@@ -126,13 +126,13 @@ class Fragment(NamedTuple):
         """Return ``state.rew`` plus the values after truncated episodes, ``(T, B)``.
 
         `gamma` times ``final.value`` is added to the reward of the last step of each truncated
-        episode. Returns and advantages of these rewards are then right where ``fin`` is true; only
-        the end of the fragment needs a bootstrap.
+        episode. Returns and advantages computed from these rewards are correct at the ends of
+        episodes; only the end of the fragment needs a bootstrap.
 
         Raises
         ------
         InputError
-            Episodes were truncated, and there is no critic, or `final` was not kept.
+            Episodes were truncated, but the actor has no critic or `final` was not kept.
         """
         rewards = self.state.rew
         if not bool((self.state.truncated & ~self.state.terminated & ~self.frozen).any()):

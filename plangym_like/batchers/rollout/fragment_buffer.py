@@ -1,4 +1,4 @@
-"""`FragmentBuffer`: where one group's fragment is written; and fragments from filled buffers."""
+"""`FragmentBuffer`: the memory of one group's fragment; and fragments made from filled buffers."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _FLAGS = ("fin", "terminated", "truncated")
 
 
 class FragmentOptions(NamedTuple):
-    """What fragments hold; see `plangym_like.batchers.rollout.multi.rollout`."""
+    """Options that determine the content of fragments; see `batchers.rollout.multi.rollout`."""
 
     n_steps: int
     sticky: bool
@@ -40,8 +40,8 @@ def fragment_layout(
 ) -> Any:
     """Return the layout of one buffer, a tree of `Leaf`.
 
-    `observation`, `action`, `actor` and `env` describe one step of one lane; `hx` has its full
-    shapes, lanes along the second dimension.
+    `observation`, `action`, `actor` and `env` are the layouts of one step of one lane. `hx` is
+    given with its full shapes, lanes along the second dimension.
     """
 
     def rows(steps: int, layout: Any) -> Any:
@@ -90,16 +90,16 @@ def without_empty_rows(memory: Any) -> Any:
 
 
 class Row(NamedTuple):
-    """One step.
+    """The inputs and outputs of one step.
 
     Attributes
     ----------
     obs, act, rew, fin, actor : tree of Tensor ``(1, B, ...)``
-        As the actor takes and gives them.
+        In the form that the actor takes and returns.
     actions : tree of array ``(B, ...)``
-        The same as `act`, as lanes take it.
+        The same memory as `act`, in the form that lanes take.
     outcome : Outcome
-        Where lanes write the results of the step.
+        The arrays that lanes write the results of the step to.
     stepno : array int64 ``(B,)``
     """
 
@@ -119,7 +119,7 @@ class FragmentBuffer:
     Parameters
     ----------
     memory : tree of CPU Tensor
-        Of `fragment_layout`.
+        Tensors of the layout that `fragment_layout` returns.
 
     Attributes
     ----------
@@ -128,7 +128,7 @@ class FragmentBuffer:
         The columns of the environments' infos.
     rows : list of Row
     last_obs : tree of Tensor ``(1, B, ...)``
-        What the last step leads to.
+        The observations after the last step.
     """
 
     def __init__(self, memory: Any) -> None:
@@ -162,14 +162,14 @@ class FragmentBuffer:
     def keep_final(
         self, t: int, lanes: NDArray[np.intp], value: torch.Tensor | None, hx: Any
     ) -> None:
-        """Keep what step `t` has led `lanes` to, whose episodes have ended.
+        """Keep the last observations of `lanes`, whose episodes ended with step `t`.
 
         Parameters
         ----------
         value : Tensor ``(B, ...)``, optional
-            Of all lanes; ``None`` for 0.
+            The values of all lanes; ``None`` for 0.
         hx : tree of Tensor
-            Of all lanes.
+            The recurrent state of all lanes.
         """
         final, start = self._final, self._num_final
         stop = self._num_final = start + len(lanes)
@@ -199,14 +199,14 @@ def as_fragment(
     options: FragmentOptions,
     join: Callable[..., torch.Tensor],
 ) -> Fragment:
-    """Return one fragment of all `memories`, their lanes side by side.
+    """Return one fragment with the lanes of all `memories` side by side.
 
     Parameters
     ----------
     memories : sequence of tree of Tensor
-        Of each `FragmentBuffer`.
+        The memory of each `FragmentBuffer`.
     extras : sequence of sequence of Extra
-        Of each, the infos that its columns cannot hold.
+        For each memory, the infos that its columns cannot hold.
     infos : EnvInfos
     options : FragmentOptions
     join : callable

@@ -1,4 +1,4 @@
-"""`multi.rollout`: rollouts by many workers."""
+"""`multi.rollout`: rollouts collected by many workers."""
 
 from __future__ import annotations
 
@@ -48,84 +48,85 @@ def rollout(
     resources: dict[str, Any] | None = None,
     runtime_env: dict[str, Any] | None = None,
 ) -> PooledRollout:
-    """Collect fragments in worker processes while the caller learns from the last ones.
+    """Collect fragments in worker processes while the caller learns from earlier ones.
 
     There are `n_actors` copies of the actor, each with `n_per_actor` lanes; `n_workers` processes
-    host them. They write into `n_buffers` buffers in shared memory. The fragment that is yielded
-    consists of the `n_per_batch` buffers that were ready first, their lanes side by side. At the
-    beginning of each fragment, the copies take over the actor's weights.
+    host them. They write into `n_buffers` buffers in shared memory. Each fragment consists of the
+    `n_per_batch` buffers that were ready first, with their lanes side by side. Before each
+    fragment, the copies load the actor's current weights.
 
     Parameters
     ----------
     factory : callable or str
-        Takes nothing and returns a new environment: Gymnasium's, or what `plangym_like.make`
-        returns. It is sent to the workers; lambdas and closures are fine. An id stands for
-        ``plangym_like.make(id, remove_time_limit=False)``.
+        ``factory()`` returns a new Gymnasium environment or `PlanEnv`. It is sent to the workers;
+        lambdas and closures are fine. An id means ``plangym_like.make(id,
+        remove_time_limit=False)``.
     actor : BaseActorModule
-        It is only copied, never called.
+        The actor to copy; it is never called itself.
     n_steps : int
-        T.
+        The number of steps in a fragment, T.
     n_actors, n_per_actor : int
         Copies of the actor, and lanes of each.
     n_buffers : int
-        At least `n_per_batch`; with fewer than `n_actors`, some actors are always idle.
+        The number of buffers, at least `n_per_batch`. With fewer than `n_actors`, some actors are
+        always idle.
     n_per_batch : int
-        B is ``n_per_batch * n_per_actor``.
+        Buffers joined into one fragment; B is ``n_per_batch * n_per_actor``.
     sticky : bool
-        Freeze a lane whose episode has ended for the rest of the fragment: for cudnn's fast
-        recurrent layers, whose state cannot be reset inside a sequence.
+        Freeze a lane whose episode has ended for the rest of the fragment. This is meant for
+        cudnn's fast recurrent layers, whose state cannot be reset inside a sequence.
     pinned : bool
-        Deliver in page-locked memory; this is always done for a GPU.
+        Deliver fragments in page-locked memory; for a GPU this is always done.
     close : bool
-        Close the environments at the end; some fail when they are closed.
+        Whether to close the environments at the end; some raise errors when they are closed.
     start_method : {"forkserver", "spawn", "fork"}
         See `plangym_like.processes.start_methods`.
     device : torch.device, optional
         Where fragments are delivered. The actors act on the CPU.
     timeout : float
-        Seconds without a single step after which a worker counts as hung.
+        Seconds without a step after which a worker counts as hung.
     n_workers : int, optional
-        Processes; by default one per core, and at most one per actor. 0 collects in this process,
-        within ``next``.
+        The number of processes; by default one per core, and at most one per actor. 0 collects in
+        this process, inside ``next``.
     seed : int or sequence of int, optional
-        Of everything random. Equal seeds give equal fragments for any `n_workers` if `ordered` is
-        true and the weights do not change, or change with ``max_lag=0``.
+        Seeds the environments and the actors. Equal seeds give equal fragments for any `n_workers`
+        if `ordered` is true, and if the weights do not change or `max_lag` is 0.
     states : tuple, optional
         The states that the first episodes begin in: ``(rows, obs)``, state rows uint8
         ``(n_actors * n_per_actor, state_nbytes)`` and the observations that came with them. Later
         episodes begin with a reset.
     ordered : bool
-        Yield the actors' fragments in the order of the actors, not in that of completion.
+        Yield the actors' fragments in the order of the actors, not in the order of completion.
     max_lag : int, optional
-        How often the actor's weights may have changed between the collection of a fragment and
-        its ``next``, at most. 0 collects only while the caller waits.
+        The most changes of the actor's weights between the collection of a fragment and its
+        ``next``. 0 collects only while the caller waits.
     copy : bool
-        Return fragments in new memory. Otherwise, if ``n_per_batch=1``, a fragment is the workers'
-        memory itself, valid until the next one is asked for.
+        Return fragments in new memory. Otherwise, if ``n_per_batch=1``, a fragment is a view of the
+        workers' memory, valid until the next call of ``next``.
     keep_final : bool
         Keep the final observations of episodes; this takes as much memory as the observations.
     infos : bool
         Keep the numbers in the environments' infos.
     vectorise : bool
-        Step environments in their vectorised form, if they have one.
+        Step environments with their vectorised form, if they have one.
     backend : {"process", "ray"}
-        Whether workers are processes of this machine or actors on a Ray cluster. Equal seeds give
+        Whether workers are processes on this machine or actors on a Ray cluster. Equal seeds give
         equal fragments in both. On a cluster, fragments and weights travel through Ray's object
         store; with ``copy=False``, a fragment stays there while it is held.
     address, resources, runtime_env
-        On a cluster, as in `plangym_like.RayEnv`; by default an actor claims one core.
+        Options of actors, as in `plangym_like.RayEnv`; by default an actor claims one core.
 
     Returns
     -------
     iterator of Fragment
-        Also a context manager. Its ``next`` raises what a worker raised, as its own type, caused
-        by the remote traceback and with a note that names the worker; `WorkerDiedError` if one
-        died; `WorkerTimeoutError` if one hung.
+        Also a context manager. ``next`` raises the exception of a worker with its own type, the
+        remote traceback as its cause, and a note that names the worker. It raises `WorkerDiedError`
+        if a worker died and `WorkerTimeoutError` if one hung.
 
     Raises
     ------
     InputError
-        An argument is invalid, or two of them do not fit together.
+        An argument is invalid, or two arguments contradict each other.
     MissingExtraError
         Ray is not installed.
     """

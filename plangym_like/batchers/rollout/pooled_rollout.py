@@ -74,8 +74,8 @@ class PooledRollout(RolloutIterator):
         start = time.perf_counter()
         if self._buffers is None:
             self._begin()
-        # A Ctrl-C may interrupt the waiting for jobs and the copying of a fragment. Elsewhere it
-        # could lose a buffer, or give it to two actors at once.
+        # A Ctrl-C may interrupt waiting for jobs and copying a fragment. Elsewhere it could lose a
+        # buffer, or give it to two actors at once.
         jobs = self._gathered
         while len(jobs) < self._n_per_batch:
             with interrupts_deferred():
@@ -112,7 +112,7 @@ class PooledRollout(RolloutIterator):
         return self._buffers[buffer]
 
     def _dispatch(self, wanted: int) -> None:
-        """Let actors fill the free buffers, as far ahead as the lag allows."""
+        """Let actors fill the free buffers, as far ahead as `max_lag` allows."""
         most = self._n_buffers
         if self._max_lag is not None:
             most = min(most, wanted + self._max_lag * self._n_per_batch)
@@ -140,7 +140,7 @@ class PooledRollout(RolloutIterator):
             self._ready[done, job.group] = job
 
     def _take_ready(self) -> bool:
-        """Take the fragment that comes next, and return whether it was ready."""
+        """Take the next fragment if it is ready, and return whether it was."""
         if not self._ready:
             return False
         turn = next(iter(self._ready))
@@ -187,11 +187,11 @@ def check_numbers(
     }
     for name, number in numbers.items():
         if number < 1:
-            raise InputError(f"{name} is at least 1, got {number}")
+            raise InputError(f"{name} must be at least 1, got {number}")
     if n_buffers < n_per_batch:
         raise InputError(
             f"a batch is made of n_per_batch={n_per_batch} buffers, but there are only "
             f"n_buffers={n_buffers}"
         )
     if max_lag is not None and max_lag < 0:
-        raise InputError(f"max_lag is at least 0, got {max_lag}")
+        raise InputError(f"max_lag must be at least 0, got {max_lag}")

@@ -12,14 +12,14 @@ from plangym_like.batchers.rollout.fragment import Fragment
 
 @dataclass
 class RolloutStats:
-    """What an iterator has done so far.
+    """Counters of what an iterator has done so far.
 
     Attributes
     ----------
     batches : int
         Fragments that were yielded.
     steps : int
-        Steps of environments in them.
+        Environment steps in these fragments.
     version : int
         How often the actor's weights have changed.
     discarded : int
@@ -38,8 +38,7 @@ class RolloutStats:
 class RolloutIterator(Closable):
     """Yields fragments for ever.
 
-    An error closes the iterator. Calls after that raise `ClosedError`; they never end a loop
-    silently.
+    An error closes the iterator. Later calls raise `ClosedError`; they never end a loop silently.
 
     Attributes
     ----------

@@ -48,8 +48,8 @@ class RolloutPlan:
 class RolloutWorker:
     """Fills buffers with fragments, on request.
 
-    Messages only name a buffer. Steps are written into memory that the owner of the buffers reads;
-    weights come from memory that the owner writes.
+    Messages only contain the index of a buffer. Steps and weights are exchanged through memory that
+    is shared with the owner of the buffers.
     """
 
     def __init__(self, plan: RolloutPlan, context: GroupContext) -> None:
@@ -60,7 +60,7 @@ class RolloutWorker:
         self._plan = plan
         self._context = context
         self._buffers: dict[int, FragmentBuffer] = {}
-        # A copy: one process may host several groups, and the owner's actor.
+        # A copy, since one process may host several groups and the owner's actor.
         self._actor = copy.deepcopy(plan.actor)
         self._copy: ActorCopy | None = None
         if states is not None:
@@ -81,7 +81,7 @@ class RolloutWorker:
         return self._collector.describe()
 
     def collect(self, buffer: int) -> Sequence[Extra]:
-        """Write the next fragment into `buffer`, by an actor with the newest weights.
+        """Collect the next fragment with the newest weights, and write it into `buffer`.
 
         Return the values in the environments' infos that fit no column of the buffer.
         """
@@ -96,6 +96,6 @@ class RolloutWorker:
         return extras
 
     def close(self) -> None:
-        """Close the environments, if the user wants that."""
+        """Close the environments, unless the user gave ``close=False``."""
         if self._plan.close:
             self._lanes.close()

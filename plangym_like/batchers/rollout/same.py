@@ -44,16 +44,16 @@ def rollout(
     envs : sequence of gymnasium.Env
         The caller closes them.
     actor : BaseActorModule
-        Its present weights are used.
+        Every step uses its current weights.
     n_steps : int
-        T.
+        The number of steps in a fragment, T.
     sticky : bool
         Freeze a lane whose episode has ended for the rest of the fragment.
     device : torch.device, optional
-        Where the actor is, and where fragments are delivered.
+        The device of the actor, and of the fragments.
     seed : int or sequence of int, optional
-        An int seeds environments and noise. A sequence has a seed for each environment. ``None``
-        leaves all generators as they are.
+        An int seeds the environments and the actor. A sequence holds one seed for each environment.
+        ``None`` leaves all generators as they are.
     states : tuple, optional
         The states that the first episodes begin in: ``(rows, obs)``, state rows uint8
         ``(B, state_nbytes)`` and the observations that came with them.
@@ -62,10 +62,10 @@ def rollout(
     keep_final : bool
         Keep the final observations of episodes.
     infos : bool
-        Keep the numbers in the environments' infos. To find out which there are, the first
-        environment is reset and stepped once at the start.
+        Keep the numbers in the environments' infos. To find their keys, the first environment is
+        reset and stepped once at the start.
     vectorise : bool
-        Step environments in their vectorised form, if they have one.
+        Step environments with their vectorised form, if they have one.
 
     Returns
     -------
@@ -74,7 +74,7 @@ def rollout(
         new episodes.
     """
     if n_steps < 1:
-        raise InputError(f"a fragment has at least 1 step, got n_steps={n_steps}")
+        raise InputError(f"n_steps must be at least 1, got {n_steps}")
     lanes = make_lanes(envs, vectorise=vectorise)
     group = _group_seed(seed, lanes.num_lanes)
     starts = StartStates.of(states)
@@ -120,7 +120,7 @@ class SameRollout(RolloutIterator):
 
 
 def _group_seed(seed: int | Sequence[int] | None, num_lanes: int) -> GroupSeed | None:
-    """Return the seeds of the environments and of the noise."""
+    """Return the seeds of the environments and of the actor."""
     if seed is None:
         return None
     (group,) = seed_groups(seed, [num_lanes])
@@ -133,6 +133,6 @@ def _group_seed(seed: int | Sequence[int] | None, num_lanes: int) -> GroupSeed |
 
 
 def _fingerprint(actor: torch.nn.Module) -> list[tuple[int, int]]:
-    """Return what changes when the weights do."""
+    """Return a value that changes when the weights change."""
     weights = [*actor.parameters(), *actor.buffers()]
     return [(weight.data_ptr(), weight._version) for weight in weights]

@@ -1,4 +1,4 @@
-"""`single.rollout`: rollouts by one worker, double buffered."""
+"""`single.rollout`: rollouts collected by one worker, with two buffers."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def rollout(
     infos: bool = True,
     vectorise: bool = True,
 ) -> PooledRollout:
-    """Collect the next fragment in a worker process while the caller learns from this one.
+    """Collect the next fragment in a worker process while the caller learns from the last one.
 
     There are two buffers: the worker fills one while the caller reads the other. Parameters are
     those of `plangym_like.batchers.rollout.multi.rollout`, with one actor and its `n_envs` lanes;

@@ -14,7 +14,7 @@ from plangym_like.errors import InputError
 class Agent(nn.Module):
     """Acts on a workspace: define ``forward(self, t, **kwargs)``, and use `get` and `set` in it.
 
-    Every agent gets all keyword arguments of the call; ``forward`` names those that it uses.
+    Every agent receives all keyword arguments of the call; ``forward`` names those that it uses.
 
     >>> import torch
     >>> class Double(Agent):
@@ -44,13 +44,13 @@ class Agent(nn.Module):
             self.__dict__["workspace"] = before
 
     def get(self, index: str | tuple[str, int]) -> Tensor:
-        """Return ``workspace[name]``, ``[T, B, ...]``, or of ``(name, t)`` the row ``[B, ...]``."""
+        """Return the variable `name` ``[T, B, ...]``, or for ``(name, t)`` its row ``[B, ...]``."""
         if isinstance(index, str):
             return self._board().get_full(index)
         return self._board().get(*index)
 
     def set(self, index: str | tuple[str, int], value: Tensor) -> None:
-        """Write a whole variable ``[T, B, ...]``, or at ``(name, t)`` the row ``[B, ...]``."""
+        """Write the variable `name` ``[T, B, ...]``, or for ``(name, t)`` its row ``[B, ...]``."""
         if isinstance(index, str):
             self._board().set_full(index, value)
         else:
@@ -61,7 +61,7 @@ class Agent(nn.Module):
         return self._board().get_time_truncated(var_name, from_time, to_time)
 
     def seed(self, seed: int) -> Self:
-        """Seed the agent's random numbers; by default there are none."""
+        """Seed the agent's random numbers; the default does nothing."""
         return self
 
     def clone(self) -> Self:

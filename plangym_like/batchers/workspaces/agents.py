@@ -1,4 +1,4 @@
-"""`Agents`: several agents, one after the other."""
+"""`Agents`: calls several agents in sequence."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Agents(Agent):
         super().__init__(name)
         for each in agents:
             if not isinstance(each, Agent):
-                raise InputError(f"Agents are made of agents, got {type(each).__name__}")
+                raise InputError(f"Agents takes instances of Agent, got {type(each).__name__}")
         self.agents = nn.ModuleList(agents)
 
     def __call__(self, workspace: Workspace, **kwargs: Any) -> None:

@@ -1,4 +1,4 @@
-"""`EpisodeRows`: what a workspace is told of each step of its environments."""
+"""`EpisodeRows`: the rows that environments write to a workspace at each step."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from plangym_like.batchers.start_states import StartStates
 from plangym_like.lanes.lanes import Lanes
 from plangym_like.lanes.tree import Leaf, tree_map
 
-# What a row holds after the observation, under the names that workspaces use.
+# The fields of a row after the observation, with the names that workspaces use.
 MEASURES = {
     "terminated": Leaf((), torch.bool),
     "truncated": Leaf((), torch.bool),
@@ -26,7 +26,7 @@ MEASURES = {
 
 
 class Row(NamedTuple):
-    """One time of all lanes: a tree of arrays ``(B, ...)``, and what `MEASURES` names."""
+    """All lanes at one time: a tree of arrays ``(B, ...)``, and the fields in `MEASURES`."""
 
     obs: Any
     terminated: NDArray[np.bool_]
@@ -46,18 +46,18 @@ class EpisodeRows:
     autoreset : bool
         A lane that has ended begins another episode in the next row. Otherwise it waits.
     include_last_state : bool
-        ``False``: it begins another episode in the same row, which holds the first observation of
-        that episode.
+        ``False``: a lane that has ended begins another episode in the same row, which then holds
+        the first observation of that episode.
 
     Attributes
     ----------
     last : Row or None
         The last row that was written; ``None`` if a step or reset was not finished.
     last_number : int
-        The number that its user gave to that row, 0 if there is none. It is kept here because
-        attributes of torch modules take long to set.
+        The number that the user of this object gave to that row; 0 if none. It is kept here because
+        setting attributes of torch modules is slow.
     keeps_last : bool
-        Whether the last observation of an episode is in some row.
+        Whether rows hold the last observations of episodes.
     done : array bool ``(B,)``
         Whether each lane's episode had ended in the last row.
     """
@@ -88,7 +88,7 @@ class EpisodeRows:
         Parameters
         ----------
         blank : callable
-            Returns the row to write; called once the layout of observations is known.
+            Returns the row to write. It is called once the layout of observations is known.
         """
         self.last = None
         first = self._episodes.begin(seeds, states=states)
@@ -99,7 +99,7 @@ class EpisodeRows:
         self.last = row
 
     def step(self, actions: Any, row: Row) -> None:
-        """Step the lanes that are in an episode; let the others begin one, or wait."""
+        """Step the lanes that are in an episode; the others begin one, or wait."""
         # If a lane raises, some of the others have been stepped already.
         last, self.last = self.last, None
         assert last is not None

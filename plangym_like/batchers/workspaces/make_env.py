@@ -15,12 +15,12 @@ def make_env(
     wrappers: Sequence[Callable[[Any], Any]] = (),
     **kwargs: Any,
 ) -> gymnasium.Env[Any, Any]:
-    """Return ``gymnasium.make(env_name, **kwargs)`` inside `wrappers`, the first one innermost.
+    """Return ``gymnasium.make(env_name, **kwargs)`` with `wrappers` around it, the first innermost.
 
     Parameters
     ----------
     autoreset : bool
-        Reset an environment that has ended; otherwise it waits until all have ended.
+        Whether an environment that has ended is reset; otherwise it waits until all have ended.
     """
     env = gymnasium.make(env_name, **kwargs)
     for wrapper in wrappers:

@@ -1,4 +1,4 @@
-"""`ParallelGymAgent`: environments as an agent."""
+"""`ParallelGymAgent`: an agent that steps environments."""
 
 from __future__ import annotations
 
@@ -28,19 +28,19 @@ from plangym_like.lanes.make_lanes import env_factory, make_envs, make_lanes
 from plangym_like.lanes.seeding import seed_groups
 from plangym_like.lanes.tree import Leaf, is_leaf, tree_unflatten
 
-# Numbers that identify the rows that all agents write.
+# Unique numbers for the rows that agents write.
 _numbers = itertools.count(1)
 
 
 class ParallelGymAgent(Agent):
-    """Steps `num_envs` environments together: at time t by the actions of t - 1, at 0 with a reset.
+    """Resets `num_envs` environments at time 0, and steps them at time t with the actions of t - 1.
 
-    It writes, with the prefix `output_string`, a row ``[num_envs, ...]`` of
+    It writes a row ``[num_envs, ...]`` of these variables, with the prefix `output_string`:
 
-    - ``env_obs``, in the environment's dtype (of a tree: ``env_obs/key`` for every part);
-    - ``terminated``, ``truncated`` and ``done`` (one of both), bool;
-    - ``reward``, float32: of the step to this row, 0 at the start of an episode;
-    - ``cumulated_reward``, float32, and ``timestep``, int64: of the episode so far.
+    - ``env_obs``, in the environment's dtype (``env_obs/key`` for every part of a tree);
+    - ``terminated``, ``truncated`` and ``done`` (either of them), bool;
+    - ``reward``, float32: the reward of the step to this row, 0 at the start of an episode;
+    - ``cumulated_reward``, float32, and ``timestep``, int64: totals of the episode so far.
 
     When an episode has ended, its last observation is written like any other. If the factory makes
     environments inside Gymnasium's ``Autoreset`` (``make_env(..., autoreset=True)`` does), the next
@@ -50,13 +50,13 @@ class ParallelGymAgent(Agent):
     Parameters
     ----------
     make_env_fn : callable or str
-        ``make_env_fn(**make_env_args)`` returns a new environment: Gymnasium's, or what
-        `plangym_like.make` returns. An id stands for `plangym_like.make` with that id. Environments
-        that have a vectorised form (classic control) are stepped in it.
+        ``make_env_fn(**make_env_args)`` returns a new Gymnasium environment or `PlanEnv`. An id is
+        passed to `plangym_like.make`. Environments with a vectorised form (classic control) are
+        stepped together.
     num_envs : int
     make_env_args : dict, optional
     input_string : str
-        The variable that holds actions ``[num_envs, ...]``; parts of nested ones are
+        The variable that holds actions ``[num_envs, ...]``; parts of nested actions are called
         ``action/key``.
     output_string : str
     reward_at_t : bool
@@ -103,7 +103,7 @@ class ParallelGymAgent(Agent):
     ) -> None:
         super().__init__(name)
         if num_envs < 1:
-            raise InputError(f"num_envs is at least 1, got {num_envs}")
+            raise InputError(f"num_envs must be at least 1, got {num_envs}")
         arguments = dict(make_env_args or {})
         self._another = partial(
             type(self),
@@ -124,7 +124,7 @@ class ParallelGymAgent(Agent):
         self.output = output_string
         self.reward_at_t = reward_at_t
         self.autoreset = any(_has_autoreset(env) for env in envs)
-        # Resets are decided here, so lanes are the environments inside `Autoreset`.
+        # This class decides about resets, so lanes are the environments inside `Autoreset`.
         lanes = make_lanes([env.env if isinstance(env, Autoreset) else env for env in envs])
         self._rows = EpisodeRows(
             lanes, autoreset=self.autoreset, include_last_state=include_last_state
@@ -136,16 +136,15 @@ class ParallelGymAgent(Agent):
         self._start = 0
         self._whose: Callable[[], Workspace | None] = lambda: None
         self._seeds: tuple[int, ...] | None = None
-        # Its device is the device of this agent.
+        # The device of this buffer is the device of the agent.
         self.register_buffer("_place", torch.empty(0), persistent=False)
         self.seed(seed)
 
     def seed(self, seed: int | None) -> Self:
         """Seed the environments at the next time 0; ``None`` means fresh entropy.
 
-        Every environment gets its own seed, no two of them equal. Later resets draw from the
-        environments' own generators, so a run is a function of its seed alone, and no episode is
-        played again.
+        Every environment gets a different seed. Later resets draw from the environments' own
+        generators, so a run depends on its seed alone, and no episode is repeated.
         """
         (group,) = seed_groups(seed, [self.num_envs])
         self._seeds = group.lanes
@@ -223,7 +222,7 @@ class ParallelGymAgent(Agent):
         )
 
     def _equals(self, last: Row, workspace: Workspace, t: int) -> bool:
-        """Return whether a row without a number, such as a copy, equals `last`."""
+        """Return whether a row without a number, for example in a copy, equals `last`."""
         for path, array in _named("", {"env_obs": last.obs, "timestep": last.timestep}):
             name = self.output + path
             if not workspace.has(name, t):
@@ -233,7 +232,7 @@ class ParallelGymAgent(Agent):
         return True
 
     def _blank(self, workspace: Workspace, t: int) -> Row:
-        """Return the row of time `t` to be written."""
+        """Return the row of time `t`, which is to be written."""
         buffer = self._buffer
         if buffer is None or self._start + buffer.num_steps != t or self._whose() is not workspace:
             buffer = self._buffer = self._new_buffer(workspace, t)
@@ -248,7 +247,7 @@ class ParallelGymAgent(Agent):
         return Row(tree_unflatten(observation, parts), *parts)
 
     def _new_buffer(self, workspace: Workspace, t: int) -> TimeBuffer:
-        """Return a buffer for the rows from `t` on, and for those before it if they fit in."""
+        """Return a buffer for the rows from `t` on, with the earlier rows if they fit into it."""
         if not self._layout:
             observed = tensor_layout(self._rows.lanes.observation_layout)
             layout = {"env_obs": observed, **MEASURES}
@@ -270,7 +269,7 @@ class ParallelGymAgent(Agent):
         return buffer
 
     def _columns(self, workspace: Workspace, t: int) -> dict[str, Tensor] | None:
-        """Return the rows before `t` of all variables, if they are like those written here."""
+        """Return the rows before `t` of all variables, if their shapes and dtypes fit."""
         columns = {}
         for name, leaf in self._layout.items():
             if not workspace.has(name, t - 1):
@@ -314,8 +313,8 @@ class ParallelGymAgent(Agent):
     def get_obs_and_actions_sizes(self) -> tuple[Any, Any]:
         """Return the sizes of an observation and of an action.
 
-        The length of a vector, the number of discrete choices, the shape of anything of more axes,
-        and of a tree the tree of these.
+        The size is the length of a vector, the number of discrete choices, or the shape of a space
+        with more axes; for a tree it is a tree of sizes.
         """
         return _size(self.observation_space), _size(self.action_space)
 

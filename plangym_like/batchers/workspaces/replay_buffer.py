@@ -1,4 +1,4 @@
-"""`ReplayBuffer`: the latest transitions, for random samples."""
+"""`ReplayBuffer`: keeps the latest transitions, and samples from them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from plangym_like.errors import InputError
 
 
 class ReplayBuffer:
-    """Keeps the last `max_size` columns of the workspaces that are put in.
+    """Keeps the last `max_size` columns of the workspaces that were added with `put`.
 
     An entry is one column of a workspace, ``[T, ...]`` of every variable. Columns of
     `Workspace.get_transitions` are transitions. Memory is allocated once, at the first `put`.
@@ -27,7 +27,7 @@ class ReplayBuffer:
     Parameters
     ----------
     max_size : int
-        Entries; beyond them the oldest are replaced.
+        The number of entries; when it is reached, the oldest are replaced.
     device : torch.device or str
         The device of entries and samples.
     """
@@ -35,12 +35,12 @@ class ReplayBuffer:
     def __init__(self, max_size: int, device: torch.device | str = "cpu") -> None:
         self.max_size = int(max_size)
         if self.max_size < 1:
-            raise InputError(f"max_size is at least 1, got {max_size}")
+            raise InputError(f"max_size must be at least 1, got {max_size}")
         self.device = torch.device(device)
         self.variables: dict[str, Tensor] = {}
         self.position = 0
         self.is_full = False
-        # What `put` is writing, so that the next call can finish it after an interrupt.
+        # The data that `put` is writing, so that the next call can finish it after an interrupt.
         self._unwritten: tuple[Tensor, dict[str, Tensor]] | None = None
 
     def put(self, workspace: Workspace) -> None:
@@ -72,7 +72,7 @@ class ReplayBuffer:
         self._write()
 
     def _write(self) -> None:
-        """Write the new entries, or what an interrupted `put` has left."""
+        """Write the new entries, or the rest of those of an interrupted `put`."""
         if self._unwritten is None:
             return
         places, new = self._unwritten
@@ -97,7 +97,7 @@ class ReplayBuffer:
         """
         self._write()
         if not self.size():
-            raise InputError("nothing was put into this buffer yet")
+            raise InputError("this buffer is empty")
         drawn = torch.randint(self.size(), (n,), device=self.device, generator=generator)
         workspace = Workspace()
         for name, entries in self.variables.items():

@@ -41,7 +41,7 @@ class PrintAgent(Agent):
 
 
 class EpisodesDone(Agent):
-    """Keeps a flag true once it was true: for the first episodes of environments with autoreset.
+    """Keeps a flag true once it was true, to tell when first episodes have ended under autoreset.
 
     With ``stop_variable=out_var``, a run ends when every environment has ended an episode.
     """

@@ -1,4 +1,4 @@
-"""`TemporalAgent`: calls an agent at one time after the other."""
+"""`TemporalAgent`: calls an agent at successive times."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from plangym_like.errors import InputError
 
 
 class TemporalAgent(Agent):
-    """Calls `agent` at ``t``, ``t + 1``, ...: a number of times, or until a variable is true."""
+    """Calls `agent` at times ``t``, ``t + 1``, ..., for some steps or until a variable is true."""
 
     def __init__(self, agent: Agent, name: str | None = None) -> None:
         super().__init__(name)
@@ -25,7 +25,7 @@ class TemporalAgent(Agent):
         stop_variable: str | None = None,
         **kwargs: Any,
     ) -> None:
-        """Call the agent at `t` and after.
+        """Call the agent at time `t` and the following times.
 
         Parameters
         ----------
@@ -39,7 +39,7 @@ class TemporalAgent(Agent):
         Raises
         ------
         InputError
-            Neither is given, or `n_steps` is less than 1.
+            Neither `n_steps` nor `stop_variable` is given, or `n_steps` is less than 1.
         """
         if n_steps is None and stop_variable is None:
             raise InputError("a TemporalAgent needs n_steps, a stop_variable, or both")

@@ -13,14 +13,14 @@ class Variable:
     """Rows ``[B, ...]`` at times 0, 1, 2, ..., kept as they were given.
 
     Rows written one by one become one ``[T, B, ...]`` tensor when the whole is first read, and are
-    views of it from then on: reading costs one copy, and gradients flow through both forms. A
-    variable may also follow the tensor of its name in a `TimeBuffer`, until something else is
-    written to it.
+    views of it from then on. So reading costs one copy, and gradients flow through both forms. A
+    variable may also follow a `TimeBuffer`: it then reads the tensor of its name there, until
+    something else is written to it.
 
     Attributes
     ----------
     origins : dict of int to int
-        By time: the number that identifies a row, if its writer gave it one.
+        The numbers that identify rows, by time, for rows whose writer gave them one.
     """
 
     __slots__ = ("_buffer", "_full", "_like", "_name", "_rows", "origins")
@@ -40,14 +40,14 @@ class Variable:
             self._like = (full.shape[1:], full.dtype, full.device)
 
     def follow(self, buffer: TimeBuffer) -> None:
-        """Take the rows of this variable from `buffer` from now on, as it grows."""
+        """Read the rows of this variable from `buffer` from now on; it may still grow."""
         column = buffer.tensors[self._name]
         self._like = (column.shape[1:], column.dtype, column.device)
         self._rows, self._full, self._buffer = [], None, buffer
         self.origins = {t: origin for t, origin in self.origins.items() if t < buffer.num_steps}
 
     def follows(self, buffer: TimeBuffer) -> bool:
-        """Return whether this variable grows with `buffer`."""
+        """Return whether this variable reads its rows from `buffer`."""
         return self._buffer is buffer
 
     def set(self, t: int, value: Tensor) -> None:
@@ -56,7 +56,7 @@ class Variable:
         Raises
         ------
         InputError
-            The row has no batch dimension, or another shape, dtype or device than the rows before.
+            The row has no batch dimension, or its shape, dtype or device differs from earlier rows.
         """
         if (value.shape, value.dtype, value.device) != self._like:
             self._accept(value)
@@ -125,14 +125,14 @@ class Variable:
         return self._full
 
     def part(self, start: int, stop: int) -> Tensor:
-        """Return rows `start` to `stop` as one tensor; there may be gaps elsewhere."""
+        """Return rows `start` to `stop` as one tensor; rows outside this range may be missing."""
         if self._full is not None or self._buffer is not None:
             return self.full()[start:stop]
         rows = [self.get(t) for t in range(start, min(stop, self.time_size()))]
         return torch.stack(rows) if rows else self.full()[:0]
 
     def last(self, n: int) -> Variable:
-        """Return a variable that has the last `n` rows, the same tensors, at times 0, 1, ..."""
+        """Return a variable with the same tensors as the last `n` rows, at times 0, 1, ..."""
         start = self.time_size() - n
         kept = Variable(self._name)
         kept._like = self._like
@@ -167,7 +167,7 @@ class Variable:
         return self._like[0][0]
 
     def _stop_following(self) -> list[Tensor | None]:
-        """Keep the rows that are there now, and return those that are separate tensors."""
+        """Stop reading from a buffer; keep its rows, and return the separately stored ones."""
         if self._buffer is not None:
             self._full, self._buffer = self.full(), None
         return self._rows

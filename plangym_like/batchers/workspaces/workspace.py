@@ -14,7 +14,7 @@ from plangym_like.errors import InputError
 
 
 class Workspace:
-    """Named variables, each a row ``[B, ...]`` for every time, ``[T, B, ...]`` as a whole.
+    """Named variables, each with a row ``[B, ...]`` for every time: ``[T, B, ...]`` as a whole.
 
     Reading a row that was never written is an error; such rows are never filled in. When an
     environment writes time t again (`rewind`), the rows after t are removed from every variable.
@@ -51,7 +51,7 @@ class Workspace:
         Raises
         ------
         InputError
-            The row has another shape, dtype or device than the variable's other rows.
+            The shape, dtype or device of the row differs from the variable's other rows.
         """
         variable = self.variables.get(var_name)
         if variable is None:
@@ -92,14 +92,14 @@ class Workspace:
                 del self.variables[name]
 
     def follow(self, buffer: TimeBuffer) -> None:
-        """Take the variables that `buffer` names from it, as it grows."""
+        """Read the variables named in `buffer` from it from now on; it may still grow."""
         for name in buffer.tensors:
             self.variables.setdefault(name, Variable(name)).follow(buffer)
 
     def extend(self, buffer: TimeBuffer, t: int, device: torch.device) -> None:
         """Write the newest row of `buffer` at time `t`.
 
-        Variables that follow the buffer have it already. The others get it on `device`.
+        Variables that follow the buffer need no copy. The others get a copy on `device`.
         """
         for name, column in buffer.tensors.items():
             variable = self.variables.get(name)
@@ -158,17 +158,17 @@ class Workspace:
         return self.variables.keys()
 
     def time_size(self) -> int:
-        """Return T, which all variables share; 0 for an empty workspace.
+        """Return T, which must be the same for all variables; 0 for an empty workspace.
 
         Raises
         ------
         InputError
-            The variables differ in it.
+            T differs between variables.
         """
         return self._shared("steps", {name: v.time_size() for name, v in self.variables.items()})
 
     def batch_size(self) -> int:
-        """Return B, which all variables share; `InputError` if they do not. See `time_size`."""
+        """Return B; `InputError` if it differs between variables. See `time_size`."""
         return self._shared("columns", {name: v.batch_size() for name, v in self.variables.items()})
 
     def clear(self, name: str | None = None) -> None:
@@ -193,19 +193,19 @@ class Workspace:
     def copy_n_last_steps(self, n: int, var_names: Sequence[str] | None = None) -> None:
         """Keep only the last `n` steps, as the first steps of the next epoch.
 
-        Continue with ``agent(workspace, t=n, n_steps=...)``: no transition is lost between two
-        epochs, and none is invented. Variables outside `var_names` begin empty.
+        Continue with ``agent(workspace, t=n, n_steps=...)``. No transition is lost or added between
+        two epochs. Variables that are not in `var_names` begin empty.
 
         Raises
         ------
         InputError
-            The variables do not share their number of steps, or it is less than `n`.
+            The variables differ in their number of steps, or it is less than `n`.
         """
         names = list(self.variables) if var_names is None else list(var_names)
         sizes = {name: self._variable(name).time_size() for name in names}
         time_size = self._shared("steps", sizes)
         if not 1 <= n <= time_size:
-            raise InputError(f"{n} of the last steps of a workspace that holds {time_size}")
+            raise InputError(f"cannot keep the last {n} steps: the workspace holds {time_size}")
         # In one assignment, so that an interrupt never leaves rows of two epochs.
         self.variables = {name: self.variables[name].last(n) for name in names}
 
@@ -277,8 +277,8 @@ class Workspace:
     ) -> Workspace:
         """Return `n_times` samples side by side, each a window of steps of a few columns.
 
-        A sample is `n_timesteps` consecutive steps from a random time on, of `n_batch_elements`
-        columns drawn without replacement.
+        A sample holds `n_timesteps` consecutive steps, beginning at a random time, of
+        `n_batch_elements` columns drawn without replacement.
         """
         time_size, batch_size = self.time_size(), self.batch_size()
         if not 1 <= n_timesteps <= time_size or not 1 <= n_batch_elements <= batch_size:
@@ -300,9 +300,9 @@ class Workspace:
     ) -> Workspace:
         """Return the transitions as a workspace of two steps, ``[2, N, ...]``.
 
-        ``[0]`` is the start of a transition and ``[1]`` its end. Transitions are in the order of
-        time, then of columns. Pairs whose first step ended an episode are left out: the next step
-        belongs to another episode, or repeats the last one.
+        ``[0]`` is the start of a transition and ``[1]`` its end. Transitions are sorted by time,
+        then by column. Pairs whose first step ended an episode are left out, because the next step
+        belongs to another episode or repeats the last one.
 
         Parameters
         ----------
@@ -314,7 +314,7 @@ class Workspace:
         Raises
         ------
         InputError
-            The variables differ in their number of steps: some agent ran over fewer.
+            The variables differ in their number of steps.
         """
         time_size, batch_size = self.time_size(), self.batch_size()
         pairs = max(time_size - 1, 0) * batch_size

@@ -1,13 +1,13 @@
-"""Gymnasium's classic control over columns of numbers: N rows at once, each as if alone.
+"""Vectorised steps of Gymnasium's classic control: N rows at once, with a column for each number.
 
-Every result is bit-identical to that of the environment's own ``step``, so every expression keeps
-that step's operands, order and dtypes; the formulas are those of
-``gymnasium/envs/classic_control``. Three things follow from how NumPy treats numbers and arrays:
+Every result is bit-identical to that of the environment's own ``step``. So every expression keeps
+the operands, order and dtypes of the formulas in ``gymnasium/envs/classic_control``. NumPy treats
+numbers and arrays differently, which has these consequences:
 
-- ``x**2`` of a single number is libm's ``pow``, of an array it is ``x * x``, and now and then
-  the two differ in the last bit; ``np.float_power`` is ``pow`` for arrays too.
-- A ``float32`` with a Python ``float`` stays ``float32``, in arithmetic and in comparisons.
-- Constants are read from the living environment, since that is where people edit them.
+- ``x**2`` uses libm's ``pow`` for a single number but ``x * x`` for an array, and the two sometimes
+  differ in the last bit; ``np.float_power`` uses ``pow`` for arrays too.
+- A ``float32`` combined with a Python ``float`` stays ``float32``, in arithmetic and comparisons.
+- Constants are read from the environment at each call, because users may change them there.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Acrobot over columns."""
+"""The vectorised step of Acrobot."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from plangym_like.envs.classic_dynamics.columns import Array, Columns, Flags, Fl
 from plangym_like.envs.classic_dynamics.dynamics import Dynamics
 from plangym_like.envs.fast_form import NotVectorisableError
 
-# Gymnasium brings an angle back into [-pi, pi] turn by turn; beyond this, that would take too long.
+# Gymnasium brings an angle back into [-pi, pi] turn by turn, which takes too long beyond this.
 _FAR = 1e5
 
 
 class Acrobot(Dynamics):
-    """One Runge-Kutta step of fourth order, which makes states double precision."""
+    """Acrobot: one fourth-order Runge-Kutta step, after which states have double precision."""
 
     order = (0, 1, 2, 3)
     constants = (
@@ -49,7 +49,7 @@ class Acrobot(Dynamics):
 
     @classmethod
     def suits(cls, env: Any) -> bool:
-        """Noise on the torque is drawn by the environment's own generator, row by row."""
+        """Exclude noise on the torque, which the environment's own generator draws row by row."""
         quiet = not env.torque_noise_max > 0
         return quiet and len(env.AVAIL_TORQUE) == cls.num_actions and super().suits(env)
 

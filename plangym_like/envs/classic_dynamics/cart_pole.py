@@ -1,4 +1,4 @@
-"""CartPole over columns."""
+"""The vectorised step of CartPole."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ _LARGEST = 1e30
 
 
 class CartPole(Dynamics):
-    """Positions lie before velocities, so that each half of the integrator is one operation.
+    """CartPole, with positions stored before velocities, to update each in one operation.
 
-    The expressions are taken apart into operations in place: allocation would cost as much again.
+    Expressions are split into in-place operations, because allocation would double the cost.
     """
 
     order = (0, 2, 1, 3)
@@ -44,7 +44,7 @@ class CartPole(Dynamics):
         super().__init__(env)
         self._numbers = SimpleNamespace(**vars(self.values))
         self._forces = np.array([-env.force_mag, env.force_mag], np.float64)
-        # NumPy reads an array without axes in half the time that a Python number takes.
+        # NumPy reads a zero-dimensional array twice as fast as a Python number.
         for name, value in vars(self.values).items():
             if type(value) in (int, float):
                 setattr(self.values, name, np.array(value, np.float64))
@@ -99,7 +99,7 @@ class CartPole(Dynamics):
         if np.count_nonzero(terminated):
             (ended,) = terminated.nonzero()
             steps = columns.hidden[ended]
-            # The step that ends the episode is rewarded like any other; those after it are not.
+            # The step that ends the episode is rewarded like any other, but later steps are not.
             rewards[ended] = -1.0 if c._sutton_barto_reward else steps == self.no_hidden
             columns.hidden[ended] = steps + 1
 
@@ -108,7 +108,7 @@ class CartPole(Dynamics):
     ) -> tuple[Sequence[float], Any, float, bool] | None:
         c = self._numbers
         place, speed, angle, turning = x
-        # Numbers near overflow, and NaN, are left to the environment itself.
+        # Rows with numbers near overflow, or with NaN, are stepped by the environment itself.
         if not speed * speed + angle * angle + turning * turning < _LARGEST:
             return None
         force = c.force_mag if action == 1 else -c.force_mag

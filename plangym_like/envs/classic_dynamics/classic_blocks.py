@@ -1,4 +1,4 @@
-"""Blocks of rows of one classic control environment, stepped as columns."""
+"""`ClassicBlocks`: steps blocks of rows of one classic control environment."""
 
 from __future__ import annotations
 
@@ -21,26 +21,26 @@ _COUNT = struct.Struct("<q")
 
 
 def packing_of(dynamics: Dynamics | type[Dynamics]) -> struct.Struct:
-    """Return how state, hidden attribute and flags lie in a payload."""
+    """Return the dtype of the physical state, hidden attribute and flags in a payload."""
     hidden = dynamics.no_hidden.dtype
     flags = "i" if hidden.itemsize == 4 else "q"
     return struct.Struct(f"={len(dynamics.order)}d{hidden.char}{flags}")
 
 
 class ClassicBlocks(BlockStepper[Columns]):
-    """Steps blocks of rows with the constants that the environment has now.
+    """Steps blocks of rows with the current constants of the environment.
 
     Parameters
     ----------
     dynamics : Dynamics
     frameskip : int
     elapsed_at : int
-        Where in a payload a time limit counts its steps.
+        The offset of the time limit's step count in a payload.
     time_limit : gymnasium.wrappers.TimeLimit, optional
-        Where one is kept.
+        The time limit, if there is one.
     """
 
-    # The columns of so many rows stay in a core's own cache.
+    # The columns of this many rows fit into a core's own cache.
     most = 8192
 
     def __init__(
@@ -55,7 +55,7 @@ class ClassicBlocks(BlockStepper[Columns]):
         self._packing = packing_of(dynamics)
         begin, size = HEADER_NBYTES // 8, len(dynamics.order)
         self._places = slice(begin, begin + size)
-        # The numbers of one state are moved as a whole, which is faster than one by one.
+        # The numbers of one state are copied together, which is faster than one by one.
         self._bytes = slice(8 * begin, 8 * (begin + size))
         self._whole = np.dtype((np.void, 8 * size))
         width, place = dynamics.no_hidden.itemsize, 8 * (begin + size)
@@ -64,7 +64,7 @@ class ClassicBlocks(BlockStepper[Columns]):
         self._generator_at = place + 2 * width
         self._elapsed_at = (HEADER_NBYTES + elapsed_at) // 8
         self._x, self._states = np.empty((size, 0)), np.empty((0, size))
-        # Whether `_states` are what the columns hold.
+        # Whether `_states` is equal to the columns.
         self._is_turned = False
 
     def pays_off(self, count: int, horizon: int) -> bool:
@@ -92,7 +92,7 @@ class ClassicBlocks(BlockStepper[Columns]):
         dynamics, count = self._dynamics, block.stop - block.start
         source, size = given_states(rows, block), len(dynamics.order)
         if self._x.shape[1] != count:
-            # All of them or none, should a Ctrl-C come: it never comes between two assignments.
+            # A single statement, so that a Ctrl-C cannot leave only some of them assigned.
             self._x, self._states = np.empty((size, count)), np.empty((count, size))
         dynamics.load(source.view(np.float64)[:, self._places], self._x)
         flags = source.view(self._flags)[:, self._hidden_at + 1]

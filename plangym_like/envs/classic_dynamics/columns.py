@@ -17,9 +17,9 @@ Flags = NDArray[np.bool_]
 class Columns:
     """The states of N rows.
 
-    ``x`` ``(size, N)`` is the physical state; ``hidden`` ``(N,)`` the hidden attribute;
-    ``single`` ``(N,) bool`` tells which rows the environment would hold in ``float32`` (``None``:
-    none of them); ``elapsed`` ``(N,) int64`` counts the steps for a time limit.
+    ``x`` ``(size, N)`` is the physical state and ``hidden`` ``(N,)`` the hidden attribute.
+    ``single`` ``(N,) bool`` tells which rows the environment would store in ``float32`` (``None``:
+    no row). ``elapsed`` ``(N,) int64`` counts the steps for a time limit.
     """
 
     x: Floats
@@ -40,7 +40,7 @@ class Columns:
         )
 
     def put(self, rows: NDArray[np.intp], part: Columns) -> None:
-        """Write `part`, what became of ``take(rows)``, back."""
+        """Write back `part`, a result of ``take(rows)`` that has been stepped."""
         self.x[:, rows] = part.x
         self.hidden[rows] = part.hidden
         if self.single is not None and part.single is not None:

@@ -1,4 +1,4 @@
-"""The step of one environment over arrays: what each of the five defines."""
+"""`Dynamics`: the base of the vectorised steps of the five environments."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from plangym_like.envs.fast_form import NotVectorisableError
 
 
 class Dynamics(abc.ABC):
-    """The step of one environment, with the constants that it has now, over N rows.
+    """The step of one environment, with its current constants, over N rows.
 
     Attributes
     ----------
@@ -27,20 +27,20 @@ class Dynamics(abc.ABC):
     methods : tuple of str
         Methods of the environment that its step calls.
     num_actions : int
-        Actions of the discrete space; 0 if the space is a ``float32`` box of shape ``(1,)``, whose
-        actions may be in any dtype.
+        The number of discrete actions; 0 if the space is a ``float32`` box of shape ``(1,)``, whose
+        actions may have any dtype.
     hidden : str
-        The attribute, besides ``state``, that the future or the picture depends on; "" for none.
+        The attribute, other than ``state``, that the future or the image depends on; "" for none.
     no_hidden : numpy.int32 or numpy.float64
         The value of ``Columns.hidden`` that means ``None``, in its dtype.
     hidden_kinds : str
-        Type characters that the attribute may have where these differ from that dtype.
+        Type characters that the attribute may have other than that dtype.
     hidden_kind : int
-        Which of them it has after `advance`.
+        The index of the type that it has after `advance`.
     takes_single, leaves_single : bool
-        Whether ``float32`` states are stepped here, and whether a step leads to them.
+        Whether ``float32`` states can be stepped here, and whether a step leads to such states.
     sample_range : tuple of float
-        How far from zero the numbers of the state are tried out.
+        The largest absolute values of the state's numbers in trials.
     """
 
     order: ClassVar[tuple[int, ...]]
@@ -61,7 +61,7 @@ class Dynamics(abc.ABC):
 
     @classmethod
     def signature(cls, env: Any) -> tuple[Any, ...] | None:
-        """Return what a step depends on besides the state; ``None`` where it is replaced."""
+        """Return what a step depends on other than the state; ``None`` for replaced methods."""
         if not vars(env).keys().isdisjoint(("step", *cls.methods)):
             return None
         values: tuple[Any, ...] = attrgetter(*cls.constants)(env)
@@ -69,7 +69,7 @@ class Dynamics(abc.ABC):
 
     @classmethod
     def suits(cls, env: Any) -> bool:
-        """Return whether these dynamics are those of `env` in its current configuration."""
+        """Return whether these dynamics describe `env` in its current configuration."""
         signature, space = cls.signature(env), env.action_space
         if signature is None or any(type(x) not in (int, float, bool, str) for x in signature):
             return False
@@ -79,12 +79,12 @@ class Dynamics(abc.ABC):
 
     @classmethod
     def as_hidden(cls, number: Any, kind: int = 0) -> Any:
-        """Return the value of the attribute `hidden` that a saved number and kind stand for."""
+        """Return the value of the attribute `hidden` for a saved number and kind."""
         return None if number == -1 else number
 
     @classmethod
     def kind_of(cls, hidden: Any) -> int:
-        """Return the place in `hidden_kinds` of the type of `hidden`, a number or an array."""
+        """Return the index in `hidden_kinds` of the type of `hidden`, a number or an array."""
         if not cls.hidden_kinds or hidden is None:
             return 0
         kind = np.asarray(hidden).dtype.char
@@ -92,7 +92,7 @@ class Dynamics(abc.ABC):
 
     @staticmethod
     def unsupported_reason(env: Any, action: Any) -> str:
-        """Say why not even `env` itself can step from the state it is in; empty where it can."""
+        """Return why `env` itself cannot step from its current state; empty if it can."""
         return ""
 
     def load(self, states: Floats, x: Floats) -> None:
@@ -114,28 +114,29 @@ class Dynamics(abc.ABC):
         Raises
         ------
         NotVectorisableError
-            A row needs the environment itself; `columns` is left in disorder.
+            A row must be stepped by the environment itself; `columns` is in an undefined state.
         """
 
     def advance_one(
         self, x: Sequence[float], hidden: Any, action: Any
     ) -> tuple[Sequence[float], Any, float, bool] | None:
-        """Return what one step makes of `x`, in the order of ``env.state``, and of `hidden`.
+        """Return `x` and `hidden` after one step, then reward and terminated.
 
-        Reward and terminated follow; ``None`` if that takes arrays.
+        `x` is in the order of ``env.state``. Returns ``None`` if the step needs arrays.
         """
         return None
 
     def observe(self, x: Floats, states: Floats, out: NDArray[np.float32]) -> None:
-        """Fill `out` ``(N, *obs_shape)`` with what is observed: here, the states themselves.
+        """Fill `out` ``(N, *obs_shape)`` with the observations; by default these are the states.
 
-        ``x`` ``(size, N)`` are the columns, ``states`` ``(N, size)`` what `store` makes of them.
+        ``x`` ``(size, N)`` are the columns, and ``states`` ``(N, size)`` is filled from them by
+        `store`.
         """
         out[:] = states
 
 
 def cosine(angles: Floats) -> Floats:
-    """Return ``math.cos`` of each angle, which has no value at infinity."""
+    """Return ``math.cos`` of each angle, which must be finite."""
     cosines: Floats = np.cos(angles)
     if np.isnan(cosines).any():
         raise NotVectorisableError

@@ -1,6 +1,6 @@
-"""Whether NumPy's elementary functions give arrays what they give single numbers.
+"""Check that NumPy's elementary functions give the same results for arrays and single numbers.
 
-The dynamics over columns rest on this, and another processor or version is free to differ.
+The vectorised dynamics depend on this, and it may differ on another processor or version.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import numpy as np
 
 @cache
 def elementary_functions_agree() -> bool:
-    """Tell whether sine, cosine and square are the same for an array as for each of its numbers."""
+    """Return whether sine, cosine and square are the same for an array as for each number in it."""
     numbers = np.random.Generator(np.random.PCG64(5)).normal(0, 3, 4096)
     pairs = (
         (np.cos(numbers), [math.cos(x) for x in numbers.tolist()]),

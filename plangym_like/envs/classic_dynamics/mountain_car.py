@@ -1,4 +1,4 @@
-"""MountainCar over columns."""
+"""The vectorised step of MountainCar."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from plangym_like.envs.classic_dynamics.dynamics import Dynamics, cosine
 
 
 class MountainCar(Dynamics):
-    """The car that is pushed to the left, to the right, or not at all."""
+    """MountainCar with its three discrete actions."""
 
     order = (0, 1)
     constants = (

@@ -1,4 +1,4 @@
-"""MountainCarContinuous over columns."""
+"""The vectorised step of MountainCarContinuous."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ from plangym_like.envs.fast_form import NotVectorisableError
 
 
 class MountainCarContinuous(Dynamics):
-    """In double precision for the first step after a reset, in single precision from then on.
+    """MountainCarContinuous, whose states have single precision after the first step.
 
-    Actions in double precision widen a step to double precision.
+    The first step after a reset, and steps with actions in double precision, are computed in double
+    precision.
     """
 
     order = (0, 1)
@@ -37,7 +38,7 @@ class MountainCarContinuous(Dynamics):
 
     @classmethod
     def suits(cls, env: Any) -> bool:
-        """Bounds, once hit, are compared with the goal in double precision, all else in single."""
+        """Exclude bounds that compare with the goal differently in single precision."""
         if not super().suits(env):
             return False
         pairs = [(place, env.goal_position) for place in (env.min_position, env.max_position)]
@@ -56,7 +57,7 @@ class MountainCarContinuous(Dynamics):
         if not limited.any():
             self._move(x, single, push, terminated)
         else:
-            # A force that was limited is a Python number, which keeps the precision of the state.
+            # A clipped force is a Python number, which keeps the precision of the state.
             limits = np.where(low, float(c.min_action), float(c.max_action)) * c.power
             for pushes, rows in ((push, ~limited), (limits, limited)):
                 moved, ended = x[:, rows], terminated[rows]
@@ -74,7 +75,7 @@ class MountainCarContinuous(Dynamics):
         *,
         weak: bool = False,
     ) -> None:
-        """Move `x`, each row in its precision; `weak`: the push does not widen it."""
+        """Move `x`, each row in its precision; where `weak`, the push does not widen it."""
         if single is None or single.all():
             self._drive(x, np.float32, push, weak, terminated)
         elif not single.any():
@@ -105,7 +106,7 @@ class MountainCarContinuous(Dynamics):
         if velocity.dtype == precision or not limited.any():
             self._arrive(x, position, velocity, terminated)
             return
-        # A speed that was limited is a Python number too.
+        # A clipped speed is a Python number too.
         for rows, kind in ((limited, precision), (~limited, velocity.dtype)):
             moved, ended = x[:, rows], terminated[rows]
             self._arrive(moved, position[rows], velocity[rows].astype(kind), ended)

@@ -1,4 +1,4 @@
-"""Pendulum over columns."""
+"""The vectorised step of Pendulum."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from plangym_like.envs.classic_dynamics.dynamics import Dynamics
 
 
 class Pendulum(Dynamics):
-    """The torque is in the actions' precision, all else double; ``last_u`` is only drawn."""
+    """Pendulum: the torque has the actions' precision; ``last_u`` is used for images only."""
 
     order = (0, 1)
     constants = ("max_speed", "max_torque", "dt", "g", "m", "l")
@@ -52,9 +52,9 @@ class Pendulum(Dynamics):
 
 
 def _squared(torque: Array) -> Array:
-    """Return what ``**`` of each single number gives."""
+    """Return the square of each number as ``**`` computes it for single numbers."""
     if torque.dtype == np.float64:
         squares: Array = np.float_power(torque, 2.0)
         return squares
-    # libm's powf is behind `**` of a single float32, but behind no operation on arrays of them.
+    # `**` of a single float32 calls libm's powf, which no operation on float32 arrays does.
     return np.array([number**2 for number in torque], torque.dtype)

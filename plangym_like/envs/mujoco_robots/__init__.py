@@ -1,4 +1,4 @@
-"""Gymnasium's robots over many rows at once, each as if alone."""
+"""Vectorised steps of Gymnasium's MuJoCo robots."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from plangym_like.snapshots.configuration import qualified_name
 
 _OWN = "gymnasium.envs.mujoco."
 
-# By module and class. Pusher-v4 wants a MuJoCo that is older than ours.
+# Robots by module and class. Pusher-v4 needs an older MuJoCo.
 ROBOTS: dict[str, type[Robot]] = {
     "ant_v4.AntEnv": AntV4,
     "ant_v5.AntEnv": Ant,
@@ -61,7 +61,7 @@ ROBOTS: dict[str, type[Robot]] = {
 
 
 def robot_for(env: Any) -> type[Robot] | None:
-    """Return the robot that `env` is, ``None`` for a class that is not Gymnasium's own."""
+    """Return the robot of `env`; ``None`` for a class that is not Gymnasium's own."""
     name = qualified_name(type(env))
     return ROBOTS.get(name.removeprefix(_OWN)) if name.startswith(_OWN) else None
 

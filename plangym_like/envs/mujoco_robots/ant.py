@@ -1,4 +1,4 @@
-"""Ant."""
+"""The vectorised step of Ant."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from plangym_like.envs.mujoco_robots.robot import Frames, Look, Robot
 
 
 class Ant(Robot):
-    """Ant-v5: its speed is that of the main body, whose place is one substep old."""
+    """Ant-v5, whose speed is that of the main body, from positions one substep old."""
 
     contact_forces = True
 
@@ -28,7 +28,7 @@ class Ant(Robot):
         return not low <= env.data.qpos.item(2) <= high and env._terminate_when_unhealthy
 
     def healthy(self, frames: Frames) -> Array:
-        """Tell where the robot is neither lying nor flying, ``(...,)``."""
+        """Return whether the robot's height is in its healthy range, ``(...,)``."""
         qpos, qvel = frames.after("qpos"), frames.after("qvel")
         low, high = self.env._healthy_z_range
         z = qpos[..., 2]
@@ -43,7 +43,7 @@ class Ant(Robot):
         return clipped
 
     def speed(self, frames: Frames) -> tuple[Array, Array]:
-        """Return place and speed of the main body, ``(..., 2)`` each."""
+        """Return position and speed of the main body, ``(..., 2)`` each."""
         place = frames.after("torso")[..., :2]
         return place, (place - frames.before("torso")[..., :2]) / self.env.dt
 
@@ -77,7 +77,7 @@ class Ant(Robot):
 
 
 class AntV4(Ant):
-    """Ant-v4: contacts count only where asked for."""
+    """Ant-v4, where contact forces are optional."""
 
     contact_forces = False
 

@@ -1,4 +1,4 @@
-"""Reacher and Pusher: an arm brings its tip, or an object, to a target."""
+"""Reacher and Pusher: an arm moves its tip, or an object, to a target."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Reacher(Robot):
 
 
 class ReacherV4(Reacher):
-    """Reacher-v4: the reward is for where the tip was before."""
+    """Reacher-v4, whose reward depends on the tip's position before the step."""
 
     seen = 3
 

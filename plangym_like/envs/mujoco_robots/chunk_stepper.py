@@ -1,4 +1,4 @@
-"""Many rows of one robot: simulated one after the other, everything around that at once."""
+"""`ChunkStepper`: simulates rows one by one, and vectorises the computations around that."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from plangym_like.envs.mujoco_robots.record import Record
 from plangym_like.envs.mujoco_robots.robot import Frames, Robot, look_in
 from plangym_like.states import HEADER_NBYTES, Row
 
-# Frames that are simulated before their results are worked out: few enough to stay in a cache.
+# The number of frames to simulate before computing their results; it is chosen to fit a cache.
 _FRAMES_AT_ONCE = 1024
 _KEPT_RECORDS = 2
 
@@ -28,15 +28,15 @@ class ChunkStepper(FastForm):
     Parameters
     ----------
     robot, frameskip
-        What is stepped, and how many frames one action lasts.
+        The robot, and the number of frames per action.
     physics : PhysicsMemory
-        What the rows hold of the simulation.
+        The layout of the simulation's state in a row.
     reseed : callable
-        ``reseed(payload, seed)`` writes a generator made of `seed` into a payload.
+        ``reseed(payload, seed)`` writes a generator made from `seed` into a payload.
     elapsed_at : int, optional
-        Where frames are counted in a payload.
+        The offset of the time limit's step count in a payload.
     limit : callable
-        How many of them an episode has; asked where they are counted.
+        Returns the number of steps of the time limit, if there is one.
     """
 
     def __init__(
@@ -139,7 +139,7 @@ class ChunkStepper(FastForm):
         actions: NDArray[Any],
         ran: NDArray[np.int64],
     ) -> None:
-        """Fill `record`, `ran` frames of each row; lower `ran` where a row is over before."""
+        """Fill `record` with `ran` frames of each row; lower `ran` where a row ends earlier."""
         count, length = actions.shape[:2]
         record.bytes[:count, 0, : self._physics.nbytes] = source[
             :, HEADER_NBYTES : HEADER_NBYTES + self._physics.nbytes
@@ -198,7 +198,7 @@ class ChunkStepper(FastForm):
             self._records[frames] = record
         return record
 
-    # Telling
+    # Results
 
     def _tell_frame(
         self,
@@ -210,10 +210,10 @@ class ChunkStepper(FastForm):
         infos: dict[str, Any],
         elapsed: NDArray[np.int64],
     ) -> None:
-        """Write the results of one frame each: what `_tell` does, in fewer operations."""
+        """Write the results of one frame per row; the same as `_tell` in fewer operations."""
         lead = (block, 0) if rows.inputs.horizon else (block,)
         rows.n_step[block] = 1
-        # As sums that begin at 0.
+        # Adding 0 turns -0.0 into 0.0, as sums that begin at 0 do.
         np.add(rewards[:, 0], 0.0, out=rows.rewards[lead])
         rows.terminateds[lead] = ended if isinstance(ended, bool) else ended[:, 0]
         rows.truncateds[lead] = self._late(elapsed + 1)
@@ -233,7 +233,7 @@ class ChunkStepper(FastForm):
         ran: NDArray[np.int64],
         held: int,
     ) -> None:
-        """Write the results of one action or T of them, each held for up to `held` frames."""
+        """Write the results of one or T actions, each held for up to `held` frames."""
         count, horizon = len(ran), max(1, rows.inputs.horizon)
         paid, seen = rows.rewards[block], rows.observations
         rows.n_step[block] = ran
@@ -255,7 +255,7 @@ class ChunkStepper(FastForm):
         self._robot.observe(lambda name: look_in(numbers, self.places, name), out)
 
     def _late(self, elapsed: NDArray[np.int64]) -> Any:
-        """Tell which rows have used their time up."""
+        """Return which rows have reached the time limit."""
         return False if self._counter is None else elapsed >= self._limit()
 
     # The rows around the simulation
@@ -274,7 +274,7 @@ class ChunkStepper(FastForm):
         ran: NDArray[np.int64],
         elapsed: NDArray[np.int64],
     ) -> None:
-        """Write the next states: the simulation, and the rest as it was."""
+        """Write the next states: the new simulation state, and the rest of each row unchanged."""
         if rows.next_states is None:
             return
         fresh, end = rows.next_states[block], HEADER_NBYTES + self._physics.nbytes

@@ -1,4 +1,4 @@
-"""Humanoid and HumanoidStandup."""
+"""The vectorised steps of Humanoid and HumanoidStandup."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from plangym_like.envs.mujoco_robots.robot import Frames, Look, Robot
 
 
 class _Humanoid(Robot):
-    """What all of them share: the observation of version 5."""
+    """The base of all humanoids, with the observation of version 5."""
 
     contact_forces = True
 
@@ -36,7 +36,7 @@ class _Humanoid(Robot):
 
 
 class Humanoid(_Humanoid):
-    """Humanoid-v5: its speed is that of its centre of mass, which is one substep old."""
+    """Humanoid-v5, whose speed is that of its centre of mass, from positions one substep old."""
 
     @classmethod
     def carried(cls, env: Any) -> dict[str, Array]:
@@ -48,14 +48,14 @@ class Humanoid(_Humanoid):
         return not low < env.data.qpos.item(2) < high and env._terminate_when_unhealthy
 
     def healthy(self, frames: Frames) -> Array:
-        """Tell where the robot is neither lying nor flying, ``(...,)``."""
+        """Return whether the robot's height is in its healthy range, ``(...,)``."""
         z = frames.after("qpos")[..., 2]
         low, high = self.env._healthy_z_range
         upright: Array = (low < z) & (z < high)
         return upright
 
     def speed(self, frames: Frames) -> tuple[Array, Array]:
-        """Return place and speed of the centre of mass, ``(..., 2)`` each."""
+        """Return position and speed of the centre of mass, ``(..., 2)`` each."""
         place = self._centre(frames.after("xipos"))
         return place, (place - self._centre(frames.before("xipos"))) / self.env.dt
 
@@ -88,7 +88,7 @@ class Humanoid(_Humanoid):
 
 
 class HumanoidV4(Humanoid):
-    """Humanoid-v4: no cost of contacts, and all bodies are observed, the world's too."""
+    """Humanoid-v4, without contact costs, and with the world body in the observation."""
 
     def settle(self, frames: Frames) -> tuple[Array, Array | bool, dict[str, Any]]:
         env = self.env

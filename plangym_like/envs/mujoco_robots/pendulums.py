@@ -32,7 +32,7 @@ class InvertedPendulum(Robot):
 
 
 class InvertedPendulumV4(InvertedPendulum):
-    """InvertedPendulum-v4: every step is rewarded."""
+    """InvertedPendulum-v4, where every step is rewarded."""
 
     def rewards(self, ended: Array) -> tuple[Array, dict[str, Any]]:
         return np.ones(ended.shape), {}
@@ -65,12 +65,12 @@ class InvertedDoublePendulum(Robot):
         return bonus - distance - velocity, ended, self.infos(infos)
 
     def bonus(self, ended: Array) -> Array:
-        """Return the reward for standing, ``(...,)``."""
+        """Return the reward for staying upright, ``(...,)``."""
         standing: Array = self.env._healthy_reward * (~ended).astype(np.int64)
         return standing
 
     def infos(self, infos: dict[str, Any]) -> dict[str, Any]:
-        """Return those of `infos` that this version tells."""
+        """Return those of `infos` that this version includes."""
         return infos
 
     def observe(self, look: Look, out: Array) -> None:

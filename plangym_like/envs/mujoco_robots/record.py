@@ -1,4 +1,4 @@
-"""What many rows were before and after each of their frames, and the views to write it through."""
+"""`Record`: the simulation data of many rows before and after each frame."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ Views = list[tuple[NDArray[np.float64], NDArray[np.uint8]]]
 
 
 class Record:
-    """Room for up to `capacity` rows of `frames` frames each.
+    """Memory for up to `capacity` rows of `frames` frames each.
 
     Parameters
     ----------
     capacity, frames : int
     state_nbytes, nbytes : int
-        Bytes of the integration state, and of all that is kept of one instant.
+        Bytes of the integration state, and of all data recorded at one time.
 
     Attributes
     ----------
@@ -31,9 +31,9 @@ class Record:
         self._views: list[Views] = []
 
     def views(self, count: int) -> list[Views]:
-        """Return, for each of `count` rows and its instants, integration state and all bytes.
+        """Return views of the integration state and of all bytes, by row and time.
 
-        Making a view costs about as much as using it, so they are kept.
+        Making a view costs about as much as using it, so views are kept.
         """
         while len(self._views) < count:
             row = len(self._views)

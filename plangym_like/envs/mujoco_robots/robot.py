@@ -1,4 +1,4 @@
-"""What a robot's step does around the simulation: the part that Gymnasium writes in Python."""
+"""`Robot`: what a robot's step computes in Python around the simulation."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ Places = Mapping[str, tuple[slice, tuple[int, ...]]]
 
 
 class Frames:
-    """N rows, each stepped for F frames: what the simulation was before and after each frame.
+    """The simulation data of N rows before and after each of F frames.
 
     Parameters
     ----------
     record : array ``(N, F + 1, W) float64``
     places : mapping of str to (slice, shape)
-        Where each array lies in the last axis of `record`, and its shape.
+        The slice of each array in the last axis of `record`, and its shape.
     actions : array ``(N, F, nu)``
-        In the dtype they were given in.
+        The actions, in the dtype in which they were given.
     """
 
     def __init__(
@@ -48,12 +48,11 @@ class Frames:
 
 
 class Robot(abc.ABC):
-    """One class of Gymnasium's robots, over many rows and frames at once.
+    """The vectorised step of one class of Gymnasium's robots.
 
     Every result is bit-identical to that of the environment's own ``step``, so each expression
-    keeps that step's operands, order and dtypes; the formulas are those of
-    ``gymnasium/envs/mujoco``. Settings are read from the living environment, since that is where
-    people edit them.
+    keeps the operands, order and dtypes of the formulas in ``gymnasium/envs/mujoco``. Settings are
+    read from the environment at each call, because users may change them there.
 
     Attributes
     ----------
@@ -78,11 +77,11 @@ class Robot(abc.ABC):
 
     @classmethod
     def carried(cls, env: Any) -> dict[str, Array]:
-        """Return the live arrays that a step reads *before* it simulates, by name."""
+        """Return the simulation's arrays that a step reads *before* it simulates, by name."""
         return {}
 
     def recorded(self) -> dict[str, Array]:
-        """Return the live arrays that a step reads afterwards, besides those of the state."""
+        """Return the arrays that a step reads afterwards, except those of the state."""
         return {}
 
     def over(self) -> bool:
@@ -95,11 +94,11 @@ class Robot(abc.ABC):
 
     @abc.abstractmethod
     def observe(self, look: Look, out: Array) -> None:
-        """Write the observations of what `look` shows, ``(..., shape)``, into `out`."""
+        """Write observations into `out`; ``look(name)`` returns an array ``(..., *shape)``."""
 
 
 def look_in(record: NDArray[np.float64], places: Places, name: str) -> Array:
-    """Return the array `name` of all that lies in `record` ``(..., W)``, ``(..., *shape)``."""
+    """Return the array `name` ``(..., *shape)`` in `record` ``(..., W)``."""
     place, shape = places[name]
     part = record[..., place]
     return part if len(shape) == 1 else part.reshape(*record.shape[:-1], *shape)

@@ -1,4 +1,4 @@
-"""HalfCheetah, Hopper, Walker2d and Swimmer: they run forward in a plane."""
+"""The vectorised steps of HalfCheetah, Hopper, Walker2d and Swimmer."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Walker2d(Robot):
     """Walker2d-v5."""
 
     def healthy(self, qpos: Array, qvel: Array) -> Array:
-        """Return where the robot is upright, ``(...,)``."""
+        """Return whether the robot is upright, ``(...,)``."""
         env = self.env
         z, angle = qpos[..., 1], qpos[..., 2]
         low, high = env._healthy_z_range
@@ -97,7 +97,7 @@ class Walker2d(Robot):
 
 
 class Walker2dV4(Walker2d):
-    """Walker2d-v4: an unhealthy step is rewarded like any other where it is the last."""
+    """Walker2d-v4, where a step that ends the episode is rewarded as healthy."""
 
     def alive(self, healthy: Array) -> Array:
         env = self.env
@@ -112,7 +112,7 @@ class Walker2dV4(Walker2d):
 
 
 class Hopper(Walker2d):
-    """Hopper-v5: all of its state has to stay in a range, not only height and angle."""
+    """Hopper-v5, where the whole state must stay in a range, not only height and angle."""
 
     def healthy(self, qpos: Array, qvel: Array) -> Array:
         low, high = self.env._healthy_state_range

@@ -140,7 +140,7 @@ def test_calls_out_of_order() -> None:
             batcher.get()
         batcher.execute()
         for call in (batcher.execute, batcher.reset):
-            with pytest.raises(InputError, match="has not been got yet"):
+            with pytest.raises(InputError, match="has not been fetched yet"):
                 call()
 
 

@@ -340,7 +340,7 @@ def test_seeds_may_be_left_to_the_batcher(seeds: Any) -> None:
 def test_what_cannot_be_executed_is_refused_and_changes_nothing() -> None:
     with make() as batcher:
         for wrong in (0, -1, 2.5, True):
-            with pytest.raises(InputError, match="n_episodes is a whole number"):
+            with pytest.raises(InputError, match="n_episodes must be a whole number"):
                 batcher.execute(wrong)
         with pytest.raises(InputError, match="env_info has 3 rows for 4 episodes"):
             batcher.execute(4, env_info=DictTensor({"end": torch.arange(3)}))
@@ -349,7 +349,7 @@ def test_what_cannot_be_executed_is_refused_and_changes_nothing() -> None:
         with pytest.raises(InputError, match="nothing to get"):
             batcher.get()
         batcher.execute(2)
-        with pytest.raises(InputError, match="has not been got yet"):
+        with pytest.raises(InputError, match="has not been fetched yet"):
             batcher.execute(2)
         trajectories = batcher.get()
         assert trajectories is not None
@@ -359,9 +359,9 @@ def test_what_cannot_be_executed_is_refused_and_changes_nothing() -> None:
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
-        ({"n_slots": 0}, "n_slots is a whole number of at least 1"),
-        ({"n_timesteps": 0}, "n_timesteps is a whole number of at least 1"),
-        ({"n_threads": -1}, "n_threads is a whole number of at least 0"),
+        ({"n_slots": 0}, "n_slots must be a whole number of at least 1"),
+        ({"n_timesteps": 0}, "n_timesteps must be a whole number of at least 1"),
+        ({"n_threads": -1}, "n_threads must be a whole number of at least 0"),
         ({"n_threads": 3}, "3 processes for 2 groups"),
         ({"seeds": []}, "seeds must be whole numbers"),
         ({"seeds": [-1]}, "seeds must be whole numbers"),
@@ -411,7 +411,7 @@ class _Wrong(Agent):
         ("name", "two fields of a step are called 'reward'"),
         ("shape", r"'x' is torch.float32 of shape \(4, 3\)"),
         ("dtype", "'x' is torch.float64"),
-        ("less", r"the first step had are missing now: \['x'\]"),
+        ("less", r"fields of the first step are missing: \['x'\]"),
         ("more", "'y' was not there in the first step"),
     ],
 )
@@ -426,7 +426,7 @@ def test_agents_that_break_their_word(kind: str, message: str) -> None:
 def test_environments_without_an_end_belong_elsewhere() -> None:
     with make(create_env=endless_count_env) as batcher:
         batcher.execute(1)
-        with pytest.raises(InputError, match="GymInfEnv never end; it belongs into a Batcher"):
+        with pytest.raises(InputError, match="GymInfEnv never end; use a Batcher for it"):
             batcher.get()
 
 

@@ -171,7 +171,7 @@ def test_wrong_actions_are_named() -> None:
 def test_what_cannot_be_a_vec_env_is_refused() -> None:
     with pytest.raises(InputError, match="envs is empty"):
         GymEnv([], 0)
-    with pytest.raises(InputError, match="a seed is a whole number"):
+    with pytest.raises(InputError, match="a seed must be a whole number"):
         GymEnv([Count()], -1)
 
     class Taken(Count):
@@ -180,7 +180,7 @@ def test_what_cannot_be_a_vec_env_is_refused() -> None:
         def _show(self) -> Any:
             return {"reward": self.index}
 
-    with pytest.raises(InputError, match="called \\['reward'\\]"):
+    with pytest.raises(InputError, match="reserved names \\['reward'\\]"):
         GymEnv([Taken()], 0).reset()
 
 

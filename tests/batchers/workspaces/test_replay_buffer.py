@@ -67,7 +67,7 @@ def test_draws_are_even_and_repeatable() -> None:
 
 def test_what_does_not_fit_is_refused_and_nothing_added() -> None:
     buffer = ReplayBuffer(max_size=10)
-    with pytest.raises(InputError, match="nothing"):
+    with pytest.raises(InputError, match="empty"):
         buffer.get_shuffled(1)
     buffer.put(_entries(0, 3))
     missing, other, longer = _entries(3, 2), _entries(3, 2), _entries(3, 2)

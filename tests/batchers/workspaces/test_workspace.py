@@ -121,7 +121,7 @@ def test_an_epoch_begins_with_the_last_steps_and_nothing_else() -> None:
     workspace.copy_n_last_steps(1, ["y"])
     assert list(workspace.keys()) == ["y"] and workspace["y"][0, 0].tolist() == [4, 4]
     for wrong in (0, 2):
-        with pytest.raises(InputError, match="last steps"):
+        with pytest.raises(InputError, match="cannot keep the last"):
             workspace.copy_n_last_steps(wrong)
 
 

@@ -1,0 +1,137 @@
+"""`make_vec` in several processes returns what it returns in one."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium.vector import SyncVectorEnv
+from small_envs import Fuse, Nested, Teller
+from test_make_vec import MODES, compare, same
+
+from plangym_like import make_vec
+from plangym_like.errors import InputError
+from plangym_like.lanes import make_vec as module
+from plangym_like.lanes.classic_lanes import ClassicLanes
+from plangym_like.lanes.process_lanes import ProcessLanes
+
+
+@pytest.fixture(autouse=True)
+def _always(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have all environments divided among processes, however cheap they are."""
+    if "chosen" not in request.node.name:
+        monkeypatch.setattr(module, "_is_worth_messages", lambda *_, **__: True)
+
+
+@pytest.fixture
+def make() -> Iterator[Callable[..., Any]]:
+    """``make(source, ...)`` makes environments in processes, which are closed afterwards."""
+    made: list[Any] = []
+
+    def make_one(*args: Any, **kwargs: Any) -> Any:
+        made.append(make_vec(*args, **kwargs))
+        assert isinstance(made[-1]._lanes, ProcessLanes)
+        return made[-1]
+
+    yield make_one
+    for envs in made:
+        envs.close()
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("name", ["CartPole-v1", "FrozenLake-v1", "Hopper-v5"])
+def test_it_returns_what_gymnasiums_own_returns(
+    make: Callable[..., Any], name: str, mode: str
+) -> None:
+    theirs = SyncVectorEnv([partial(gymnasium.make, name)] * 5, autoreset_mode=mode)
+    ours = make(name, 5, 2, autoreset_mode=mode)
+    assert compare(theirs, ours, steps=60, mode=mode) > 0
+    assert ours.observation_space == theirs.observation_space
+
+
+@pytest.mark.parametrize("source", [Nested, Teller])
+def test_factories(make: Callable[..., Any], source: Callable[[], Any]) -> None:
+    theirs = SyncVectorEnv([source] * 3, autoreset_mode="SameStep")
+    assert compare(theirs, make(source, 3, 3, autoreset_mode="SameStep"), steps=80, mode="SameStep")
+
+
+def test_attributes(make: Callable[..., Any]) -> None:
+    theirs = SyncVectorEnv([partial(gymnasium.make, "CartPole-v1")] * 4)
+    ours = make("CartPole-v1", 4, 2)
+    for envs in (theirs, ours):
+        envs.set_attr("gravity", [9.8, 5.0, 1.0, 20.0])
+    assert ours.get_attr("gravity") == (9.8, 5.0, 1.0, 20.0)
+    assert compare(theirs, ours, steps=60, mode="NextStep") > 0
+    assert ours.np_random_seed == theirs.np_random_seed
+
+
+def test_states(make: Callable[..., Any]) -> None:
+    here, there = make_vec("CartPole-v1", 4), make("CartPole-v1", 4, 2)
+    for envs in (here, there):
+        envs.reset(seed=3)
+        envs.step([0, 1, 1, 0])
+    states = here.get_states()
+    assert same(states, there.get_states())
+    there.set_states(states[::-1].copy())
+    assert same(there.get_states([3, 0]), states[[0, 3]])
+    there.set_states(states)
+    assert same(here.step([1] * 4), there.step([1] * 4))
+
+
+def test_an_exception_says_which_environment(make: Callable[..., Any]) -> None:
+    envs = make(Fuse, 4, 2)
+    envs.reset(seed=0)
+    with pytest.raises(ArithmeticError) as caught:
+        envs.step([0, 0, 0, 3])
+    assert any("lane 3" in note for note in caught.value.__notes__)
+    envs.reset(seed=0)
+    assert envs.step([1] * 4)[0].tolist() == [1, 1, 1, 1]
+
+
+@pytest.mark.parametrize("kept", [None, 4])
+def test_a_process_that_is_killed(make: Callable[..., Any], kept: int | None) -> None:
+    here = make_vec("CartPole-v1", 4, vectorise=False)
+    there = make("CartPole-v1", 4, 2, checkpoint_every=kept)
+    for envs in (here, there):
+        envs.reset(seed=3)
+        for _ in range(6):
+            envs.step([0, 1, 0, 1])
+    os.kill(*there.pids, signal.SIGKILL)
+    one, other = here.step([1, 0, 1, 0]), there.step([1, 0, 1, 0])
+    if kept is None:
+        assert same(one[0][:2], other[0][:2])
+        assert other[3].tolist() == [False, False, True, True]
+        assert other[4]["worker_died"].tolist() == [False, False, True, True]
+        results = there.step([0, 1, 0, 1])
+        assert not results[3].any() and "worker_died" not in results[4]
+    else:
+        assert same(one, other)
+    stats = there.stats
+    assert (stats.deaths, stats.lanes_ended, stats.lanes_restored) == (
+        (1, 2, 0) if kept is None else (1, 0, 2)
+    )
+
+
+def test_cheap_steps_are_chosen_to_stay_here() -> None:
+    with make_vec("CartPole-v1", 64, 2) as envs:
+        assert isinstance(envs._lanes, ClassicLanes)
+    with make_vec(Nested, 2, 2) as envs:
+        assert not isinstance(envs._lanes, ProcessLanes)
+
+
+def test_wrong_numbers() -> None:
+    for wrong in (0, -1, True, 1.5):
+        with pytest.raises(InputError, match="n_workers"):
+            make_vec("CartPole-v1", 4, wrong)  # type: ignore[arg-type]
+
+
+def test_one_environment_needs_no_other_process() -> None:
+    envs = make_vec("CartPole-v1", 1, 2)
+    assert np.shape(envs.reset(seed=0)[0]) == (1, 4)
+    assert not isinstance(envs._lanes, ProcessLanes)
