@@ -4,6 +4,8 @@
 - `make_lanes`: makes lanes from ids, factories or environments, in their fastest form
 - `sequential_lanes`, `classic_lanes`, `row_lanes`: lanes stepped one by one; vectorised classic
   control; lanes as state rows of one `PlanEnv`
+- `process_lanes`: in several processes, which are replaced when they die; `lane_parts`,
+  `lanes_pool`, `hosted_lanes`, `lane_memory`, `lane_results` are its parts
 - `seeding`: one seed for everything; results do not depend on the number of workers
 - `tree`, `fitting`: nested observations and actions; checks that values fit their arrays
 """

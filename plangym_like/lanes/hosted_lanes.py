@@ -40,6 +40,8 @@ class StepReply(NamedTuple):
     ----------
     infos : dict of int to dict
         The infos that are not empty, by the number of the lane in its part.
+    columns : dict of str to array or None
+        `Lanes.info_columns`, in place of `infos`.
     finals : dict of int to (observation, info)
         What `Lanes.step_same` returns.
     observations : tree of array or None
@@ -47,6 +49,7 @@ class StepReply(NamedTuple):
     """
 
     infos: dict[int, dict[str, Any]]
+    columns: dict[str, Any] | None
     finals: dict[int, Any]
     observations: Any
 
@@ -237,13 +240,16 @@ class HostedLanes:
     def _reply(
         self, slot: int, publish: bool, lanes: Which, informed: Sequence[int], finals: Any
     ) -> StepReply | None:
-        infos = {lane: info for lane in informed if (info := self.lanes.infos[lane])}
+        infos, columns = {}, self.lanes.info_columns() if informed else None
+        if not columns:
+            infos = {lane: info for lane in informed if (info := self.lanes.infos[lane])}
         self._publish(slot, publish, lanes)
         assert self._form is not None
         if not self._form.shares_observations:
             rows = slice(None) if lanes is None else np.asarray(lanes, np.intp)
-            return StepReply(infos, finals, take(self._memory.recent[slot], rows))
-        return StepReply(infos, finals, None) if infos or finals else None
+            return StepReply(infos, columns, finals, take(self._memory.recent[slot], rows))
+        has_more = infos or columns or finals
+        return StepReply(infos, columns, finals, None) if has_more else None
 
     def _publish(self, slot: int, publish: bool, lanes: Which) -> None:
         if publish:

@@ -10,6 +10,7 @@ from typing import Any
 
 from plangym_like.errors import ClosedError, InputError
 from plangym_like.lanes.hosted_lanes import HostedLanes, Sources, make_part, sources_of_part
+from plangym_like.lanes.lane_memory import LaneArrays
 from plangym_like.lanes.lane_results import LaneResults
 from plangym_like.lanes.lane_stats import LaneStats
 from plangym_like.lanes.lanes_pool import LanesPool, Outcome
@@ -105,6 +106,20 @@ class LaneParts:
         for worker in self.pool.workers:
             # Of a call that was interrupted before it could tell.
             self.results.note_loss(worker)
+
+    def begin_step(self) -> LaneArrays:
+        """Do what a step or reset begins with, and return the memory of all lanes.
+
+        Raises
+        ------
+        InputError
+            The lanes have not been started.
+        """
+        self.begin()
+        if self.pool.memory is None:
+            raise InputError("lanes must be started before they are stepped or reset")
+        arrays: LaneArrays = self.pool.memory.arrays
+        return arrays
 
     def run_all(
         self, job: Callable[[LanesWorker], Job], here: Callable[[], None] = lambda: None

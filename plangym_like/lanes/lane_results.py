@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from plangym_like.lanes.hosted_lanes import StepReply
 from plangym_like.lanes.lane_memory import LaneArrays
 from plangym_like.lanes.lane_stats import LaneStats
+from plangym_like.lanes.lanes import Lanes
 from plangym_like.lanes.lanes_pool import Outcome
 from plangym_like.lanes.lanes_worker import LanesWorker, Loss
 from plangym_like.lanes.lost_lanes import LostLanes
@@ -18,6 +20,8 @@ from plangym_like.lanes.step_call import StepCall
 from plangym_like.lanes.tree import take
 
 _DIED = {"worker_died": True}
+
+Columns = dict[str, NDArray[Any]]
 
 
 class LaneResults:
@@ -30,17 +34,56 @@ class LaneResults:
 
     Attributes
     ----------
-    infos : list of dict
-        `Lanes.infos` of all lanes.
     lost : LostLanes
     done : array bool
         Whether the last step of each lane ended its episode, so that there is none to lose.
     """
 
     def __init__(self, num_lanes: int, stats: LaneStats) -> None:
-        self.infos: list[dict[str, Any]] = [{} for _ in range(num_lanes)]
+        self._infos: list[dict[str, Any]] = [{} for _ in range(num_lanes)]
+        # Infos of the last step as arrays, by the first lane of their part; they become dicts when
+        # somebody asks for these.
+        self._columns: dict[int, Columns] = {}
         self.lost = LostLanes(stats)
         self.done = np.zeros(num_lanes, bool)
+
+    @property
+    def infos(self) -> list[dict[str, Any]]:
+        """`Lanes.infos` of all lanes."""
+        pending, self._columns = self._columns, {}
+        for first_lane, columns in pending.items():
+            for name, column in columns.items():
+                values = column.tolist() if column.ndim == 1 else column
+                for lane, value in enumerate(values, first_lane):
+                    self._infos[lane][name] = value
+        return self._infos
+
+    def info_columns(self) -> Columns | None:
+        """`Lanes.info_columns` of all lanes: there are some if all parts have alike columns."""
+        parts = [self._columns[first_lane] for first_lane in sorted(self._columns)]
+        if not parts or sum(map(_num_rows, parts)) < len(self._infos):
+            return None
+        if len({_form(columns) for columns in parts}) > 1:
+            return None
+        return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+
+    def begin_step(self, call: StepCall) -> None:
+        """Settle what the last step has left open, before the next one changes it."""
+        if call.lanes is None:
+            self._columns = {}
+        _ = self.infos
+
+    def take_local(self, local: Lanes, lanes: Sequence[int]) -> None:
+        """Take the infos of those of this process's lanes that have new ones."""
+        self._take_columns(0, local.info_columns() if lanes else None, local.num_lanes)
+        if 0 not in self._columns:
+            for lane in lanes:
+                self.infos[lane] = local.infos[lane]
+
+    def _take_columns(self, first_lane: int, columns: Columns | None, num_lanes: int) -> None:
+        if columns:
+            self._infos[first_lane : first_lane + num_lanes] = [{} for _ in range(num_lanes)]
+            self._columns[first_lane] = columns
 
     def note_begun(self, lanes: Sequence[int]) -> None:
         """Note that `lanes` have begun new episodes, or go on from given states."""
@@ -79,6 +122,9 @@ class LaneResults:
         self, worker: LanesWorker, lanes: Sequence[int], reply: StepReply | None
     ) -> None:
         """Replace the infos of `lanes`, which are in the part of `worker`."""
+        if reply is not None and reply.columns:
+            self._take_columns(worker.start, reply.columns, worker.num_lanes)
+            return
         infos = {} if reply is None else reply.infos
         for lane in lanes:
             self.infos[lane] = infos.get(lane - worker.start) or {}
@@ -131,6 +177,12 @@ class LaneResults:
             lanes = worker.numbers(call.reset_lanes(worker.rows, theirs))
         self.take_infos(worker, lanes, reply)
 
+    def keep_infos(self, lanes: Container[int]) -> None:
+        """Empty the infos of all lanes but `lanes`."""
+        for lane in range(len(self.infos)):
+            if lane not in lanes:
+                self.infos[lane] = {}
+
     def note_ends(self, call: StepCall) -> None:
         """Note which lanes have ended their episodes in a step."""
         if call.method == "step_same":
@@ -177,3 +229,12 @@ class LaneResults:
                 write_rows(call.obs, lane, last)
                 self.infos[lane] = dict(_DIED)
         return reported
+
+
+def _num_rows(columns: Columns) -> int:
+    return len(next(iter(columns.values())))
+
+
+def _form(columns: Columns) -> tuple[Any, ...]:
+    """Return names, dtypes and shapes of rows."""
+    return tuple((name, each.dtype, each.shape[1:]) for name, each in columns.items())

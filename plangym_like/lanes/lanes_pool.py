@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from plangym_like.errors import WorkerDiedError
+from plangym_like.future import Future
 from plangym_like.lanes.hosted_lanes import HostedLanes
 from plangym_like.lanes.lane_memory import LaneMemory
 from plangym_like.lanes.lane_stats import LaneStats
@@ -86,9 +87,7 @@ class LanesPool(WorkerPool[LanesWorker]):
         checkpoint_every: int | None,
         stats: LaneStats,
     ) -> None:
-        super().__init__(
-            workers, start_timeout=start_timeout, spin_seconds=_SPIN_SECONDS, counts=stats
-        )
+        super().__init__(workers, start_timeout=start_timeout, counts=stats)
         self.timeout = timeout
         self.memory: LaneMemory | None = None
         self.attributes: dict[str, Sequence[Any]] = {}
@@ -96,16 +95,6 @@ class LanesPool(WorkerPool[LanesWorker]):
         self._stats = stats
         self._running = False
         self._waits_to_sleep = 0
-
-    def wait(self, seconds: float, stop: Callable[[], bool] | None = None) -> float:
-        """Wait until a worker replies or dies; see `WorkerPool.wait`."""
-        self._spin_seconds = 0.0 if self._waits_to_sleep else _SPIN_SECONDS
-        waited = super().wait(seconds, stop)
-        if self._waits_to_sleep:
-            self._waits_to_sleep -= 1
-        elif waited > _SPIN_SECONDS:
-            self._waits_to_sleep = _WAITS_WITHOUT_SPIN
-        return waited
 
     def wait_ready(self) -> None:
         """Wait until all processes have made their environments; raise what that raised."""
@@ -176,7 +165,6 @@ class LanesPool(WorkerPool[LanesWorker]):
         if not self._running:
             return
         for worker in self.workers:
-            worker.process.drain()  # a reply may have been read, but not looked at
             worker.send_interrupted = False
             if worker.task is None and worker.ready:
                 worker.start_task(HostedLanes.pass_by)
@@ -213,22 +201,32 @@ class LanesPool(WorkerPool[LanesWorker]):
         """Wait for the task; return False if the process has died, or takes too long."""
         task = worker.task
         assert task is not None
-        until = worker.sent_at + self.timeout
-        while not task.settled:
-            left = until - time.monotonic()
-            self.wait(max(0.0, min(left, _SLEEP_SECONDS)))
-            if left <= 0 and not task.settled:
-                self._stats.timeouts += 1
-                logger.warning(
-                    "the process of lanes %d to %d (pid %d) has not replied within timeout=%g "
-                    "seconds; it is replaced",
-                    worker.start,
-                    worker.stop - 1,
-                    worker.process.pid,
-                    self.timeout,
-                )
-                return False
+        self._look_for(task)
+        try:
+            task.exception(max(0.0, worker.sent_at + self.timeout - time.monotonic()))
+        except TimeoutError:
+            self._stats.timeouts += 1
+            logger.warning(
+                "the process of lanes %d to %d (pid %d) has not replied within timeout=%g "
+                "seconds; it is replaced",
+                worker.start,
+                worker.stop - 1,
+                worker.process.pid,
+                self.timeout,
+            )
+            return False
         return not worker.died
+
+    def _look_for(self, task: Future[Any]) -> None:
+        """Look for the end of a task for a while, if that is likely to be soon."""
+        if self._waits_to_sleep:
+            self._waits_to_sleep -= 1
+            return
+        until = time.perf_counter() + _SPIN_SECONDS
+        while not task.done():
+            if time.perf_counter() > until:
+                self._waits_to_sleep = _WAITS_WITHOUT_SPIN
+                break
 
     def _take(self, worker: LanesWorker, job: Job) -> Outcome:
         """Return the outcome of a job that is over, and keep what restoring the lanes needs."""

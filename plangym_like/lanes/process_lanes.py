@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from plangym_like.errors import InputError, WorkerDiedError
 from plangym_like.lanes.hosted_lanes import Sources, Traits, traits_of
-from plangym_like.lanes.lane_memory import LaneArrays, LaneForm, LaneMemory
+from plangym_like.lanes.lane_memory import LaneForm, LaneMemory
 from plangym_like.lanes.lane_parts import LaneParts, count_lanes, places_of, raise_first
 from plangym_like.lanes.lane_stats import LaneStats
 from plangym_like.lanes.lanes import Flags, Lanes, Which
@@ -106,7 +106,6 @@ class ProcessLanes(Lanes):
         self._keeps_jobs = checkpoint_every is not None
         try:
             super().__init__(self._parts.local.envs, self._parts.num_lanes)
-            self._infos = self._results.infos
             self._spaces = super().spaces
             for spaces in self._parts.run_all(lambda worker: Job("spaces", ())):
                 self._spaces += spaces
@@ -123,6 +122,13 @@ class ProcessLanes(Lanes):
         self._steps_have_infos = self.step_infos = any(each.step_infos for each in traits)
         self.steps_ended = all(each.steps_ended for each in traits)
         self.has_states = all(each.has_states for each in traits)
+
+    @property
+    def infos(self) -> list[dict[str, Any]]:
+        return self._results.infos
+
+    def info_columns(self) -> dict[str, NDArray[Any]] | None:
+        return self._results.info_columns()
 
     @property
     def stats(self) -> LaneStats:
@@ -195,7 +201,7 @@ class ProcessLanes(Lanes):
         seeds: Sequence[int | None] | None = None,
         options: Sequence[dict[str, Any] | None] | None = None,
     ) -> None:
-        arrays = self._begin_step()
+        arrays = self._parts.begin_step()
         chosen = self._chosen(lanes)
 
         def part(start: int, stop: int) -> tuple[Any, Any, Any]:
@@ -271,8 +277,8 @@ class ProcessLanes(Lanes):
         return self._step(StepCall("step_same", actions, obs, rewards, terminated, truncated))
 
     def _step(self, call: StepCall) -> dict[int, tuple[Any, dict[str, Any]]]:
-        arrays = self._begin_step()
-        results = self._results
+        arrays, results = self._parts.begin_step(), self._results
+        results.begin_step(call)
         lost_before = list(results.lost)
         shared = put_batch(arrays.actions, call.actions)
         if call.ended is not None:
@@ -287,8 +293,7 @@ class ProcessLanes(Lanes):
         def here() -> None:
             mine, informed = call.run_here(self._parts.local)
             finals.update(mine)
-            for lane in informed:
-                self.infos[lane] = self._parts.local.infos[lane]
+            results.take_local(self._parts.local, informed)
 
         in_place = self._is_in_place(call.obs)
         outcomes, failure = self._pool.run(jobs, here, publish=in_place)
@@ -302,19 +307,14 @@ class ProcessLanes(Lanes):
         self.step_infos = self._steps_have_infos
         if results.lost:
             reported = results.report_lost(call, finals)
-            self._show_infos(call, reported, finals)
+            if reported and not self.step_infos:
+                # The infos of this step are to be looked at, although steps have none otherwise.
+                self.step_infos = True
+                results.keep_infos({*reported, *call.reset_lanes(slice(None), finals)})
             if call.method == "step_same" and (again := set(reported) & set(lost_before)):
                 self.reset(call.obs, sorted(again))
         results.note_ends(call)
         return finals
-
-    def _show_infos(self, call: StepCall, reported: Sequence[int], finals: dict[int, Any]) -> None:
-        """Have the infos of this step looked at, although steps have none otherwise."""
-        if reported and not self.step_infos:
-            self.step_infos = True
-            shown = {*reported, *call.reset_lanes(slice(None), finals)}
-            for lane in set(range(self.num_lanes)) - shown:
-                self.infos[lane] = {}
 
     def _reset(self, lane: int, seed: int | None, options: dict[str, Any] | None) -> Any:
         raise NotImplementedError("the lanes of each part are reset by that part")
@@ -389,13 +389,6 @@ class ProcessLanes(Lanes):
         """End the processes, within some 3 seconds, and close the environments."""
         self._lent = None
         self._parts.close()
-
-    def _begin_step(self) -> LaneArrays:
-        self._parts.begin()
-        if self._pool.memory is None:
-            raise InputError("lanes must be started before they are stepped or reset")
-        arrays: LaneArrays = self._pool.memory.arrays
-        return arrays
 
     def _new_memory(self) -> LaneMemory:
         nbytes = self.state_nbytes if self._keeps_jobs else 0

@@ -369,14 +369,14 @@ def test_what_cannot_be_repeated_raises(make: MakeLanes, tmp_path: Path) -> None
 def test_a_process_that_hangs_is_replaced(
     make: MakeLanes, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    lanes = make(_mortal(tmp_path), 4, 2, timeout=3.0)
+    lanes = make(_mortal(tmp_path), 4, 2, timeout=5.0)
     player = Player(lanes)
     player.play(SEEDS[:4], 2)
     (tmp_path / "step").write_text("sleep")
     player.step()
     assert player.truncated.tolist() == [False, False, True, True]
     assert (lanes.stats.timeouts, lanes.stats.deaths) == (1, 1)
-    assert "has not replied within timeout=3 seconds" in caplog.text
+    assert "has not replied within timeout=5 seconds" in caplog.text
     assert _deaths_logged(caplog) == 1
     player.step()
     assert not player.truncated.any()
