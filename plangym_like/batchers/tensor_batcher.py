@@ -20,8 +20,9 @@ class TensorFuture:
     Parameters
     ----------
     future : Future
-        The environment's future. as_tensors : callable Converts the environment's result to
-        tensors.
+        The environment's future.
+    as_tensors : callable
+        Converts the environment's result to tensors.
     """
 
     def __init__(self, future: Future[Any], as_tensors: Callable[[Any], Any]) -> None:
@@ -115,8 +116,8 @@ class TensorBatcher:
 
         Parameters
         ----------
-        actions : tensor ``(N, *action_shape)``, tree of tensors, or one action for all rows states
-        : tensor ``(N, state_nbytes) uint8`` or one row for all, optional
+        actions : tensor ``(N, *action_shape)``, tree of tensors, or one action for all rows
+        states : tensor ``(N, state_nbytes) uint8`` or one row for all, optional
             ``None`` branches every action from the env's current state.
         dt, seeds : int or tensor ``(N,)``
         blocking : bool

@@ -34,10 +34,12 @@ class GymEnv(VecEnv):
     ==================  ===========================================================================
     ``frame``           the environment's observation; instead, the parts of a ``Dict`` space have
                         their own names, and parts of a ``Tuple`` are called ``"0"``, ``"1"``, ...
-    ``reward``          float32, the reward of the last action ``done``            bool,
-    ``terminated`` or ``truncated`` ``terminated``      bool, the episode has reached its end
-    ``truncated``       bool, the episode was cut off ``initial_state``   bool, the episode begins
-    here ``last_action``     the action that led here, 0 at the beginning
+    ``reward``          float32, the reward of the last action
+    ``done``            bool, ``terminated`` or ``truncated``
+    ``terminated``      bool, the episode has reached its end
+    ``truncated``       bool, the episode was cut off
+    ``initial_state``   bool, the episode begins here
+    ``last_action``     the action that led here, 0 at the beginning
     ==================  ===========================================================================
 
     Environments with a vectorised form are stepped together.
