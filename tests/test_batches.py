@@ -201,7 +201,7 @@ def test_seeds_are_whole_numbers(seeds):
     ids=repr,
 )
 def test_other_seeds_are_refused(seeds):
-    with pytest.raises(InputError, match="seeds are whole numbers"):
+    with pytest.raises(InputError, match="seeds must be whole numbers"):
         LAYOUT.check(0, rows(2), 1, seeds)
 
 

@@ -344,7 +344,7 @@ def test_replay_that_fails_leaves_the_current_state() -> None:
         before = env.get_state()
         Forgetful.broken = True
         try:
-            with pytest.raises(plangym_like.errors.SnapshotError, match="did not do the same"):
+            with pytest.raises(plangym_like.errors.SnapshotError, match="did not repeat itself"):
                 env.set_state(far)
         finally:
             Forgetful.broken = False

@@ -76,9 +76,9 @@ REFUSED: dict[str, tuple[Callable[[gymnasium.Env], Any], str]] = {
     "RecordVideo": (lambda env: wrappers.RecordVideo(env, "videos"), "writes files"),
     "HumanRendering": (wrappers.HumanRendering, "owns a window"),
     "RenderCollection": (wrappers.RenderCollection, "has no limit"),
-    "NumpyToTorch": (lambda env: wrappers.NumpyToTorch(env), "arrays of another library"),
+    "NumpyToTorch": (lambda env: wrappers.NumpyToTorch(env), "another library"),
     "ArrayConversion": (lambda env: wrappers.ArrayConversion(env, np, np), "another library"),
-    "JaxToTorch": (lambda env: wrappers.JaxToTorch(env), "arrays of another library"),
+    "JaxToTorch": (lambda env: wrappers.JaxToTorch(env), "another library"),
 }
 # It is made around environments in JAX, and remembers nothing.
 ELSEWHERE = {"JaxToNumpy"}

@@ -199,7 +199,7 @@ def test_an_abandoned_task_that_does_not_stop(
     worker.abandon()
     wait_for(pool, lambda: worker.free)
     assert worker.process.pid != pid
-    assert f"pid {pid} did not stop a task that was given up" in caplog.text
+    assert f"pid {pid} did not stop an abandoned task" in caplog.text
 
 
 def test_a_task_whose_sending_was_interrupted(
