@@ -79,6 +79,8 @@ class Simulator(abc.ABC):
         The number of frames per action.
     shown_attributes : tuple of str
         Attributes of the simulator that are also attributes of the environment.
+    fewest_rows : int
+        If it steps batches: from how many rows on that is faster than one environment for each.
     step_row_moves : bool
         Whether `step_row` leaves the simulator in the next state; else it does not use it.
     """
@@ -95,6 +97,7 @@ class Simulator(abc.ABC):
     snapshot_note: str = ""
     frameskip: int | tuple[int, int] = 1
     shown_attributes: ClassVar[tuple[str, ...]] = ()
+    fewest_rows: ClassVar[int] = 8
     step_row_moves: ClassVar[bool] = False
 
     env: gymnasium.Env[Any, Any]

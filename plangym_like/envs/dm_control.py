@@ -190,6 +190,7 @@ class DmControlSimulator(GymnasiumSimulator):
     """
 
     family = "DMCS"
+    fewest_rows = 64  # `benchmarks/lanes.py`
     obs_types = ("coords", "dict", "rgb", "grayscale")
     codec: DmControlCodec
 

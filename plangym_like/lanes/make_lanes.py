@@ -16,8 +16,6 @@ from plangym_like.lanes.row_lanes import RowLanes
 from plangym_like.lanes.sequential_lanes import SequentialLanes
 from plangym_like.spaces import is_leaf
 
-# Fewer lanes of HalfCheetah are faster if they are stepped one by one (`benchmarks/lanes.py`).
-_FEWEST_ROWS = 8
 # An id, or a callable without arguments that returns a new gymnasium.Env or PlanEnv.
 EnvSource = str | Callable[[], Any]
 
@@ -123,7 +121,8 @@ def _steps_rows_best(env: Any, num_lanes: int) -> bool:
     if not is_plan_env(env) or not is_leaf(env.observation_space):
         return False
     simulator = env.simulator
-    if env.n_workers is None and not (simulator.steps_batches and num_lanes >= _FEWEST_ROWS):
+    enough = simulator.steps_batches and num_lanes >= simulator.fewest_rows
+    if env.n_workers is None and not enough:
         return False
     base = simulator.env.unwrapped
     return is_plain(simulator.env) and not type(base).__module__.startswith(

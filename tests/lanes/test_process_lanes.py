@@ -19,6 +19,7 @@ from playing import Player, plain
 from small_envs import Levers, Nested, Teller
 
 import plangym_like
+from plangym_like.envs.mujoco import MujocoSimulator
 from plangym_like.errors import ClosedError, InputError, SnapshotError, StateError
 from plangym_like.lanes.hosted_lanes import make_part
 from plangym_like.lanes.lanes import Lanes
@@ -86,13 +87,14 @@ def test_observations_that_are_objects(make: MakeLanes, mode: str) -> None:
 
 def test_infos_as_columns(make: MakeLanes) -> None:
     pytest.importorskip("mujoco")
-    lanes, twin = make("HalfCheetah-v5", 20), make_part("HalfCheetah-v5", 0, 20)
+    count = 2 * MujocoSimulator.fewest_rows  # so that each part consists of rows
+    lanes, twin = make("HalfCheetah-v5", count), make_part("HalfCheetah-v5", 0, count)
     players = Player(lanes), Player(twin)
     for player in players:
-        player.start(range(20))
+        player.start(range(count))
     for number in range(4):
         flags = [(each.rewards, each.terminated, each.truncated) for each in players]
-        actions = np.full((20, 6), 0.1 * number, np.float32)
+        actions = np.full((count, 6), 0.1 * number, np.float32)
         for player, arrays in zip(players, flags, strict=True):
             player.lanes.step(actions, player.obs, *arrays)
         columns = lanes.info_columns()

@@ -13,6 +13,7 @@ import pytest
 from small_envs import Nested
 
 from plangym_like import make_vec
+from plangym_like.envs.mujoco import MujocoSimulator
 from plangym_like.errors import ClosedError, InputError
 from plangym_like.lanes import make_vec as make_vec_module
 
@@ -100,7 +101,8 @@ def test_attributes_and_states() -> None:
         envs.reset()
 
 
-def test_rows_of_one_environment_refuse_attributes() -> None:
+def test_rows_of_one_environment_refuse_attributes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(MujocoSimulator, "fewest_rows", 16)
     envs = make_vec("HalfCheetah-v5", 16).as_sb3()
     with pytest.raises(InputError, match="vectorise=False"):
         envs.set_attr("_reset_noise_scale", 1.0)

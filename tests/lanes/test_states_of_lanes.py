@@ -8,13 +8,14 @@ import numpy as np
 import pytest
 
 import plangym_like
-import plangym_like.lanes.make_lanes as make_lanes_module
+from plangym_like.envs.mujoco import MujocoSimulator
 from plangym_like.errors import InputError, SnapshotError, StateError
 from plangym_like.lanes.classic_lanes import ClassicLanes
 from plangym_like.lanes.lanes import Lanes
 from plangym_like.lanes.make_lanes import lanes_from, make_lanes
 from plangym_like.lanes.row_lanes import RowLanes
 from plangym_like.lanes.sequential_lanes import SequentialLanes
+from plangym_like.simulator import Simulator
 
 # Every form of lanes, and one without a fast form.
 FORMS = {
@@ -32,7 +33,8 @@ VECTORISE = pytest.mark.parametrize("vectorise", [True, False])
 @pytest.fixture(autouse=True)
 def few_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     """Step so few lanes as rows, too."""
-    monkeypatch.setattr(make_lanes_module, "_FEWEST_ROWS", 1)
+    for simulator in (Simulator, MujocoSimulator):
+        monkeypatch.setattr(simulator, "fewest_rows", 1)
 
 
 def _lanes(name: str, vectorise: bool = True) -> Lanes:
