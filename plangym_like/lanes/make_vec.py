@@ -9,6 +9,7 @@ from copy import deepcopy
 from typing import Any
 
 import gymnasium
+from gymnasium.envs.registration import EnvSpec
 from gymnasium.spaces import Space
 from gymnasium.vector import AutoresetMode
 
@@ -18,6 +19,7 @@ from plangym_like.lanes.make_lanes import EnvSource, env_factory, lanes_from, ma
 from plangym_like.lanes.process_lanes import ProcessLanes
 from plangym_like.lanes.sequential_lanes import as_gym_env
 from plangym_like.lanes.vector_env import PlanVectorEnv
+from plangym_like.registry import find_spec
 
 # Fewer environments are stepped faster one after the other (`benchmarks/vector.py`).
 _FEWEST_AT_ONCE = 4
@@ -120,8 +122,7 @@ def make_vec(
     envs = PlanVectorEnv(
         lanes, autoreset_mode=autoreset_mode, copy=copy, observation_mode=observation_mode
     )
-    if isinstance(source, str):
-        envs.spec = gymnasium.spec(source)
+    envs.spec = _spec_of(source)
     return envs
 
 
@@ -149,8 +150,16 @@ def _is_worth_messages(factory: Callable[[], Any], num_envs: int, *, vectorise: 
 
 def _registered(source: EnvSource) -> dict[str, Any]:
     """Return what an id is registered with, and `plangym_like.make` would leave out."""
-    if not isinstance(source, str):
-        return {}
-    spec = gymnasium.registry.get(source)
+    spec = _spec_of(source)
     stickiness = None if spec is None else spec.kwargs.get("repeat_action_probability")
     return {} if stickiness is None else {"repeat_action_probability": stickiness}
+
+
+def _spec_of(source: Any) -> EnvSpec | None:
+    """Return the registered spec of an id; ``None`` if Gymnasium does not know it."""
+    if not isinstance(source, str):
+        return None
+    try:
+        return find_spec(source)
+    except gymnasium.error.Error:
+        return None  # an id of another family, such as dm_control's

@@ -12,7 +12,7 @@ from gymnasium.vector import SyncVectorEnv
 from test_make_vec import same
 
 import plangym_like
-from plangym_like import make_vec
+from plangym_like import make_vec, registry
 
 
 class Walk(gymnasium.Env):
@@ -58,3 +58,21 @@ def test_final_infos_are_those_of_before_the_reset(source: Any) -> None:
     assert one[4]["final_info"]["steps"].tolist() == [3, 3]
     assert same(one[4]["final_info"], other[4]["final_info"])
     assert same(one[4]["nested"], other[4]["nested"])
+
+
+# Making them
+
+
+def test_ids_that_gymnasium_does_not_know(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(registry, "_registered", [])
+    plangym_like.register(
+        "mine/", lambda name, **kwargs: plangym_like.ClassicControlEnv(name[5:], **kwargs)
+    )
+    with make_vec("mine/CartPole-v1", 2) as envs:
+        assert envs.spec is None and envs.reset(seed=0)[0].shape == (2, 4)
+
+
+def test_ids_with_a_module() -> None:
+    with make_vec("gymnasium.envs.classic_control:CartPole-v1", 2) as envs:
+        assert envs.spec is not None and envs.spec.id == "CartPole-v1"
+        assert envs.reset(seed=0)[0].shape == (2, 4)
