@@ -13,6 +13,7 @@ from test_make_vec import same
 
 import plangym_like
 from plangym_like import make_vec, registry
+from plangym_like.errors import ActionError
 
 
 class Walk(gymnasium.Env):
@@ -76,3 +77,38 @@ def test_ids_with_a_module() -> None:
     with make_vec("gymnasium.envs.classic_control:CartPole-v1", 2) as envs:
         assert envs.spec is not None and envs.spec.id == "CartPole-v1"
         assert envs.reset(seed=0)[0].shape == (2, 4)
+
+
+# Actions
+
+
+class Echo(gymnasium.Env):
+    """Its infos say which actions arrive."""
+
+    observation_space = spaces.Discrete(2)
+    action_space = spaces.Box(0, 200, (2,), np.uint8)
+
+    def reset(self, *, seed: Any = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        return 0, {}
+
+    def step(self, action: Any) -> Any:
+        return 0, 0.0, False, False, {"action": action.astype(np.int64)}
+
+
+def test_whole_numbers_that_the_dtype_cannot_hold_do_not_wrap() -> None:
+    theirs, ours = SyncVectorEnv([Echo] * 2), make_vec(Echo, 2)
+    theirs.reset(), ours.reset()
+    for actions in ([[300, -1], [1, 2]], [[30, 1], [1, 200]]):
+        assert same(theirs.step(np.array(actions)), ours.step(np.array(actions)))
+
+
+@pytest.mark.parametrize("count", [4, 8])
+@pytest.mark.parametrize("dtype", [bool, np.float32, np.float64])
+def test_choices_that_are_no_whole_numbers(dtype: Any, count: int) -> None:
+    envs = make_vec("CartPole-v1", count)
+    envs.reset(seed=1)
+    states = envs.get_states()
+    with pytest.raises(ActionError):
+        envs.step(np.zeros(count, dtype))
+    assert same(states, envs.get_states())
