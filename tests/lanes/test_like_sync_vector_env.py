@@ -61,6 +61,23 @@ def test_final_infos_are_those_of_before_the_reset(source: Any) -> None:
     assert same(one[4]["nested"], other[4]["nested"])
 
 
+@BOTH
+@pytest.mark.parametrize("where", ["step", "reset"])
+def test_generators_go_on_after_an_exception(source: Any, where: str) -> None:
+    theirs, ours = SyncVectorEnv([Walk] * 3), make_vec(source, 3)
+    for envs in (theirs, ours):
+        envs.reset(seed=1)
+        for _ in range(2):
+            with pytest.raises(ArithmeticError, match="refused"):
+                envs.step([0, 3, 0]) if where == "step" else envs.reset(options={"level": 1})
+    assert same(theirs.reset(), ours.reset())
+    assert same(theirs.step([1, 1, 1]), ours.step([1, 1, 1]))
+    if ours.has_states:
+        states, results = ours.get_states(), ours.step([1, 1, 1])
+        ours.set_states(states)
+        assert same(results, ours.step([1, 1, 1]))
+
+
 # Making them
 
 
