@@ -78,24 +78,6 @@ def test_generators_go_on_after_an_exception(source: Any, where: str) -> None:
         assert same(results, ours.step([1, 1, 1]))
 
 
-# Making them
-
-
-def test_ids_that_gymnasium_does_not_know(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(registry, "_registered", [])
-    plangym_like.register(
-        "mine/", lambda name, **kwargs: plangym_like.ClassicControlEnv(name[5:], **kwargs)
-    )
-    with make_vec("mine/CartPole-v1", 2) as envs:
-        assert envs.spec is None and envs.reset(seed=0)[0].shape == (2, 4)
-
-
-def test_ids_with_a_module() -> None:
-    with make_vec("gymnasium.envs.classic_control:CartPole-v1", 2) as envs:
-        assert envs.spec is not None and envs.spec.id == "CartPole-v1"
-        assert envs.reset(seed=0)[0].shape == (2, 4)
-
-
 # Actions
 
 
@@ -129,3 +111,99 @@ def test_choices_that_are_no_whole_numbers(dtype: Any, count: int) -> None:
     with pytest.raises(ActionError):
         envs.step(np.zeros(count, dtype))
     assert same(states, envs.get_states())
+
+
+# Spaces
+
+
+class Directions(gymnasium.Space):
+    """A space of the user's own that has a shape."""
+
+    def __init__(self) -> None:
+        super().__init__((3,), np.float32)
+
+    def sample(self, *_: Any, **__: Any) -> Any:
+        return self.np_random.random(3).astype(np.float32)
+
+    def contains(self, x: Any) -> bool:
+        return np.shape(x) == (3,)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Directions)
+
+    __hash__ = None
+
+
+class Compass(Echo):
+    """Observes its last action."""
+
+    observation_space = action_space = Directions()
+
+    def reset(self, *, seed: Any = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        return np.ones(3, np.float32), {}
+
+    def step(self, action: Any) -> Any:
+        return action, 0.0, False, False, {}
+
+
+def test_a_space_of_the_users_own() -> None:
+    theirs, ours = SyncVectorEnv([Compass] * 2), make_vec(Compass, 2)
+    theirs.action_space.seed(0)
+    assert same(theirs.reset(), ours.reset())
+    for _ in range(2):
+        actions = theirs.action_space.sample()
+        assert same(theirs.step(actions), ours.step(actions))
+    assert type(ours.reset()[0]) is type(theirs.reset()[0]) is tuple
+
+
+class Lists(Echo):
+    """Observes a list where its space has tuples."""
+
+    observation_space = spaces.Tuple((spaces.Discrete(3), spaces.Box(-9, 9, (), np.float32)))
+
+    def reset(self, *, seed: Any = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        return [1, 2.0], {}
+
+
+def test_containers_are_those_of_the_space() -> None:
+    theirs, ours = SyncVectorEnv([Lists] * 2), make_vec(Lists, 2)
+    one, other = theirs.reset()[0], ours.reset()[0]
+    assert type(one) is type(other) is tuple and same(one, other)
+
+
+class Trail(Echo):
+    """Observes a sequence of arrays."""
+
+    observation_space = spaces.Sequence(spaces.Box(-9, 9, (1,), np.float64))
+
+    def reset(self, *, seed: Any = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        return (np.zeros(1), np.ones(1)), {}
+
+
+def test_observations_that_are_objects_belong_to_the_caller() -> None:
+    envs = make_vec(Trail, 2)
+    first = envs.reset()[0]
+    first[1][0][0] = 7.0
+    again = envs.reset(options={"reset_mask": np.array([True, False])})[0]
+    assert again[1][0].tolist() == [0.0]
+
+
+# Making them
+
+
+def test_ids_that_gymnasium_does_not_know(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(registry, "_registered", [])
+    plangym_like.register(
+        "mine/", lambda name, **kwargs: plangym_like.ClassicControlEnv(name[5:], **kwargs)
+    )
+    with make_vec("mine/CartPole-v1", 2) as envs:
+        assert envs.spec is None and envs.reset(seed=0)[0].shape == (2, 4)
+
+
+def test_ids_with_a_module() -> None:
+    with make_vec("gymnasium.envs.classic_control:CartPole-v1", 2) as envs:
+        assert envs.spec is not None and envs.spec.id == "CartPole-v1"
+        assert envs.reset(seed=0)[0].shape == (2, 4)
