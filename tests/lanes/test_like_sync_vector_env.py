@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import gymnasium
@@ -111,6 +112,31 @@ def test_choices_that_are_no_whole_numbers(dtype: Any, count: int) -> None:
     with pytest.raises(ActionError):
         envs.step(np.zeros(count, dtype))
     assert same(states, envs.get_states())
+
+
+@pytest.mark.parametrize("count", [2, 5])
+def test_actions_of_environments_that_are_reset_have_no_meaning(count: int) -> None:
+    make = partial(gymnasium.make, "CartPole-v1", max_episode_steps=2)
+    theirs, ours = (
+        SyncVectorEnv([make] * count),
+        make_vec("CartPole-v1", count, max_episode_steps=2),
+    )
+    theirs.reset(seed=1), ours.reset(seed=1)
+    for choice in (0, 1, -1, 0):
+        actions = np.full(count, choice)
+        assert same(theirs.step(actions), ours.step(actions))
+    assert actions.tolist() == [0] * count
+
+
+@pytest.mark.parametrize("count", [2, 5])
+def test_a_state_that_is_set_as_a_tuple(count: int) -> None:
+    theirs = SyncVectorEnv([partial(gymnasium.make, "CartPole-v1")] * count)
+    ours = make_vec("CartPole-v1", count)
+    for envs in (theirs, ours):
+        envs.reset(seed=1)
+        envs.set_attr("state", [(0.0, 0.1 * index, 0.01, 0.0) for index in range(count)])
+    for _ in range(3):
+        assert same(theirs.step([1] * count), ours.step([1] * count))
 
 
 # Spaces
