@@ -217,6 +217,15 @@ def test_observations_that_are_objects_belong_to_the_caller() -> None:
     assert again[1][0].tolist() == [0.0]
 
 
+def test_seeds_of_rows_of_one_environment() -> None:
+    with make_vec("HalfCheetah-v5", 8) as envs:
+        envs.reset(seed=5)
+        assert envs.np_random_seed == tuple(range(5, 13))
+        envs.reset(seed=[20] * 8, options={"reset_mask": np.arange(8) == 2})
+        envs.reset()
+        assert envs.np_random_seed == (5, 6, 20, 8, 9, 10, 11, 12)
+
+
 # Making them
 
 
