@@ -13,6 +13,7 @@ from gymnasium.envs.registration import EnvSpec
 from gymnasium.spaces import Space
 from gymnasium.vector import AutoresetMode
 
+from plangym_like.counts import as_count
 from plangym_like.errors import InputError
 from plangym_like.lanes.lanes import Lanes
 from plangym_like.lanes.make_lanes import EnvSource, env_factory, lanes_from, make_lanes
@@ -97,14 +98,11 @@ def make_vec(
         sources, count = list(source), len(source) if num_envs is None else num_envs
         if len(sources) != count:
             raise InputError(f"num_envs is {count}, but there are {len(sources)} factories")
-    workers = 1 if n_workers is None else n_workers
-    for name, number in (("num_envs", count), ("n_workers", workers)):
-        if isinstance(number, bool) or not isinstance(number, int) or number < 1:
-            raise InputError(f"{name} must be a whole number of at least 1, got {number!r}")
+    count = as_count("num_envs", count)
+    workers = min(as_count("n_workers", 1 if n_workers is None else n_workers), count)
     factories = [env_factory(each, **{**_registered(each), **kwargs}) for each in sources]
     alike = all(each is sources[0] for each in sources)
     lanes: Lanes
-    workers = min(workers, count)
     if workers > 1 and _is_worth_messages(factories[0], count, vectorise=vectorise):
         lanes = ProcessLanes(
             factories[0] if alike else factories,
@@ -119,9 +117,13 @@ def make_vec(
     else:
         made = [factory() for factory in factories]
         lanes = make_lanes(made, vectorise=vectorise and count >= _FEWEST_AT_ONCE)
-    envs = PlanVectorEnv(
-        lanes, autoreset_mode=autoreset_mode, copy=copy, observation_mode=observation_mode
-    )
+    try:
+        envs = PlanVectorEnv(
+            lanes, autoreset_mode=autoreset_mode, copy=copy, observation_mode=observation_mode
+        )
+    except BaseException:
+        lanes.close()
+        raise
     envs.spec = _spec_of(source)
     return envs
 

@@ -238,6 +238,24 @@ def test_ids_that_gymnasium_does_not_know(monkeypatch: pytest.MonkeyPatch) -> No
         assert envs.spec is None and envs.reset(seed=0)[0].shape == (2, 4)
 
 
+def test_numbers_may_be_numpys() -> None:
+    assert make_vec("CartPole-v1", np.int64(2), np.int32(1)).num_envs == 2
+
+
+def test_what_cannot_be_made_is_closed() -> None:
+    closed = []
+
+    class Closing(Walk):
+        def close(self) -> None:
+            closed.append(self)
+
+    for wrong in ({"autoreset_mode": "Never"}, {"observation_mode": "none"}):
+        with pytest.raises(ValueError):
+            make_vec(Closing, 2, **wrong)
+        assert len(closed) == 2
+        closed.clear()
+
+
 def test_ids_with_a_module() -> None:
     with make_vec("gymnasium.envs.classic_control:CartPole-v1", 2) as envs:
         assert envs.spec is not None and envs.spec.id == "CartPole-v1"
