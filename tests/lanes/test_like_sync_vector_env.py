@@ -62,6 +62,26 @@ def test_final_infos_are_those_of_before_the_reset(source: Any) -> None:
     assert same(one[4]["nested"], other[4]["nested"])
 
 
+@pytest.mark.parametrize(
+    "info",
+    [
+        {"final_obs": np.array([1, 2])},
+        {"place": 1, "_place": 2},
+        {"_place": 2.5, "place": 1},
+        {"place": {"_x": 1}, "x": np.float32(1)},
+        {7: 1, "x": np.array(3, np.int8)},
+    ],
+)
+def test_names_of_infos(info: Any) -> None:
+    class Telling(Walk):
+        def step(self, action: Any) -> Any:
+            return *super().step(action)[:4], dict(info)
+
+    theirs, ours = SyncVectorEnv([Telling] * 2), make_vec(Telling, 2)
+    theirs.reset(), ours.reset()
+    assert same(theirs.step([0, 0])[4], ours.step([0, 0])[4])
+
+
 @BOTH
 @pytest.mark.parametrize("where", ["step", "reset"])
 def test_generators_go_on_after_an_exception(source: Any, where: str) -> None:
