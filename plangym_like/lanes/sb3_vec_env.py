@@ -95,8 +95,16 @@ class Sb3VecEnv(VecEnv):
         return self.env_method("get_wrapper_attr", attr_name, indices=indices)
 
     def set_attr(self, attr_name: str, value: Any, indices: Indices = None) -> None:
-        """Set an attribute of the environments."""
-        self.env_method("set_wrapper_attr", attr_name, value, indices=indices)
+        """Set an attribute of the environments.
+
+        If it is set in all, it is set again in those of a process that replaces a dead one.
+        """
+        if indices is not None:
+            self.env_method("set_wrapper_attr", attr_name, value, indices=indices)
+            return
+        self._check_open()
+        self._lanes.set_attr(attr_name, [value] * self.num_envs)
+        self._lanes = self._lanes.refreshed()
 
     def env_method(
         self, method_name: str, *method_args: Any, indices: Indices = None, **method_kwargs: Any

@@ -116,6 +116,18 @@ def test_it_is_monitored() -> None:
     envs.close()
 
 
+def test_attributes_outlive_a_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(make_vec_module, "_is_worth_messages", lambda *_, **__: True)
+    vectorised = make_vec("CartPole-v1", 4, 2)
+    envs = vectorised.as_sb3()
+    envs.reset()
+    envs.set_attr("gravity", 1.0)
+    os.kill(*vectorised.pids, signal.SIGKILL)
+    envs.step(np.zeros(4, int))
+    assert envs.get_attr("gravity") == [1.0] * 4
+    envs.close()
+
+
 @pytest.mark.parametrize("rollouts", [3, pytest.param(80, marks=pytest.mark.full)])
 def test_learning_goes_on_when_processes_are_killed(
     rollouts: int, monkeypatch: pytest.MonkeyPatch
