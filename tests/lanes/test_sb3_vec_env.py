@@ -10,6 +10,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
+from gymnasium.error import ResetNeeded
 from small_envs import Nested
 
 from plangym_like import make_vec
@@ -98,6 +99,19 @@ def test_attributes_and_states() -> None:
     envs.close()
     with pytest.raises(ClosedError):
         envs.reset()
+
+
+def test_the_first_reset_comes_first() -> None:
+    envs = make_vec("CartPole-v1", 5).as_sb3()
+    calls = (
+        lambda: envs.step(np.zeros(5, int)),
+        envs.get_states,
+        lambda: envs.set_states(np.zeros((5, 8), np.uint8)),
+    )
+    for call in calls:
+        with pytest.raises(ResetNeeded):
+            call()
+    envs.close()
 
 
 def test_rows_of_one_environment_refuse_attributes() -> None:
