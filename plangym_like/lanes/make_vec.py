@@ -14,7 +14,7 @@ from gymnasium.spaces import Space
 from gymnasium.vector import AutoresetMode
 
 from plangym_like.counts import as_count
-from plangym_like.errors import InputError
+from plangym_like.errors import InputError, SnapshotError
 from plangym_like.lanes.lanes import Lanes
 from plangym_like.lanes.make_lanes import EnvSource, env_factory, lanes_from, make_lanes
 from plangym_like.lanes.process_lanes import ProcessLanes
@@ -103,20 +103,30 @@ def make_vec(
     factories = [env_factory(each, **{**_registered(each), **kwargs}) for each in sources]
     alike = all(each is sources[0] for each in sources)
     lanes: Lanes
-    if workers > 1 and _is_worth_messages(factories[0], count, vectorise=vectorise):
-        lanes = ProcessLanes(
-            factories[0] if alike else factories,
-            count,
-            workers,
-            timeout=timeout,
-            checkpoint_every=checkpoint_every,
-            vectorise=vectorise,
-        )
-    elif alike:
-        lanes = lanes_from(factories[0], count, vectorise=vectorise and count >= _FEWEST_AT_ONCE)
-    else:
-        made = [factory() for factory in factories]
-        lanes = make_lanes(made, vectorise=vectorise and count >= _FEWEST_AT_ONCE)
+    try:
+        if workers > 1 and _is_worth_messages(factories[0], count, vectorise=vectorise):
+            lanes = ProcessLanes(
+                factories[0] if alike else factories,
+                count,
+                workers,
+                timeout=timeout,
+                checkpoint_every=checkpoint_every,
+                vectorise=vectorise,
+            )
+        elif alike:
+            lanes = lanes_from(
+                factories[0], count, vectorise=vectorise and count >= _FEWEST_AT_ONCE
+            )
+        else:
+            made = [factory() for factory in factories]
+            lanes = make_lanes(made, vectorise=vectorise and count >= _FEWEST_AT_ONCE)
+    except SnapshotError as error:
+        if isinstance(source, str):
+            error.add_note(
+                "a factory of plain Gymnasium environments, such as lambda: gymnasium.make(id), "
+                "makes them without state rows"
+            )
+        raise
     try:
         envs = PlanVectorEnv(
             lanes, autoreset_mode=autoreset_mode, copy=copy, observation_mode=observation_mode

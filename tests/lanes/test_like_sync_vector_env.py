@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from functools import partial
 from typing import Any
 
@@ -14,7 +15,7 @@ from test_make_vec import same
 
 import plangym_like
 from plangym_like import make_vec, registry
-from plangym_like.errors import ActionError
+from plangym_like.errors import ActionError, SnapshotError
 
 
 class Walk(gymnasium.Env):
@@ -274,6 +275,23 @@ def test_what_cannot_be_made_is_closed() -> None:
             make_vec(Closing, 2, **wrong)
         assert len(closed) == 2
         closed.clear()
+
+
+def test_ids_that_cannot_be_saved_exactly(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Elsewhere(Walk):
+        """Draws from a generator that no state holds."""
+
+        def step(self, action: Any) -> Any:
+            return np.array([random.random(), 0]), 0.0, False, False, {}
+
+    monkeypatch.setattr(gymnasium.envs.registration, "registry", dict(gymnasium.registry))
+    monkeypatch.setattr(gymnasium, "registry", gymnasium.envs.registration.registry)
+    gymnasium.register("Elsewhere-v0", Elsewhere)
+    with pytest.raises(SnapshotError) as caught:
+        make_vec("Elsewhere-v0", 2)
+    assert any("without state rows" in note for note in caught.value.__notes__)
+    with make_vec(lambda: gymnasium.make("Elsewhere-v0"), 2) as envs:
+        assert envs.reset(seed=0)[0].shape == (2, 2)
 
 
 def test_ids_with_a_module() -> None:
