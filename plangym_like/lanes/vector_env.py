@@ -282,6 +282,8 @@ class PlanVectorEnv(VectorEnv[Any, Any, Any]):
         ------
         SnapshotError
             They are plain Gymnasium environments, which have no state rows.
+        WorkerDiedError
+            They were lost with their process; the message says which.
         """
         self._check_started()
         return self._lanes.get_states(checked_indices(indices, self.num_envs))
