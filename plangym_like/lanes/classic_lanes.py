@@ -110,9 +110,10 @@ class ClassicLanes(Lanes):
         self._columns.elapsed[lane] = elapsed
 
     def _read_state(self, base: Any, columns: Columns, lane: int) -> None:
-        columns.x[:, lane] = base.state[self._order]
+        state = np.asarray(base.state)  # somebody may have set a tuple
+        columns.x[:, lane] = state[self._order]
         if columns.single is not None:
-            columns.single[lane] = base.state.dtype == np.float32
+            columns.single[lane] = state.dtype == np.float32
         hidden = getattr(base, self._dynamics.hidden) if self._dynamics.hidden else None
         columns.hidden[lane] = self._dynamics.no_hidden if hidden is None else hidden
 
@@ -197,6 +198,21 @@ class ClassicLanes(Lanes):
         obs[rows], rewards[rows], terminated[rows], truncated[rows] = results
         self._columns.put(rows, part)
 
+    def step_next(
+        self,
+        actions: Any,
+        obs: Any,
+        rewards: NDArray[Any],
+        terminated: Flags,
+        truncated: Flags,
+        ended: Flags,
+    ) -> None:
+        if np.count_nonzero(ended):
+            # Lanes that are reset are stepped with the others, by an action that is valid.
+            actions = actions.copy()
+            actions[ended] = 0
+        super().step_next(actions, obs, rewards, terminated, truncated, ended)
+
     def _step(
         self,
         columns: Columns,
@@ -208,7 +224,10 @@ class ClassicLanes(Lanes):
     ) -> None:
         dynamics, count = self._dynamics, len(actions)
         limit = dynamics.num_actions
-        if limit and np.count_nonzero(actions.view(np.uint64) >= limit):
+        # As unsigned numbers, those below 0 are large.
+        if limit and (
+            actions.dtype != np.int64 or np.count_nonzero(actions.view(np.uint64) >= limit)
+        ):
             raise ActionError(
                 f"actions {actions.tolist()} are not all in {self._bases[0].action_space}"
             )

@@ -9,6 +9,7 @@ from itertools import pairwise
 from typing import Any
 
 from plangym_like.errors import ClosedError, InputError
+from plangym_like.fork_safety import forget_after_fork
 from plangym_like.lanes.hosted_lanes import HostedLanes, Sources, make_part, sources_of_part
 from plangym_like.lanes.lane_memory import LaneArrays
 from plangym_like.lanes.lane_results import LaneResults
@@ -59,7 +60,7 @@ class LaneParts:
         stats: LaneStats,
     ) -> None:
         _check_numbers(num_lanes, n_workers, timeout, checkpoint_every)
-        self._closed = False
+        self._closed = self._is_copy = False
         self.num_lanes = num_lanes
         self.results = LaneResults(num_lanes, stats)
         count = min(n_workers, num_lanes)
@@ -92,6 +93,11 @@ class LaneParts:
             for worker in workers:
                 worker.process.close(0.0)
             raise
+        forget_after_fork(self)
+
+    def forget(self) -> None:
+        """Refuse all calls: a forked copy would write to the memory that it shares with these."""
+        self._is_copy = True
 
     def begin(self) -> None:
         """Do what every call begins with.
@@ -99,10 +105,14 @@ class LaneParts:
         Raises
         ------
         ClosedError
-            After `close`.
+            After `close`, and in a forked copy of the process that made the lanes.
         """
         if self._closed:
             raise ClosedError("these lanes have been closed; make others")
+        if self._is_copy:
+            raise ClosedError(
+                "these lanes belong to the process that this one was forked from; make others here"
+            )
         for worker in self.pool.workers:
             # Of a call that was interrupted before it could tell.
             self.results.note_loss(worker)

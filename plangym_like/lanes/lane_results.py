@@ -46,6 +46,9 @@ class LaneResults:
         self._columns: dict[int, Columns] = {}
         self.lost = LostLanes(stats)
         self.done = np.zeros(num_lanes, bool)
+        # Lanes that were done when their process died: they have no episode to lose, but their last
+        # state is lost until they begin another episode.
+        self._gone: set[int] = set()
 
     @property
     def infos(self) -> list[dict[str, Any]]:
@@ -88,15 +91,20 @@ class LaneResults:
     def note_begun(self, lanes: Sequence[int]) -> None:
         """Note that `lanes` have begun new episodes, or go on from given states."""
         self.done[lanes] = False
+        self._gone.difference_update(lanes)
         self.lost.forget(lanes)
+
+    def without_state(self, lanes: Sequence[int]) -> list[int]:
+        """Return which of `lanes` have lost their state with their process."""
+        return [lane for lane in lanes if lane in self.lost or lane in self._gone]
 
     def note_loss(self, worker: LanesWorker, repeated: Sequence[int] = ()) -> None:
         """Note that a process has died, and which of its lanes have begun anew on request."""
         loss, worker.loss = worker.loss, None
         if loss is not None:
-            own = range(worker.start, worker.stop)
-            lost = [lane for lane in own if lane not in repeated and not self.done[lane]]
-            self.lost.add(worker.start, lost, loss.last)
+            own = [lane for lane in range(worker.start, worker.stop) if lane not in repeated]
+            self._gone.update(lane for lane in own if self.done[lane])
+            self.lost.add(worker.start, [lane for lane in own if not self.done[lane]], loss.last)
 
     def take_observations(
         self,
@@ -185,6 +193,10 @@ class LaneResults:
 
     def note_ends(self, call: StepCall) -> None:
         """Note which lanes have ended their episodes in a step."""
+        if self._gone:
+            self._gone.difference_update(
+                range(len(self.done)) if call.lanes is None else call.lanes
+            )
         if call.method == "step_same":
             return
         if call.lanes is None:

@@ -15,7 +15,7 @@ from plangym_like.errors import InputError, SnapshotError
 from plangym_like.lanes.fitting import put_fitting
 from plangym_like.lanes.lane_stats import LaneStats
 from plangym_like.lanes.tree import layout_of, layout_of_space, take, tree_map, zeros
-from plangym_like.ownership import owned
+from plangym_like.ownership import owned, owned_info
 from plangym_like.plan_env import PlanEnv
 from plangym_like.states import Row
 
@@ -225,7 +225,8 @@ class Lanes(abc.ABC):
         lanes = np.flatnonzero(terminated | truncated)
         finals = {}
         for lane in lanes.tolist():
-            info = self.infos[lane] if self.step_infos else {}
+            # A copy, since the environment may use the same dict again in the reset.
+            info = owned_info(self.infos[lane]) if self.step_infos else {}
             finals[lane] = self._final_observation(lane, obs), info
         if finals:
             self.reset(obs, lanes)

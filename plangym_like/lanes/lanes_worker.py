@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+from plangym_like.ownership import owned
 from plangym_like.processes.external_process import ExternalProcess
 from plangym_like.processes.worker_handle import WorkerHandle
 
@@ -60,8 +61,8 @@ class Job(NamedTuple):
         return self.method in _SAVE
 
     def kept(self) -> tuple[str, tuple[Any, ...]]:
-        """Return method and arguments for a later repetition."""
-        return self.method, self.args if self.kept_args is None else self.kept_args()
+        """Return method and arguments for a later repetition, which the caller cannot change."""
+        return self.method, owned(self.args) if self.kept_args is None else self.kept_args()
 
 
 class Loss(NamedTuple):

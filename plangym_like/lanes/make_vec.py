@@ -9,15 +9,18 @@ from copy import deepcopy
 from typing import Any
 
 import gymnasium
+from gymnasium.envs.registration import EnvSpec
 from gymnasium.spaces import Space
 from gymnasium.vector import AutoresetMode
 
-from plangym_like.errors import InputError
+from plangym_like.counts import as_count
+from plangym_like.errors import InputError, SnapshotError
 from plangym_like.lanes.lanes import Lanes
 from plangym_like.lanes.make_lanes import EnvSource, env_factory, lanes_from, make_lanes
 from plangym_like.lanes.process_lanes import ProcessLanes
 from plangym_like.lanes.sequential_lanes import as_gym_env
 from plangym_like.lanes.vector_env import PlanVectorEnv
+from plangym_like.registry import find_spec
 
 # Fewer environments are stepped faster one after the other (`benchmarks/vector.py`).
 _FEWEST_AT_ONCE = 4
@@ -95,33 +98,43 @@ def make_vec(
         sources, count = list(source), len(source) if num_envs is None else num_envs
         if len(sources) != count:
             raise InputError(f"num_envs is {count}, but there are {len(sources)} factories")
-    workers = 1 if n_workers is None else n_workers
-    for name, number in (("num_envs", count), ("n_workers", workers)):
-        if isinstance(number, bool) or not isinstance(number, int) or number < 1:
-            raise InputError(f"{name} must be a whole number of at least 1, got {number!r}")
+    count = as_count("num_envs", count)
+    workers = min(as_count("n_workers", 1 if n_workers is None else n_workers), count)
     factories = [env_factory(each, **{**_registered(each), **kwargs}) for each in sources]
     alike = all(each is sources[0] for each in sources)
     lanes: Lanes
-    workers = min(workers, count)
-    if workers > 1 and _is_worth_messages(factories[0], count, vectorise=vectorise):
-        lanes = ProcessLanes(
-            factories[0] if alike else factories,
-            count,
-            workers,
-            timeout=timeout,
-            checkpoint_every=checkpoint_every,
-            vectorise=vectorise,
+    try:
+        if workers > 1 and _is_worth_messages(factories[0], count, vectorise=vectorise):
+            lanes = ProcessLanes(
+                factories[0] if alike else factories,
+                count,
+                workers,
+                timeout=timeout,
+                checkpoint_every=checkpoint_every,
+                vectorise=vectorise,
+            )
+        elif alike:
+            lanes = lanes_from(
+                factories[0], count, vectorise=vectorise and count >= _FEWEST_AT_ONCE
+            )
+        else:
+            made = [factory() for factory in factories]
+            lanes = make_lanes(made, vectorise=vectorise and count >= _FEWEST_AT_ONCE)
+    except SnapshotError as error:
+        if isinstance(source, str):
+            error.add_note(
+                "a factory of plain Gymnasium environments, such as lambda: gymnasium.make(id), "
+                "makes them without state rows"
+            )
+        raise
+    try:
+        envs = PlanVectorEnv(
+            lanes, autoreset_mode=autoreset_mode, copy=copy, observation_mode=observation_mode
         )
-    elif alike:
-        lanes = lanes_from(factories[0], count, vectorise=vectorise and count >= _FEWEST_AT_ONCE)
-    else:
-        made = [factory() for factory in factories]
-        lanes = make_lanes(made, vectorise=vectorise and count >= _FEWEST_AT_ONCE)
-    envs = PlanVectorEnv(
-        lanes, autoreset_mode=autoreset_mode, copy=copy, observation_mode=observation_mode
-    )
-    if isinstance(source, str):
-        envs.spec = gymnasium.spec(source)
+    except BaseException:
+        lanes.close()
+        raise
+    envs.spec = _spec_of(source)
     return envs
 
 
@@ -149,8 +162,16 @@ def _is_worth_messages(factory: Callable[[], Any], num_envs: int, *, vectorise: 
 
 def _registered(source: EnvSource) -> dict[str, Any]:
     """Return what an id is registered with, and `plangym_like.make` would leave out."""
-    if not isinstance(source, str):
-        return {}
-    spec = gymnasium.registry.get(source)
+    spec = _spec_of(source)
     stickiness = None if spec is None else spec.kwargs.get("repeat_action_probability")
     return {} if stickiness is None else {"repeat_action_probability": stickiness}
+
+
+def _spec_of(source: Any) -> EnvSpec | None:
+    """Return the registered spec of an id; ``None`` if Gymnasium does not know it."""
+    if not isinstance(source, str):
+        return None
+    try:
+        return find_spec(source)
+    except gymnasium.error.Error:
+        return None  # an id of another family, such as dm_control's

@@ -357,7 +357,7 @@ class ProcessLanes(Lanes):
             lambda _, own: Job("get_states", (own,)),
             lambda _, own: self._parts.local.get_states(own),
         )
-        lost = [lane for lane in chosen if lane in self._results.lost]
+        lost = self._results.without_state(chosen)
         if lost:
             raise WorkerDiedError(
                 f"the states of lanes {lost} were lost with their process; step or reset these "

@@ -35,6 +35,8 @@ class RowLanes(Lanes):
         # The infos of the last step, until somebody asks for them, and its lanes.
         self._batch: BatchInfo | None = None
         self._stepped: Sequence[int] = ()
+        # The last seed of each lane: the environment knows only that of the last reset.
+        self._seeds: list[int | None] = [None] * num_lanes
 
     @property
     def infos(self) -> list[dict[str, Any]]:
@@ -59,6 +61,7 @@ class RowLanes(Lanes):
             # A new generator, since the environment's belongs to another lane.
             seed = int(np.random.SeedSequence().generate_state(1)[0])
         state, obs, info = env.reset(seed=seed, options=options)
+        self._seeds[lane] = self._seeds[lane] if seed is None else seed
         self._set_state(lane, state)
         return obs, info
 
@@ -90,6 +93,8 @@ class RowLanes(Lanes):
     def call(self, name: str, *args: Any, lanes: Which = None, **kwargs: Any) -> list[Any]:
         if name == "set_wrapper_attr":
             self.set_attr(args[0], args[1:])
+        if name == "np_random_seed" and self._states is not None:
+            return [self._seeds[lane] for lane in self._chosen(lanes)]
         values = []
         for lane in self._chosen(lanes):
             if self._states is not None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import gymnasium
 import numpy as np
+from gymnasium.error import ResetNeeded
 from stable_baselines3.common.env_util import is_wrapped
 from stable_baselines3.common.vec_env import VecEnv
 
@@ -67,7 +68,7 @@ class Sb3VecEnv(VecEnv):
         tuple
             Observations, rewards ``(n,) float32``, dones ``(n,) bool``, and a list of n infos.
         """
-        self._check_open()
+        self._check_started()
         lanes, terminated, truncated = self._lanes, self._terminated, self._truncated
         finals = lanes.step_same(self._actions, self._obs, self._rewards, terminated, truncated)
         infos = []
@@ -95,8 +96,16 @@ class Sb3VecEnv(VecEnv):
         return self.env_method("get_wrapper_attr", attr_name, indices=indices)
 
     def set_attr(self, attr_name: str, value: Any, indices: Indices = None) -> None:
-        """Set an attribute of the environments."""
-        self.env_method("set_wrapper_attr", attr_name, value, indices=indices)
+        """Set an attribute of the environments.
+
+        If it is set in all, it is set again in those of a process that replaces a dead one.
+        """
+        if indices is not None:
+            self.env_method("set_wrapper_attr", attr_name, value, indices=indices)
+            return
+        self._check_open()
+        self._lanes.set_attr(attr_name, [value] * self.num_envs)
+        self._lanes = self._lanes.refreshed()
 
     def env_method(
         self, method_name: str, *method_args: Any, indices: Indices = None, **method_kwargs: Any
@@ -126,7 +135,7 @@ class Sb3VecEnv(VecEnv):
 
     def get_states(self, indices: Indices = None) -> Any:
         """Return state rows; see `PlanVectorEnv.get_states`."""
-        self._check_open()
+        self._check_started()
         return self._lanes.get_states(list(self._get_indices(indices)))
 
     def set_states(self, states: Any, indices: Indices = None) -> None:
@@ -134,9 +143,14 @@ class Sb3VecEnv(VecEnv):
 
         Stable-Baselines3 keeps the last observations itself (``model._last_obs``).
         """
-        self._check_open()
+        self._check_started()
         self._lanes.set_states(states, list(self._get_indices(indices)))
 
     def _check_open(self) -> None:
         if self._closed:
             raise ClosedError("the environments have been closed: make others")
+
+    def _check_started(self) -> None:
+        self._check_open()
+        if self._obs is None:
+            raise ResetNeeded("reset the environments first")

@@ -117,12 +117,19 @@ class _LiveEnv:
         self._view = env.as_gym()
         stepper = env.row_stepper
         self._current, self._simulator = stepper.current, stepper.simulator
+        # Whether the environment has raised since its last reset. The current state is lost then,
+        # but the generator and the memory of wrappers go on in the next reset, as in Gymnasium.
+        self._has_raised = False
 
     def reset(self, *, seed: int | None, options: dict[str, Any] | None) -> Any:
         current = self._current
-        if current.started and not current.lost and current.row is None:
-            return current.restart(seed, options)
-        return self._view.reset(seed=seed, options=options)
+        usable = self._has_raised or not current.lost
+        if not (current.started and usable and current.row is None):
+            return self._view.reset(seed=seed, options=options)
+        self._has_raised = True
+        result = current.restart(seed, options)
+        self._has_raised = False
+        return result
 
     def step(self, action: Any) -> Any:
         if self._current.row is not None:
@@ -130,6 +137,7 @@ class _LiveEnv:
         try:
             return self._simulator.step_env(action)
         except BaseException:
+            self._has_raised = True
             self._current.fail()
             raise
 

@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from plangym_like.errors import InputError
+from plangym_like.spaces import is_leaf as is_leaf_space
 
 NUMERIC_KINDS = "biufc"
 
@@ -122,7 +123,8 @@ def layout_of(
         The space of `example`. If its elements are arrays of one shape, shape and dtype are taken
         from the space; `plangym_like.lanes.fitting` checks that values have them.
     objects : bool
-        Whether a space whose elements are not arrays of one shape has a leaf of dtype ``object``.
+        Whether a space whose elements are not arrays of one shape has a leaf of dtype ``object``,
+        as in Gymnasium's vector API.
 
     Raises
     ------
@@ -148,7 +150,8 @@ def _layout(example: Any, space: Any, part: str, objects: bool) -> Any:
     if isinstance(example, tuple) or (isinstance(example, list) and (space is None or nested)):
         parts = enumerate(example)
         inner = [_layout(value, spaces.get(i), f"{part}[{i}]", objects) for i, value in parts]
-        return _sequence_like(example, inner)
+        # The container of a space is Gymnasium's, whatever the environment returns.
+        return tuple(inner) if objects and nested else _sequence_like(example, inner)
     if example is None:
         return None
     try:
@@ -172,13 +175,15 @@ def _subspaces(example: Any, space: Any, part: str) -> Mapping[Any, Any]:
 
 
 def has_object_elements(space: gymnasium.Space[Any] | None) -> bool:
-    """Return whether `space` has elements that are neither arrays of one shape nor containers.
+    """Return whether Gymnasium's vector API has tuples of the elements of `space`, not arrays.
 
     >>> has_object_elements(gymnasium.spaces.Text(5))
     True
     """
     if space is None or isinstance(space, (gymnasium.spaces.Dict, gymnasium.spaces.Tuple)):
         return False
+    if not is_leaf_space(space):
+        return True  # also a class of the user's, whatever its shape: Gymnasium makes tuples of it
     return space.shape is None or space.dtype is None or space.dtype.kind not in NUMERIC_KINDS
 
 

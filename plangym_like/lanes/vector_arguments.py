@@ -15,6 +15,7 @@ from plangym_like.errors import ActionError, BatchLengthError, InputError
 from plangym_like.lanes.lanes import Flags, Which
 from plangym_like.lanes.seeding import whole_seeds
 from plangym_like.lanes.tree import NUMERIC_KINDS, OBJECT, Leaf, has_objects, tree_map
+from plangym_like.spaces import as_dtype
 
 
 def observation_spaces(
@@ -165,5 +166,8 @@ def _as_array(leaf: Leaf, actions: Any, count: int) -> NDArray[Any]:
             f"actions must be numbers of shape {(count, *leaf.shape)}, got {array.dtype} of shape "
             f"{array.shape}"
         )
-    whole = array.dtype.kind in "iu" and leaf.dtype.kind in "iu"
-    return array.astype(leaf.dtype, copy=False) if whole else array
+    if array.dtype == leaf.dtype or array.dtype.kind not in "iu" or leaf.dtype.kind not in "iu":
+        return array
+    fitting = as_dtype(array, leaf.dtype)
+    # Numbers that the dtype cannot hold are for the environment to judge.
+    return array if fitting is None else fitting

@@ -24,6 +24,7 @@ from plangym_like.lanes.vector_arguments import (
     observation_spaces,
 )
 from plangym_like.lanes.vector_infos import Finals, batch_infos, with_masks
+from plangym_like.ownership import owned
 from plangym_like.states import Row
 
 Flags = NDArray[np.bool_]
@@ -281,6 +282,8 @@ class PlanVectorEnv(VectorEnv[Any, Any, Any]):
         ------
         SnapshotError
             They are plain Gymnasium environments, which have no state rows.
+        WorkerDiedError
+            They were lost with their process; the message says which.
         """
         self._check_started()
         return self._lanes.get_states(checked_indices(indices, self.num_envs))
@@ -381,7 +384,7 @@ class PlanVectorEnv(VectorEnv[Any, Any, Any]):
 
     def _handed_out(self, leaf: NDArray[Any]) -> Any:
         if leaf.dtype.hasobject:
-            return tuple(leaf)
+            return tuple(map(owned, leaf)) if self.copy else tuple(leaf)
         return leaf.copy() if self.copy else leaf
 
     def _infos(self, reset: set[int], *, every: bool, finals: Finals | None = None) -> Any:

@@ -53,7 +53,7 @@ def _batch_alike(infos: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
     """Return the batch of infos that have the same numbers and arrays, else ``None``."""
     first = infos[0]
     names = list(first)
-    if any(list(info) != names for info in infos):
+    if any(list(info) != names for info in infos) or any(map(_is_special, names)):
         return None
     found: dict[str, Any] = {}
     for name in names:
@@ -67,6 +67,11 @@ def _batch_alike(infos: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
         else:
             return None
     return with_masks(found)
+
+
+def _is_special(name: Any) -> bool:
+    """Return whether Gymnasium treats the name in another way, or it may be that of a mask."""
+    return name == "final_obs" or str(name).startswith("_")
 
 
 def with_masks(columns: Mapping[str, NDArray[Any]]) -> dict[str, Any]:

@@ -143,6 +143,30 @@ print("fine")
 """
 )
 
+VECTORISED = (
+    HEAD
+    + """
+from plangym_like.lanes.process_lanes import ProcessLanes
+from plangym_like.lanes.vector_env import PlanVectorEnv
+
+envs = PlanVectorEnv(ProcessLanes("FrozenLake-v1", 4, 2), copy=False)
+observations, _ = envs.reset(seed=0)
+
+def work():
+    refuses(lambda: envs.step([0] * 4), "forked", "others")
+    refuses(envs.reset, "forked", "others")
+    refuses(envs.get_states, "forked", "others")
+    envs.close()
+
+in_child(work)
+assert observations.tolist() == [0] * 4
+assert envs.step([2] * 4)[0].shape == (4,)
+assert envs.stats.deaths == 0
+envs.close()
+print("fine")
+"""
+)
+
 HELD_LOCKS = (
     HEAD
     + """
@@ -191,6 +215,12 @@ def test_a_copy_does_not_wait_for_a_thread_that_it_lacks(use: str) -> None:
 def test_a_copy_of_a_program_with_lanes(tmp_path: object) -> None:
     path = tmp_path / "program.py"  # type: ignore[operator]
     result = run_script(PARALLEL, path=path, timeout=300)
+    assert (result.stdout, result.returncode) == ("fine\n", 0), result.stderr
+
+
+def test_a_copy_of_a_program_with_environments_in_processes(tmp_path: object) -> None:
+    path = tmp_path / "program.py"  # type: ignore[operator]
+    result = run_script(VECTORISED, path=path, timeout=300)
     assert (result.stdout, result.returncode) == ("fine\n", 0), result.stderr
 
 

@@ -299,6 +299,20 @@ def test_what_happened_between_checkpoints_is_repeated(make: MakeLanes) -> None:
     assert lanes.stats.deaths == 2
 
 
+def test_what_is_repeated_is_what_was_given_then(make: MakeLanes) -> None:
+    lanes = make("CartPole-v1", 4, 2, checkpoint_every=50)
+    obs = lanes.start(SEEDS[:4])
+    row, options = lanes.get_states([0])[0], {"low": -0.01, "high": 0.01}
+    lanes.set_states(row)
+    lanes.reset(obs, [3], seeds=[5], options=[options])
+    expected = lanes.get_states()
+    row[:] = lanes.get_states([3])[0]
+    options.update(low=0.02, high=0.03)
+    _kill(lanes)
+    assert lanes.get_states().tolist() == expected.tolist()
+    assert lanes.stats.lanes_restored == 2
+
+
 def test_a_step_that_always_kills_ends_the_episodes(make: MakeLanes, tmp_path: Path) -> None:
     lanes = make(_mortal_with_states(tmp_path), 4, 2, checkpoint_every=3)
     player = Player(lanes)

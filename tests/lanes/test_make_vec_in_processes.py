@@ -16,7 +16,7 @@ from small_envs import Fuse, Nested, Teller
 from test_make_vec import MODES, compare, same
 
 from plangym_like import make_vec
-from plangym_like.errors import InputError
+from plangym_like.errors import InputError, WorkerDiedError
 from plangym_like.lanes import make_vec as module
 from plangym_like.lanes.classic_lanes import ClassicLanes
 from plangym_like.lanes.process_lanes import ProcessLanes
@@ -116,6 +116,30 @@ def test_a_process_that_is_killed(make: Callable[..., Any], kept: int | None) ->
     assert (stats.deaths, stats.lanes_ended, stats.lanes_restored) == (
         (1, 2, 0) if kept is None else (1, 0, 2)
     )
+
+
+@pytest.mark.parametrize("mode", ["Disabled", "NextStep"])
+def test_states_of_ended_episodes_are_lost_with_their_process(
+    make: Callable[..., Any], mode: str
+) -> None:
+    envs = make("CartPole-v1", 4, 2, autoreset_mode=mode, max_episode_steps=2)
+    envs.reset(seed=3)
+    for _ in range(2):
+        envs.step([0, 1, 0, 1])
+    assert envs.ended.all()
+    os.kill(*envs.pids, signal.SIGKILL)
+    for _ in range(2):
+        with pytest.raises(WorkerDiedError):
+            envs.get_states()
+    assert envs.get_states([0, 1]).shape == (2, envs.state_nbytes)
+    if mode == "Disabled":
+        envs.reset(options={"reset_mask": np.array([True, True, False, True])})
+        with pytest.raises(WorkerDiedError, match=r"lanes \[2\]"):
+            envs.get_states()
+        envs.reset()
+    else:
+        assert not envs.step([0, 1, 0, 1])[4]
+    assert len(envs.get_states()) == 4 and envs.stats.lanes_ended == 0
 
 
 def test_cheap_steps_are_chosen_to_stay_here() -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
+from gymnasium.error import ResetNeeded
 from small_envs import Nested
 
 from plangym_like import make_vec
@@ -101,6 +102,19 @@ def test_attributes_and_states() -> None:
         envs.reset()
 
 
+def test_the_first_reset_comes_first() -> None:
+    envs = make_vec("CartPole-v1", 5).as_sb3()
+    calls = (
+        lambda: envs.step(np.zeros(5, int)),
+        envs.get_states,
+        lambda: envs.set_states(np.zeros((5, 8), np.uint8)),
+    )
+    for call in calls:
+        with pytest.raises(ResetNeeded):
+            call()
+    envs.close()
+
+
 def test_rows_of_one_environment_refuse_attributes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(MujocoSimulator, "fewest_rows", 16)
     envs = make_vec("HalfCheetah-v5", 16).as_sb3()
@@ -115,6 +129,18 @@ def test_it_is_monitored() -> None:
     envs.reset()
     infos = [info for _ in range(9) for info in envs.step(np.zeros(4, int))[3]]
     assert sum("episode" in info for info in infos) >= 4
+    envs.close()
+
+
+def test_attributes_outlive_a_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(make_vec_module, "_is_worth_messages", lambda *_, **__: True)
+    vectorised = make_vec("CartPole-v1", 4, 2)
+    envs = vectorised.as_sb3()
+    envs.reset()
+    envs.set_attr("gravity", 1.0)
+    os.kill(*vectorised.pids, signal.SIGKILL)
+    envs.step(np.zeros(4, int))
+    assert envs.get_attr("gravity") == [1.0] * 4
     envs.close()
 
 
