@@ -208,7 +208,10 @@ class ClassicLanes(Lanes):
     ) -> None:
         dynamics, count = self._dynamics, len(actions)
         limit = dynamics.num_actions
-        if limit and np.count_nonzero(actions.view(np.uint64) >= limit):
+        # As unsigned numbers, those below 0 are large.
+        if limit and (
+            actions.dtype.kind not in "iu" or np.count_nonzero(actions.view(np.uint64) >= limit)
+        ):
             raise ActionError(
                 f"actions {actions.tolist()} are not all in {self._bases[0].action_space}"
             )

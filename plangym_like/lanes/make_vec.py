@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from copy import deepcopy
 from typing import Any
 
 import gymnasium
+from gymnasium.envs.registration import EnvSpec
 from gymnasium.spaces import Space
 from gymnasium.vector import AutoresetMode
 
+from plangym_like import registry
+from plangym_like.counts import as_count
 from plangym_like.errors import InputError
 from plangym_like.lanes.lanes import Lanes
 from plangym_like.lanes.make_lanes import EnvSource, env_factory, lanes_from, make_lanes
@@ -25,6 +28,14 @@ _FEWEST_AT_ONCE = 4
 # (`benchmarks/vector.py`).
 _MESSAGES_SECONDS = 4e-4
 _TRIAL_STEPS = 10
+# Arguments of `gymnasium.make_vec` and others, and what takes their place here.
+_ELSEWHERE = {
+    "vectorization_mode": "n_workers=k divides the environments among up to k processes, and "
+    "vectorise=False steps one after the other",
+    "vectorize": "it is spelled vectorise here",
+    "vector_kwargs": "give its entries as keywords of make_vec",
+    "shared_memory": "leave it out: with n_workers=2 or more, observations are in shared memory",
+}
 
 
 def make_vec(
@@ -72,7 +83,8 @@ def make_vec(
     Raises
     ------
     InputError
-        `num_envs` or `n_workers` is not at least 1, or `num_envs` not the length of `source`.
+        `source` is something else, `num_envs` or `n_workers` is not at least 1, `num_envs` is not
+        the length of `source`, or a keyword is one of `gymnasium.make_vec` that is not taken here.
 
     Examples
     --------
@@ -89,20 +101,28 @@ def make_vec(
     True
     >>> envs.close()
     """
+    for name in _ELSEWHERE.keys() & kwargs.keys():
+        raise InputError(f"make_vec has no argument {name}: {_ELSEWHERE[name]}")
     if isinstance(source, str) or callable(source):
-        sources, count = [source], 1 if num_envs is None else num_envs
+        sources, count = [source], as_count("num_envs", 1 if num_envs is None else num_envs)
+    elif not isinstance(source, Iterable):
+        raise InputError(
+            "source must be an id, a callable that returns a new environment, or a list of these, "
+            f"got {source!r}"
+        )
     else:
-        sources, count = list(source), len(source) if num_envs is None else num_envs
+        sources = list(source)
+        count = as_count("num_envs", len(sources) if num_envs is None else num_envs)
         if len(sources) != count:
-            raise InputError(f"num_envs is {count}, but there are {len(sources)} factories")
-    workers = 1 if n_workers is None else n_workers
-    for name, number in (("num_envs", count), ("n_workers", workers)):
-        if isinstance(number, bool) or not isinstance(number, int) or number < 1:
-            raise InputError(f"{name} must be a whole number of at least 1, got {number!r}")
-    factories = [env_factory(each, **{**_registered(each), **kwargs}) for each in sources]
+            raise InputError(f"num_envs is {count}, but source has {len(sources)} entries")
+    workers = min(count, as_count("n_workers", 1 if n_workers is None else n_workers))
+    specs = [_spec_of(each) for each in sources]
+    factories = [
+        env_factory(each, **{**_left_out(spec), **kwargs})
+        for each, spec in zip(sources, specs, strict=True)
+    ]
     alike = all(each is sources[0] for each in sources)
     lanes: Lanes
-    workers = min(workers, count)
     if workers > 1 and _is_worth_messages(factories[0], count, vectorise=vectorise):
         lanes = ProcessLanes(
             factories[0] if alike else factories,
@@ -117,11 +137,15 @@ def make_vec(
     else:
         made = [factory() for factory in factories]
         lanes = make_lanes(made, vectorise=vectorise and count >= _FEWEST_AT_ONCE)
-    envs = PlanVectorEnv(
-        lanes, autoreset_mode=autoreset_mode, copy=copy, observation_mode=observation_mode
-    )
+    try:
+        envs = PlanVectorEnv(
+            lanes, autoreset_mode=autoreset_mode, copy=copy, observation_mode=observation_mode
+        )
+    except BaseException:
+        lanes.close()
+        raise
     if isinstance(source, str):
-        envs.spec = gymnasium.spec(source)
+        envs.spec = specs[0]
     return envs
 
 
@@ -147,10 +171,17 @@ def _is_worth_messages(factory: Callable[[], Any], num_envs: int, *, vectorise: 
     return num_envs * fastest > _MESSAGES_SECONDS
 
 
-def _registered(source: EnvSource) -> dict[str, Any]:
-    """Return what an id is registered with, and `plangym_like.make` would leave out."""
+def _spec_of(source: EnvSource) -> EnvSpec | None:
+    """Return the registered spec of an id, ``None`` for what is not registered."""
     if not isinstance(source, str):
-        return {}
-    spec = gymnasium.registry.get(source)
+        return None
+    try:
+        return registry.find_spec(source)
+    except gymnasium.error.Error:
+        return None  # a name that a family knows, or an unknown one, for which `make` raises
+
+
+def _left_out(spec: EnvSpec | None) -> dict[str, Any]:
+    """Return what an id is registered with, and `plangym_like.make` would leave out."""
     stickiness = None if spec is None else spec.kwargs.get("repeat_action_probability")
     return {} if stickiness is None else {"repeat_action_probability": stickiness}

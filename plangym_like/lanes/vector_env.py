@@ -20,6 +20,7 @@ from plangym_like.lanes.vector_arguments import (
     batch_actions,
     checked_indices,
     checked_mask,
+    checked_mode,
     checked_seeds,
     observation_spaces,
 )
@@ -51,6 +52,8 @@ class PlanVectorEnv(VectorEnv[Any, Any, Any]):
 
     Raises
     ------
+    InputError
+        `autoreset_mode` is none of these.
     RuntimeError
         The spaces of the environments do not match, as in `gymnasium.vector.SyncVectorEnv`.
     """
@@ -67,7 +70,7 @@ class PlanVectorEnv(VectorEnv[Any, Any, Any]):
         lanes.takes_objects = True
         self.num_envs = lanes.num_lanes
         self.copy = copy
-        self.autoreset_mode = AutoresetMode(autoreset_mode)
+        self.autoreset_mode = checked_mode(autoreset_mode)
         first = gym_env_of(lanes.envs[0])
         self.metadata = {**first.metadata, "autoreset_mode": self.autoreset_mode}
         self.render_mode = first.render_mode
