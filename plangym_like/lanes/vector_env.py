@@ -220,7 +220,7 @@ class PlanVectorEnv(VectorEnv[Any, Any, Any]):
     # The environments
 
     def call(self, name: str, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
-        """Call method `name` of each environment; an attribute that is no method is returned."""
+        """Return what method `name` of each environment returns, or the value of an attribute."""
         self._check_open()
         values = self._lanes.call(name, *args, **kwargs)
         self._lanes = self._lanes.refreshed()
@@ -306,7 +306,8 @@ class PlanVectorEnv(VectorEnv[Any, Any, Any]):
         Parameters
         ----------
         states : array ``(K, state_nbytes) uint8``
-            One for each of `indices`, or one row for all.
+            One for each of `indices`, or one row for all. Environments with equal rows also draw
+            equal random numbers from then on.
         indices : sequence of int, optional
             Which; all of them if left out.
         ended : bool or array ``(K,) bool``
@@ -339,7 +340,7 @@ class PlanVectorEnv(VectorEnv[Any, Any, Any]):
     def as_sb3(self) -> Any:
         """Return these environments as a ``VecEnv`` of Stable-Baselines3, an `Sb3VecEnv`.
 
-        Use this object no more: the other closes the environments, and resets them by its own rule.
+        Do not use this object afterwards: the new one resets and closes the same environments.
 
         Raises
         ------
