@@ -66,17 +66,16 @@ def make_vec(
     num_envs : int, optional
         n; by default the length of `source`, or 1.
     n_workers : int, optional
-        How many processes may step environments, this one included. Where steps are so cheap that
-        messages between processes would cost more, or have a vectorised form that is cheaper
-        still, this process steps all.
+        How many processes may step environments, this one included. This process alone steps them
+        if their steps are cheaper than messages to other processes, as in classic control.
     autoreset_mode, copy, observation_mode
         See `PlanVectorEnv`.
     vectorise : bool
         Whether environments that have a vectorised form are stepped in it.
     timeout, checkpoint_every
         With several processes: after how many seconds one that does not reply is replaced, and
-        after how many calls states are copied, so that environments of a process that died go on
-        from where they were. Without that, their episodes end (`ProcessLanes`).
+        after how many calls states are copied. With copies, the environments of a process that died
+        go on from where they were; without, their episodes end (`ProcessLanes`).
     kwargs
         For `plangym_like.make`, or for the callable.
 

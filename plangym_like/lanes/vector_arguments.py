@@ -136,7 +136,10 @@ def checked_indices(indices: Which, count: int) -> NDArray[np.intp] | None:
     if chosen.dtype == np.bool_ and chosen.shape == (count,):
         chosen = np.flatnonzero(chosen)
     if chosen.ndim != 1 or (chosen.dtype.kind not in "iu" and len(chosen)):
-        raise InputError(f"indices must be whole numbers, got {indices!r}")
+        raise InputError(
+            "indices must be a sequence of whole numbers, or a mask with one entry for each of "
+            f"{count} environments, got {indices!r}"
+        )
     if ((chosen < 0) | (chosen >= count)).any() or len(np.unique(chosen)) < len(chosen):
         raise InputError(f"indices must be different ones from 0 to {count - 1}, got {indices!r}")
     return chosen.astype(np.intp)

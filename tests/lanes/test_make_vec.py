@@ -443,6 +443,8 @@ def test_wrong_states_change_nothing() -> None:
     for indices in ([0, 0], [4], [-1], [0.5], [[0]]):
         with pytest.raises(InputError):
             envs.set_states(states[:1], indices)
+    with pytest.raises(InputError, match="indices must be a sequence of whole numbers"):
+        envs.get_states(1)  # type: ignore[arg-type]
     with pytest.raises(InputError, match="2 states were given for 3 lanes"):
         envs.set_states(states[:2], [0, 1, 2])
     assert same(states, envs.get_states())
