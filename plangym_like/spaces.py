@@ -275,9 +275,9 @@ def _leaf_actions(
     if batch.ndim == len(shape) and lead == 1:
         batch = batch[None]
     if batch.ndim != len(shape) + lead or batch.shape[lead:] != shape:
+        expected = ", ".join([*"NT"[:lead], *map(str, shape)])
         raise ActionError(
-            f"actions of shape {np.shape(actions)} do not form a batch of the space {space}: "
-            f"expected {('N', 'T')[:lead]} + {shape}"
+            f"actions of {space} must have shape ({expected}), got shape {np.shape(actions)}"
         )
     kinds = "iu" if dtype.kind in "iu" else "iuf"
     if batch.dtype.kind not in kinds or batch.dtype.itemsize > 8:

@@ -20,7 +20,7 @@ import hashlib
 import json
 import os
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -277,9 +277,13 @@ class StateFormat:
             fingerprint = int(words[index, 1])
             known = _known_fingerprints.get(fingerprint, f"fingerprint {fingerprint:016x}")
             got, expected = f"{family} {known}", f"{self.family} {self.fingerprint_fields}"
+            named = "".join(
+                f"{place} is {theirs!r} in the row and {ours!r} here; "
+                for place, ours, theirs in _differences(self.fingerprint_fields, known)
+            )
             raise StateMismatchError(
                 f"state row {index} is of another environment, version or configuration: "
-                f"expected {expected}, got {got}",
+                f"{named}expected {expected}, got {got}",
                 expected,
                 got,
             )
@@ -326,3 +330,34 @@ def _kinds(states: Any) -> str:
     if missing:
         return f"None in place of row {missing[0]}"
     return f"{len(rows)} rows of shapes {sorted({np.shape(row) for row in rows})[:4]}"
+
+
+def _differences(expected: str, got: str) -> list[tuple[str, Any, Any]]:
+    """Return the fields in which two fingerprints differ, each with both values.
+
+    Return none if one of them is unknown, or if they differ in more than three.
+
+    >>> _differences('{"game": "pong", "set": {"a": 1, "b": 2}}',
+    ...              '{"game": "pong", "set": {"a": 1, "b": 3}}')
+    [('set.b', 2, 3)]
+    """
+    try:
+        ours, theirs = json.loads(expected), json.loads(got)
+    except ValueError:
+        return []
+    if not _are_alike(ours, theirs):
+        return []
+    found = list(_fields_that_differ("", ours, theirs))
+    return found if len(found) <= 3 else []
+
+
+def _are_alike(one: Any, other: Any) -> bool:
+    return isinstance(one, dict) and isinstance(other, dict) and one.keys() == other.keys()
+
+
+def _fields_that_differ(place: str, one: Any, other: Any) -> Iterator[tuple[str, Any, Any]]:
+    if _are_alike(one, other):
+        for name in one:
+            yield from _fields_that_differ(f"{place}.{name}", one[name], other[name])
+    elif one != other:
+        yield place[1:], one, other

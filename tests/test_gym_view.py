@@ -342,6 +342,8 @@ def test_an_action_out_of_the_space_changes_nothing() -> None:
         state = view.get_state()
         with pytest.raises(ActionError):
             view.step(4)
+        with pytest.raises(ActionError, match=r"must have shape \(\), got shape \(1,\)"):
+            view.step([1])
         assert_same(view.get_state(), state)
 
 

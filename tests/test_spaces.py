@@ -458,7 +458,7 @@ def test_the_message_names_the_first_bad_row():
 
 
 def test_a_batch_is_no_rollout():
-    with pytest.raises(ActionError, match="'N', 'T'"):
+    with pytest.raises(ActionError, match=r"shape \(N, T\), got"):
         as_actions(spaces.Discrete(5), [0, 1, 2], 2)
     with pytest.raises(ActionError):
         as_actions(spaces.Discrete(5), [[0, 1], [2, 3]], 1)

@@ -202,6 +202,8 @@ class AtariSimulator(GymnasiumSimulator):
             "episodic_life": bool(episodic_life),
         }
         self.base: PlannableAle
+        # The module of "ale_py:ALE/Pong-v5", which registers the id, has been imported.
+        name = name.rpartition(":")[2]
         super().__init__(name, obs_type=None if obs_type == "coords" else obs_type, **kwargs)
 
     def _set_frameskip(self, frameskip: int | tuple[int, int] | None) -> None:

@@ -7,7 +7,9 @@ from contextlib import suppress
 from typing import Any, NamedTuple
 
 import numpy as np
+from gymnasium.envs.registration import EnvSpec
 
+from plangym_like.execution.user_env_specs import know
 from plangym_like.lanes.lane_memory import LaneArrays, LaneForm
 from plangym_like.lanes.lanes import Lanes, Which, add_note
 from plangym_like.lanes.make_lanes import EnvSource, lanes_from, make_envs, make_lanes
@@ -65,13 +67,24 @@ class HostedLanes:
         The lanes of this part.
     vectorise : bool
         See `lanes_from`.
+    specs : sequence of EnvSpec
+        What the environments' ids may mean, besides what is registered in this process anyway.
 
     Attributes
     ----------
     lanes : Lanes
     """
 
-    def __init__(self, sources: Sources, start: int, stop: int, vectorise: bool) -> None:
+    def __init__(
+        self,
+        sources: Sources,
+        start: int,
+        stop: int,
+        vectorise: bool,
+        specs: Sequence[EnvSpec] = (),
+    ) -> None:
+        for spec in specs:
+            know(spec)
         self._start, self._stop = start, stop
         self.lanes = make_part(sources, start, stop, vectorise=vectorise)
         self._form: LaneForm | None = None

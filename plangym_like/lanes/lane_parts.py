@@ -9,6 +9,7 @@ from itertools import pairwise
 from typing import Any
 
 from plangym_like.errors import ClosedError, InputError
+from plangym_like.execution.user_env_specs import user_specs
 from plangym_like.fork_safety import forget_after_fork
 from plangym_like.lanes.hosted_lanes import HostedLanes, Sources, make_part, sources_of_part
 from plangym_like.lanes.lane_memory import LaneArrays
@@ -68,11 +69,12 @@ class LaneParts:
         self.own = slice(0, bounds[1])
         linger = _LINGER_SECONDS if count <= len(os.sched_getaffinity(0)) else 0.0
         workers: list[LanesWorker] = []
+        specs = user_specs()
         try:
             for part, (start, stop) in enumerate(pairwise(bounds[1:])):
                 own = sources_of_part(sources, start, stop)
                 process = ExternalProcess(
-                    partial(HostedLanes, own, start, stop, vectorise),
+                    partial(HostedLanes, own, start, stop, vectorise, specs),
                     start_method=start_method,
                     preload=(*_PRELOAD, *preload),
                     name=f"lanes {start} to {stop - 1}",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from copy import deepcopy
 from typing import Any
 
@@ -13,6 +13,7 @@ from gymnasium.envs.registration import EnvSpec
 from gymnasium.spaces import Space
 from gymnasium.vector import AutoresetMode
 
+from plangym_like import registry
 from plangym_like.counts import as_count
 from plangym_like.errors import InputError, SnapshotError
 from plangym_like.lanes.lanes import Lanes
@@ -20,7 +21,6 @@ from plangym_like.lanes.make_lanes import EnvSource, env_factory, lanes_from, ma
 from plangym_like.lanes.process_lanes import ProcessLanes
 from plangym_like.lanes.sequential_lanes import as_gym_env
 from plangym_like.lanes.vector_env import PlanVectorEnv
-from plangym_like.registry import find_spec
 
 # Fewer environments are stepped faster one after the other (`benchmarks/vector.py`).
 _FEWEST_AT_ONCE = 4
@@ -28,6 +28,14 @@ _FEWEST_AT_ONCE = 4
 # (`benchmarks/vector.py`).
 _MESSAGES_SECONDS = 4e-4
 _TRIAL_STEPS = 10
+# Arguments of `gymnasium.make_vec` and others, and what takes their place here.
+_ELSEWHERE = {
+    "vectorization_mode": "n_workers=k divides the environments among up to k processes, and "
+    "vectorise=False steps one after the other",
+    "vectorize": "it is spelled vectorise here",
+    "vector_kwargs": "give its entries as keywords of make_vec",
+    "shared_memory": "leave it out: with n_workers=2 or more, observations are in shared memory",
+}
 
 
 def make_vec(
@@ -58,24 +66,24 @@ def make_vec(
     num_envs : int, optional
         n; by default the length of `source`, or 1.
     n_workers : int, optional
-        How many processes may step environments, this one included. Where steps are so cheap that
-        messages between processes would cost more, or have a vectorised form that is cheaper
-        still, this process steps all.
+        How many processes may step environments, this one included. This process alone steps them
+        if their steps are cheaper than messages to other processes, as in classic control.
     autoreset_mode, copy, observation_mode
         See `PlanVectorEnv`.
     vectorise : bool
         Whether environments that have a vectorised form are stepped in it.
     timeout, checkpoint_every
         With several processes: after how many seconds one that does not reply is replaced, and
-        after how many calls states are copied, so that environments of a process that died go on
-        from where they were. Without that, their episodes end (`ProcessLanes`).
+        after how many calls states are copied. With copies, the environments of a process that died
+        go on from where they were; without, their episodes end (`ProcessLanes`).
     kwargs
         For `plangym_like.make`, or for the callable.
 
     Raises
     ------
     InputError
-        `num_envs` or `n_workers` is not at least 1, or `num_envs` not the length of `source`.
+        `source` is something else, `num_envs` or `n_workers` is not at least 1, `num_envs` is not
+        the length of `source`, or a keyword is one of `gymnasium.make_vec` that is not taken here.
 
     Examples
     --------
@@ -92,16 +100,28 @@ def make_vec(
     True
     >>> envs.close()
     """
+    for name in _ELSEWHERE.keys() & kwargs.keys():
+        raise InputError(f"make_vec has no argument {name}: {_ELSEWHERE[name]}")
     if isinstance(source, str) or callable(source):
-        sources, count = [source], 1 if num_envs is None else num_envs
+        sources, count = [source], as_count("num_envs", 1 if num_envs is None else num_envs)
+    elif not isinstance(source, Iterable):
+        raise InputError(
+            "source must be an id, a callable that returns a new environment, or a list of these, "
+            f"got {source!r}"
+        )
     else:
-        sources, count = list(source), len(source) if num_envs is None else num_envs
+        sources = list(source)
+        count = as_count("num_envs", len(sources) if num_envs is None else num_envs)
         if len(sources) != count:
-            raise InputError(f"num_envs is {count}, but there are {len(sources)} factories")
-    count = as_count("num_envs", count)
-    workers = min(as_count("n_workers", 1 if n_workers is None else n_workers), count)
-    factories = [env_factory(each, **{**_registered(each), **kwargs}) for each in sources]
+            raise InputError(f"num_envs is {count}, but source has {len(sources)} entries")
+    workers = min(count, as_count("n_workers", 1 if n_workers is None else n_workers))
+    specs = [_spec_of(each) for each in sources]
+    factories = [
+        env_factory(each, **{**_left_out(spec), **kwargs})
+        for each, spec in zip(sources, specs, strict=True)
+    ]
     alike = all(each is sources[0] for each in sources)
+    at_once = vectorise and count >= _FEWEST_AT_ONCE
     lanes: Lanes
     try:
         if workers > 1 and _is_worth_messages(factories[0], count, vectorise=vectorise):
@@ -114,12 +134,9 @@ def make_vec(
                 vectorise=vectorise,
             )
         elif alike:
-            lanes = lanes_from(
-                factories[0], count, vectorise=vectorise and count >= _FEWEST_AT_ONCE
-            )
+            lanes = lanes_from(factories[0], count, vectorise=at_once)
         else:
-            made = [factory() for factory in factories]
-            lanes = make_lanes(made, vectorise=vectorise and count >= _FEWEST_AT_ONCE)
+            lanes = make_lanes([factory() for factory in factories], vectorise=at_once)
     except SnapshotError as error:
         if isinstance(source, str):
             error.add_note(
@@ -134,7 +151,8 @@ def make_vec(
     except BaseException:
         lanes.close()
         raise
-    envs.spec = _spec_of(source)
+    if isinstance(source, str):
+        envs.spec = specs[0]
     return envs
 
 
@@ -160,18 +178,17 @@ def _is_worth_messages(factory: Callable[[], Any], num_envs: int, *, vectorise: 
     return num_envs * fastest > _MESSAGES_SECONDS
 
 
-def _registered(source: EnvSource) -> dict[str, Any]:
-    """Return what an id is registered with, and `plangym_like.make` would leave out."""
-    spec = _spec_of(source)
-    stickiness = None if spec is None else spec.kwargs.get("repeat_action_probability")
-    return {} if stickiness is None else {"repeat_action_probability": stickiness}
-
-
-def _spec_of(source: Any) -> EnvSpec | None:
-    """Return the registered spec of an id; ``None`` if Gymnasium does not know it."""
+def _spec_of(source: EnvSource) -> EnvSpec | None:
+    """Return the registered spec of an id, ``None`` for what is not registered."""
     if not isinstance(source, str):
         return None
     try:
-        return find_spec(source)
+        return registry.find_spec(source)
     except gymnasium.error.Error:
-        return None  # an id of another family, such as dm_control's
+        return None  # a name that a family knows, or an unknown one, for which `make` raises
+
+
+def _left_out(spec: EnvSpec | None) -> dict[str, Any]:
+    """Return what an id is registered with, and `plangym_like.make` would leave out."""
+    stickiness = None if spec is None else spec.kwargs.get("repeat_action_probability")
+    return {} if stickiness is None else {"repeat_action_probability": stickiness}

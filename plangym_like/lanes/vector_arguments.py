@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from gymnasium.spaces import Space
 from gymnasium.spaces.utils import is_space_dtype_shape_equiv
+from gymnasium.vector import AutoresetMode
 from gymnasium.vector.utils import batch_differing_spaces, batch_space, iterate
 from numpy.typing import NDArray
 
@@ -19,14 +20,16 @@ from plangym_like.spaces import as_dtype
 
 
 def observation_spaces(
-    spaces: Sequence[Space[Any]], count: int, mode: str | tuple[Space[Any], Space[Any]]
+    of_each: Sequence[tuple[Space[Any], Space[Any]]],
+    count: int,
+    mode: str | tuple[Space[Any], Space[Any]],
 ) -> tuple[Space[Any], Space[Any]]:
     """Return the observation spaces of all environments and of one.
 
     Parameters
     ----------
-    spaces : sequence of gymnasium.Space
-        Of each environment, or one for all.
+    of_each : sequence of (Space, Space)
+        Observation and action space of each environment, or one pair for all.
     count : int
         How many environments there are.
     mode
@@ -39,7 +42,14 @@ def observation_spaces(
     TypeError, ValueError
         `mode` is none of those.
     """
+    spaces, action_spaces = zip(*of_each, strict=True)
     first = spaces[0]
+    for space in action_spaces:
+        if space != action_spaces[0]:
+            raise RuntimeError(
+                "all environments must have the same action space, got "
+                f"{action_spaces[0]} and {space}"
+            )
     if isinstance(mode, tuple) and len(mode) == 2:
         batched, single = mode
         if not isinstance(batched, Space) or not isinstance(single, Space):
@@ -65,6 +75,24 @@ def observation_spaces(
                 f"{single} and {space}"
             )
     return batched, single
+
+
+def checked_mode(mode: str | AutoresetMode) -> AutoresetMode:
+    """Return an autoreset mode, given by its name or itself.
+
+    Raises
+    ------
+    InputError
+        It is none of Gymnasium's modes.
+
+    >>> checked_mode("SameStep")
+    <AutoresetMode.SAME_STEP: 'SameStep'>
+    """
+    try:
+        return AutoresetMode(mode)
+    except ValueError as error:
+        known = ", ".join(repr(each.value) for each in AutoresetMode)
+        raise InputError(f"autoreset_mode must be one of {known}, got {mode!r}") from error
 
 
 def checked_seeds(seed: Any, count: int) -> list[int | None]:
@@ -118,7 +146,10 @@ def checked_indices(indices: Which, count: int) -> NDArray[np.intp] | None:
     if chosen.dtype == np.bool_ and chosen.shape == (count,):
         chosen = np.flatnonzero(chosen)
     if chosen.ndim != 1 or (chosen.dtype.kind not in "iu" and len(chosen)):
-        raise InputError(f"indices must be whole numbers, got {indices!r}")
+        raise InputError(
+            "indices must be a sequence of whole numbers, or a mask with one entry for each of "
+            f"{count} environments, got {indices!r}"
+        )
     if ((chosen < 0) | (chosen >= count)).any() or len(np.unique(chosen)) < len(chosen):
         raise InputError(f"indices must be different ones from 0 to {count - 1}, got {indices!r}")
     return chosen.astype(np.intp)

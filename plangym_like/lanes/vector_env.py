@@ -20,6 +20,7 @@ from plangym_like.lanes.vector_arguments import (
     batch_actions,
     checked_indices,
     checked_mask,
+    checked_mode,
     checked_seeds,
     observation_spaces,
 )
@@ -52,6 +53,8 @@ class PlanVectorEnv(VectorEnv[Any, Any, Any]):
 
     Raises
     ------
+    InputError
+        `autoreset_mode` is none of these.
     RuntimeError
         The spaces of the environments do not match, as in `gymnasium.vector.SyncVectorEnv`.
     """
@@ -68,21 +71,15 @@ class PlanVectorEnv(VectorEnv[Any, Any, Any]):
         lanes.takes_objects = True
         self.num_envs = lanes.num_lanes
         self.copy = copy
-        self.autoreset_mode = AutoresetMode(autoreset_mode)
+        self.autoreset_mode = checked_mode(autoreset_mode)
         first = gym_env_of(lanes.envs[0])
         self.metadata = {**first.metadata, "autoreset_mode": self.autoreset_mode}
         self.render_mode = first.render_mode
         self.single_action_space = lanes.action_space
         self.action_space = batch_space(self.single_action_space, self.num_envs)
         self.observation_space, self.single_observation_space = observation_spaces(
-            [space for space, _ in lanes.spaces], self.num_envs, observation_mode
+            lanes.spaces, self.num_envs, observation_mode
         )
-        for _, space in lanes.spaces:
-            if space != self.single_action_space:
-                raise RuntimeError(
-                    "all environments must have the same action space, got "
-                    f"{self.single_action_space} and {space}"
-                )
         self._obs: Any = None
         self._rewards = np.zeros(self.num_envs)
         self._terminated, self._truncated, self._ended = np.zeros((3, self.num_envs), bool)
@@ -218,7 +215,7 @@ class PlanVectorEnv(VectorEnv[Any, Any, Any]):
     # The environments
 
     def call(self, name: str, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
-        """Call method `name` of each environment; an attribute that is no method is returned."""
+        """Return what method `name` of each environment returns, or the value of an attribute."""
         self._check_open()
         values = self._lanes.call(name, *args, **kwargs)
         self._lanes = self._lanes.refreshed()
@@ -306,7 +303,8 @@ class PlanVectorEnv(VectorEnv[Any, Any, Any]):
         Parameters
         ----------
         states : array ``(K, state_nbytes) uint8``
-            One for each of `indices`, or one row for all.
+            One for each of `indices`, or one row for all. Environments with equal rows also draw
+            equal random numbers from then on.
         indices : sequence of int, optional
             Which; all of them if left out.
         ended : bool or array ``(K,) bool``
@@ -339,7 +337,7 @@ class PlanVectorEnv(VectorEnv[Any, Any, Any]):
     def as_sb3(self) -> Any:
         """Return these environments as a ``VecEnv`` of Stable-Baselines3, an `Sb3VecEnv`.
 
-        Use this object no more: the other closes the environments, and resets them by its own rule.
+        Do not use this object afterwards: the new one resets and closes the same environments.
 
         Raises
         ------

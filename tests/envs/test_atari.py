@@ -40,6 +40,17 @@ def test_all_games_that_are_registered():
     assert len(GAMES) == 104
 
 
+def test_an_id_with_the_module_that_registers_it() -> None:
+    named = plangym_like.make("ale_py:ALE/Pong-v5", obs_type="ram")
+    plain = plangym_like.make("ALE/Pong-v5", obs_type="ram")
+    state, obs, _ = named.reset(seed=2)
+    assert_same(obs, plain.reset(seed=2)[1])
+    assert_same(plain.step_batch([0, 2], state), named.step_batch([0, 2], state))
+    envs = plangym_like.make_vec("ale_py:ALE/Pong-v5", 1, obs_type="ram")
+    assert envs.spec is not None and envs.spec.id == "ALE/Pong-v5"
+    assert envs.get_attr("stickiness") == (0.25,)
+
+
 def assert_episodes_equal_gymnasiums(name: str, steps: int, **kwargs: Any) -> None:
     chance = {"repeat_action_probability": 0.0}
     with plangym_like.make(name, **kwargs) as env:

@@ -175,6 +175,9 @@ def test_rows_belong_to_a_configuration() -> None:
     for other in (make(sutton_barto_reward=True), make("Acrobot-v1")):
         with pytest.raises(StateMismatchError):
             other.set_state(state)
+    told = r"kwargs is {} in the row and {'sutton_barto_reward': True} here"
+    with pytest.raises(StateMismatchError, match=told):
+        make(sutton_barto_reward=True).set_state(state)
     first, second = make(lambda: CartPoleEnv()), make(lambda: heavier(CartPoleEnv()))
     with pytest.raises(StateMismatchError):
         second.set_state(first.get_state())

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib.util
+import subprocess
+import sys
 import warnings
 from collections.abc import Callable
 from functools import partial
@@ -17,7 +19,7 @@ from gymnasium.wrappers.vector import NormalizeObservation, RecordEpisodeStatist
 from small_envs import Fuse, Nested, Teller
 
 import plangym_like
-from plangym_like import make_vec
+from plangym_like import make_vec, registry
 from plangym_like.envs.mujoco import MujocoSimulator
 from plangym_like.errors import (
     ActionError,
@@ -126,6 +128,32 @@ def test_factories(make: Callable[[], Any], mode: str) -> None:
     assert not ours.has_states
     with pytest.raises(SnapshotError, match="no state rows"):
         ours.get_states()
+
+
+def test_an_id_that_gymnasium_does_not_know(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(registry, "_registered", [])
+    plangym_like.register("by-prefix/", _of_a_family)
+    envs = make_vec("by-prefix/CartPole-v1", 2)
+    assert envs.reset(seed=0)[0].shape == (2, 4) and envs.spec is None
+
+
+def _of_a_family(name: str, **kwargs: Any) -> Any:
+    return plangym_like.make(name.removeprefix("by-prefix/"), **kwargs)
+
+
+def test_the_first_environment_of_atari_is_as_sticky_as_the_others() -> None:
+    """Before, nothing has imported the package that registers the ids."""
+    script = (
+        "import gymnasium, plangym_like\n"
+        "assert 'ALE/Pong-v5' not in gymnasium.registry\n"
+        "for _ in range(2):\n"
+        "    envs = plangym_like.make_vec('ALE/Pong-v5', 1, obs_type='ram')\n"
+        "    print(envs.spec.id, *envs.get_attr('stickiness'))\n"
+    )
+    run = subprocess.run(
+        [sys.executable, "-W", "error", "-c", script], capture_output=True, text=True, timeout=120
+    )
+    assert (run.stdout, run.stderr) == ("ALE/Pong-v5 0.25\n" * 2, "")
 
 
 def test_the_fastest_form_is_chosen() -> None:
@@ -253,8 +281,21 @@ def test_wrong_actions_change_nothing(actions: Any, error: type[Exception]) -> N
 def test_an_action_that_is_not_in_the_space(count: int) -> None:
     envs = make_vec("CartPole-v1", count)
     envs.reset(seed=1)
-    with pytest.raises(ActionError):
-        envs.step([0] * (count - 1) + [9])
+    states = envs.get_states()
+    for wrong in ([0] * (count - 1) + [9], [0] * (count - 1) + [-1]):
+        with pytest.raises(ActionError):
+            envs.step(wrong)
+    assert same(states, envs.get_states())
+
+
+def test_actions_that_are_not_whole_numbers() -> None:
+    envs = make_vec("CartPole-v1", 6)
+    envs.reset(seed=1)
+    states = envs.get_states()
+    for wrong in (np.zeros(6), np.zeros(6, np.float32), np.zeros(6, bool)):
+        with pytest.raises(ActionError, match=r"not all in Discrete\(2\)"):
+            envs.step(wrong)
+    assert same(states, envs.get_states())
 
 
 def test_autoreset_disabled_wants_resets() -> None:
@@ -406,6 +447,8 @@ def test_wrong_states_change_nothing() -> None:
     for indices in ([0, 0], [4], [-1], [0.5], [[0]]):
         with pytest.raises(InputError):
             envs.set_states(states[:1], indices)
+    with pytest.raises(InputError, match="indices must be a sequence of whole numbers"):
+        envs.get_states(1)  # type: ignore[arg-type]
     with pytest.raises(InputError, match="2 states were given for 3 lanes"):
         envs.set_states(states[:2], [0, 1, 2])
     assert same(states, envs.get_states())
@@ -433,8 +476,42 @@ def test_numbers_of_environments() -> None:
         if count is not None:
             with pytest.raises(InputError, match="num_envs"):
                 make_vec("CartPole-v1", count)  # type: ignore[arg-type]
-    with pytest.raises(InputError, match="2 factories"):
+    assert make_vec("CartPole-v1", np.int64(2), np.int32(1)).num_envs == 2  # type: ignore[arg-type]
+    with pytest.raises(InputError, match="2 entries"):
         make_vec(["CartPole-v1"] * 2, 3)
+
+
+def test_arguments_of_other_constructors() -> None:
+    cartpole = gymnasium.make("CartPole-v1")
+    for source in (gymnasium.spec("CartPole-v1"), cartpole):
+        with pytest.raises(InputError, match="source must be an id, a callable"):
+            make_vec(source, 2)  # type: ignore[arg-type]
+    with pytest.raises(InputError, match="callable"):
+        make_vec([cartpole, cartpole])  # type: ignore[list-item]
+    for name in ("vectorization_mode", "vector_kwargs", "shared_memory", "vectorize"):
+        with pytest.raises(InputError, match=f"no argument {name}"):
+            make_vec("CartPole-v1", 2, **{name: None})
+    with pytest.raises(InputError, match="'NextStep', 'SameStep', 'Disabled', got 'same_step'"):
+        make_vec("CartPole-v1", 2, autoreset_mode="same_step")
+
+
+class Closing(gymnasium.Env):
+    """Notes in a list that it is closed."""
+
+    observation_space = action_space = gymnasium.spaces.Discrete(2)
+
+    def __init__(self, closed: list[Any]) -> None:
+        self.closed = closed
+
+    def close(self) -> None:
+        self.closed.append(self)
+
+
+def test_environments_are_closed_if_the_rest_fails() -> None:
+    closed: list[Any] = []
+    with pytest.raises(InputError, match="autoreset_mode"):
+        make_vec(Closing, 3, autoreset_mode="never", closed=closed)
+    assert len(set(map(id, closed))) == 3
 
 
 def test_use_after_close() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
@@ -59,6 +60,20 @@ def test_it_returns_what_gymnasiums_own_returns(
 def test_factories(make: Callable[..., Any], source: Callable[[], Any]) -> None:
     theirs = SyncVectorEnv([source] * 3, autoreset_mode="SameStep")
     assert compare(theirs, make(source, 3, 3, autoreset_mode="SameStep"), steps=80, mode="SameStep")
+
+
+def test_ids_that_only_the_caller_has_registered(
+    make: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gymnasium.envs.registration, "registry", {**gymnasium.registry})
+    monkeypatch.setattr(gymnasium, "registry", gymnasium.envs.registration.registry)
+    gymnasium.register("Named-v0", "small_envs:Nested")
+    gymnasium.register("Given-v0", Nested)
+    gymnasium.register("Other-v0", Nested, kwargs={"lock": threading.Lock()})
+    for source in ("Named-v0", lambda: gymnasium.make("Given-v0")):
+        envs = make(source, 3, 2)
+        here = make_vec(source, 3)
+        assert same(envs.reset(seed=1), here.reset(seed=1))
 
 
 def test_attributes(make: Callable[..., Any]) -> None:
