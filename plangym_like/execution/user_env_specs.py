@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -38,9 +39,14 @@ def _is_picklable(value: Any) -> bool:
 
 
 def know(spec: EnvSpec | None) -> None:
-    """Register `spec` here, unless its id is registered already."""
-    if spec is not None:
-        gymnasium.registry.setdefault(spec.id, spec)
+    """Register `spec` here, unless its id is registered already.
+
+    A package that registers it on import may be imported afterwards. Gymnasium's warning that it
+    overrides an id is ignored from then on in this process.
+    """
+    if spec is not None and spec.id not in gymnasium.registry:
+        warnings.filterwarnings("ignore", ".*Overriding environment .* already in registry")
+        gymnasium.registry[spec.id] = spec
 
 
 def construct(spec: EnvSpec | None, env_class: Callable[..., Any], name: Any, **kwargs: Any) -> Any:
