@@ -57,10 +57,11 @@ BELOW = {
     "ray_env": {"cluster", "execution", "parallel_env", "plan_env"},
     "envs": {"family_env", "stateful_env", "snapshots"},
     "registry": ENV | CONSTRUCTORS | {"envs"},
+    "planners": {"plan_env"},
     "testing": ENV | CONSTRUCTORS | {"snapshots", "envs", "registry"},
     "lanes": ENV | CONSTRUCTORS | {"snapshots", "envs", "registry"},
     "batchers": ENV | CONSTRUCTORS | {"envs", "registry", "lanes"},
-    "cli": ENV | CONSTRUCTORS | {"envs", "registry", "testing", "lanes", "batchers"},
+    "cli": ENV | CONSTRUCTORS | {"envs", "registry", "testing", "lanes", "batchers", "planners"},
 }
 ENTRY_POINTS = {"__init__", "__main__"}
 FORBIDDEN_NAMES = {"utils", "core", "common", "helpers"}

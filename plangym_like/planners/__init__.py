@@ -1,0 +1,18 @@
+"""Search algorithms, one in each file, on the public API of the package.
+
+>>> import plangym_like
+>>> from plangym_like import planners
+>>> env = plangym_like.make("Taxi-v4")
+>>> state, obs, info = env.reset(seed=0)
+>>> planner = planners.RandomShooting(env, horizon=10)
+>>> planner.plan(state, budget=1_000, seed=0).spent.transitions
+1000
+"""
+
+from plangym_like.planners.plan import Plan, Spent
+from plangym_like.planners.planner import Planner
+from plangym_like.planners.play import play
+from plangym_like.planners.random_shooting import RandomShooting
+from plangym_like.planners.search import Progress, Search
+
+__all__ = ["Plan", "Planner", "Progress", "RandomShooting", "Search", "Spent", "play"]

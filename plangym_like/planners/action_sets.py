@@ -1,0 +1,115 @@
+"""What planners ask of action spaces: all actions, bounds, random actions."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import numpy as np
+from gymnasium.spaces import Box, Discrete, MultiBinary, MultiDiscrete
+from numpy.typing import NDArray
+
+from plangym_like.errors import InputError
+from plangym_like.plan_env import PlanEnv
+
+# More actions than these are not tried one by one.
+_MOST_ACTIONS = 4096
+
+
+def all_actions(env: PlanEnv, planner: str) -> NDArray[Any]:
+    """Return every action ``(A, *action_shape)`` of a finite action space, in ascending order.
+
+    Raises
+    ------
+    InputError
+        The space is not finite, or has more than 4,096 actions; `planner` is the name of who asks.
+
+    >>> import plangym_like
+    >>> all_actions(plangym_like.make("CartPole-v1"), "UCT")
+    array([0, 1])
+    """
+    space = env.action_space
+    if isinstance(space, Discrete):
+        sizes, starts = np.array([space.n]), np.array([space.start])
+    elif isinstance(space, MultiDiscrete):
+        sizes, starts = space.nvec.ravel(), space.start.ravel()
+    elif isinstance(space, MultiBinary):
+        count = int(np.prod(space.shape))
+        sizes, starts = np.full(count, 2), np.zeros(count, int)
+    else:
+        raise InputError(
+            f"{planner} tries actions one by one, and needs a Discrete, MultiDiscrete or "
+            f"MultiBinary action space, got {space}; for continuous actions use CEM, ICEM, MPPI or "
+            "RandomShooting"
+        )
+    number = int(np.prod(sizes.astype(object)))
+    if number > _MOST_ACTIONS:
+        raise InputError(
+            f"{planner} tries actions one by one, and {space} has {number:,} of them; at most "
+            f"{_MOST_ACTIONS:,} are possible"
+        )
+    ranges = [range(start, start + size) for size, start in zip(sizes, starts, strict=True)]
+    actions = np.array(list(itertools.product(*ranges)), space.dtype)
+    return actions.reshape(-1, *(space.shape or ()))
+
+
+def bounds(env: PlanEnv, planner: str) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return the lowest and the highest action ``(*action_shape)`` of a bounded box.
+
+    Raises
+    ------
+    InputError
+        The space is not a `Box` of floats, or not bounded; `planner` is the name of who asks.
+    """
+    space = env.action_space
+    if not isinstance(space, Box) or not np.issubdtype(space.dtype, np.floating):
+        raise InputError(
+            f"{planner} needs continuous actions, a Box of floats, got {space}; for finite action "
+            "spaces use UCT, BeamSearch, FractalMonteCarlo or RandomShooting"
+        )
+    if not space.is_bounded():
+        raise InputError(f"{planner} needs an action space with finite bounds, got {space}")
+    return space.low.astype(np.float64), space.high.astype(np.float64)
+
+
+class ActionSampler:
+    """Draws uniform random actions of a finite or bounded action space.
+
+    Parameters
+    ----------
+    env : PlanEnv
+    planner : str
+        The name of who asks.
+
+    Raises
+    ------
+    InputError
+        The space is neither finite nor a bounded box of floats.
+    """
+
+    def __init__(self, env: PlanEnv, planner: str) -> None:
+        space = env.action_space
+        self._dtype, self._shape = space.dtype, space.shape or ()
+        self._low: NDArray[Any]
+        self._high: NDArray[Any]
+        self._is_box = isinstance(space, Box)
+        if isinstance(space, Box):
+            self._low, self._high = bounds(env, planner)
+        elif isinstance(space, Discrete):
+            self._low, self._high = np.array(space.start), np.array(space.start + space.n)
+        elif isinstance(space, MultiDiscrete):
+            self._low, self._high = space.start, space.start + space.nvec
+        elif isinstance(space, MultiBinary):
+            self._low, self._high = np.zeros(self._shape, int), np.full(self._shape, 2)
+        else:
+            raise InputError(
+                f"{planner} needs a Discrete, MultiDiscrete, MultiBinary or Box action space, got "
+                f"{space}"
+            )
+
+    def __call__(self, rng: np.random.Generator, *count: int) -> NDArray[Any]:
+        """Return actions ``(*count, *action_shape)``."""
+        shape = (*count, *self._shape)
+        if self._is_box:
+            return rng.uniform(self._low, self._high, shape).astype(self._dtype)
+        return rng.integers(self._low, self._high, shape, dtype=np.int64).astype(self._dtype)

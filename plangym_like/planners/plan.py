@@ -1,0 +1,169 @@
+"""`Plan`: the actions that a planner found, what they score, and what the search spent."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from plangym_like.errors import InputError
+from plangym_like.plan_env import PlanEnv
+from plangym_like.states import Row
+
+# One point of a curve.
+CURVE = np.dtype(
+    [("transitions", np.int64), ("frames", np.int64), ("seconds", float), ("score", float)]
+)
+
+
+@dataclass(frozen=True)
+class Spent:
+    """What a search spent.
+
+    Attributes
+    ----------
+    transitions : int
+        Rows that were stepped; a row of a rollout counts once for each of its actions.
+    frames : int
+        Frames that were simulated, the sum of ``info["n_step"]``. An action that is held for
+        several frames is one transition.
+    seconds : float
+        The time that the search took.
+    seconds_in_env : float
+        The part of it that `PlanEnv.step_batch` and `PlanEnv.rollout_batch` took.
+    """
+
+    transitions: int = 0
+    frames: int = 0
+    seconds: float = 0.0
+    seconds_in_env: float = 0.0
+
+    def __add__(self, other: Spent) -> Spent:
+        return Spent(
+            self.transitions + other.transitions,
+            self.frames + other.frames,
+            self.seconds + other.seconds,
+            self.seconds_in_env + other.seconds_in_env,
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class Plan:
+    """Actions that lead from a state to a score.
+
+    Attributes
+    ----------
+    state : array ``(state_nbytes,) uint8``
+        The state that the plan starts from.
+    actions : array ``(T, *action_shape)``
+    dt : array ``(T,) int64``
+        How long each action is held; see `PlanEnv.step`.
+    rewards : array ``(T,) float64``
+        The reward of each action.
+    ended : bool
+        Whether the last action ends the episode.
+    seeds : array ``(T,) int64``, optional
+        The seeds of the actions, for plans through an environment with random steps; see
+        `PlanEnv.step_batch`.
+    spent : Spent
+    curve : structured array
+        The best score so far, with the fields ``transitions``, ``frames``, ``seconds`` and
+        ``score``. The score never falls.
+    info : dict
+        What else the planner has to tell; see the planner.
+
+    Examples
+    --------
+    >>> import plangym_like
+    >>> from plangym_like.planners import RandomShooting
+    >>> env = plangym_like.make("FrozenLake-v1", is_slippery=False)
+    >>> state, obs, info = env.reset(seed=0)
+    >>> plan = RandomShooting(env, horizon=20).plan(state, budget=20_000, seed=0)
+    >>> plan.score, plan.ended, plan.replay(env)
+    (1.0, True, 1.0)
+    """
+
+    state: Row
+    actions: NDArray[Any]
+    dt: NDArray[np.int64]
+    rewards: NDArray[np.float64]
+    ended: bool = False
+    seeds: NDArray[np.int64] | None = None
+    spent: Spent = Spent()
+    curve: NDArray[np.void] = field(default_factory=lambda: np.zeros(0, CURVE))
+    info: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def score(self) -> float:
+        """The sum of the rewards, rounded once, so that it does not depend on their order."""
+        return math.fsum(self.rewards)
+
+    def __len__(self) -> int:
+        return len(self.actions)
+
+    def __repr__(self) -> str:
+        return (
+            f"Plan(score={self.score:.6g}, {len(self)} actions, ended={self.ended}, "
+            f"transitions={self.spent.transitions})"
+        )
+
+    def replay(self, env: PlanEnv) -> float:
+        """Step `env` through the plan, and return the score.
+
+        It equals `score` in every environment that is made like the planner's. The env's current
+        state does not change.
+        """
+        rewards: list[float] = []
+        states = self.state[None]
+        for index, action in enumerate(self.actions):
+            seeds = None if self.seeds is None else self.seeds[index : index + 1]
+            step = env.step_batch(action[None], states, dt=int(self.dt[index]), seeds=seeds)
+            states = step.states
+            rewards.append(float(step.rewards[0]))
+        return math.fsum(rewards)
+
+    def save(self, path: str | Path) -> None:
+        """Write the plan to a JSON file, without `info`."""
+        data = {
+            "state": self.state.tobytes().hex(),
+            "actions": self.actions.tolist(),
+            "actions_dtype": self.actions.dtype.str,
+            "dt": self.dt.tolist(),
+            "rewards": self.rewards.tolist(),
+            "ended": self.ended,
+            "seeds": None if self.seeds is None else self.seeds.tolist(),
+            "score": self.score,
+            "spent": vars(self.spent),
+            "curve": self.curve.tolist(),
+        }
+        Path(path).write_text(json.dumps(data), encoding="utf-8")
+
+    @classmethod
+    def load(cls, path: str | Path) -> Self:
+        """Read a plan from a file that `save` wrote.
+
+        Raises
+        ------
+        InputError
+            The file holds no plan.
+        """
+        try:
+            data = json.loads(Path(path).read_text(encoding="utf-8"))
+            seeds = data["seeds"]
+            return cls(
+                np.frombuffer(bytes.fromhex(data["state"]), np.uint8).copy(),
+                np.array(data["actions"], data["actions_dtype"]),
+                np.array(data["dt"], np.int64),
+                np.array(data["rewards"], np.float64),
+                data["ended"],
+                None if seeds is None else np.array(seeds, np.int64),
+                Spent(**data["spent"]),
+                np.array([tuple(point) for point in data["curve"]], CURVE),
+            )
+        except (KeyError, TypeError, ValueError) as error:
+            raise InputError(f"{path} holds no plan: {error!r}") from error

@@ -1,0 +1,98 @@
+"""`Planner`: the interface of all search algorithms."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import Any
+
+from plangym_like.counts import as_count
+from plangym_like.errors import InputError
+from plangym_like.plan_env import PlanEnv
+from plangym_like.planners.plan import Plan
+from plangym_like.planners.progress_bar import ProgressBar
+from plangym_like.planners.search import Progress, Search
+from plangym_like.states import Row
+
+
+class Planner(ABC):
+    """Searches for good actions from a state of an environment.
+
+    A planner steps batches only: the environment's current state does not change. With the same
+    seed and a budget in transitions, the plan is the same for any number of workers.
+
+    To write one, implement `_search`.
+
+    Parameters
+    ----------
+    env : PlanEnv
+    """
+
+    def __init__(self, env: PlanEnv) -> None:
+        self.env = env
+
+    def plan(
+        self,
+        state: Row | None = None,
+        *,
+        budget: int | None = None,
+        seconds: float | None = None,
+        seed: Any = None,
+        progress: bool | Callable[[Progress], object] = False,
+    ) -> Plan:
+        """Search for a plan.
+
+        Parameters
+        ----------
+        state : row, optional
+            Where the plan starts; by default, the env's current state.
+        budget : int, optional
+            The largest number of transitions (see `Spent`).
+        seconds : float, optional
+            The time after which no new batch is stepped. With both, the search ends when the first
+            of them is used up.
+        seed : int, sequence of int, SeedSequence or Generator, optional
+            What `numpy.random.default_rng` takes; by default, every search is another one.
+        progress : bool or callable
+            ``True`` shows a progress bar if stderr is a terminal. A callable is called with a
+            `Progress` after every batch.
+
+        Returns
+        -------
+        Plan
+
+        Raises
+        ------
+        InputError
+            There is neither a budget nor a time, or they are too small for one batch.
+        StateError
+            `state` is not a state of this environment.
+        """
+        if budget is None and seconds is None:
+            raise InputError("plan needs a budget in transitions, or seconds")
+        if budget is not None:
+            budget = as_count("budget", budget)
+        if seconds is not None and not seconds > 0:
+            raise InputError(f"seconds must be greater than 0, got {seconds!r}")
+        start = self.env.get_state() if state is None else state
+        with ProgressBar(self.name, progress) as report:
+            return self._search(start, Search(self.env, budget, seconds, seed, report))
+
+    @property
+    def name(self) -> str:
+        """The name of the algorithm."""
+        return type(self).__name__
+
+    def advance(self) -> None:
+        """Tell the planner that the first action of its last plan was played.
+
+        The next search may use what this one found out about the state after that action. Without
+        this call, each search begins afresh.
+        """
+
+    @abstractmethod
+    def _search(self, state: Row, search: Search) -> Plan:
+        """Return ``search.plan(...)``; step batches only by `search`, while `Search.has` allows.
+
+        All random numbers come from ``search.rng``.
+        """

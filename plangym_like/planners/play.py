@@ -1,0 +1,91 @@
+"""`play`: plan, take the first action, plan again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from plangym_like.counts import as_count
+from plangym_like.planners.plan import CURVE, Plan, Spent
+from plangym_like.planners.planner import Planner
+from plangym_like.planners.progress_bar import ProgressBar
+from plangym_like.planners.search import Progress
+from plangym_like.states import Row
+
+
+def play(
+    planner: Planner,
+    steps: int,
+    state: Row | None = None,
+    *,
+    budget: int | None = None,
+    seconds: float | None = None,
+    seed: Any = None,
+    progress: bool | Callable[[Progress], object] = False,
+) -> Plan:
+    """Play an episode in closed loop: each action is the first one of a new plan.
+
+    Parameters
+    ----------
+    planner : Planner
+    steps : int
+        The largest number of actions. The episode may end earlier.
+    state : row, optional
+        Where to start; by default, the env's current state, which does not change.
+    budget, seconds : optional
+        What each search may spend; see `Planner.plan`.
+    seed : int, sequence of int or SeedSequence, optional
+        The seeds of the searches are spawned from it.
+    progress : bool or callable
+        As in `Planner.plan`, for the whole episode.
+
+    Returns
+    -------
+    Plan
+        What was played, and what all searches spent. Its curve is the score of the episode so far,
+        which may fall.
+
+    Examples
+    --------
+    >>> import plangym_like
+    >>> from plangym_like.planners import RandomShooting, play
+    >>> env = plangym_like.make("CartPole-v1")
+    >>> state, obs, info = env.reset(seed=0)
+    >>> play(RandomShooting(env, horizon=10), steps=50, budget=500, seed=0).score
+    50.0
+    """
+    steps, env = as_count("steps", steps), planner.env
+    state = start = np.array(env.get_state() if state is None else state)
+    seeds = np.random.SeedSequence(seed) if not isinstance(seed, np.random.SeedSequence) else seed
+    total, score, ended = Spent(), 0.0, False
+    moves: list[tuple[Any, int, float]] = []
+    curve: list[tuple[int, int, float, float]] = []
+    with ProgressBar(f"{planner.name}, {steps} steps", progress) as report:
+        for step in range(steps):
+            plan = planner.plan(state, budget=budget, seconds=seconds, seed=seeds.spawn(1)[0])
+            action, dt = plan.actions[0], int(plan.dt[0])
+            result = env.step_batch(action[None], state[None], dt=dt)
+            planner.advance()
+            state, reward = result.states[0], float(result.rewards[0])
+            total += plan.spent
+            score += reward
+            moves.append((action, dt, reward))
+            curve.append((total.transitions, total.frames, total.seconds, score))
+            ended = bool(result.terminateds[0] or result.truncateds[0])
+            if report is not None:
+                report(Progress((step + 1) / steps, score, total, f"step {step + 1}"))
+            if ended:
+                break
+    actions, held, rewards = zip(*moves, strict=True)
+    return Plan(
+        start,
+        np.array(actions, env.action_space.dtype),
+        np.array(held, np.int64),
+        np.array(rewards, np.float64),
+        ended,
+        None,
+        total,
+        np.array(curve, CURVE),
+    )

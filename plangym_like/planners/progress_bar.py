@@ -1,0 +1,60 @@
+"""`ProgressBar`: the progress of a search on a terminal."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from plangym_like.errors import MissingExtraError
+from plangym_like.planners.search import Progress
+
+_LAYOUT = "{desc}: {percentage:3.0f}%|{bar}| {elapsed}{postfix}"
+
+
+class ProgressBar:
+    """A context that gives a function which shows a `Progress`, or None if nothing is to be shown.
+
+    Parameters
+    ----------
+    name : str
+        What stands before the bar.
+    progress : bool or callable
+        As in `Planner.plan`.
+
+    Raises
+    ------
+    MissingExtraError
+        tqdm is needed, and not installed.
+    """
+
+    def __init__(self, name: str, progress: bool | Callable[[Progress], object]) -> None:
+        self._name, self._progress = name, progress
+        self._bar: Any = None
+
+    def __enter__(self) -> Callable[[Progress], object] | None:
+        if callable(self._progress):
+            return self._progress
+        if not self._progress or not sys.stderr.isatty():
+            return None
+        try:
+            from tqdm import tqdm
+        except ImportError as error:
+            raise MissingExtraError(
+                "a progress bar needs tqdm: pip install 'plangym_like[viz]'"
+            ) from error
+        self._bar = tqdm(total=1.0, desc=self._name, bar_format=_LAYOUT, mininterval=0.2)
+        return self._show
+
+    def __exit__(self, *exc: object) -> None:
+        if self._bar is not None:
+            self._bar.close()
+
+    def _show(self, progress: Progress) -> None:
+        spent = progress.spent
+        rate = spent.transitions / max(spent.seconds, 1e-9)
+        note = f", {progress.note}" if progress.note else ""
+        self._bar.set_postfix_str(
+            f"score {progress.score:,.6g}, {rate:,.0f} transitions/s{note}", refresh=False
+        )
+        self._bar.update(progress.done - self._bar.n)

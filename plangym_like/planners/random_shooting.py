@@ -1,0 +1,57 @@
+"""Random shooting: the best of many random plans."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from plangym_like.counts import as_count
+from plangym_like.plan_env import PlanEnv
+from plangym_like.planners.action_sets import ActionSampler
+from plangym_like.planners.plan import Plan
+from plangym_like.planners.planner import Planner
+from plangym_like.planners.search import Search, lengths
+from plangym_like.states import Row
+
+
+class RandomShooting(Planner):
+    """Draw random plans, roll them out, and keep the best one.
+
+    A. V. Rao, "A survey of numerical methods for optimal control", 2009, describes it as the
+    simplest shooting method. It is what other planners are compared with.
+
+    Parameters
+    ----------
+    env : PlanEnv
+        Its action space is finite or a bounded box.
+    horizon : int
+        The number of actions in a plan.
+    batch : int
+        The number of plans that are rolled out at once.
+    dt : int
+        How long each action is held.
+    """
+
+    def __init__(self, env: PlanEnv, horizon: int = 30, batch: int = 256, dt: int = 1) -> None:
+        super().__init__(env)
+        self.horizon, self.batch = as_count("horizon", horizon), as_count("batch", batch)
+        self.dt = as_count("dt", dt)
+        self._sample = ActionSampler(env, self.name)
+
+    def _search(self, state: Row, search: Search) -> Plan:
+        batch = self.batch
+        if search.remaining is not None:  # a small budget is one small batch
+            batch = max(1, min(batch, search.remaining // self.horizon))
+        best, found = -np.inf, None
+        while search.has(batch * self.horizon):
+            plans = self._sample(search.rng, batch, self.horizon)
+            rollout = search.rollout_batch(plans, state, dt=self.dt)
+            returns = rollout.rewards.sum(axis=1)
+            row = int(returns.argmax())
+            if returns[row] > best:
+                best, length = returns[row], lengths(rollout)[row]
+                ended = rollout.terminateds[row, -1] or rollout.truncateds[row, -1]
+                found = plans[row, :length], rollout.rewards[row, :length], bool(ended)
+            search.report(best)
+        assert found is not None, "`has` raises an error before this"
+        actions, rewards, ended = found
+        return search.plan(state, actions, rewards, self.dt, ended=ended)

@@ -1,0 +1,209 @@
+"""`Search`: one search over an environment, whose steps are counted against a budget."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from plangym_like.errors import InputError
+from plangym_like.plan_env import PlanEnv
+from plangym_like.planners.plan import CURVE, Plan, Spent
+from plangym_like.states import Row, States
+from plangym_like.transitions import BatchTransition, Rollout
+
+
+class Progress(NamedTuple):
+    """How far a search is.
+
+    Attributes
+    ----------
+    done : float
+        The part of the budget that is spent, from 0 to 1.
+    score : float
+        The best score so far; NaN before there is one.
+    spent : Spent
+    note : str
+        What the planner adds, such as the number of cells.
+    """
+
+    done: float
+    score: float
+    spent: Spent
+    note: str
+
+
+class Search:
+    """Steps the environment of a planner, and counts what that costs.
+
+    Parameters
+    ----------
+    env : PlanEnv
+    budget : int, optional
+        The largest number of transitions.
+    seconds : float, optional
+        The time after which no more batches are stepped.
+    seed : int, sequence of int, SeedSequence or Generator, optional
+    progress : callable, optional
+        It is called with a `Progress` after every batch.
+
+    Attributes
+    ----------
+    env : PlanEnv
+    rng : numpy.random.Generator
+        The source of all random numbers of the search.
+    """
+
+    def __init__(
+        self,
+        env: PlanEnv,
+        budget: int | None,
+        seconds: float | None,
+        seed: Any = None,
+        progress: Callable[[Progress], object] | None = None,
+    ) -> None:
+        self.env, self.rng = env, np.random.default_rng(seed)
+        self._budget, self._seconds, self._progress = budget, seconds, progress
+        self._begun = time.perf_counter()
+        self._transitions = self._frames = 0
+        self._seconds_in_env = 0.0
+        self._curve: list[tuple[int, int, float, float]] = []
+        self._note = ""
+
+    def has(self, transitions: int) -> bool:
+        """Return whether the budget allows for so many more transitions.
+
+        Raises
+        ------
+        InputError
+            It does not, and none was made yet, so that the search would find nothing.
+        """
+        if self._budget is not None and self._transitions + transitions > self._budget:
+            if not self._transitions:
+                raise InputError(
+                    f"a budget of {self._budget} transitions is too small: the first batch of this "
+                    f"planner has {transitions}"
+                )
+            return False
+        if self._seconds is None or not self._transitions:
+            return True
+        return time.perf_counter() - self._begun < self._seconds
+
+    @property
+    def remaining(self) -> int | None:
+        """The transitions that remain of the budget; None if only the time is limited."""
+        return None if self._budget is None else self._budget - self._transitions
+
+    def step_batch(
+        self, actions: Any, states: States, dt: Any = 1, *, seeds: Any = None
+    ) -> BatchTransition:
+        """Call `PlanEnv.step_batch`, and count its rows."""
+        begun = time.perf_counter()
+        step = self.env.step_batch(actions, states, dt, seeds=seeds)
+        self._count(begun, len(step.rewards), step.infos["n_step"])
+        return step
+
+    def rollout_batch(
+        self,
+        actions: Any,
+        states: States,
+        dt: Any = 1,
+        *,
+        seeds: Any = None,
+        return_observations: bool = False,
+    ) -> Rollout:
+        """Call `PlanEnv.rollout_batch`, and count the actions up to the end of each episode."""
+        begun = time.perf_counter()
+        rollout = self.env.rollout_batch(
+            actions, states, dt, seeds=seeds, return_observations=return_observations
+        )
+        steps = int(lengths(rollout).sum())
+        self._count(begun, steps, rollout.infos["n_step"])
+        return rollout
+
+    def _count(self, begun: float, transitions: int, frames: NDArray[np.int64]) -> None:
+        self._seconds_in_env += time.perf_counter() - begun
+        self._transitions += transitions
+        self._frames += int(frames.sum())
+        if self._progress is not None:
+            self._progress(self.progress())
+
+    def report(self, score: float, note: str = "") -> None:
+        """Record the score of the best plan so far; lower ones than before are ignored."""
+        spent = self.spent()
+        if self._curve:
+            score = max(score, self._curve[-1][3])
+        self._note = note
+        if not self._curve or score > self._curve[-1][3]:
+            self._curve.append((spent.transitions, spent.frames, spent.seconds, float(score)))
+
+    def spent(self) -> Spent:
+        """Return what was spent until now."""
+        seconds = time.perf_counter() - self._begun
+        return Spent(self._transitions, self._frames, seconds, self._seconds_in_env)
+
+    def progress(self) -> Progress:
+        """Return how far the search is."""
+        spent = self.spent()
+        parts = [0.0]
+        if self._budget is not None:
+            parts.append(spent.transitions / self._budget)
+        if self._seconds is not None:
+            parts.append(spent.seconds / self._seconds)
+        score = self._curve[-1][3] if self._curve else np.nan
+        return Progress(min(max(parts), 1.0), score, spent, self._note)
+
+    def plan(
+        self,
+        state: Row,
+        actions: Any,
+        rewards: Any,
+        dt: Any = 1,
+        *,
+        ended: bool,
+        seeds: Any = None,
+        **info: Any,
+    ) -> Plan:
+        """Return the result of the search.
+
+        Parameters
+        ----------
+        state : row
+            Where the plan starts.
+        actions : sequence ``(T, *action_shape)``
+        rewards : sequence ``(T,)``
+        dt : int or sequence ``(T,)``
+        ended : bool
+        seeds : sequence ``(T,)``, optional
+        **info
+            `Plan.info`.
+        """
+        space = self.env.action_space
+        chosen = np.asarray(actions, space.dtype).reshape(-1, *(space.shape or ()))
+        curve, spent = list(self._curve), self.spent()
+        if curve:
+            curve.append((spent.transitions, spent.frames, spent.seconds, curve[-1][3]))
+        return Plan(
+            np.array(state),
+            chosen,
+            np.broadcast_to(np.asarray(dt, np.int64), len(chosen)).copy(),
+            np.array(rewards, np.float64),
+            bool(ended),
+            None if seeds is None else np.array(seeds, np.int64),
+            spent,
+            np.array(curve, CURVE),
+            info,
+        )
+
+
+def lengths(rollout: Rollout) -> NDArray[np.int64]:
+    """Return the number of actions ``(N,)`` of each row until its episode ended.
+
+    The action that ends an episode counts; later ones do not, because they are not stepped.
+    """
+    over = rollout.terminateds | rollout.truncateds
+    ends: NDArray[np.int64] = np.where(over.any(axis=1), over.argmax(axis=1) + 1, over.shape[1])
+    return ends

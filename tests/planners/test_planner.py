@@ -1,0 +1,238 @@
+"""What all planners share: budgets, seeds, progress, results, and playing in closed loop."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+
+import plangym_like
+from plangym_like.errors import InputError, MissingExtraError, StateError
+from plangym_like.planners import Plan, Planner, Progress, RandomShooting, Search, play
+from plangym_like.planners.action_sets import ActionSampler, all_actions, bounds
+
+
+@pytest.fixture
+def cartpole() -> Iterator[Any]:
+    with plangym_like.make("CartPole-v1") as env:
+        env.reset(seed=0)
+        yield env
+
+
+def _same(one: Plan, other: Plan) -> bool:
+    return bool(
+        np.array_equal(one.actions, other.actions)
+        and np.array_equal(one.rewards, other.rewards)
+        and one.score == other.score
+        and np.array_equal(one.curve["score"], other.curve["score"])
+        and np.array_equal(one.curve["transitions"], other.curve["transitions"])
+    )
+
+
+def test_the_budget_is_never_exceeded(cartpole: Any) -> None:
+    for budget in (30, 31, 500, 10_000):
+        plan = RandomShooting(cartpole, horizon=30).plan(budget=budget, seed=0)
+        assert 0 < plan.spent.transitions <= budget
+        assert plan.spent.frames == plan.spent.transitions
+        assert plan.curve["transitions"][-1] == plan.spent.transitions
+        assert 0 < plan.spent.seconds_in_env <= plan.spent.seconds
+
+
+def test_a_time_ends_a_search(cartpole: Any) -> None:
+    plan = RandomShooting(cartpole).plan(seconds=0.05, seed=0)
+    assert plan.spent.seconds >= 0.05
+    plan = RandomShooting(cartpole).plan(seconds=1e-9, seed=0)
+    assert plan.spent.transitions <= 256 * 30, "only one batch"
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({}, "a budget in transitions, or seconds"),
+        ({"budget": 0}, "budget must be a whole number of at least 1"),
+        ({"budget": 1.5}, "budget must be a whole number of at least 1"),
+        ({"seconds": 0}, "seconds must be greater than 0"),
+        ({"seconds": float("nan")}, "seconds must be greater than 0"),
+        ({"budget": 29}, "a budget of 29 transitions is too small: .* has 30"),
+    ],
+)
+def test_budgets_that_are_refused(cartpole: Any, options: dict[str, Any], words: str) -> None:
+    with pytest.raises(InputError, match=words):
+        RandomShooting(cartpole, horizon=30).plan(**options)
+
+
+def test_a_state_of_another_environment_is_refused(cartpole: Any) -> None:
+    with plangym_like.make("Acrobot-v1") as other:
+        state = other.reset(seed=0).state
+    with pytest.raises(StateError):
+        RandomShooting(cartpole).plan(state, budget=1000)
+
+
+def test_the_same_seed_gives_the_same_plan_for_any_number_of_workers() -> None:
+    plans = []
+    for n_workers in (None, 1, 2):
+        with plangym_like.make("Pendulum-v1", n_workers=n_workers) as env:
+            env.reset(seed=1)
+            plans.append(RandomShooting(env).plan(budget=20_000, seed=3))
+    assert _same(plans[0], plans[1])
+    assert _same(plans[0], plans[2])
+
+
+def test_planning_does_not_change_the_current_state(cartpole: Any) -> None:
+    before = cartpole.get_state()
+    plan = RandomShooting(cartpole).plan(budget=10_000, seed=0)
+    plan.replay(cartpole)
+    play(RandomShooting(cartpole, horizon=5), 3, budget=100, seed=0)
+    assert np.array_equal(cartpole.get_state(), before)
+
+
+@pytest.mark.parametrize("name", ["CartPole-v1", "Pendulum-v1", "Taxi-v4", "HalfCheetah-v5"])
+def test_a_replay_arrives_at_the_same_score(name: str) -> None:
+    with plangym_like.make(name) as env:
+        env.reset(seed=2)
+        plan = RandomShooting(env, horizon=12, batch=16, dt=3).plan(budget=1000, seed=0)
+        assert plan.replay(env) == plan.score
+        state = plan.state
+        for action, dt in zip(plan.actions, plan.dt, strict=True):
+            state, *_ = env.step(action, state=state, dt=int(dt))
+    with plangym_like.make(name, n_workers=1) as env:
+        assert plan.replay(env) == plan.score
+
+
+def test_a_plan_is_cut_where_its_episode_ends(cartpole: Any) -> None:
+    plan = RandomShooting(cartpole, horizon=200).plan(budget=20_000, seed=0)
+    assert plan.ended
+    assert len(plan) < 200
+    assert plan.score == len(plan)
+
+
+def test_a_plan_is_the_same_after_saving_and_loading(cartpole: Any, tmp_path: Path) -> None:
+    plan = RandomShooting(cartpole).plan(budget=10_000, seed=0)
+    plan.save(tmp_path / "plan.json")
+    again = Plan.load(tmp_path / "plan.json")
+    assert _same(plan, again)
+    assert np.array_equal(plan.state, again.state)
+    assert again.spent == plan.spent
+    assert again.actions.dtype == plan.actions.dtype
+    assert again.replay(cartpole) == plan.score
+    (tmp_path / "other.json").write_text("[1, 2]")
+    with pytest.raises(InputError, match=r"other\.json holds no plan"):
+        Plan.load(tmp_path / "other.json")
+
+
+def test_progress_is_reported_after_every_batch(cartpole: Any) -> None:
+    seen: list[Progress] = []
+    plan = RandomShooting(cartpole, horizon=10, batch=10).plan(
+        budget=1000, seed=0, progress=seen.append
+    )
+    assert len(seen) >= 10
+    assert [one.done for one in seen] == sorted(one.done for one in seen)
+    assert seen[-1].spent.transitions == plan.spent.transitions
+    assert seen[-1].score == plan.score
+    assert np.all(np.diff(plan.curve["score"]) >= 0)
+
+
+def test_a_progress_bar_is_silent_when_stderr_is_not_a_terminal(
+    cartpole: Any, capfd: pytest.CaptureFixture[str]
+) -> None:
+    RandomShooting(cartpole).plan(budget=10_000, progress=True)
+    assert capfd.readouterr() == ("", "")
+
+
+def test_a_progress_bar_on_a_terminal(
+    cartpole: Any, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
+    RandomShooting(cartpole).plan(budget=10_000, progress=True)
+    shown = capsys.readouterr().err
+    assert "RandomShooting:" in shown
+    assert "transitions/s" in shown
+    monkeypatch.setitem(__import__("sys").modules, "tqdm", None)
+    with pytest.raises(MissingExtraError, match=r"pip install 'plangym_like\[viz\]'"):
+        RandomShooting(cartpole).plan(budget=10_000, progress=True)
+
+
+def test_play_takes_first_actions_and_ends_with_the_episode(cartpole: Any) -> None:
+    start = cartpole.get_state()
+    episode = play(RandomShooting(cartpole, horizon=10), 30, start, budget=500, seed=5)
+    assert len(episode) == 30
+    assert episode.score == 30
+    assert episode.replay(cartpole) == episode.score
+    assert episode.spent.transitions <= 30 * 500
+    again = play(RandomShooting(cartpole, horizon=10), 30, start, budget=500, seed=5)
+    assert _same(episode, again)
+    short = play(RandomShooting(cartpole, horizon=1, batch=1), 500, start, budget=1, seed=0)
+    assert short.ended
+    assert len(short) < 500
+
+
+def test_play_tells_the_planner_what_was_played(cartpole: Any) -> None:
+    class Counting(Planner):
+        advanced = 0
+
+        def advance(self) -> None:
+            self.advanced += 1
+
+        def _search(self, state: Any, search: Search) -> Plan:
+            step = search.step_batch([1], state)
+            return search.plan(state, [1], step.rewards, ended=False)
+
+    planner = Counting(cartpole)
+    play(planner, 4, budget=10)
+    assert planner.advanced == 4
+
+
+@pytest.mark.parametrize(
+    ("space", "count"),
+    [
+        (gymnasium.spaces.Discrete(3, start=-1), 3),
+        (gymnasium.spaces.MultiDiscrete([2, 3], start=[1, 0]), 6),
+        (gymnasium.spaces.MultiDiscrete([[2, 3], [1, 2]]), 12),
+        (gymnasium.spaces.MultiBinary(4), 16),
+    ],
+)
+def test_all_actions_of_finite_spaces(space: Any, count: int) -> None:
+    class Env:
+        action_space = space
+
+    env: Any = Env()
+    actions = all_actions(env, "UCT")
+    assert len(actions) == count
+    assert all(action in space for action in actions)
+    assert len({action.tobytes() for action in actions}) == count
+    drawn = ActionSampler(env, "UCT")(np.random.default_rng(0), 50, 20)
+    assert drawn.shape == (50, 20, *space.shape)
+    assert {action.tobytes() for row in drawn for action in row} == {
+        action.tobytes() for action in actions
+    }
+
+
+def test_spaces_that_are_refused() -> None:
+    with plangym_like.make("Pendulum-v1") as env, pytest.raises(InputError, match="UCT tries"):
+        all_actions(env, "UCT")
+    with plangym_like.make("CartPole-v1") as env, pytest.raises(InputError, match="MPPI needs"):
+        bounds(env, "MPPI")
+
+    class Env:
+        action_space: Any = gymnasium.spaces.MultiDiscrete([1000] * 20)
+
+    env: Any = Env()
+    with pytest.raises(InputError, match="has 1,000,000,[0,]* of them"):
+        all_actions(env, "UCT")
+    env.action_space = gymnasium.spaces.Box(-np.inf, np.inf, (2,))
+    with pytest.raises(InputError, match="finite bounds"):
+        bounds(env, "CEM")
+    env.action_space = gymnasium.spaces.Dict({})
+    with pytest.raises(InputError, match="RandomShooting needs a Discrete"):
+        ActionSampler(env, "RandomShooting")
+
+
+@pytest.mark.parametrize("options", [{"horizon": 0}, {"batch": 0}, {"dt": 0}])
+def test_options_that_are_refused(cartpole: Any, options: dict[str, int]) -> None:
+    (name,) = options
+    with pytest.raises(InputError, match=f"{name} must be a whole number of at least 1"):
+        RandomShooting(cartpole, **options)
