@@ -21,6 +21,7 @@ from plangym_like.batch_options import (
     Sometime,
 )
 from plangym_like.batches import Inputs, check_on_error, check_one_dt
+from plangym_like.counts import as_count
 from plangym_like.execution.executor import Executor, SubmitOptions
 from plangym_like.execution.serial_executor import audited_by
 from plangym_like.execution.state_trial import try_elsewhere
@@ -94,8 +95,15 @@ class PlanEnv(StatefulEnv):
         -------
         ResetResult
             ``(state, obs, info)``, or ``(obs, info)`` with ``return_state=False``.
+
+        Raises
+        ------
+        InputError
+            The seed is not a whole number of at least 0.
         """
         stepper = self.row_stepper
+        if seed is not None:
+            seed = as_count("seed", seed, least=0)
         with stepper.lock:
             state, obs, info = stepper.current.reset(
                 seed, options, read=return_state, image=self.return_image

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import difflib
 import importlib
+import inspect
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, cast
@@ -76,6 +77,20 @@ FAMILIES = (
         extra="jax",
     ),
     Family(place="toy_text:ToyTextEnv", entry_point="gymnasium.envs.toy_text."),
+)
+# What Python says about an argument that a function does not have.
+_UNEXPECTED = re.compile(r"(\w+)(?:\.__init__)?\(\) got an unexpected keyword argument '(\w+)'")
+# What `make` hands to families; see its documentation of `env_kwargs`.
+_FURTHER_OPTIONS = (
+    "wrappers",
+    "render_mode",
+    "obs_type",
+    "return_image",
+    "remove_time_limit",
+    "state_capacity",
+    "replay_capacity",
+    "max_episode_steps",
+    "disable_env_checker",
 )
 # Environments of no family are saved by the first of these methods that is exact.
 GENERIC = Family(place="auto_snapshot:AnyEnv")
@@ -193,7 +208,14 @@ def _find_family(name: Any) -> Family:
     if callable(name):
         return GENERIC
     if not isinstance(name, str):
-        raise InputError(f"name is a Gymnasium id or a callable that returns an env, got {name!r}")
+        hint = ""
+        if isinstance(name, gymnasium.Env):
+            hint = "; an environment that exists already cannot be used, give what makes it: "
+            hint += f"make({name.spec.id!r})" if name.spec else "make(lambda: ...)"
+        raise InputError(
+            "name must be a Gymnasium id or a callable that returns an environment, got "
+            f"{name!r}{hint}"
+        )
     for family in FAMILIES:
         if family.names and re.fullmatch(family.names, name) and _takes(family, name):
             return family
@@ -303,6 +325,8 @@ def make(
     ------
     gymnasium.error.Error
         The name is not registered; the message names near matches.
+    InputError
+        An option is invalid, or neither `make` nor the environment has it.
     SnapshotError
         The environment cannot be saved exactly.
     MissingExtraError
@@ -329,13 +353,30 @@ def make(
         "step_timeout": step_timeout,
         "start_timeout": start_timeout,
     }
-    if ray:
-        from plangym_like.ray_env import RayEnv
+    try:
+        if ray:
+            from plangym_like.ray_env import RayEnv
 
-        return RayEnv(env_class, name, n_workers=n_workers, **execution, **kwargs)
-    if n_workers is None and not isolate and step_timeout is None:
-        return env_class(name, **kwargs)
-    from plangym_like.parallel_env import ParallelEnv
+            return RayEnv(env_class, name, n_workers=n_workers, **execution, **kwargs)
+        if n_workers is None and not isolate and step_timeout is None:
+            return env_class(name, **kwargs)
+        from plangym_like.parallel_env import ParallelEnv
 
-    n_workers = 1 if n_workers is None else n_workers
-    return ParallelEnv(env_class, name, n_workers=n_workers, **execution, **kwargs)
+        n_workers = 1 if n_workers is None else n_workers
+        return ParallelEnv(env_class, name, n_workers=n_workers, **execution, **kwargs)
+    except TypeError as error:
+        unknown = _unknown_option(error, env_kwargs)
+        if unknown is None:
+            raise
+        raise unknown from error
+
+
+def _unknown_option(error: TypeError, options: Mapping[str, Any]) -> InputError | None:
+    """Return the error for one of `options`, if `error` says that nothing takes it."""
+    found = _UNEXPECTED.search(str(error))
+    if found is None or found[2] not in options:
+        return None
+    known = {*inspect.signature(make).parameters, *_FURTHER_OPTIONS} - {"name", "env_kwargs"}
+    near = difflib.get_close_matches(found[2], known, n=1)
+    hint = f"; did you mean {near[0]!r}?" if near else ""
+    return InputError(f"neither make nor {found[1]} has an option {found[2]!r}{hint}")

@@ -27,8 +27,8 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from plangym_like.errors import StateFormatError, StateMismatchError
-from plangym_like.states import Row, StateFormat, fingerprint_of
+from plangym_like.errors import StateFormatError
+from plangym_like.states import Row, StateFormat, fingerprint_of, mismatch
 
 _MAGIC = b"PLSFILE1"
 _DIGEST_NBYTES = 32
@@ -128,13 +128,12 @@ def _rows_nbytes(path: str | os.PathLike[str], text: bytes, state_format: StateF
     """Return the size of the rows according to the header, if they have this format."""
     header = _header(path, text)
     if header["fingerprint"] != f"{state_format.fingerprint:016x}":
-        expected = f"{state_format.family} {state_format.fingerprint_fields}"
-        got = f"{header['family']} {header['meaning']}"
-        raise StateMismatchError(
-            f"{path} holds states of another environment, version or configuration: "
-            f"expected {expected}, got {got}",
-            expected,
-            got,
+        raise mismatch(
+            f"{path} holds states",
+            state_format.family,
+            state_format.fingerprint_fields,
+            header["family"],
+            header["meaning"],
         )
     count = header["count"]
     if not isinstance(count, int) or isinstance(count, bool) or count < 0:

@@ -131,8 +131,8 @@ class StatefulEnv:
     def __getstate__(self) -> dict[str, Any]:
         if self._executor is not None:
             raise TypeError(
-                f"{self!r} holds a live simulator and cannot be pickled: send its state rows, or "
-                "make it with delay_setup=True and pickle it before its first use"
+                f"{self!r} holds a live simulator and cannot be pickled or copied; use clone(), or "
+                "send its state rows, or make it with delay_setup=True and pickle it before use"
             )
         return self.__dict__
 

@@ -21,6 +21,7 @@ import json
 import os
 import struct
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import lru_cache
 from typing import Any
 
@@ -276,16 +277,8 @@ class StateFormat:
             family = rows[index, 4:8].tobytes().decode("ascii", "replace")
             fingerprint = int(words[index, 1])
             known = _known_fingerprints.get(fingerprint, f"fingerprint {fingerprint:016x}")
-            got, expected = f"{family} {known}", f"{self.family} {self.fingerprint_fields}"
-            named = "".join(
-                f"{place} is {theirs!r} in the row and {ours!r} here; "
-                for place, ours, theirs in _differences(self.fingerprint_fields, known)
-            )
-            raise StateMismatchError(
-                f"state row {index} is of another environment, version or configuration: "
-                f"{named}expected {expected}, got {got}",
-                expected,
-                got,
+            raise mismatch(
+                f"state row {index} is", self.family, self.fingerprint_fields, family, known
             )
         if not only_mismatch:
             raise self._damaged(int(np.argmax(words[:, 2] != self.header[2])), "its length")
@@ -332,23 +325,48 @@ def _kinds(states: Any) -> str:
     return f"{len(rows)} rows of shapes {sorted({np.shape(row) for row in rows})[:4]}"
 
 
-def _differences(expected: str, got: str) -> list[tuple[str, Any, Any]]:
-    """Return the fields in which two fingerprints differ, each with both values.
+def mismatch(what: str, family: str, fields: str, its_family: str, its: str) -> StateMismatchError:
+    """Return the error for a state of another environment, which names what differs.
 
-    Return none if one of them is unknown, or if they differ in more than three.
+    Parameters
+    ----------
+    what : str
+        The beginning of the message, such as ``"state row 3 is"``.
+    family, fields : str
+        The family and the fingerprint fields of the environment.
+    its_family, its : str
+        Those of the state; `its` may be unknown.
 
-    >>> _differences('{"game": "pong", "set": {"a": 1, "b": 2}}',
-    ...              '{"game": "pong", "set": {"a": 1, "b": 3}}')
-    [('set.b', 2, 3)]
+    >>> str(mismatch("this row is", "ATAR", '{"game": "pong", "set": {"a": 1, "b": 2}}',
+    ...              "ATAR", '{"game": "pong", "set": {"a": 1, "b": 3}}'))
+    'this row is of another environment, version or configuration: set.b is 3 in the row and 2 here'
     """
-    try:
-        ours, theirs = json.loads(expected), json.loads(got)
-    except ValueError:
-        return []
-    if not _are_alike(ours, theirs):
-        return []
-    found = list(_fields_that_differ("", ours, theirs))
-    return found if len(found) <= 3 else []
+    found: list[tuple[str, Any, Any]] = []
+    with suppress(ValueError):  # what is not known is no JSON
+        if its_family == family:
+            found = list(_fields_that_differ("", json.loads(fields), json.loads(its)))
+    # Environments with other names also differ in their models and options, which says no more.
+    found = [one for one in found if one[0] in ("id", "game")] or found
+    told = [
+        f"{place} is {_short(theirs)} in the row and {_short(ours)} here"
+        for place, ours, theirs in found[:3]
+    ]
+    if len(found) > 3:
+        told.append(f"and {len(found) - 3} more")
+    if its_family != family:
+        told.append(f"it is of the family {its_family}, the environment of {family}")
+    elif not found:
+        told.append(f"it has {_short(its)}, and the environment {_short(fields)}")
+    return StateMismatchError(
+        f"{what} of another environment, version or configuration: {'; '.join(told)}",
+        f"{family} {fields}",
+        f"{its_family} {its}",
+    )
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else f"{text[:60]}...{text[-15:]}"
 
 
 def _are_alike(one: Any, other: Any) -> bool:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, settings
 from playground import AlwaysSend, CounterEnv, Meeting
 from small_envs import Nested
 
@@ -20,6 +21,12 @@ from plangym_like.audit.auditor import Auditor
 # What runs in the background is often started with interrupts ignored, and so are its children.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# How long an example takes says more about the machine than about the code.
+settings.register_profile(
+    "any_machine", deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.load_profile("any_machine")
 
 BACKENDS: dict[str, dict[str, Any]] = {
     "serial": {},

@@ -106,7 +106,7 @@ def name_of(family: Family) -> str:
     return next(key for key, (name, _) in SUITE.items() if name in (family.envs["serial"]._name,))
 
 
-@settings(deadline=None, max_examples=25)
+@settings(max_examples=25)
 @given(data=st.data())
 def test_an_action_outside_the_space(family, data):
     bad = data.draw(st.sampled_from(BAD_ACTIONS[name_of(family)]))
@@ -133,7 +133,7 @@ def test_truth_values_are_no_actions(family):
         family.refusal(lambda env: env.step_batch(truths, family.states))
 
 
-@settings(deadline=None, max_examples=25)
+@settings(max_examples=25)
 @given(data=st.data())
 def test_a_dt_that_is_no_step_count(family, data):
     bad = data.draw(st.sampled_from(BAD_DT))
@@ -153,7 +153,7 @@ def test_a_dt_that_is_no_step_count(family, data):
     )
 
 
-@settings(deadline=None, max_examples=15)
+@settings(max_examples=15)
 @given(bad=st.sampled_from(BAD_SEEDS))
 def test_a_seed_that_is_none(family, bad):
     for call in (
@@ -163,7 +163,7 @@ def test_a_seed_that_is_none(family, bad):
         assert "seeds" in str(family.refusal(call))
 
 
-@settings(deadline=None, max_examples=25)
+@settings(max_examples=25)
 @given(data=st.data())
 def test_lengths_that_differ(family, data):
     lengths = data.draw(
@@ -181,7 +181,7 @@ def test_lengths_that_differ(family, data):
     assert f"{actions} actions, {states} states" in str(error)
 
 
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(data=st.data())
 def test_states_that_are_none(family, data):
     place = data.draw(st.integers(0, COUNT - 1))
@@ -238,7 +238,7 @@ def test_a_state_of_another_game(family, alien):
         assert "breakout" in error.got and "breakout" not in error.expected
 
 
-@settings(deadline=None, max_examples=20)
+@settings(max_examples=20)
 @given(data=st.data())
 def test_a_state_whose_header_was_changed(family, data):
     states = family.states.copy()
@@ -308,7 +308,7 @@ def fuses(cluster: Any) -> Iterator[Family]:
     made.close()
 
 
-@settings(deadline=None, max_examples=15)
+@settings(max_examples=15)
 @given(blown=st.sets(st.integers(0, 29), min_size=1, max_size=4))
 def test_the_lowest_row_that_raises_is_told_everywhere(fuses, blown):
     actions = np.array([3 if index in blown else index % 3 for index in range(30)])

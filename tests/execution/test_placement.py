@@ -81,7 +81,7 @@ LAYOUTS = {
 
 
 @pytest.mark.parametrize("which", LAYOUTS)
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(shape=shapes(), seed=st.integers(0, 1000))
 def test_both_sides_find_the_same_arrays(which: str, shape: Shape, seed: int) -> None:
     here = LAYOUTS[which]

@@ -104,14 +104,14 @@ def check(trio: Trio, data: st.DataObject) -> None:
     assert len(outcomes) == 1, outcomes
 
 
-@settings(deadline=None, max_examples=120)
+@settings(max_examples=120)
 @given(data=st.data())
 def test_any_combination(trio: Trio, data: st.DataObject) -> None:
     check(trio, data)
 
 
 @pytest.mark.full
-@settings(deadline=None, max_examples=2500)
+@settings(max_examples=2500)
 @given(data=st.data())
 def test_very_many_combinations(trio: Trio, data: st.DataObject) -> None:
     check(trio, data)
