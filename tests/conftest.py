@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import ale_py
+import gymnasium
 import pytest
 from hypothesis import HealthCheck, settings
 from playground import AlwaysSend, CounterEnv, Meeting
@@ -27,6 +29,9 @@ settings.register_profile(
     "any_machine", deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )
 settings.load_profile("any_machine")
+
+# Whichever tests run first, `gymnasium.make` knows Atari's ids.
+gymnasium.register_envs(ale_py)
 
 BACKENDS: dict[str, dict[str, Any]] = {
     "serial": {},
