@@ -8,8 +8,9 @@ DEMO_ENV ?= ALE/MsPacman-v5
 DEMO_SECONDS ?= 60
 DEMO_DIR ?= demo
 SOAK_MINUTES ?= 30
+PYTHONS ?= python3.11 python3.12 python3.13
 
-.PHONY: help demo test lint faults soak fault-table docs table bench clean
+.PHONY: help demo learn test test-all lint faults soak fault-table docs table bench release-check clean
 .DELETE_ON_ERROR:
 # Two targets at once would install into one environment at once.
 .NOTPARALLEL:
@@ -25,6 +26,8 @@ help:
 	@echo "make docs   build the documentation into docs/_build/html"
 	@echo "make table  restore each family a thousand times, check everything installed, write docs/support.md"
 	@echo "make bench  measure this package against its rivals and redraw the published figures"
+	@echo "make test-all  make test with each of $(PYTHONS) that is installed"
+	@echo "make release-check  build wheel and sdist, and try the wheel with each extra alone"
 	@echo "make clean  remove whatever the other targets made"
 
 demo: .venv/.demo
@@ -69,8 +72,21 @@ bench: .venv-bench/.bench
 	$(BENCH_BIN)/python benchmarks/vector.py
 	$(BENCH_BIN)/python docs/copy_table.py
 
+# Each interpreter in a copy of its own, because .venv belongs to one of them.
+test-all:
+	@for python in $(PYTHONS); do \
+		command -v $$python > /dev/null || { echo "$$python is not installed"; continue; }; \
+		copy=$$(mktemp -d) && git ls-files -z | xargs -0 cp --parents -t $$copy && \
+		echo "make test PYTHON=$$python" && $(MAKE) -C $$copy test PYTHON=$$python && rm -rf $$copy \
+		|| exit 1; \
+	done
+
+release-check: .venv/.test
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check build twine wheel
+	$(BIN)/python benchmarks/release_check.py
+
 clean:
-	rm -rf .venv .venv-bench demo learn build docs/_build *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-bench dist demo learn build docs/_build *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # A stamp per target in the virtual environment: installing again waits for a change of the metadata.

@@ -6,6 +6,7 @@ import difflib
 import importlib
 import inspect
 import re
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -78,6 +79,8 @@ FAMILIES = (
     ),
     Family(place="toy_text:ToyTextEnv", entry_point="gymnasium.envs.toy_text."),
 )
+# Extra -> the first version of Python that its packages have no wheels for; see setup.cfg.
+_FIRST_WITHOUT_WHEELS = {"dm-control": (3, 13)}
 # What Python says about an argument that a function does not have.
 _UNEXPECTED = re.compile(r"(\w+)(?:\.__init__)?\(\) got an unexpected keyword argument '(\w+)'")
 # What `make` hands to families; see its documentation of `env_kwargs`.
@@ -173,9 +176,7 @@ def _import_package(family: Family, name: str) -> None:
         gymnasium.register_envs(importlib.import_module(family.package))
     except ImportError as error:
         if name.startswith("ALE/"):
-            raise MissingExtraError(
-                f"{name} needs {family.package}: pip install 'plangym_like[{family.extra}]'"
-            ) from error
+            raise _missing_extra(f"{name} needs {family.package}", family.extra) from error
 
 
 def family_of(name: str | Callable[..., Any], snapshot: str = "auto") -> EnvClass:
@@ -239,9 +240,7 @@ def _takes(family: Family, name: str) -> bool:
     except ImportError as error:
         if not slash:
             return False
-        raise MissingExtraError(
-            f"{name} needs {prefix}: pip install 'plangym_like[{family.extra}]'"
-        ) from error
+        raise _missing_extra(f"{name} needs {prefix}", family.extra) from error
 
 
 def _imported(place: str) -> Any:
@@ -255,7 +254,14 @@ def _load(family: Family) -> Any:
     except (ImportError, gymnasium.error.DependencyNotInstalled) as error:
         if not family.extra:
             raise
-        raise MissingExtraError(f"{error}: pip install 'plangym_like[{family.extra}]'") from error
+        raise _missing_extra(str(error), family.extra) from error
+
+
+def _missing_extra(what: str, extra: str) -> MissingExtraError:
+    if extra in _FIRST_WITHOUT_WHEELS and sys.version_info >= _FIRST_WITHOUT_WHEELS[extra]:
+        major, minor = _FIRST_WITHOUT_WHEELS[extra]
+        return MissingExtraError(f"{what}, which has no wheels for Python {major}.{minor} or newer")
+    return MissingExtraError(f"{what}: pip install 'plangym_like[{extra}]'")
 
 
 def make(

@@ -1,0 +1,140 @@
+"""Build wheel and sdist, and try the wheel with each extra alone in a new virtual environment.
+
+    python benchmarks/release_check.py
+    python benchmarks/release_check.py --extras atari mujoco --python python3.12
+
+For each extra: install ``plangym_like[extra]`` from the wheel, and run what it is for. With
+``atari`` also the first Python block of README.md. The exit status is 1 if anything fails. It needs
+the packages ``build`` and ``twine``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import configparser
+import re
+import shutil
+import subprocess
+import sys
+import tarfile
+import tempfile
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+# The platforms of the wheel: the package needs Linux, although it has no compiled part.
+PLATFORMS = "manylinux_2_17_x86_64.manylinux_2_17_aarch64"
+STEP = """
+import plangym_like
+for name in {names}:
+    with plangym_like.make(name) as env:
+        state, obs, info = env.reset(seed=0)
+        print(name, env.step_batch([env.sample_action()] * 4, state).rewards)
+"""
+# What each extra is for; the others are only imported.
+CODE = {
+    "": STEP.format(names=["CartPole-v1", "FrozenLake-v1"]),
+    "atari": STEP.format(names=["ALE/MsPacman-v5"]),
+    "classic-control": """
+import plangym_like
+with plangym_like.make("CartPole-v1", render_mode="rgb_array") as env:
+    env.reset(seed=0)
+    print(env.get_image().shape)
+""",
+    "mujoco": STEP.format(names=["HalfCheetah-v5", "Humanoid-v5"]),
+    "box2d": STEP.format(names=["LunarLander-v3"]),
+    "dm-control": STEP.format(names=["walker-walk"]),
+    "retro": STEP.format(names=["Airstriker-Genesis-v0"]),
+    "jax": STEP.format(names=["pgx/2048"]),
+    "ray": """
+import plangym_like
+with plangym_like.make("CartPole-v1", ray=True, n_workers=2) as env:
+    print(env.step_batch([0, 1], env.reset(seed=0).state).rewards)
+""",
+    "torch": """
+import plangym_like
+from plangym_like.batchers import TensorBatcher
+with plangym_like.make("CartPole-v1") as env:
+    env.reset(seed=0)
+    print(TensorBatcher(env).step_batch([0, 1]))
+""",
+    "sb3": """
+import plangym_like
+print(plangym_like.make_vec("CartPole-v1", 2).as_sb3().reset())
+""",
+    "viz": "import matplotlib, PIL, tqdm",
+}
+# These are for work on the package itself, or cannot share an environment with others.
+NOT_TRIED = {"dev", "docs", "bench", "all"}
+
+
+def run(*command: str | Path, quiet: bool = True) -> None:
+    """Run a command; if it fails, raise an error with what it wrote."""
+    done = subprocess.run([str(part) for part in command], capture_output=True, text=True)
+    if done.returncode:
+        raise RuntimeError(f"{command} failed:\n{done.stdout[-2000:]}\n{done.stderr[-4000:]}")
+    if not quiet:
+        print(done.stdout.strip())
+
+
+def build(folder: Path) -> Path:
+    """Build both distributions into `folder`, check them, and return the wheel."""
+    run(sys.executable, "-m", "build", "--outdir", folder, ROOT)
+    (wheel,) = folder.glob("*.whl")
+    run(sys.executable, "-m", "wheel", "tags", "--remove", "--platform-tag", PLATFORMS, wheel)
+    run(sys.executable, "-m", "twine", "check", "--strict", *folder.iterdir())
+    (sdist,) = folder.glob("*.tar.gz")
+    with tarfile.open(sdist) as archive:
+        inside = {name.partition("/")[2] for name in archive.getnames()}
+    listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True).stdout
+    missing = [name for name in listed.splitlines() if name not in inside and name != ".gitignore"]
+    if missing:
+        raise RuntimeError(f"the sdist lacks {missing}")
+    (wheel,) = folder.glob("*.whl")
+    return wheel
+
+
+def try_extra(extra: str, wheel: Path, folder: Path, python: str) -> None:
+    """Install the wheel with one extra in a new virtual environment, and use it."""
+    target = folder / (extra or "none")
+    run(python, "-m", "venv", target)
+    requirement = f"{wheel}[{extra}]" if extra else str(wheel)
+    run(target / "bin" / "pip", "install", "--quiet", requirement)
+    script = target / "used.py"
+    code = CODE[extra]
+    if extra == "atari":
+        readme = (ROOT / "README.md").read_text(encoding="utf-8")
+        code += re.search(r"```python\n(.*?)```", readme, re.DOTALL)[1]  # type: ignore[index]
+    script.write_text(code, encoding="utf-8")
+    # -I: the checkout must not be found in the folder that this runs in.
+    run(target / "bin" / "python", "-I", "-W", "ignore", script, quiet=False)
+    shutil.rmtree(target)
+
+
+def main() -> int:
+    """Build and try; print a line for each extra, and return the exit status."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--extras", nargs="*", help="only these; '' is the package without extras")
+    parser.add_argument("--python", default=sys.executable, help="the interpreter of the users")
+    args = parser.parse_args()
+    config = configparser.ConfigParser()
+    config.read(ROOT / "setup.cfg")
+    extras = ["", *(name for name in config["options.extras_require"] if name not in NOT_TRIED)]
+    failed = []
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        (folder / "dist").mkdir()
+        wheel = build(folder / "dist")
+        print(f"built {', '.join(sorted(path.name for path in (folder / 'dist').iterdir()))}")
+        for extra in extras if args.extras is None else args.extras:
+            print(f"--- plangym_like[{extra}]", flush=True)
+            try:
+                try_extra(extra, wheel, folder, args.python)
+            except Exception as error:
+                print(f"FAILED: {error}")
+                failed.append(extra)
+    print(f"failed: {failed}" if failed else "all passed")
+    return bool(failed)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
