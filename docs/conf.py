@@ -7,10 +7,23 @@ author = "The plangym_like developers"
 project_copyright = "2026, the plangym_like developers"
 version = release = plangym_like.__version__
 
-extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
+extensions = [
+    "myst_parser",
+    "sphinx.ext.autodoc",
+    "sphinx.ext.napoleon",
+    "sphinx.ext.viewcode",
+    "sphinx_copybutton",
+    "sphinx_design",
+]
+myst_enable_extensions = ["colon_fence"]
 exclude_patterns = ["_build", "figures"]
-html_theme = "alabaster"
-html_theme_options = {"description": "Step any state, by the thousand", "page_width": "1060px"}
+html_theme = "furo"
+html_title = f"plangym_like {version}"
+html_static_path = ["_static"]
+html_css_files = ["site.css"]
+# The prompts and the results of doctests are not copied.
+copybutton_prompt_text = r">>> |\.\.\. |\$ "
+copybutton_prompt_is_regexp = True
 
 # Docstrings put code into single backticks.
 default_role = "code"

@@ -16,6 +16,8 @@ def as_count(name: str, number: Any, least: int = 1) -> int:
     InputError
         It is not a whole number, or less than `least`; the message calls it `name`.
 
+    Examples
+    --------
     >>> import numpy as np
     >>> as_count("n_workers", np.int64(2))
     2

@@ -33,6 +33,8 @@ def save_generator(generator: np.random.Generator | None) -> bytes:
     SnapshotError
         The bit generator is not PCG64.
 
+    Examples
+    --------
     >>> import numpy as np
     >>> rng = np.random.Generator(np.random.PCG64(3))
     >>> memory = save_generator(rng)

@@ -124,6 +124,8 @@ def register(prefix_or_predicate: str | Callable[[Any], bool], family: EnvClass)
     InputError
         An argument has another type, or the prefix is empty.
 
+    Examples
+    --------
     >>> from plangym_like import ClassicControlEnv
     >>> register("mine/", lambda name, **kwargs: ClassicControlEnv(name[5:], **kwargs))
     >>> make("mine/CartPole-v1").obs_shape
@@ -338,6 +340,8 @@ def make(
     MissingExtraError
         The environment needs a package that is not installed; the message says how to install it.
 
+    Examples
+    --------
     >>> env = make("CartPole-v1")
     >>> state, obs, info = env.reset(seed=0)
     >>> states, obs, rewards, terminateds, truncateds, infos = env.step_batch([0, 1, 1], state)

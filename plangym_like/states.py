@@ -337,6 +337,8 @@ def mismatch(what: str, family: str, fields: str, its_family: str, its: str) -> 
     its_family, its : str
         Those of the state; `its` may be unknown.
 
+    Examples
+    --------
     >>> str(mismatch("this row is", "ATAR", '{"game": "pong", "set": {"a": 1, "b": 2}}',
     ...              "ATAR", '{"game": "pong", "set": {"a": 1, "b": 3}}'))
     'this row is of another environment, version or configuration: set.b is 3 in the row and 2 here'

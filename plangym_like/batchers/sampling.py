@@ -34,6 +34,8 @@ def multinomial(
     ValueError
         Weights are NaN, or no weight is positive (checked on the CPU only).
 
+    Examples
+    --------
     >>> multinomial(torch.tensor([[[0.0, 1.0], [1.0, 0.0]]]))
     tensor([[1, 0]])
     """

@@ -70,6 +70,8 @@ def place_workers(
     spread : bool
         Use all nodes evenly; otherwise fill one node after another, the largest first.
 
+    Examples
+    --------
     >>> place_workers({"a": 4, "b": 2}, 4)
     [Placement(node='a', workers=3, bundle=-1), Placement(node='b', workers=1, bundle=-1)]
     >>> filled = place_workers({"a": 4, "b": 2}, 5, cores_per_actor=2, spread=False)

@@ -42,6 +42,8 @@ def seed_groups(seed: int | Sequence[int] | None, num_lanes: Sequence[int]) -> l
     InputError
         `seed` is not a seed.
 
+    Examples
+    --------
     >>> first, second = seed_groups(3, [2, 2])
     >>> len({*first.lanes, *second.lanes})
     4
@@ -80,6 +82,8 @@ def whole_seeds(seeds: Iterable[Any]) -> list[int | None]:
     InputError
         A seed is neither ``None`` nor a whole number of at least 0.
 
+    Examples
+    --------
     >>> whole_seeds(np.arange(3))
     [0, 1, 2]
     """

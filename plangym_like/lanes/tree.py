@@ -206,6 +206,8 @@ def layout_of_space(space: gymnasium.Space[Any], *, objects: bool = False) -> An
     InputError
         The elements of the space have no fixed shape, or are not numbers.
 
+    Examples
+    --------
     >>> layout_of_space(gymnasium.spaces.Discrete(3))
     Leaf(shape=(), dtype=dtype('int64'))
     """

@@ -85,6 +85,8 @@ def checked_mode(mode: str | AutoresetMode) -> AutoresetMode:
     InputError
         It is none of Gymnasium's modes.
 
+    Examples
+    --------
     >>> checked_mode("SameStep")
     <AutoresetMode.SAME_STEP: 'SameStep'>
     """

@@ -24,6 +24,8 @@ def all_actions(env: PlanEnv, planner: str) -> NDArray[Any]:
     InputError
         The space is not finite, or has more than 4,096 actions; `planner` is the name of who asks.
 
+    Examples
+    --------
     >>> import plangym_like
     >>> all_actions(plangym_like.make("CartPole-v1"), "UCT")
     array([0, 1])

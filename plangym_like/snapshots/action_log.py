@@ -60,6 +60,8 @@ class ActionLogFormat:
     action_nbytes : int
         Bytes of one action (for a `Box`, in double precision); 0 if their length varies.
 
+    Examples
+    --------
     >>> logs = ActionLogFormat(gymnasium.spaces.Discrete(4))
     >>> log = logs.start(Start(7, None, None)) + logs.action(np.int64(2))
     >>> [(tag, value) for tag, value, _ in logs.entries(log)][1]

@@ -56,6 +56,8 @@ def encode(value: Any, known: Sequence[Any] = ()) -> bytes:
     SnapshotError
         A part of `value` is not plain data.
 
+    Examples
+    --------
     >>> from collections import deque
     >>> decode(encode({"lives": 3, "frames": deque([1.5], maxlen=4)}))
     {'lives': 3, 'frames': deque([1.5], maxlen=4)}

@@ -58,6 +58,8 @@ def check_env(
         ``report.ok`` tells whether all promises hold; ``print(report)`` shows which one does not,
         where, and what to do.
 
+    Examples
+    --------
     >>> report = check_env("CartPole-v1", states=4, steps=5, workers=())
     >>> report.ok, report.snapshot, report.state_nbytes
     (True, 'native', 112)

@@ -72,6 +72,8 @@ class ParallelGymAgent(Agent):
     InputError
         `num_envs` is less than 1, or the factory returns something else.
 
+    Examples
+    --------
     >>> from functools import partial
     >>> from plangym_like.batchers.workspaces import Workspace, make_env
     >>> env = ParallelGymAgent(partial(make_env, "CartPole-v1"), num_envs=3).seed(2139)
