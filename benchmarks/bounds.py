@@ -52,7 +52,7 @@ def throughput_checks(tasks: Mapping[str, Mapping[str, Figure]]) -> list[Check]:
         ours, raw = figures["ours"], figures["raw"]
         parallel = {k: f for k, f in figures.items() if k != "plangym_serial"}
         found.append(Check(f"{name}: ours / raw loops at once", paired_ratio(ours, raw), 0.85))
-        found.append(_against_best(f"{name}: ours / ParallelEnv of", ours, parallel, "plangym", 4))
+        found.append(_against_best(f"{name}: ours / ParallelEnv of", ours, parallel, "plangym", 1))
     figures = tasks.get("cartpole")
     if figures is not None:
         ours = figures["ours"]
