@@ -3,7 +3,10 @@
 from pathlib import Path
 
 # A page, its table in docs/figures, and the name in its markers.
-PLACES = (("docs/performance.md", "bench.md", "table"), ("docs/rollouts.md", "rollouts.md", "rollouts"))
+PLACES = (
+    ("docs/performance.md", "bench.md", "table"),
+    ("docs/rollouts.md", "rollouts.md", "rollouts"),
+)
 
 
 def with_table(page: str, table: str, name: str = "table") -> str:
