@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import copy
 import time
+from functools import partial
 from typing import Any, Literal, Unpack, overload
 
-from plangym_like.audit.audited_rows import AuditedRows
+from plangym_like.audit.audited_rows import Again, AuditedRows
 from plangym_like.batch_options import (
     LaterByDefault,
     LaterNoStates,
@@ -23,7 +24,7 @@ from plangym_like.batch_options import (
 from plangym_like.batches import Inputs, check_on_error, check_one_dt
 from plangym_like.counts import as_count
 from plangym_like.execution.executor import Executor, SubmitOptions
-from plangym_like.execution.serial_executor import audited_by
+from plangym_like.execution.serial_executor import SerialExecutor
 from plangym_like.execution.state_trial import try_elsewhere
 from plangym_like.future import Future
 from plangym_like.gym_view import GymView
@@ -216,8 +217,9 @@ class PlanEnv(StatefulEnv):
         assert isinstance(result, Transition)
         seconds = time.perf_counter() - begun
         inputs = self._layout.check([given[0]], given[1], dt, None)
-        again = audited_by(self.executor, stepper)
-        AuditedRows(self._auditor, inputs).compare_step(result, again, seconds)
+        # This thread holds the lock of the stepper, which other processes do not need.
+        here = SerialExecutor(stepper)
+        AuditedRows(self._auditor, inputs).compare_step(result, _again(here, here), seconds)
         return result if return_state else Step(*result[1:])
 
     def _try_step(self, stepper: RowStepper, action: Any, state: Row | None, dt: int) -> None:
@@ -383,5 +385,15 @@ class PlanEnv(StatefulEnv):
         if sample is None:
             return result
         # An isolated executor needs no simulator here.
-        again = audited_by(executor, None if executor.isolated else self.row_stepper)
-        return sample.audited(result, again)
+        here = executor if executor.isolated else SerialExecutor(self.row_stepper)
+        return sample.audited(result, _again(executor, here))
+
+
+def _again(executor: Executor, here: Executor) -> Again:
+    """Return what steps rows of an audit: `executor`, and `here` what needs this process."""
+    masked = SubmitOptions(masked=True, audit=True)
+    return Again(
+        partial(executor.submit, options=masked),
+        partial(executor.submit, options=masked._replace(blocking=False)),
+        partial(here.submit, options=masked),
+    )

@@ -139,7 +139,8 @@ class ProcessExecutor:
                 result = future.result()
             finally:
                 del future
-            if complete:  # else it was stepped here after all
+            # Otherwise it was stepped here after all, or waited for reports.
+            if complete and not options.audit:
                 seconds = time.perf_counter() - begun
                 workers = self._num_helpers
                 self._costs.note_sent(inputs.count, steps, seconds=seconds, workers=workers)
@@ -223,7 +224,8 @@ class ProcessExecutor:
             errors = self._stepper.run_rows(rows, 0, inputs.count, masked=options.masked)
             seconds = time.perf_counter() - begun
             self.tally.seconds_here += seconds
-            self._costs.note_here(inputs.count, steps, seconds=seconds)
+            if not options.audit:
+                self._costs.note_here(inputs.count, steps, seconds=seconds)
         return self.layout.result(rows, errors)
 
     @property
