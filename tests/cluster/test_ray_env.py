@@ -453,8 +453,8 @@ def test_interrupts_leave_a_usable_environment(cluster: Any, plain: CounterEnv) 
         timer.start()
         begun = time.monotonic()
         with pytest.raises(KeyboardInterrupt):
-            env.step_batch(range(2000), state)
-        assert time.monotonic() - begun < 5.0
+            env.step_batch([7] * 50_000, state)  # minutes
+        assert time.monotonic() - begun < 100
         timer.join()
         assert_same(env.step_batch(range(20), state), plain.step_batch(range(20), state))
 
@@ -466,11 +466,11 @@ def test_close_is_bounded_and_final(cluster: Any, plain: CounterEnv) -> None:
     pids = [actor.pid for actor in env.batch_env.actors.handles]
     workers = [child.pid for pid in pids for child in psutil.Process(pid).children(recursive=True)]
     workers += [worker.process.pid for worker in env.batch_env.workers]
-    future = env.step_batch(range(100), state, blocking=False)
+    future = env.step_batch([7] * 5000, state, blocking=False)  # minutes
     begun = time.monotonic()
     env.close()
     env.close()
-    assert time.monotonic() - begun < 9
+    assert time.monotonic() - begun < 100
     with pytest.raises(ClosedError):
         future()
     with pytest.raises(ClosedError):
