@@ -66,7 +66,7 @@ class BestFirst(Planner):
     Notes
     -----
     `Plan.info` has ``solved``; ``optimal``; ``cost``; ``bound``, the least cost that a plan can
-    have; ``exhausted``, whether all states were searched; and the numbers ``expanded``,
+    have; ``exhausted``, whether nothing was left to search; and the numbers ``expanded``,
     ``generated`` and ``duplicates``, the transitions to known situations. Without a solution, the
     plan leads to the state with the lowest heuristic value, and of equal ones, the highest score.
     After `advance`, the rest of an optimal plan is not searched for again.
@@ -98,7 +98,7 @@ class BestFirst(Planner):
         super().__init__(env)
         self.actions = all_actions(env, self.name)
         self.heuristic, self.goal = options.make_heuristic(heuristic), options.make_goal(goal)
-        self.cost, self.key = options.make_cost(cost), options.make_key(env, key)
+        self.cost, self.key = options.make_cost(cost), options.make_key(key)
         self._knows_root = key == "state"
         self.batch, self.dt = as_count("batch", batch), as_count("dt", dt)
         self._last: Plan | None = None

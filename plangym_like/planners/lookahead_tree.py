@@ -20,7 +20,6 @@ _COLUMNS = (
     "ended",
     "children",
     "witness",
-    "states",
     "atoms",
 )
 
@@ -52,7 +51,6 @@ class LookaheadTree:
         As `Novelty.atoms` returns them. Those of the first search's root are not known.
     witness : array ``(C,)``
         An atom that is novel in the node; -1 if there is none.
-    states : array ``(C, state_nbytes) uint8``
     """
 
     def __init__(self, state: Row, num_actions: int) -> None:
@@ -63,31 +61,35 @@ class LookaheadTree:
         self.reward, self.gain, self.lives = np.zeros(1), np.zeros(1), np.full(1, np.nan)
         self.ended = np.zeros(1, np.bool_)
         self.children = np.full((1, num_actions), -1, np.int32)
-        self.states = np.array(state)[None]
+        # The states of nodes that were added together, and the first node of each block.
+        self._blocks, self._starts = [np.array(state)[None]], [0]
         self.atoms = np.full((1, 1), -1, np.int32)
 
     def add(
         self,
         parents: NDArray[np.int32],
         actions: NDArray[Any],
+        states: Row,
         atoms: NDArray[np.int32],
         **new: Any,
     ) -> NDArray[np.int32]:
         """Append children, and return their numbers; `new` are the other columns."""
+        self._blocks.append(np.array(states))
+        self._starts.append(self.size)
         first, self.size = self.size, self.size + len(parents)
         if self.size > len(self.parent):
-            self._reserve(max(self.size, 2 * len(self.parent)))
+            self._reserve(max(self.size, 4 * len(self.parent)))
         if atoms.shape[1] > self.atoms.shape[1]:
             more = ((0, 0), (0, atoms.shape[1] - self.atoms.shape[1]))
             self.atoms = np.pad(self.atoms, more, constant_values=-1)
-        nodes = np.arange(first, self.size, dtype=np.int32)
-        self.parent[nodes], self.action[nodes] = parents, actions
-        self.depth[nodes] = self.depth[parents] + 1
-        self.children[nodes] = -1
+        nodes, rows = np.arange(first, self.size, dtype=np.int32), slice(first, self.size)
+        self.parent[rows], self.action[rows] = parents, actions
+        self.depth[rows] = self.depth[parents] + 1
+        self.children[rows] = -1
         self.children[parents, actions] = nodes
-        self.atoms[nodes, : atoms.shape[1]], self.atoms[nodes, atoms.shape[1] :] = atoms, -1
+        self.atoms[rows, : atoms.shape[1]], self.atoms[rows, atoms.shape[1] :] = atoms, -1
         for name, values in new.items():
-            getattr(self, name)[nodes] = values
+            getattr(self, name)[rows] = values
         return nodes
 
     def _reserve(self, capacity: int) -> None:
@@ -96,6 +98,15 @@ class LookaheadTree:
             new = np.empty((capacity, *old.shape[1:]), old.dtype)
             new[: len(old)] = old
             setattr(self, name, new)
+
+    def states(self, nodes: NDArray[Any]) -> Row:
+        """Return the state rows of nodes."""
+        blocks = np.searchsorted(self._starts, nodes, side="right") - 1
+        rows = [
+            self._blocks[block][node - self._starts[block]]
+            for block, node in zip(blocks.tolist(), nodes.tolist(), strict=True)
+        ]
+        return np.concatenate(rows).reshape(len(rows), -1)
 
     def subtree(self, root: int) -> LookaheadTree:
         """Return the part of the tree below a child of the root."""
@@ -112,6 +123,7 @@ class LookaheadTree:
         for name in _COLUMNS:
             setattr(tree, name, getattr(self, name)[nodes])
         tree.size = len(nodes)
+        tree._blocks, tree._starts = [self.states(nodes)], [0]
         tree.parent = renumbered[tree.parent]
         tree.children = renumbered[tree.children]
         tree.depth -= self.depth[root]

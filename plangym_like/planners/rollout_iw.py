@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -10,17 +12,20 @@ from plangym_like.planners.novelty import Novelty
 from plangym_like.planners.search import Search
 from plangym_like.planners.width_planner import WidthPlanner
 
+# Random numbers are drawn for so many levels of the tree at once.
+_LEVELS = 32
+
 
 class RolloutIW(WidthPlanner):
     """Rollout-IW(1): random rollouts that end at states that are not novel.
 
     W. Bandres, B. Bonet and H. Geffner, "Planning with pixels in (almost) real time", AAAI 2018.
-    A rollout starts at the root, and takes random actions whose subtrees are not solved. A new
-    state is novel if one of its atoms was never seen at its depth or above; if not, the state is
-    solved, as are those that end the episode, and the rollout ends. A rollout also ends at a state
-    that it visits again if all of the state's atoms were seen higher up in the meantime. A state
-    whose children are all solved is solved, and the search ends when the root is. With time, the
-    states that are kept are those of `IW`, but deep ones are reached early.
+    A rollout starts at the root, and takes random actions that lead to states that are not solved.
+    A new state is novel if one of its atoms was never seen at its depth or above. If it is not, or
+    if it ends the episode, the state is solved, and the rollout ends. A state whose atoms were all
+    seen higher up since then is solved, too, and so is one whose children are all solved. The
+    search ends when the root is solved. With time, the states that are kept are those of `IW`, but
+    deep ones are reached early.
 
     The plan is the path with the highest discounted return; of equal ones, a random one. `advance`
     keeps the subtree of the action that was taken, as in `IW`.
@@ -29,8 +34,7 @@ class RolloutIW(WidthPlanner):
     a batch, and no two with the same one. So a rollout does not know the atoms of the other
     transitions of the batch when it chooses its action. The new states of a batch are tested in
     ascending order of depth. The atoms of the first root are not known; see `IW`. The features of
-    screens are the basic ones of B-PROST (`tile_colors`), without those of pairs of tiles. States
-    that were novel once and no longer are keep their rewards.
+    screens are the basic ones of B-PROST (`tile_colors`), without those of pairs of tiles.
 
     Parameters
     ----------
@@ -86,6 +90,7 @@ class _Rollouts:
         novel[0] = True  # the root is always expanded
         for node in np.flatnonzero(tree.ended[: tree.size] | leaf & ~novel)[::-1].tolist():
             self._solve(node)
+        self._solve_old()
 
     def _solve(self, node: int) -> None:
         """Mark a node as solved, and the nodes above that have no unsolved child any more."""
@@ -106,34 +111,37 @@ class _Rollouts:
 
         Rollouts that find nothing to try are left out of this batch, and start again.
         """
-        children, num_actions = self.tree.children.ravel(), self.tree.children.shape[1]
-        free = self._open[: self.tree.size].copy()
-        one_row = free.ravel()
-        places = self._places[:most]
-        walkers = np.arange(len(places))
+        size, num_actions = self.tree.size, self.tree.children.shape[1]
+        free = self._open[:size].copy()
+        # The child of each action, -1 if there is none, and -2 if the action is not to be taken.
+        below = np.where(free, self.tree.children[:size], -2)
+        free_edges, below_edges = free.ravel(), below.ravel()
+        here = self._places[:most]
+        walkers = np.arange(len(here))
         chosen: list[NDArray[np.int64]] = []
         taken: list[NDArray[np.int64]] = []
-        while len(walkers):
-            here = places[walkers]
-            allowed = free[here]
-            actions = ((1.0 + rng.random(allowed.shape)) * allowed).argmax(axis=1)
-            edges = here * num_actions + actions
-            stuck = ~one_row[edges]
-            below = children[edges]
-            inside = (below >= 0) & ~stuck
-            if inside.all():
-                places[walkers] = below
+        for level in itertools.count():
+            if not len(walkers):
+                break
+            if level % _LEVELS == 0:
+                noise = 1.0 + rng.random((_LEVELS, len(walkers), num_actions))
+            noisy = noise[level % _LEVELS, : len(here)] * free[here]
+            edges = here * num_actions + noisy.argmax(axis=1)
+            there = below_edges[edges]
+            if there.min() >= 0:
+                here = there
                 continue
-            new = np.flatnonzero((below < 0) & ~stuck)
+            self._places[walkers[there == -2]] = 0
+            new = np.flatnonzero(there == -1)
             # Of the rollouts that chose the same action, the first one takes it.
             new = new[np.unique(edges[new], return_index=True)[1]]
-            one_row[edges[new]] = False
+            free_edges[edges[new]], below_edges[edges[new]] = False, -2
             chosen.append(walkers[new])
             taken.append(edges[new])
-            places[walkers] = np.where(inside, below, here)
-            places[walkers[stuck]] = 0
-            stuck[new] = True
-            walkers = walkers[~stuck]
+            going = there != -2
+            going[new] = False
+            here = np.where(there >= 0, there, here)[going]
+            walkers = walkers[going]
         order = np.concatenate(taken)
         return np.concatenate(chosen), (order // num_actions).astype(np.int32), order % num_actions
 
@@ -163,3 +171,4 @@ class _Rollouts:
         for node in nodes[~novel].tolist():
             self._solve(node)
         self._solve_old()
+        self._places[self.solved[self._places]] = 0

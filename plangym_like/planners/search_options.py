@@ -7,11 +7,9 @@ from hashlib import blake2b
 from typing import Any
 
 import numpy as np
-from gymnasium import spaces
 from numpy.typing import NDArray
 
 from plangym_like.errors import InputError
-from plangym_like.plan_env import PlanEnv
 from plangym_like.states import States
 from plangym_like.transitions import BatchInfo, BatchTransition
 
@@ -19,7 +17,7 @@ from plangym_like.transitions import BatchInfo, BatchTransition
 Key = Callable[[Any, BatchInfo, States], Any]
 
 
-def make_key(env: PlanEnv, key: Any) -> Key:
+def make_key(key: Any) -> Key:
     """Return the function of the option ``key=``: "state", "obs" or a function.
 
     Raises
@@ -30,8 +28,7 @@ def make_key(env: PlanEnv, key: Any) -> Key:
     if key == "state":
         return lambda obs, infos, states: states
     if key == "obs":
-        space = env.observation_space
-        return lambda obs, infos, states: _parts(space, obs, len(states))
+        return lambda obs, infos, states: _parts(obs, len(states))
     if not callable(key):
         raise InputError(
             f'key must be "state", "obs" or a function of (obs, infos, states), got {key!r}'
@@ -116,17 +113,23 @@ def digests(keys: Any, count: int) -> list[Any]:
     return list(keys)
 
 
-def _parts(space: spaces.Space[Any], obs: Any, count: int) -> Any:
-    """Return observations as one array, or as tuples of the bytes of their parts."""
-    if isinstance(space, spaces.Dict):
-        parts = [_parts(part, obs[name], count) for name, part in space.spaces.items()]
-    elif isinstance(space, spaces.Tuple):
-        parts = [_parts(part, obs[place], count) for place, part in enumerate(space.spaces)]
-    elif isinstance(obs, np.ndarray):
+def _parts(obs: Any, count: int) -> Any:
+    """Return N observations as one array, or as N hashable objects."""
+    if isinstance(obs, np.ndarray):
         return obs
-    else:
-        return [repr(one) for one in obs]
-    return list(zip(*(digests(part, count) for part in parts), strict=True))
+    if isinstance(obs, list):
+        return [_frozen(one) for one in obs]
+    parts = obs.values() if isinstance(obs, dict) else obs
+    return list(zip(*(digests(_parts(part, count), count) for part in parts), strict=True))
+
+
+def _frozen(value: Any) -> Any:
+    """Return a hashable object that is equal for equal values."""
+    if isinstance(value, dict):
+        return tuple((name, _frozen(part)) for name, part in value.items())
+    if isinstance(value, list | tuple):
+        return tuple(_frozen(part) for part in value)
+    return value.tobytes() if isinstance(value, np.ndarray) else value
 
 
 def as_numbers(name: str, numbers: Any, count: int) -> NDArray[np.float64]:

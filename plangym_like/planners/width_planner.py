@@ -59,7 +59,7 @@ class WidthPlanner(Planner):
 
     def _search(self, state: Row, search: Search) -> Plan:
         tree, self._kept = self._kept, None
-        if tree is None or not np.array_equal(tree.states[0], state):
+        if tree is None or not np.array_equal(tree.states(np.zeros(1, int))[0], state):
             tree = LookaheadTree(state, len(self.actions))
         tree.ended[0] = False  # a plan may start where an episode ended
         self._reported = 0
@@ -107,7 +107,7 @@ class WidthPlanner(Planner):
         actions: NDArray[Any],
     ) -> tuple[NDArray[np.int32], NDArray[np.bool_]]:
         """Step actions in nodes, and return the new nodes, and which of them are novel."""
-        step = search.step_batch(self.actions[actions], tree.states[parents], self.dt)
+        step = search.step_batch(self.actions[actions], tree.states(parents), self.dt)
         count = len(parents)
         atoms = novelty.atoms(self.features(step.obs, step.infos), count)
         gain, lives = step.rewards, np.full(count, np.nan)
@@ -119,15 +119,15 @@ class WidthPlanner(Planner):
         nodes = tree.add(
             parents,
             actions,
+            step.states,
             atoms,
             reward=step.rewards,
             gain=gain,
             lives=lives,
             ended=step.terminateds | step.truncateds,
             witness=witness,
-            states=step.states,
         )
-        if tree.size > 1.2 * self._reported:  # the search for the best path takes time, too
+        if tree.size > 1.5 * self._reported:  # the search for the best path takes time, too
             self._reported = tree.size
             path = tree.best_path(self.discount)
             search.report(math.fsum(tree.reward[path]), f"{tree.size:,} nodes")
