@@ -84,6 +84,8 @@ def tile_colors(screens: NDArray[Any], rows: int = 14, columns: int = 16) -> NDA
     rows, columns : int
         The number of tiles.
 
+    Examples
+    --------
     >>> screens = np.zeros((1, 210, 160), np.uint8)
     >>> screens[0, 20, 10] = 7
     >>> np.flatnonzero(tile_colors(screens)).tolist()[16:19]  # the tile in row 1, column 1

@@ -77,6 +77,8 @@ class Novelty:
         The result is that of a test one by one in ascending order of depth, and in the order of
         rows at the same depth.
 
+        Examples
+        --------
         >>> table = Novelty()
         >>> atoms = table.atoms(np.array([[0, 0], [0, 1], [1, 0], [1, 1]]), 4)
         >>> table.test(atoms, np.array([1, 1, 1, 1], np.int32))[0].tolist()

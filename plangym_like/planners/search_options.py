@@ -101,6 +101,8 @@ def digests(keys: Any, count: int) -> list[Any]:
     InputError
         There are not N keys.
 
+    Examples
+    --------
     >>> one, two, three = digests(np.array([[1, 2], [3, 4], [1, 2]]), 3)
     >>> one == three, one == two
     (True, False)

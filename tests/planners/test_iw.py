@@ -322,14 +322,14 @@ def test_the_table_grows_and_knows_atoms_that_are_not_there() -> None:
         table.atoms(np.zeros((1, 3), int), 1)
 
 
-@pytest.mark.parametrize(("obs_type", "num_atoms"), [("ram", 128), ("rgb", None)])
-def test_a_game(obs_type: str, num_atoms: int | None) -> None:
+@pytest.mark.parametrize("obs_type", ["ram", "rgb"])
+def test_a_game(obs_type: str) -> None:
     with plangym_like.make("ALE/MsPacman-v5", obs_type=obs_type) as env:
         state, _, _ = env.reset(seed=0)
         state = env.step_batch([0], state, dt=70).states[0]  # until the music ends
         for planner in (IW, RolloutIW):
-            plan = planner(env, dt=4).plan(state, budget=180, seed=0)
-            assert 0 < plan.spent.transitions <= 180
+            plan = planner(env, dt=4).plan(state, budget=90, seed=0)
+            assert 0 < plan.spent.transitions <= 90
             assert plan.info["nodes"] == plan.spent.transitions + 1
             assert plan.score > 0
             assert plan.replay(env) == plan.score
