@@ -119,22 +119,28 @@ def test_a_problem_of_width_1_is_solved_and_one_of_width_2_is_not(planner: Any) 
                 assert (plan.actions == np.argmax(prize)).all()
 
 
-@pytest.mark.parametrize("seed", [0, 1, 2])
-@pytest.mark.parametrize("batch", [1, 8])
-def test_rollouts_see_all_atoms_of_the_breadth_first_search(seed: int, batch: int) -> None:
-    seen: dict[str, set[tuple[int, int]]] = {"IW": set(), "RolloutIW": set()}
+@pytest.mark.parametrize("batch", [1, 8, 64])
+def test_rollouts_arrive_at_the_depths_of_the_breadth_first_search(
+    batch: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tables: list[Novelty] = []
+
+    class Recorded(Novelty):
+        def __init__(self) -> None:
+            super().__init__()
+            tables.append(self)
+
+    monkeypatch.setattr("plangym_like.planners.width_planner.Novelty", Recorded)
     with plangym_like.make(Maze) as env:
         state, _, _ = env.reset(seed=0)
-        for planner in (IW, RolloutIW):
-
-            def features(obs: Any, infos: Any, name: str = planner.__name__) -> Any:
-                seen[name] |= {atom for row in obs.tolist() for atom in enumerate(row)}
-                return obs
-
-            plan = planner(env, features=features, batch=batch).plan(state, budget=9999, seed=seed)
+        assert IW(env).plan(state, budget=9999).info["exhausted"]
+        for seed in range(5):
+            plan = RolloutIW(env, batch=batch).plan(state, budget=9999, seed=seed)
             assert plan.info["exhausted"]
             assert plan.replay(env) == plan.score
-    assert seen["IW"] <= seen["RolloutIW"]
+    expected, *found = (table.depth_of(np.arange(50, dtype=np.int32)).tolist() for table in tables)
+    assert min(expected) == 1 and len(set(expected)) > 2
+    assert found == [expected] * 5
 
 
 @BOTH
