@@ -9,10 +9,28 @@
 1000
 """
 
+from plangym_like.planners.a_star import AStar
+from plangym_like.planners.best_first import BestFirst
+from plangym_like.planners.features import tile_colors
+from plangym_like.planners.iw import IW
 from plangym_like.planners.plan import Plan, Spent
 from plangym_like.planners.planner import Planner
 from plangym_like.planners.play import play
 from plangym_like.planners.random_shooting import RandomShooting
+from plangym_like.planners.rollout_iw import RolloutIW
 from plangym_like.planners.search import Progress, Search
 
-__all__ = ["Plan", "Planner", "Progress", "RandomShooting", "Search", "Spent", "play"]
+__all__ = [
+    "IW",
+    "AStar",
+    "BestFirst",
+    "Plan",
+    "Planner",
+    "Progress",
+    "RandomShooting",
+    "RolloutIW",
+    "Search",
+    "Spent",
+    "play",
+    "tile_colors",
+]

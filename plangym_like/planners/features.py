@@ -1,0 +1,109 @@
+"""`default_features`: the features of width-based planners, by kind of observation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from gymnasium.spaces import Box, Discrete, MultiBinary, MultiDiscrete
+from numpy.typing import NDArray
+
+from plangym_like.errors import InputError
+from plangym_like.plan_env import PlanEnv
+from plangym_like.transitions import BatchInfo
+
+# Features of N observations and infos, ``(N, F)``. In an array of integers, each pair of a column
+# and its value is an atom, and negative values are none. In an array of bools, the atoms are the
+# columns that are true.
+Features = Callable[[Any, BatchInfo], NDArray[Any]]
+
+# Observations with more numbers than these are screens.
+_MOST_VARIABLES = 1024
+# Integers of more values than these are not variables of a width-based search.
+_MOST_VALUES = 1 << 16
+
+
+def default_features(env: PlanEnv, planner: str) -> Features:
+    """Return the features of observations, by the kind of the observation space.
+
+    - ``Discrete``, ``MultiDiscrete``, ``MultiBinary``, and boxes of at most 1,024 bounded integers,
+      such as the RAM of Atari: each number is one variable, and its values are the atoms.
+    - Larger boxes of ``uint8`` are screens: `tile_colors`.
+
+    Raises
+    ------
+    InputError
+        Other observations have no default; `planner` is the name of who asks.
+    """
+    space = env.observation_space
+    if isinstance(space, Discrete | MultiDiscrete):
+        return _Variables(np.asarray(space.start))
+    if isinstance(space, MultiBinary):
+        return _Variables(np.zeros(1))
+    if isinstance(space, Box) and np.issubdtype(space.dtype, np.integer):
+        size = int(np.prod(space.shape))
+        if size > _MOST_VARIABLES and space.dtype == np.uint8 and len(space.shape) in (2, 3):
+            return _tiles
+        values = space.high.astype(np.float64) - space.low + 1
+        if size and size <= _MOST_VARIABLES and values.max() <= _MOST_VALUES:
+            return _Variables(space.low)
+    raise InputError(
+        f"{planner} has no default features for observations of {space}; pass features=, a "
+        "function of (obs, infos) that returns an integer array (N, F), such as rounded positions"
+    )
+
+
+class _Variables:
+    """Every number of an observation is a variable, whose lowest value becomes 0."""
+
+    def __init__(self, lowest: NDArray[Any]) -> None:
+        self._lowest = lowest.astype(np.int64)
+
+    def __call__(self, obs: Any, infos: BatchInfo) -> NDArray[Any]:
+        numbers = np.asarray(obs).astype(np.int64) - self._lowest
+        return numbers.reshape(len(numbers), -1)
+
+
+def _tiles(obs: Any, infos: BatchInfo) -> NDArray[np.bool_]:
+    return tile_colors(obs)
+
+
+def tile_colors(screens: NDArray[Any], rows: int = 14, columns: int = 16) -> NDArray[np.bool_]:
+    """Return which colours are seen in each tile of the screens, ``(N, rows * columns * 256)``.
+
+    These are the basic features of Y. Liang, M. C. Machado, E. Talvitie and M. Bowling, "State of
+    the art control of Atari games using shallow reinforcement learning", AAMAS 2016:
+    14 times 16 tiles, of 15 times 10 pixels on a screen of Atari. RGB colours are rounded to 3, 3
+    and 2 bits. No background is subtracted: what never changes is never novel.
+
+    Parameters
+    ----------
+    screens : array ``(N, H, W)`` or ``(N, H, W, C)`` or ``(N, C, H, W)``
+        With 1, 3 or 4 channels C. Three are colours; of others, each channel has its own tiles.
+    rows, columns : int
+        The number of tiles.
+
+    Examples
+    --------
+    >>> screens = np.zeros((1, 210, 160), np.uint8)
+    >>> screens[0, 20, 10] = 7
+    >>> np.flatnonzero(tile_colors(screens)).tolist()[16:19]  # the tile in row 1, column 1
+    [4096, 4352, 4359]
+    """
+    if screens.ndim == 4 and screens.shape[-1] > 4:
+        screens = np.moveaxis(screens, 1, -1)
+    if screens.ndim == 4 and screens.shape[-1] == 3:
+        red, green, blue = (screens[..., channel] for channel in range(3))
+        screens = red & 0xE0 | green >> 3 & 0x1C | blue >> 6
+    elif screens.ndim == 4:
+        found = [tile_colors(screens[..., c], rows, columns) for c in range(screens.shape[-1])]
+        return np.concatenate(found, axis=1)
+    count, height, width = screens.shape
+    tile = np.add.outer(
+        np.arange(height) * rows // height * columns, np.arange(width) * columns // width
+    )
+    seen = np.zeros((count, rows * columns * 256), np.bool_)
+    for row, screen in zip(seen, screens, strict=True):
+        row[tile * 256 + screen] = True
+    return seen

@@ -1,0 +1,89 @@
+"""IW(1): breadth-first search that prunes states without a new atom."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from plangym_like.planners.lookahead_tree import LookaheadTree
+from plangym_like.planners.novelty import Novelty
+from plangym_like.planners.search import Search
+from plangym_like.planners.width_planner import WidthPlanner
+
+
+class IW(WidthPlanner):
+    """IW(1): search breadth-first, and prune each state that makes no atom true for the first time.
+
+    N. Lipovetzky, M. Ramirez and H. Geffner, "Classical planning with simulators: results on the
+    Atari video games", IJCAI 2015. An atom is a pair of a variable and its value, such as "byte 17
+    of the RAM is 3", so that a search keeps at most as many states as there are atoms. States of
+    equal depth are expanded in descending order of their return. The plan is the path with the
+    highest discounted return; of equal ones, a random one.
+
+    In closed loop (`play`), `advance` keeps the subtree of the action that was taken. Its inner
+    nodes stay, and its leaves are tested again, since what made them old may be in another subtree.
+
+    A batch has nodes of one depth, and its states are tested in order. So exactly the same states
+    are pruned as in the search that expands one node after the other, except for one thing: the
+    atoms of the first root are not known, because a state has no observation before it is stepped.
+    Some states at depth 1 that would be pruned may therefore be kept.
+
+    Parameters
+    ----------
+    env : PlanEnv
+        Its actions are finite.
+    features : callable, optional
+        A function of ``(obs, infos)`` of N transitions. It returns either integers ``(N, F)``, F
+        variables whose values are the atoms, and negative where there is none; or bools ``(N, F)``,
+        whose atoms are those that are true. The default depends on the observations; see
+        `default_features`. Without good features, the search is little better than breadth-first.
+    discount : float
+        Of the returns; the default is that of the paper's experiments.
+    death_penalty : float
+        What the loss of a life costs when paths are compared, if infos have ``"lives"``. The
+        rewards of the plan do not contain it.
+    batch : int
+        The number of nodes that are expanded at once.
+    dt : int
+        How long each action is held. The paper holds each for 5 frames.
+
+    Examples
+    --------
+    >>> import plangym_like
+    >>> from plangym_like.planners import IW
+    >>> env = plangym_like.make("FrozenLake-v1", is_slippery=False)
+    >>> state, obs, info = env.reset(seed=0)
+    >>> plan = IW(env).plan(state, budget=1000, seed=0)
+    >>> plan.score, len(plan), plan.info["exhausted"]
+    (1.0, 6, True)
+    """
+
+    def _grow(
+        self, tree: LookaheadTree, novel: NDArray[np.bool_], novelty: Novelty, search: Search
+    ) -> bool:
+        num_actions = len(self.actions)
+        returns = np.zeros(tree.size)
+        for node in range(1, tree.size):
+            returns[node] = returns[tree.parent[node]] + tree.gain[node]
+        leaf = (tree.children[: tree.size] < 0).all(axis=1)
+        novel[0] = True  # the root is always expanded
+        waiting = np.flatnonzero(leaf & novel & ~tree.ended[: tree.size])
+        while len(waiting):
+            depths = tree.depth[waiting]
+            level = waiting[depths == depths.min()]
+            level = level[np.argsort(-returns[level], kind="stable")]
+            waiting = waiting[depths > depths.min()]
+            while len(level):
+                fit = self.batch
+                if search.remaining is not None:  # the last batch may be a small one
+                    fit = max(1, min(fit, search.remaining // num_actions))
+                nodes, level = level[:fit], level[fit:]
+                if not search.has(len(nodes) * num_actions):
+                    return False
+                parents = np.repeat(nodes, num_actions).astype(np.int32)
+                actions = np.tile(np.arange(num_actions), len(nodes))
+                children, is_novel = self._step(tree, novelty, search, parents, actions)
+                returns = np.append(returns, returns[parents] + tree.gain[children])
+                is_novel &= ~tree.ended[children]
+                waiting = np.append(waiting, children[is_novel])
+        return True

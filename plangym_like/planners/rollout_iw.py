@@ -1,0 +1,174 @@
+"""Rollout-IW(1): IW(1) by rollouts, which gives good plans at any time."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+from numpy.typing import NDArray
+
+from plangym_like.planners.lookahead_tree import LookaheadTree
+from plangym_like.planners.novelty import Novelty
+from plangym_like.planners.search import Search
+from plangym_like.planners.width_planner import WidthPlanner
+
+# Random numbers are drawn for so many levels of the tree at once.
+_LEVELS = 32
+
+
+class RolloutIW(WidthPlanner):
+    """Rollout-IW(1): random rollouts that end at states that are not novel.
+
+    W. Bandres, B. Bonet and H. Geffner, "Planning with pixels in (almost) real time", AAAI 2018.
+    A rollout starts at the root, and takes random actions that lead to states that are not solved.
+    A new state is novel if one of its atoms was never seen at its depth or above. If it is not, or
+    if it ends the episode, the state is solved, and the rollout ends. A state whose atoms were all
+    seen higher up since then is solved, too, and so is one whose children are all solved. The
+    search ends when the root is solved. With time, the states that are kept are those of `IW`, but
+    deep ones are reached early.
+
+    The plan is the path with the highest discounted return; of equal ones, a random one. `advance`
+    keeps the subtree of the action that was taken, as in `IW`.
+
+    Differences from the paper: `batch` rollouts go on at the same time, each with one transition in
+    a batch, and no two with the same one. So a rollout does not know the atoms of the other
+    transitions of the batch when it chooses its action. The new states of a batch are tested in
+    ascending order of depth. The atoms of the first root are not known; see `IW`. The features of
+    screens are the basic ones of B-PROST (`tile_colors`), without those of pairs of tiles.
+
+    Parameters
+    ----------
+    env : PlanEnv
+        Its actions are finite.
+    features, discount, death_penalty
+        As for `IW`.
+    batch : int
+        The number of rollouts that go on at the same time.
+    dt : int
+        How long each action is held. The paper holds each for 15 frames.
+
+    Examples
+    --------
+    >>> import plangym_like
+    >>> from plangym_like.planners import RolloutIW
+    >>> env = plangym_like.make("FrozenLake-v1", is_slippery=False)
+    >>> state, obs, info = env.reset(seed=0)
+    >>> plan = RolloutIW(env).plan(state, budget=1000, seed=0)
+    >>> plan.score, len(plan), plan.info["exhausted"]
+    (1.0, 6, True)
+    """
+
+    def _grow(
+        self, tree: LookaheadTree, novel: NDArray[np.bool_], novelty: Novelty, search: Search
+    ) -> bool:
+        rollouts = _Rollouts(tree, novel, novelty, self.batch)
+        while not rollouts.solved[0]:
+            most = self.batch
+            if search.remaining is not None:  # the last batch may be a small one
+                most = max(1, min(most, search.remaining))
+            if not search.has(most):
+                return False
+            walkers, parents, actions = rollouts.choose(search.rng, most)
+            if len(parents):
+                nodes, is_novel = self._step(tree, novelty, search, parents, actions)
+                rollouts.go_on(walkers, nodes, is_novel & ~tree.ended[nodes])
+        return True
+
+
+class _Rollouts:
+    """Where the rollouts are, and which nodes are solved."""
+
+    def __init__(
+        self, tree: LookaheadTree, novel: NDArray[np.bool_], novelty: Novelty, count: int
+    ) -> None:
+        self.tree, self._novelty = tree, novelty
+        self._places = np.zeros(count, np.int64)
+        # Whether a child is unsolved, or was not tried yet.
+        self._open = np.ones((len(tree.parent), tree.children.shape[1]), np.bool_)
+        self.solved = np.zeros(len(tree.parent), np.bool_)
+        leaf = (tree.children[: tree.size] < 0).all(axis=1)
+        novel[0] = True  # the root is always expanded
+        for node in np.flatnonzero(tree.ended[: tree.size] | leaf & ~novel)[::-1].tolist():
+            self._solve(node)
+        self._solve_old()
+
+    def _solve(self, node: int) -> None:
+        """Mark a node as solved, and the nodes above that have no unsolved child any more."""
+        while not self.solved[node]:
+            self.solved[node] = True
+            parent = int(self.tree.parent[node])
+            if parent < 0:
+                return
+            self._open[parent, self.tree.action[node]] = False
+            if self._open[parent].any():
+                return
+            node = parent
+
+    def choose(
+        self, rng: np.random.Generator, most: int
+    ) -> tuple[NDArray[np.int64], NDArray[np.int32], NDArray[np.int64]]:
+        """Move rollouts down to untried actions; return rollouts, nodes and actions.
+
+        Rollouts that find nothing to try are left out of this batch, and start again.
+        """
+        size, num_actions = self.tree.size, self.tree.children.shape[1]
+        free = self._open[:size].copy()
+        # The child of each action, -1 if there is none, and -2 if the action is not to be taken.
+        below = np.where(free, self.tree.children[:size], -2)
+        free_edges, below_edges = free.ravel(), below.ravel()
+        here = self._places[:most]
+        walkers = np.arange(len(here))
+        chosen: list[NDArray[np.int64]] = []
+        taken: list[NDArray[np.int64]] = []
+        for level in itertools.count():
+            if not len(walkers):
+                break
+            if level % _LEVELS == 0:
+                noise = 1.0 + rng.random((_LEVELS, len(walkers), num_actions))
+            noisy = noise[level % _LEVELS, : len(here)] * free[here]
+            edges = here * num_actions + noisy.argmax(axis=1)
+            there = below_edges[edges]
+            if there.min() >= 0:
+                here = there
+                continue
+            self._places[walkers[there == -2]] = 0
+            new = np.flatnonzero(there == -1)
+            # Of the rollouts that chose the same action, the first one takes it.
+            new = new[np.unique(edges[new], return_index=True)[1]]
+            free_edges[edges[new]], below_edges[edges[new]] = False, -2
+            chosen.append(walkers[new])
+            taken.append(edges[new])
+            going = there != -2
+            going[new] = False
+            here = np.where(there >= 0, there, here)[going]
+            walkers = walkers[going]
+        order = np.concatenate(taken)
+        return np.concatenate(chosen), (order // num_actions).astype(np.int32), order % num_actions
+
+    def _solve_old(self) -> None:
+        """Solve nodes whose atoms were all seen higher up in the meantime, except for the root."""
+        tree, depth_of, size = self.tree, self._novelty.depth_of, self.tree.size
+        lost = depth_of(tree.witness[:size]) != tree.depth[:size]
+        lost &= ~self.solved[:size]
+        for node in np.flatnonzero(lost)[::-1].tolist():
+            atoms = tree.atoms[node]
+            left = atoms[depth_of(atoms) == tree.depth[node]]
+            if len(left):
+                tree.witness[node] = left[0]
+            elif node:
+                self._solve(node)
+
+    def go_on(
+        self, walkers: NDArray[np.int64], nodes: NDArray[np.int32], novel: NDArray[np.bool_]
+    ) -> None:
+        """Move rollouts to the new nodes, and back to the root where these are not novel."""
+        if self.tree.size > len(self.solved):
+            capacity = len(self.tree.parent) - len(self.solved)
+            self.solved = np.append(self.solved, np.zeros(capacity, np.bool_))
+            more = np.ones((capacity, self._open.shape[1]), np.bool_)
+            self._open = np.concatenate([self._open, more])
+        self._places[walkers] = np.where(novel, nodes, 0)
+        for node in nodes[~novel].tolist():
+            self._solve(node)
+        self._solve_old()
+        self._places[self.solved[self._places]] = 0

@@ -1,0 +1,142 @@
+"""`SearchGraph`: the states that a search for the least cost has found, and the ways to them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from plangym_like.states import Row
+
+
+class SearchGraph:
+    """Nodes with a cheapest known way for each key. Node 0 is the root.
+
+    A cheaper way to a known key is a new node, so that a node's path never changes.
+
+    Parameters
+    ----------
+    state : row
+    key : hashable, optional
+        The root's; None if it is not known.
+
+    Attributes
+    ----------
+    costs, rewards : list of float
+        The cost from the root, and the reward of the last action.
+    actions : list of int
+    ended : list of bool
+    goal : int, optional
+        The cheapest goal.
+    best_cost : float
+        Its cost; infinite if there is none.
+    duplicates : int
+        How many transitions led to a key that had been reached at the same cost or less.
+    """
+
+    def __init__(self, state: Row, key: Any) -> None:
+        self.costs, self.rewards, self.actions, self.ended = [0.0], [0.0], [-1], [False]
+        self._parents = [-1]
+        self._keys = [key]
+        self._nodes = {} if key is None else {key: 0}
+        self._rows = {0: np.array(state)}
+        self.goal: int | None = None
+        self.best_cost = math.inf
+        self.duplicates = 0
+        # Without a goal: the heuristic value, minus the score, and the number of the best node.
+        self._nearest = (math.inf, math.inf, 0)
+        self._scores = [0.0]
+
+    def add(
+        self, parents: list[int], keys: list[Any], states: Row, *columns: NDArray[Any]
+    ) -> Iterator[tuple[int, float]]:
+        """Add transitions in order; yield those that may lead to a cheaper goal.
+
+        Parameters
+        ----------
+        parents, keys : list
+        states : rows
+        *columns : array
+            The actions, rewards, costs, heuristic values, whether they arrive at a goal, and
+            whether they end the episode.
+
+        Yields
+        ------
+        node : int
+        heuristic : float
+        """
+        for row, values in enumerate(zip(*(column.tolist() for column in columns), strict=True)):
+            if self._add(parents[row], keys[row], states[row], *values):
+                yield len(self.costs) - 1, values[3]
+
+    def _add(
+        self,
+        parent: int,
+        key: Any,
+        state: Row,
+        action: int,
+        reward: float,
+        cost: float,
+        heuristic: float,
+        is_goal: bool,
+        ended: bool,
+    ) -> bool:
+        cost += self.costs[parent]
+        known = self._nodes.get(key)
+        if ended and not is_goal:
+            if self._nearest[2]:
+                return False
+        elif not is_goal and known is not None and self.costs[known] <= cost:
+            self.duplicates += 1
+            return False
+        node = len(self.costs)
+        score = self._scores[parent] + reward
+        self._nearest = min(self._nearest, (math.inf if ended else heuristic, -score, node))
+        self.costs.append(cost)
+        self.rewards.append(reward)
+        self.actions.append(action)
+        self.ended.append(ended)
+        self._parents.append(parent)
+        self._keys.append(key)
+        self._scores.append(score)
+        if is_goal:
+            if cost < self.best_cost:
+                self.goal, self.best_cost = node, cost
+            return False
+        if ended:
+            return False
+        self._nodes[key] = node
+        if known is not None:
+            self._rows.pop(known, None)
+        if not cost + heuristic < self.best_cost:
+            return False
+        self._rows[node] = np.array(state)
+        return True
+
+    def is_open(self, node: int, heuristic: float) -> bool:
+        """Return whether a node is to be expanded: no way to it is cheaper, nor any goal."""
+        return node in self._rows and self.costs[node] + heuristic < self.best_cost
+
+    def take(self, node: int) -> Row:
+        """Return the state of a node that is expanded, and forget it."""
+        return self._rows.pop(node)
+
+    @property
+    def best(self) -> int:
+        """The cheapest goal; without one, the node with the lowest heuristic value."""
+        return self._nearest[2] if self.goal is None else self.goal
+
+    def path(self, node: int) -> list[int]:
+        """Return the nodes of the way from the root, which is left out."""
+        path = []
+        while node:
+            path.append(node)
+            node = self._parents[node]
+        return path[::-1]
+
+    def score(self, node: int) -> float:
+        """Return the sum of the rewards on the way to a node."""
+        return math.fsum(self.rewards[one] for one in self.path(node))

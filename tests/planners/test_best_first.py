@@ -1,0 +1,299 @@
+"""Best-first search and A*: optima that are known, or found by a search written here."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Hashable, Iterable
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+
+import plangym_like
+from plangym_like.errors import InputError
+from plangym_like.planners import AStar, BestFirst, play
+from plangym_like.planners.search_options import digests, make_key
+
+BOTH = pytest.mark.parametrize("planner", [AStar, BestFirst])
+
+
+def _fewest_steps(
+    start: Hashable,
+    successors: Callable[[Any], Iterable[Any]],
+    is_goal: Callable[[Any], bool],
+) -> int:
+    """Return the length of a shortest path, by breadth-first search."""
+    depths, queue = {start: 0}, deque([start])
+    while queue:
+        place = queue.popleft()
+        for after in successors(place):
+            if is_goal(after):
+                return depths[place] + 1
+            if after not in depths:
+                depths[after] = depths[place] + 1
+                queue.append(after)
+    raise AssertionError("there is no way to the goal")
+
+
+def _fewest_steps_of_table(env: Any, state: int) -> int:
+    """Return the fewest steps in a toy-text environment; goals are ends with a reward."""
+    table = env.gym_env.unwrapped.P
+
+    def successors(place: Any) -> Iterable[Any]:
+        if place[1]:  # an episode that ended without a reward
+            return
+        for [(_, after, reward, ended)] in table[place[0]].values():
+            yield int(after), bool(ended), reward > 0
+
+    return _fewest_steps((state, False, False), successors, lambda place: place[1] and place[2])
+
+
+@BOTH
+@pytest.mark.parametrize("key", ["state", "obs"])
+@pytest.mark.parametrize(("map_name", "steps"), [("4x4", 6), ("8x8", 14)])
+def test_the_optimum_of_frozen_lake(planner: Any, key: str, map_name: str, steps: int) -> None:
+    with plangym_like.make("FrozenLake-v1", is_slippery=False, map_name=map_name) as env:
+        state, obs, _ = env.reset(seed=0)
+        plan = planner(env, key=key).plan(state, budget=10_000)
+        assert plan.info["optimal"] and plan.info["solved"] and plan.info["exhausted"]
+        assert len(plan) == steps == _fewest_steps_of_table(env, int(obs))
+        assert plan.ended and plan.score == 1 == plan.replay(env)
+        assert plan.info["cost"] == plan.info["bound"] == steps
+        assert plan.spent.transitions == plan.info["generated"]
+        assert plan.curve["score"].tolist() == [1.0, 1.0]
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2, 3])
+def test_the_optimum_of_taxi(seed: int) -> None:
+    with plangym_like.make("Taxi-v4") as env:
+        state, obs, _ = env.reset(seed=seed)
+        plan = AStar(env, key="obs").plan(state, budget=10_000)
+        assert plan.info["optimal"]
+        assert len(plan) == _fewest_steps_of_table(env, int(obs))
+        assert plan.score == 21 - len(plan) == plan.replay(env)
+        assert plan.info["expanded"] <= 500
+
+
+def test_a_heuristic_saves_expansions_and_keeps_the_optimum() -> None:
+    with plangym_like.make("Taxi-v4") as env:
+        state, _, _ = env.reset(seed=0)
+        simulator = env.gym_env.unwrapped
+
+        def remaining(obs: Any, infos: Any, states: Any) -> Any:
+            """Count the steps to the passenger or, with it, to the destination, without walls."""
+            estimates = []
+            for number in obs.tolist():
+                row, column, passenger, destination = simulator.decode(number)
+                target = simulator.locs[destination if passenger == 4 else passenger]
+                steps = abs(row - target[0]) + abs(column - target[1])
+                estimates.append(steps if passenger != destination else 0)
+            return np.array(estimates)
+
+        blind = AStar(env, key="obs", batch=1).plan(state, budget=10_000)
+        informed = AStar(env, key="obs", batch=1, heuristic=remaining).plan(state, budget=10_000)
+        greedy = BestFirst(env, key="obs", batch=1, heuristic=remaining)
+        assert informed.info["optimal"] and len(informed) == len(blind)
+        assert informed.info["expanded"] < blind.info["expanded"]
+        first = greedy.plan(state, budget=10_000)
+        assert first.info["optimal"] and len(first) == len(blind)
+
+
+class Graph(gymnasium.Env[Any, Any]):
+    """Places with arrows of different costs; the heuristic of place 1 is not consistent.
+
+    The paths to place 4 cost 3 + 1 + 8 = 12 by 2, and 1 + 1 + 1 + 8 = 11 by 1 and 2.
+    """
+
+    observation_space = gymnasium.spaces.Discrete(6)
+    action_space = gymnasium.spaces.Discrete(2)
+    arrows = (((1, 1), (2, 3)), ((2, 1), (5, 1)), ((3, 1), (0, 1)), ((4, 8), (3, 0)))
+
+    def reset(self, *, seed: Any = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        self.place, self.steps = 0, 0
+        return self.place, {}
+
+    def step(self, action: Any) -> Any:
+        self.place, cost = self.arrows[self.place][action] if self.place < 4 else (self.place, 0)
+        self.steps += 1
+        return self.place, -float(cost), self.place >= 4, False, {"steps": self.steps}
+
+
+def _at_four(step: Any) -> Any:
+    return step.obs == 4
+
+
+def _uneven(obs: Any, infos: Any, states: Any) -> Any:
+    return np.array([0, 10, 0, 0, 0, 0])[obs]
+
+
+@BOTH
+@pytest.mark.parametrize("batch", [1, 2, 16])
+@pytest.mark.parametrize("heuristic", [None, _uneven])
+def test_costs_and_ways_that_turn_out_cheaper(planner: Any, batch: int, heuristic: Any) -> None:
+    with plangym_like.make(Graph) as env:
+        state, _, _ = env.reset(seed=0)
+        options = {"cost": "reward", "goal": _at_four, "heuristic": heuristic, "batch": batch}
+        plan = planner(env, key="obs", **options).plan(state, budget=1000)
+        assert plan.info["optimal"]
+        assert plan.actions.tolist() == [0, 0, 0, 0]
+        assert plan.info["cost"] == 11 == -plan.score
+        assert plan.replay(env) == plan.score
+        assert plan.info["duplicates"] > 0
+        steps = planner(env, key="obs", goal=_at_four).plan(state, budget=1000)
+        assert steps.actions.tolist() == [1, 0, 0]
+
+
+def test_a_search_by_rows_with_a_counter_does_not_end() -> None:
+    with plangym_like.make(Graph) as env:
+        state, _, _ = env.reset(seed=0)
+        options: dict[str, Any] = {"goal": lambda step: np.zeros(len(step.obs), bool), "batch": 4}
+        by_row = AStar(env, **options).plan(state, budget=500)
+        assert not by_row.info["exhausted"]
+        for key in ("obs", lambda obs, infos, states: obs.tolist()):
+            by_place = AStar(env, key=key, **options).plan(state, budget=500)
+            assert by_place.info["exhausted"] and not by_place.info["solved"]
+            assert by_place.info["bound"] == np.inf and not by_place.info["optimal"]
+            assert len(by_place) >= 1
+
+
+def test_a_search_without_a_solution_leads_towards_the_goal() -> None:
+    with plangym_like.make("FrozenLake-v1", is_slippery=False, map_name="8x8") as env:
+        state, _, _ = env.reset(seed=0)
+
+        def distance(obs: Any, infos: Any, states: Any) -> Any:
+            return 14 - obs // 8 - obs % 8
+
+        plan = AStar(env, key="obs", heuristic=distance, batch=1).plan(state, budget=24)
+        assert plan.spent.transitions == 24
+        assert not plan.info["solved"] and not plan.info["optimal"] and not plan.info["exhausted"]
+        assert plan.info["bound"] == 14
+        assert len(plan) >= 4 and not plan.ended
+        with pytest.raises(InputError, match="the first batch of this planner has 4"):
+            AStar(env).plan(state, budget=3)
+
+
+def test_a_minigrid_door_is_opened_in_the_fewest_steps() -> None:
+    minigrid = pytest.importorskip("minigrid", reason="minigrid is not installed")
+    wrappers = [minigrid.wrappers.FullyObsWrapper, minigrid.wrappers.ImgObsWrapper]
+    door, is_open = 4, 0  # minigrid.core.constants: OBJECT_TO_IDX, STATE_TO_IDX
+
+    def opened(step: Any) -> Any:
+        return ((step.obs[..., 0] == door) & (step.obs[..., 2] == is_open)).any(axis=(1, 2))
+
+    with plangym_like.make("MiniGrid-DoorKey-5x5-v0", wrappers=wrappers) as env:
+        for seed in (0, 1, 2):
+            state, _, _ = env.reset(seed=seed)
+            plan = AStar(env, key="obs", goal=opened).plan(state, budget=20_000)
+            assert plan.info["optimal"]
+            assert len(plan) == _fewest_steps_to_door(env.gym_env.unwrapped)
+            assert plan.replay(env) == plan.score
+
+
+def _fewest_steps_to_door(env: Any) -> int:
+    """Return the fewest steps in which MiniGrid's door is opened, by its own objects."""
+    things = {
+        (x, y): env.grid.get(x, y).type
+        for x in range(env.width)
+        for y in range(env.height)
+        if env.grid.get(x, y) is not None
+    }
+
+    def successors(place: Any) -> Iterable[Any]:
+        x, y, direction, has_key, _ = place
+        yield x, y, (direction - 1) % 4, has_key, False
+        yield x, y, (direction + 1) % 4, has_key, False
+        ahead = [(x + 1, y), (x, y + 1), (x - 1, y), (x, y - 1)][direction]
+        thing = things.get(ahead)
+        if thing in (None, "goal") or (thing == "key" and has_key):
+            yield *ahead, direction, has_key, False
+        yield x, y, direction, has_key or thing == "key", False
+        yield x, y, direction, has_key, has_key and thing == "door"
+
+    start = (*map(int, env.agent_pos), int(env.agent_dir), False, False)
+    return _fewest_steps(start, successors, lambda place: bool(place[-1]))
+
+
+def test_in_closed_loop_an_optimal_plan_is_searched_for_once() -> None:
+    with plangym_like.make("Taxi-v4") as env:
+        state, _, _ = env.reset(seed=0)
+        planner = AStar(env, key="obs")
+        plan = planner.plan(state, budget=10_000)
+        episode = play(planner, 50, state, budget=10_000)
+        assert episode.ended and episode.score == plan.score == episode.replay(env)
+        assert np.array_equal(episode.actions, plan.actions)
+        assert episode.spent.transitions == plan.spent.transitions + len(plan) - 1
+        # From a state that is not on the plan, the search begins afresh.
+        planner.plan(state, budget=10_000)
+        planner.advance()
+        other = env.reset(seed=1).state
+        assert planner.plan(other, budget=10_000).info["optimal"]
+
+
+def test_the_plan_is_the_same_for_any_number_of_workers() -> None:
+    plans = []
+    for n_workers in (None, 1, 2):
+        with plangym_like.make("Taxi-v4", n_workers=n_workers) as env:
+            env.reset(seed=2)
+            plans.append(AStar(env, key="obs").plan(budget=3000))
+    assert np.array_equal(plans[0].actions, plans[1].actions)
+    assert np.array_equal(plans[0].actions, plans[2].actions)
+    assert plans[0].info == plans[1].info == plans[2].info
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"key": "rows"}, 'key must be "state", "obs" or a function'),
+        ({"cost": 3}, 'cost must be "steps", "reward" or a function'),
+        ({"goal": 15}, "goal must be a function"),
+        ({"heuristic": 0}, "heuristic must be a function"),
+        ({"batch": 0}, "batch must be a whole number"),
+        ({"dt": 0}, "dt must be a whole number"),
+    ],
+)
+@BOTH
+def test_options_that_are_refused(planner: Any, options: dict[str, Any], words: str) -> None:
+    with (
+        plangym_like.make("FrozenLake-v1") as env,
+        pytest.raises(InputError, match=words),
+    ):
+        planner(env, **options)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"cost": "reward"}, "minus the reward must be at least 0 .* got -20"),
+        ({"cost": lambda step: -step.rewards[:2]}, r"cost must be an array \(6,\)"),
+        ({"heuristic": lambda *_: np.full(6, np.nan)}, "heuristic must be at least 0.*got nan"),
+        ({"goal": lambda step: True}, r"goal must return an array \(6,\)"),
+        ({"key": lambda *_: [1, 2]}, "key returned 2 keys for 6 states"),
+    ],
+)
+def test_functions_whose_results_are_refused(options: dict[str, Any], words: str) -> None:
+    with plangym_like.make("Taxi-v4") as env:
+        state, _, _ = env.reset(seed=0)
+        with pytest.raises(InputError, match=words):
+            AStar(env, **{"key": "obs", **options}).plan(state, budget=10_000)
+
+
+def test_continuous_actions_are_refused() -> None:
+    with (
+        plangym_like.make("Pendulum-v1") as env,
+        pytest.raises(InputError, match="AStar tries actions one by one"),
+    ):
+        AStar(env)
+
+
+def test_keys_of_nested_observations() -> None:
+    key: Any = make_key("obs")
+    image = np.arange(6).reshape(3, 2)
+    image[2] = image[0]
+    nest = {"image": image, "place": (np.array([1, 2, 1]), np.array([0, 0, 0]))}
+    objects = [{"image": one, "mission": "go", "bag": [1, (2, 3)]} for one in image]
+    for obs in (image, nest, objects):
+        one, two, three = digests(key(obs, None, np.zeros((3, 8), np.uint8)), 3)
+        assert one == three != two
+        assert len({one, two, three}) == 2

@@ -1,0 +1,354 @@
+"""IW(1): what it prunes, problems of width 1, and keeping the tree in closed loop."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+
+import plangym_like
+from plangym_like.errors import InputError
+from plangym_like.planners import IW, Plan, RolloutIW, play, tile_colors
+from plangym_like.planners.features import default_features
+from plangym_like.planners.novelty import Novelty
+
+BOTH = pytest.mark.parametrize("planner", [IW, RolloutIW])
+SIZE = 7
+
+
+class Board(gymnasium.Env[Any, Any]):
+    """A board on which one goes right or up, from a corner; some places have rewards."""
+
+    observation_space = gymnasium.spaces.MultiDiscrete([SIZE, SIZE])
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def __init__(self, prize: tuple[int, int] = (SIZE - 1, 0), value: float = 1.0) -> None:
+        self.prize, self.value = prize, value
+
+    def reset(self, *, seed: Any = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        self.place = [0, 0]
+        return np.array(self.place), {"lives": 3}
+
+    def step(self, action: Any) -> Any:
+        self.place[action] = min(self.place[action] + 1, SIZE - 1)
+        won = tuple(self.place) == self.prize
+        return np.array(self.place), self.value * won, won, False, {"lives": 3}
+
+
+class Maze(gymnasium.Env[Any, Any]):
+    """Random arrows between 400 places, each of which has five variables."""
+
+    observation_space = gymnasium.spaces.Box(0, 9, (5,), np.int64)
+    action_space = gymnasium.spaces.Discrete(3)
+
+    def __init__(self) -> None:
+        rng = np.random.default_rng(7)
+        self.arrows = rng.integers(400, size=(400, 3))
+        self.variables = rng.integers(10, size=(400, 5))
+
+    def reset(self, *, seed: Any = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        self.place = 0
+        return self.variables[0], {}
+
+    def step(self, action: Any) -> Any:
+        self.place = int(self.arrows[self.place, action])
+        return self.variables[self.place], float(self.place % 7 == 3), False, False, {}
+
+
+def _by_the_paper(maze: Maze) -> tuple[int, int]:
+    """Return the numbers of states that IW(1) generates and keeps, one state after the other."""
+    seen: set[tuple[int, int]] = set()
+    queue, generated, kept = deque([(0, 0.0)]), 1, 1
+    while queue:
+        level = sorted(queue, key=lambda entry: -entry[1])  # stable
+        queue.clear()
+        for place, total in level:
+            for action in range(3):
+                after = int(maze.arrows[place, action])
+                generated += 1
+                atoms = set(enumerate(maze.variables[after].tolist()))
+                if atoms - seen:
+                    kept += 1
+                    queue.append((after, total + (after % 7 == 3)))
+                seen |= atoms
+    return generated, kept
+
+
+@pytest.mark.parametrize("batch", [1, 3, 64])
+def test_states_without_a_new_atom_are_pruned(batch: int) -> None:
+    with plangym_like.make(Board, prize=(9, 9)) as env:
+        state, _, _ = env.reset(seed=0)
+        plan = IW(env, batch=batch).plan(state, budget=1000, seed=0)
+        # Kept are the root and the places with a new column or row, which are those on two sides
+        # of the board; each of them was expanded by two actions.
+        kept = 1 + 2 * (SIZE - 1)
+        assert plan.spent.transitions == 2 * kept
+        assert plan.info["nodes"] == 1 + 2 * kept
+        assert plan.info["depth"] == SIZE  # one beyond the last new state
+        assert plan.info["exhausted"]
+
+
+@pytest.mark.parametrize("batch", [1, 5, 64])
+def test_exactly_the_states_of_the_paper_are_pruned_in_batches(batch: int) -> None:
+    generated, kept = _by_the_paper(Maze())
+    assert kept > 20
+    with plangym_like.make(Maze) as env:
+        state, _, _ = env.reset(seed=0)
+        plan = IW(env, batch=batch, discount=1).plan(state, budget=10_000, seed=0)
+        assert plan.info["nodes"] == generated == 1 + 3 * kept
+        assert plan.info["exhausted"]
+        assert plan.replay(env) == plan.score == plan.curve["score"][-1]
+
+
+@BOTH
+def test_a_problem_of_width_1_is_solved_and_one_of_width_2_is_not(planner: Any) -> None:
+    for prize, score in (((SIZE - 1, 0), 1), ((0, SIZE - 1), 1), ((SIZE - 1, SIZE - 1), 0)):
+        with plangym_like.make(Board, prize=prize) as env:
+            state, _, _ = env.reset(seed=0)
+            plan = planner(env, batch=4).plan(state, budget=1000, seed=0)
+            assert plan.info["exhausted"]
+            assert plan.score == score == plan.replay(env)
+            assert plan.ended == bool(score)
+            if score:
+                assert len(plan) == SIZE - 1
+                assert (plan.actions == np.argmax(prize)).all()
+
+
+@pytest.mark.parametrize("batch", [1, 8, 64])
+def test_rollouts_arrive_at_the_depths_of_the_breadth_first_search(
+    batch: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tables: list[Novelty] = []
+
+    class Recorded(Novelty):
+        def __init__(self) -> None:
+            super().__init__()
+            tables.append(self)
+
+    monkeypatch.setattr("plangym_like.planners.width_planner.Novelty", Recorded)
+    with plangym_like.make(Maze) as env:
+        state, _, _ = env.reset(seed=0)
+        assert IW(env).plan(state, budget=9999).info["exhausted"]
+        for seed in range(5):
+            plan = RolloutIW(env, batch=batch).plan(state, budget=9999, seed=seed)
+            assert plan.info["exhausted"]
+            assert plan.replay(env) == plan.score
+    expected, *found = (table.depth_of(np.arange(50, dtype=np.int32)).tolist() for table in tables)
+    assert min(expected) == 1 and len(set(expected)) > 2
+    assert found == [expected] * 5
+
+
+@BOTH
+def test_budgets_seeds_and_workers(planner: Any) -> None:
+    plans = []
+    for n_workers in (None, 1, 2):
+        with plangym_like.make("CartPole-v1", n_workers=n_workers) as env:
+            env.reset(seed=0)
+
+            def features(obs: Any, infos: Any) -> Any:
+                return np.clip(obs * 1000 + 5000, 0, 9999).astype(int)
+
+            found = planner(env, features=features).plan(budget=301, seed=4)
+            assert 300 <= found.spent.transitions <= 301
+            assert not found.info["exhausted"]
+            assert found.replay(env) == found.score
+            assert (np.diff(found.curve["score"]) >= 0).all()
+            plans.append(found)
+    assert np.array_equal(plans[0].actions, plans[1].actions)
+    assert np.array_equal(plans[0].actions, plans[2].actions)
+    assert plans[0].info == plans[1].info == plans[2].info
+
+
+@BOTH
+def test_the_subtree_of_the_action_that_was_played_is_kept(planner: Any) -> None:
+    with plangym_like.make(Maze) as env:
+        state, _, _ = env.reset(seed=0)
+        one = planner(env)
+        plan = one.plan(state, budget=60, seed=0)
+        after = env.step_batch(plan.actions[:1], state[None]).states[0]
+        one.advance()
+        kept = one.plan(after, budget=60, seed=0)
+        assert 1 < kept.info["kept"] < plan.info["nodes"]
+        assert kept.info["nodes"] == kept.info["kept"] + kept.spent.transitions
+        assert kept.replay(env) == kept.score
+        assert np.array_equal(kept.state, after)
+        one.advance()
+        assert one.plan(state, budget=60, seed=0).info["kept"] == 1, "another state"
+        assert one.plan(state, budget=60, seed=0).info["kept"] == 1, "without advance"
+
+
+@BOTH
+def test_an_episode_in_closed_loop(planner: Any) -> None:
+    with plangym_like.make("FrozenLake-v1", is_slippery=False, map_name="8x8") as env:
+        state, _, _ = env.reset(seed=0)
+        episode = play(planner(env), 50, state, budget=300, seed=0)
+        assert episode.ended and episode.score == 1 == episode.replay(env)
+        assert len(episode) == 14
+        forgetful = planner(env)
+        forgetful.advance = lambda: None
+        fresh = play(forgetful, 50, state, budget=300, seed=0)
+        assert episode.spent.transitions < fresh.spent.transitions, "subtrees are kept"
+        assert _same(episode, play(planner(env), 50, state, budget=300, seed=0))
+
+
+def _same(one: Plan, other: Plan) -> bool:
+    return np.array_equal(one.actions, other.actions) and one.spent.frames == other.spent.frames
+
+
+class Cliff(gymnasium.Env[Any, Any]):
+    """Action 1 takes a prize and a life; action 0 takes neither."""
+
+    observation_space = gymnasium.spaces.Discrete(50)
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def reset(self, *, seed: Any = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        self.place, self.lives = 0, 3
+        return self.place, {"lives": 3}
+
+    def step(self, action: Any) -> Any:
+        self.lives -= int(action) if self.place else 0
+        self.place = min(self.place + 1 + int(action), 49)
+        return self.place, 1.0 + action, self.place == 49, False, {"lives": self.lives}
+
+
+@BOTH
+def test_a_penalty_for_lost_lives(planner: Any) -> None:
+    with plangym_like.make(Cliff) as env:
+        state, _, _ = env.reset(seed=0)
+        careless = planner(env, discount=1).plan(state, budget=5000, seed=0)
+        careful = planner(env, discount=1, death_penalty=100).plan(state, budget=5000, seed=0)
+        assert careless.actions[1:].sum() > 0
+        assert careful.actions[1:].sum() == 0
+        assert careful.replay(env) == careful.score, "the penalty is no reward"
+
+
+def test_default_features() -> None:
+    class Env:
+        observation_space: Any
+
+    env: Any = Env()
+    spaces = gymnasium.spaces
+    for space, obs, expected in [
+        (spaces.Discrete(5, start=2), np.array([2, 4]), [[0], [2]]),
+        (spaces.MultiDiscrete([3, 3], start=[1, 0]), np.array([[1, 2]]), [[0, 2]]),
+        (spaces.MultiBinary((2, 2)), np.array([[[0, 1], [1, 1]]], np.int8), [[0, 1, 1, 1]]),
+        (spaces.Box(0, 255, (3,), np.uint8), np.array([[7, 0, 255]], np.uint8), [[7, 0, 255]]),
+        (spaces.Box(-2, 2, (2,), np.int16), np.array([[-2, 2]], np.int16), [[0, 4]]),
+    ]:
+        env.observation_space = space
+        features: Any = default_features(env, "IW")
+        assert features(obs, None).tolist() == expected
+    env.observation_space = spaces.Box(0, 255, (210, 160, 3), np.uint8)
+    screens = np.zeros((2, 210, 160, 3), np.uint8)
+    screens[1, 40:50, 0] = 0, 255, 0
+    features = default_features(env, "IW")
+    black, green = features(screens, None)
+    assert black.sum() == 14 * 16
+    assert np.flatnonzero(green & ~black).tolist() == [tile * 256 + 28 for tile in (32, 48)]
+    stacked = tile_colors(np.zeros((2, 4, 84, 84), np.uint8))
+    assert stacked.shape == (2, 4 * 14 * 16 * 256) and stacked.sum() == 2 * 4 * 14 * 16
+
+
+@BOTH
+@pytest.mark.parametrize("name", ["CartPole-v1", "Pendulum-v1"])
+def test_environments_that_are_refused(planner: Any, name: str) -> None:
+    words = {
+        "CartPole-v1": f"{planner.__name__} has no default features for observations of Box",
+        "Pendulum-v1": f"{planner.__name__} tries actions one by one",
+    }
+    with plangym_like.make(name) as env, pytest.raises(InputError, match=words[name]):
+        planner(env)
+
+
+@pytest.mark.parametrize(
+    ("space", "words"),
+    [
+        (gymnasium.spaces.Dict(), "no default features"),
+        (gymnasium.spaces.Text(4), "no default features"),
+        (gymnasium.spaces.Box(0, 1 << 20, (2,), np.int64), "no default features"),
+    ],
+)
+def test_observations_without_default_features(space: Any, words: str) -> None:
+    class Env:
+        observation_space = space
+
+    env: Any = Env()
+    with pytest.raises(InputError, match=words):
+        default_features(env, "IW")
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"features": 3}, "features must be a function"),
+        ({"discount": 0}, "discount must be above 0"),
+        ({"discount": float("nan")}, "discount must be above 0"),
+        ({"death_penalty": -1}, "death_penalty must be finite"),
+        ({"death_penalty": float("inf")}, "death_penalty must be finite"),
+        ({"batch": 0}, "batch must be a whole number"),
+        ({"dt": 1.5}, "dt must be a whole number"),
+    ],
+)
+@BOTH
+def test_options_that_are_refused(planner: Any, options: dict[str, Any], words: str) -> None:
+    with plangym_like.make("FrozenLake-v1") as env, pytest.raises(InputError, match=words):
+        planner(env, **options)
+
+
+@pytest.mark.parametrize(
+    ("features", "words"),
+    [
+        (lambda obs, infos: obs * 0.5, "array .* of integers or bools"),
+        (lambda obs, infos: obs, "array .* of integers or bools"),
+        (lambda obs, infos: obs[:1, None], r"\(1, 1\)"),
+        (lambda obs, infos: obs[:, None] + (1 << 40), "too large values"),
+    ],
+)
+def test_features_that_are_refused(features: Any, words: str) -> None:
+    with plangym_like.make("FrozenLake-v1") as env, pytest.raises(InputError, match=words):
+        IW(env, features=features).plan(env.reset(seed=0).state, budget=100)
+
+
+def test_the_table_grows_and_knows_atoms_that_are_not_there() -> None:
+    table = Novelty()
+    first = table.atoms(np.array([[-1, 2], [0, -5]]), 2)
+    assert first.tolist() == [[-1, 5], [0, -1]]
+    assert table.test(first, np.array([3, 3], np.int32))[0].all()
+    assert table.depth_of(first).tolist() == [[-1, 3], [3, -1]]
+    later = table.atoms(np.array([[500, -1], [-1, -1]]), 2)
+    assert table.test(later, np.array([0, 0], np.int32))[0].tolist() == [True, False]
+    assert table.depth_of(first).tolist() == [[-1, 3], [3, -1]]
+    with pytest.raises(InputError, match="must have 2 columns, got 3"):
+        table.atoms(np.zeros((1, 3), int), 1)
+
+
+@pytest.mark.parametrize("obs_type", ["ram", "rgb"])
+def test_a_game(obs_type: str) -> None:
+    with plangym_like.make("ALE/MsPacman-v5", obs_type=obs_type) as env:
+        state, _, _ = env.reset(seed=0)
+        state = env.step_batch([0], state, dt=70).states[0]  # until the music ends
+        for planner in (IW, RolloutIW):
+            plan = planner(env, dt=4).plan(state, budget=90, seed=0)
+            assert 0 < plan.spent.transitions <= 90
+            assert plan.info["nodes"] == plan.spent.transitions + 1
+            assert plan.score > 0
+            assert plan.replay(env) == plan.score
+
+
+@pytest.mark.full
+@BOTH
+def test_ms_pacman_is_played_ten_times_better_than_at_random(planner: Any) -> None:
+    with plangym_like.make("ALE/MsPacman-v5", obs_type="ram", n_workers=2) as env:
+        state, _, _ = env.reset(seed=0)
+        actions = np.random.default_rng(0).integers(9, size=(30, 3000))
+        games = env.rollout_batch(actions, state)
+        assert games.terminateds[:, -1].all()
+        at_random = games.rewards.sum(axis=1).mean()
+        episode = play(planner(env, dt=4), 150, state, budget=300, seed=0)
+        assert episode.score >= 10 * at_random
