@@ -140,8 +140,8 @@ class ClassicLanes(Lanes):
             assert self._columns.elapsed is not None
             limit._elapsed_steps = int(self._columns.elapsed[lane])
 
-    def _set_state(self, lane: int, row: Row) -> None:
-        super()._set_state(lane, row)
+    def _set_state(self, lane: int, row: Row, seed: int | None = None) -> None:
+        super()._set_state(lane, row, seed)
         self._read_back(lane)
 
     def _read_back(self, lane: int) -> None:
@@ -206,12 +206,13 @@ class ClassicLanes(Lanes):
         terminated: Flags,
         truncated: Flags,
         ended: Flags,
+        lanes: Which = None,
     ) -> None:
         if np.count_nonzero(ended):
             # Lanes that are reset are stepped with the others, by an action that is valid.
             actions = actions.copy()
             actions[ended] = 0
-        super().step_next(actions, obs, rewards, terminated, truncated, ended)
+        super().step_next(actions, obs, rewards, terminated, truncated, ended, lanes)
 
     def _step(
         self,

@@ -160,6 +160,31 @@ class LanesPool(WorkerPool[LanesWorker]):
         self._running = False
         return outcomes, failure
 
+    def begin(self, worker: LanesWorker, job: Job) -> None:
+        """Start a job, and do not wait for it; `end` it before anything else is asked of all.
+
+        The jobs of other processes go on meanwhile, and may be ended in any order.
+        """
+        self._running = True
+        if worker.task is None and not worker.fresh:
+            self._send(worker, job, publish=False)
+
+    def is_over(self, worker: LanesWorker) -> bool:
+        """Return whether `end` would not have to wait for the job, or has waited long enough."""
+        task = worker.task
+        return task is None or task.done() or time.monotonic() >= worker.sent_at + self.timeout
+
+    def end(self, worker: LanesWorker, job: Job) -> Outcome:
+        """Return the outcome of a job that `begin` has started; see `run`."""
+        outcome = self._outcome(worker, job, publish=False)
+        self._running = any(each.busy for each in self.workers)
+        return outcome
+
+    def look(self, seconds: float = 0.0) -> None:
+        """Wait until a process replies or dies, and replace those that died without a job."""
+        self.wait(seconds)
+        self.tend()
+
     def settle(self) -> None:
         """After an interrupt, wait until all processes are done with what they were sent."""
         if not self._running:

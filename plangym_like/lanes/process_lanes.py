@@ -10,16 +10,18 @@ from gymnasium.spaces import Space
 from numpy.typing import NDArray
 
 from plangym_like.errors import InputError, WorkerDiedError
-from plangym_like.lanes.hosted_lanes import Sources, Traits, traits_of
+from plangym_like.lanes.hosted_lanes import Sources, Traits, formats_of, traits_of
 from plangym_like.lanes.lane_memory import LaneForm, LaneMemory
 from plangym_like.lanes.lane_parts import LaneParts, count_lanes, places_of, raise_first
+from plangym_like.lanes.lane_states import checked_reseeds, checked_states
 from plangym_like.lanes.lane_stats import LaneStats
 from plangym_like.lanes.lanes import Flags, Lanes, Which
 from plangym_like.lanes.lanes_worker import Job, LanesWorker
-from plangym_like.lanes.row_copies import copy_rows, put_batch, write_rows
+from plangym_like.lanes.row_copies import copy_rows, write_rows
 from plangym_like.lanes.step_call import StepCall
+from plangym_like.lanes.step_runner import StepRunner
 from plangym_like.lanes.tree import take, zeros
-from plangym_like.states import Row
+from plangym_like.states import Row, StateFormat
 
 
 class ProcessLanes(Lanes):
@@ -103,7 +105,9 @@ class ProcessLanes(Lanes):
         )
         self._pool, self._results = self._parts.pool, self._parts.results
         self._lent: Any = None
+        self._formats: list[StateFormat] | None = None
         self._keeps_jobs = checkpoint_every is not None
+        self.runner = StepRunner(self._parts, keeps_jobs=self._keeps_jobs)
         try:
             super().__init__(self._parts.local.envs, self._parts.num_lanes)
             self._spaces = super().spaces
@@ -119,7 +123,7 @@ class ProcessLanes(Lanes):
     def _note_traits(self) -> None:
         others: list[Traits] = self._parts.run_all(lambda worker: Job("traits", ()))
         traits = [traits_of(self._parts.local), *others]
-        self._steps_have_infos = self.step_infos = any(each.step_infos for each in traits)
+        self.step_infos = self.runner.step_infos = any(each.step_infos for each in traits)
         self.steps_ended = all(each.steps_ended for each in traits)
         self.has_states = all(each.has_states for each in traits)
 
@@ -230,15 +234,8 @@ class ProcessLanes(Lanes):
         for lane in range(self._parts.own.stop) if mine is None else mine:
             self.infos[lane] = self._parts.local.infos[lane]
         for (worker, job), outcome in zip(jobs, outcomes, strict=True):
-            own = job.args[0]
-            numbers = worker.numbers(own)
-            if outcome.error is None:
-                self._results.take_observations(
-                    worker, own, outcome.reply, arrays, obs, in_place=in_place
-                )
-                self._results.take_infos(worker, numbers, outcome.reply)
-                self._results.note_begun(numbers)
-            self._results.note_loss(worker, () if outcome.error else numbers)
+            lanes_reset = worker, job.args[0]
+            self._results.take_reset(*lanes_reset, outcome, arrays, obs, in_place=in_place)
         raise_first(failure, outcomes)
         self._results.note_begun(chosen)
 
@@ -262,9 +259,11 @@ class ProcessLanes(Lanes):
         terminated: Flags,
         truncated: Flags,
         ended: Flags,
+        lanes: Which = None,
     ) -> None:
+        which = None if lanes is None else self._chosen(lanes)
         flags = terminated, truncated
-        self._step(StepCall("step_next", actions, obs, rewards, *flags, ended=ended))
+        self._step(StepCall("step_next", actions, obs, rewards, *flags, which, ended))
 
     def step_same(
         self,
@@ -273,47 +272,23 @@ class ProcessLanes(Lanes):
         rewards: NDArray[Any],
         terminated: Flags,
         truncated: Flags,
+        lanes: Which = None,
     ) -> dict[int, tuple[Any, dict[str, Any]]]:
-        return self._step(StepCall("step_same", actions, obs, rewards, terminated, truncated))
+        which = None if lanes is None else self._chosen(lanes)
+        return self._step(
+            StepCall("step_same", actions, obs, rewards, terminated, truncated, which)
+        )
 
     def _step(self, call: StepCall) -> dict[int, tuple[Any, dict[str, Any]]]:
-        arrays, results = self._parts.begin_step(), self._results
-        results.begin_step(call)
-        lost_before = list(results.lost)
-        shared = put_batch(arrays.actions, call.actions)
-        if call.ended is not None:
-            arrays.ended[...] = call.ended
-        jobs = [
-            (worker, call.job(worker, shared=shared, kept=self._keeps_jobs))
-            for worker in self._pool.workers
-            if worker.own(call.lanes) != []
-        ]
-        finals: dict[int, Any] = {}
-
-        def here() -> None:
-            mine, informed = call.run_here(self._parts.local)
-            finals.update(mine)
-            results.take_local(self._parts.local, informed)
-
-        in_place = self._is_in_place(call.obs)
-        outcomes, failure = self._pool.run(jobs, here, publish=in_place)
-        for (worker, _), outcome in zip(jobs, outcomes, strict=True):
-            results.take_step(
-                *(worker, outcome, call, arrays, finals),
-                in_place=in_place,
-                step_infos=self._steps_have_infos,
-            )
-        raise_first(failure, outcomes)
-        self.step_infos = self._steps_have_infos
-        if results.lost:
-            reported = results.report_lost(call, finals)
-            if reported and not self.step_infos:
-                # The infos of this step are to be looked at, although steps have none otherwise.
-                self.step_infos = True
-                results.keep_infos({*reported, *call.reset_lanes(slice(None), finals)})
-            if call.method == "step_same" and (again := set(reported) & set(lost_before)):
-                self.reset(call.obs, sorted(again))
-        results.note_ends(call)
+        finals, reported, again = self.runner.run(call, publish=self._is_in_place(call.obs))
+        self.step_infos = self.runner.step_infos
+        if reported and not self.step_infos:
+            # The infos of this step are to be looked at, although steps have none otherwise.
+            self.step_infos = True
+            self._results.keep_infos({*reported, *call.reset_lanes(slice(None), finals)})
+        if again:
+            self.reset(call.obs, again)
+        self._results.note_ends(call)
         return finals
 
     def _reset(self, lane: int, seed: int | None, options: dict[str, Any] | None) -> Any:
@@ -348,10 +323,20 @@ class ProcessLanes(Lanes):
 
     # States
 
+    @property
+    def formats(self) -> list[StateFormat]:
+        self._check_has_states()
+        if self._formats is None:
+            found = formats_of(self._parts.local)
+            for formats in self._parts.run_all(lambda worker: Job("formats", ())):
+                found += formats
+            self._formats = found
+        return self._formats
+
     def get_states(self, lanes: Which = None, *, out: Row | None = None) -> Row:
         self._check_has_states()
         chosen = self._chosen(lanes)
-        rows = np.empty((len(chosen), self.state_nbytes), np.uint8) if out is None else out
+        rows = self._new_rows(chosen) if out is None else out
         replies = self._parts.run_on(
             chosen,
             lambda _, own: Job("get_states", (own,)),
@@ -367,22 +352,25 @@ class ProcessLanes(Lanes):
             rows[places] = states
         return rows
 
-    def set_states(self, states: Row, lanes: Which = None) -> None:
+    def set_states(self, states: Row, lanes: Which = None, seeds: Any = None) -> None:
         self._check_has_states()
         chosen = self._chosen(lanes)
-        rows: Row = self.envs[0].layout.format.check(states)
-        if len(rows) not in (1, len(chosen)):
-            raise InputError(f"{len(rows)} states were given for {len(chosen)} lanes")
+        rows = checked_states(states, self.formats, chosen)
+        numbers = checked_reseeds(seeds, len(chosen))
 
-        def own_rows(places: list[int]) -> Row:
-            return rows if len(rows) == 1 else rows[places]
+        def own(places: list[int]) -> tuple[Row, list[int] | None]:
+            own_seeds = None if numbers is None else [numbers[place] for place in places]
+            return rows if len(rows) == 1 else rows[places], own_seeds
 
-        self._parts.run_on(
-            chosen,
-            lambda places, own: Job("set_states", (own_rows(places), own)),
-            lambda places, own: self._parts.local.set_states(own_rows(places), own),
-            begins=True,
-        )
+        def job(places: list[int], lanes: list[int]) -> Job:
+            own_rows, own_seeds = own(places)
+            return Job("set_states", (own_rows, lanes, own_seeds))
+
+        def here(places: list[int], lanes: list[int]) -> None:
+            own_rows, own_seeds = own(places)
+            self._parts.local.set_states(own_rows, lanes, own_seeds)
+
+        self._parts.run_on(chosen, job, here, begins=True)
         self._results.note_begun(chosen)
 
     def close(self) -> None:

@@ -12,6 +12,7 @@ from gymnasium.vector import SyncVectorEnv
 from test_make_vec import HAS_BOX2D, MODES, compare
 
 from plangym_like import make_vec
+from plangym_like.lanes import make_vec as module
 
 pytestmark = [
     pytest.mark.full,
@@ -20,6 +21,12 @@ pytestmark = [
 _NEEDS = {"mujoco": "mujoco", "box2d": "Box2D", "classic_control": "pygame", "toy_text": "pygame"}
 _GAMES = ["Breakout", "MsPacman", "MontezumaRevenge", "Pong", "Qbert"]
 STEPS = 1000
+
+
+@pytest.fixture(autouse=True)
+def _always(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have all environments divided among processes, however cheap they are."""
+    monkeypatch.setattr(module, "_is_worth_messages", lambda *_, **__: True)
 
 
 def _ids() -> list[str]:
@@ -39,14 +46,14 @@ def _ids() -> list[str]:
     return sorted(spec.id for spec in newest.values())
 
 
-@pytest.mark.parametrize("n_workers", [None, 2, 3])
+@pytest.mark.parametrize("n_workers", [None, 1, 2, 3])
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("name", _ids())
 def test_gymnasiums_own(name: str, mode: str, n_workers: int | None) -> None:
     _assert_equal(name, {}, mode, n_workers)
 
 
-@pytest.mark.parametrize("n_workers", [None, 2, 3])
+@pytest.mark.parametrize("n_workers", [None, 1, 2, 3])
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("game", _GAMES)
 def test_games(game: str, mode: str, n_workers: int | None) -> None:
