@@ -16,6 +16,7 @@ from gymnasium.vector import AutoresetMode
 from plangym_like import registry
 from plangym_like.counts import as_count
 from plangym_like.errors import InputError, SnapshotError
+from plangym_like.lanes.async_vector_env import AsyncPlanVectorEnv
 from plangym_like.lanes.lanes import Lanes
 from plangym_like.lanes.make_lanes import EnvSource, env_factory, lanes_from, make_lanes
 from plangym_like.lanes.process_lanes import ProcessLanes
@@ -49,6 +50,7 @@ def make_vec(
     vectorise: bool = True,
     timeout: float = 60.0,
     checkpoint_every: int | None = None,
+    batch_size: int | None = None,
     **kwargs: Any,
 ) -> PlanVectorEnv:
     """Make n environments that are stepped together, as one `gymnasium.vector.VectorEnv`.
@@ -76,6 +78,9 @@ def make_vec(
         With several processes: after how many seconds one that does not reply is replaced, and
         after how many calls states are copied. With copies, the environments of a process that died
         go on from where they were; without, their episodes end (`ProcessLanes`).
+    batch_size : int, optional
+        For environments that need not wait for each other (`AsyncPlanVectorEnv`): ``recv`` returns
+        the first `batch_size` that are ready.
     kwargs
         For `plangym_like.make`, or for the callable.
 
@@ -144,10 +149,16 @@ def make_vec(
                 "makes them without state rows"
             )
         raise
+    options: dict[str, Any] = {
+        "autoreset_mode": autoreset_mode,
+        "copy": copy,
+        "observation_mode": observation_mode,
+    }
     try:
-        envs = PlanVectorEnv(
-            lanes, autoreset_mode=autoreset_mode, copy=copy, observation_mode=observation_mode
-        )
+        if batch_size is None:
+            envs = PlanVectorEnv(lanes, **options)
+        else:
+            envs = AsyncPlanVectorEnv(lanes, batch_size=batch_size, **options)
     except BaseException:
         lanes.close()
         raise

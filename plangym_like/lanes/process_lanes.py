@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
 from gymnasium.spaces import Space
 from numpy.typing import NDArray
 
@@ -68,6 +67,8 @@ class ProcessLanes(Lanes):
     ----------
     envs : list
         The environments of the part in this process.
+    parts : LaneParts
+    runner : StepRunner
 
     Raises
     ------
@@ -92,7 +93,7 @@ class ProcessLanes(Lanes):
         preload: Sequence[str] = (),
     ) -> None:
         self._stats = LaneStats()
-        self._parts = LaneParts(
+        self.parts = LaneParts(
             sources,
             count_lanes(sources, num_lanes),
             n_workers,
@@ -103,15 +104,15 @@ class ProcessLanes(Lanes):
             preload=preload,
             stats=self._stats,
         )
-        self._pool, self._results = self._parts.pool, self._parts.results
+        self._results = self.parts.results
         self._lent: Any = None
         self._formats: list[StateFormat] | None = None
         self._keeps_jobs = checkpoint_every is not None
-        self.runner = StepRunner(self._parts, keeps_jobs=self._keeps_jobs)
+        self.runner = StepRunner(self.parts, keeps_jobs=self._keeps_jobs)
         try:
-            super().__init__(self._parts.local.envs, self._parts.num_lanes)
+            super().__init__(self.parts.local.envs, self.parts.num_lanes)
             self._spaces = super().spaces
-            for spaces in self._parts.run_all(lambda worker: Job("spaces", ())):
+            for spaces in self.parts.run_all(lambda worker: Job("spaces", ())):
                 self._spaces += spaces
             self._note_traits()
             if self._keeps_jobs:
@@ -121,8 +122,8 @@ class ProcessLanes(Lanes):
             raise
 
     def _note_traits(self) -> None:
-        others: list[Traits] = self._parts.run_all(lambda worker: Job("traits", ()))
-        traits = [traits_of(self._parts.local), *others]
+        others: list[Traits] = self.parts.run_all(lambda worker: Job("traits", ()))
+        traits = [traits_of(self.parts.local), *others]
         self.step_infos = self.runner.step_infos = any(each.step_infos for each in traits)
         self.steps_ended = all(each.steps_ended for each in traits)
         self.has_states = all(each.has_states for each in traits)
@@ -140,7 +141,7 @@ class ProcessLanes(Lanes):
 
     @property
     def pids(self) -> list[int]:
-        return [worker.process.pid for worker in self._pool.workers]
+        return [worker.process.pid for worker in self.parts.pool.workers]
 
     @property
     def spaces(self) -> list[tuple[Space[Any], Space[Any]]]:
@@ -153,8 +154,8 @@ class ProcessLanes(Lanes):
         seeds: Sequence[int | None] | None = None,
         options: Sequence[dict[str, Any] | None] | None = None,
     ) -> Any:
-        self._parts.begin()
-        self._parts.local.takes_objects = self.takes_objects
+        self.parts.begin()
+        self.parts.local.takes_objects = self.takes_objects
         found: list[Any] = []
 
         def job(worker: LanesWorker) -> Job:
@@ -163,26 +164,26 @@ class ProcessLanes(Lanes):
             return Job("start", (self.takes_objects, worker.seeds, options and options[rows]))
 
         def here() -> None:
-            rows = self._parts.own
-            found.append(self._parts.local.start(seeds and seeds[rows], options and options[rows]))
+            rows = self.parts.own
+            found.append(self.parts.local.start(seeds and seeds[rows], options and options[rows]))
 
-        replies = self._parts.run_all(job, here)
+        replies = self.parts.run_all(job, here)
         self._results.note_begun(range(self.num_lanes))
-        self.observation_layout = layout = self._parts.local.observation_layout
+        self.observation_layout = layout = self.parts.local.observation_layout
         for theirs, _, _ in replies:
             if theirs != layout:
                 raise InputError(f"the observations of lanes differ: {layout} and {theirs}")
-        memory = self._pool.memory or self._new_memory()
-        for worker, (_, rows, infos) in zip(self._pool.workers, replies, strict=True):
+        memory = self.parts.pool.memory or self._new_memory()
+        for worker, (_, rows, infos) in zip(self.parts.pool.workers, replies, strict=True):
             if rows is not None:
                 write_rows(memory.arrays.recent[worker.slot], worker.rows, rows)
             self.infos[worker.rows] = infos
-        if self._pool.memory is None:
-            self._pool.share(memory)
+        if self.parts.pool.memory is None:
+            self.parts.pool.share(memory)
         obs = self.new_observations()
-        self.infos[self._parts.own] = self._parts.local.infos
-        write_rows(obs, self._parts.own, found[0])
-        for worker in self._pool.workers:
+        self.infos[self.parts.own] = self.parts.local.infos
+        write_rows(obs, self.parts.own, found[0])
+        for worker in self.parts.pool.workers:
             copy_rows(obs, memory.arrays.recent[worker.slot], worker.rows)
         return obs
 
@@ -192,8 +193,8 @@ class ProcessLanes(Lanes):
         The first ones, which `start` returns, lie in memory that all processes write to. Others
         are ordinary memory, to which every call copies.
         """
-        if self._lent is None and self._pool.memory is not None:
-            self._lent = self._pool.memory.arrays.observations
+        if self._lent is None and self.parts.pool.memory is not None:
+            self._lent = self.parts.pool.memory.arrays.observations
             return self._lent
         return zeros(self.observation_layout, (self.num_lanes,))
 
@@ -205,7 +206,7 @@ class ProcessLanes(Lanes):
         seeds: Sequence[int | None] | None = None,
         options: Sequence[dict[str, Any] | None] | None = None,
     ) -> None:
-        arrays = self._parts.begin_step()
+        arrays = self.parts.begin_step()
         chosen = self._chosen(lanes)
 
         def part(start: int, stop: int) -> tuple[Any, Any, Any]:
@@ -217,22 +218,22 @@ class ProcessLanes(Lanes):
             )
 
         jobs = []
-        for worker in self._pool.workers:
+        for worker in self.parts.pool.workers:
             own, own_seeds, _ = args = part(worker.start, worker.stop)
             if own is None or own:
                 worker.keep_seeds(own, own_seeds)
                 jobs.append((worker, Job("reset", args)))
-        mine, my_seeds, my_options = part(0, self._parts.own.stop)
+        mine, my_seeds, my_options = part(0, self.parts.own.stop)
 
         def here() -> None:
             if mine is None or mine:
-                rows = take(obs, self._parts.own)
-                self._parts.local.reset(rows, mine, seeds=my_seeds, options=my_options)
+                rows = take(obs, self.parts.own)
+                self.parts.local.reset(rows, mine, seeds=my_seeds, options=my_options)
 
         in_place = self._is_in_place(obs)
-        outcomes, failure = self._pool.run(jobs, here, publish=in_place)
-        for lane in range(self._parts.own.stop) if mine is None else mine:
-            self.infos[lane] = self._parts.local.infos[lane]
+        outcomes, failure = self.parts.pool.run(jobs, here, publish=in_place)
+        for lane in range(self.parts.own.stop) if mine is None else mine:
+            self.infos[lane] = self.parts.local.infos[lane]
         for (worker, job), outcome in zip(jobs, outcomes, strict=True):
             lanes_reset = worker, job.args[0]
             self._results.take_reset(*lanes_reset, outcome, arrays, obs, in_place=in_place)
@@ -298,10 +299,10 @@ class ProcessLanes(Lanes):
 
     def call(self, name: str, *args: Any, lanes: Which = None, **kwargs: Any) -> list[Any]:
         chosen = self._chosen(lanes)
-        replies = self._parts.run_on(
+        replies = self.parts.run_on(
             chosen,
             lambda _, own: Job("call", (name, args, kwargs, own)),
-            lambda _, own: self._parts.local.call(name, *args, lanes=own, **kwargs),
+            lambda _, own: self.parts.local.call(name, *args, lanes=own, **kwargs),
         )
         found: dict[int, Any] = {}
         for places, values in replies:
@@ -310,14 +311,14 @@ class ProcessLanes(Lanes):
 
     def set_attr(self, name: str, values: Sequence[Any]) -> None:
         values = list(values)
-        self._parts.run_all(
+        self.parts.run_all(
             lambda worker: Job("set_attr", (name, values[worker.rows])),
-            lambda: self._parts.local.set_attr(name, values[self._parts.own]),
+            lambda: self.parts.local.set_attr(name, values[self.parts.own]),
         )
-        self._pool.attributes[name] = values
+        self.parts.pool.attributes[name] = values
 
     def refreshed(self) -> Lanes:
-        self._parts.local = self._parts.local.refreshed()
+        self.parts.local = self.parts.local.refreshed()
         self._note_traits()
         return self
 
@@ -327,8 +328,8 @@ class ProcessLanes(Lanes):
     def formats(self) -> list[StateFormat]:
         self._check_has_states()
         if self._formats is None:
-            found = formats_of(self._parts.local)
-            for formats in self._parts.run_all(lambda worker: Job("formats", ())):
+            found = formats_of(self.parts.local)
+            for formats in self.parts.run_all(lambda worker: Job("formats", ())):
                 found += formats
             self._formats = found
         return self._formats
@@ -337,10 +338,10 @@ class ProcessLanes(Lanes):
         self._check_has_states()
         chosen = self._chosen(lanes)
         rows = self._new_rows(chosen) if out is None else out
-        replies = self._parts.run_on(
+        replies = self.parts.run_on(
             chosen,
             lambda _, own: Job("get_states", (own,)),
-            lambda _, own: self._parts.local.get_states(own),
+            lambda _, own: self.parts.local.get_states(own),
         )
         lost = self._results.without_state(chosen)
         if lost:
@@ -368,15 +369,15 @@ class ProcessLanes(Lanes):
 
         def here(places: list[int], lanes: list[int]) -> None:
             own_rows, own_seeds = own(places)
-            self._parts.local.set_states(own_rows, lanes, own_seeds)
+            self.parts.local.set_states(own_rows, lanes, own_seeds)
 
-        self._parts.run_on(chosen, job, here, begins=True)
+        self.parts.run_on(chosen, job, here, begins=True)
         self._results.note_begun(chosen)
 
     def close(self) -> None:
         """End the processes, within some 3 seconds, and close the environments."""
         self._lent = None
-        self._parts.close()
+        self.parts.close()
 
     def _new_memory(self) -> LaneMemory:
         nbytes = self.state_nbytes if self._keeps_jobs else 0
@@ -384,5 +385,5 @@ class ProcessLanes(Lanes):
         return LaneMemory(LaneForm(*layouts, self.num_lanes, nbytes, self.takes_objects))
 
     def _is_in_place(self, obs: Any) -> bool:
-        memory = self._pool.memory
+        memory = self.parts.pool.memory
         return obs is self._lent and memory is not None and memory.form.shares_observations

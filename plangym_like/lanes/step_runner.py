@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-
 from plangym_like.lanes.lane_memory import LaneArrays
 from plangym_like.lanes.lane_parts import LaneParts, raise_first
 from plangym_like.lanes.lanes_worker import Job, LanesWorker
@@ -80,9 +79,7 @@ class StepRunner:
         raise_first(failure, outcomes)
         return self._report(call, finals, lost_before)
 
-    def _report(
-        self, call: StepCall, finals: dict[int, Any], lost_before: set[int]
-    ) -> StepOutcome:
+    def _report(self, call: StepCall, finals: dict[int, Any], lost_before: set[int]) -> StepOutcome:
         reported = self._results.report_lost(call, finals) if self._results.lost else []
         again = sorted(lost_before.intersection(reported)) if call.method == "step_same" else []
         return StepOutcome(finals, reported, again)
@@ -136,5 +133,3 @@ class StepRunner:
             told = {*report.reported, *call.reset_lanes(slice(None), report.finals)}
         infos = self._results.infos
         return {lane: infos[lane] for lane in told}
-
-
