@@ -329,8 +329,8 @@ class Lanes(abc.ABC):
         rows = checked_states(states, self.formats, chosen)
         numbers = checked_reseeds(seeds, len(chosen))
         for place, lane in enumerate(chosen):
-            row, seed = rows[place if len(rows) > 1 else 0], numbers and numbers[place]
-            self._set_state(lane, row, seed)
+            row = rows[place if len(rows) > 1 else 0]
+            self._set_state(lane, row, None if numbers is None else numbers[place])
 
     def _new_rows(self, lanes: Sequence[int]) -> Row:
         return np.empty((len(lanes), width_of(self.formats, lanes)), np.uint8)

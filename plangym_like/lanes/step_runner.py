@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any, NamedTuple
 
 from plangym_like.lanes.lane_memory import LaneArrays
@@ -128,7 +129,7 @@ class StepRunner:
 
     def infos(self, call: StepCall, report: StepOutcome) -> dict[int, dict[str, Any]]:
         """Return the new infos of a call that `end` has ended, by lane."""
-        told = call.lanes or ()
+        told: Collection[int] = call.lanes or ()
         if not self.step_infos:
             told = {*report.reported, *call.reset_lanes(slice(None), report.finals)}
         infos = self._results.infos
