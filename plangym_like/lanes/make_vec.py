@@ -126,7 +126,7 @@ def make_vec(
         for each, spec in zip(sources, specs, strict=True)
     ]
     alike = all(each is sources[0] for each in sources)
-    at_once = vectorise and count >= _FEWEST_AT_ONCE
+    form: dict[str, Any] = {"vectorise": vectorise, "fewest": _FEWEST_AT_ONCE}
     lanes: Lanes
     try:
         if workers > 1 and _is_worth_messages(factories[0], count, vectorise=vectorise):
@@ -139,9 +139,9 @@ def make_vec(
                 vectorise=vectorise,
             )
         elif alike:
-            lanes = lanes_from(factories[0], count, vectorise=at_once)
+            lanes = lanes_from(factories[0], count, **form)
         else:
-            lanes = make_lanes([factory() for factory in factories], vectorise=at_once)
+            lanes = make_lanes([factory() for factory in factories], **form)
     except SnapshotError as error:
         if isinstance(source, str):
             error.add_note(
