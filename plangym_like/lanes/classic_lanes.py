@@ -276,15 +276,16 @@ class ClassicLanes(Lanes):
         dynamics, chosen = self._dynamics, actions.tolist()
         if actions.dtype != np.int64 or min(chosen) < 0 or max(chosen) >= dynamics.num_actions:
             return False
-        reached, earned, ended = [], [], []
+        reached: list[Sequence[float]] = []
+        earned, ended = [], []
         hidden = columns.hidden.tolist()
         for lane, x in enumerate(columns.x.T.tolist()):
             state = [x[place] for place in self._places]
             found = dynamics.advance_one(state, hidden[lane], chosen[lane])
             if found is None:
                 return False
-            state, hidden[lane], reward, flag = found
-            reached.append(state)
+            arrived, hidden[lane], reward, flag = found
+            reached.append(arrived)
             earned.append(reward)
             ended.append(flag)
         states = self._states[: len(chosen)]

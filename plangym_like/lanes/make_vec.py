@@ -6,7 +6,7 @@ import math
 import time
 from collections.abc import Callable, Iterable, Sequence
 from copy import deepcopy
-from typing import Any
+from typing import Any, overload
 
 import gymnasium
 from gymnasium.envs.registration import EnvSpec
@@ -39,6 +39,24 @@ _ELSEWHERE = {
 }
 
 
+@overload
+def make_vec(
+    source: EnvSource | Sequence[EnvSource],
+    num_envs: int | None = None,
+    n_workers: int | None = None,
+    *,
+    batch_size: None = None,
+    **kwargs: Any,
+) -> PlanVectorEnv: ...
+@overload
+def make_vec(
+    source: EnvSource | Sequence[EnvSource],
+    num_envs: int | None = None,
+    n_workers: int | None = None,
+    *,
+    batch_size: int,
+    **kwargs: Any,
+) -> AsyncPlanVectorEnv: ...
 def make_vec(
     source: EnvSource | Sequence[EnvSource],
     num_envs: int | None = None,
@@ -79,8 +97,8 @@ def make_vec(
         after how many calls states are copied. With copies, the environments of a process that died
         go on from where they were; without, their episodes end (`ProcessLanes`).
     batch_size : int, optional
-        For environments that need not wait for each other (`AsyncPlanVectorEnv`): ``recv`` returns
-        the first `batch_size` that are ready.
+        Make an `AsyncPlanVectorEnv`, whose ``recv`` returns the first `batch_size` environments
+        that are ready.
     kwargs
         For `plangym_like.make`, or for the callable.
 
@@ -88,7 +106,8 @@ def make_vec(
     ------
     InputError
         `source` is something else, `num_envs` or `n_workers` is not at least 1, `num_envs` is not
-        the length of `source`, or a keyword is one of `gymnasium.make_vec` that is not taken here.
+        the length of `source`, `batch_size` is out of range, or a keyword is one of
+        `gymnasium.make_vec` that is not taken here.
 
     Examples
     --------

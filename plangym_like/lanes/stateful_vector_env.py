@@ -139,9 +139,9 @@ class StatefulVectorEnv(VectorEnv[Any, Any, Any]):
     def step_batch(self, actions: Any, states: Any = None, dt: Any = 1, **options: Any) -> Any:
         """Step state rows, each with its own action; the environments stay as they are.
 
-        This is `PlanEnv.step_batch` of an environment like these, which is made when this is first
-        called, with as many processes as these environments have. What `set_attr` and `call` have
-        changed in the environments is not changed in it, unless it is part of their states.
+        This is `PlanEnv.step_batch` of one more environment like these. It is made at the first
+        call, with as many processes as step these environments. What `set_attr` and `call` have
+        changed in these is unchanged there, except what states hold.
 
         Parameters
         ----------
@@ -196,5 +196,9 @@ class StatefulVectorEnv(VectorEnv[Any, Any, Any]):
         try:
             self._lanes.close()
         finally:
-            if self._row_env is not None:
-                self._row_env.close()
+            self._close_row_env()
+
+    def _close_row_env(self) -> None:
+        row_env, self._row_env = self._row_env, None
+        if row_env is not None:
+            row_env.close()

@@ -266,6 +266,7 @@ class PlanVectorEnv(StatefulVectorEnv):
                 "Stable-Baselines3 is not installed: pip install 'plangym_like[sb3]'"
             ) from error
         self._begin()
+        self._close_row_env()
         return Sb3VecEnv(self._lanes)
 
     # Conversions

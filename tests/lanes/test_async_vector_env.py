@@ -1,4 +1,4 @@
-"""`send` and `recv`: environments need not wait for each other, and their episodes do not change."""
+"""`send` and `recv`: environments need not wait for each other; their episodes stay the same."""
 
 from __future__ import annotations
 
@@ -388,5 +388,3 @@ def test_mistakes(make: Callable[..., Any]) -> None:
         with pytest.raises(ClosedError):
             call()
     assert not hasattr(make("CartPole-v1", 4), "send")
-
-
