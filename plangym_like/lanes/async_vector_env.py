@@ -135,10 +135,11 @@ class AsyncPlanVectorEnv(PlanVectorEnv):
         InputError
             Fewer than `batch_size` environments have been sent actions.
         Exception
-            What an environment raised. Those that were to be stepped with it have no results, and
-            can be sent actions.
+            What an environment raised, whichever call noticed it. Those that were to be stepped
+            with it have no results, and can be sent actions.
         """
         queue = self._begin_queue()
+        queue.raise_first()
         pending = int(np.count_nonzero(queue.pending))
         if pending < self.batch_size:
             raise InputError(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Sequence
-from contextlib import suppress
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -82,6 +81,8 @@ class LaneQueue:
         self._batch_size = batch_size
         self.pending = np.zeros(lanes.num_lanes, bool)
         self._ready: deque[Ready] = deque()
+        # What was raised, until it is raised again by `raise_first`.
+        self._failures: deque[Exception] = deque()
         self.use(lanes)
 
     def use(self, lanes: Lanes) -> None:
@@ -116,15 +117,22 @@ class LaneQueue:
         Raises
         ------
         Exception
-            What an environment raised; the lanes that were stepped with it are not pending then.
+            See `raise_first`.
         """
         self._collect()
+        self.raise_first()
         while len(self._ready) < count:
             self._advance()
+            self.raise_first()
         taken = [self._ready.popleft() for _ in range(count)]
         for each in taken:
             self.pending[each.lane] = False
         return taken
+
+    def raise_first(self) -> None:
+        """Raise what an environment has raised; the lanes of its call are not pending any more."""
+        if self._failures:
+            raise self._failures.popleft()
 
     def finish(self) -> None:
         """Wait until all lanes that have been put are ready; they stay pending."""
@@ -136,11 +144,9 @@ class LaneQueue:
         for waiting in self._waiting:
             waiting.clear()
         self._ready.clear()
-        while any(part.call for part in self._parts):
-            # Those who do not wait for a result do not wait for its error either.
-            with suppress(Exception):
-                self._advance()
+        self.finish()
         self._ready.clear()
+        self._failures.clear()
         self.pending[:] = False
 
     def _advance(self) -> None:
@@ -174,16 +180,23 @@ class LaneQueue:
             ended = np.zeros(len(self.pending), bool)
             ended[lanes] = rows.ended[lanes]
         results = rows.obs, rows.rewards, rows.terminated, rows.truncated
-        self._parts[number].begin(StepCall(self._method, actions, *results, lanes, ended))
+        try:
+            self._parts[number].begin(StepCall(self._method, actions, *results, lanes, ended))
+        except Exception as error:
+            self._fail(lanes, error)
 
     def _end(self, part: PartStepper) -> None:
         rows, call = self._rows, part.call
         assert call is not None and call.lanes is not None
         try:
             finals, infos = part.end()
-        except BaseException:
-            self.pending[call.lanes] = False
-            raise
+        except Exception as error:
+            self._fail(call.lanes, error)
+            return
         rows.ended[call.lanes] = rows.terminated[call.lanes] | rows.truncated[call.lanes]
         for lane in call.lanes:
             self._ready.append(Ready(lane, infos.get(lane, {}), finals.get(lane)))
+
+    def _fail(self, lanes: Sequence[int], error: Exception) -> None:
+        self.pending[lanes] = False
+        self._failures.append(error)

@@ -27,6 +27,8 @@ logger = logging.getLogger("plangym_like")
 _SPIN_SECONDS, _WAITS_WITHOUT_SPIN = 3e-4, 16
 # How long to sleep at most; replies and deaths end it.
 _SLEEP_SECONDS = 0.5
+# The longest time between two looks that counts as waiting.
+_AWAY_SECONDS = 1.0
 # How often a job is tried on a new process. The last of these times, lanes begin new episodes even
 # if there are saved states, because going on from these may be what ends the processes.
 _ATTEMPTS = 3
@@ -95,6 +97,7 @@ class LanesPool(WorkerPool[LanesWorker]):
         self._stats = stats
         self._running = False
         self._waits_to_sleep = 0
+        self._looked_at = time.monotonic()
 
     def wait_ready(self) -> None:
         """Wait until all processes have made their environments; raise what that raised."""
@@ -182,8 +185,14 @@ class LanesPool(WorkerPool[LanesWorker]):
 
     def look(self, seconds: float = 0.0) -> None:
         """Wait until a process replies or dies, and replace those that died without a job."""
+        # A reply that does not fit into the pipe cannot arrive while nobody looks.
+        away = time.monotonic() - self._looked_at - _AWAY_SECONDS
+        if away > 0:
+            for worker in self.workers:
+                worker.sent_at += away
         self.wait(seconds)
         self.tend()
+        self._looked_at = time.monotonic()
 
     def settle(self) -> None:
         """After an interrupt, wait until all processes are done with what they were sent."""

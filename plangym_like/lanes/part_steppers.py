@@ -108,8 +108,8 @@ class WorkerStepper(PartStepper):
         self._job: Job | None = None
 
     def begin(self, call: StepCall) -> None:
-        super().begin(call)
         self._job = self._runner.begin(self._worker, call)
+        super().begin(call)
 
     def is_over(self) -> bool:
         return self._pool.is_over(self._worker)

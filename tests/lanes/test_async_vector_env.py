@@ -304,7 +304,13 @@ def test_an_exception_concerns_those_that_were_stepped_with_it(
     envs.recv()
     envs.send([1] * 4)
     assert envs.recv()[0].tolist() == [1] * 4
+    # Other calls leave it to `recv`.
+    envs.send([0, 0, 0, 3])
+    assert len(envs.get_attr("load")) == 4
+    with pytest.raises(ArithmeticError):
+        envs.recv()
     # Those who reset do not wait for a result, and are not told of an error.
+    envs.reset()
     envs.send([0, 0, 0, 3])
     assert envs.reset()[0].tolist() == [0] * 4
 
