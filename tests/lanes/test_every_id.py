@@ -8,7 +8,7 @@ from typing import Any
 
 import gymnasium
 import pytest
-from gymnasium.vector import SyncVectorEnv
+from gymnasium.vector import SyncVectorEnv, VectorWrapper
 from test_make_vec import HAS_BOX2D, MODES, compare
 
 from plangym_like import make_vec
@@ -27,6 +27,27 @@ STEPS = 1000
 def _always(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have all environments divided among processes, however cheap they are."""
     monkeypatch.setattr(module, "_is_worth_messages", lambda *_, **__: True)
+
+
+class WithoutPlaces(VectorWrapper):
+    """Leaves out what only our infos of Montezuma's Revenge have, and any other surplus shows."""
+
+    def reset(self, **kwargs: Any) -> Any:
+        obs, infos = self.env.reset(**kwargs)
+        return obs, _without_places(infos)
+
+    def step(self, actions: Any) -> Any:
+        *results, infos = self.env.step(actions)
+        return *results, _without_places(infos)
+
+
+def _without_places(infos: dict[str, Any]) -> dict[str, Any]:
+    if "room" not in infos:
+        return infos
+    kept = {name: infos[name] for name in infos if name.strip("_") not in ("room", "x", "y")}
+    if "final_info" in kept:
+        kept["final_info"] = _without_places(kept["final_info"])
+    return kept
 
 
 def _ids() -> list[str]:
@@ -66,6 +87,6 @@ def _assert_equal(name: str, options: dict[str, Any], mode: str, n_workers: int 
     theirs = SyncVectorEnv([partial(gymnasium.make, name, **options)] * 4, autoreset_mode=mode)
     try:
         with make_vec(name, 4, n_workers, autoreset_mode=mode, **options) as ours:
-            compare(theirs, ours, steps=STEPS, mode=mode)
+            compare(theirs, WithoutPlaces(ours), steps=STEPS, mode=mode)
     finally:
         theirs.close()
