@@ -225,7 +225,7 @@ class ClassicLanes(Lanes):
         truncated: Flags,
     ) -> None:
         dynamics, count = self._dynamics, len(actions)
-        if count <= dynamics.most_singly and self._step_few(
+        if 0 < count <= dynamics.most_singly and self._step_few(
             columns, actions, obs, rewards, terminated
         ):
             self._count_steps(columns, truncated)

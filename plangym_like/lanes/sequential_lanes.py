@@ -93,7 +93,7 @@ class SequentialLanes(Lanes):
     def _check_choices(self, actions: NDArray[Any]) -> None:
         assert self._choices is not None
         first, count = self._choices
-        if len(actions) <= _FEW:
+        if 0 < len(actions) <= _FEW:
             chosen = actions.tolist()
             if min(chosen) >= first and max(chosen) < first + count:
                 return
