@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from plangym_like.envs.toy_text import ToyTextEnv
     from plangym_like.future import BatchFuture, Future
     from plangym_like.gym_view import GymView
+    from plangym_like.lanes.async_vector_env import AsyncPlanVectorEnv
     from plangym_like.lanes.make_vec import make_vec
     from plangym_like.lanes.vector_env import PlanVectorEnv
     from plangym_like.parallel_env import ParallelEnv
@@ -56,6 +57,7 @@ _PLACES = {
     "BatchFuture": "future",
     "Future": "future",
     "GymView": "gym_view",
+    "AsyncPlanVectorEnv": "lanes.async_vector_env",
     "PlanVectorEnv": "lanes.vector_env",
     "make_vec": "lanes.make_vec",
     "BatchEnv": "batch_env",
@@ -80,6 +82,7 @@ _PLACES = {
 
 __all__ = [
     "AnyEnv",
+    "AsyncPlanVectorEnv",
     "AtariEnv",
     "BatchEnv",
     "BatchFuture",

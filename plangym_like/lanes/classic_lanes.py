@@ -56,6 +56,7 @@ class ClassicLanes(Lanes):
             np.zeros(count, np.int64),
         )
         self._order = np.array(self._dynamics.order)
+        self._places: list[int] = np.argsort(self._order).tolist()
         self._saved = np.empty_like(self._columns.x)
         self._saved_hidden = np.empty_like(self._columns.hidden)
         self._rewards = np.empty(count)
@@ -140,8 +141,8 @@ class ClassicLanes(Lanes):
             assert self._columns.elapsed is not None
             limit._elapsed_steps = int(self._columns.elapsed[lane])
 
-    def _set_state(self, lane: int, row: Row) -> None:
-        super()._set_state(lane, row)
+    def _set_state(self, lane: int, row: Row, seed: int | None = None) -> None:
+        super()._set_state(lane, row, seed)
         self._read_back(lane)
 
     def _read_back(self, lane: int) -> None:
@@ -206,12 +207,13 @@ class ClassicLanes(Lanes):
         terminated: Flags,
         truncated: Flags,
         ended: Flags,
+        lanes: Which = None,
     ) -> None:
         if np.count_nonzero(ended):
             # Lanes that are reset are stepped with the others, by an action that is valid.
             actions = actions.copy()
             actions[ended] = 0
-        super().step_next(actions, obs, rewards, terminated, truncated, ended)
+        super().step_next(actions, obs, rewards, terminated, truncated, ended, lanes)
 
     def _step(
         self,
@@ -223,6 +225,11 @@ class ClassicLanes(Lanes):
         truncated: Flags,
     ) -> None:
         dynamics, count = self._dynamics, len(actions)
+        if 0 < count <= dynamics.most_singly and self._step_few(
+            columns, actions, obs, rewards, terminated
+        ):
+            self._count_steps(columns, truncated)
+            return
         limit = dynamics.num_actions
         # As unsigned numbers, those below 0 are large.
         if limit and (
@@ -244,12 +251,51 @@ class ClassicLanes(Lanes):
             columns.x[...], columns.hidden[...] = saved, hidden
             self._step_singly(columns, actions, obs, earned, terminated)
         rewards[...] = earned
+        self._count_steps(columns, truncated)
+
+    def _count_steps(self, columns: Columns, truncated: Flags) -> None:
         assert columns.elapsed is not None
         columns.elapsed += 1
         if self._limit is None:
             truncated.fill(False)
         else:
             np.greater_equal(columns.elapsed, self._limit, out=truncated)
+
+    def _step_few(
+        self,
+        columns: Columns,
+        actions: NDArray[Any],
+        obs: NDArray[np.float32],
+        rewards: NDArray[Any],
+        terminated: Flags,
+    ) -> bool:
+        """Step lanes one by one with Python's numbers; return False, and do nothing, if in doubt.
+
+        For a few lanes this costs less than NumPy's calls.
+        """
+        dynamics, chosen = self._dynamics, actions.tolist()
+        if actions.dtype != np.int64 or min(chosen) < 0 or max(chosen) >= dynamics.num_actions:
+            return False
+        reached: list[Sequence[float]] = []
+        earned, ended = [], []
+        hidden = columns.hidden.tolist()
+        for lane, x in enumerate(columns.x.T.tolist()):
+            state = [x[place] for place in self._places]
+            found = dynamics.advance_one(state, hidden[lane], chosen[lane])
+            if found is None:
+                return False
+            arrived, hidden[lane], reward, flag = found
+            reached.append(arrived)
+            earned.append(reward)
+            ended.append(flag)
+        states = self._states[: len(chosen)]
+        states[...] = reached
+        dynamics.load(states, columns.x)
+        dynamics.observe(columns.x, states, obs)
+        rewards[...], terminated[...] = earned, ended
+        if True in ended:
+            columns.hidden[...] = hidden
+        return True
 
     def _step_singly(
         self,
@@ -267,6 +313,12 @@ class ClassicLanes(Lanes):
             obs[lane], rewards[lane], terminated[lane], _, _ = base.step(action)
             self._read_state(base, columns, lane)
         base.state = kept
+
+
+def suits_few(env: Any) -> bool:
+    """Return whether one environment alone is stepped faster in this form than by itself."""
+    dynamics = DYNAMICS.get(type(gym_env_of(env).unwrapped))
+    return dynamics is not None and dynamics.most_singly > 0
 
 
 def has_common_form(envs: Sequence[Any]) -> bool:

@@ -15,7 +15,7 @@ from plangym_like.lanes.lanes import Lanes, Which, add_note
 from plangym_like.lanes.make_lanes import EnvSource, lanes_from, make_envs, make_lanes
 from plangym_like.lanes.row_copies import copy_rows
 from plangym_like.lanes.tree import take
-from plangym_like.states import Row
+from plangym_like.states import Row, StateFormat
 
 # What makes the environments of all lanes: one source, or one for each lane.
 Sources = EnvSource | Sequence[EnvSource]
@@ -196,10 +196,10 @@ class HostedLanes:
             self.lanes.step(actions, *results, lanes)
         elif method == "step_next":
             ended = arrays.ended if ended is None else ended
-            self.lanes.step_next(actions, *results, ended)
+            self.lanes.step_next(actions, *results, ended, lanes)
             stepped = stepped or np.flatnonzero(ended).tolist()
         else:
-            finals = self.lanes.step_same(actions, *results)
+            finals = self.lanes.step_same(actions, *results, lanes)
             stepped = stepped or list(finals)
         return self._reply(slot, publish, lanes, stepped, finals)
 
@@ -207,9 +207,13 @@ class HostedLanes:
         """Return state rows of `lanes`."""
         return self.lanes.get_states(lanes)
 
-    def set_states(self, slot: int, publish: bool, rows: Row, lanes: Which) -> None:
-        """Put `lanes` into states."""
-        self.lanes.set_states(rows, lanes)
+    def set_states(self, slot: int, publish: bool, rows: Row, lanes: Which, seeds: Any) -> None:
+        """Put `lanes` into states, with new random generators if there are seeds."""
+        self.lanes.set_states(rows, lanes, seeds)
+
+    def formats(self, slot: int, publish: bool) -> list[StateFormat]:
+        """Return the format of the state rows of each lane."""
+        return formats_of(self.lanes)
 
     def call(
         self, slot: int, publish: bool, name: str, args: Any, kwargs: Any, lanes: Which
@@ -276,6 +280,12 @@ class HostedLanes:
 def traits_of(lanes: Lanes) -> Traits:
     """Return what `lanes` are like."""
     return Traits(lanes.step_infos, lanes.steps_ended, lanes.has_states)
+
+
+def formats_of(lanes: Lanes) -> list[StateFormat]:
+    """Return the format of the state rows of each lane."""
+    found = lanes.formats
+    return found if len(found) == lanes.num_lanes else found * lanes.num_lanes
 
 
 def make_part(sources: Sources, start: int, stop: int, *, vectorise: bool = True) -> Lanes:

@@ -126,6 +126,24 @@ class LaneResults:
         if not in_place:
             copy_rows(obs, recent, rows)
 
+    def take_reset(
+        self,
+        worker: LanesWorker,
+        own: Sequence[int] | None,
+        outcome: Outcome,
+        arrays: LaneArrays,
+        obs: Any,
+        *,
+        in_place: bool,
+    ) -> None:
+        """Take what a reset of the lanes `own` of a part has done; nothing if it has raised."""
+        numbers = worker.numbers(own)
+        if outcome.error is None:
+            self.take_observations(worker, own, outcome.reply, arrays, obs, in_place=in_place)
+            self.take_infos(worker, numbers, outcome.reply)
+            self.note_begun(numbers)
+        self.note_loss(worker, () if outcome.error else numbers)
+
     def take_infos(
         self, worker: LanesWorker, lanes: Sequence[int], reply: StepReply | None
     ) -> None:

@@ -11,13 +11,14 @@ import numpy as np
 from gymnasium.spaces import Space
 from numpy.typing import NDArray
 
-from plangym_like.errors import InputError, SnapshotError
+from plangym_like.errors import SnapshotError
 from plangym_like.lanes.fitting import put_fitting
+from plangym_like.lanes.lane_states import checked_reseeds, checked_states, width_of
 from plangym_like.lanes.lane_stats import LaneStats
 from plangym_like.lanes.tree import layout_of, layout_of_space, take, tree_map, zeros
 from plangym_like.ownership import owned, owned_info
 from plangym_like.plan_env import PlanEnv
-from plangym_like.states import Row
+from plangym_like.states import Row, StateFormat
 
 Flags = NDArray[np.bool_]
 # The lanes that a call concerns; ``None`` for all.
@@ -190,17 +191,21 @@ class Lanes(abc.ABC):
         terminated: Flags,
         truncated: Flags,
         ended: Flags,
+        lanes: Which = None,
     ) -> None:
         """Start a new episode in the lanes where `ended`, ``(n,) bool``, is true; step the others.
 
-        The first have a reward of 0, and their actions have no meaning. Otherwise as `step`.
+        The first have a reward of 0, and their actions have no meaning. With `lanes`, `ended` is
+        false for all others. Otherwise as `step`.
         """
         num_ended = np.count_nonzero(ended)
-        if not num_ended or self.steps_ended:
+        if not num_ended or (self.steps_ended and lanes is None):
             # It costs less to step all lanes of a vectorised form than to leave some out.
-            self.step(actions, obs, rewards, terminated, truncated)
-        elif num_ended < self.num_lanes:
-            self.step(actions, obs, rewards, terminated, truncated, np.flatnonzero(~ended))
+            self.step(actions, obs, rewards, terminated, truncated, lanes)
+        elif num_ended < (self.num_lanes if lanes is None else len(lanes)):
+            running = np.arange(self.num_lanes) if lanes is None else np.asarray(lanes, np.intp)
+            running = running[~ended[running]]
+            self.step(actions, obs, rewards, terminated, truncated, running)
         if num_ended:
             rewards[ended], terminated[ended], truncated[ended] = 0.0, False, False
             self.reset(obs, np.flatnonzero(ended))
@@ -212,8 +217,9 @@ class Lanes(abc.ABC):
         rewards: NDArray[Any],
         terminated: Flags,
         truncated: Flags,
+        lanes: Which = None,
     ) -> dict[int, tuple[Any, dict[str, Any]]]:
-        """Step all lanes, and start a new episode at once where one has ended.
+        """Step `lanes`, and start a new episode at once where one has ended.
 
         Returns
         -------
@@ -221,15 +227,17 @@ class Lanes(abc.ABC):
             The last observation and info of each episode that ended, by lane. The rows of `obs` and
             `infos` are those of the new episodes.
         """
-        self.step(actions, obs, rewards, terminated, truncated)
-        lanes = np.flatnonzero(terminated | truncated)
+        self.step(actions, obs, rewards, terminated, truncated, lanes)
+        ended = np.flatnonzero(terminated | truncated)
+        if lanes is not None:
+            ended = np.intersect1d(ended, lanes)
         finals = {}
-        for lane in lanes.tolist():
+        for lane in ended.tolist():
             # A copy, since the environment may use the same dict again in the reset.
             info = owned_info(self.infos[lane]) if self.step_infos else {}
             finals[lane] = self._final_observation(lane, obs), info
         if finals:
-            self.reset(obs, lanes)
+            self.reset(obs, ended)
         return finals
 
     def _final_observation(self, lane: int, obs: Any) -> Any:
@@ -267,6 +275,12 @@ class Lanes(abc.ABC):
     # States
 
     @property
+    def formats(self) -> list[StateFormat]:
+        """The format of the state rows of each environment."""
+        self._check_has_states()
+        return [env.layout.format for env in self.envs]
+
+    @property
     def state_nbytes(self) -> int:
         """The number of bytes of one state row."""
         self._check_has_states()
@@ -285,40 +299,51 @@ class Lanes(abc.ABC):
         ------
         SnapshotError
             The lanes have no state rows.
+        InputError
+            Their rows have different lengths.
         """
         self._check_has_states()
         chosen = self._chosen(lanes)
-        rows = np.empty((len(chosen), self.state_nbytes), np.uint8) if out is None else out
+        rows = self._new_rows(chosen) if out is None else out
         for place, lane in enumerate(chosen):
             rows[place] = self._get_state(lane)
         return rows
 
-    def set_states(self, states: Row, lanes: Which = None) -> None:
+    def set_states(self, states: Row, lanes: Which = None, seeds: Any = None) -> None:
         """Set the states of `lanes` to the rows `states`, one for each or one for all.
 
-        No observations are returned; keep those that came with the states.
+        No observations are returned; keep those that came with the states. With `seeds`, one for
+        each of `lanes`, each then has a new random generator.
 
         Raises
         ------
         StateError
-            A row is malformed, or of another environment; no lane has changed.
+            A row is malformed, or of another environment than its lane's; no lane has changed.
+        InputError
+            The lengths do not match, or a seed is not a whole number of at least 0.
         SnapshotError
             The lanes have no state rows.
         """
         self._check_has_states()
         chosen = self._chosen(lanes)
-        rows = self.envs[0].layout.format.check(states)
-        if len(rows) not in (1, len(chosen)):
-            raise InputError(f"{len(rows)} states were given for {len(chosen)} lanes")
+        rows = checked_states(states, self.formats, chosen)
+        numbers = checked_reseeds(seeds, len(chosen))
         for place, lane in enumerate(chosen):
-            self._set_state(lane, rows[place if len(rows) > 1 else 0])
+            row = rows[place if len(rows) > 1 else 0]
+            self._set_state(lane, row, None if numbers is None else numbers[place])
+
+    def _new_rows(self, lanes: Sequence[int]) -> Row:
+        return np.empty((len(lanes), width_of(self.formats, lanes)), np.uint8)
 
     def _get_state(self, lane: int) -> Row:
         row: Row = self.envs[lane].get_state()
         return row
 
-    def _set_state(self, lane: int, row: Row) -> None:
-        self.envs[lane].set_state(row)
+    def _set_state(self, lane: int, row: Row, seed: int | None = None) -> None:
+        env = self.envs[lane]
+        env.set_state(row)
+        if seed is not None:
+            env.simulator.reseed(seed)
 
     def _check_has_states(self) -> None:
         if not self.has_states:

@@ -27,6 +27,8 @@ logger = logging.getLogger("plangym_like")
 _SPIN_SECONDS, _WAITS_WITHOUT_SPIN = 3e-4, 16
 # How long to sleep at most; replies and deaths end it.
 _SLEEP_SECONDS = 0.5
+# The longest time between two looks that counts as waiting.
+_AWAY_SECONDS = 1.0
 # How often a job is tried on a new process. The last of these times, lanes begin new episodes even
 # if there are saved states, because going on from these may be what ends the processes.
 _ATTEMPTS = 3
@@ -95,6 +97,7 @@ class LanesPool(WorkerPool[LanesWorker]):
         self._stats = stats
         self._running = False
         self._waits_to_sleep = 0
+        self._looked_at = time.monotonic()
 
     def wait_ready(self) -> None:
         """Wait until all processes have made their environments; raise what that raised."""
@@ -159,6 +162,37 @@ class LanesPool(WorkerPool[LanesWorker]):
         outcomes = [self._outcome(worker, job, publish) for worker, job in jobs]
         self._running = False
         return outcomes, failure
+
+    def begin(self, worker: LanesWorker, job: Job) -> None:
+        """Start a job, and do not wait for it; `end` it before anything else is asked of all.
+
+        The jobs of other processes go on meanwhile, and may be ended in any order.
+        """
+        self._running = True
+        if worker.task is None and not worker.fresh:
+            self._send(worker, job, publish=False)
+
+    def is_over(self, worker: LanesWorker) -> bool:
+        """Return whether `end` would not have to wait for the job, or has waited long enough."""
+        task = worker.task
+        return task is None or task.done() or time.monotonic() >= worker.sent_at + self.timeout
+
+    def end(self, worker: LanesWorker, job: Job) -> Outcome:
+        """Return the outcome of a job that `begin` has started; see `run`."""
+        outcome = self._outcome(worker, job, publish=False)
+        self._running = any(each.busy for each in self.workers)
+        return outcome
+
+    def look(self, seconds: float = 0.0) -> None:
+        """Wait until a process replies or dies, and replace those that died without a job."""
+        # A reply that does not fit into the pipe cannot arrive while nobody looks.
+        away = time.monotonic() - self._looked_at - _AWAY_SECONDS
+        if away > 0:
+            for worker in self.workers:
+                worker.sent_at += away
+        self.wait(seconds)
+        self.tend()
+        self._looked_at = time.monotonic()
 
     def settle(self) -> None:
         """After an interrupt, wait until all processes are done with what they were sent."""

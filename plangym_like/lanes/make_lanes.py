@@ -20,7 +20,7 @@ from plangym_like.spaces import is_leaf
 EnvSource = str | Callable[[], Any]
 
 
-def make_lanes(envs: Sequence[Any], *, vectorise: bool = True) -> Lanes:
+def make_lanes(envs: Sequence[Any], *, vectorise: bool = True, fewest: int = 1) -> Lanes:
     """Return lanes of `envs`, stepped at once if they have a vectorised form, else one by one.
 
     The results are the same byte for byte. With a vectorised form, the environments themselves are
@@ -30,6 +30,10 @@ def make_lanes(envs: Sequence[Any], *, vectorise: bool = True) -> Lanes:
     ----------
     envs : sequence of gymnasium.Env or PlanEnv
         One for each lane.
+    vectorise : bool
+        Whether to use a vectorised form.
+    fewest : int
+        For how many lanes at least, unless the form has a way of its own to step few.
 
     Raises
     ------
@@ -39,14 +43,16 @@ def make_lanes(envs: Sequence[Any], *, vectorise: bool = True) -> Lanes:
     if not envs:
         raise InputError("envs is empty; lanes need at least one environment")
     if vectorise and _is_gymnasiums_own(envs[0]):
-        from plangym_like.lanes.classic_lanes import ClassicLanes, has_common_form
+        from plangym_like.lanes.classic_lanes import ClassicLanes, has_common_form, suits_few
 
-        if has_common_form(envs):
+        if (len(envs) >= fewest or suits_few(envs[0])) and has_common_form(envs):
             return ClassicLanes(envs)
     return SequentialLanes(envs)
 
 
-def lanes_from(source: EnvSource, num_lanes: int, *, vectorise: bool = True) -> Lanes:
+def lanes_from(
+    source: EnvSource, num_lanes: int, *, vectorise: bool = True, fewest: int = 1
+) -> Lanes:
     """Return `num_lanes` lanes of new environments.
 
     Parameters
@@ -57,6 +63,8 @@ def lanes_from(source: EnvSource, num_lanes: int, *, vectorise: bool = True) -> 
     num_lanes : int
     vectorise : bool
         Whether to step environments with their vectorised form, if they have one.
+    fewest : int
+        See `make_lanes`.
 
     Raises
     ------
@@ -64,13 +72,13 @@ def lanes_from(source: EnvSource, num_lanes: int, *, vectorise: bool = True) -> 
         The callable returned something else, or the same environment twice.
     """
     envs: list[Any] = []
-    if vectorise:
+    if vectorise and num_lanes >= fewest:
         _make_another(source, envs, num_lanes)
         if _steps_rows_best(envs[0], num_lanes):
             return RowLanes(envs[0], num_lanes)
     while len(envs) < num_lanes:
         _make_another(source, envs, num_lanes)
-    return make_lanes(envs, vectorise=vectorise)
+    return make_lanes(envs, vectorise=vectorise, fewest=fewest)
 
 
 def make_envs(source: EnvSource, count: int) -> list[Any]:

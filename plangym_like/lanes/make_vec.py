@@ -6,7 +6,7 @@ import math
 import time
 from collections.abc import Callable, Iterable, Sequence
 from copy import deepcopy
-from typing import Any
+from typing import Any, overload
 
 import gymnasium
 from gymnasium.envs.registration import EnvSpec
@@ -16,6 +16,7 @@ from gymnasium.vector import AutoresetMode
 from plangym_like import registry
 from plangym_like.counts import as_count
 from plangym_like.errors import InputError, SnapshotError
+from plangym_like.lanes.async_vector_env import AsyncPlanVectorEnv
 from plangym_like.lanes.lanes import Lanes
 from plangym_like.lanes.make_lanes import EnvSource, env_factory, lanes_from, make_lanes
 from plangym_like.lanes.process_lanes import ProcessLanes
@@ -38,6 +39,24 @@ _ELSEWHERE = {
 }
 
 
+@overload
+def make_vec(
+    source: EnvSource | Sequence[EnvSource],
+    num_envs: int | None = None,
+    n_workers: int | None = None,
+    *,
+    batch_size: None = None,
+    **kwargs: Any,
+) -> PlanVectorEnv: ...
+@overload
+def make_vec(
+    source: EnvSource | Sequence[EnvSource],
+    num_envs: int | None = None,
+    n_workers: int | None = None,
+    *,
+    batch_size: int,
+    **kwargs: Any,
+) -> AsyncPlanVectorEnv: ...
 def make_vec(
     source: EnvSource | Sequence[EnvSource],
     num_envs: int | None = None,
@@ -49,6 +68,7 @@ def make_vec(
     vectorise: bool = True,
     timeout: float = 60.0,
     checkpoint_every: int | None = None,
+    batch_size: int | None = None,
     **kwargs: Any,
 ) -> PlanVectorEnv:
     """Make n environments that are stepped together, as one `gymnasium.vector.VectorEnv`.
@@ -76,6 +96,9 @@ def make_vec(
         With several processes: after how many seconds one that does not reply is replaced, and
         after how many calls states are copied. With copies, the environments of a process that died
         go on from where they were; without, their episodes end (`ProcessLanes`).
+    batch_size : int, optional
+        Make an `AsyncPlanVectorEnv`, whose ``recv`` returns the first `batch_size` environments
+        that are ready.
     kwargs
         For `plangym_like.make`, or for the callable.
 
@@ -83,7 +106,8 @@ def make_vec(
     ------
     InputError
         `source` is something else, `num_envs` or `n_workers` is not at least 1, `num_envs` is not
-        the length of `source`, or a keyword is one of `gymnasium.make_vec` that is not taken here.
+        the length of `source`, `batch_size` is out of range, or a keyword is one of
+        `gymnasium.make_vec` that is not taken here.
 
     Examples
     --------
@@ -121,7 +145,7 @@ def make_vec(
         for each, spec in zip(sources, specs, strict=True)
     ]
     alike = all(each is sources[0] for each in sources)
-    at_once = vectorise and count >= _FEWEST_AT_ONCE
+    form: dict[str, Any] = {"vectorise": vectorise, "fewest": _FEWEST_AT_ONCE}
     lanes: Lanes
     try:
         if workers > 1 and _is_worth_messages(factories[0], count, vectorise=vectorise):
@@ -134,9 +158,9 @@ def make_vec(
                 vectorise=vectorise,
             )
         elif alike:
-            lanes = lanes_from(factories[0], count, vectorise=at_once)
+            lanes = lanes_from(factories[0], count, **form)
         else:
-            lanes = make_lanes([factory() for factory in factories], vectorise=at_once)
+            lanes = make_lanes([factory() for factory in factories], **form)
     except SnapshotError as error:
         if isinstance(source, str):
             error.add_note(
@@ -144,10 +168,16 @@ def make_vec(
                 "makes them without state rows"
             )
         raise
+    options: dict[str, Any] = {
+        "autoreset_mode": autoreset_mode,
+        "copy": copy,
+        "observation_mode": observation_mode,
+    }
     try:
-        envs = PlanVectorEnv(
-            lanes, autoreset_mode=autoreset_mode, copy=copy, observation_mode=observation_mode
-        )
+        if batch_size is None:
+            envs = PlanVectorEnv(lanes, **options)
+        else:
+            envs = AsyncPlanVectorEnv(lanes, batch_size=batch_size, **options)
     except BaseException:
         lanes.close()
         raise

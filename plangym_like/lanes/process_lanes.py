@@ -5,21 +5,22 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
 from gymnasium.spaces import Space
 from numpy.typing import NDArray
 
 from plangym_like.errors import InputError, WorkerDiedError
-from plangym_like.lanes.hosted_lanes import Sources, Traits, traits_of
+from plangym_like.lanes.hosted_lanes import Sources, Traits, formats_of, traits_of
 from plangym_like.lanes.lane_memory import LaneForm, LaneMemory
 from plangym_like.lanes.lane_parts import LaneParts, count_lanes, places_of, raise_first
+from plangym_like.lanes.lane_states import checked_reseeds, checked_states
 from plangym_like.lanes.lane_stats import LaneStats
 from plangym_like.lanes.lanes import Flags, Lanes, Which
 from plangym_like.lanes.lanes_worker import Job, LanesWorker
-from plangym_like.lanes.row_copies import copy_rows, put_batch, write_rows
+from plangym_like.lanes.row_copies import copy_rows, write_rows
 from plangym_like.lanes.step_call import StepCall
+from plangym_like.lanes.step_runner import StepRunner
 from plangym_like.lanes.tree import take, zeros
-from plangym_like.states import Row
+from plangym_like.states import Row, StateFormat
 
 
 class ProcessLanes(Lanes):
@@ -66,6 +67,8 @@ class ProcessLanes(Lanes):
     ----------
     envs : list
         The environments of the part in this process.
+    parts : LaneParts
+    runner : StepRunner
 
     Raises
     ------
@@ -90,7 +93,7 @@ class ProcessLanes(Lanes):
         preload: Sequence[str] = (),
     ) -> None:
         self._stats = LaneStats()
-        self._parts = LaneParts(
+        self.parts = LaneParts(
             sources,
             count_lanes(sources, num_lanes),
             n_workers,
@@ -101,13 +104,15 @@ class ProcessLanes(Lanes):
             preload=preload,
             stats=self._stats,
         )
-        self._pool, self._results = self._parts.pool, self._parts.results
+        self._results = self.parts.results
         self._lent: Any = None
+        self._formats: list[StateFormat] | None = None
         self._keeps_jobs = checkpoint_every is not None
+        self.runner = StepRunner(self.parts, keeps_jobs=self._keeps_jobs)
         try:
-            super().__init__(self._parts.local.envs, self._parts.num_lanes)
+            super().__init__(self.parts.local.envs, self.parts.num_lanes)
             self._spaces = super().spaces
-            for spaces in self._parts.run_all(lambda worker: Job("spaces", ())):
+            for spaces in self.parts.run_all(lambda worker: Job("spaces", ())):
                 self._spaces += spaces
             self._note_traits()
             if self._keeps_jobs:
@@ -117,9 +122,9 @@ class ProcessLanes(Lanes):
             raise
 
     def _note_traits(self) -> None:
-        others: list[Traits] = self._parts.run_all(lambda worker: Job("traits", ()))
-        traits = [traits_of(self._parts.local), *others]
-        self._steps_have_infos = self.step_infos = any(each.step_infos for each in traits)
+        others: list[Traits] = self.parts.run_all(lambda worker: Job("traits", ()))
+        traits = [traits_of(self.parts.local), *others]
+        self.step_infos = self.runner.step_infos = any(each.step_infos for each in traits)
         self.steps_ended = all(each.steps_ended for each in traits)
         self.has_states = all(each.has_states for each in traits)
 
@@ -136,7 +141,7 @@ class ProcessLanes(Lanes):
 
     @property
     def pids(self) -> list[int]:
-        return [worker.process.pid for worker in self._pool.workers]
+        return [worker.process.pid for worker in self.parts.pool.workers]
 
     @property
     def spaces(self) -> list[tuple[Space[Any], Space[Any]]]:
@@ -149,8 +154,8 @@ class ProcessLanes(Lanes):
         seeds: Sequence[int | None] | None = None,
         options: Sequence[dict[str, Any] | None] | None = None,
     ) -> Any:
-        self._parts.begin()
-        self._parts.local.takes_objects = self.takes_objects
+        self.parts.begin()
+        self.parts.local.takes_objects = self.takes_objects
         found: list[Any] = []
 
         def job(worker: LanesWorker) -> Job:
@@ -159,26 +164,26 @@ class ProcessLanes(Lanes):
             return Job("start", (self.takes_objects, worker.seeds, options and options[rows]))
 
         def here() -> None:
-            rows = self._parts.own
-            found.append(self._parts.local.start(seeds and seeds[rows], options and options[rows]))
+            rows = self.parts.own
+            found.append(self.parts.local.start(seeds and seeds[rows], options and options[rows]))
 
-        replies = self._parts.run_all(job, here)
+        replies = self.parts.run_all(job, here)
         self._results.note_begun(range(self.num_lanes))
-        self.observation_layout = layout = self._parts.local.observation_layout
+        self.observation_layout = layout = self.parts.local.observation_layout
         for theirs, _, _ in replies:
             if theirs != layout:
                 raise InputError(f"the observations of lanes differ: {layout} and {theirs}")
-        memory = self._pool.memory or self._new_memory()
-        for worker, (_, rows, infos) in zip(self._pool.workers, replies, strict=True):
+        memory = self.parts.pool.memory or self._new_memory()
+        for worker, (_, rows, infos) in zip(self.parts.pool.workers, replies, strict=True):
             if rows is not None:
                 write_rows(memory.arrays.recent[worker.slot], worker.rows, rows)
             self.infos[worker.rows] = infos
-        if self._pool.memory is None:
-            self._pool.share(memory)
+        if self.parts.pool.memory is None:
+            self.parts.pool.share(memory)
         obs = self.new_observations()
-        self.infos[self._parts.own] = self._parts.local.infos
-        write_rows(obs, self._parts.own, found[0])
-        for worker in self._pool.workers:
+        self.infos[self.parts.own] = self.parts.local.infos
+        write_rows(obs, self.parts.own, found[0])
+        for worker in self.parts.pool.workers:
             copy_rows(obs, memory.arrays.recent[worker.slot], worker.rows)
         return obs
 
@@ -188,8 +193,8 @@ class ProcessLanes(Lanes):
         The first ones, which `start` returns, lie in memory that all processes write to. Others
         are ordinary memory, to which every call copies.
         """
-        if self._lent is None and self._pool.memory is not None:
-            self._lent = self._pool.memory.arrays.observations
+        if self._lent is None and self.parts.pool.memory is not None:
+            self._lent = self.parts.pool.memory.arrays.observations
             return self._lent
         return zeros(self.observation_layout, (self.num_lanes,))
 
@@ -201,7 +206,7 @@ class ProcessLanes(Lanes):
         seeds: Sequence[int | None] | None = None,
         options: Sequence[dict[str, Any] | None] | None = None,
     ) -> None:
-        arrays = self._parts.begin_step()
+        arrays = self.parts.begin_step()
         chosen = self._chosen(lanes)
 
         def part(start: int, stop: int) -> tuple[Any, Any, Any]:
@@ -213,32 +218,25 @@ class ProcessLanes(Lanes):
             )
 
         jobs = []
-        for worker in self._pool.workers:
+        for worker in self.parts.pool.workers:
             own, own_seeds, _ = args = part(worker.start, worker.stop)
             if own is None or own:
                 worker.keep_seeds(own, own_seeds)
                 jobs.append((worker, Job("reset", args)))
-        mine, my_seeds, my_options = part(0, self._parts.own.stop)
+        mine, my_seeds, my_options = part(0, self.parts.own.stop)
 
         def here() -> None:
             if mine is None or mine:
-                rows = take(obs, self._parts.own)
-                self._parts.local.reset(rows, mine, seeds=my_seeds, options=my_options)
+                rows = take(obs, self.parts.own)
+                self.parts.local.reset(rows, mine, seeds=my_seeds, options=my_options)
 
         in_place = self._is_in_place(obs)
-        outcomes, failure = self._pool.run(jobs, here, publish=in_place)
-        for lane in range(self._parts.own.stop) if mine is None else mine:
-            self.infos[lane] = self._parts.local.infos[lane]
+        outcomes, failure = self.parts.pool.run(jobs, here, publish=in_place)
+        for lane in range(self.parts.own.stop) if mine is None else mine:
+            self.infos[lane] = self.parts.local.infos[lane]
         for (worker, job), outcome in zip(jobs, outcomes, strict=True):
-            own = job.args[0]
-            numbers = worker.numbers(own)
-            if outcome.error is None:
-                self._results.take_observations(
-                    worker, own, outcome.reply, arrays, obs, in_place=in_place
-                )
-                self._results.take_infos(worker, numbers, outcome.reply)
-                self._results.note_begun(numbers)
-            self._results.note_loss(worker, () if outcome.error else numbers)
+            lanes_reset = worker, job.args[0]
+            self._results.take_reset(*lanes_reset, outcome, arrays, obs, in_place=in_place)
         raise_first(failure, outcomes)
         self._results.note_begun(chosen)
 
@@ -262,9 +260,11 @@ class ProcessLanes(Lanes):
         terminated: Flags,
         truncated: Flags,
         ended: Flags,
+        lanes: Which = None,
     ) -> None:
+        which = None if lanes is None else self._chosen(lanes)
         flags = terminated, truncated
-        self._step(StepCall("step_next", actions, obs, rewards, *flags, ended=ended))
+        self._step(StepCall("step_next", actions, obs, rewards, *flags, which, ended))
 
     def step_same(
         self,
@@ -273,47 +273,23 @@ class ProcessLanes(Lanes):
         rewards: NDArray[Any],
         terminated: Flags,
         truncated: Flags,
+        lanes: Which = None,
     ) -> dict[int, tuple[Any, dict[str, Any]]]:
-        return self._step(StepCall("step_same", actions, obs, rewards, terminated, truncated))
+        which = None if lanes is None else self._chosen(lanes)
+        return self._step(
+            StepCall("step_same", actions, obs, rewards, terminated, truncated, which)
+        )
 
     def _step(self, call: StepCall) -> dict[int, tuple[Any, dict[str, Any]]]:
-        arrays, results = self._parts.begin_step(), self._results
-        results.begin_step(call)
-        lost_before = list(results.lost)
-        shared = put_batch(arrays.actions, call.actions)
-        if call.ended is not None:
-            arrays.ended[...] = call.ended
-        jobs = [
-            (worker, call.job(worker, shared=shared, kept=self._keeps_jobs))
-            for worker in self._pool.workers
-            if worker.own(call.lanes) != []
-        ]
-        finals: dict[int, Any] = {}
-
-        def here() -> None:
-            mine, informed = call.run_here(self._parts.local)
-            finals.update(mine)
-            results.take_local(self._parts.local, informed)
-
-        in_place = self._is_in_place(call.obs)
-        outcomes, failure = self._pool.run(jobs, here, publish=in_place)
-        for (worker, _), outcome in zip(jobs, outcomes, strict=True):
-            results.take_step(
-                *(worker, outcome, call, arrays, finals),
-                in_place=in_place,
-                step_infos=self._steps_have_infos,
-            )
-        raise_first(failure, outcomes)
-        self.step_infos = self._steps_have_infos
-        if results.lost:
-            reported = results.report_lost(call, finals)
-            if reported and not self.step_infos:
-                # The infos of this step are to be looked at, although steps have none otherwise.
-                self.step_infos = True
-                results.keep_infos({*reported, *call.reset_lanes(slice(None), finals)})
-            if call.method == "step_same" and (again := set(reported) & set(lost_before)):
-                self.reset(call.obs, sorted(again))
-        results.note_ends(call)
+        finals, reported, again = self.runner.run(call, publish=self._is_in_place(call.obs))
+        self.step_infos = self.runner.step_infos
+        if reported and not self.step_infos:
+            # The infos of this step are to be looked at, although steps have none otherwise.
+            self.step_infos = True
+            self._results.keep_infos({*reported, *call.reset_lanes(slice(None), finals)})
+        if again:
+            self.reset(call.obs, again)
+        self._results.note_ends(call)
         return finals
 
     def _reset(self, lane: int, seed: int | None, options: dict[str, Any] | None) -> Any:
@@ -323,10 +299,10 @@ class ProcessLanes(Lanes):
 
     def call(self, name: str, *args: Any, lanes: Which = None, **kwargs: Any) -> list[Any]:
         chosen = self._chosen(lanes)
-        replies = self._parts.run_on(
+        replies = self.parts.run_on(
             chosen,
             lambda _, own: Job("call", (name, args, kwargs, own)),
-            lambda _, own: self._parts.local.call(name, *args, lanes=own, **kwargs),
+            lambda _, own: self.parts.local.call(name, *args, lanes=own, **kwargs),
         )
         found: dict[int, Any] = {}
         for places, values in replies:
@@ -335,27 +311,37 @@ class ProcessLanes(Lanes):
 
     def set_attr(self, name: str, values: Sequence[Any]) -> None:
         values = list(values)
-        self._parts.run_all(
+        self.parts.run_all(
             lambda worker: Job("set_attr", (name, values[worker.rows])),
-            lambda: self._parts.local.set_attr(name, values[self._parts.own]),
+            lambda: self.parts.local.set_attr(name, values[self.parts.own]),
         )
-        self._pool.attributes[name] = values
+        self.parts.pool.attributes[name] = values
 
     def refreshed(self) -> Lanes:
-        self._parts.local = self._parts.local.refreshed()
+        self.parts.local = self.parts.local.refreshed()
         self._note_traits()
         return self
 
     # States
 
+    @property
+    def formats(self) -> list[StateFormat]:
+        self._check_has_states()
+        if self._formats is None:
+            found = formats_of(self.parts.local)
+            for formats in self.parts.run_all(lambda worker: Job("formats", ())):
+                found += formats
+            self._formats = found
+        return self._formats
+
     def get_states(self, lanes: Which = None, *, out: Row | None = None) -> Row:
         self._check_has_states()
         chosen = self._chosen(lanes)
-        rows = np.empty((len(chosen), self.state_nbytes), np.uint8) if out is None else out
-        replies = self._parts.run_on(
+        rows = self._new_rows(chosen) if out is None else out
+        replies = self.parts.run_on(
             chosen,
             lambda _, own: Job("get_states", (own,)),
-            lambda _, own: self._parts.local.get_states(own),
+            lambda _, own: self.parts.local.get_states(own),
         )
         lost = self._results.without_state(chosen)
         if lost:
@@ -367,28 +353,31 @@ class ProcessLanes(Lanes):
             rows[places] = states
         return rows
 
-    def set_states(self, states: Row, lanes: Which = None) -> None:
+    def set_states(self, states: Row, lanes: Which = None, seeds: Any = None) -> None:
         self._check_has_states()
         chosen = self._chosen(lanes)
-        rows: Row = self.envs[0].layout.format.check(states)
-        if len(rows) not in (1, len(chosen)):
-            raise InputError(f"{len(rows)} states were given for {len(chosen)} lanes")
+        rows = checked_states(states, self.formats, chosen)
+        numbers = checked_reseeds(seeds, len(chosen))
 
-        def own_rows(places: list[int]) -> Row:
-            return rows if len(rows) == 1 else rows[places]
+        def own(places: list[int]) -> tuple[Row, list[int] | None]:
+            own_seeds = None if numbers is None else [numbers[place] for place in places]
+            return rows if len(rows) == 1 else rows[places], own_seeds
 
-        self._parts.run_on(
-            chosen,
-            lambda places, own: Job("set_states", (own_rows(places), own)),
-            lambda places, own: self._parts.local.set_states(own_rows(places), own),
-            begins=True,
-        )
+        def job(places: list[int], lanes: list[int]) -> Job:
+            own_rows, own_seeds = own(places)
+            return Job("set_states", (own_rows, lanes, own_seeds))
+
+        def here(places: list[int], lanes: list[int]) -> None:
+            own_rows, own_seeds = own(places)
+            self.parts.local.set_states(own_rows, lanes, own_seeds)
+
+        self.parts.run_on(chosen, job, here, begins=True)
         self._results.note_begun(chosen)
 
     def close(self) -> None:
         """End the processes, within some 3 seconds, and close the environments."""
         self._lent = None
-        self._parts.close()
+        self.parts.close()
 
     def _new_memory(self) -> LaneMemory:
         nbytes = self.state_nbytes if self._keeps_jobs else 0
@@ -396,5 +385,5 @@ class ProcessLanes(Lanes):
         return LaneMemory(LaneForm(*layouts, self.num_lanes, nbytes, self.takes_objects))
 
     def _is_in_place(self, obs: Any) -> bool:
-        memory = self._pool.memory
+        memory = self.parts.pool.memory
         return obs is self._lent and memory is not None and memory.form.shares_observations

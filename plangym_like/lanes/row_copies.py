@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import repeat
 from typing import Any
 
 import numpy as np
@@ -9,8 +10,8 @@ import numpy as np
 from plangym_like.lanes.tree import tree_map
 
 
-def put_batch(rows: Any, values: Any) -> bool:
-    """Copy the tree of arrays `values` to `rows`.
+def put_batch(rows: Any, values: Any, which: Any = ...) -> bool:
+    """Copy the tree of arrays `values` to `rows`; or only the rows `which`.
 
     Returns
     -------
@@ -23,14 +24,14 @@ def put_batch(rows: Any, values: Any) -> bool:
             return False
         if values.shape != rows.shape:
             return False
-        rows[...] = values
+        rows[which] = values[which]
         return True
     if isinstance(rows, dict):
         alike = isinstance(values, dict) and values.keys() == rows.keys()
-        return alike and all(put_batch(row, values[key]) for key, row in rows.items())
+        return alike and all(put_batch(row, values[key], which) for key, row in rows.items())
     if isinstance(rows, tuple):
         alike = isinstance(values, tuple) and len(values) == len(rows)
-        return alike and all(map(put_batch, rows, values))
+        return alike and all(map(put_batch, rows, values, repeat(which)))
     return False
 
 

@@ -117,7 +117,11 @@ class RowLanes(Lanes):
         row: Row = self._states[lane]
         return row
 
-    def _set_state(self, lane: int, row: Row) -> None:
+    def _set_state(self, lane: int, row: Row, seed: int | None = None) -> None:
+        if seed is not None:
+            self._env.set_state(row)
+            self._env.simulator.reseed(seed)
+            row = self._env.get_state()
         if self._states is None:
             self._states = np.zeros((self.num_lanes, len(row)), np.uint8)
         self._states[lane] = row

@@ -138,13 +138,13 @@ class Sb3VecEnv(VecEnv):
         self._check_started()
         return self._lanes.get_states(list(self._get_indices(indices)))
 
-    def set_states(self, states: Any, indices: Indices = None) -> None:
+    def set_states(self, states: Any, indices: Indices = None, seeds: Any = None) -> None:
         """Put environments into states; see `PlanVectorEnv.set_states`.
 
         Stable-Baselines3 keeps the last observations itself (``model._last_obs``).
         """
         self._check_started()
-        self._lanes.set_states(states, list(self._get_indices(indices)))
+        self._lanes.set_states(states, list(self._get_indices(indices)), seeds)
 
     def _check_open(self) -> None:
         if self._closed:

@@ -19,6 +19,8 @@ from plangym_like.plan_env import PlanEnv
 # Rewards and flags of these types need no further checks.
 _NUMBERS = frozenset((float, int, bool, np.float64, np.float32, np.int64, np.int32, np.bool_))
 _FLAGS = frozenset((bool, np.bool_))
+# So many actions are compared faster one by one than by NumPy.
+_FEW = 8
 
 
 class SequentialLanes(Lanes):
@@ -91,6 +93,10 @@ class SequentialLanes(Lanes):
     def _check_choices(self, actions: NDArray[Any]) -> None:
         assert self._choices is not None
         first, count = self._choices
+        if 0 < len(actions) <= _FEW:
+            chosen = actions.tolist()
+            if min(chosen) >= first and max(chosen) < first + count:
+                return
         # As unsigned numbers, those below 0 are large.
         offsets = (actions - first if first else actions).astype(np.uint64, copy=False)
         if np.count_nonzero(offsets >= count):

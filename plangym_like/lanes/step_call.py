@@ -69,21 +69,20 @@ class StepCall(NamedTuple):
         sequence of int
             The lanes that have new infos.
         """
+        own = None if self.lanes is None else [n for n in self.lanes if n < lanes.num_lanes]
+        if own == []:
+            return {}, ()
         rows = slice(0, lanes.num_lanes)
         flags = self.rewards[rows], self.terminated[rows], self.truncated[rows]
         arguments = take(self.actions, rows), take(self.obs, rows), *flags
-        stepped: Sequence[int] = range(lanes.num_lanes)
+        stepped: Sequence[int] = range(lanes.num_lanes) if own is None else own
         finals: dict[int, Any] = {}
         if self.method == "step_same":
-            finals = lanes.step_same(*arguments)
+            finals = lanes.step_same(*arguments, own)
         elif self.ended is not None:
-            lanes.step_next(*arguments, self.ended[rows])
-        elif self.lanes is None:
-            lanes.step(*arguments)
+            lanes.step_next(*arguments, self.ended[rows], own)
         else:
-            stepped = [lane for lane in self.lanes if lane < lanes.num_lanes]
-            if stepped:
-                lanes.step(*arguments, stepped)
+            lanes.step(*arguments, own)
         return finals, stepped if lanes.step_infos else self.reset_lanes(rows, finals)
 
     def reset_lanes(self, rows: slice, finals: Iterable[int]) -> Sequence[int]:

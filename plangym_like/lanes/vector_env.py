@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 from gymnasium.error import ResetNeeded
 from gymnasium.spaces import Space
-from gymnasium.vector import AutoresetMode, VectorEnv
+from gymnasium.vector import AutoresetMode
 from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 
-from plangym_like.errors import ClosedError, InputError, MissingExtraError
+from plangym_like.errors import InputError, MissingExtraError
 from plangym_like.lanes.lane_stats import LaneStats
-from plangym_like.lanes.lanes import Lanes, Which, gym_env_of
+from plangym_like.lanes.lanes import Lanes, gym_env_of
+from plangym_like.lanes.stateful_vector_env import StatefulVectorEnv
 from plangym_like.lanes.tree import tree_map
 from plangym_like.lanes.vector_arguments import (
     batch_actions,
-    checked_indices,
     checked_mask,
     checked_mode,
     checked_seeds,
@@ -26,13 +26,12 @@ from plangym_like.lanes.vector_arguments import (
 )
 from plangym_like.lanes.vector_infos import Finals, batch_infos, with_masks
 from plangym_like.ownership import owned
-from plangym_like.states import Row
 
 Flags = NDArray[np.bool_]
 Step = tuple[Any, NDArray[np.float64], Flags, Flags, dict[str, Any]]
 
 
-class PlanVectorEnv(VectorEnv[Any, Any, Any]):
+class PlanVectorEnv(StatefulVectorEnv):
     """n environments as one `gymnasium.vector.VectorEnv`, whose states can be saved and restored.
 
     Everything that `gymnasium.vector.SyncVectorEnv` does is done here with the same results:
@@ -67,9 +66,7 @@ class PlanVectorEnv(VectorEnv[Any, Any, Any]):
         copy: bool = True,
         observation_mode: str | tuple[Space[Any], Space[Any]] = "same",
     ) -> None:
-        self._lanes = lanes
-        lanes.takes_objects = True
-        self.num_envs = lanes.num_lanes
+        super().__init__(lanes)
         self.copy = copy
         self.autoreset_mode = checked_mode(autoreset_mode)
         first = gym_env_of(lanes.envs[0])
@@ -80,9 +77,6 @@ class PlanVectorEnv(VectorEnv[Any, Any, Any]):
         self.observation_space, self.single_observation_space = observation_spaces(
             lanes.spaces, self.num_envs, observation_mode
         )
-        self._obs: Any = None
-        self._rewards = np.zeros(self.num_envs)
-        self._terminated, self._truncated, self._ended = np.zeros((3, self.num_envs), bool)
 
     @property
     def envs(self) -> list[Any]:
@@ -141,7 +135,7 @@ class PlanVectorEnv(VectorEnv[Any, Any, Any]):
             ``"reset_mask"`` is not an array ``(n,) bool`` with at least one true entry, or is not
             all true at the first reset.
         """
-        self._check_open()
+        self._begin()
         seeds = checked_seeds(seed, self.num_envs)
         mask = None
         if options is not None and "reset_mask" in options:
@@ -182,7 +176,7 @@ class PlanVectorEnv(VectorEnv[Any, Any, Any]):
         ResetNeeded
             No reset has happened; or, with autoreset disabled, an episode has ended.
         """
-        self._check_open()
+        self._begin()
         if self._obs is None:
             raise ResetNeeded("reset the environments before the first step")
         batch = batch_actions(actions, self.action_space, self._lanes.action_layout, self.num_envs)
@@ -216,9 +210,9 @@ class PlanVectorEnv(VectorEnv[Any, Any, Any]):
 
     def call(self, name: str, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
         """Return what method `name` of each environment returns, or the value of an attribute."""
-        self._check_open()
+        self._begin()
         values = self._lanes.call(name, *args, **kwargs)
-        self._lanes = self._lanes.refreshed()
+        self._refresh()
         return tuple(values)
 
     def get_attr(self, name: str) -> tuple[Any, ...]:
@@ -239,7 +233,7 @@ class PlanVectorEnv(VectorEnv[Any, Any, Any]):
         InputError
             There are not n values.
         """
-        self._check_open()
+        self._begin()
         if not isinstance(values, (list, tuple)):
             values = [values] * self.num_envs
         if len(values) != self.num_envs:
@@ -248,91 +242,10 @@ class PlanVectorEnv(VectorEnv[Any, Any, Any]):
                 f"{len(values)}"
             )
         self._lanes.set_attr(name, values)
+        self._refresh()
+
+    def _refresh(self) -> None:
         self._lanes = self._lanes.refreshed()
-
-    # States
-
-    @property
-    def has_states(self) -> bool:
-        """Whether the environments have state rows: those of `plangym_like.make` do."""
-        return self._lanes.has_states
-
-    @property
-    def state_nbytes(self) -> int:
-        """Bytes in one state row."""
-        return self._lanes.state_nbytes
-
-    def get_states(self, indices: Which = None) -> Row:
-        """Return the states of the environments.
-
-        Parameters
-        ----------
-        indices : sequence of int, optional
-            Which; all of them if left out.
-
-        Returns
-        -------
-        array ``(K, state_nbytes) uint8``
-            Rows as `PlanEnv.get_state` returns them.
-
-        Raises
-        ------
-        SnapshotError
-            They are plain Gymnasium environments, which have no state rows.
-        WorkerDiedError
-            They were lost with their process; the message says which.
-        """
-        self._check_started()
-        return self._lanes.get_states(checked_indices(indices, self.num_envs))
-
-    @property
-    def ended(self) -> Flags:
-        """Which episodes have ended and not been followed by others yet, ``(n,) bool``."""
-        return self._ended.copy()
-
-    def set_states(
-        self,
-        states: Row,
-        indices: Which = None,
-        *,
-        ended: bool | Flags = False,
-        observations: Any = None,
-    ) -> None:
-        """Put environments into states; their episodes go on from there.
-
-        Parameters
-        ----------
-        states : array ``(K, state_nbytes) uint8``
-            One for each of `indices`, or one row for all. Environments with equal rows also draw
-            equal random numbers from then on.
-        indices : sequence of int, optional
-            Which; all of them if left out.
-        ended : bool or array ``(K,) bool``
-            Whether the episode ended in this state: what `ended` was when it was saved.
-        observations : array ``(K, ...)``, or a tree of them, optional
-            The observations of these states, if `reset` with a mask is to return them for the
-            environments that it does not reset.
-
-        Raises
-        ------
-        StateError
-            A row is damaged, or of another environment; nothing has changed.
-        InputError
-            The lengths do not match.
-        SnapshotError
-            They are plain Gymnasium environments, which have no state rows.
-        """
-        self._check_started()
-        chosen = checked_indices(indices, self.num_envs)
-        self._lanes.set_states(states, chosen)
-        rows: Any = slice(None) if chosen is None else chosen
-        self._terminated[rows], self._truncated[rows], self._ended[rows] = False, False, ended
-        if observations is not None:
-
-            def write(target: NDArray[Any], values: Any) -> None:
-                target[rows] = values
-
-            tree_map(write, self._obs, observations)
 
     def as_sb3(self) -> Any:
         """Return these environments as a ``VecEnv`` of Stable-Baselines3, an `Sb3VecEnv`.
@@ -352,29 +265,11 @@ class PlanVectorEnv(VectorEnv[Any, Any, Any]):
             raise MissingExtraError(
                 "Stable-Baselines3 is not installed: pip install 'plangym_like[sb3]'"
             ) from error
-        self._check_open()
+        self._begin()
+        self._close_row_env()
         return Sb3VecEnv(self._lanes)
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def close_extras(self, **kwargs: Any) -> None:
-        """Close the environments."""
-        self._lanes.close()
-
-    # Checks and conversions
-
-    def _check_open(self) -> None:
-        if self.closed:
-            raise ClosedError("the environments have been closed: make others")
-
-    def _check_started(self) -> None:
-        self._check_open()
-        if self._obs is None:
-            raise ResetNeeded("reset the environments first")
+    # Conversions
 
     def _observations(self) -> Any:
         obs = self._obs

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,9 @@ from gymnasium.vector import VectorEnv
 from numpy.typing import NDArray
 
 from plangym_like.ownership import owned_info
+
+# Types of numbers that are looked up; those of NumPy that are rare are found by their base.
+_PLAIN = frozenset((int, float, bool, np.float64, np.float32, np.int64))
 
 Finals = Mapping[int, tuple[Any, dict[str, Any]]]
 
@@ -51,35 +55,48 @@ def batch_infos(
 
 def _batch_alike(infos: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
     """Return the batch of infos that have the same numbers and arrays, else ``None``."""
-    first = infos[0]
+    first, *others = infos
     names = list(first)
-    if any(list(info) != names for info in infos) or any(map(_is_special, names)):
-        return None
-    found: dict[str, Any] = {}
-    for name in names:
-        kind, values = type(first[name]), [info[name] for info in infos]
-        if any(type(value) is not kind for value in values):
+    for info in others:
+        if list(info) != names:
             return None
-        if kind in (int, float, bool) or issubclass(kind, np.number):
+    mask = _mask(len(infos))
+    found: dict[str, Any] = {}
+    for name, value in first.items():
+        if _is_special(name):
+            return None
+        kind, values = type(value), [value]
+        if others:
+            values = [info[name] for info in infos]
+            if len(set(map(type, values))) > 1:
+                return None
+        if kind in _PLAIN or issubclass(kind, np.number):
             found[name] = np.array(values, kind)
         elif kind is np.ndarray and _are_alike(values):
             found[name] = np.stack(values)
         else:
             return None
-    return with_masks(found)
+        found["_" + name] = mask.copy()
+    return found
 
 
 def _is_special(name: Any) -> bool:
     """Return whether Gymnasium treats the name in another way, or it may be that of a mask."""
-    return name == "final_obs" or str(name).startswith("_")
+    return name == "final_obs" or str(name)[:1] == "_"
 
 
 def with_masks(columns: Mapping[str, NDArray[Any]]) -> dict[str, Any]:
     """Return `columns`, arrays ``(n, ...)``, each followed by a mask that is all true."""
     found: dict[str, Any] = {}
     for name, column in columns.items():
-        found[name], found[f"_{name}"] = column, np.ones(len(column), bool)
+        found[name], found["_" + name] = column, _mask(len(column)).copy()
     return found
+
+
+@lru_cache(16)
+def _mask(count: int) -> NDArray[np.bool_]:
+    """Return a mask that is all true, which must not be changed: copies cost less than new ones."""
+    return np.ones(count, bool)
 
 
 def _are_alike(arrays: Sequence[Any]) -> bool:

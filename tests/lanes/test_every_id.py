@@ -8,10 +8,11 @@ from typing import Any
 
 import gymnasium
 import pytest
-from gymnasium.vector import SyncVectorEnv
+from gymnasium.vector import SyncVectorEnv, VectorWrapper
 from test_make_vec import HAS_BOX2D, MODES, compare
 
 from plangym_like import make_vec
+from plangym_like.lanes import make_vec as module
 
 pytestmark = [
     pytest.mark.full,
@@ -20,6 +21,33 @@ pytestmark = [
 _NEEDS = {"mujoco": "mujoco", "box2d": "Box2D", "classic_control": "pygame", "toy_text": "pygame"}
 _GAMES = ["Breakout", "MsPacman", "MontezumaRevenge", "Pong", "Qbert"]
 STEPS = 1000
+
+
+@pytest.fixture(autouse=True)
+def _always(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have all environments divided among processes, however cheap they are."""
+    monkeypatch.setattr(module, "_is_worth_messages", lambda *_, **__: True)
+
+
+class WithoutPlaces(VectorWrapper):
+    """Leaves out what only our infos of Montezuma's Revenge have, and any other surplus shows."""
+
+    def reset(self, **kwargs: Any) -> Any:
+        obs, infos = self.env.reset(**kwargs)
+        return obs, _without_places(infos)
+
+    def step(self, actions: Any) -> Any:
+        *results, infos = self.env.step(actions)
+        return *results, _without_places(infos)
+
+
+def _without_places(infos: dict[str, Any]) -> dict[str, Any]:
+    if "room" not in infos:
+        return infos
+    kept = {name: infos[name] for name in infos if name.strip("_") not in ("room", "x", "y")}
+    if "final_info" in kept:
+        kept["final_info"] = _without_places(kept["final_info"])
+    return kept
 
 
 def _ids() -> list[str]:
@@ -39,14 +67,14 @@ def _ids() -> list[str]:
     return sorted(spec.id for spec in newest.values())
 
 
-@pytest.mark.parametrize("n_workers", [None, 2, 3])
+@pytest.mark.parametrize("n_workers", [None, 1, 2, 3])
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("name", _ids())
 def test_gymnasiums_own(name: str, mode: str, n_workers: int | None) -> None:
     _assert_equal(name, {}, mode, n_workers)
 
 
-@pytest.mark.parametrize("n_workers", [None, 2, 3])
+@pytest.mark.parametrize("n_workers", [None, 1, 2, 3])
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("game", _GAMES)
 def test_games(game: str, mode: str, n_workers: int | None) -> None:
@@ -59,6 +87,6 @@ def _assert_equal(name: str, options: dict[str, Any], mode: str, n_workers: int 
     theirs = SyncVectorEnv([partial(gymnasium.make, name, **options)] * 4, autoreset_mode=mode)
     try:
         with make_vec(name, 4, n_workers, autoreset_mode=mode, **options) as ours:
-            compare(theirs, ours, steps=STEPS, mode=mode)
+            compare(theirs, WithoutPlaces(ours), steps=STEPS, mode=mode)
     finally:
         theirs.close()

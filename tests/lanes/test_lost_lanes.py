@@ -100,7 +100,7 @@ def _make_with_states(factory: Any) -> Any:
 
 def _kill(lanes: ProcessLanes, part: int = 0) -> None:
     """Kill the process of a part, and wait until it has ended."""
-    pid = lanes._pool.workers[part].process.pid
+    pid = lanes.parts.pool.workers[part].process.pid
     os.kill(pid, signal.SIGKILL)
     assert wait_until_gone(pid, 100)
 
@@ -240,7 +240,7 @@ def test_kills_at_any_moment(make: MakeLanes, every: int | None) -> None:
             if over.is_set():
                 return
             with contextlib.suppress(ProcessLookupError):
-                os.kill(lanes._pool.workers[number % 2].process.pid, signal.SIGKILL)
+                os.kill(lanes.parts.pool.workers[number % 2].process.pid, signal.SIGKILL)
 
     thread = threading.Thread(target=kill)
     thread.start()
@@ -400,7 +400,7 @@ def test_closing_does_not_wait_for_a_process_that_hangs(make: MakeLanes, tmp_pat
     lanes = make(_mortal(tmp_path), 4, 2)
     player = Player(lanes)
     player.play(SEEDS[:4], 2)
-    pid = lanes._pool.workers[0].process.pid
+    pid = lanes.parts.pool.workers[0].process.pid
     (tmp_path / "step").write_text("sleep")
     signal.signal(signal.SIGALRM, signal.default_int_handler)
     signal.setitimer(signal.ITIMER_REAL, 0.5)

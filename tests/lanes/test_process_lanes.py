@@ -55,7 +55,7 @@ def _here(sources: Any, count: int = len(SEEDS), objects: bool = False) -> Lanes
 
 
 def _pids(lanes: ProcessLanes) -> list[int]:
-    return [worker.process.pid for worker in lanes._pool.workers]
+    return [worker.process.pid for worker in lanes.parts.pool.workers]
 
 
 @MODES

@@ -38,6 +38,7 @@ class CartPole(Dynamics):
     )
     num_actions = 2
     hidden = "steps_beyond_terminated"
+    most_singly = 6
     sample_range = (3.0, 4.0, 0.3, 4.0)
 
     def __init__(self, env: Any) -> None:

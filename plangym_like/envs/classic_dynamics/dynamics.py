@@ -39,6 +39,9 @@ class Dynamics(abc.ABC):
         The index of the type that it has after `advance`.
     takes_single, leaves_single : bool
         Whether ``float32`` states can be stepped here, and whether a step leads to such states.
+    most_singly : int
+        Up to how many rows are stepped faster by `advance_one` than by `advance`; 0 if there is
+        only `advance` (`benchmarks/vector.py`).
     sample_range : tuple of float
         The largest absolute values of the state's numbers in trials.
     """
@@ -53,6 +56,7 @@ class Dynamics(abc.ABC):
     hidden_kind: int = 0
     takes_single: ClassVar[bool] = False
     leaves_single: ClassVar[bool] = False
+    most_singly: ClassVar[int] = 0
     sample_range: ClassVar[tuple[float, ...]]
 
     def __init__(self, env: Any) -> None:

@@ -1,0 +1,253 @@
+"""`AsyncPlanVectorEnv`: vectorised environments that need not wait for each other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from gymnasium.error import ResetNeeded
+from gymnasium.vector import AutoresetMode, VectorEnv
+from gymnasium.vector.utils import batch_space
+from numpy.typing import NDArray
+
+from plangym_like.counts import as_count
+from plangym_like.errors import InputError
+from plangym_like.lanes.lane_queue import LaneQueue, Ready, Rows
+from plangym_like.lanes.lanes import Lanes, Which
+from plangym_like.lanes.row_copies import write_rows
+from plangym_like.lanes.tree import Leaf, has_objects, take, tree_map, zeros
+from plangym_like.lanes.vector_arguments import batch_actions, checked_indices
+from plangym_like.lanes.vector_env import PlanVectorEnv, Step
+from plangym_like.lanes.vector_infos import batch_infos
+from plangym_like.ownership import owned
+
+
+class AsyncPlanVectorEnv(PlanVectorEnv):
+    """A `PlanVectorEnv` whose environments are also stepped as EnvPool's are.
+
+    `send` gives actions to some environments, and `recv` returns the first `batch_size` that are
+    ready. Which these are depends on how long steps take; the episodes of each environment do not,
+    and are those of `step`. All other calls wait until everything that was sent is done, and leave
+    it to be received; `step` and `reset` are for times when nothing is.
+
+    Parameters
+    ----------
+    lanes, options
+        See `PlanVectorEnv`; ``autoreset_mode`` is not ``"Disabled"``.
+    batch_size : int
+        How many environments `recv` returns, at most n.
+
+    Raises
+    ------
+    InputError
+        `batch_size` is out of range, or `autoreset_mode` is ``"Disabled"``.
+    """
+
+    def __init__(self, lanes: Lanes, *, batch_size: int, **options: Any) -> None:
+        super().__init__(lanes, **options)
+        self.batch_size = as_count("batch_size", batch_size)
+        if self.batch_size > self.num_envs:
+            raise InputError(
+                f"batch_size must be at most the number of environments, {self.num_envs}, got "
+                f"{batch_size}"
+            )
+        if self.autoreset_mode is AutoresetMode.DISABLED:
+            raise InputError(
+                "send and recv need environments that are reset when their episode has ended: "
+                "autoreset_mode='Disabled' cannot be combined with batch_size"
+            )
+        self._queue: LaneQueue | None = None
+
+    def async_reset(
+        self,
+        *,
+        seed: int | Sequence[int | None] | None = None,
+        options: dict[str, Any] | None = None,
+    ) -> None:
+        """Start a new episode in every environment; `recv` returns them.
+
+        The resets are done when this returns. What was sent and not received is dropped.
+
+        Parameters
+        ----------
+        seed, options
+            As in `reset`, without ``"reset_mask"``.
+
+        Raises
+        ------
+        InputError
+            `options` has ``"reset_mask"``, or a seed is not one.
+        """
+        if options is not None and "reset_mask" in options:
+            raise InputError("async_reset resets all environments: leave reset_mask out")
+        self.reset(seed=seed, options=options)
+        self._begin_queue().add_ready(map(dict, self._lanes.infos))
+
+    def send(self, actions: Any, env_ids: Which = None) -> None:
+        """Give actions to some environments, which are stepped from now on.
+
+        An environment whose episode has ended begins another instead, by `autoreset_mode`.
+
+        Parameters
+        ----------
+        actions : array ``(K, ...)``, or what the action space of K environments contains
+        env_ids : sequence of int, optional
+            Which environments; all of them if left out. Each must have been received since it was
+            last sent an action.
+
+        Raises
+        ------
+        InputError
+            An environment has not been received, or an argument is invalid; nothing was sent.
+        ResetNeeded
+            The environments have not been reset, or a call was interrupted since.
+        """
+        queue = self._begin_queue()
+        chosen = checked_indices(env_ids, self.num_envs)
+        lanes = np.arange(self.num_envs) if chosen is None else chosen
+        if queue.pending[lanes].any():
+            raise InputError(
+                f"environments {lanes[queue.pending[lanes]].tolist()} have not been received since "
+                "they were reset or sent an action"
+            )
+        batch = self._scattered(actions, lanes)
+        with self._dropped_if_interrupted():
+            queue.put(lanes.tolist(), batch)
+
+    def recv(self) -> Step:
+        """Wait for the first `batch_size` environments that are ready, and return their results.
+
+        Returns
+        -------
+        observations : array ``(batch_size, ...)``, or a tree of them
+        rewards : array ``(batch_size,) float64``
+            0 for environments that have been reset.
+        terminations, truncations : array ``(batch_size,) bool``
+        infos : dict
+            Those of `step` for these environments, and ``"env_id"``, ``(batch_size,) int32``:
+            which environments they are.
+
+        Raises
+        ------
+        InputError
+            Fewer than `batch_size` environments have been sent actions.
+        Exception
+            What an environment raised, whichever call noticed it. Those that were to be stepped
+            with it have no results, and can be sent actions.
+        """
+        queue = self._begin_queue()
+        queue.raise_first()
+        pending = int(np.count_nonzero(queue.pending))
+        if pending < self.batch_size:
+            raise InputError(
+                f"recv returns batch_size={self.batch_size} environments, but only {pending} have "
+                "been sent actions and not been received"
+            )
+        with self._dropped_if_interrupted():
+            ready = queue.take(self.batch_size)
+        return self._batch(ready)
+
+    def _batch(self, ready: Sequence[Ready]) -> Step:
+        lanes = np.array([each.lane for each in ready], np.intp)
+        finals = {place: each.final for place, each in enumerate(ready) if each.final is not None}
+        infos = batch_infos(self._few, [each.info for each in ready], finals)
+        infos["env_id"] = lanes.astype(np.int32)
+        obs = tree_map(_as_batch, take(self._obs, lanes))
+        flags = self._terminated[lanes], self._truncated[lanes]
+        return obs, self._rewards[lanes], *flags, infos
+
+    @cached_property
+    def _few(self) -> VectorEnv[Any, Any, Any]:
+        """An environment of `batch_size` environments, whose infos have that length."""
+        few: VectorEnv[Any, Any, Any] = VectorEnv()
+        few.num_envs = self.batch_size
+        return few
+
+    def _scattered(self, actions: Any, lanes: NDArray[np.intp]) -> Any:
+        """Return actions of `lanes` as rows of those of all environments."""
+        layout, count = self._lanes.action_layout, len(lanes)
+        space = self.action_space
+        if has_objects(layout):
+            space = batch_space(self.single_action_space, count)
+        batch = batch_actions(actions, space, layout, count)
+        like = tree_map(lambda rows: Leaf(rows.shape[1:], rows.dtype), batch)
+        scattered = zeros(like, (self.num_envs,))
+        write_rows(scattered, lanes, batch)
+        return scattered
+
+    def _begin_queue(self) -> LaneQueue:
+        super()._begin()
+        if self._queue is None:
+            raise ResetNeeded("call async_reset or reset before send and recv")
+        return self._queue
+
+    @contextmanager
+    def _dropped_if_interrupted(self) -> Iterator[None]:
+        """Forget the queue if a call is interrupted: what has been stepped is unknown then."""
+        try:
+            yield
+        except Exception:
+            raise
+        except BaseException:
+            self._queue = None
+            raise
+
+    # The calls of all environments
+
+    def _begin(self) -> None:
+        super()._begin()
+        if self._queue is not None:
+            with self._dropped_if_interrupted():
+                self._queue.finish()
+
+    def _refresh(self) -> None:
+        super()._refresh()
+        if self._queue is not None:
+            self._queue.use(self._lanes)
+
+    def reset(
+        self,
+        *,
+        seed: int | Sequence[int | None] | None = None,
+        options: dict[str, Any] | None = None,
+    ) -> tuple[Any, dict[str, Any]]:
+        """Start new episodes, as `PlanVectorEnv.reset`; what has not been received is dropped.
+
+        With ``"reset_mask"``, everything must have been received.
+        """
+        if options is not None and "reset_mask" in options:
+            self._check_received()
+            return super().reset(seed=seed, options=options)
+        if self._queue is not None:
+            with self._dropped_if_interrupted():
+                self._queue.drop()
+        result = super().reset(seed=seed, options=options)
+        self._rewards[:] = 0.0
+        rows = Rows(self._obs, self._rewards, self._terminated, self._truncated, self._ended)
+        next_step = self.autoreset_mode is AutoresetMode.NEXT_STEP
+        method = "step_next" if next_step else "step_same"
+        self._queue = LaneQueue(self._lanes, rows, method, self.batch_size)
+        return result
+
+    def step(self, actions: Any) -> Step:
+        """Step every environment, as `PlanVectorEnv.step`; everything must have been received.
+
+        Raises
+        ------
+        InputError
+            Environments have been reset or sent actions, and have not been received.
+        """
+        self._check_received()
+        return super().step(actions)
+
+    def _check_received(self) -> None:
+        if self._queue is not None and self._queue.pending.any():
+            lanes = np.flatnonzero(self._queue.pending).tolist()
+            raise InputError(f"environments {lanes} have not been received yet: call recv first")
+
+
+def _as_batch(leaf: NDArray[Any]) -> Any:
+    return tuple(map(owned, leaf)) if leaf.dtype.hasobject else leaf

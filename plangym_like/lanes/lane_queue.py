@@ -1,0 +1,202 @@
+"""`LaneQueue`: steps lanes in the order of their actions, without waiting for all of them."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from plangym_like.lanes.lanes import Flags, Lanes
+from plangym_like.lanes.part_steppers import PartStepper, steppers_of
+from plangym_like.lanes.process_lanes import ProcessLanes
+from plangym_like.lanes.step_call import StepCall
+
+# How long to sleep at most until a process replies or dies; after this, it may have hung.
+_SLEEP_SECONDS = 0.1
+
+
+class Rows(NamedTuple):
+    """Where the results of lanes are written, arrays ``(n, ...)``.
+
+    Attributes
+    ----------
+    obs, rewards, terminated, truncated
+        As in `Lanes.step`.
+    ended : array bool
+        Whether the last step of a lane ended its episode.
+    """
+
+    obs: Any
+    rewards: NDArray[np.float64]
+    terminated: Flags
+    truncated: Flags
+    ended: Flags
+
+
+class Ready(NamedTuple):
+    """A lane that has been stepped or reset.
+
+    Attributes
+    ----------
+    lane : int
+    info : dict
+        Empty if it has no new one.
+    final : (observation, info) or None
+        Those of the episode that has just ended, if the lane has been reset since.
+    """
+
+    lane: int
+    info: dict[str, Any]
+    final: Any
+
+
+class LaneQueue:
+    """Steps lanes part by part; those that are ready first are returned first.
+
+    Each process steps its lanes in the order in which they are put. This one steps its own while it
+    waits for others. A lane has one action at a time: it must be taken before it is put again.
+
+    Parameters
+    ----------
+    lanes : Lanes
+        Lanes that have been started. Nothing else may step or reset them while a lane is put and
+        not ready; see `finish`.
+    rows : Rows
+    method : {"step_next", "step_same"}
+        Of `Lanes`.
+    batch_size : int
+        How many lanes are usually taken at a time.
+
+    Attributes
+    ----------
+    pending : array bool
+        Which lanes have been put, or were ready at the beginning, and have not been taken.
+    """
+
+    def __init__(self, lanes: Lanes, rows: Rows, method: str, batch_size: int) -> None:
+        self._rows, self._method = rows, method
+        self._batch_size = batch_size
+        self.pending = np.zeros(lanes.num_lanes, bool)
+        self._ready: deque[Ready] = deque()
+        # What was raised, until it is raised again by `raise_first`.
+        self._failures: deque[Exception] = deque()
+        self.use(lanes)
+
+    def use(self, lanes: Lanes) -> None:
+        """Step `lanes` from now on; no lane may be put and not ready."""
+        self._pool = lanes.parts.pool if isinstance(lanes, ProcessLanes) else None
+        self._local, self._workers = steppers_of(lanes)
+        self._parts: list[PartStepper] = [self._local, *self._workers]
+        # Lanes to step, with the actions of all lanes that were put with them.
+        self._waiting: list[deque[tuple[int, Any]]] = [deque() for _ in self._parts]
+        self._part_of = [number for number, part in enumerate(self._parts) for _ in part.lanes]
+        # Small enough for a slow lane not to delay more than its share of a batch.
+        self._most_at_once = -(-self._batch_size // len(self._parts))
+
+    def add_ready(self, infos: Iterable[dict[str, Any]]) -> None:
+        """Take all lanes as ready, after a reset; `infos` has one entry for each."""
+        self._ready.extend(Ready(lane, info, None) for lane, info in enumerate(infos))
+        self.pending[:] = True
+
+    def put(self, lanes: Sequence[int], actions: Any) -> None:
+        """Have `lanes`, none of which is pending, stepped by their rows of `actions` ``(n, ...)``.
+
+        `actions` must not be changed afterwards.
+        """
+        for lane in lanes:
+            self._waiting[self._part_of[lane]].append((lane, actions))
+            self.pending[lane] = True
+        self._collect()
+
+    def take(self, count: int) -> list[Ready]:
+        """Return the first `count` lanes that are ready; so many must be pending.
+
+        Raises
+        ------
+        Exception
+            See `raise_first`.
+        """
+        self._collect()
+        self.raise_first()
+        while len(self._ready) < count:
+            self._advance()
+            self.raise_first()
+        taken = [self._ready.popleft() for _ in range(count)]
+        for each in taken:
+            self.pending[each.lane] = False
+        return taken
+
+    def raise_first(self) -> None:
+        """Raise what an environment has raised; the lanes of its call are not pending any more."""
+        if self._failures:
+            raise self._failures.popleft()
+
+    def finish(self) -> None:
+        """Wait until all lanes that have been put are ready; they stay pending."""
+        while any(self._waiting) or any(part.call for part in self._parts):
+            self._advance()
+
+    def drop(self) -> None:
+        """Forget all lanes that have been put, once no process is stepping them any more."""
+        for waiting in self._waiting:
+            waiting.clear()
+        self._ready.clear()
+        self.finish()
+        self._ready.clear()
+        self._failures.clear()
+        self.pending[:] = False
+
+    def _advance(self) -> None:
+        if self._waiting[0]:
+            self._begin(0)
+            self._end(self._local)
+        elif self._pool is not None:
+            self._pool.look(_SLEEP_SECONDS)
+        self._collect()
+
+    def _collect(self) -> None:
+        """End the calls of other processes that are over, and begin their next ones."""
+        if self._pool is None:
+            return
+        self._pool.look()
+        for number, worker in enumerate(self._workers, 1):
+            if worker.call is not None and worker.is_over():
+                self._end(worker)
+            if worker.call is None and self._waiting[number]:
+                self._begin(number)
+
+    def _begin(self, number: int) -> None:
+        """Begin the next call of a part, for lanes that were put together."""
+        waiting, rows = self._waiting[number], self._rows
+        actions, lanes = waiting[0][1], list[int]()
+        while waiting and waiting[0][1] is actions and len(lanes) < self._most_at_once:
+            lanes.append(waiting.popleft()[0])
+        lanes.sort()
+        ended = None
+        if self._method == "step_next":
+            ended = np.zeros(len(self.pending), bool)
+            ended[lanes] = rows.ended[lanes]
+        results = rows.obs, rows.rewards, rows.terminated, rows.truncated
+        try:
+            self._parts[number].begin(StepCall(self._method, actions, *results, lanes, ended))
+        except Exception as error:
+            self._fail(lanes, error)
+
+    def _end(self, part: PartStepper) -> None:
+        rows, call = self._rows, part.call
+        assert call is not None and call.lanes is not None
+        try:
+            finals, infos = part.end()
+        except Exception as error:
+            self._fail(call.lanes, error)
+            return
+        rows.ended[call.lanes] = rows.terminated[call.lanes] | rows.truncated[call.lanes]
+        for lane in call.lanes:
+            self._ready.append(Ready(lane, infos.get(lane, {}), finals.get(lane)))
+
+    def _fail(self, lanes: Sequence[int], error: Exception) -> None:
+        self.pending[lanes] = False
+        self._failures.append(error)

@@ -1,0 +1,128 @@
+"""`PartStepper`: steps the lanes of one part, one call after the other, and waits only if asked."""
+
+from __future__ import annotations
+
+import abc
+from typing import Any, NamedTuple
+
+from plangym_like.lanes.lanes import Lanes
+from plangym_like.lanes.lanes_worker import Job, LanesWorker
+from plangym_like.lanes.process_lanes import ProcessLanes
+from plangym_like.lanes.step_call import StepCall
+from plangym_like.lanes.step_runner import StepRunner
+
+
+class PartOutcome(NamedTuple):
+    """What came of a call, besides the numbers.
+
+    Attributes
+    ----------
+    finals : dict of int to (observation, info)
+        What `Lanes.step_same` returns.
+    infos : dict of int to dict
+        The new infos, by lane.
+    """
+
+    finals: dict[int, Any]
+    infos: dict[int, dict[str, Any]]
+
+
+class PartStepper(abc.ABC):
+    """Steps some of the lanes.
+
+    Parameters
+    ----------
+    lanes : range
+        Which these are.
+
+    Attributes
+    ----------
+    lanes : range
+    call : StepCall or None
+        The call that has begun and has not been ended.
+    """
+
+    def __init__(self, lanes: range) -> None:
+        self.lanes = lanes
+        self.call: StepCall | None = None
+
+    def begin(self, call: StepCall) -> None:
+        """Begin to step the lanes that `call` names, which are all of this part."""
+        self.call = call
+
+    @abc.abstractmethod
+    def is_over(self) -> bool:
+        """Return whether `end` would return at once."""
+
+    def end(self) -> PartOutcome:
+        """Wait for the call, and write the results into its arrays.
+
+        Raises
+        ------
+        Exception
+            What an environment raised.
+        """
+        call, self.call = self.call, None
+        assert call is not None
+        return self._end(call)
+
+    @abc.abstractmethod
+    def _end(self, call: StepCall) -> PartOutcome:
+        """Do what `end` does."""
+
+
+class LocalStepper(PartStepper):
+    """Steps the lanes of this process, which are the first; `end` steps them.
+
+    Parameters
+    ----------
+    lanes : Lanes
+    """
+
+    def __init__(self, lanes: Lanes) -> None:
+        super().__init__(range(lanes.num_lanes))
+        self._lanes = lanes
+
+    def is_over(self) -> bool:
+        return False
+
+    def _end(self, call: StepCall) -> PartOutcome:
+        finals, told = call.run_here(self._lanes)
+        infos = self._lanes.infos
+        return PartOutcome(finals, {lane: infos[lane] for lane in told})
+
+
+class WorkerStepper(PartStepper):
+    """Steps the lanes of another process.
+
+    Parameters
+    ----------
+    lanes : ProcessLanes
+    worker : LanesWorker
+    """
+
+    def __init__(self, lanes: ProcessLanes, worker: LanesWorker) -> None:
+        super().__init__(range(worker.start, worker.stop))
+        self._runner: StepRunner = lanes.runner
+        self._pool, self._worker = lanes.parts.pool, worker
+        self._job: Job | None = None
+
+    def begin(self, call: StepCall) -> None:
+        self._job = self._runner.begin(self._worker, call)
+        super().begin(call)
+
+    def is_over(self) -> bool:
+        return self._pool.is_over(self._worker)
+
+    def _end(self, call: StepCall) -> PartOutcome:
+        assert self._job is not None
+        report = self._runner.end(self._worker, call, self._job)
+        return PartOutcome(report.finals, self._runner.infos(call, report))
+
+
+def steppers_of(lanes: Lanes) -> tuple[LocalStepper, list[WorkerStepper]]:
+    """Return what steps the lanes of this process, and those of each other process."""
+    if not isinstance(lanes, ProcessLanes):
+        return LocalStepper(lanes), []
+    workers = [WorkerStepper(lanes, worker) for worker in lanes.parts.pool.workers]
+    return LocalStepper(lanes.parts.local), workers

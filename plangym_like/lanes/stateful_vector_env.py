@@ -1,0 +1,204 @@
+"""`StatefulVectorEnv`: the states of vectorised environments."""
+
+from __future__ import annotations
+
+from typing import Any, Self
+
+import numpy as np
+from gymnasium.error import ResetNeeded
+from gymnasium.vector import VectorEnv
+from numpy.typing import NDArray
+
+from plangym_like.errors import BatchLengthError, ClosedError, InputError
+from plangym_like.lanes.lane_states import env_of_rows
+from plangym_like.lanes.lanes import Flags, Lanes, Which
+from plangym_like.lanes.tree import tree_map
+from plangym_like.lanes.vector_arguments import checked_indices
+from plangym_like.plan_env import PlanEnv
+from plangym_like.states import Row
+
+
+class StatefulVectorEnv(VectorEnv[Any, Any, Any]):
+    """The base of `PlanVectorEnv`: everything about states.
+
+    Parameters
+    ----------
+    lanes : Lanes
+        The environments. They are closed with this object.
+    """
+
+    def __init__(self, lanes: Lanes) -> None:
+        self._lanes = lanes
+        lanes.takes_objects = True
+        self.num_envs = lanes.num_lanes
+        # The results of the last calls; there are no observations before the first reset.
+        self._obs: Any = None
+        self._rewards = np.zeros(self.num_envs)
+        self._terminated, self._truncated, self._ended = np.zeros((3, self.num_envs), bool)
+        # What steps batches of state rows, made when it is first needed.
+        self._row_env: PlanEnv | None = None
+
+    def _begin(self) -> None:
+        """Do what every call begins with."""
+        if self.closed:
+            raise ClosedError("the environments have been closed: make others")
+
+    def _begin_started(self) -> None:
+        self._begin()
+        if self._obs is None:
+            raise ResetNeeded("reset the environments first")
+
+    @property
+    def has_states(self) -> bool:
+        """Whether the environments have state rows: those of `plangym_like.make` do."""
+        return self._lanes.has_states
+
+    @property
+    def state_nbytes(self) -> int:
+        """Bytes in one state row."""
+        return self._lanes.state_nbytes
+
+    def get_states(self, indices: Which = None) -> Row:
+        """Return the states of the environments.
+
+        Parameters
+        ----------
+        indices : sequence of int, optional
+            Which; all of them if left out.
+
+        Returns
+        -------
+        array ``(K, state_nbytes) uint8``
+            Rows as `PlanEnv.get_state` returns them.
+
+        Raises
+        ------
+        SnapshotError
+            They are plain Gymnasium environments, which have no state rows.
+        InputError
+            Their rows have different lengths.
+        WorkerDiedError
+            They were lost with their process; the message says which.
+        """
+        self._begin_started()
+        return self._lanes.get_states(checked_indices(indices, self.num_envs))
+
+    @property
+    def ended(self) -> Flags:
+        """Which episodes have ended and not been followed by others yet, ``(n,) bool``."""
+        return self._ended.copy()
+
+    def set_states(
+        self,
+        states: Row,
+        indices: Which = None,
+        *,
+        seeds: Any = None,
+        ended: bool | Flags = False,
+        observations: Any = None,
+    ) -> None:
+        """Put environments into states; their episodes go on from there.
+
+        Parameters
+        ----------
+        states : array ``(K, state_nbytes) uint8``
+            One for each of `indices`, or one row for all. Environments with equal rows also draw
+            equal random numbers from then on, unless there are seeds.
+        indices : sequence of int, optional
+            Which; all of them if left out.
+        seeds : int array ``(K,)``, optional
+            For new random generators, in place of those that are part of the states.
+        ended : bool or array ``(K,) bool``
+            Whether the episode ended in this state: what `ended` was when it was saved.
+        observations : array ``(K, ...)``, or a tree of them, optional
+            The observations of these states, if `reset` with a mask is to return them for the
+            environments that it does not reset.
+
+        Raises
+        ------
+        StateError
+            A row is damaged, or of another environment than the one that it is for; nothing has
+            changed.
+        InputError
+            The lengths do not match, or a seed is not a whole number of at least 0.
+        SnapshotError
+            They are plain Gymnasium environments, which have no state rows.
+        """
+        self._begin_started()
+        chosen = checked_indices(indices, self.num_envs)
+        self._lanes.set_states(states, chosen, seeds)
+        rows: Any = slice(None) if chosen is None else chosen
+        self._terminated[rows], self._truncated[rows], self._ended[rows] = False, False, ended
+        if observations is not None:
+
+            def write(target: NDArray[Any], values: Any) -> None:
+                target[rows] = values
+
+            tree_map(write, self._obs, observations)
+
+    def step_batch(self, actions: Any, states: Any = None, dt: Any = 1, **options: Any) -> Any:
+        """Step state rows, each with its own action; the environments stay as they are.
+
+        This is `PlanEnv.step_batch` of one more environment like these. It is made at the first
+        call, with as many processes as step these environments. What `set_attr` and `call` have
+        changed in these is unchanged there, except what states hold.
+
+        Parameters
+        ----------
+        actions : array ``(N, *action_shape)``, sequence, or one action for all rows
+        states : array ``(N, state_nbytes) uint8``, or one row for all, optional
+            By default the present states of the environments; there are n actions then.
+        dt : int or int array ``(N,)``
+            How long each action is held, in units of `frameskip` frames.
+        options
+            ``return_state``, ``seeds``, ``blocking`` and ``on_error``, as in `PlanEnv.step_batch`.
+
+        Returns
+        -------
+        BatchTransition
+            ``(states, obs, rewards, terminateds, truncateds, infos)``; without states, a
+            `BatchStep`. A `Future` of it with ``blocking=False``.
+
+        Raises
+        ------
+        SnapshotError
+            They are plain Gymnasium environments, which have no state rows.
+        InputError, StateError
+            An argument is invalid, or the environments were made differently.
+        """
+        self._begin()
+        formats = self._lanes.formats
+        if len(set(formats)) > 1:
+            raise InputError(
+                "the environments were made differently, so that a state row means something else "
+                "in each: use step_batch of plangym_like.make(...) for each kind"
+            )
+        if states is None:
+            if np.ndim(actions) == 0 or len(actions) != self.num_envs:
+                raise BatchLengthError(
+                    f"without states, there must be one action for each of {self.num_envs} "
+                    "environments"
+                )
+            states = self.get_states()
+            options = {"return_state": False, **options}
+        if self._row_env is None:
+            self._row_env = env_of_rows(self._lanes.envs[0], len(self._lanes.pids) + 1)
+        return self._row_env.step_batch(actions, states, dt, **options)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close_extras(self, **kwargs: Any) -> None:
+        """Close the environments."""
+        try:
+            self._lanes.close()
+        finally:
+            self._close_row_env()
+
+    def _close_row_env(self) -> None:
+        row_env, self._row_env = self._row_env, None
+        if row_env is not None:
+            row_env.close()
