@@ -15,6 +15,7 @@ from plangym_like.archive.growing_array import GrowingArray
 from plangym_like.archive.row_blocks import RowBlocks
 from plangym_like.archive.row_index import RowIndex, hash_rows
 from plangym_like.batches import check_dt
+from plangym_like.counts import as_count
 from plangym_like.errors import BatchLengthError, InputError, StateError, StateFormatError
 from plangym_like.plan_env import PlanEnv
 from plangym_like.states import Row, States
@@ -22,6 +23,7 @@ from plangym_like.states import Row, States
 _OWN = ("parents", "actions", "dt", "rewards")
 _ROWS = ("reference", "frames", "ends")
 _HASHES = "hashes"
+_HIGHEST_LEVEL = 22
 
 
 class StateArchive:
@@ -50,7 +52,8 @@ class StateArchive:
     Raises
     ------
     InputError
-        The actions of `env` are not arrays, or a column has an unusable name or dtype.
+        The actions of `env` are not arrays, a column has an unusable name or dtype, or there is no
+        such level.
     MissingExtraError
         zstandard is not installed; Python 3.14 and later need no extra.
 
@@ -87,6 +90,8 @@ class StateArchive:
                 f"StateArchive keeps actions in one array, but those of {env.action_space} are not "
                 "arrays"
             )
+        if as_count("level", level) > _HIGHEST_LEVEL:
+            raise InputError(f"level must be at most {_HIGHEST_LEVEL}, got {level}")
         self.env = env
         self._format = env.layout.format
         space, self._directory = env.action_space, directory

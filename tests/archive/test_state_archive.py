@@ -254,7 +254,10 @@ def test_archives_and_nodes_that_are_refused(env: Any) -> None:
         StateArchive(env, {"cell": object})
     with pytest.raises(InputError, match="needs a dtype"):
         StateArchive(env, {"cell": "nothing"})
-    archive = StateArchive(env)
+    for level in (0, 23, 1.5):
+        with pytest.raises(InputError, match="level must be"):
+            StateArchive(env, level=level)
+    archive = StateArchive(env, level=22)
     assert archive.find(env.get_state()).tolist() == [-1]
     assert archive.get([]).shape == (0, env.state_nbytes)
     for node in (0, -1, [0]):
