@@ -2,13 +2,13 @@
 
 Run it from anywhere::
 
-    python benchmarks/archive.py                          # writes docs/figures/archive.json
+    python benchmarks/archive.py                          # writes docs/figures/archive.json and .md
     python benchmarks/archive.py --nodes 5000             # a rough look, writes nothing
     python benchmarks/archive.py --scale 10000000         # MsPacman's rows again, that many nodes
 
 Trees are grown by 256 walkers that act at random; a tenth of them is replaced by copies of others
 in each step, as in Fractal Monte Carlo, and those whose episode has ended go on from any node.
-Times are medians of calls, at random nodes.
+Times are medians of calls at random nodes, in CPU time, so that what else runs does not count.
 """
 
 from __future__ import annotations
@@ -56,9 +56,9 @@ def grow(env: Any, nodes: int) -> tuple[np.ndarray, plangym_like.StateArchive, f
         parents = np.where(over[walkers], 0, walkers)[:count]
         actions = np.array([env.action_space.sample() for _ in range(count)])
         step = env.step_batch(actions, rows[parents])
-        begun = time.perf_counter()
+        begun = time.thread_time()
         new = archive.add(step.states, parents, actions, rewards=step.rewards)
-        add_seconds += time.perf_counter() - begun
+        add_seconds += time.thread_time() - begun
         rows[new], over[new] = step.states, step.terminateds | step.truncateds
         walkers[:count] = new
     return rows, archive, 1e6 * add_seconds / nodes
@@ -68,9 +68,9 @@ def microseconds(call: Callable[[int], Any], nodes: list[int]) -> float:
     """Return the median time of a call."""
     taken = []
     for node in nodes:
-        begun = time.perf_counter()
+        begun = time.thread_time()
         call(node)
-        taken.append(time.perf_counter() - begun)
+        taken.append(time.thread_time() - begun)
     return 1e6 * statistics.median(taken)
 
 
@@ -110,7 +110,7 @@ def measure_scale(nodes: int) -> dict[str, float]:
     name, kwargs = JOBS["MsPacman"]
     with plangym_like.make(name, audit="off", **kwargs) as env:
         rows, _, _ = grow(env, min(nodes, _NODES))
-        before, begun = _resident_nbytes(), time.perf_counter()
+        before, begun = _resident_nbytes(), time.thread_time()
         archive = plangym_like.StateArchive(env)
         while len(archive) < nodes:
             first = len(archive) % len(rows)
@@ -119,10 +119,10 @@ def measure_scale(nodes: int) -> dict[str, float]:
             numbers += np.arange(len(archive), len(archive) + len(part))
             parent = len(archive) - 1
             archive.add(part, parent, 0 if parent >= 0 else None)
-        added = time.perf_counter() - begun
-        begun = time.perf_counter()
+        added = time.thread_time() - begun
+        begun = time.thread_time()
         archive.find(rows[:1])
-        indexed = time.perf_counter() - begun
+        indexed = time.thread_time() - begun
         chosen = np.random.default_rng(1).integers(0, nodes, _CALLS).tolist()
         return {
             "nodes": nodes,
@@ -132,6 +132,27 @@ def measure_scale(nodes: int) -> dict[str, float]:
             "index_seconds": round(indexed, 1),
             "get_us": round(microseconds(archive.get, chosen), 1),
         }
+
+
+def table(figures: dict[str, dict[str, float]]) -> str:
+    """Return the figures as a table in Markdown."""
+    lines = [
+        "| nodes of | bytes of a row | bytes of a node | add | get | get, in batches of 100 | find |",
+        "| --- | --- | --- | --- | --- | --- | --- |",
+    ]
+    for job, found in figures.items():
+        if job in JOBS:
+            times = [found[f"{name}_us"] for name in ("add", "get", "get_in_batch", "find")]
+            cells = [job, f"{found['row_nbytes']:,.0f}", f"{found['nbytes_of_node']:.0f}"]
+            lines.append(f"| {' | '.join([*cells, *(f'{time:.1f} us' for time in times)])} |")
+    if "scale" in figures:
+        scale = figures["scale"]
+        lines += [
+            "",
+            f"{scale['nodes']:,} nodes of MsPacman took {scale['resident_nbytes'] / 1e9:.2f} GB of "
+            f"memory, and {scale['get_us']:.0f} us to get one.",
+        ]
+    return "\n".join(lines) + "\n"
 
 
 def _resident_nbytes() -> int:
@@ -157,6 +178,7 @@ def main() -> None:
             print(f"{job:17s} {json.dumps(figures[job])}", flush=True)
     if chosen.nodes >= _NODES:
         path.write_text(json.dumps(figures, indent=1) + "\n", encoding="utf-8")
+        (FIGURES / "archive.md").write_text(table(figures), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -107,7 +107,7 @@ def test_a_tree_of_real_states(
 def test_rows_of_games_take_little_memory() -> None:
     with plangym_like.make("ALE/MsPacman-v5", obs_type="ram") as env:
         archive = StateArchive(env)
-        grow(archive, 2000)
+        grow(archive, 1000)
         buffer = archive._blocks._open.nbytes
         assert (archive.nbytes - buffer) / len(archive) < 200
 
