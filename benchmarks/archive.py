@@ -137,7 +137,7 @@ def measure_scale(nodes: int) -> dict[str, float]:
 def table(figures: dict[str, dict[str, float]]) -> str:
     """Return the figures as a table in Markdown."""
     lines = [
-        "| nodes of | bytes of a row | bytes of a node | add | get | get, in batches of 100 | find |",
+        "| nodes of | bytes of a row | bytes of a node | add | get | get in batches | find |",
         "| --- | --- | --- | --- | --- | --- | --- |",
     ]
     for job, found in figures.items():
@@ -147,11 +147,12 @@ def table(figures: dict[str, dict[str, float]]) -> str:
             lines.append(f"| {' | '.join([*cells, *(f'{time:.1f} us' for time in times)])} |")
     if "scale" in figures:
         scale = figures["scale"]
-        lines += [
-            "",
-            f"{scale['nodes']:,} nodes of MsPacman took {scale['resident_nbytes'] / 1e9:.2f} GB of "
-            f"memory, and {scale['get_us']:.0f} us to get one.",
-        ]
+        gigabytes = scale["resident_nbytes"] / 1e9
+        lines.append(
+            f"\n{scale['nodes']:,} nodes of MsPacman (the rows of that tree again and again, "
+            f"each copy with another number in it) took {gigabytes:.2f} GB of memory, and "
+            f"{scale['get_us']:.0f} us to get one."
+        )
     return "\n".join(lines) + "\n"
 
 

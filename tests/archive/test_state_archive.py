@@ -15,8 +15,7 @@ from hypothesis import strategies as st
 
 import plangym_like
 from plangym_like import StateArchive
-from plangym_like.archive import archive_file, zstd
-from plangym_like.archive.row_index import RowIndex, hash_rows
+from plangym_like.archive import archive_file
 from plangym_like.errors import (
     BatchLengthError,
     InputError,
@@ -393,42 +392,11 @@ def test_different_rows_with_one_hash_are_not_confused(
     assert archive.find(rows).tolist() == [0] + [-1] * 19
 
 
-def test_the_table_with_many_equal_slots() -> None:
-    """Hashes whose low bits are equal share their first slot."""
-    rng = np.random.default_rng(0)
-    hashes = rng.integers(0, 2**20, 5000).astype(np.uint64) << np.uint64(24)
-    index = RowIndex()
-    for stop in (10, 11, 2000, 5000):
-        known = hashes[:stop]
-        wanted = np.concatenate([known, known + np.uint64(1)])
-        first = {value: node for node, value in reversed(list(enumerate(known.tolist())))}
-        expected = [first.get(value, -1) for value in wanted.tolist()]
-        assert index.find(known, wanted).tolist() == expected
-
-
-def test_hashes_differ_if_one_bit_does() -> None:
-    rng = np.random.default_rng(0)
-    reference = rng.integers(0, 256, 800).astype(np.uint8)
-    bits = np.unpackbits(reference) ^ np.eye(6400, dtype=np.uint8)
-    rows = np.packbits(bits, axis=1)
-    hashes = hash_rows(np.concatenate([reference[None], rows]), reference)
-    assert len(np.unique(hashes)) == 6401 and hashes[0] == 0
-    for shift in (0, 16, 32, 48):  # every part of a hash is as good
-        assert len(np.unique((hashes >> np.uint64(shift)) & np.uint64(0xFFFF))) > 5800
-
-
 def test_without_the_extra(env: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "zstandard", None)
     monkeypatch.setattr(sys, "version_info", (3, 11))
     with pytest.raises(MissingExtraError, match=r"pip install 'plangym_like\[archive\]'"):
         StateArchive(env)
-
-
-def test_the_standard_library_of_python_3_14(monkeypatch: pytest.MonkeyPatch) -> None:
-    standard = pytest.importorskip("compression.zstd", reason="Python 3.14 and later have it")
-    ours = zstd._standard(3)
-    frame = ours.compress(b"abc" * 1000)
-    assert ours.size(frame) == 3000 and ours.decompress(frame) == standard.decompress(frame)
 
 
 def test_the_header_can_be_read_by_people(env: Any, tmp_path: Path) -> None:
