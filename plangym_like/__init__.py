@@ -6,6 +6,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from plangym_like.archive.state_archive import StateArchive
     from plangym_like.batch_env import BatchEnv
     from plangym_like.envs.atari import AtariEnv
     from plangym_like.envs.auto_snapshot import AnyEnv
@@ -68,6 +69,7 @@ _PLACES = {
     "make": "registry",
     "register": "registry",
     "Simulator": "simulator",
+    "StateArchive": "archive.state_archive",
     "Report": "testing.report",
     "check_env": "testing.check_env",
     "BatchInfo": "transitions",
@@ -108,6 +110,7 @@ __all__ = [
     "ResetResult",
     "Rollout",
     "Simulator",
+    "StateArchive",
     "Step",
     "ToyTextEnv",
     "Transition",

@@ -43,17 +43,25 @@ def save(path: str | os.PathLike[str], state_format: StateFormat, rows: Row) -> 
     An existing file is replaced, and keeps its permissions. If `path` is a symbolic link, the file
     that it points to is replaced. Pipes and devices are written to directly.
     """
-    header = json.dumps(
-        {
-            "family": state_format.family,
-            "meaning": state_format.fingerprint_fields,
-            "fingerprint": f"{state_format.fingerprint:016x}",
-            "state_nbytes": state_format.state_nbytes,
-            "count": len(rows),
-        }
-    ).encode()
+    header = json.dumps(describe(state_format, len(rows))).encode()
     body = np.ascontiguousarray(rows).data
     parts = (_MAGIC, struct.pack("<Q", len(header)), header, body)
+    write(path, parts)
+
+
+def describe(state_format: StateFormat, count: int) -> dict[str, Any]:
+    """Return the header of a file with `count` rows."""
+    return {
+        "family": state_format.family,
+        "meaning": state_format.fingerprint_fields,
+        "fingerprint": f"{state_format.fingerprint:016x}",
+        "state_nbytes": state_format.state_nbytes,
+        "count": count,
+    }
+
+
+def write(path: str | os.PathLike[str], parts: Iterable[Any]) -> None:
+    """Write `parts`, which are buffers, and their digest; see `save`."""
     target = Path(path)
     try:
         present = os.stat(target)
@@ -110,7 +118,7 @@ def load(path: str | os.PathLike[str], state_format: StateFormat) -> Row:
         if length > _HEADER_LIMIT or (room is not None and length > room - _DIGEST_NBYTES):
             raise StateFormatError(f"{path} is damaged: its header would not fit")
         text = file.read(length)
-        nbytes = _rows_nbytes(path, text, state_format)
+        nbytes = check_header(path, text, state_format) * state_format.state_nbytes
         if room is not None and nbytes != room - length - _DIGEST_NBYTES:
             raise _wrong_count(path)
         content = _read(file, nbytes, known=room is not None)
@@ -124,8 +132,16 @@ def load(path: str | os.PathLike[str], state_format: StateFormat) -> Row:
     return state_format.check(content.reshape(-1, state_format.state_nbytes))
 
 
-def _rows_nbytes(path: str | os.PathLike[str], text: bytes, state_format: StateFormat) -> int:
-    """Return the size of the rows according to the header, if they have this format."""
+def check_header(path: str | os.PathLike[str], text: bytes, state_format: StateFormat) -> int:
+    """Return the number of rows according to the header `text`, if they have this format.
+
+    Raises
+    ------
+    StateFormatError
+        The header is damaged.
+    StateMismatchError
+        The rows have another format.
+    """
     header = _header(path, text)
     if header["fingerprint"] != f"{state_format.fingerprint:016x}":
         raise mismatch(
@@ -138,7 +154,7 @@ def _rows_nbytes(path: str | os.PathLike[str], text: bytes, state_format: StateF
     count = header["count"]
     if not isinstance(count, int) or isinstance(count, bool) or count < 0:
         raise _wrong_count(path)
-    return count * state_format.state_nbytes
+    return count
 
 
 def _read(file: BinaryIO, nbytes: int, *, known: bool) -> Row:

@@ -1,0 +1,9 @@
+"""`StateArchive`: millions of state rows in little memory, with NumPy and zstandard.
+
+- `state_archive`: the public class; columns, paths, replay
+- `row_blocks`: rows, compressed in blocks
+- `row_index`: a hash table from rows to nodes
+- `growing_array`: arrays that grow, in memory or in a file
+- `archive_file`: archives on disk
+- `zstd`: the compression library
+"""

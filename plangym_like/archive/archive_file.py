@@ -1,0 +1,101 @@
+"""Files of archives: a readable header, arrays, and a digest.
+
+::
+
+    8 bytes    PLSARCH1
+    8 bytes    length of the header, little-endian
+    header     JSON: that of a file of states, and `arrays`: name, dtype and shape of each
+    arrays     one after the other, each from a multiple of 64 bytes on
+    32 bytes   BLAKE2b-256 of everything before
+
+The arrays are mapped into memory, not read: what is not used needs no memory. No code in a file is
+ever executed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import mmap
+import os
+import struct
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from plangym_like import state_files
+from plangym_like.errors import StateFormatError
+from plangym_like.states import StateFormat
+
+_MAGIC = b"PLSARCH1"
+_DIGEST_NBYTES = 32
+_START = len(_MAGIC) + 8
+_ALIGNMENT = 64
+_PIECE = 1 << 22
+
+
+def save(
+    path: str | os.PathLike[str],
+    state_format: StateFormat,
+    count: int,
+    arrays: Mapping[str, Sequence[NDArray[Any]]],
+) -> None:
+    """Write `arrays`, each given in parts, of `count` nodes; see `state_files.save`."""
+    described = [
+        (name, parts[0].dtype.str, (sum(map(len, parts)), *parts[0].shape[1:]))
+        for name, parts in arrays.items()
+    ]
+    header = {**state_files.describe(state_format, count), "arrays": described}
+    text = json.dumps(header).encode()
+    text += b" " * (-(_START + len(text)) % _ALIGNMENT)
+    written: list[Any] = [_MAGIC, struct.pack("<Q", len(text)), text]
+    for parts in arrays.values():
+        written += [np.ascontiguousarray(part).reshape(-1).view(np.uint8).data for part in parts]
+        written.append(bytes(-sum(part.nbytes for part in parts) % _ALIGNMENT))
+    state_files.write(path, written)
+
+
+def load(
+    path: str | os.PathLike[str], state_format: StateFormat
+) -> tuple[int, dict[str, NDArray[Any]]]:
+    """Return the number of nodes in a file, and its arrays by name.
+
+    The arrays can be written to, which does not change the file. The whole file is read once, to
+    compare its digest.
+
+    Raises
+    ------
+    StateFormatError
+        The file is not an archive, or it is damaged.
+    StateMismatchError
+        The rows belong to another environment, version or configuration.
+    """
+    with open(path, "rb") as file:
+        if os.fstat(file.fileno()).st_size < _START + _DIGEST_NBYTES:
+            raise StateFormatError(f"{path} is not an archive of states")
+        content = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
+    if content[: len(_MAGIC)] != _MAGIC:
+        raise StateFormatError(f"{path} is not an archive of states")
+    body = len(content) - _DIGEST_NBYTES
+    digest = hashlib.blake2b(digest_size=_DIGEST_NBYTES)
+    for start in range(0, body, _PIECE):
+        digest.update(content[start : min(start + _PIECE, body)])
+    if digest.digest() != content[body:]:
+        raise StateFormatError(f"{path} is damaged or truncated: its digest does not match")
+    (length,) = struct.unpack_from("<Q", content, len(_MAGIC))
+    text = content[_START : _START + length]
+    count = state_files.check_header(path, text, state_format)
+    arrays, start = {}, _START + length
+    try:
+        for name, dtype, shape in json.loads(text)["arrays"]:
+            size = math.prod(shape)
+            arrays[name] = np.frombuffer(content, np.dtype(dtype), size, start).reshape(shape)
+            start += -(-arrays[name].nbytes // _ALIGNMENT) * _ALIGNMENT
+    except (KeyError, TypeError, ValueError) as error:
+        raise StateFormatError(f"{path} is damaged: {error}") from error
+    if start != body:
+        raise StateFormatError(f"{path} is damaged: its arrays do not fill it")
+    return count, arrays

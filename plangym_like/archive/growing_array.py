@@ -1,0 +1,96 @@
+"""`GrowingArray`: an array that grows at its end, in memory or in a file."""
+
+from __future__ import annotations
+
+import math
+import mmap
+import os
+import tempfile
+import weakref
+from typing import Any
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+from plangym_like.memory_limits import ensure_available
+
+_SMALLEST = 64
+_GROWTH = 1.5
+
+
+class GrowingArray:
+    """An array ``(N, *shape)`` to which values are appended.
+
+    Parameters
+    ----------
+    dtype : dtype
+    shape : tuple of int
+        The shape of one value.
+    directory : path, optional
+        Keep the values in a file without a name in this directory, which is mapped into memory and
+        vanishes with this object. The operating system then writes values that are not used to the
+        disk, and needs no memory for them. By default, they are kept in memory.
+    """
+
+    def __init__(
+        self,
+        dtype: DTypeLike,
+        shape: tuple[int, ...] = (),
+        directory: str | os.PathLike[str] | None = None,
+    ) -> None:
+        self._count = 0
+        self._file: int | None = None
+        if directory is not None:
+            self._file, path = tempfile.mkstemp(dir=directory)
+            os.unlink(path)
+            weakref.finalize(self, os.close, self._file)
+        self._array: NDArray[Any] = np.empty((0, *shape), dtype)
+        self._is_mapped = False
+
+    @property
+    def values(self) -> NDArray[Any]:
+        """A view of the values ``(N, *shape)``; values that are appended later are not in it."""
+        return self._array[: self._count]
+
+    @property
+    def item_nbytes(self) -> int:
+        """The bytes of one value."""
+        return self._array.dtype.itemsize * math.prod(self._array.shape[1:])
+
+    def adopt(self, values: NDArray[Any]) -> None:
+        """Take over `values` ``(N, *shape)`` without copying them, as long as nothing is added."""
+        self._array, self._count, self._is_mapped = values, len(values), False
+
+    def reserve(self, count: int) -> None:
+        """Make room for `count` more values, so that `append` cannot fail.
+
+        Raises
+        ------
+        OSError
+            The memory or the disk is too small; nothing has changed.
+        """
+        needed = self._count + count
+        if needed <= len(self._array):
+            return
+        room = max(needed, int(len(self._array) * _GROWTH), _SMALLEST)
+        array = self._allocate(room)
+        if not self._is_mapped:  # otherwise the file holds them already
+            array[: self._count] = self.values
+        self._array, self._is_mapped = array, self._file is not None
+
+    def append(self, values: Any, count: int) -> None:
+        """Append `count` values; `values` is ``(count, *shape)``, or one value for all."""
+        self.reserve(count)
+        self._array[self._count : self._count + count] = values
+        self._count += count
+
+    def _allocate(self, room: int) -> NDArray[Any]:
+        shape = (room, *self._array.shape[1:])
+        nbytes = room * self.item_nbytes
+        if self._file is None or nbytes == 0:
+            ensure_available(nbytes)
+            return np.empty(shape, self._array.dtype)
+        # Without this, writing to a full disk would not raise an error, but kill the process.
+        os.posix_fallocate(self._file, 0, nbytes)
+        mapped = mmap.mmap(self._file, nbytes)
+        return np.frombuffer(mapped, self._array.dtype).reshape(shape)

@@ -1,0 +1,185 @@
+"""`RowBlocks`: state rows, compressed in blocks."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from plangym_like.archive.growing_array import GrowingArray
+from plangym_like.archive.zstd import load_zstd
+from plangym_like.errors import StateFormatError
+from plangym_like.states import Row
+
+# Part of the format of files. Blocks of 256 rows of MsPacman and MontezumaRevenge were 5 to 9 %
+# smaller, and took two and a half times as long to read.
+_MOST_ROWS = 64
+_MOST_NBYTES = 1 << 19
+
+
+class RowBlocks:
+    """State rows in the order in which they were added.
+
+    Almost all bytes of an emulator's state never change. So a block holds the exclusive or of its
+    rows with the first row of all, only in those bytes in which some row of the block differs from
+    it, and is compressed. Rows of other blocks are not needed to read it.
+
+    ::
+
+        frame(bitmap of the bytes that differ | rows, one after the other, only those bytes)
+
+    The last rows, which do not fill a block yet, are kept as they are.
+
+    Parameters
+    ----------
+    state_nbytes : int
+    directory : path, optional
+        See `GrowingArray`.
+    level : int
+        The compression level.
+
+    Attributes
+    ----------
+    reference : array ``(state_nbytes,) uint8``
+        The first row.
+    """
+
+    def __init__(
+        self, state_nbytes: int, directory: str | os.PathLike[str] | None = None, level: int = 3
+    ) -> None:
+        self._state_nbytes = state_nbytes
+        self.block_rows = int(np.clip(_MOST_NBYTES // state_nbytes, 1, _MOST_ROWS))
+        self.reference: Row = np.zeros(state_nbytes, np.uint8)
+        self._zstd = load_zstd(level)
+        self._frames = GrowingArray(np.uint8, (), directory)
+        self._ends = GrowingArray(np.int64, (), directory)
+        self._open = np.empty((self.block_rows, state_nbytes), np.uint8)
+        self._open_count = 0
+
+    def __len__(self) -> int:
+        return len(self._ends.values) * self.block_rows + self._open_count
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes that are in use for the rows."""
+        ends = self._ends.values
+        return int(self._frames.values.nbytes + ends.nbytes + self._open.nbytes)
+
+    def append(self, rows: Row) -> None:
+        """Append `rows` ``(N, state_nbytes)``; if an error is raised, nothing has changed."""
+        if not len(self):
+            self.reference = np.array(rows[0]) if len(rows) else self.reference
+        stop = self._open_count + len(rows)
+        if stop < self.block_rows:
+            self._open[self._open_count : stop] = rows
+            self._open_count = stop
+            return
+        rest = np.concatenate([self._open[: self._open_count], rows])
+        full = len(rest) // self.block_rows * self.block_rows
+        frames = [
+            self._encode(rest[first : first + self.block_rows])
+            for first in range(0, full, self.block_rows)
+        ]
+        ends = np.cumsum([len(frame) for frame in frames], dtype=np.int64)
+        self._ends.reserve(len(ends))
+        self._frames.append(np.frombuffer(b"".join(frames), np.uint8), sum(map(len, frames)))
+        self._ends.append(ends + self._start(len(self._ends.values)), len(ends))
+        self._open_count = len(rest) - full
+        self._open[: self._open_count] = rest[full:]
+
+    def get(self, indices: NDArray[np.int64]) -> Row:
+        """Return rows ``(N, state_nbytes)``.
+
+        Raises
+        ------
+        StateFormatError
+            A block is damaged.
+        """
+        rows = np.empty((len(indices), self._state_nbytes), np.uint8)
+        if not len(indices):
+            return rows
+        blocks, places = np.divmod(indices, self.block_rows)
+        order = np.argsort(blocks, kind="stable")
+        found, starts = np.unique(blocks[order], return_index=True)
+        for block, chosen in zip(found.tolist(), np.split(order, starts[1:]), strict=True):
+            if block == len(self._ends.values):
+                rows[chosen] = self._open[places[chosen]]
+                continue
+            columns, changes = self._decode(block)
+            if len(chosen) == 1:  # a row is written much faster than a part of a matrix
+                row = rows[chosen[0]]
+                row[:] = self.reference
+                row[columns] ^= changes[places[chosen[0]]]
+            else:
+                rows[chosen] = self.reference
+                rows[np.ix_(chosen, columns)] ^= changes[places[chosen]]
+        return rows
+
+    def packed(self) -> dict[str, list[NDArray[Any]]]:
+        """Return everything as parts of arrays, by name; all rows are compressed."""
+        frames, ends = [self._frames.values], [self._ends.values]
+        if self._open_count:
+            last = np.frombuffer(self._encode(self._open[: self._open_count]), np.uint8)
+            frames.append(last)
+            ends.append(np.array([len(frames[0]) + len(last)]))
+        return {"reference": [self.reference], "frames": frames, "ends": ends}
+
+    def unpack(self, count: int, arrays: dict[str, NDArray[Any]]) -> None:
+        """Take over `count` rows from arrays that `packed` returned.
+
+        Raises
+        ------
+        StateFormatError
+            The arrays do not belong together.
+        """
+        frames, ends = arrays["frames"], arrays["ends"]
+        for name, like in self.packed().items():
+            if (arrays[name].dtype, arrays[name].ndim) != (like[0].dtype, 1):
+                raise StateFormatError(f"{name} has dtype {arrays[name].dtype}")
+        if arrays["reference"].shape != self.reference.shape:
+            raise StateFormatError("the width of its rows is wrong")
+        lengths = np.diff(ends, prepend=0)
+        if len(ends) != -(-count // self.block_rows) or (lengths <= 0).any():
+            raise StateFormatError("the blocks of rows do not match their number")
+        if (ends[-1] if len(ends) else 0) != len(frames):
+            raise StateFormatError("the blocks of rows do not have the size of their table")
+        self.reference = np.array(arrays["reference"])
+        self._frames.adopt(frames)
+        self._ends.adopt(ends)
+        rest = count % self.block_rows
+        if rest:
+            last = len(ends) - 1
+            columns, changes = self._decode(last, rest)
+            self._open[:rest] = self.reference
+            self._open[:rest, columns] ^= changes
+            self._open_count = rest
+            self._ends.adopt(ends[:-1])
+            self._frames.adopt(frames[: self._start(last)])
+
+    def _start(self, block: int) -> int:
+        return int(self._ends.values[block - 1]) if block else 0
+
+    def _encode(self, rows: Row) -> bytes:
+        changes = rows ^ self.reference
+        differs = changes.any(axis=0)
+        return self._zstd.compress(np.packbits(differs).tobytes() + changes[:, differs].tobytes())
+
+    def _decode(self, block: int, count: int | None = None) -> tuple[NDArray[np.int64], Row]:
+        """Return the indices of the bytes that differ ``(C,)``, and the changes ``(count, C)``."""
+        count = self.block_rows if count is None else count
+        frame = self._frames.values[self._start(block) : self._ends.values[block]]
+        bitmap_nbytes = -(-self._state_nbytes // 8)
+        try:
+            most = bitmap_nbytes + count * self._state_nbytes
+            if not 0 <= self._zstd.size(frame.data) <= most:
+                raise ValueError("the size of the block is wrong")
+            data = np.frombuffer(self._zstd.decompress(frame.data), np.uint8)
+            columns = np.unpackbits(data[:bitmap_nbytes], count=self._state_nbytes).nonzero()[0]
+            return columns, data[bitmap_nbytes:].reshape(count, len(columns))
+        except self._zstd.errors as error:
+            first = block * self.block_rows
+            raise StateFormatError(
+                f"rows {first} to {first + count - 1} of the archive are damaged: {error}"
+            ) from error

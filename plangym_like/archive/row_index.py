@@ -1,0 +1,125 @@
+"""`RowIndex`: a hash table from hashes of rows to the first node of each."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from plangym_like.states import Row
+
+_SMALLEST = 1 << 10
+_FULLEST = 0.7
+# Limits the memory for the steps in between.
+_CHUNK = 1 << 18
+
+
+def hash_rows(rows: Row, reference: Row) -> NDArray[np.uint64]:
+    """Return 64-bit hashes ``(N,)`` of `rows` ``(N, state_nbytes)``.
+
+    The hash is the sum of ``mix(word ^ key) - mix(key)`` over all 64-bit words of the exclusive or
+    of row and reference, each with a key of its own. Words that are equal add 0, so that only those
+    that differ need to be read, which are few in an emulator's state.
+    """
+    changes = rows.view(np.uint64) ^ reference.view(np.uint64)
+    columns = np.flatnonzero(changes.any(axis=0))
+    keys = _keys(changes.shape[1])[columns]
+    mixed = _mix(changes[:, columns] ^ keys) - _mix(keys)
+    hashes: NDArray[np.uint64] = mixed.sum(axis=1, dtype=np.uint64)
+    return hashes
+
+
+@lru_cache(maxsize=8)
+def _keys(count: int) -> NDArray[np.uint64]:
+    """Return random numbers ``(count,)``; they are part of the format of files."""
+    return np.random.Generator(np.random.PCG64(16)).integers(0, 2**64, count, np.uint64)
+
+
+def _mix(words: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """Return `words` after the mixing function of SplitMix64, a permutation.
+
+    G. Steele, D. Lea, C. Flood, "Fast splittable pseudorandom number generators", 2014; the
+    constants are D. Stafford's variant 13, which Java and Vigna's reference code use.
+    """
+    words = (words ^ (words >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    words = (words ^ (words >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return words ^ (words >> np.uint64(31))
+
+
+class RowIndex:
+    """A hash table with open addressing and linear probing, filled and searched in batches.
+
+    The hashes themselves are kept by the caller, in an array by node.
+    """
+
+    def __init__(self) -> None:
+        self._table = np.full(_SMALLEST, -1, np.int64)
+        self._entries = 0
+        self._nodes = 0
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes of the table."""
+        return self._table.nbytes
+
+    def find(self, hashes: NDArray[np.uint64], wanted: NDArray[np.uint64]) -> NDArray[np.int64]:
+        """Return the first node ``(M,)`` with each of the hashes `wanted` ``(M,)``, or -1.
+
+        Parameters
+        ----------
+        hashes : array ``(N,)``
+            The hashes of all nodes.
+        """
+        found = np.full(len(wanted), -1, np.int64)
+        if not len(hashes):
+            return found
+        self._update(hashes)
+        asked, slots = np.arange(len(wanted)), self._slots(wanted)
+        while len(asked):
+            nodes = self._table[slots]
+            equal = (nodes >= 0) & (hashes[nodes] == wanted[asked])
+            found[asked[equal]] = nodes[equal]
+            more = (nodes >= 0) & ~equal
+            asked, slots = asked[more], self._next(slots[more])
+        return found
+
+    def _update(self, hashes: NDArray[np.uint64]) -> None:
+        """Insert the nodes that were added since the last call."""
+        while self._nodes < len(hashes):
+            nodes = np.arange(self._nodes, min(self._nodes + _CHUNK, len(hashes)))
+            _, first = np.unique(hashes[nodes], return_index=True)
+            if self._entries + len(first) > _FULLEST * len(self._table):
+                self._grow(hashes, self._entries + len(first))
+            self._entries += self._insert(hashes, nodes[first])
+            self._nodes = int(nodes[-1]) + 1
+
+    def _grow(self, hashes: NDArray[np.uint64], entries: int) -> None:
+        old = self._table[self._table >= 0]
+        size = len(self._table)
+        while entries > _FULLEST * size:
+            size *= 2
+        self._table = np.full(size, -1, np.int64)
+        for first in range(0, len(old), _CHUNK):
+            self._insert(hashes, old[first : first + _CHUNK])
+
+    def _insert(self, hashes: NDArray[np.uint64], nodes: NDArray[np.int64]) -> int:
+        """Insert nodes with different hashes; return how many of the hashes are new."""
+        inserted, slots = 0, self._slots(hashes[nodes])
+        while len(nodes):
+            there = self._table[slots]
+            free = there < 0
+            self._table[slots[free]] = nodes[free]
+            # Of several nodes with one slot, the last one has it.
+            there = self._table[slots]
+            done = there == nodes
+            inserted += int(done.sum())
+            more = ~done & (hashes[there] != hashes[nodes])
+            nodes, slots = nodes[more], self._next(slots[more])
+        return inserted
+
+    def _slots(self, hashes: NDArray[np.uint64]) -> NDArray[np.int64]:
+        return (hashes & np.uint64(len(self._table) - 1)).astype(np.int64)
+
+    def _next(self, slots: NDArray[np.int64]) -> NDArray[np.int64]:
+        return (slots + 1) & (len(self._table) - 1)

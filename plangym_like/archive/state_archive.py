@@ -1,0 +1,392 @@
+"""`StateArchive`: millions of state rows in little memory, with the tree that they form."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Mapping
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import ArrayLike, DTypeLike, NDArray
+
+from plangym_like.archive import archive_file
+from plangym_like.archive.growing_array import GrowingArray
+from plangym_like.archive.row_blocks import RowBlocks
+from plangym_like.archive.row_index import RowIndex, hash_rows
+from plangym_like.batches import check_dt
+from plangym_like.counts import as_count
+from plangym_like.errors import BatchLengthError, InputError, StateError, StateFormatError
+from plangym_like.plan_env import PlanEnv
+from plangym_like.states import Row, States
+
+_OWN = ("parents", "actions", "dt", "rewards")
+_ROWS = ("reference", "frames", "ends")
+_HASHES = "hashes"
+_HIGHEST_LEVEL = 22
+
+
+class StateArchive:
+    """State rows, compressed, each with its parent, its action, and columns of your own.
+
+    Nodes are numbered from 0 in the order in which they are added. Rows come back bit for bit. They
+    are kept as differences to the first row, compressed in blocks of up to 64 rows, so that a row
+    is found again without reading others than those of its block.
+
+    Parameters
+    ----------
+    env : PlanEnv
+        The environment of the rows.
+    columns : mapping of str to dtype, optional
+        Columns of your own, such as ``{"visits": int, "cell": (np.uint8, 88)}``. New nodes get
+        zeros where `add` is given no values. `replay` uses a column of the name ``seeds``.
+    action_dtype : dtype, optional
+        The dtype of actions; by default that of the action space. Floats must have exactly this
+        dtype, since environments compute other rewards with other dtypes.
+    directory : path, optional
+        Keep rows and columns in files without a name in this directory, mapped into memory, instead
+        of in memory. They vanish with the archive; `save` keeps it.
+    level : int
+        The level of the compression, from 1 to 22.
+
+    Raises
+    ------
+    InputError
+        The actions of `env` are not arrays, a column has an unusable name or dtype, or there is no
+        such level.
+    MissingExtraError
+        zstandard is not installed; Python 3.14 and later need no extra.
+
+    Examples
+    --------
+    >>> import numpy as np, plangym_like
+    >>> env = plangym_like.make("CartPole-v1")
+    >>> root, obs, info = env.reset(seed=0)
+    >>> archive = plangym_like.StateArchive(env, {"visits": int})
+    >>> archive.add(root)
+    array([0])
+    >>> step = env.step_batch([0, 1], root)
+    >>> nodes = archive.add(step.states, parents=0, actions=[0, 1], rewards=step.rewards)
+    >>> np.array_equal(archive.get(nodes), step.states)
+    True
+    >>> archive.find(step.states), archive.path(2), archive.replay(2)
+    (array([1, 2]), array([0, 2]), 1.0)
+    >>> archive["visits"][archive.path(2)] += 1
+    >>> archive["visits"]
+    array([1, 0, 1])
+    """
+
+    def __init__(
+        self,
+        env: PlanEnv,
+        columns: Mapping[str, DTypeLike] | None = None,
+        *,
+        action_dtype: DTypeLike | None = None,
+        directory: str | os.PathLike[str] | None = None,
+        level: int = 3,
+    ) -> None:
+        if not env.layout.array_actions:
+            raise InputError(
+                f"StateArchive keeps actions in one array, but those of {env.action_space} are not "
+                "arrays"
+            )
+        if as_count("level", level) > _HIGHEST_LEVEL:
+            raise InputError(f"level must be at most {_HIGHEST_LEVEL}, got {level}")
+        self.env = env
+        self._format = env.layout.format
+        space, self._directory = env.action_space, directory
+        dtypes: dict[str, Any] = {
+            "parents": np.int64,
+            "actions": (space.dtype if action_dtype is None else action_dtype, space.shape or ()),
+            "dt": np.int64,
+            "rewards": np.float64,
+            _HASHES: np.uint64,
+        }
+        for name, dtype in dict(columns or {}).items():
+            if not isinstance(name, str) or name in (*dtypes, *_ROWS):
+                raise InputError(f"a column cannot have the name {name!r}")
+            dtypes[name] = dtype
+        self._columns = {
+            name: GrowingArray(*_dtype_and_shape(name, dtype), directory)
+            for name, dtype in dtypes.items()
+        }
+        self._blocks = RowBlocks(self._format.state_nbytes, directory, level)
+        self._index = RowIndex()
+
+    def __len__(self) -> int:
+        return len(self._blocks)
+
+    def __repr__(self) -> str:
+        return f"StateArchive({self.env.name}, {len(self)} nodes, {self.nbytes} bytes)"
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes of rows, columns and hash table that are in use, in memory or in files."""
+        columns = sum(column.values.nbytes for column in self._columns.values())
+        return self._blocks.nbytes + columns + self._index.nbytes
+
+    def __getitem__(self, name: str) -> NDArray[Any]:
+        """Return a column ``(N, ...)``, a view of the nodes that there are.
+
+        Columns of your own can be written to. A view does not grow with the archive.
+        """
+        if name == _HASHES or name not in self._columns:
+            raise KeyError(name)
+        values = self._columns[name].values
+        if name in _OWN:
+            values.flags.writeable = False
+        return values
+
+    @property
+    def parents(self) -> NDArray[np.int64]:
+        """The parent ``(N,)`` of each node, -1 for roots."""
+        return self["parents"]
+
+    @property
+    def actions(self) -> NDArray[Any]:
+        """The action ``(N, *action_shape)`` that led from the parent to the node."""
+        return self["actions"]
+
+    @property
+    def dt(self) -> NDArray[np.int64]:
+        """How long the action was held ``(N,)``; see `PlanEnv.step`."""
+        return self["dt"]
+
+    @property
+    def rewards(self) -> NDArray[np.float64]:
+        """The reward ``(N,)`` of the action."""
+        return self["rewards"]
+
+    def add(
+        self,
+        states: States,
+        parents: ArrayLike = -1,
+        actions: Any = None,
+        dt: Any = 1,
+        rewards: ArrayLike = 0.0,
+        **columns: ArrayLike,
+    ) -> NDArray[np.int64]:
+        """Add nodes, and return their numbers ``(N,)``.
+
+        A row that is there already is added again: it may have been reached on another way. Use
+        `find` before to leave it out.
+
+        Parameters
+        ----------
+        states : array ``(N, state_nbytes) uint8``, sequence of rows, or one row
+        parents : int or int array ``(N,)``
+            Nodes that were added before, or earlier in this batch; -1 for roots.
+        actions : array ``(N, *action_shape)``, or one action for all
+            The actions that led from the parents to the nodes. Roots need none.
+        dt, rewards : number or array ``(N,)``
+        **columns : array ``(N, ...)``, or one value for all
+            The values of your own columns.
+
+        Raises
+        ------
+        InputError, StateError
+            An argument cannot be used; nothing was added.
+        MemoryError, OSError
+            The memory or the disk is full; nothing was added.
+        """
+        rows = self._format.check(states, sums=False)
+        unknown = sorted(columns.keys() - (self._columns.keys() - {*_OWN, _HASHES}))
+        if unknown:
+            raise InputError(f"there is no column {unknown[0]!r}; columns are given to the archive")
+        count, first = len(rows), len(self)
+        chosen = self._fitted("parents", parents, count)
+        if (chosen < -1).any() or (chosen >= first + np.arange(count)).any():
+            raise InputError("parents must be -1, or nodes that were added before their children")
+        if actions is None and (chosen >= 0).any():
+            raise InputError("nodes with parents need the actions that led to them")
+        values: dict[str, Any] = {
+            "parents": chosen,
+            "actions": 0 if actions is None else self._fitted("actions", actions, count),
+            "dt": self._fitted("dt", check_dt(dt), count),
+            "rewards": self._fitted("rewards", rewards, count),
+        }
+        for name in self._columns.keys() - {*_OWN, _HASHES}:
+            values[name] = self._fitted(name, columns[name], count) if name in columns else 0
+        reference = rows[0] if count and not first else self._blocks.reference
+        values[_HASHES] = hash_rows(rows, reference)
+        for column in self._columns.values():
+            column.reserve(count)
+        self._blocks.append(rows)
+        for name, column in self._columns.items():
+            column.append(values[name], count)
+        return np.arange(first, first + count)
+
+    def get(self, nodes: ArrayLike) -> Row:
+        """Return the row ``(state_nbytes,)`` of one node, or those of several ``(N, ...)``.
+
+        Raises
+        ------
+        IndexError
+            There is no such node.
+        StateFormatError
+            The memory of the archive was damaged.
+        """
+        indices = self._nodes(nodes)
+        rows = self._blocks.get(np.atleast_1d(indices))
+        return rows[0] if indices.ndim == 0 else rows
+
+    def find(self, states: States) -> NDArray[np.int64]:
+        """Return the first node ``(N,)`` with each of these rows, or -1.
+
+        Rows are looked up by a hash of 64 bits, and then compared. If two different rows have one
+        hash, the later one is not found; in an archive of ten million different rows, the chance of
+        such a pair is about 3 in a million.
+        """
+        rows = self._format.check(states, sums=False)
+        wanted = hash_rows(rows, self._blocks.reference)
+        nodes = self._index.find(self._columns[_HASHES].values, wanted)
+        found = np.flatnonzero(nodes >= 0)
+        equal = (self._blocks.get(nodes[found]) == rows[found]).all(axis=1)
+        nodes[found[~equal]] = -1
+        return nodes
+
+    def path(self, node: int) -> NDArray[np.int64]:
+        """Return the nodes ``(T + 1,)`` from a root to `node`, both included."""
+        path = [int(self._nodes(node))]
+        parents = self._columns["parents"].values
+        while (parent := int(parents[path[-1]])) >= 0:
+            path.append(parent)
+        return np.array(path[::-1])
+
+    def replay(self, node: int, env: PlanEnv | None = None) -> float:
+        """Step from the root through the path of `node`, and return the sum of the rewards.
+
+        Each state is compared with the archive's.
+
+        Parameters
+        ----------
+        env : PlanEnv, optional
+            By default, the archive's. Its current state does not change.
+
+        Raises
+        ------
+        StateError
+            A step gives another state than the archived one: it was not made by the archived
+            action, dt and seed from its parent.
+        """
+        env = self.env if env is None else env
+        path = self.path(node)
+        states, rewards = self.get(path[:1]), []
+        for child in path[1:].tolist():
+            one = slice(child, child + 1)
+            seeds = self["seeds"][one] if "seeds" in self._columns else None
+            step = env.step_batch(self.actions[one], states, int(self.dt[child]), seeds=seeds)
+            states = step.states
+            if not np.array_equal(states[0], self.get(child)):
+                raise StateError(
+                    f"the action of node {child} does not lead from its parent to its state: it "
+                    "was archived with another action, dt, seed or parent than it was made with, "
+                    f"or {env.name} is not exact"
+                )
+            rewards.append(float(step.rewards[0]))
+        return math.fsum(rewards)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the archive to a file, completely or not at all."""
+        columns = {name: [column.values] for name, column in self._columns.items()}
+        arrays = {**self._blocks.packed(), **columns}
+        archive_file.save(path, self._format, len(self), arrays)
+
+    @classmethod
+    def load(
+        cls,
+        path: str | os.PathLike[str],
+        env: PlanEnv,
+        *,
+        directory: str | os.PathLike[str] | None = None,
+        level: int = 3,
+    ) -> Self:
+        """Return the archive in a file, which is mapped into memory and never changed.
+
+        What is used of the file is read when it is used. An array is copied to memory (or to
+        `directory`) when it grows.
+
+        Raises
+        ------
+        StateFormatError
+            The file is not an archive, or it is damaged.
+        StateMismatchError
+            The rows belong to another environment, version or configuration.
+        """
+        count, arrays = archive_file.load(path, env.layout.format)
+        try:
+            rows = {name: arrays.pop(name) for name in _ROWS}
+            actions = arrays["actions"].dtype
+            own = {
+                name: (values.dtype, values.shape[1:])
+                for name, values in arrays.items()
+                if name not in (*_OWN, _HASHES)
+            }
+            archive = cls(env, own, action_dtype=actions, directory=directory, level=level)
+            archive._adopt(count, rows, arrays)
+        except (KeyError, InputError, StateFormatError) as error:
+            raise StateFormatError(f"{path} is damaged: {error}") from error
+        return archive
+
+    def _adopt(
+        self, count: int, rows: dict[str, NDArray[Any]], columns: dict[str, NDArray[Any]]
+    ) -> None:
+        """Take over arrays of a file."""
+        for name, column in self._columns.items():
+            expected, got = column.values, columns[name]
+            if (got.dtype, got.shape) != (expected.dtype, (count, *expected.shape[1:])):
+                raise StateFormatError(f"column {name!r} has dtype {got.dtype}, shape {got.shape}")
+            column.adopt(got)
+        parents = columns["parents"]
+        if ((parents < -1) | (parents >= np.arange(count))).any():
+            raise StateFormatError("a parent is not a node before its child")
+        self._blocks.unpack(count, rows)
+
+    def _nodes(self, nodes: ArrayLike) -> NDArray[np.int64]:
+        """Return `nodes` as int64, each of them there."""
+        indices = np.asarray(nodes)
+        if indices.size == 0:
+            indices = indices.astype(np.int64)
+        if indices.dtype.kind not in "iu" or indices.ndim > 1:
+            raise InputError(f"nodes must be a whole number or an array of them, got {nodes!r}")
+        wrong = (indices < 0) | (indices >= len(self))
+        if wrong.any():
+            which = np.atleast_1d(indices)[np.atleast_1d(wrong)][0]
+            raise IndexError(f"node {which} of an archive of {len(self)}")
+        return indices.astype(np.int64)
+
+    def _fitted(self, name: str, values: ArrayLike, count: int) -> NDArray[Any]:
+        """Return `values` ``(count, *shape)`` in the dtype of a column; floats may be rounded."""
+        like = self._columns[name].values
+        try:
+            given = np.asarray(values)
+            spread = np.broadcast_to(given, (count, *like.shape[1:]))
+        except ValueError as error:
+            raise BatchLengthError(
+                f"{name} must have shape {(count, *like.shape[1:])} or that of one value: {error}"
+            ) from error
+        if name == "actions" and like.dtype.kind == "f" and given.dtype != like.dtype:
+            raise InputError(
+                f"actions are {given.dtype} arrays, and the archive keeps {like.dtype}: with "
+                "another dtype a replay may differ; give action_dtype to the archive"
+            )
+        if given.dtype.kind not in "biuf":
+            raise InputError(f"{name} must be numbers of dtype {like.dtype}, got {given.dtype}")
+        with np.errstate(all="ignore"):
+            fitted = spread.astype(like.dtype)
+        if like.dtype.kind in "biu" and not np.array_equal(fitted, spread):
+            raise InputError(f"{name} has values that do not fit its dtype {like.dtype}")
+        return fitted
+
+
+def _dtype_and_shape(name: str, given: Any) -> tuple[np.dtype[Any], tuple[int, ...]]:
+    try:
+        dtype = np.dtype(given)
+    except TypeError as error:
+        raise InputError(f"column {name!r} needs a dtype, got {given!r}") from error
+    base, shape = dtype.subdtype or (dtype, ())
+    if base.kind not in "biuf":
+        raise InputError(
+            f"column {name!r} must have a dtype of integers, floats or bools, got {dtype}"
+        )
+    return base, shape

@@ -1,0 +1,73 @@
+"""Zstandard: from the standard library where it has it (Python 3.14), else from `zstandard`."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from plangym_like.errors import MissingExtraError
+
+
+class Zstd(NamedTuple):
+    """The functions of a library.
+
+    Attributes
+    ----------
+    compress : callable
+        Returns the frame of some bytes, with their number and a checksum.
+    decompress : callable
+        Returns the bytes of a frame.
+    size : callable
+        Returns the number of bytes that a frame claims to hold.
+    errors : tuple of exception classes
+        What `decompress` and `size` raise for a damaged frame, and `ValueError`.
+    """
+
+    compress: Callable[[Any], bytes]
+    decompress: Callable[[Any], bytes]
+    size: Callable[[Any], int]
+    errors: tuple[type[Exception], ...]
+
+
+def load_zstd(level: int) -> Zstd:
+    """Return the library, compressing with `level`.
+
+    Raises
+    ------
+    MissingExtraError
+        No library is installed.
+    """
+    if sys.version_info >= (3, 14):
+        return _standard(level)
+    try:
+        import zstandard
+    except ImportError as error:
+        raise MissingExtraError(
+            "StateArchive needs zstandard: pip install 'plangym_like[archive]'"
+        ) from error
+    return Zstd(
+        zstandard.ZstdCompressor(level=level, write_checksum=True).compress,
+        zstandard.ZstdDecompressor().decompress,
+        zstandard.frame_content_size,
+        (zstandard.ZstdError, ValueError),
+    )
+
+
+def _standard(level: int) -> Zstd:
+    import importlib
+
+    zstd: Any = importlib.import_module("compression.zstd")
+    parameters = zstd.CompressionParameter
+    options = {parameters.compression_level: level, parameters.checksum_flag: 1}
+
+    def size(frame: Any) -> int:
+        known = zstd.get_frame_info(frame).decompressed_size
+        return -1 if known is None else int(known)
+
+    return Zstd(
+        lambda data: bytes(zstd.compress(data, options=options)),
+        zstd.decompress,
+        size,
+        (zstd.ZstdError, EOFError, ValueError),
+    )

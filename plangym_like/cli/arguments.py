@@ -1,0 +1,116 @@
+"""What the commands share: arguments, environments, and errors of one line."""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import importlib
+import sys
+from typing import Any
+
+from plangym_like import registry
+from plangym_like.plan_env import PlanEnv
+
+# Exit statuses.
+OK, FAILED, USAGE, INTERRUPTED, BROKEN_PIPE = 0, 1, 2, 130, 141
+
+
+class UsageError(Exception):
+    """What was asked for cannot be done; the message says why."""
+
+
+def add_id(parser: argparse.ArgumentParser, **options: Any) -> None:
+    """Add the argument that names environments."""
+    parser.add_argument(
+        "id" if not options else "ids",
+        metavar="ID",
+        help="a Gymnasium id, or module:callable for your own environment",
+        **options,
+    )
+
+
+def add_settings(parser: argparse.ArgumentParser) -> None:
+    """Add ``--set NAME=VALUE``, the arguments of `plangym_like.make`."""
+    parser.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        type=setting,
+        metavar="NAME=VALUE",
+        help="an argument for plangym_like.make, as in Python; may be repeated",
+    )
+
+
+def add_json(parser: argparse.ArgumentParser, what: str = "print one JSON object") -> None:
+    """Add ``--json``."""
+    parser.add_argument("--json", action="store_true", help=what)
+
+
+def setting(text: str) -> tuple[str, Any]:
+    """Return name and value of ``NAME=VALUE``; a value that is no Python literal is a string.
+
+    >>> setting("obs_type=ram"), setting("frameskip=4")
+    (('obs_type', 'ram'), ('frameskip', 4))
+    """
+    name, sign, value = text.partition("=")
+    if not sign or not name:
+        raise argparse.ArgumentTypeError(f"expected NAME=VALUE, got {text!r}")
+    try:
+        return name, ast.literal_eval(value)
+    except (ValueError, SyntaxError):
+        return name, value
+
+
+def counts(text: str) -> tuple[int, ...]:
+    """Return the numbers of a list such as ``1,2,4``.
+
+    >>> counts("1,2,4"), counts("")
+    ((1, 2, 4), ())
+    """
+    return tuple(int(part) for part in text.split(",") if part)
+
+
+def find(name: str) -> Any:
+    """Import ``module:callable``; return any other name, which is an id, unchanged.
+
+    >>> find("CartPole-v1")
+    'CartPole-v1'
+    >>> find("gymnasium.envs.classic_control:PendulumEnv").__name__
+    'PendulumEnv'
+    """
+    module, colon, attribute = name.partition(":")
+    if not colon:
+        return name
+    # Gymnasium also has ids of the form ``module:id``, where the module registers the id.
+    return getattr(importlib.import_module(module), attribute, name)
+
+
+def make_env(name: str, n_workers: int | None = None, **kwargs: Any) -> PlanEnv:
+    """Return the environment.
+
+    Raises
+    ------
+    UsageError
+        It cannot be made, for whatever reason.
+    """
+    try:
+        env = registry.make(find(name), n_workers, **kwargs)
+        env.setup()
+    except Exception as error:  # the environment's own constructor may raise anything
+        raise UsageError(f"{name} cannot be made: {described(error)}") from error
+    return env
+
+
+def described(error: BaseException) -> str:
+    """Return type and message of an error, in one line.
+
+    >>> described(ValueError("two\\n  lines"))
+    'ValueError: two lines'
+    """
+    message = " ".join(str(error).split())
+    return f"{type(error).__name__}: {message}" if message else type(error).__name__
+
+
+def warn(message: str) -> None:
+    """Print a message to stderr."""
+    print(f"plangym-like: {message}", file=sys.stderr, flush=True)

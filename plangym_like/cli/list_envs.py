@@ -1,0 +1,131 @@
+"""``plangym-like list [FAMILY]``: the families of environments, or the ids of one, one per line.
+
+``list planners`` names the planners with their options.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import importlib
+import inspect
+import json
+from typing import Any
+
+import gymnasium
+
+from plangym_like.cli.arguments import OK, UsageError, add_json, warn
+from plangym_like.cli.planner_classes import options_of, planner_classes
+from plangym_like.registry import FAMILIES, GENERIC, Family
+
+
+def add_to(commands: Any) -> None:
+    """Add this command to `commands`, the subparsers of the program."""
+    parser = commands.add_parser(
+        "list", help="name families, the ids of a family, or planners", description=__doc__
+    )
+    parser.add_argument(
+        "family", nargs="?", metavar="FAMILY", help="the name of a family, other, or planners"
+    )
+    add_json(parser)
+    parser.set_defaults(run=run)
+
+
+def run(chosen: argparse.Namespace) -> int:
+    """Print the names."""
+    if chosen.family == "planners":
+        _print_planners(chosen.json)
+        return OK
+    _register_packages()
+    ids = {family_name(family): ids_of(family) for family in (*FAMILIES, GENERIC)}
+    if chosen.family is None:
+        if chosen.json:
+            print(json.dumps(ids))
+            return OK
+        for family in (*FAMILIES, GENERIC):
+            name = family_name(family)
+            count = f"{len(ids[name])} ids" if ids[name] else "no list"
+            extra = f", with the extra {family.extra}" if family.extra else ""
+            print(f"{name:18s} {count}{extra}")
+        return OK
+    wanted = chosen.family.lower().replace("-", "_")
+    if wanted not in ids:
+        raise UsageError(f"there is no family {chosen.family!r}; there are {', '.join(ids)}")
+    if chosen.json:
+        print(json.dumps(ids[wanted]))
+    elif ids[wanted]:
+        print("\n".join(ids[wanted]))
+    else:
+        warn(f"no ids of {wanted} here: its package is not installed, or gives no list")
+    return OK
+
+
+def family_name(family: Family) -> str:
+    """Return the name of a family, that of its module.
+
+    >>> family_name(FAMILIES[3]), family_name(GENERIC)
+    ('atari', 'other')
+    """
+    return "other" if family is GENERIC else family.place.partition(":")[0]
+
+
+def _register_packages() -> None:
+    """Import the packages that register ids, where they are installed."""
+    for family in FAMILIES:
+        if family.package:
+            with contextlib.suppress(ImportError):
+                gymnasium.register_envs(importlib.import_module(family.package))
+
+
+def ids_of(family: Family) -> list[str]:
+    """Return the ids of a family that are known here, in alphabetical order."""
+    if family.place.startswith("dm_control:"):
+        return _suite_ids()
+    return sorted(
+        spec.id
+        for spec in gymnasium.registry.values()
+        if _family_of(spec.entry_point) is family and not spec.id.startswith("dm_control/")
+    )
+
+
+def _family_of(entry_point: Any) -> Family:
+    if isinstance(entry_point, str):
+        for family in FAMILIES:
+            if family.entry_point and entry_point.startswith(family.entry_point):
+                return family
+    return GENERIC
+
+
+def _suite_ids() -> list[str]:
+    try:
+        from plangym_like.envs.dm_control_suite import load_suite
+
+        return sorted(f"{domain}-{task}" for domain, task in load_suite().ALL_TASKS)
+    except ImportError:
+        return []
+
+
+def _print_planners(as_json: bool) -> None:
+    classes = planner_classes()
+    if as_json:
+        told = {
+            name: {
+                "summary": _summary(one),
+                "options": {
+                    option: None if default is ... else default
+                    for option, default in options_of(one).items()
+                },
+            }
+            for name, one in classes.items()
+        }
+        print(json.dumps(told, default=str))
+        return
+    for name, one in classes.items():
+        print(f"{name}: {_summary(one)}")
+        options = options_of(one).items()
+        for option, default in options:
+            print(f"    --option {option}={'...' if default is ... else default}")
+
+
+def _summary(planner_class: type) -> str:
+    return (inspect.getdoc(planner_class) or "").partition("\n\n")[0].replace("\n", " ")

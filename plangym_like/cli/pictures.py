@@ -1,0 +1,113 @@
+"""Pictures of a plan: its curve as PNG, and its episode as GIF."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from plangym_like import registry
+from plangym_like.errors import MissingExtraError
+from plangym_like.planners import Plan
+
+_HEIGHT = 240  # of a frame, in pixels
+_FRAMES = 300  # in a GIF, at most
+_MILLISECONDS = 40
+
+
+def require_pictures() -> None:
+    """Raise `MissingExtraError` unless everything that draws is installed."""
+    for name in ("matplotlib", "PIL", "tqdm"):
+        try:
+            importlib.import_module(name)
+        except ImportError as error:
+            raise MissingExtraError(
+                f"pictures need {name}: pip install 'plangym_like[viz]', or add --no-pictures"
+            ) from error
+
+
+def draw_curve(path: Path, plan: Plan, title: str, label: str) -> None:
+    """Draw the scores of `Plan.curve` against transitions.
+
+    Parameters
+    ----------
+    label : str
+        What the scores are.
+    """
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import EngFormatter
+
+    # Without pyplot, which would look for a display.
+    figure = Figure(figsize=(7, 3.8), dpi=110, layout="constrained")
+    axes = figure.add_subplot()
+    transitions, scores = plan.curve["transitions"], plan.curve["score"]
+    axes.step(transitions, scores, where="post", color="#1565c0", marker=".", markersize=4)
+    axes.set_xlabel("transitions")
+    axes.set_ylabel(label)
+    axes.set_title(title, fontsize=11)
+    axes.xaxis.set_major_formatter(EngFormatter())
+    axes.set_xlim(left=0)
+    axes.grid(alpha=0.3)
+    figure.savefig(path)
+
+
+def film(path: Path, plan: Plan, name: Any, seed: int, kwargs: dict[str, Any]) -> float:
+    """Write a GIF of a plan from the reset with `seed`, and return the score of what it shows.
+
+    At most 300 frames are drawn, evenly spread, so that long episodes take no longer.
+    """
+    from tqdm import tqdm
+
+    os.environ.setdefault("SDL_VIDEODRIVER", "dummy")  # for pygame: nothing is shown
+    with registry.make(
+        name, **{"render_mode": "rgb_array", "audit": "off", **kwargs, "autoreset": False}
+    ) as env:
+        state = env.reset(seed=seed).state
+        actions, steps = plan.actions, plan.dt
+        if plan.seeds is None:  # each step of an action that is held is a frame
+            actions, steps = np.repeat(actions, steps, axis=0), np.ones(int(steps.sum()), int)
+        chosen = set(np.linspace(0, len(actions), min(_FRAMES, len(actions) + 1)).astype(int))
+        frames, score = [_small(env.get_image())], 0.0
+        bar = tqdm(total=len(actions), desc="GIF", leave=False, disable=not sys.stderr.isatty())
+        with bar:
+            for index, action in enumerate(actions):
+                seeds = None if plan.seeds is None else plan.seeds[index : index + 1]
+                step = env.step_batch(action[None], state[None], int(steps[index]), seeds=seeds)
+                state, score = step.states[0], score + float(step.rewards[0])
+                over = bool(step.terminateds[0] or step.truncateds[0])
+                if index + 1 in chosen or over:
+                    env.set_state(state)
+                    frames.append(_small(env.get_image()))
+                bar.update()
+                if over:
+                    break
+    _write_gif(path, frames)
+    return score
+
+
+def _small(image: NDArray[np.uint8]) -> Any:
+    from PIL import Image
+
+    picture = Image.fromarray(image)
+    if picture.height <= _HEIGHT:
+        return picture
+    size = (picture.width * _HEIGHT // picture.height, _HEIGHT)
+    return picture.resize(size, Image.Resampling.BILINEAR)
+
+
+def _write_gif(path: Path, frames: list[Any]) -> None:
+    from PIL import Image
+
+    # One palette for all frames, so that what does not move costs nothing.
+    some = frames[:: len(frames) // 8 + 1]
+    palette = Image.fromarray(np.hstack([np.asarray(frame) for frame in some]))
+    palette = palette.quantize(64, dither=Image.Dither.NONE)
+    first, *others = [one.quantize(palette=palette, dither=Image.Dither.NONE) for one in frames]
+    first.save(
+        path, save_all=True, append_images=others, duration=_MILLISECONDS, loop=0, optimize=True
+    )

@@ -1,0 +1,83 @@
+"""The planners by the names that the command line gives them, and their options."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from typing import Any
+
+from plangym_like import planners
+from plangym_like.cli.arguments import UsageError
+from plangym_like.plan_env import PlanEnv
+from plangym_like.planners import Planner
+
+_WORD_STARTS = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
+
+
+def kebab(name: str) -> str:
+    """Return the name of a class in lower case, with hyphens between its words.
+
+    >>> [kebab(name) for name in ("RandomShooting", "UCT", "RolloutIW", "AStar")]
+    ['random-shooting', 'uct', 'rollout-iw', 'a-star']
+    """
+    return _WORD_STARTS.sub("-", name).lower()
+
+
+def planner_classes() -> dict[str, type[Planner]]:
+    """Return every planner that `plangym_like.planners` exports, by name."""
+    public = [getattr(planners, name) for name in planners.__all__]
+    return {
+        kebab(one.__name__): one
+        for one in public
+        if inspect.isclass(one) and issubclass(one, Planner) and not inspect.isabstract(one)
+    }
+
+
+def find_planner(name: str) -> type[Planner]:
+    """Return a planner; upper case, hyphens and underscores in its name do not matter.
+
+    Raises
+    ------
+    UsageError
+        There is none of that name; the message names all of them.
+    """
+    classes = planner_classes()
+    for known, planner_class in classes.items():
+        if _plain(known) == _plain(name):
+            return planner_class
+    raise UsageError(f"there is no planner {name!r}; there are {', '.join(sorted(classes))}")
+
+
+def _plain(name: str) -> str:
+    return name.lower().replace("-", "").replace("_", "")
+
+
+def options_of(planner_class: type[Planner]) -> dict[str, Any]:
+    """Return the names of a planner's options with their defaults, ``...`` if there is none."""
+    parameters = list(inspect.signature(planner_class).parameters.values())[1:]
+    return {
+        one.name: ... if one.default is one.empty else one.default
+        for one in parameters
+        if one.kind not in (one.VAR_POSITIONAL, one.VAR_KEYWORD)
+    }
+
+
+def make_planner(planner_class: type[Planner], env: PlanEnv, options: dict[str, Any]) -> Planner:
+    """Return a planner over `env`.
+
+    Raises
+    ------
+    UsageError
+        It has no such option, or needs one that was not given.
+    InputError
+        A value cannot be used, or the planner cannot plan in this environment.
+    """
+    known = options_of(planner_class)
+    name = kebab(planner_class.__name__)
+    unknown = sorted(options.keys() - known.keys())
+    if unknown:
+        raise UsageError(f"{name} has no option {unknown[0]!r}; it has {', '.join(known)}")
+    missing = [one for one, default in known.items() if default is ... and one not in options]
+    if missing:
+        raise UsageError(f"{name} needs --option {missing[0]}=VALUE")
+    return planner_class(env, **options)

@@ -1,0 +1,410 @@
+"""`StateArchive`: rows come back bit for bit, with their tree; files that are refused."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import plangym_like
+from plangym_like import StateArchive
+from plangym_like.archive import archive_file
+from plangym_like.errors import (
+    BatchLengthError,
+    InputError,
+    MissingExtraError,
+    StateError,
+    StateFormatError,
+    StateMismatchError,
+)
+
+
+@pytest.fixture(scope="module")
+def env() -> Iterator[Any]:
+    with plangym_like.make("CartPole-v1") as env:
+        env.reset(seed=0)
+        yield env
+
+
+def grow(archive: StateArchive, nodes: int, seed: int = 0) -> np.ndarray:
+    """Add a random tree, in batches of random sizes, and return its rows."""
+    rng, env = np.random.default_rng(seed), archive.env
+    rows = [env.reset(seed=seed).state]
+    archive.add(rows[0])
+    env.action_space.seed(seed)
+    while len(rows) < nodes:
+        count = min(int(rng.integers(1, 200)), nodes - len(rows))
+        parents = rng.integers(max(0, len(rows) - 50), len(rows), count)
+        actions = np.array([env.action_space.sample() for _ in range(count)])
+        dt = rng.integers(1, 4, count)
+        step = env.step_batch(actions, np.stack([rows[parent] for parent in parents]), dt)
+        nodes_added = archive.add(step.states, parents, actions, dt, step.rewards)
+        assert nodes_added.tolist() == list(range(len(rows), len(rows) + count))
+        rows += list(step.states.copy())
+    return np.stack(rows)
+
+
+def same(one: StateArchive, other: StateArchive) -> bool:
+    names = ["parents", "actions", "dt", "rewards"]
+    every = np.arange(len(one))
+    return len(one) == len(other) and bool(
+        np.array_equal(one.get(every), other.get(every))
+        and all(np.array_equal(one[name], other[name]) for name in names)
+        and all(one[name].dtype == other[name].dtype for name in names)
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "kwargs"),
+    [
+        ("CartPole-v1", {}),
+        ("Pendulum-v1", {}),
+        ("ALE/MsPacman-v5", {"obs_type": "ram"}),
+        ("HalfCheetah-v5", {}),
+        ("minigrid:MiniGrid-DoorKey-5x5-v0", {}),
+    ],
+)
+@pytest.mark.parametrize("spilled", [False, True])
+def test_a_tree_of_real_states(
+    name: str, kwargs: dict[str, Any], spilled: bool, tmp_path: Path
+) -> None:
+    with plangym_like.make(name, **kwargs) as env:
+        archive = StateArchive(env, directory=tmp_path if spilled else None)
+        rows = grow(archive, 700)
+        assert np.array_equal(archive.get(np.arange(700)), rows)
+        order = np.random.default_rng(1).permutation(700)
+        assert np.array_equal(archive.get(order), rows[order])
+        assert all(np.array_equal(archive.get(node), rows[node]) for node in range(0, 700, 37))
+        firsts = {row.tobytes(): node for node, row in reversed(list(enumerate(rows)))}
+        assert archive.find(rows).tolist() == [firsts[row.tobytes()] for row in rows]
+        deepest = max(range(700), key=lambda node: len(archive.path(node)))
+        path = archive.path(deepest)
+        assert path[0] == 0 and path[-1] == deepest
+        assert np.array_equal(archive.parents[path[1:]], path[:-1])
+        assert archive.replay(deepest) == pytest.approx(archive.rewards[path].sum())
+        archive.save(tmp_path / "archive")
+        again = StateArchive.load(tmp_path / "archive", env)
+        assert same(archive, again)
+        assert again.replay(deepest) == archive.replay(deepest)
+        more = env.step_batch([env.action_space.sample()], archive.get([deepest]))
+        for each in (archive, again):
+            actions = np.zeros_like(archive.actions[0])
+            (node,) = each.add(more.states, deepest, actions, rewards=more.rewards)
+            assert node == 700 and np.array_equal(each.get(node), more.states[0])
+            assert np.array_equal(each.get(np.arange(700)), rows)
+    spilled_bytes = archive._blocks._frames._array.base is not None
+    assert spilled_bytes == spilled
+
+
+def test_rows_of_games_take_little_memory() -> None:
+    with plangym_like.make("ALE/MsPacman-v5", obs_type="ram") as env:
+        archive = StateArchive(env)
+        grow(archive, 1000)
+        buffer = archive._blocks._open.nbytes
+        assert (archive.nbytes - buffer) / len(archive) < 200
+
+
+def test_a_million_rows(env: Any) -> None:
+    count = 1_000_000
+    rows = np.empty((count, env.state_nbytes), np.uint8)
+    archive = StateArchive(env)
+    rows[0] = env.get_state()
+    archive.add(rows[0])
+    rng, filled = np.random.default_rng(0), 1
+    while filled < count:
+        batch = min(50_000, count - filled)
+        parents = rng.integers(0, filled, batch)
+        actions = rng.integers(0, 2, batch)
+        step = env.step_batch(actions, rows[parents])
+        archive.add(step.states, parents, actions, rewards=step.rewards)
+        rows[filled : filled + batch] = step.states
+        filled += batch
+    for first in range(0, count, 100_000):
+        part = np.arange(first, first + 100_000)
+        assert np.array_equal(archive.get(part), rows[part])
+        found = archive.find(rows[part[::20]])
+        assert np.array_equal(rows[found], rows[part[::20]])
+    some = rng.integers(0, count, 200)
+    assert np.array_equal(archive.get(some), rows[some])
+    for node in some[:10].tolist():
+        assert archive.replay(node) == len(archive.path(node)) - 1
+
+
+@settings(max_examples=60, deadline=None)
+@given(data=st.data())
+def test_random_trees_of_random_bytes(env: Any, data: Any) -> None:
+    """Payloads of any kind: equal, sparse, or noise; batches of any size, and empty ones."""
+    archive = StateArchive(env, {"visits": int})
+    payload = env.state_nbytes - 32
+    rows = np.empty((0, env.state_nbytes), np.uint8)
+    parents = np.empty(0, np.int64)
+    for _ in range(data.draw(st.integers(1, 6))):
+        count = data.draw(st.integers(0, 150))
+        rng = np.random.default_rng(data.draw(st.integers(0, 2**32)))
+        new = env.layout.format.new(count)
+        kind = data.draw(st.sampled_from(["equal", "sparse", "noise"]))
+        if kind == "sparse" and count:
+            new[np.arange(count), 32 + rng.integers(0, payload, count)] = 7
+        elif kind == "noise":
+            new[:, 32:] = rng.integers(0, 256, (count, payload))
+        above = [int(rng.integers(-1, len(rows) + index)) for index in range(count)]
+        archive.add(new, np.array(above, np.int64), np.zeros(count, int))
+        rows, parents = np.concatenate([rows, new]), np.concatenate([parents, above])
+    assert np.array_equal(archive.get(np.arange(len(rows))), rows)
+    assert np.array_equal(archive.parents, parents)
+    found = archive.find(rows)
+    assert np.array_equal(rows[found], rows) and np.all(found <= np.arange(len(rows)))
+    if len(rows):
+        other = rows[:1].copy()
+        other[0, 40:48] ^= 255
+        there = (rows == other).all(axis=1)
+        assert archive.find(other)[0] == (there.argmax() if there.any() else -1)
+
+
+def test_columns_of_ones_own(env: Any, tmp_path: Path) -> None:
+    archive = StateArchive(env, {"visits": np.int32, "cell": (np.uint8, (2, 3))})
+    root = env.get_state()
+    archive.add(root)
+    cells = np.arange(12, dtype=np.uint8).reshape(2, 2, 3)
+    archive.add(np.stack([root, root]), 0, [0, 1], cell=cells, visits=5)
+    archive["visits"][archive.path(2)] += 1
+    assert archive["visits"].tolist() == [1, 5, 6]
+    assert np.array_equal(archive["cell"][1:], cells) and not archive["cell"][0].any()
+    for name in ("parents", "actions", "dt", "rewards"):
+        with pytest.raises(ValueError, match="read-only"):
+            archive[name][0] = 1
+    archive.save(tmp_path / "archive")
+    again = StateArchive.load(tmp_path / "archive", env)
+    assert np.array_equal(again["cell"], archive["cell"])
+    again["visits"][0] = 100
+    assert StateArchive.load(tmp_path / "archive", env)["visits"][0] == 1, "the file is unchanged"
+    assert archive["visits"].dtype == again["visits"].dtype == np.int32
+
+
+def test_an_empty_archive(env: Any, tmp_path: Path) -> None:
+    archive = StateArchive(env)
+    archive.add(np.empty((0, env.state_nbytes), np.uint8))
+    archive.save(tmp_path / "archive")
+    again = StateArchive.load(tmp_path / "archive", env)
+    rows = grow(again, 70)
+    assert len(archive) == 0 and np.array_equal(again.get(np.arange(70)), rows)
+
+
+def test_seeds_of_chance_nodes_are_replayed() -> None:
+    with plangym_like.make("FrozenLake-v1", is_slippery=True) as lake:
+        archive = StateArchive(lake, {"seeds": np.int64})
+        archive.add(lake.reset(seed=0).state)
+        for node in range(30):
+            seeds = np.arange(8) + 100 * node
+            step = lake.step_batch(np.full(8, 2), archive.get(node), seeds=seeds)
+            archive.add(step.states, node, np.full(8, 2), rewards=step.rewards, seeds=seeds)
+        for node in (7, 100, len(archive) - 1):
+            assert archive.replay(node) == archive.rewards[archive.path(node)].sum()
+        archive["seeds"][:] += 1
+        with pytest.raises(StateError, match="does not lead from its parent"):
+            for node in range(len(archive)):
+                archive.replay(node)
+
+
+@pytest.mark.parametrize(
+    ("given", "error", "words"),
+    [
+        ({"parents": 3}, InputError, "nodes that were added before"),
+        ({"parents": [0, 2]}, InputError, "nodes that were added before"),
+        ({"parents": -2}, InputError, "nodes that were added before"),
+        ({"parents": [0, 0, 0]}, BatchLengthError, r"parents must have shape \(2,\)"),
+        ({"parents": 0, "actions": None}, InputError, "need the actions"),
+        ({"actions": [0.5, 0]}, InputError, "do not fit its dtype int64"),
+        ({"actions": ["left", "up"]}, InputError, "must be numbers"),
+        ({"dt": 0}, InputError, "dt must be a whole number"),
+        ({"rewards": [1.0]}, None, ""),
+        ({"rewards": [1.0, 2.0, 3.0]}, BatchLengthError, "rewards must have shape"),
+        ({"small": 300}, InputError, "do not fit its dtype uint8"),
+        ({"large": 1}, InputError, "no column 'large'"),
+        ({"hashes": 1}, InputError, "no column 'hashes'"),
+        ({"states": np.zeros((2, 5), np.uint8)}, StateFormatError, "bytes"),
+    ],
+)
+def test_nodes_that_are_refused(env: Any, given: dict[str, Any], error: Any, words: str) -> None:
+    archive = StateArchive(env, {"small": np.uint8})
+    root = env.get_state()
+    archive.add(root)
+    arguments = {"states": np.stack([root, root]), "parents": [0, 1], "actions": [0, 1], **given}
+    if error is None:
+        archive.add(**arguments)
+        return
+    with pytest.raises(error, match=words):
+        archive.add(**arguments)
+    assert len(archive) == len(archive.parents) == 1
+
+
+def test_archives_and_nodes_that_are_refused(env: Any) -> None:
+    for columns in ({"parents": int}, {"hashes": int}, {"frames": int}, {1: int}):
+        with pytest.raises(InputError, match="cannot have the name"):
+            StateArchive(env, columns)
+    with pytest.raises(InputError, match="dtype of integers, floats or bools, got object"):
+        StateArchive(env, {"cell": object})
+    with pytest.raises(InputError, match="needs a dtype"):
+        StateArchive(env, {"cell": "nothing"})
+    for level in (0, 23, 1.5):
+        with pytest.raises(InputError, match="level must be"):
+            StateArchive(env, level=level)
+    archive = StateArchive(env, level=22)
+    assert archive.find(env.get_state()).tolist() == [-1]
+    assert archive.get([]).shape == (0, env.state_nbytes)
+    for node in (0, -1, [0]):
+        with pytest.raises(IndexError, match="of an archive of 0"):
+            archive.get(node)
+    with pytest.raises(InputError, match="a whole number"):
+        archive.get(0.5)
+    with pytest.raises(KeyError):
+        archive["visits"]
+
+
+def test_actions_of_another_float_dtype_are_refused() -> None:
+    with plangym_like.make("Pendulum-v1") as env:
+        root = env.reset(seed=0).state
+        archive = StateArchive(env)
+        archive.add(root)
+        with pytest.raises(InputError, match="give action_dtype"):
+            archive.add(root, 0, np.zeros((1, 1)))
+        archive = StateArchive(env, action_dtype=np.float64)
+        archive.add(root)
+        actions = np.array([[0.1]])
+        step = env.step_batch(actions, root)
+        archive.add(step.states, 0, actions, rewards=step.rewards)
+        assert archive.replay(1) == step.rewards[0]
+
+
+def test_a_replay_compares_states(env: Any) -> None:
+    archive = StateArchive(env)
+    root = env.get_state()
+    step = env.step_batch([1], root)
+    archive.add(root)
+    archive.add(step.states, 0, 0)
+    with pytest.raises(StateError, match="the action of node 1 does not lead from its parent"):
+        archive.replay(1)
+
+
+def test_files_that_are_refused(env: Any, tmp_path: Path) -> None:
+    archive = StateArchive(env)
+    grow(archive, 500)
+    path = tmp_path / "archive"
+    archive.save(path)
+    content = path.read_bytes()
+    rng = np.random.default_rng(0)
+    for place in [0, 9, *rng.integers(0, len(content), 40).tolist(), len(content) - 1]:
+        damaged = bytearray(content)
+        damaged[place] ^= 1 << int(rng.integers(0, 8))
+        path.write_bytes(damaged)
+        with pytest.raises(StateFormatError, match=r"not an archive|is damaged"):
+            StateArchive.load(path, env)
+    for length in (0, 8, 47, 100, len(content) // 2, len(content) - 1):
+        path.write_bytes(content[:length])
+        with pytest.raises(StateFormatError, match=r"not an archive|is damaged"):
+            StateArchive.load(path, env)
+    env.save_states(path, archive.get([0]))
+    with pytest.raises(StateFormatError, match="not an archive"):
+        StateArchive.load(path, env)
+    path.write_bytes(content)
+    with plangym_like.make("Acrobot-v1") as other, pytest.raises(StateMismatchError):
+        StateArchive.load(path, other)
+    assert same(StateArchive.load(path, env), archive)
+    with pytest.raises(FileNotFoundError):
+        StateArchive.load(tmp_path / "none", env)
+
+
+def _rewrite(path: Path, arrays: dict[str, Any], env: Any, count: int) -> None:
+    archive_file.save(
+        path, env.layout.format, count, {name: [values] for name, values in arrays.items()}
+    )
+
+
+def test_files_whose_parts_disagree_are_refused(env: Any, tmp_path: Path) -> None:
+    archive = StateArchive(env, {"visits": int})
+    grow(archive, 200)
+    path = tmp_path / "archive"
+    archive.save(path)
+    count, arrays = archive_file.load(path, env.layout.format)
+    changes: dict[str, Any] = {
+        "parents": np.full(count, count),
+        "ends": arrays["ends"][:-1],
+        "frames": arrays["frames"][:-1],
+        "dt": arrays["dt"].astype(np.int32),
+        "rewards": arrays["rewards"][1:],
+        "reference": arrays["reference"][:-1],
+        "actions": arrays["actions"][:, None],
+        "visits": np.zeros(count, "V8"),
+        "ends ": arrays["ends"].astype(np.int32),
+        "frames ": arrays["frames"].astype(np.int64),
+    }
+    for name, values in changes.items():
+        _rewrite(path, {**arrays, name.strip(): values}, env, count)
+        with pytest.raises(StateFormatError, match="is damaged"):
+            StateArchive.load(path, env)
+        _rewrite(path, {key: arrays[key] for key in arrays if key != name}, env, count)
+        if name not in ("visits", "ends ", "frames "):
+            with pytest.raises(StateFormatError, match="is damaged"):
+                StateArchive.load(path, env)
+    frames = arrays["frames"].copy()
+    frames[arrays["ends"][0] // 2] ^= 255
+    _rewrite(path, {**arrays, "frames": frames}, env, count)
+    damaged = StateArchive.load(path, env)
+    with pytest.raises(StateFormatError, match="rows 0 to 63 of the archive are damaged"):
+        damaged.get(5)
+    assert np.array_equal(damaged.get(70), archive.get(70))
+
+
+def test_a_full_disk_changes_nothing(
+    env: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    archive = StateArchive(env, directory=tmp_path)
+    rows = grow(archive, 100)
+    assert list(tmp_path.iterdir()) == [], "its files have no names"
+
+    def full(*_: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("os.posix_fallocate", full)
+    many = np.repeat(rows, 100, axis=0)
+    with pytest.raises(OSError, match="No space left"):
+        archive.add(many)
+    monkeypatch.undo()
+    assert len(archive) == len(archive.parents) == 100
+    archive.add(many)
+    assert np.array_equal(archive.get(np.arange(100, len(archive))), many)
+
+
+def test_different_rows_with_one_hash_are_not_confused(
+    env: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    archive = StateArchive(env)
+    module = "plangym_like.archive.state_archive.hash_rows"
+    monkeypatch.setattr(module, lambda rows, _: np.zeros(len(rows), np.uint64))
+    rows = grow(archive, 20)
+    assert archive.find(rows).tolist() == [0] + [-1] * 19
+
+
+def test_without_the_extra(env: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "zstandard", None)
+    monkeypatch.setattr(sys, "version_info", (3, 11))
+    with pytest.raises(MissingExtraError, match=r"pip install 'plangym_like\[archive\]'"):
+        StateArchive(env)
+
+
+def test_the_header_can_be_read_by_people(env: Any, tmp_path: Path) -> None:
+    archive = StateArchive(env)
+    grow(archive, 10)
+    archive.save(tmp_path / "archive")
+    content = (tmp_path / "archive").read_bytes()
+    length = int.from_bytes(content[8:16], "little")
+    header = json.loads(content[16 : 16 + length])
+    assert header["count"] == 10 and "CartPole" in header["meaning"]
+    assert {name for name, *_ in header["arrays"]} >= {"parents", "frames", "reference"}

@@ -1,0 +1,286 @@
+"""``plangym-like``: plan, bench, info and list; exit statuses, pipes and Ctrl-C."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import termios
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+import plangym_like
+from plangym_like import planners
+from plangym_like.cli import main
+from plangym_like.cli.planner_classes import kebab, planner_classes
+from plangym_like.planners import Plan, Planner, Search
+
+ROOT = Path(__file__).parents[2]
+COMMAND = [sys.executable, "-m", "plangym_like"]
+QUICK = ["--budget", "1000", "--option", "horizon=10"]
+
+
+def told(capsys: pytest.CaptureFixture[str], *arguments: str) -> Any:
+    """Return the JSON that a command prints."""
+    assert main([*arguments, "--json"]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def milliseconds(film: Any) -> list[int]:
+    """Return how long each frame of a GIF is shown."""
+    return [film.seek(frame) or film.info["duration"] for frame in range(film.n_frames)]
+
+
+def test_every_planner_has_a_name() -> None:
+    classes = planner_classes()
+    assert classes["random-shooting"] is planners.RandomShooting
+    public = [getattr(planners, name) for name in planners.__all__]
+    kinds = [one for one in public if isinstance(one, type) and issubclass(one, Planner)]
+    assert len(classes) == len(kinds) - 1, "all but Planner itself"
+    assert kebab("MuZeroSearch") == "mu-zero-search"
+
+
+def test_a_plan_is_found_and_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "some" / "where"
+    arguments = ["plan", "CartPole-v1", *QUICK, "--seed", "3", "--out", str(out)]
+    found = told(capsys, *arguments)
+    assert found["score"] == found["replayed_score"] == found["length"] == 10
+    assert found["planner"] == "random-shooting" and 0 < found["transitions"] <= 1000
+    assert [Path(one).name for one in found["files"]] == [
+        "actions.json",
+        "plan.json",
+        "curve.png",
+        "plan.gif",
+    ]
+    with plangym_like.make("CartPole-v1") as env:
+        env.reset(seed=3)
+        same = planners.RandomShooting(env, horizon=10).plan(budget=1000, seed=3)
+        plan = Plan.load(out / "plan.json")
+        assert np.array_equal(plan.actions, same.actions) and plan.replay(env) == 10
+        written = json.loads((out / "actions.json").read_text())
+        env.reset(seed=written["seed"])
+        rewards = [env.step(action, dt=dt).reward for action, dt in written["actions"]]
+        assert sum(rewards) == written["score"]
+    with Image.open(out / "plan.gif") as film, Image.open(out / "curve.png") as curve:
+        # Frames that look the same are one that is shown for longer.
+        assert sum(milliseconds(film)) == 11 * 40 and film.height <= 240
+        pixels = np.asarray(curve.convert("RGB")).reshape(-1, 3)
+        assert len(np.unique(pixels, axis=0)) > 50 and (pixels == (21, 101, 192)).all(axis=1).any()
+
+
+def test_a_long_plan_gives_a_short_film(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    options = ["--option", "horizon=400", "--option", "dt=3", "--option", "batch=1"]
+    arguments = ["plan", "MountainCar-v0", "--budget", "400", *options, "--out", str(tmp_path)]
+    found = told(capsys, *arguments)
+    assert found["frames"] == 1200 and found["length"] == 400
+    with Image.open(tmp_path / "plan.gif") as film:
+        assert sum(milliseconds(film)) == 300 * 40
+
+
+def test_closed_loop_with_workers(capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["plan", "Pendulum-v1", *QUICK, "--steps", "4", "--seed", "1"]
+    assert main([*arguments, "--workers", "1"]) == 0
+    line = capsys.readouterr().out
+    assert line.count("\n") == 1
+    assert "with 4 actions in closed loop" in line and "replayed: the same" in line
+    with plangym_like.make("Pendulum-v1") as env:
+        env.reset(seed=1)
+        planner = planners.RandomShooting(env, horizon=10)
+        score = planners.play(planner, 4, budget=1000, seed=1).score
+    assert f"random-shooting scored {score:,.6g} with" in line
+
+
+def test_a_replay_with_another_score_fails(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Liar(Planner):
+        def _search(self, state: Any, search: Search) -> Plan:
+            step = search.step_batch([1], state)
+            return search.plan(state, [1], step.rewards + 1, ended=False)
+
+    monkeypatch.setattr(planners, "Liar", Liar, raising=False)
+    monkeypatch.setattr(planners, "__all__", [*planners.__all__, "Liar"])
+    assert main(["plan", "CartPole-v1", "--planner", "Liar", "--budget", "9"]) == 1
+    assert "scored 2 with 1 actions" in (line := capsys.readouterr().out)
+    assert "replayed: ANOTHER SCORE, 1" in line
+
+
+def test_without_pictures_nothing_is_drawn(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    arguments = ["plan", "CartPole-v1", *QUICK, "--out", str(tmp_path)]
+    assert main(arguments) == 2
+    assert "pip install 'plangym_like[viz]', or add --no-pictures" in capsys.readouterr().err
+    assert main([*arguments, "--no-pictures"]) == 0
+    assert {path.name for path in tmp_path.iterdir()} == {"actions.json", "plan.json"}
+
+
+def test_an_environment_that_cannot_be_drawn(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(ROOT / "tests" / "testing")
+    arguments = ["plan", "broken_envs:Walk", *QUICK, "--out", str(tmp_path)]
+    assert main(arguments) == 0
+    shown = capsys.readouterr()
+    assert "no GIF: " in shown.err and "wrote actions.json, plan.json, curve.png to" in shown.out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["plan", "CartPole-v1"], "needs --budget N"),
+        (["plan", "CartPole-v1", "--budget", "9"], "a budget of 9 transitions is too small"),
+        (["plan", "CartPole-v1", "--budget", "0"], "budget must be a whole number"),
+        (["plan", "CartPole-v1", *QUICK, "--planner", "nothing"], "no planner 'nothing'; there"),
+        (["plan", "CartPole-v1", *QUICK, "--option", "size=3"], "no option 'size'; it has hor"),
+        (["plan", "CartPole-v1", *QUICK, "--option", "batch=x"], "batch must be a whole number"),
+        (["plan", "CartPole-v1", *QUICK, "--workers", "-1"], "n_workers must be"),
+        (["plan", "CartPole-v1", *QUICK, "--out", "/dev/null/x"], "--out: "),
+        (["plan", "CartPoll-v1", *QUICK], "CartPoll-v1 cannot be made: NameNotFound"),
+        (["info", "CartPole-v1", "--set", "color=red"], "cannot be made: "),
+        (["info", "no_such_module:Env"], "cannot be made: ModuleNotFoundError"),
+        (["bench", "CartPole-v1", "--batches", "0"], "--batches needs numbers"),
+        (["bench", "CartPole-v1", "--seconds", "0"], "--seconds must be greater"),
+        (["list", "nothing"], "no family 'nothing'; there are"),
+    ],
+)
+def test_errors_are_one_line(
+    arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(arguments) == 2
+    shown = capsys.readouterr()
+    assert words in shown.err and shown.err.count("\n") == 1 and shown.out == ""
+    with pytest.raises(Exception, match=re.escape(words)):
+        main(["--traceback", *arguments])
+
+
+@pytest.mark.parametrize("arguments", [["plan"], ["plan", "X", "--set", "y"], ["nothing"]])
+def test_bad_usage(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as end:
+        main(arguments)
+    assert end.value.code == 2 and "usage: " in capsys.readouterr().err
+
+
+def test_info(capsys: pytest.CaptureFixture[str]) -> None:
+    facts = told(capsys, "info", "ALE/MsPacman-v5", "--set", "obs_type=ram")
+    with plangym_like.make("ALE/MsPacman-v5", obs_type="ram") as env:
+        assert facts["state_nbytes"] == env.state_nbytes
+        assert facts["observation_space"] == str(env.observation_space)
+    assert facts["snapshot"] == "native" and facts["exactness"] == "exact"
+    assert main(["info", "minigrid:MiniGrid-Empty-5x5-v0"]) == 0
+    shown = capsys.readouterr().out
+    assert re.search(r"^saved by +pickle \(.+\)$", shown, re.MULTILINE)
+    assert re.search(r"^bytes of a state +[\d,]+$", shown, re.MULTILINE)
+
+
+def test_bench(capsys: pytest.CaptureFixture[str]) -> None:
+    measured = ["--seconds", "0.05", "--batches", "1,300", "--workers", "1"]
+    result = told(capsys, "bench", "CartPole-v1", *measured)
+    assert set(result["states_per_second"]) == {"1", "300"}
+    assert all(
+        set(row) == {"serial", "1 worker"} and min(row.values()) > 0
+        for row in result["states_per_second"].values()
+    )
+    parts = result["microseconds"]
+    assert result["gymnasium_steps_per_second"] > 0
+    assert 0 < parts["of_it_in_simulator"] <= parts["row_of_batch"]
+    assert main(["bench", "CartPole-v1", "--seconds", "0.05", "--batches", "4"]) == 0
+    assert "states a second (times serial)" in capsys.readouterr().out
+
+
+def test_lists(capsys: pytest.CaptureFixture[str]) -> None:
+    ids = told(capsys, "list")
+    assert "ALE/MsPacman-v5" in ids["atari"] and "walker-walk" in ids["dm_control"]
+    assert "CartPole-v1" in ids["classic_control"] and "Taxi-v4" in ids["toy_text"]
+    assert len(set().union(*ids.values())) == sum(map(len, ids.values()))
+    assert main(["list", "classic-control"]) == 0
+    assert capsys.readouterr().out.splitlines() == ids["classic_control"]
+    assert main(["list"]) == 0
+    assert f"atari              {len(ids['atari'])} ids" in capsys.readouterr().out
+    known = told(capsys, "list", "planners")
+    assert known["random-shooting"]["options"]["horizon"] == 30
+    assert main(["list", "planners"]) == 0
+    assert "    --option horizon=30" in capsys.readouterr().out
+
+
+# Real processes
+
+
+def test_a_reader_that_ends_early() -> None:
+    process = subprocess.Popen(
+        [*COMMAND, "list", "--json"], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    assert process.stdout is not None and process.stderr is not None
+    process.stdout.close()
+    assert process.stderr.read() == b""
+    assert process.wait() == 141
+    process.stderr.close()
+
+
+def test_ctrl_c(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    command = [*COMMAND, "plan", "CartPole-v1", "--seconds", "1000", "--workers", "2"]
+    with subprocess.Popen(
+        [*command, "--out", str(out)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        while not out.exists():
+            assert process.poll() is None
+            time.sleep(0.05)
+        process.send_signal(signal.SIGINT)
+        shown, errors = process.communicate()
+    assert (process.returncode, shown, errors) == (130, "", "plangym-like: interrupted\n")
+
+
+def test_progress_is_shown_on_a_terminal_alone(tmp_path: Path) -> None:
+    arguments = [*COMMAND, "plan", "CartPole-v1", *QUICK, "--out", str(tmp_path)]
+    ours, theirs = os.openpty()
+    termios.tcsetwinsize(theirs, (24, 120))
+    with subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=theirs) as process:
+        os.close(theirs)
+        shown = b""
+        try:
+            while piece := os.read(ours, 4096):
+                shown += piece
+        except OSError:  # Linux: the other end was closed
+            pass
+        output, _ = process.communicate()
+    os.close(ours)
+    assert process.returncode == 0
+    assert b"RandomShooting:" in shown and b"transitions/s" in shown and b"GIF:" in shown
+    assert output.count(b"\n") == 1 and b"\r" not in output
+    piped = subprocess.run(arguments, capture_output=True, check=True)
+    assert piped.stderr == b"" and piped.stdout.count(b"\n") == 1
+
+
+def test_the_commands_in_the_documentation_run(tmp_path: Path) -> None:
+    text = (ROOT / "docs" / "command_line.md").read_text(encoding="utf-8")
+    script = "\n".join(re.findall(r"^```sh\n(.*?)^```$", text, re.MULTILINE | re.DOTALL))
+    assert script.count("plangym-like") > 6
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    program = programs / "plangym-like"
+    program.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m plangym_like "$@"\n')
+    program.chmod(0o755)
+    paths = {
+        "PATH": f"{programs}:{os.environ['PATH']}",
+        "PYTHONPATH": f"{ROOT}:{os.environ.get('PYTHONPATH', '')}",
+    }
+    outcome = subprocess.run(
+        ["sh", "-e", "-c", script],
+        cwd=tmp_path,
+        env={**os.environ, **paths},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert outcome.returncode == 0, outcome.stderr
+    assert json.loads((tmp_path / "plan.json").read_text())["length"] == 5
