@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,14 @@ from plangym_like.processes.messages import frame
 from plangym_like.simulator import Outcome
 
 LARGE = 1 << 16
+
+
+def seconds_to_start() -> float:
+    """Return how long a worker takes to start just now."""
+    begun = time.monotonic()
+    with ExternalProcess(partial(CounterEnv, "toy")) as process:
+        process.wait_ready()
+        return time.monotonic() - begun
 
 
 def kill(process: ExternalProcess) -> bool:
@@ -47,7 +56,7 @@ class Killer:
         self._random = random.Random(seed)
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._run)
-        self.kills = 0
+        self._killed: set[int | None] = set()
 
     def _run(self) -> None:
         seen: set[Any] = set()
@@ -58,7 +67,14 @@ class Killer:
                 continue
             seen = begun
             number = self._random.randrange(len(self._batch_env))
-            self.kills += kill(self._batch_env[number])
+            worker = self._batch_env[number]
+            if kill(worker):
+                self._killed.add(worker.pid)
+
+    @property
+    def kills(self) -> int:
+        """How many workers were killed; a dead one gets signals until its end is noticed."""
+        return len(self._killed)
 
     def __enter__(self) -> Killer:
         self._thread.start()

@@ -4,29 +4,20 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
 from comparing import assert_same
-from harm import dangerous, loop, sleep
+from harm import dangerous, loop, seconds_to_start, sleep
 from hosted import quickest, wait_until_gone
 from playground import CounterEnv, Meeting, get_stuck, sending
 
 from plangym_like.errors import ClosedError, StepTimeoutError
 from plangym_like.parallel_env import ParallelEnv
-from plangym_like.processes.external_process import ExternalProcess
 
 COUNT = 60
 STUCK = [sleep, loop, get_stuck]
-
-
-def seconds_to_start() -> float:
-    begun = time.monotonic()
-    with ExternalProcess(partial(CounterEnv, "toy")) as process:
-        process.wait_ready()
-        return time.monotonic() - begun
 
 
 @pytest.mark.parametrize("kind", range(len(STUCK)), ids=["sleep", "loop", "in C"])

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from comparing import assert_same
-from harm import Fuses
+from harm import Fuses, seconds_to_start
 from playground import CounterEnv, CounterSimulator, Letter, sending
 
 import plangym_like
@@ -105,7 +105,8 @@ class HangingAtStart:
 def test_the_constructor_of_a_restarted_worker_hangs(serial: CounterEnv, tmp_path: Path) -> None:
     make, state = HangingAtStart(tmp_path / "fuses"), serial.get_state()
     expected = serial.step_batch(ACTIONS, state)
-    with ParallelEnv(make, "toy", n_workers=1, step_timeout=5.0, start_timeout=3.0) as env:
+    limit = 3.0 + 10 * seconds_to_start()
+    with ParallelEnv(make, "toy", n_workers=1, step_timeout=5.0, start_timeout=limit) as env:
         sending(env)
         make.fuses.lay()
         env.batch_env[0].kill()
@@ -116,12 +117,13 @@ def test_the_constructor_of_a_restarted_worker_hangs(serial: CounterEnv, tmp_pat
 
 def test_constructors_that_hang_each_time(serial: CounterEnv, tmp_path: Path) -> None:
     make, state = HangingAtStart(tmp_path / "fuses"), serial.get_state()
-    with ParallelEnv(make, "toy", n_workers=1, isolate=True, start_timeout=1.0) as env:
+    limit = 1.0 + round(10 * seconds_to_start())
+    with ParallelEnv(make, "toy", n_workers=1, isolate=True, start_timeout=limit) as env:
         sending(env)
         for _ in range(50):
             make.fuses.lay()
         env.batch_env[0].kill()
-        with pytest.raises(WorkerStartError, match="start_timeout=1 seconds") as caught:
+        with pytest.raises(WorkerStartError, match=f"start_timeout={limit:g} seconds") as caught:
             env.step_batch(ACTIONS, state)
         assert isinstance(caught.value.__cause__, WorkerTimeoutError)
 
@@ -143,9 +145,10 @@ def test_a_constructor_that_takes_long_is_no_failure(serial: CounterEnv) -> None
 
 def test_a_batch_env_whose_worker_is_stopped_asks_another() -> None:
     workers = [ExternalProcess(lambda: CounterEnv("toy")) for _ in range(2)]
-    with BatchEnv(workers, step_timeout=1.0, start_timeout=2.0) as env:
+    limit = 2.0 + round(10 * seconds_to_start())
+    with BatchEnv(workers, step_timeout=1.0, start_timeout=limit) as env:
         os.kill(env[0].pid, signal.SIGSTOP)
-        with pytest.raises(WorkerTimeoutError, match="did not answer within start_timeout=2"):
+        with pytest.raises(WorkerTimeoutError, match=f"not answer within start_timeout={limit:g}"):
             env.reset()
         states, _, _ = env.reset()
         assert len(states) == 2
