@@ -10,8 +10,13 @@
 """
 
 from plangym_like.planners.a_star import AStar
+from plangym_like.planners.beam_search import BeamSearch
 from plangym_like.planners.best_first import BestFirst
+from plangym_like.planners.cell_archive import Visit
+from plangym_like.planners.cells import ObservationCells, position_cells
 from plangym_like.planners.features import tile_colors
+from plangym_like.planners.fractal_monte_carlo import FractalMonteCarlo
+from plangym_like.planners.go_explore import GoExplore
 from plangym_like.planners.iw import IW
 from plangym_like.planners.plan import Plan, Spent
 from plangym_like.planners.planner import Planner
@@ -23,7 +28,11 @@ from plangym_like.planners.search import Progress, Search
 __all__ = [
     "IW",
     "AStar",
+    "BeamSearch",
     "BestFirst",
+    "FractalMonteCarlo",
+    "GoExplore",
+    "ObservationCells",
     "Plan",
     "Planner",
     "Progress",
@@ -31,6 +40,8 @@ __all__ = [
     "RolloutIW",
     "Search",
     "Spent",
+    "Visit",
     "play",
+    "position_cells",
     "tile_colors",
 ]
