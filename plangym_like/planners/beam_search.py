@@ -113,7 +113,7 @@ class BeamSearch(Planner):
                 scores = beam.scores[parents] + step.rewards
                 nodes = lineage.add(beam.nodes[parents], actions, self.dt, step.rewards)
                 over = step.terminateds | step.truncateds
-                best.update(nodes, scores, over | (depth == self.depth))
+                best.update(nodes, scores, over, depth == self.depth)
                 search.report(best.score, f"width {width:,}, depth {depth:,}")
                 order = self._ranking(step.obs, step.infos, scores, search.rng)
                 leaf = int(nodes[order[0]])

@@ -141,7 +141,7 @@ class FractalMonteCarlo(Planner):
                 leader, frames = int(swarm.nodes[row]), int(swarm.frames[row])
             search.report(best.score, f"episode of {frames:,} frames")
             if not dead.all():
-                swarm = swarm.take(self._copies(swarm, np.flatnonzero(~dead), rng))
+                swarm = swarm.take(self._copies(swarm, dead, rng))
                 if swarm.scores.max() > record:
                     record, setbacks = swarm.scores.max(), 0
             elif step.truncateds.any():  # an episode was played to its end: play another one
@@ -156,16 +156,16 @@ class FractalMonteCarlo(Planner):
         return search.plan(state, actions, rewards, dt, ended=best.ended, frames=frames)
 
     def _copies(
-        self, swarm: _Swarm, alive: NDArray[np.int64], rng: np.random.Generator
+        self, swarm: _Swarm, dead: NDArray[np.bool_], rng: np.random.Generator
     ) -> NDArray[np.int64]:
         """Return for each walker the row ``(N,)`` that it becomes, its own or a companion's."""
-        size = len(swarm.scores)
-        companion = rng.choice(alive, size)
-        distance = np.linalg.norm(swarm.obs - swarm.obs[companion], axis=1)
+        size, alive = len(dead), np.flatnonzero(~dead)
+        companion = alive[rng.integers(len(alive), size=size)]
+        difference = swarm.obs - swarm.obs[companion]
+        distance = np.sqrt((difference * difference).sum(axis=1))
         virtual = relativize(swarm.scores) ** self.alpha * relativize(distance) ** self.beta
-        companion = rng.choice(alive, size)
-        copies = rng.random(size) < (virtual[companion] - virtual) / virtual
-        copies[np.setdiff1d(np.arange(size), alive)] = True
+        companion = alive[rng.integers(len(alive), size=size)]
+        copies = dead | (rng.random(size) < (virtual[companion] - virtual) / virtual)
         copies[alive[swarm.scores[alive].argmax()]] = False
         return np.where(copies, companion, np.arange(size))
 

@@ -86,10 +86,17 @@ class BestNode:
         self.score, self.node, self.ended = -np.inf, ROOT, False
 
     def update(
-        self, nodes: NDArray[np.int64], scores: NDArray[np.float64], over: NDArray[np.bool_]
+        self,
+        nodes: NDArray[np.int64],
+        scores: NDArray[np.float64],
+        over: NDArray[np.bool_],
+        complete: bool = False,
     ) -> int | None:
-        """Take the best of N nodes ``(N,)``; return its row if it is better than all before."""
-        counts = np.where(over | (scores > 0), scores, -np.inf)
+        """Take the best of N nodes ``(N,)``; return its row if it is better than all before.
+
+        `over` are the episodes that have ended; with `complete`, all count.
+        """
+        counts = np.where(over | (scores > 0) | complete, scores, -np.inf)
         row = int(counts.argmax())
         if not counts[row] > self.score:
             return None
