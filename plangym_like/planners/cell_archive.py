@@ -51,7 +51,8 @@ class Walks(NamedTuple):
 
     def take(self, rows: NDArray[np.int64]) -> Walks:
         """Return some of them."""
-        return Walks(*(column[rows] for column in self))
+        columns: Any = (column[rows] for column in self)
+        return Walks(*columns)
 
 
 @dataclass

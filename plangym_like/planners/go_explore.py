@@ -140,7 +140,9 @@ class GoExplore(Planner):
                     cells,
                 )
                 best.update(after.nodes, after.scores, over)
-                lost = over | (after.lives < walks.lives) | np.equal(cells, None)
+                lost = (
+                    over | (after.lives < walks.lives) | np.array([cell is None for cell in cells])
+                )
                 alive = np.flatnonzero(~lost)
                 screens = None if dynamic is None else step.obs
                 archive.add(walks, after, alive, search.spent(), screens)
@@ -148,9 +150,10 @@ class GoExplore(Planner):
                     recent.append(packed(screens[rng.integers(count)]))
                 walks = after.take(alive)
             search.report(best.score, f"{len(archive):,} cells")
-        node, cells = archive.deepest() if best.node == ROOT else best.node, archive.visits()
+        node = archive.deepest() if best.node == ROOT else best.node
         taken, dt, rewards = lineage.path(node)
-        return search.plan(state, taken, rewards, dt, ended=best.ended, cells=cells)
+        visits = archive.visits()
+        return search.plan(state, taken, rewards, dt, ended=best.ended, cells=visits)
 
 
 def _cells(step: BatchTransition, cell_of: CellOf) -> NDArray[np.object_]:

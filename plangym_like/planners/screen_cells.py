@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import zlib
+from collections import Counter
 from collections.abc import Hashable, Iterable
 from typing import Any
 
@@ -104,10 +105,10 @@ class DynamicScreenCells(ScreenCells):
                 self.height, self.width, self.shades = old
 
     def _objective(self, screens: NDArray[np.uint8]) -> float:
-        _, counts = np.unique(self(screens, BatchInfo(len(screens), {})), return_counts=True)
+        counts = Counter(self(screens, BatchInfo(len(screens), {})))
         if len(counts) == 1:
             return 0.0
-        p = counts / counts.sum()
+        p = np.array(list(counts.values())) / len(screens)
         aim = self.share * len(screens)
         entropy = float(-(p * np.log(p)).sum() / math.log(len(counts)))
         return entropy / math.sqrt(abs(len(counts) / aim - 1) + 1)
@@ -121,7 +122,8 @@ def shrink(screens: NDArray[Any], height: int, width: int) -> NDArray[np.float32
     """
     rows, columns = screens.shape[1:3]
     wide = screens.astype(np.float32) @ _areas(columns, width).T
-    return np.asarray(_areas(rows, height) @ wide, np.float32)
+    small: NDArray[np.float32] = _areas(rows, height) @ wide
+    return small
 
 
 def _areas(old: int, new: int) -> NDArray[np.float32]:
@@ -129,7 +131,8 @@ def _areas(old: int, new: int) -> NDArray[np.float32]:
     edges = np.linspace(0, old, new + 1)
     pixel = np.arange(old)
     covered = np.minimum(edges[1:, None], pixel + 1) - np.maximum(edges[:-1, None], pixel)
-    return (np.maximum(covered, 0) * new / old).astype(np.float32)
+    shares: NDArray[np.float64] = np.maximum(covered, 0) * new / old
+    return shares.astype(np.float32)
 
 
 def packed(screen: NDArray[Any]) -> bytes:

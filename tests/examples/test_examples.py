@@ -107,3 +107,51 @@ def test_go_explore_finds_places(tmp_path: Path) -> None:
     printed = _printed(tmp_path, "go_explore.py", "ALE/MsPacman-v5", "--seconds", "4")
     assert _number("cells:", printed) > 50
     assert _number("best score:", printed) > 0
+
+
+def test_go_explore_works_by_cells_of_the_observation(tmp_path: Path) -> None:
+    printed = _printed(tmp_path, "go_explore.py", "MountainCar-v0", "--seconds", "3")
+    assert _number("cells:", printed) > 50
+    assert "replayed: True" in printed
+
+
+@pytest.mark.parametrize(
+    ("script", "arguments", "words"),
+    [
+        ("go_explore.py", ("ALE/MsPacman-v5", "--cells", "position"), "needs room, x and y"),
+        ("go_explore.py", ("HalfCheetah-v5",), "no cells for these observations"),
+        ("go_explore.py", ("CartPole-v1", "--cells", "fixed"), "ScreenCells needs screens"),
+        ("fmc.py", ("CartPole-v1", "--walkers", "0"), "walkers must be a whole number"),
+    ],
+)
+def test_what_cannot_be_searched_is_a_clear_error(
+    tmp_path: Path, script: str, arguments: tuple[str, ...], words: str
+) -> None:
+    outcome = _run(tmp_path, script, *arguments, "--seconds", "1")
+    assert outcome.returncode == 2
+    assert words in outcome.stderr
+    assert "Traceback" not in outcome.stderr
+
+
+_FILM = """
+import show
+found = {"id": "CartPole-v1", "kwargs": {}, "seed": 0, "actions": [[0, 1], [1, 1]] * 4}
+show.film("short.gif", found, seconds=1e-9)
+show.film("long.gif", found)
+"""
+
+
+def test_a_film_that_takes_too_long_ends_early(tmp_path: Path) -> None:
+    outcome = subprocess.run(
+        [sys.executable, "-c", f"import sys; sys.path.insert(0, {str(EXAMPLES)!r}){_FILM}"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=600,
+    )
+    assert outcome.returncode == 0, outcome.stderr
+    assert outcome.stdout == "the film shows 1 of 8 steps, because it took so long\n"
+    assert outcome.stderr == "", "progress is shown on terminals only"
+    with Image.open(tmp_path / "short.gif") as short, Image.open(tmp_path / "long.gif") as long:
+        assert short.n_frames == 2
+        assert long.n_frames == 5
