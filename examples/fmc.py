@@ -37,7 +37,8 @@ def main() -> None:
     """Search, compare with a random player, and show what was found."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("env", nargs="?", default="ALE/MsPacman-v5", help="a Gymnasium id")
-    parser.add_argument("--seconds", type=float, default=60.0, help="how long to search")
+    parser.add_argument("--seconds", type=float, help="how long to search, by default 60")
+    parser.add_argument("--budget", type=int, help="transitions to search, in place of a time")
     parser.add_argument("--walkers", type=int, default=16)
     parser.add_argument("--hold", type=int, default=8, help="longest hold of one action, in steps")
     parser.add_argument("--alpha", type=float, default=2.0, help="weight of the score")
@@ -48,6 +49,8 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("demo"), help="folder for the results")
     args = parser.parse_args()
 
+    if args.seconds is None and args.budget is None:
+        args.seconds = 60.0
     # Distances between rows of console memory say more than those between screens, and cost less.
     kwargs = {"obs_type": "ram"} if args.env.startswith("ALE/") else {}
     with plangym_like.make(
@@ -59,7 +62,9 @@ def main() -> None:
             parser.error(str(error))
         chance = random_scores(env, args.episodes, args.seed).mean()
         state = env.reset(seed=args.seed).state
-        plan = planner.plan(state, seconds=args.seconds, seed=args.seed, progress=True)
+        plan = planner.plan(
+            state, budget=args.budget, seconds=args.seconds, seed=args.seed, progress=True
+        )
 
     args.out.mkdir(parents=True, exist_ok=True)
     found = {

@@ -24,7 +24,8 @@ def main() -> None:
     """Explore for a while, and report how much was found."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("env", nargs="?", default="ALE/MontezumaRevenge-v5", help="a Gymnasium id")
-    parser.add_argument("--seconds", type=float, default=60.0, help="explore for so long")
+    parser.add_argument("--seconds", type=float, help="explore for so long, by default 60")
+    parser.add_argument("--budget", type=int, help="transitions to explore, in place of a time")
     parser.add_argument("--cells", choices=["position", "dynamic", "fixed", "observation"])
     parser.add_argument("--batch", type=int, default=64, help="cells explored side by side")
     parser.add_argument("--steps", type=int, default=100, help="actions from a cell on")
@@ -35,6 +36,8 @@ def main() -> None:
     parser.add_argument("--out", type=Path, help="write the plan to this JSON file")
     args = parser.parse_args()
 
+    if args.seconds is None and args.budget is None:
+        args.seconds = 60.0
     is_game = args.env.startswith("ALE/")
     kind = args.cells or (
         "position" if "Montezuma" in args.env else "dynamic" if is_game else "observation"
@@ -53,7 +56,9 @@ def main() -> None:
             planner = GoExplore(
                 env, functions[kind], args.batch, args.steps, args.repeat, args.hold
             )
-            plan = planner.plan(state, seconds=args.seconds, seed=args.seed, progress=True)
+            plan = planner.plan(
+                state, budget=args.budget, seconds=args.seconds, seed=args.seed, progress=True
+            )
         except InputError as error:
             parser.error(str(error))
         same = plan.replay(env) == plan.score
