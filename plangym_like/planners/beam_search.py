@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
-from hashlib import blake2b
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,8 +17,9 @@ from plangym_like.planners.lineage import ROOT, BestNode, Lineage
 from plangym_like.planners.plan import Plan
 from plangym_like.planners.planner import Planner
 from plangym_like.planners.search import Search
+from plangym_like.planners.search_options import digests, make_key
 from plangym_like.states import Row
-from plangym_like.transitions import BatchInfo, BatchTransition
+from plangym_like.transitions import BatchTransition
 
 
 class _Beam(NamedTuple):
@@ -52,13 +52,12 @@ class BeamSearch(Planner):
     depth : int, optional
         The largest number of actions in a plan; by default, the episode or the budget limits it.
     heuristic : callable, optional
-        ``heuristic(obs, infos)`` returns ``(N,)`` numbers for N rows with these observations and
-        this `BatchInfo`. Of states with equal scores, the larger is better. It may measure novelty,
-        and remember what it has seen.
-    key_of : callable, optional
-        ``key_of(obs, infos)`` returns N hashables. States with equal ones count as the same state.
-        By default, they are the state rows, which tell states apart that differ only in a random
-        number generator or a count of steps.
+        ``heuristic(obs, infos, states)`` returns ``(N,)`` numbers. Of states with equal scores, the
+        larger is better. It may measure novelty, and remember what it has seen.
+    key : "state", "obs" or callable
+        Which states count as the same, as in `BestFirst`: those with equal rows, with equal
+        observations, or with equal ``key(obs, infos, states)``, an array ``(N, ...)`` or N
+        hashable objects. Rows also differ in random number generators and counts of steps.
     dt : int
         How long each action is held.
     branches : int
@@ -69,8 +68,7 @@ class BeamSearch(Planner):
     >>> import plangym_like
     >>> env = plangym_like.make("FrozenLake-v1", map_name="8x8", is_slippery=False)
     >>> state, obs, info = env.reset(seed=0)
-    >>> planner = BeamSearch(env, key_of=lambda obs, infos: obs.tolist())
-    >>> plan = planner.plan(state, budget=10_000, seed=0)
+    >>> plan = BeamSearch(env, key="obs").plan(state, budget=10_000, seed=0)
     >>> plan.score, len(plan)  # no path to the goal is shorter
     (1.0, 14)
     """
@@ -80,8 +78,8 @@ class BeamSearch(Planner):
         env: PlanEnv,
         width: int = 64,
         depth: int | None = None,
-        heuristic: Callable[[Any, BatchInfo], Any] | None = None,
-        key_of: Callable[[Any, BatchInfo], Sequence[Hashable]] | None = None,
+        heuristic: Callable[..., Any] | None = None,
+        key: str | Callable[..., Any] = "state",
         dt: int = 1,
         branches: int = 16,
     ) -> None:
@@ -89,10 +87,11 @@ class BeamSearch(Planner):
         self.width, self.dt = as_count("width", width), as_count("dt", dt)
         self.depth = None if depth is None else as_count("depth", depth)
         self.branches = as_count("branches", branches)
-        for name, function in (("heuristic", heuristic), ("key_of", key_of)):
-            if function is not None and not callable(function):
-                raise InputError(f"{name} must be a function of obs and infos, got {function!r}")
-        self.heuristic, self.key_of = heuristic, key_of
+        if heuristic is not None and not callable(heuristic):
+            raise InputError(
+                f"heuristic must be a function of (obs, infos, states), got {heuristic!r}"
+            )
+        self.heuristic, self.key = heuristic, make_key(key)
         is_box = isinstance(env.action_space, Box)
         self._sample = ActionSampler(env, self.name) if is_box else None
         self._all = None if is_box else all_actions(env, self.name)
@@ -115,9 +114,9 @@ class BeamSearch(Planner):
                 over = step.terminateds | step.truncateds
                 best.update(nodes, scores, over, depth == self.depth)
                 search.report(best.score, f"width {width:,}, depth {depth:,}")
-                order = self._ranking(step.obs, step.infos, scores, search.rng)
+                order = self._ranking(step, scores, search.rng)
                 leaf = int(nodes[order[0]])
-                keys = self._keys(step)
+                keys = digests(self.key(step.obs, step.infos, step.states), len(nodes))
                 rows = _first_visits(keys, scores, order[~over[order]], known, width + 1)
                 exhausted = exhausted and len(rows) <= width and self._all is not None
                 rows = rows[:width]
@@ -138,22 +137,13 @@ class BeamSearch(Planner):
         parents = np.repeat(np.arange(count), len(self._all))
         return parents, np.concatenate([self._all] * count)
 
-    def _keys(self, step: BatchTransition) -> Sequence[Hashable]:
-        """Return what tells states apart, for each row."""
-        if self.key_of is None:
-            return [blake2b(row, digest_size=16).digest() for row in step.states]
-        keys = self.key_of(step.obs, step.infos)
-        if len(keys) != len(step.rewards):
-            raise InputError(f"key_of returned {len(keys)} keys for {len(step.rewards)} rows")
-        return keys
-
     def _ranking(
-        self, obs: Any, infos: BatchInfo, scores: NDArray[np.float64], rng: np.random.Generator
+        self, step: BatchTransition, scores: NDArray[np.float64], rng: np.random.Generator
     ) -> NDArray[np.int64]:
         """Return the rows ``(N,)`` from the best to the worst."""
         keys = [rng.random(len(scores)), -scores]
         if self.heuristic is not None:
-            values = np.asarray(self.heuristic(obs, infos), np.float64)
+            values = np.asarray(self.heuristic(step.obs, step.infos, step.states), np.float64)
             if values.shape != scores.shape:
                 raise InputError(
                     f"heuristic returned an array {values.shape} for {len(scores)} rows"

@@ -12,10 +12,6 @@ from plangym_like.errors import InputError
 from plangym_like.planners import BeamSearch
 
 
-def _number(obs: Any, infos: Any) -> list[Any]:
-    return list(np.asarray(obs).tolist())
-
-
 def _optimum(env: Any, start: int) -> float:
     """Return the largest score of an episode from the model of a toy text environment."""
     model = env.unwrapped.P
@@ -40,7 +36,7 @@ def test_the_optimum_of_taxi(seed: int) -> None:
 
     with plangym_like.make("Taxi-v4") as env:
         state, obs, _ = env.reset(seed=seed)
-        plan = BeamSearch(env, width=256, key_of=_number).plan(state, budget=20_000, seed=0)
+        plan = BeamSearch(env, width=256, key="obs").plan(state, budget=20_000, seed=0)
         assert plan.ended
         assert plan.score == plan.replay(env)
         assert plan.score == _optimum(gymnasium.make("Taxi-v4"), int(obs))
@@ -57,15 +53,21 @@ def test_the_optimum_of_taxi(seed: int) -> None:
 def test_the_shortest_ways(name: str, options: dict[str, Any], length: int, score: float) -> None:
     with plangym_like.make(name, **options) as env:
         env.reset(seed=0)
-        plan = BeamSearch(env, key_of=_number).plan(budget=50_000, seed=0)
+        plan = BeamSearch(env, key="obs").plan(budget=50_000, seed=0)
         assert (len(plan), plan.score, plan.ended) == (length, score, True)
         assert plan.spent.transitions < 1000, "the search ends when all places are known"
+
+
+def _upright(obs: Any, infos: Any, states: Any) -> Any:
+    return -np.abs(obs).sum(axis=1)
 
 
 def test_the_pole_is_held_to_the_end() -> None:
     with plangym_like.make("CartPole-v1", remove_time_limit=False) as env:
         env.reset(seed=0)
-        upright = BeamSearch(env, width=16, heuristic=lambda obs, infos: -np.abs(obs).sum(axis=1))
+        upright = BeamSearch(
+            env, width=16, heuristic=lambda obs, infos, states: -np.abs(obs).sum(axis=1)
+        )
         plan = upright.plan(budget=16_000, seed=0)
         assert plan.score == 500
         assert plan.replay(env) == 500
@@ -91,11 +93,11 @@ def test_states_that_are_the_same_are_kept_once() -> None:
         env.reset(seed=0)
         seen: list[int] = []
 
-        def watch(obs: Any, infos: Any) -> Any:
+        def watch(obs: Any, infos: Any, states: Any) -> Any:
             seen.append(len(obs))
             return np.zeros(len(obs))
 
-        planner = BeamSearch(env, depth=3, heuristic=watch, key_of=_number)
+        planner = BeamSearch(env, depth=3, heuristic=watch, key="obs")
         planner.plan(budget=1000, seed=0)
         # 1 place; right and down and the start; of those that are new, 4 actions each.
         assert seen[0] == 4
@@ -107,7 +109,7 @@ def test_states_that_are_the_same_are_kept_once() -> None:
 def test_the_heuristic_breaks_ties() -> None:
     with plangym_like.make("CliffWalking-v1") as env:
         env.reset(seed=0)
-        up = BeamSearch(env, 1, depth=3, heuristic=lambda obs, infos: -obs, key_of=_number)
+        up = BeamSearch(env, 1, depth=3, heuristic=lambda obs, infos, states: -obs, key="obs")
         plan = up.plan(budget=12, seed=0)
         assert plan.actions.tolist() == [0, 0, 0], "the smallest number is the highest row"
 
@@ -140,7 +142,7 @@ def test_the_budget_is_never_exceeded() -> None:
         ({"dt": 0}, "dt must be a whole number"),
         ({"branches": 0}, "branches must be a whole number"),
         ({"heuristic": 3}, "heuristic must be a function"),
-        ({"key_of": 3}, "key_of must be a function"),
+        ({"key": 3}, 'key must be "state", "obs" or a function'),
     ],
 )
 def test_options_that_are_refused(options: dict[str, Any], words: str) -> None:
@@ -152,6 +154,6 @@ def test_functions_that_do_not_fit_the_batch_are_refused() -> None:
     with plangym_like.make("CartPole-v1") as env:
         env.reset(seed=0)
         with pytest.raises(InputError, match=r"heuristic returned an array \(\) for 2 rows"):
-            BeamSearch(env, heuristic=lambda obs, infos: 0).plan(budget=10)
-        with pytest.raises(InputError, match="key_of returned 1 keys for 2 rows"):
-            BeamSearch(env, key_of=lambda obs, infos: [0]).plan(budget=10)
+            BeamSearch(env, heuristic=lambda obs, infos, states: 0).plan(budget=10)
+        with pytest.raises(InputError, match="key returned 1 keys for 2 states"):
+            BeamSearch(env, key=lambda obs, infos, states: [0]).plan(budget=10)
