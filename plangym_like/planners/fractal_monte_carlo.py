@@ -55,9 +55,10 @@ class FractalMonteCarlo(Planner):
        or that have lost a life, always become a copy of one that has not.
 
     The paper plans each action with a new swarm of a fixed depth. Here one swarm plays the whole
-    episode, and the plan is the path of the best walker. Three more differences: the walker with
-    the best score is never replaced; companions are walkers that are alive; and if all walkers die,
-    the swarm goes back to an earlier swarm, further with each failure in a row.
+    episode, and the plan is the path of the best walker. Four more differences: each number of an
+    observation is divided by its standard deviation among the walkers; the walker with the best
+    score is never replaced; companions are walkers that are alive; and if all walkers die, the
+    swarm goes back to an earlier swarm, further with each failure in a row.
 
     An episode counts as found when it has ended; one that goes on counts if its score is greater
     than 0. With rewards below 0 there is therefore no score before an episode has ended.
@@ -90,7 +91,7 @@ class FractalMonteCarlo(Planner):
         env: PlanEnv,
         walkers: int = 16,
         hold: int = 8,
-        alpha: float = 2.0,
+        alpha: float = 1.0,
         beta: float = 1.0,
     ) -> None:
         super().__init__(env)
@@ -161,7 +162,8 @@ class FractalMonteCarlo(Planner):
         """Return for each walker the row ``(N,)`` that it becomes, its own or a companion's."""
         size, alive = len(dead), np.flatnonzero(~dead)
         companion = alive[rng.integers(len(alive), size=size)]
-        difference = swarm.obs - swarm.obs[companion]
+        spread = swarm.obs.std(axis=0)
+        difference = (swarm.obs - swarm.obs[companion]) / np.where(spread > 0, spread, 1.0)
         distance = np.sqrt((difference * difference).sum(axis=1))
         virtual = relativize(swarm.scores) ** self.alpha * relativize(distance) ** self.beta
         companion = alive[rng.integers(len(alive), size=size)]
