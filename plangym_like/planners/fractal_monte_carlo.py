@@ -23,10 +23,11 @@ from plangym_like.transitions import BatchTransition
 
 _CAMP_EVERY = 8  # moves from one saved swarm to the next
 _CAMPS = 128  # saved swarms that are kept
+_SETBACKS = 3  # times that the swarm goes back before it goes on with a life less
 
 
 class _Swarm(NamedTuple):
-    """N walkers: state rows, observations, scores, frames and nodes of the lineage, and lives."""
+    """N walkers, with their nodes of the lineage, and the lives that they have."""
 
     states: NDArray[np.uint8]
     obs: NDArray[np.float64]
@@ -58,7 +59,8 @@ class FractalMonteCarlo(Planner):
     episode, and the plan is the path of the best walker. Four more differences: each number of an
     observation is divided by its standard deviation among the walkers; the walker with the best
     score is never replaced; companions are walkers that are alive; and if all walkers die, the
-    swarm goes back to an earlier swarm, further with each failure in a row.
+    swarm goes back to an earlier swarm, further with each failure in a row. If it still dies, it
+    goes on with a life less, until the episode has ended for all.
 
     An episode counts as found when it has ended; one that goes on counts if its score is greater
     than 0. With rewards below 0 there is therefore no score before an episode has ended.
@@ -106,17 +108,11 @@ class FractalMonteCarlo(Planner):
     def _search(self, state: Row, search: Search) -> Plan:
         size = self.walkers if search.remaining is None else min(self.walkers, search.remaining)
         lineage, rng = Lineage(self.env), search.rng
-        zeros = np.zeros(size)
+        states, zeros = np.repeat(np.asarray(state)[None], size, axis=0), np.zeros(size)
         # Observations and lives are not known before the first step.
-        start = swarm = _Swarm(
-            np.repeat(np.asarray(state)[None], size, axis=0),
-            zeros[:, None],
-            zeros,
-            zeros.astype(int),
-            np.full(size, ROOT),
-            -np.inf,
-        )
-        camps: deque[_Swarm] = deque([start], maxlen=_CAMPS)
+        roots = np.full(size, ROOT)
+        start = swarm = _Swarm(states, zeros[:, None], zeros, zeros.astype(int), roots, -np.inf)
+        camps = deque([start], maxlen=_CAMPS)
         best, leader, frames = BestNode(), ROOT, 0
         record, setbacks, moves = -np.inf, 0, 0
         while search.has(size):
@@ -141,6 +137,10 @@ class FractalMonteCarlo(Planner):
             if row is not None:
                 leader, frames = int(swarm.nodes[row]), int(swarm.frames[row])
             search.report(best.score, f"episode of {frames:,} frames")
+            if dead.all() and setbacks >= _SETBACKS and not over.all():
+                # Going back has not helped: go on with a life less.
+                swarm = swarm._replace(lives=float(step.infos["lives"][~over].max()))
+                dead = over | (step.infos["lives"] < swarm.lives)
             if not dead.all():
                 swarm = swarm.take(self._copies(swarm, dead, rng))
                 if swarm.scores.max() > record:

@@ -86,6 +86,39 @@ def test_the_budget_is_never_exceeded(budget: int) -> None:
         assert len(plan) > 0
 
 
+class _Lives(gymnasium.Env[Any, Any]):
+    """Gives 1 for each of 40 steps; each 10th takes one of the lives, of which there are 3."""
+
+    observation_space = gymnasium.spaces.Box(0, 40, (1,))
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def __init__(self, least: int) -> None:
+        self._least, self._steps = least, 0
+
+    @property
+    def _info(self) -> dict[str, Any]:
+        return {"lives": 3 - self._steps // 10}
+
+    def reset(self, *, seed: Any = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        self._steps = 0
+        return np.zeros(1, np.float32), self._info
+
+    def step(self, action: Any) -> Any:
+        self._steps += 1
+        over = self._info["lives"] <= self._least
+        return np.full(1, self._steps, np.float32), 1.0, over, False, self._info
+
+
+@pytest.mark.parametrize(("least", "score"), [(2, 10), (1, 20), (0, 30)])
+def test_a_life_is_given_up_if_there_is_no_other_way(least: int, score: int) -> None:
+    with plangym_like.make(lambda: _Lives(least)) as env:
+        env.reset(seed=0)
+        plan = FractalMonteCarlo(env, walkers=4, hold=1).plan(budget=1000, seed=0)
+        assert plan.score == score
+        assert plan.ended
+
+
 class _AnyActions(gymnasium.Env[Any, Any]):
     """Counts the ones in actions of any space, for 10 steps."""
 
