@@ -160,10 +160,10 @@ class CellArchive:
         """Return the best visit to each cell."""
         return {key: cell.visit for key, cell in self._cells.items() if key is not START}
 
-    def deepest(self) -> int:
-        """Return the node of the visit with the highest score, and of these with most frames."""
-        visits = self._cells.values()
-        return max(visits, key=lambda cell: (cell.visit.score, cell.visit.frames)).node
+    def newest(self) -> int:
+        """Return the node of the cell that was found last, or the first node if there is none."""
+        cells = [cell for key, cell in self._cells.items() if key is not START]
+        return max(cells, key=lambda cell: cell.visit.found.transitions).node if cells else 0
 
 
 def as_column(keys: list[Hashable]) -> NDArray[np.object_]:

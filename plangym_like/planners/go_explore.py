@@ -40,7 +40,7 @@ class GoExplore(Planner):
     left out.
 
     An episode counts as found when it has ended; one that goes on counts if its score is greater
-    than 0. If there is none, the plan leads to the cell with the highest score.
+    than 0. If there is none, the plan leads to the cell that was found last.
 
     Parameters
     ----------
@@ -150,7 +150,7 @@ class GoExplore(Planner):
                     recent.append(packed(screens[rng.integers(count)]))
                 walks = after.take(alive)
             search.report(best.score, f"{len(archive):,} cells")
-        node = archive.deepest() if best.node == ROOT else best.node
+        node = archive.newest() if best.node == ROOT else best.node
         taken, dt, rewards = lineage.path(node)
         visits = archive.visits()
         return search.plan(state, taken, rewards, dt, ended=best.ended, cells=visits)

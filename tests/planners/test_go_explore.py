@@ -71,6 +71,19 @@ def test_the_budget_is_never_exceeded(cliff: Any) -> None:
         assert 0 < spent.transitions <= budget
 
 
+def test_a_plan_without_a_score_leads_to_the_newest_cell() -> None:
+    with plangym_like.make("MountainCar-v0") as env:
+        env.reset(seed=0)
+        plan = GoExplore(env).plan(budget=500, seed=0)
+        assert not plan.ended
+        assert len(plan.curve) == 0
+        newest = max(plan.info["cells"].values(), key=lambda visit: visit.found.transitions)
+        assert plan.score == plan.replay(env) == newest.score < 0
+        assert len(plan) == newest.frames
+        nothing = GoExplore(env, lambda obs, infos: [None] * len(infos)).plan(budget=64, seed=0)
+        assert len(nothing) == 1
+
+
 def test_cells_that_were_entered_often_are_drawn_less() -> None:
     archive = CellArchive(np.zeros(8, np.uint8))
     rng = np.random.default_rng(0)
