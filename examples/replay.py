@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import sys
 from pathlib import Path
 from typing import Any
@@ -21,16 +22,15 @@ import plangym_like
 
 
 def replay(found: dict[str, Any]) -> float:
-    """Play the moves of `found` from `reset` on, and return the sum of their rewards."""
+    """Play the actions of `found` from `reset` on, and return the sum of their rewards."""
     env = plangym_like.make(
         found["id"], autoreset=False, remove_time_limit=False, **found["kwargs"]
     )
     env.reset(seed=found["seed"])
-    score = 0.0
-    for action, dt in found["actions"]:
-        score += env.step(np.asarray(action, env.action_space.dtype), dt=dt).reward
+    actions = [(np.asarray(action, env.action_space.dtype), dt) for action, dt in found["actions"]]
+    rewards = [env.step(action, dt=dt).reward for action, dt in actions]
     env.close()
-    return score
+    return math.fsum(rewards)
 
 
 def replay_in_gymnasium(found: dict[str, Any]) -> float:
@@ -43,7 +43,7 @@ def replay_in_gymnasium(found: dict[str, Any]) -> float:
         kwargs["repeat_action_probability"] = 0.0  # the convention of plangym_like
     env = gymnasium.make(found["id"], **kwargs)
     env.reset(seed=found["seed"])
-    score, over = 0.0, False
+    rewards, over = [], False
     for action, dt in found["actions"]:
         if not isinstance(action, int):
             action = np.asarray(action, env.action_space.dtype)
@@ -53,9 +53,9 @@ def replay_in_gymnasium(found: dict[str, Any]) -> float:
                 _, gained, terminated, truncated, _ = env.step(action)
                 reward += float(gained)
                 over = terminated or truncated
-        score += reward
+        rewards.append(reward)
     env.close()
-    return score
+    return math.fsum(rewards)
 
 
 def main() -> int:

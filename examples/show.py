@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import sys
+import time
 from pathlib import Path
 from typing import Any
 
 import matplotlib
 import numpy as np
 from PIL import Image
+from tqdm import tqdm
 
 import plangym_like
 
@@ -16,13 +19,15 @@ import matplotlib.pyplot as plt
 
 _HEIGHT = 210  # of a film, in pixels
 _PICTURES = 1000  # in a film, at most
+_SECONDS = 30.0  # for the pictures of a film
 
 
-def draw_scores(path: Path, found: dict[str, Any], curve: list[tuple[int, float]]) -> None:
-    """Draw the best score so far against simulated frames, and the random player's mean."""
-    frames, scores = np.array(curve).T
+def draw_scores(path: Path, found: dict[str, Any], curve: np.ndarray) -> None:
+    """Draw the curve of a plan against simulated frames, and the random player's mean."""
     figure, axes = plt.subplots(figsize=(7, 3.6), dpi=110)
-    axes.step(frames, scores, where="post", color="#1565c0", label="best game so far")
+    axes.step(
+        curve["frames"], curve["score"], where="post", color="#1565c0", label="best game so far"
+    )
     axes.axhline(found["random_mean"], color="#c62828", linestyle="--", label="random player")
     axes.set_xlabel("simulated frames")
     axes.set_ylabel("score")
@@ -35,22 +40,35 @@ def draw_scores(path: Path, found: dict[str, Any], curve: list[tuple[int, float]
     plt.close(figure)
 
 
-def film(path: Path, found: dict[str, Any]) -> None:
-    """Play the moves of `found` once more and film them, leaving pictures out of long games."""
+def film(path: Path, found: dict[str, Any], seconds: float = _SECONDS) -> None:
+    """Play the moves of `found` once more and film them.
+
+    Pictures are left out of long games, and where a picture takes long, so that drawing them takes
+    about `seconds`. After twice that time the film ends, and says so.
+    """
     kwargs = {key: value for key, value in found["kwargs"].items() if key != "obs_type"}
     env = plangym_like.make(
         found["id"], render_mode="rgb_array", autoreset=False, remove_time_limit=False, **kwargs
     )
     env.reset(seed=found["seed"])
     steps = [action for action, dt in found["actions"] for _ in range(dt)]
-    every = max(2, -(-len(steps) // _PICTURES))
     pictures = [_small(env.get_image())]
-    for index, action in enumerate(steps, start=1):
-        step = env.step(np.asarray(action, env.action_space.dtype))
-        if index % every == 0 or index == len(steps):
-            pictures.append(_small(env.get_image()))
-        if step.terminated or step.truncated:
-            break
+    begun = time.perf_counter()
+    _small(env.get_image())  # the first one may take longer than the others
+    cost = time.perf_counter() - begun
+    begun = time.perf_counter()
+    every = max(2, -(-len(steps) // _PICTURES), round(len(steps) * cost / seconds))
+    with tqdm(steps, desc="film", unit="step", disable=not sys.stderr.isatty()) as bar:
+        for index, action in enumerate(bar, start=1):
+            step = env.step(np.asarray(action, env.action_space.dtype))
+            late = time.perf_counter() - begun > 2 * seconds
+            if index % every == 0 or index == len(steps) or late:
+                pictures.append(_small(env.get_image()))
+            if step.terminated or step.truncated:
+                break
+            if late:
+                print(f"the film shows {index:,} of {len(steps):,} steps, because it took so long")
+                break
     env.close()
     # One palette for all pictures, so that what does not move costs nothing.
     some = pictures[:: len(pictures) // 8 + 1]

@@ -10,27 +10,41 @@
 """
 
 from plangym_like.planners.a_star import AStar
+from plangym_like.planners.beam_search import BeamSearch
 from plangym_like.planners.best_first import BestFirst
+from plangym_like.planners.cell_archive import Visit
+from plangym_like.planners.cells import ObservationCells, position_cells
 from plangym_like.planners.features import tile_colors
+from plangym_like.planners.fractal_monte_carlo import FractalMonteCarlo
+from plangym_like.planners.go_explore import GoExplore
 from plangym_like.planners.iw import IW
 from plangym_like.planners.plan import Plan, Spent
 from plangym_like.planners.planner import Planner
 from plangym_like.planners.play import play
 from plangym_like.planners.random_shooting import RandomShooting
 from plangym_like.planners.rollout_iw import RolloutIW
+from plangym_like.planners.screen_cells import DynamicScreenCells, ScreenCells
 from plangym_like.planners.search import Progress, Search
 
 __all__ = [
     "IW",
     "AStar",
+    "BeamSearch",
     "BestFirst",
+    "DynamicScreenCells",
+    "FractalMonteCarlo",
+    "GoExplore",
+    "ObservationCells",
     "Plan",
     "Planner",
     "Progress",
     "RandomShooting",
     "RolloutIW",
+    "ScreenCells",
     "Search",
     "Spent",
+    "Visit",
     "play",
+    "position_cells",
     "tile_colors",
 ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from math import isnan
 from typing import Any
 
 from plangym_like.errors import MissingExtraError
@@ -54,7 +55,6 @@ class ProgressBar:
         spent = progress.spent
         rate = spent.transitions / max(spent.seconds, 1e-9)
         note = f", {progress.note}" if progress.note else ""
-        self._bar.set_postfix_str(
-            f"score {progress.score:,.6g}, {rate:,.0f} transitions/s{note}", refresh=False
-        )
+        score = "no score yet" if isnan(progress.score) else f"score {progress.score:,.6g}"
+        self._bar.set_postfix_str(f"{score}, {rate:,.0f} transitions/s{note}", refresh=False)
         self._bar.update(progress.done - self._bar.n)

@@ -132,12 +132,13 @@ class Search:
             self._progress(self.progress())
 
     def report(self, score: float, note: str = "") -> None:
-        """Record the score of the best plan so far; lower ones than before are ignored."""
+        """Record the score of the best plan so far; lower ones than before are ignored.
+
+        Minus infinity means that there is no plan with a score yet.
+        """
         spent = self.spent()
-        if self._curve:
-            score = max(score, self._curve[-1][3])
         self._note = note
-        if not self._curve or score > self._curve[-1][3]:
+        if score > (self._curve[-1][3] if self._curve else -np.inf):
             self._curve.append((spent.transitions, spent.frames, spent.seconds, float(score)))
 
     def spent(self) -> Spent:

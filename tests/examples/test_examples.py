@@ -10,8 +10,8 @@ import pytest
 from PIL import Image
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
-# Seconds in which each is searched.
-GAMES = {"ALE/MsPacman-v5": "5", "CartPole-v1": "3", "Pendulum-v1": "3"}
+# Transitions for which each is searched.
+GAMES = {"ALE/MsPacman-v5": "1000", "CartPole-v1": "20000", "Pendulum-v1": "20000"}
 
 
 def _run(directory: Path, script: str, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -37,7 +37,7 @@ def game(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     directory = tmp_path_factory.mktemp("demo")
     arguments = (
         request.param,
-        "--seconds",
+        "--budget",
         GAMES[request.param],
         "--episodes",
         "2",
@@ -69,7 +69,7 @@ def test_the_search_writes_what_it_says(game: tuple[Path, str]) -> None:
 def test_the_search_beats_chance(game: tuple[Path, str]) -> None:
     directory, _ = game
     found = json.loads((directory / "demo" / "actions.json").read_text())
-    # Ms. Pac-Man waits for the music to end first, and a busy machine gets little further.
+    # Ms. Pac-Man waits for the music to end first, and so short a search gets little further.
     assert found["score"] > (0 if found["id"].startswith("ALE/") else found["random_mean"])
 
 
@@ -104,6 +104,54 @@ def test_mppi_swings_the_pendulum_up(tmp_path: Path) -> None:
 
 
 def test_go_explore_finds_places(tmp_path: Path) -> None:
-    printed = _printed(tmp_path, "go_explore.py", "ALE/MsPacman-v5", "--seconds", "4")
+    printed = _printed(tmp_path, "go_explore.py", "ALE/MsPacman-v5", "--budget", "7000")
     assert _number("cells:", printed) > 50
     assert _number("best score:", printed) > 0
+
+
+def test_go_explore_works_by_cells_of_the_observation(tmp_path: Path) -> None:
+    printed = _printed(tmp_path, "go_explore.py", "MountainCar-v0", "--budget", "10000")
+    assert _number("cells:", printed) > 50
+    assert "replayed: True" in printed
+
+
+@pytest.mark.parametrize(
+    ("script", "arguments", "words"),
+    [
+        ("go_explore.py", ("ALE/MsPacman-v5", "--cells", "position"), "needs room, x and y"),
+        ("go_explore.py", ("HalfCheetah-v5",), "no cells for these observations"),
+        ("go_explore.py", ("CartPole-v1", "--cells", "fixed"), "ScreenCells needs screens"),
+        ("fmc.py", ("CartPole-v1", "--walkers", "0"), "walkers must be a whole number"),
+    ],
+)
+def test_what_cannot_be_searched_is_a_clear_error(
+    tmp_path: Path, script: str, arguments: tuple[str, ...], words: str
+) -> None:
+    outcome = _run(tmp_path, script, *arguments, "--budget", "500")
+    assert outcome.returncode == 2
+    assert words in outcome.stderr
+    assert "Traceback" not in outcome.stderr
+
+
+_FILM = """
+import show
+found = {"id": "CartPole-v1", "kwargs": {}, "seed": 0, "actions": [[0, 1], [1, 1]] * 4}
+show.film("short.gif", found, seconds=1e-9)
+show.film("long.gif", found)
+"""
+
+
+def test_a_film_that_takes_too_long_ends_early(tmp_path: Path) -> None:
+    outcome = subprocess.run(
+        [sys.executable, "-c", f"import sys; sys.path.insert(0, {str(EXAMPLES)!r}){_FILM}"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=600,
+    )
+    assert outcome.returncode == 0, outcome.stderr
+    assert outcome.stdout == "the film shows 1 of 8 steps, because it took so long\n"
+    assert "film" not in outcome.stderr, "progress is shown on terminals only"
+    with Image.open(tmp_path / "short.gif") as short, Image.open(tmp_path / "long.gif") as long:
+        # Pictures in which nothing has moved become one.
+        assert short.n_frames <= 2 < long.n_frames <= 5

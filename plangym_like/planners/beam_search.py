@@ -1,0 +1,171 @@
+"""Beam search: of all states at a depth, only the best are expanded."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from gymnasium.spaces import Box
+from numpy.typing import NDArray
+
+from plangym_like.counts import as_count
+from plangym_like.errors import InputError
+from plangym_like.plan_env import PlanEnv
+from plangym_like.planners.action_sets import ActionSampler, all_actions
+from plangym_like.planners.lineage import ROOT, BestNode, Lineage
+from plangym_like.planners.plan import Plan
+from plangym_like.planners.planner import Planner
+from plangym_like.planners.search import Search
+from plangym_like.planners.search_options import digests, make_key
+from plangym_like.states import Row
+from plangym_like.transitions import BatchTransition
+
+
+class _Beam(NamedTuple):
+    """The states of one depth: state rows, scores and nodes of the lineage."""
+
+    states: NDArray[np.uint8]
+    scores: NDArray[np.float64]
+    nodes: NDArray[np.int64]
+
+
+class BeamSearch(Planner):
+    """Expand the `width` best states of each depth by all actions, in one batch.
+
+    The algorithm is described in B. T. Lowerre, "The HARPY speech recognition system", 1976. States
+    are compared by the sum of their rewards, then by `heuristic`, then at random. A state that was
+    in the beam before, with a score at least as high, is dropped.
+
+    When the beam has reached `depth`, or has no more states, the search begins again with twice the
+    width, as in W. Zhang, "Complete anytime beam search", AAAI 1998, until the budget is spent. It
+    ends earlier if no state was left out for the width: then every state was expanded.
+
+    An episode counts as found when it has ended or reached `depth`; one that goes on counts if its
+    score is greater than 0.
+
+    Parameters
+    ----------
+    env : PlanEnv
+        Its action space is finite or a bounded box.
+    width : int
+    depth : int, optional
+        The largest number of actions in a plan; by default, the episode or the budget limits it.
+    heuristic : callable, optional
+        ``heuristic(obs, infos, states)`` returns ``(N,)`` numbers. Of states with equal scores, the
+        larger is better. It may measure novelty, and remember what it has seen.
+    key : "state", "obs" or callable
+        Which states count as the same, as in `BestFirst`: those with equal rows, with equal
+        observations, or with equal ``key(obs, infos, states)``, an array ``(N, ...)`` or N
+        hashable objects. Rows also differ in random number generators and counts of steps.
+    dt : int
+        How long each action is held.
+    branches : int
+        The number of random actions for each state, if the action space is a box.
+
+    Examples
+    --------
+    >>> import plangym_like
+    >>> env = plangym_like.make("FrozenLake-v1", map_name="8x8", is_slippery=False)
+    >>> state, obs, info = env.reset(seed=0)
+    >>> plan = BeamSearch(env, key="obs").plan(state, budget=10_000, seed=0)
+    >>> plan.score, len(plan)  # no path to the goal is shorter
+    (1.0, 14)
+    """
+
+    def __init__(
+        self,
+        env: PlanEnv,
+        width: int = 64,
+        depth: int | None = None,
+        heuristic: Callable[..., Any] | None = None,
+        key: str | Callable[..., Any] = "state",
+        dt: int = 1,
+        branches: int = 16,
+    ) -> None:
+        super().__init__(env)
+        self.width, self.dt = as_count("width", width), as_count("dt", dt)
+        self.depth = None if depth is None else as_count("depth", depth)
+        self.branches = as_count("branches", branches)
+        if heuristic is not None and not callable(heuristic):
+            raise InputError(
+                f"heuristic must be a function of (obs, infos, states), got {heuristic!r}"
+            )
+        self.heuristic, self.key = heuristic, make_key(key)
+        is_box = isinstance(env.action_space, Box)
+        self._sample = ActionSampler(env, self.name) if is_box else None
+        self._all = None if is_box else all_actions(env, self.name)
+
+    def _search(self, state: Row, search: Search) -> Plan:
+        lineage, best, width = Lineage(self.env), BestNode(), self.width
+        leaf, exhausted, has_budget = ROOT, False, True
+        while has_budget and not exhausted:
+            beam = _Beam(np.array(state)[None], np.zeros(1), np.array([ROOT]))
+            known, depth, exhausted = dict[Hashable, float](), 0, True
+            while len(beam.nodes) and depth != self.depth:
+                parents, actions = self._branches(len(beam.nodes), search.rng)
+                has_budget = search.has(len(actions))
+                if not has_budget:
+                    break
+                depth += 1
+                step = search.step_batch(actions, beam.states[parents], self.dt)
+                scores = beam.scores[parents] + step.rewards
+                nodes = lineage.add(beam.nodes[parents], actions, self.dt, step.rewards)
+                over = step.terminateds | step.truncateds
+                best.update(nodes, scores, over, depth == self.depth)
+                search.report(best.score, f"width {width:,}, depth {depth:,}")
+                order = self._ranking(step, scores, search.rng)
+                leaf = int(nodes[order[0]])
+                keys = digests(self.key(step.obs, step.infos, step.states), len(nodes))
+                rows = _first_visits(keys, scores, order[~over[order]], known, width + 1)
+                exhausted = exhausted and len(rows) <= width and self._all is not None
+                rows = rows[:width]
+                beam = _Beam(step.states[rows], scores[rows], nodes[rows])
+            width *= 2
+        node = leaf if best.node == ROOT else best.node
+        taken, dt, rewards = lineage.path(node)
+        return search.plan(state, taken, rewards, dt, ended=best.ended)
+
+    def _branches(
+        self, count: int, rng: np.random.Generator
+    ) -> tuple[NDArray[np.int64], NDArray[Any]]:
+        """Return the parent ``(N,)`` and the action ``(N, ...)`` of each new state."""
+        if self._all is None:
+            assert self._sample is not None
+            actions = self._sample(rng, count * self.branches)
+            return np.repeat(np.arange(count), self.branches), actions
+        parents = np.repeat(np.arange(count), len(self._all))
+        return parents, np.concatenate([self._all] * count)
+
+    def _ranking(
+        self, step: BatchTransition, scores: NDArray[np.float64], rng: np.random.Generator
+    ) -> NDArray[np.int64]:
+        """Return the rows ``(N,)`` from the best to the worst."""
+        keys = [rng.random(len(scores)), -scores]
+        if self.heuristic is not None:
+            values = np.asarray(self.heuristic(step.obs, step.infos, step.states), np.float64)
+            if values.shape != scores.shape:
+                raise InputError(
+                    f"heuristic returned an array {values.shape} for {len(scores)} rows"
+                )
+            keys.insert(1, -values)
+        return np.lexsort(keys)
+
+
+def _first_visits(
+    keys: Sequence[Hashable],
+    scores: NDArray[np.float64],
+    order: NDArray[np.int64],
+    known: dict[Hashable, float],
+    most: int,
+) -> NDArray[np.int64]:
+    """Return the first `most` rows of `order` whose key is not known with as high a score."""
+    found: list[int] = []
+    for row in order.tolist():
+        if len(found) == most:
+            break
+        score = float(scores[row])
+        if known.get(keys[row], -np.inf) < score:
+            known[keys[row]] = score
+            found.append(row)
+    return np.array(found, np.int64)

@@ -1,0 +1,174 @@
+"""`CellArchive`: the best visit to each cell that Go-Explore has reached."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+from gymnasium.spaces import Space
+from numpy.typing import NDArray
+
+from plangym_like.planners.lineage import ROOT
+from plangym_like.planners.plan import Spent
+from plangym_like.planners.screen_cells import DynamicScreenCells, packed, unpacked
+from plangym_like.states import Row
+from plangym_like.transitions import BatchInfo
+
+CellOf = Callable[[Any, BatchInfo], list[Hashable]]
+# The cell of the first state, whose observation is not known.
+START = "start"
+
+
+class Visit(NamedTuple):
+    """The best visit to a cell.
+
+    Attributes
+    ----------
+    score : float
+    frames : int
+        The frames from the first state.
+    found : Spent
+        What the search had spent when the cell was first reached.
+    """
+
+    score: float
+    frames: int
+    found: Spent
+
+
+class Walks(NamedTuple):
+    """N explorations: states, scores, frames, lives, nodes of the lineage, actions, cells."""
+
+    states: NDArray[np.uint8]
+    scores: NDArray[np.float64]
+    frames: NDArray[np.int64]
+    lives: NDArray[np.float64]
+    nodes: NDArray[np.int64]
+    actions: NDArray[Any]
+    cells: NDArray[np.object_]
+
+    def take(self, rows: NDArray[np.int64]) -> Walks:
+        """Return some of them."""
+        columns: Any = (column[rows] for column in self)
+        return Walks(*columns)
+
+
+@dataclass
+class _Cell:
+    """A visit, where it leads on from, and how often the cell was entered since."""
+
+    visit: Visit
+    state: Row
+    lives: float
+    node: int
+    screen: bytes = b""
+    entered: int = 0
+
+    def is_worse(self, score: float, frames: int) -> bool:
+        return (score, -frames) > (self.visit.score, -self.visit.frames)
+
+
+class CellArchive:
+    """Maps cells to their best visits.
+
+    Parameters
+    ----------
+    state : row
+        Where the search starts.
+    """
+
+    def __init__(self, state: Row) -> None:
+        start = _Cell(Visit(0.0, 0, Spent()), np.array(state), -np.inf, ROOT)
+        self._cells: dict[Hashable, _Cell] = {START: start}
+
+    def __len__(self) -> int:
+        return len(self._cells) - 1
+
+    def choose(self, count: int, actions: NDArray[Any], rng: np.random.Generator) -> Walks:
+        """Draw `count` cells with weights of ``1 / sqrt(seen + 1)``."""
+        cells, keys = list(self._cells.values()), list(self._cells)
+        seen = np.fromiter((cell.entered for cell in cells), np.float64, len(cells))
+        weights = 1 / np.sqrt(seen + 1)
+        rows = rng.choice(len(cells), count, p=weights / weights.sum())
+        chosen = [cells[row] for row in rows]
+        return Walks(
+            np.stack([cell.state for cell in chosen]),
+            np.array([cell.visit.score for cell in chosen]),
+            np.array([cell.visit.frames for cell in chosen]),
+            np.array([cell.lives for cell in chosen]),
+            np.array([cell.node for cell in chosen]),
+            actions,
+            as_column([keys[row] for row in rows]),
+        )
+
+    def add(
+        self,
+        before: Walks,
+        after: Walks,
+        rows: NDArray[np.int64],
+        spent: Spent,
+        screens: NDArray[np.uint8] | None = None,
+    ) -> None:
+        """Count the cells that the given rows have come to, and keep better visits.
+
+        `screens` are the observations, if cells may be computed again from them.
+        """
+        visits = zip(
+            rows.tolist(),
+            after.cells[rows],
+            before.cells[rows],
+            after.scores[rows].tolist(),
+            after.frames[rows].tolist(),
+            strict=True,
+        )
+        for row, key, left, score, frames in visits:
+            cell = self._cells.get(key)
+            if cell is None or cell.is_worse(score, frames):
+                self._cells[key] = _Cell(
+                    Visit(score, frames, spent if cell is None else cell.visit.found),
+                    after.states[row].copy(),
+                    float(after.lives[row]),
+                    int(after.nodes[row]),
+                    b"" if screens is None else packed(screens[row]),
+                )
+            elif key != left:
+                cell.entered += 1
+
+    def refit(
+        self,
+        cells: DynamicScreenCells,
+        recent: Iterable[bytes],
+        space: Space[Any],
+        rng: np.random.Generator,
+    ) -> None:
+        """Choose a new representation for recent screens, and sort all visits by it."""
+        cells.fit(unpacked(recent, space), rng)
+        new: dict[Hashable, _Cell] = {START: self._cells.pop(START)}
+        old = list(self._cells.values())
+        for begin in range(0, len(old), 256):
+            chunk = old[begin : begin + 256]
+            screens = unpacked([cell.screen for cell in chunk], space)
+            for key, cell in zip(cells(screens, BatchInfo(len(chunk), {})), chunk, strict=True):
+                other = new.get(key)
+                if other is None or other.is_worse(cell.visit.score, cell.visit.frames):
+                    new[key] = cell
+        self._cells = new
+
+    def visits(self) -> dict[Hashable, Visit]:
+        """Return the best visit to each cell."""
+        return {key: cell.visit for key, cell in self._cells.items() if key is not START}
+
+    def newest(self) -> int:
+        """Return the node of the cell that was found last, or the first node if there is none."""
+        cells = [cell for key, cell in self._cells.items() if key is not START]
+        return max(cells, key=lambda cell: cell.visit.found.transitions).node if cells else 0
+
+
+def as_column(keys: list[Hashable]) -> NDArray[np.object_]:
+    """Return an array of objects ``(N,)``, also of tuples."""
+    column = np.empty(len(keys), object)
+    for row, key in enumerate(keys):
+        column[row] = key
+    return column

@@ -1,0 +1,86 @@
+"""Cells of Go-Explore: which observations count as the same place."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable
+from typing import Any
+
+import numpy as np
+from gymnasium.spaces import Box, Discrete, MultiBinary, MultiDiscrete, Space
+
+from plangym_like.counts import as_count
+from plangym_like.errors import InputError
+from plangym_like.transitions import BatchInfo
+
+# The memory address of what the player carries in Montezuma's Revenge, one bit for each object.
+_INVENTORY = 65
+_RAM = 128
+
+
+def position_cells(obs: Any, infos: BatchInfo) -> list[Hashable]:
+    """Return the player's room and position ``(room, x, y, items)`` in Montezuma's Revenge.
+
+    The grid is 8 by 16 pixels of the console, as in the paper ("First return, then explore",
+    Methods; its pixels are twice as wide). `items` tells what the player carries, if observations
+    are the console's memory (``obs_type="ram"``), and is 0 otherwise.
+
+    Raises
+    ------
+    InputError
+        The infos of this environment contain no ``room``, ``x`` and ``y``.
+    """
+    missing = {"room", "x", "y"} - infos.keys()
+    if missing:
+        raise InputError(
+            f"position_cells needs room, x and y in infos, and {', '.join(sorted(missing))} "
+            "are not in those of this environment, as they are in ALE/MontezumaRevenge-v5; use "
+            "ScreenCells, or your own cell_of(obs, infos)"
+        )
+    rows = np.asarray(obs)
+    is_ram = rows.shape[1:] == (_RAM,) and rows.dtype == np.uint8
+    items = rows[:, _INVENTORY].tolist() if is_ram else [0] * len(rows)
+    columns = infos["room"].tolist(), (infos["x"] // 8).tolist(), (infos["y"] // 16).tolist()
+    return list(zip(*columns, items, strict=True))
+
+
+class ObservationCells:
+    """Divides the range of each number of an observation into bins.
+
+    Numbers without bounds are mapped to -1 to 1 by ``x / (1 + |x|)``. Numbers of discrete spaces
+    are their own bins.
+
+    Parameters
+    ----------
+    space : Space
+        The observation space, at most 8 numbers.
+    bins : int
+
+    Raises
+    ------
+    InputError
+        Observations are something else; cells of so many numbers would never be visited twice.
+    """
+
+    def __init__(self, space: Space[Any], bins: int = 16) -> None:
+        self._bins = as_count("bins", bins)
+        fits = isinstance(space, Box | Discrete | MultiDiscrete | MultiBinary)
+        if not fits or math.prod(space.shape or ()) > 8:
+            raise InputError(
+                "GoExplore has no cells for these observations; give it your own "
+                f"cell_of(obs, infos), which returns one hashable a row. The space is {space}"
+            )
+        self._box = space if isinstance(space, Box) else None
+
+    def __call__(self, obs: Any, infos: BatchInfo) -> list[Hashable]:
+        """Return the cells of N observations."""
+        rows = np.asarray(obs).reshape(len(obs), -1)
+        if self._box is not None:
+            low, high = self._box.low.ravel(), self._box.high.ravel()
+            x = rows.astype(np.float64)
+            bounded = np.isfinite(low) & np.isfinite(high)
+            low, high = np.where(bounded, low, -1.0), np.where(bounded, high, 1.0)
+            x = np.where(bounded, x, x / (1 + np.abs(x)))
+            width = np.maximum((high - low) / self._bins, np.finfo(float).tiny)
+            rows = np.clip((x - low) // width, 0, self._bins - 1).astype(np.int64)
+        return [tuple(row) for row in rows.tolist()]

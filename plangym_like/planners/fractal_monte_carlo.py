@@ -1,0 +1,198 @@
+"""Fractal Monte Carlo: a swarm of walkers that copy each other."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from plangym_like.counts import as_count
+from plangym_like.errors import InputError
+from plangym_like.plan_env import PlanEnv
+from plangym_like.planners.action_sets import ActionSampler
+from plangym_like.planners.lineage import ROOT, BestNode, Lineage
+from plangym_like.planners.observation_vectors import as_vectors, check_vectors
+from plangym_like.planners.plan import Plan
+from plangym_like.planners.planner import Planner
+from plangym_like.planners.search import Search
+from plangym_like.states import Row
+from plangym_like.transitions import BatchTransition
+
+_CAMP_EVERY = 8  # moves from one saved swarm to the next
+_CAMPS = 128  # saved swarms that are kept
+_SETBACKS = 3  # times that the swarm goes back before it goes on with a life less
+
+
+class _Swarm(NamedTuple):
+    """N walkers, with their nodes of the lineage, and the lives that they have."""
+
+    states: NDArray[np.uint8]
+    obs: NDArray[np.float64]
+    scores: NDArray[np.float64]
+    frames: NDArray[np.int64]
+    nodes: NDArray[np.int64]
+    lives: float
+
+    def take(self, rows: NDArray[np.int64]) -> _Swarm:
+        states, obs, scores, frames, nodes, lives = self
+        return _Swarm(states[rows], obs[rows], scores[rows], frames[rows], nodes[rows], lives)
+
+
+class FractalMonteCarlo(Planner):
+    """Let a swarm of walkers play, and copy those with high scores in rarely visited places.
+
+    S. Hernandez Cerezo and G. Duran-Ballester, "Fractal AI: a fragile theory of intelligence",
+    2018, arXiv:1803.05049. All walkers start from one state. Then, until the budget is spent:
+
+    1. Every walker holds a random action for a random time, in one batch.
+    2. Every walker gets a virtual reward, ``score**alpha * distance**beta``: the sum of its
+       rewards, and the distance of its observation to that of a random companion. Both are made
+       comparable by `relativize`.
+    3. Every walker is compared with another random companion, and becomes a copy of it with
+       probability ``(companion's - own) / own`` virtual reward. Walkers whose episode has ended,
+       or that have lost a life, always become a copy of one that has not.
+
+    The paper plans each action with a new swarm of a fixed depth. Here one swarm plays the whole
+    episode, and the plan is the path of the best walker. Four more differences: each number of an
+    observation is divided by its standard deviation among the walkers; the walker with the best
+    score is never replaced; companions are walkers that are alive; and if all walkers die, the
+    swarm goes back to an earlier swarm, further with each failure in a row. If it still dies, it
+    goes on with a life less, until the episode has ended for all.
+
+    An episode counts as found when it has ended; one that goes on counts if its score is greater
+    than 0. With rewards below 0 there is therefore no score before an episode has ended.
+
+    Parameters
+    ----------
+    env : PlanEnv
+        Its action space is finite or a bounded box; its observations are numbers.
+    walkers : int
+    hold : int
+        The longest time that an action is held, in steps of the environment.
+    alpha, beta : float
+        The weights of the score and of the distance, 0 or greater.
+
+    Notes
+    -----
+    ``Plan.info["frames"]`` is the number of frames of the plan.
+
+    Examples
+    --------
+    >>> import plangym_like
+    >>> env = plangym_like.make("CartPole-v1", remove_time_limit=False)
+    >>> state, obs, info = env.reset(seed=0)
+    >>> FractalMonteCarlo(env, hold=2).plan(state, budget=20_000, seed=0).score
+    500.0
+    """
+
+    def __init__(
+        self,
+        env: PlanEnv,
+        walkers: int = 16,
+        hold: int = 8,
+        alpha: float = 1.0,
+        beta: float = 1.0,
+    ) -> None:
+        super().__init__(env)
+        self.walkers, self.hold = as_count("walkers", walkers), as_count("hold", hold)
+        for name, weight in (("alpha", alpha), ("beta", beta)):
+            if not (math.isfinite(weight) and weight >= 0):
+                raise InputError(f"{name} must be a finite number of at least 0, got {weight!r}")
+        self.alpha, self.beta = float(alpha), float(beta)
+        self._sample = ActionSampler(env, self.name)
+        check_vectors(env.observation_space, self.name)
+
+    def _search(self, state: Row, search: Search) -> Plan:
+        size = self.walkers if search.remaining is None else min(self.walkers, search.remaining)
+        lineage, rng = Lineage(self.env), search.rng
+        states, zeros = np.repeat(np.asarray(state)[None], size, axis=0), np.zeros(size)
+        # Observations and lives are not known before the first step.
+        roots = np.full(size, ROOT)
+        start = swarm = _Swarm(states, zeros[:, None], zeros, zeros.astype(int), roots, -np.inf)
+        camps = deque([start], maxlen=_CAMPS)
+        best, leader, frames = BestNode(), ROOT, 0
+        record, setbacks, moves = -np.inf, 0, 0
+        while search.has(size):
+            if moves and moves % _CAMP_EVERY == 0:
+                camps.append(swarm)
+            moves += 1
+            actions, dt = self._sample(rng, size), rng.integers(1, self.hold + 1, size)
+            step = search.step_batch(actions, swarm.states, dt)
+            over = step.terminateds | step.truncateds
+            dead, lives = _dead(step, swarm.lives)
+            swarm = _Swarm(
+                step.states,
+                as_vectors(step.obs),
+                swarm.scores + step.rewards,
+                swarm.frames + step.infos["n_step"],
+                lineage.add(swarm.nodes, actions, dt, step.rewards),
+                lives,
+            )
+            row = best.update(swarm.nodes, swarm.scores, over)
+            if best.node == ROOT:
+                row = int(swarm.scores.argmax())
+            if row is not None:
+                leader, frames = int(swarm.nodes[row]), int(swarm.frames[row])
+            search.report(best.score, f"episode of {frames:,} frames")
+            if dead.all() and setbacks >= _SETBACKS and not over.all():
+                # Going back has not helped: go on with a life less.
+                swarm = swarm._replace(lives=float(step.infos["lives"][~over].max()))
+                dead = over | (step.infos["lives"] < swarm.lives)
+            if not dead.all():
+                swarm = swarm.take(self._copies(swarm, dead, rng))
+                if swarm.scores.max() > record:
+                    record, setbacks = swarm.scores.max(), 0
+            elif step.truncateds.any():  # an episode was played to its end: play another one
+                swarm, setbacks, record, moves = start, 0, -np.inf, 0
+                camps = deque([start], maxlen=_CAMPS)
+            else:
+                for _ in range(min(2**setbacks, len(camps))):
+                    swarm = camps.pop()
+                camps.append(swarm)
+                setbacks, moves = min(setbacks + 1, 30), 0
+        actions, dt, rewards = lineage.path(leader)
+        return search.plan(state, actions, rewards, dt, ended=best.ended, frames=frames)
+
+    def _copies(
+        self, swarm: _Swarm, dead: NDArray[np.bool_], rng: np.random.Generator
+    ) -> NDArray[np.int64]:
+        """Return for each walker the row ``(N,)`` that it becomes, its own or a companion's."""
+        size, alive = len(dead), np.flatnonzero(~dead)
+        companion = alive[rng.integers(len(alive), size=size)]
+        spread = swarm.obs.std(axis=0)
+        difference = (swarm.obs - swarm.obs[companion]) / np.where(spread > 0, spread, 1.0)
+        distance = np.sqrt((difference * difference).sum(axis=1))
+        virtual = relativize(swarm.scores) ** self.alpha * relativize(distance) ** self.beta
+        companion = alive[rng.integers(len(alive), size=size)]
+        copies = dead | (rng.random(size) < (virtual[companion] - virtual) / virtual)
+        copies[alive[swarm.scores[alive].argmax()]] = False
+        return np.where(copies, companion, np.arange(size))
+
+
+def relativize(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Map values ``(N,)`` of any scale to positive ones around 1, in the same order.
+
+    With ``z = (values - mean) / standard deviation``: ``1 + log(1 + z)`` if ``z > 0``, else
+    ``exp(z)`` (arXiv:1803.05049, section 2.2.3), so that outliers have a bounded weight.
+
+    >>> relativize(np.array([0.0, 1.0, 2.0])).round(3)
+    array([0.294, 1.   , 1.8  ])
+    """
+    spread = values.std()
+    if not spread > 0:
+        return np.ones(len(values))
+    z = (values - values.mean()) / spread
+    virtual: NDArray[np.float64] = np.exp(np.minimum(z, 0)) + np.log1p(np.maximum(z, 0))
+    return virtual
+
+
+def _dead(step: BatchTransition, lives: float) -> tuple[NDArray[np.bool_], float]:
+    """Return which rows ``(N,)`` ended or lost a life, and the lives that others have."""
+    over = step.terminateds | step.truncateds
+    if not step.infos.mask("lives").all():
+        return over, lives
+    have = step.infos["lives"]
+    return over | (have < lives), max(lives, float(have.max()))

@@ -1,0 +1,104 @@
+"""`Lineage`: the tree of all steps of a search, of which a plan is one path."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from plangym_like.plan_env import PlanEnv
+
+# The node where every path starts.
+ROOT = -1
+
+
+class Lineage:
+    """Records parent, action, dt and reward of every step, so that paths can be read back.
+
+    It holds no states: a step takes 20 bytes and the action.
+
+    Parameters
+    ----------
+    env : PlanEnv
+
+    Examples
+    --------
+    >>> import plangym_like
+    >>> lineage = Lineage(plangym_like.make("CartPole-v1"))
+    >>> nodes = lineage.add([ROOT, ROOT], [0, 1], 1, [1.0, 1.0])
+    >>> nodes = lineage.add(nodes[[1, 1]], [0, 1], 2, [2.0, 2.0])
+    >>> lineage.path(nodes[0])
+    (array([1, 0]), array([1, 2]), array([1., 2.]))
+    """
+
+    def __init__(self, env: PlanEnv) -> None:
+        space = env.action_space
+        self._count = 0
+        self._parents = np.empty(1024, np.int64)
+        self._actions = np.empty((1024, *(space.shape or ())), space.dtype)
+        self._dt = np.empty(1024, np.int32)
+        self._rewards = np.empty(1024)
+
+    def __len__(self) -> int:
+        return self._count
+
+    def add(self, parents: Any, actions: Any, dt: Any, rewards: Any) -> NDArray[np.int64]:
+        """Record N steps, and return their nodes ``(N,)``; `parents` are nodes or `ROOT`."""
+        begin, self._count = self._count, self._count + len(actions)
+        if self._count > len(self._dt):
+            size = max(self._count, 2 * len(self._dt))
+            for name in ("_parents", "_actions", "_dt", "_rewards"):
+                old = getattr(self, name)
+                new = np.empty((size, *old.shape[1:]), old.dtype)
+                new[:begin] = old[:begin]
+                setattr(self, name, new)
+        rows = slice(begin, self._count)
+        self._parents[rows], self._actions[rows] = parents, actions
+        self._dt[rows], self._rewards[rows] = dt, rewards
+        return np.arange(begin, self._count)
+
+    def path(self, node: int) -> tuple[NDArray[Any], NDArray[np.int64], NDArray[np.float64]]:
+        """Return the actions ``(T, ...)``, dt ``(T,)`` and rewards ``(T,)`` up to `node`."""
+        found = []
+        while node != ROOT:
+            found.append(node)
+            node = int(self._parents[node])
+        nodes = np.array(found[::-1], np.int64)
+        return self._actions[nodes], self._dt[nodes].astype(np.int64), self._rewards[nodes]
+
+
+class BestNode:
+    """The best episode so far, whose score never falls.
+
+    An episode that has ended always counts. One that goes on counts if its score is greater than 0:
+    with rewards below 0, not to play would be best.
+
+    Attributes
+    ----------
+    score : float
+        Minus infinity before there is an episode that counts.
+    node : int
+    ended : bool
+    """
+
+    def __init__(self) -> None:
+        self.score, self.node, self.ended = -np.inf, ROOT, False
+
+    def update(
+        self,
+        nodes: NDArray[np.int64],
+        scores: NDArray[np.float64],
+        over: NDArray[np.bool_],
+        complete: bool = False,
+    ) -> int | None:
+        """Take the best of N nodes ``(N,)``; return its row if it is better than all before.
+
+        `over` are the episodes that have ended; with `complete`, all count.
+        """
+        counts = np.where(over | (scores > 0) | complete, scores, -np.inf)
+        row = int(counts.argmax())
+        if not counts[row] > self.score:
+            return None
+        self.score, self.node, self.ended = float(counts[row]), int(nodes[row]), bool(over[row])
+        return row

@@ -1,0 +1,146 @@
+"""Cells of Go-Explore for screens: a few grey pixels of a few shades."""
+
+from __future__ import annotations
+
+import math
+import zlib
+from collections import Counter
+from collections.abc import Hashable, Iterable
+from typing import Any
+
+import numpy as np
+from gymnasium.spaces import Box, Space
+from numpy.typing import NDArray
+
+from plangym_like.counts import as_count
+from plangym_like.errors import InputError
+from plangym_like.transitions import BatchInfo
+
+
+class ScreenCells:
+    """Shrinks screens to a few grey pixels of a few shades.
+
+    The paper's fixed representation is 8 rows and 11 columns of 8 shades.
+
+    Parameters
+    ----------
+    height, width, shades : int
+    """
+
+    def __init__(self, height: int = 8, width: int = 11, shades: int = 8) -> None:
+        self.height, self.width = as_count("height", height), as_count("width", width)
+        self.shades = as_count("shades", shades)
+
+    @staticmethod
+    def takes(space: Space[Any]) -> bool:
+        """Return whether observations of `space` are images, grey or in colour."""
+        if not isinstance(space, Box) or space.dtype != np.uint8:
+            return False
+        return len(space.shape) == 2 or (len(space.shape) == 3 and space.shape[2] in (1, 3))
+
+    def __call__(self, obs: Any, infos: BatchInfo) -> list[Hashable]:
+        """Return the cells of N screens ``(N, height, width)`` or ``(N, height, width, colours)``.
+
+        Raises
+        ------
+        InputError
+            They are not screens.
+        """
+        screens = np.asarray(obs)
+        if screens.dtype != np.uint8 or screens.ndim not in (3, 4):
+            raise InputError(
+                f"{type(self).__name__} needs screens of uint8, got observations "
+                f"{screens.shape[1:]} of {screens.dtype}"
+            )
+        if screens.ndim == 4:
+            screens = screens.mean(axis=3, dtype=np.float32)
+        small = shrink(screens, self.height, self.width) * (self.shades / 256)
+        return [row.tobytes() for row in small.astype(np.uint8)]
+
+
+class DynamicScreenCells(ScreenCells):
+    """`ScreenCells` whose size and shades follow from the screens that were seen.
+
+    The paper's representation without domain knowledge ("First return, then explore", Methods):
+    of `trials` sizes, take the one with the largest ``H(p) / sqrt(|n / (share * M) - 1| + 1)`` for
+    M recent screens that fall into n cells with frequencies p. H is the entropy, divided by that of
+    n equally frequent cells.
+
+    Parameters
+    ----------
+    share : float
+        The aim for the number of cells, as a part of the number of screens.
+    every : int
+        The number of transitions from one choice to the next.
+    trials : int
+        The number of sizes that are compared.
+    sample : int
+        The number of recent screens that are compared.
+    """
+
+    def __init__(
+        self, share: float = 0.125, every: int = 100_000, trials: int = 100, sample: int = 500
+    ) -> None:
+        super().__init__()
+        if not 0 < share <= 1:
+            raise InputError(f"share must be greater than 0 and at most 1, got {share!r}")
+        self.share, self.every = share, as_count("every", every)
+        self.trials, self.sample = as_count("trials", trials), as_count("sample", sample)
+
+    def fit(self, screens: NDArray[np.uint8], rng: np.random.Generator) -> None:
+        """Choose the representation for a sample of screens ``(M, height, width)``."""
+        best = self._objective(screens)
+        for _ in range(self.trials):
+            old = self.height, self.width, self.shades
+            # Each part is drawn around the best one so far, as in the paper.
+            new = [
+                int(np.clip(rng.geometric(1 / (value + 1)), 1, most))
+                for value, most in zip(old, (*screens.shape[1:3], 256), strict=True)
+            ]
+            self.height, self.width, self.shades = new
+            value = self._objective(screens)
+            if value > best:
+                best = value
+            else:
+                self.height, self.width, self.shades = old
+
+    def _objective(self, screens: NDArray[np.uint8]) -> float:
+        counts = Counter(self(screens, BatchInfo(len(screens), {})))
+        if len(counts) == 1:
+            return 0.0
+        p = np.array(list(counts.values())) / len(screens)
+        aim = self.share * len(screens)
+        entropy = float(-(p * np.log(p)).sum() / math.log(len(counts)))
+        return entropy / math.sqrt(abs(len(counts) / aim - 1) + 1)
+
+
+def shrink(screens: NDArray[Any], height: int, width: int) -> NDArray[np.float32]:
+    """Return the means ``(N, height, width)`` of the areas that each new pixel covers.
+
+    >>> shrink(np.arange(6.0).reshape(1, 2, 3), 1, 2).round(2)
+    array([[[1.83, 3.17]]], dtype=float32)
+    """
+    rows, columns = screens.shape[1:3]
+    wide = screens.astype(np.float32) @ _areas(columns, width).T
+    small: NDArray[np.float32] = _areas(rows, height) @ wide
+    return small
+
+
+def _areas(old: int, new: int) -> NDArray[np.float32]:
+    """Return the share ``(new, old)`` that each old pixel has in each new one."""
+    edges = np.linspace(0, old, new + 1)
+    pixel = np.arange(old)
+    covered = np.minimum(edges[1:, None], pixel + 1) - np.maximum(edges[:-1, None], pixel)
+    shares: NDArray[np.float64] = np.maximum(covered, 0) * new / old
+    return shares.astype(np.float32)
+
+
+def packed(screen: NDArray[Any]) -> bytes:
+    """Return a screen in few bytes; see `unpacked`."""
+    return zlib.compress(screen.tobytes(), 1)
+
+
+def unpacked(screens: Iterable[bytes], space: Space[Any]) -> NDArray[Any]:
+    """Return the screens ``(N, *shape)`` that were packed."""
+    rows = [np.frombuffer(zlib.decompress(one), space.dtype) for one in screens]
+    return np.stack(rows).reshape(-1, *(space.shape or ()))

@@ -1,0 +1,159 @@
+"""`BeamSearch`: optima that are known, ties, duplicates, and widths that grow."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import plangym_like
+from plangym_like.errors import InputError
+from plangym_like.planners import BeamSearch
+
+
+def _optimum(env: Any, start: int) -> float:
+    """Return the largest score of an episode from the model of a toy text environment."""
+    model = env.unwrapped.P
+    values = dict.fromkeys(model, -np.inf)
+    for _ in range(len(model)):
+        new = {
+            place: max(
+                reward + (0.0 if over else values[after])
+                for ((_, after, reward, over),) in moves.values()
+            )
+            for place, moves in model.items()
+        }
+        if new == values:
+            break
+        values = new
+    return float(values[start])
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_the_optimum_of_taxi(seed: int) -> None:
+    import gymnasium
+
+    with plangym_like.make("Taxi-v4") as env:
+        state, obs, _ = env.reset(seed=seed)
+        plan = BeamSearch(env, width=256, key="obs").plan(state, budget=20_000, seed=0)
+        assert plan.ended
+        assert plan.score == plan.replay(env)
+        assert plan.score == _optimum(gymnasium.make("Taxi-v4"), int(obs))
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "length", "score"),
+    [
+        ("FrozenLake-v1", {"is_slippery": False}, 6, 1.0),
+        ("FrozenLake-v1", {"is_slippery": False, "map_name": "8x8"}, 14, 1.0),
+        ("CliffWalking-v1", {}, 13, -13.0),
+    ],
+)
+def test_the_shortest_ways(name: str, options: dict[str, Any], length: int, score: float) -> None:
+    with plangym_like.make(name, **options) as env:
+        env.reset(seed=0)
+        plan = BeamSearch(env, key="obs").plan(budget=50_000, seed=0)
+        assert (len(plan), plan.score, plan.ended) == (length, score, True)
+        assert plan.spent.transitions < 1000, "the search ends when all places are known"
+
+
+def _upright(obs: Any, infos: Any, states: Any) -> Any:
+    return -np.abs(obs).sum(axis=1)
+
+
+def test_the_pole_is_held_to_the_end() -> None:
+    with plangym_like.make("CartPole-v1", remove_time_limit=False) as env:
+        env.reset(seed=0)
+        upright = BeamSearch(
+            env, width=16, heuristic=lambda obs, infos, states: -np.abs(obs).sum(axis=1)
+        )
+        plan = upright.plan(budget=16_000, seed=0)
+        assert plan.score == 500
+        assert plan.replay(env) == 500
+
+
+def test_plans_of_a_depth_are_compared_where_rewards_are_negative() -> None:
+    with plangym_like.make("Pendulum-v1") as env:
+        env.reset(seed=0)
+        plan = BeamSearch(env, width=8, depth=12, branches=5).plan(budget=2000, seed=0)
+        assert len(plan) == 12
+        assert not plan.ended
+        assert plan.replay(env) == plan.score
+        assert plan.score > -60
+        wider = BeamSearch(env, width=8, depth=12, branches=5).plan(budget=20_000, seed=0)
+        assert wider.score >= plan.score
+        assert wider.spent.transitions > 15_000, "the width is doubled until the budget is spent"
+        assert np.all(np.diff(wider.curve["score"]) >= 0)
+
+
+def test_states_that_are_the_same_are_kept_once() -> None:
+    """In FrozenLake's corner two of four actions stay, and three states are new."""
+    with plangym_like.make("FrozenLake-v1", is_slippery=False) as env:
+        env.reset(seed=0)
+        seen: list[int] = []
+
+        def watch(obs: Any, infos: Any, states: Any) -> Any:
+            seen.append(len(obs))
+            return np.zeros(len(obs))
+
+        planner = BeamSearch(env, depth=3, heuristic=watch, key="obs")
+        planner.plan(budget=1000, seed=0)
+        # 1 place; right and down and the start; of those that are new, 4 actions each.
+        assert seen[0] == 4
+        assert seen[1] == 12
+        places = {0, 1, 4, 2, 8}
+        assert seen[2] == 4 * len(places - {0, 1, 4})
+
+
+def test_the_heuristic_breaks_ties() -> None:
+    with plangym_like.make("CliffWalking-v1") as env:
+        env.reset(seed=0)
+        up = BeamSearch(env, 1, depth=3, heuristic=lambda obs, infos, states: -obs, key="obs")
+        plan = up.plan(budget=12, seed=0)
+        assert plan.actions.tolist() == [0, 0, 0], "the smallest number is the highest row"
+
+
+def test_the_same_seed_gives_the_same_plan_for_any_number_of_workers() -> None:
+    plans = []
+    for n_workers in (None, 2):
+        with plangym_like.make("ALE/MsPacman-v5", obs_type="ram", n_workers=n_workers) as env:
+            env.reset(seed=1)
+            plans.append(BeamSearch(env, width=4, dt=8).plan(budget=600, seed=3))
+    assert np.array_equal(plans[0].actions, plans[1].actions)
+    assert plans[0].score == plans[1].score > 0
+
+
+def test_the_budget_is_never_exceeded() -> None:
+    with plangym_like.make("CartPole-v1") as env:
+        env.reset(seed=0)
+        for budget in (2, 100, 1001):
+            spent = BeamSearch(env).plan(budget=budget, seed=0).spent
+            assert 0 < spent.transitions <= budget
+        with pytest.raises(InputError, match="a budget of 1 transitions is too small"):
+            BeamSearch(env).plan(budget=1)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"width": 0}, "width must be a whole number"),
+        ({"depth": 0}, "depth must be a whole number"),
+        ({"dt": 0}, "dt must be a whole number"),
+        ({"branches": 0}, "branches must be a whole number"),
+        ({"heuristic": 3}, "heuristic must be a function"),
+        ({"key": 3}, 'key must be "state", "obs" or a function'),
+    ],
+)
+def test_options_that_are_refused(options: dict[str, Any], words: str) -> None:
+    with plangym_like.make("CartPole-v1") as env, pytest.raises(InputError, match=words):
+        BeamSearch(env, **options)
+
+
+def test_functions_that_do_not_fit_the_batch_are_refused() -> None:
+    with plangym_like.make("CartPole-v1") as env:
+        env.reset(seed=0)
+        with pytest.raises(InputError, match=r"heuristic returned an array \(\) for 2 rows"):
+            BeamSearch(env, heuristic=lambda obs, infos, states: 0).plan(budget=10)
+        with pytest.raises(InputError, match="key returned 1 keys for 2 states"):
+            BeamSearch(env, key=lambda obs, infos, states: [0]).plan(budget=10)

@@ -1,0 +1,233 @@
+"""`FractalMonteCarlo`: problems with a known answer, and scores that never fall."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+
+import plangym_like
+from plangym_like.errors import InputError
+from plangym_like.planners import FractalMonteCarlo, Progress
+from plangym_like.planners.fractal_monte_carlo import relativize
+from plangym_like.planners.lineage import ROOT, BestNode, Lineage
+from plangym_like.planners.observation_vectors import as_vectors, check_vectors
+
+# Box2D's module has types without a module's name.
+pytestmark = pytest.mark.filterwarnings("ignore:builtin type .* has no __module__")
+
+
+def test_the_pole_is_held_to_the_end() -> None:
+    with plangym_like.make("CartPole-v1", remove_time_limit=False) as env:
+        env.reset(seed=3)
+        plan = FractalMonteCarlo(env, hold=2).plan(budget=20_000, seed=0)
+        assert plan.score == 500
+        assert plan.ended
+        assert plan.info["frames"] == 500
+        assert plan.replay(env) == plan.score
+
+
+def test_frozen_lake_is_crossed() -> None:
+    with plangym_like.make("FrozenLake-v1", is_slippery=False) as env:
+        env.reset(seed=0)
+        plan = FractalMonteCarlo(env, hold=1).plan(budget=10_000, seed=0)
+        assert plan.score == 1
+        assert plan.ended
+        assert plan.replay(env) == 1
+
+
+@pytest.mark.parametrize("name", ["LunarLander-v3", "HalfCheetah-v5", "Pendulum-v1"])
+def test_the_best_score_never_falls(name: str) -> None:
+    with plangym_like.make(name, remove_time_limit=False) as env:
+        env.reset(seed=0)
+        seen: list[Progress] = []
+        planner = FractalMonteCarlo(env, walkers=4, hold=40)
+        plan = planner.plan(budget=120, seed=0, progress=seen.append)
+        scores = [progress.score for progress in seen if not np.isnan(progress.score)]
+        assert len(scores) > 2
+        assert scores == sorted(scores)
+        # Each report holds the score of the batches before it.
+        assert plan.score >= scores[-1] - 1e-9
+        assert plan.replay(env) == plan.score
+
+
+def test_without_a_score_above_0_only_episodes_that_ended_count() -> None:
+    with plangym_like.make("Pendulum-v1", remove_time_limit=False) as env:
+        env.reset(seed=0)
+        plan = FractalMonteCarlo(env).plan(budget=160, seed=0)
+        assert not plan.ended
+        assert len(plan.curve) == 0
+        assert len(plan) == 10, "the best of what was played in ten moves of 16 walkers"
+        whole = FractalMonteCarlo(env).plan(budget=3200, seed=0)
+        assert whole.ended
+        assert whole.info["frames"] == 200
+        assert whole.curve["score"][-1] == pytest.approx(whole.score)
+
+
+def test_the_same_seed_gives_the_same_plan_for_any_number_of_workers() -> None:
+    plans = []
+    for n_workers in (None, 2):
+        with plangym_like.make("ALE/MsPacman-v5", obs_type="ram", n_workers=n_workers) as env:
+            env.reset(seed=1)
+            plans.append(FractalMonteCarlo(env, walkers=8).plan(budget=400, seed=3))
+    assert np.array_equal(plans[0].actions, plans[1].actions)
+    assert np.array_equal(plans[0].dt, plans[1].dt)
+    assert np.array_equal(plans[0].curve["score"], plans[1].curve["score"])
+
+
+@pytest.mark.parametrize("budget", [1, 5, 100])
+def test_the_budget_is_never_exceeded(budget: int) -> None:
+    with plangym_like.make("CartPole-v1") as env:
+        env.reset(seed=0)
+        plan = FractalMonteCarlo(env).plan(budget=budget, seed=0)
+        assert 0 < plan.spent.transitions <= budget
+        assert len(plan) > 0
+
+
+class _Lives(gymnasium.Env[Any, Any]):
+    """Gives 1 for each of 40 steps; each 10th takes one of the lives, of which there are 3."""
+
+    observation_space = gymnasium.spaces.Box(0, 40, (1,))
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def __init__(self, least: int) -> None:
+        self._least, self._steps = least, 0
+
+    @property
+    def _info(self) -> dict[str, Any]:
+        return {"lives": 3 - self._steps // 10}
+
+    def reset(self, *, seed: Any = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        self._steps = 0
+        return np.zeros(1, np.float32), self._info
+
+    def step(self, action: Any) -> Any:
+        self._steps += 1
+        over = self._info["lives"] <= self._least
+        return np.full(1, self._steps, np.float32), 1.0, over, False, self._info
+
+
+@pytest.mark.parametrize(("least", "score"), [(2, 10), (1, 20), (0, 30)])
+def test_a_life_is_given_up_if_there_is_no_other_way(least: int, score: int) -> None:
+    with plangym_like.make(lambda: _Lives(least)) as env:
+        env.reset(seed=0)
+        plan = FractalMonteCarlo(env, walkers=4, hold=1).plan(budget=1000, seed=0)
+        assert plan.score == score
+        assert plan.ended
+
+
+class _AnyActions(gymnasium.Env[Any, Any]):
+    """Counts the ones in actions of any space, for 10 steps."""
+
+    observation_space = gymnasium.spaces.Dict(
+        {"steps": gymnasium.spaces.Discrete(11), "sum": gymnasium.spaces.Box(-99, 99, (1,))}
+    )
+
+    def __init__(self, space: Any) -> None:
+        self.action_space, self._steps, self._sum = space, 0, 0.0
+
+    def _obs(self) -> dict[str, Any]:
+        return {"steps": self._steps, "sum": np.array([self._sum], np.float32)}
+
+    def reset(self, *, seed: Any = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        self._steps, self._sum = 0, 0.0
+        return self._obs(), {}
+
+    def step(self, action: Any) -> Any:
+        reward = float(np.mean(np.asarray(action, float)))
+        self._steps, self._sum = self._steps + 1, self._sum + reward
+        return self._obs(), reward, self._steps >= 10, False, {}
+
+
+@pytest.mark.parametrize(
+    "space",
+    [
+        gymnasium.spaces.Discrete(3),
+        gymnasium.spaces.MultiDiscrete([2, 3]),
+        gymnasium.spaces.MultiBinary(2),
+        gymnasium.spaces.Box(-1, 1, (2, 2)),
+    ],
+    ids=str,
+)
+def test_every_action_space_that_can_be_sampled(space: Any) -> None:
+    with plangym_like.make(lambda: _AnyActions(space)) as env:
+        env.reset(seed=0)
+        plan = FractalMonteCarlo(env, hold=2).plan(budget=1500, seed=0)
+        assert all(action in space for action in plan.actions)
+        assert plan.replay(env) == plan.score
+        assert plan.score > 6 * float(np.mean(np.asarray(space.sample()) * 0 + 0.5))
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"walkers": 0}, "walkers must be a whole number"),
+        ({"hold": 0}, "hold must be a whole number"),
+        ({"alpha": -1}, "alpha must be a finite number of at least 0"),
+        ({"beta": float("nan")}, "beta must be a finite number of at least 0"),
+    ],
+)
+def test_options_that_are_refused(options: dict[str, Any], words: str) -> None:
+    with plangym_like.make("CartPole-v1") as env, pytest.raises(InputError, match=words):
+        FractalMonteCarlo(env, **options)
+
+
+def test_spaces_that_are_refused() -> None:
+    text = gymnasium.spaces.Tuple((gymnasium.spaces.Discrete(2), gymnasium.spaces.Text(3)))
+    with pytest.raises(InputError, match="FractalMonteCarlo measures distances"):
+        check_vectors(text, "FractalMonteCarlo")
+    with plangym_like.make(lambda: _AnyActions(text)) as env:
+        env.reset(seed=0)
+        with pytest.raises(InputError, match="FractalMonteCarlo needs a Discrete"):
+            FractalMonteCarlo(env)
+
+
+def test_values_become_comparable() -> None:
+    values = np.array([3.0, -2.0, 8.0, 3.5])
+    virtual = relativize(values)
+    assert (virtual > 0).all()
+    assert np.array_equal(virtual.argsort(), values.argsort())
+    assert np.allclose(virtual, relativize(1000 * values + 7))
+    assert np.array_equal(relativize(np.full(3, 4.0)), np.ones(3))
+    # z = (1, -1): 1 + log(2) and exp(-1), as in the paper.
+    assert np.allclose(relativize(np.array([1.0, -1.0])), [1 + np.log(2), np.exp(-1)])
+
+
+def test_nested_observations_become_vectors() -> None:
+    obs = (np.array([1, 2]), {"a": np.array([[3, 4], [5, 6]], np.uint8)})
+    assert np.array_equal(as_vectors(obs), [[1, 3, 4], [2, 5, 6]])
+
+
+def test_paths_of_a_large_lineage() -> None:
+    with plangym_like.make("CartPole-v1") as env:
+        lineage = Lineage(env)
+    rng, nodes = np.random.default_rng(0), np.full(50, ROOT)
+    paths: list[list[tuple[int, int, float]]] = [[] for _ in range(50)]
+    for _ in range(100):
+        parents = rng.integers(50, size=50)
+        actions, dt = rng.integers(2, size=50), rng.integers(1, 9, 50)
+        rewards = rng.random(50)
+        nodes = lineage.add(nodes[parents], actions, dt, rewards)
+        moves = zip(parents, actions.tolist(), dt.tolist(), rewards.tolist(), strict=True)
+        paths = [[*paths[parent], tuple(move)] for parent, *move in moves]
+    assert len(lineage) == 5000
+    for node, path in zip(nodes, paths, strict=True):
+        columns = lineage.path(int(node))
+        assert list(zip(*(column.tolist() for column in columns), strict=True)) == path
+
+
+def test_the_best_node_is_only_replaced_by_better_ones() -> None:
+    best = BestNode()
+    nothing, over = np.zeros(2, bool), np.array([False, True])
+    assert best.update(np.array([0, 1]), np.array([-1.0, 0.0]), nothing) is None
+    assert best.node == ROOT
+    assert best.update(np.array([2, 3]), np.array([-1.0, -5.0]), over) == 1
+    assert (best.score, best.node, best.ended) == (-5.0, 3, True)
+    assert best.update(np.array([4, 5]), np.array([2.0, -9.0]), over) == 0
+    assert (best.score, best.node, best.ended) == (2.0, 4, False)
+    assert best.update(np.array([6, 7]), np.array([2.0, 1.0]), over) is None
+    assert best.node == 4

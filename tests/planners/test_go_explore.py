@@ -1,0 +1,234 @@
+"""`GoExplore`: what its archive holds, where it leads, and which cells there are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+
+import plangym_like
+from plangym_like.errors import InputError
+from plangym_like.planners import (
+    DynamicScreenCells,
+    GoExplore,
+    ObservationCells,
+    ScreenCells,
+    position_cells,
+)
+from plangym_like.planners.cell_archive import START, CellArchive
+from plangym_like.planners.screen_cells import packed, shrink, unpacked
+from plangym_like.transitions import BatchInfo
+
+
+def _numbers(obs: Any, infos: BatchInfo) -> list[Any]:
+    return list(np.asarray(obs).tolist())
+
+
+@pytest.fixture
+def cliff() -> Iterator[Any]:
+    with plangym_like.make("CliffWalking-v1") as env:
+        env.reset(seed=0)
+        yield env
+
+
+def test_the_archive_holds_the_shortest_way_to_every_cell(cliff: Any) -> None:
+    state = cliff.reset(seed=0).state
+    planner = GoExplore(cliff, _numbers, batch=16, steps=10, repeat=0.5)
+    plan = planner.plan(state, budget=12_000, seed=0)
+    assert plan.score == -13, "the way along the cliff, 13 steps of reward -1"
+    assert plan.ended
+    assert plan.replay(cliff) == plan.score
+    visits = plan.info["cells"]
+    # The walkable cells of the 4 x 12 map, without the goal, where the episode ends.
+    assert set(visits) == {*range(36), 36}
+    for cell, visit in visits.items():
+        row, column = divmod(cell, 12)
+        # Up from the start at (3, 0), then sideways. A step against the border stays at the
+        # start.
+        least = max(3 - row + column, 1)
+        assert visit.score == -least
+        assert visit.frames == least
+        assert 0 < visit.found.transitions <= plan.spent.transitions
+
+
+def test_the_same_seed_gives_the_same_plan_for_any_number_of_workers() -> None:
+    plans = []
+    for n_workers in (None, 2):
+        with plangym_like.make("MountainCar-v0", n_workers=n_workers) as env:
+            state = env.reset(seed=1).state
+            plans.append(GoExplore(env).plan(state, budget=12_000, seed=3))
+    assert np.array_equal(plans[0].actions, plans[1].actions)
+    assert plans[0].score == plans[1].score
+    assert list(plans[0].info["cells"]) == list(plans[1].info["cells"])
+
+
+def test_the_budget_is_never_exceeded(cliff: Any) -> None:
+    for budget in (1, 70, 1000):
+        spent = GoExplore(cliff, _numbers).plan(budget=budget, seed=0).spent
+        assert 0 < spent.transitions <= budget
+
+
+def test_a_plan_without_a_score_leads_to_the_newest_cell() -> None:
+    with plangym_like.make("MountainCar-v0") as env:
+        env.reset(seed=0)
+        plan = GoExplore(env).plan(budget=500, seed=0)
+        assert not plan.ended
+        assert len(plan.curve) == 0
+        newest = max(plan.info["cells"].values(), key=lambda visit: visit.found.transitions)
+        assert plan.score == plan.replay(env) == newest.score < 0
+        assert len(plan) == newest.frames
+        nothing = GoExplore(env, lambda obs, infos: [None] * len(infos)).plan(budget=64, seed=0)
+        assert len(nothing) == 1
+
+
+def test_cells_that_were_entered_often_are_drawn_less() -> None:
+    archive = CellArchive(np.zeros(8, np.uint8))
+    rng = np.random.default_rng(0)
+    names = [f"cell {index}" for index in range(4)]
+    walks = archive.choose(4, np.zeros(4), rng)
+    walks = walks._replace(states=np.zeros((4, 8), np.uint8), cells=np.array(names, object))
+    nowhere = walks._replace(cells=np.array([START] * 4, object))
+    rows = np.arange(4)
+    archive.add(nowhere, walks, rows, None)  # type: ignore[arg-type]
+    for _ in range(3):
+        archive.add(nowhere, walks, rows[:1], None)  # type: ignore[arg-type]
+    chosen = archive.choose(60_000, np.zeros(60_000), rng).cells
+    counts = {name: int((chosen == name).sum()) for name in [START, *names]}
+    # The weights are 1 / sqrt(3 + 1) for the first cell, and 1 for the four others.
+    for name, count in counts.items():
+        share = (0.5 if name == "cell 0" else 1.0) / 4.5
+        assert abs(count / 60_000 - share) < 5 * np.sqrt(share * (1 - share) / 60_000)
+
+
+def test_a_row_whose_cell_is_none_is_not_kept(cliff: Any) -> None:
+    def upper(obs: Any, infos: BatchInfo) -> list[Any]:
+        return [cell if cell < 24 or cell == 36 else None for cell in obs.tolist()]
+
+    state = cliff.reset(seed=0).state
+    plan = GoExplore(cliff, upper, repeat=0.0).plan(state, budget=3000, seed=0)
+    # Row 2 of the map must be crossed to leave the start.
+    assert set(plan.info["cells"]) == {36}
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "words"),
+    [
+        ("CliffWalking-v1", {"cell_of": 3}, "cell_of must be a function"),
+        ("CliffWalking-v1", {"cell_of": ScreenCells()}, "ScreenCells needs screens"),
+        ("CliffWalking-v1", {"repeat": 1.5}, "repeat must be a probability"),
+        ("CliffWalking-v1", {"batch": 0}, "batch must be a whole number"),
+        ("CliffWalking-v1", {"steps": 0}, "steps must be a whole number"),
+        ("HalfCheetah-v5", {}, r"no cells for these observations; give it your own cell_of"),
+    ],
+)
+def test_options_that_are_refused(name: str, options: dict[str, Any], words: str) -> None:
+    with plangym_like.make(name) as env, pytest.raises(InputError, match=words):
+        GoExplore(env, **options)
+
+
+def test_cells_that_do_not_fit_the_batch_are_refused(cliff: Any) -> None:
+    with pytest.raises(InputError, match="cell_of returned 1 cells for 64 rows"):
+        GoExplore(cliff, lambda obs, infos: [0]).plan(budget=1000)
+
+
+def test_a_game_without_rooms_has_no_position_cells() -> None:
+    with plangym_like.make("ALE/MsPacman-v5", obs_type="ram") as env:
+        env.reset(seed=0)
+        with pytest.raises(InputError, match=r"needs room, x and y in infos, and room, x, y"):
+            GoExplore(env, position_cells, batch=2).plan(budget=10)
+
+
+def test_positions_in_montezumas_revenge() -> None:
+    for obs_type in ("ram", "grayscale"):
+        with plangym_like.make("ALE/MontezumaRevenge-v5", obs_type=obs_type) as env:
+            state = env.reset(seed=0).state
+            step = env.step_batch([0, 3, 4], state, dt=8)
+            cells = position_cells(step.obs, step.infos)
+            assert [cell[0] for cell in cells] == [1, 1, 1]
+            assert [cell[1] for cell in cells] == (step.infos["x"] // 8).tolist()
+            assert [cell[2] for cell in cells] == (step.infos["y"] // 16).tolist()
+            assert {cell[3] for cell in cells} == {0}, "nothing is carried at the start"
+            plan = GoExplore(env, position_cells, batch=8).plan(state, budget=400, seed=0)
+            assert len(plan.info["cells"]) > 5
+            assert len(plan) > 0
+
+
+@pytest.mark.full
+def test_the_first_room_is_left() -> None:
+    with plangym_like.make("ALE/MontezumaRevenge-v5", obs_type="ram", n_workers=2) as env:
+        state = env.reset(seed=0).state
+        plan = GoExplore(env, position_cells).plan(state, budget=1_000_000, seed=0)
+        assert len({room for room, *_ in plan.info["cells"]}) >= 5
+        assert plan.replay(env) == plan.score >= 100
+
+
+def test_screens_are_shrunk_to_means() -> None:
+    screen = np.arange(24.0).reshape(1, 4, 6)
+    assert np.allclose(shrink(screen, 2, 3), [[[3.5, 5.5, 7.5], [15.5, 17.5, 19.5]]])
+    assert np.allclose(shrink(screen, 4, 6), screen)
+    assert np.allclose(shrink(screen, 1, 1), screen.mean())
+    rng = np.random.default_rng(0)
+    screens = rng.integers(0, 256, (5, 210, 160), dtype=np.uint8)
+    means = shrink(screens, 8, 11)
+    assert means.shape == (5, 8, 11)
+    assert np.allclose(means.mean(axis=(1, 2)), screens.mean(axis=(1, 2)), rtol=1e-4)
+
+
+def test_screens_of_a_colour_and_grey_ones_are_cells() -> None:
+    no_infos = BatchInfo(2, {})
+    grey = np.zeros((2, 20, 22), np.uint8)
+    grey[1, :10] = 255
+    cells = ScreenCells(2, 2, 4)(grey, no_infos)
+    assert [list(cell) for cell in cells] == [[0, 0, 0, 0], [3, 3, 0, 0]]
+    assert ScreenCells(2, 2, 4)(np.repeat(grey[..., None], 3, axis=3), no_infos) == cells
+    with pytest.raises(InputError, match=r"needs screens of uint8, got observations \(4,\)"):
+        ScreenCells()(np.zeros((2, 4)), no_infos)
+
+
+def test_packed_screens_are_the_same_again() -> None:
+    space = gymnasium.spaces.Box(0, 255, (7, 5), np.uint8)
+    space.seed(0)
+    screens = [space.sample() for _ in range(3)]
+    assert np.array_equal(unpacked([packed(one) for one in screens], space), np.stack(screens))
+
+
+def test_a_dynamic_representation_comes_close_to_its_aim() -> None:
+    """Screens of a dot at 100 places must become about as many cells as are asked for."""
+    screens = np.zeros((400, 40, 40), np.uint8)
+    for index in range(400):
+        row, column = divmod(index % 100, 10)
+        screens[index, 4 * row : 4 * row + 4, 4 * column : 4 * column + 4] = 255
+    cells = DynamicScreenCells(share=0.25, trials=150)
+    found = []
+    for cells.share in (0.25, 0.05):
+        cells.fit(screens, np.random.default_rng(0))
+        found.append(len(set(cells(screens, BatchInfo(400, {})))))
+    assert 70 <= found[0] <= 100
+    assert 10 <= found[1] <= 35
+
+
+def test_a_search_changes_its_representation_and_keeps_the_best_visits() -> None:
+    with plangym_like.make("ALE/MsPacman-v5", obs_type="grayscale") as env:
+        start = env.reset(seed=0).state
+        state = env.step_batch([0], start, dt=80).states[0]  # after the music
+        cells = DynamicScreenCells(every=100, trials=8, sample=30)
+        planner = GoExplore(env, cells, batch=8, steps=20, dt=2)
+        plans = [planner.plan(state, budget=250, seed=0) for _ in range(2)]
+        assert list(plans[0].info["cells"]) == list(plans[1].info["cells"])
+        assert (cells.height, cells.width, cells.shades) == (8, 11, 8), "a search changes a copy"
+        assert {len(cell) for cell in plans[0].info["cells"]} != {88}
+        assert plans[0].replay(env) == plans[0].score
+
+
+def test_observations_are_divided_into_bins() -> None:
+    no_infos = BatchInfo(2, {})
+    box = gymnasium.spaces.Box(np.array([0.0, -np.inf]), np.array([1.0, np.inf]), dtype=np.float64)
+    cells = ObservationCells(box, bins=4)
+    assert cells(np.array([[0.3, 0.0], [1.0, -1e9]]), no_infos) == [(1, 2), (3, 0)]
+    discrete = ObservationCells(gymnasium.spaces.Discrete(9))
+    assert discrete(np.array([4, 7]), no_infos) == [(4,), (7,)]
+    with pytest.raises(InputError, match="no cells for these observations"):
+        ObservationCells(gymnasium.spaces.Dict({}))
