@@ -13,17 +13,23 @@ from plangym_like.planners.a_star import AStar
 from plangym_like.planners.best_first import BestFirst
 from plangym_like.planners.features import tile_colors
 from plangym_like.planners.iw import IW
+from plangym_like.planners.open_loop_mcts import OpenLoopMCTS
 from plangym_like.planners.plan import Plan, Spent
 from plangym_like.planners.planner import Planner
 from plangym_like.planners.play import play
+from plangym_like.planners.puct import PUCT
 from plangym_like.planners.random_shooting import RandomShooting
 from plangym_like.planners.rollout_iw import RolloutIW
 from plangym_like.planners.search import Progress, Search
+from plangym_like.planners.uct import UCT
 
 __all__ = [
     "IW",
     "AStar",
     "BestFirst",
+    "PUCT",
+    "UCT",
+    "OpenLoopMCTS",
     "Plan",
     "Planner",
     "Progress",
