@@ -53,8 +53,7 @@ class Network(torch.nn.Module):
 
 def self_play(planner: PUCT, args: argparse.Namespace, rng: np.random.Generator) -> list[Any]:
     """Play a game by search; return observations, visits and returns of its moves."""
-    env = planner.env
-    state, obs, _ = env.reset(seed=int(rng.integers(2**31)))
+    state, obs, _ = planner.env.reset(seed=int(rng.integers(2**31)))
     planner.observe = lambda _: obs[None]
     moves, rewards, ended = [], [], False
     while not ended:
@@ -63,7 +62,8 @@ def self_play(planner: PUCT, args: argparse.Namespace, rng: np.random.Generator)
         # At first in proportion to the visits, so that games differ; then the most visited one.
         index = rng.choice(len(policy), p=policy) if len(moves) < 30 else policy.argmax()
         moves.append((obs, policy))
-        state, obs, reward, terminated, truncated, _ = env.step(planner.actions[index], state=state)
+        action = planner.actions[index]
+        state, obs, reward, terminated, truncated, _ = planner.env.step(action, state=state)
         planner.advance()
         rewards.append(reward)
         ended = terminated or truncated
@@ -109,11 +109,10 @@ def learn(args: argparse.Namespace, seed: int) -> list[tuple[int, float]]:
     torch.manual_seed(seed)
     rng = np.random.default_rng(seed)
     end = time.perf_counter() + args.seconds
-    with TensorBatcher(plangym_like.make(args.env)) as batcher:
-        env = batcher.env
-        scale = 1 / (1 - args.discount)
+    with TensorBatcher(plangym_like.make(args.env, remove_time_limit=False)) as batcher:
+        env, scale = batcher.env, 1 / (1 - args.discount)
         network = Network(env.observation_space.shape[0], int(env.action_space.n), scale)
-        optimizer = torch.optim.Adam(network.parameters(), lr=args.lr, weight_decay=1e-4)
+        optimizer = torch.optim.Adam(network.parameters(), lr=3e-3, weight_decay=1e-4)
         planner = PUCT(env, network.evaluate, discount=args.discount, noise=0.25)
         moves: deque[Any] = deque(maxlen=5_000)
         played, curve = 0, [(0, score(batcher, network, 1_000_000))]
@@ -143,10 +142,8 @@ def draw(curves: dict[int, list[tuple[int, float]]], args: argparse.Namespace) -
         xlabel="moves", ylabel="mean return of the policy alone", title=f"AlphaZero on {args.env}"
     )
     axes.legend(frameon=False)
-    axes.spines[["top", "right"]].set_visible(False)
     args.out.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(args.out, dpi=120, metadata={"Software": None})
-    plt.close(figure)
 
 
 def main() -> int:
@@ -159,7 +156,6 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=180.0, help="stop after these in any case")
     parser.add_argument("--simulations", type=int, default=24, help="transitions for one move")
     parser.add_argument("--discount", type=float, default=0.99)
-    parser.add_argument("--lr", type=float, default=3e-3)
     parser.add_argument("--out", type=Path, default=Path("learn/alphazero.png"))
     args = parser.parse_args()
     torch.set_num_threads(1)
@@ -167,12 +163,9 @@ def main() -> int:
     for seed in args.seeds:
         begin = time.perf_counter()
         curves[seed] = learn(args, seed)
-        moves, result = curves[seed][-1]
-        print(
-            f"seed {seed}: mean evaluated return {result:.1f} after {moves:,} moves and "
-            f"{time.perf_counter() - begin:.0f} s",
-            flush=True,
-        )
+        (moves, result), took = curves[seed][-1], time.perf_counter() - begin
+        said = f"mean evaluated return {result:.1f} after {moves:,} moves and {took:.0f} s"
+        print(f"seed {seed}: {said}", flush=True)
         if result < args.goal:
             missed.append(seed)
     draw(curves, args)

@@ -25,10 +25,10 @@ from plangym_like.planners.uct import UCT
 
 __all__ = [
     "IW",
-    "AStar",
-    "BestFirst",
     "PUCT",
     "UCT",
+    "AStar",
+    "BestFirst",
     "OpenLoopMCTS",
     "Plan",
     "Planner",

@@ -176,15 +176,7 @@ def puct(
 ) -> Floats:
     """Return AlphaZero's scores of the actions of nodes; -inf where the prior is 0.
 
-    Parameters
-    ----------
-    means, priors, visits : array ``(n, A)``
-    parent_visits : array ``(n, 1)``
-    explore, base : float
-
-    Returns
-    -------
-    array ``(n, A)``
+    `means`, `priors` and `visits` are ``(n, A)``, `parent_visits` is ``(n, 1)``.
 
     >>> means, priors, visits = np.array([[[0.5, 0.0]], [[0.2, 0.8]], [[3, 0]]])
     >>> puct(means, priors, visits, 4, 1.0, 1e9).round(3)

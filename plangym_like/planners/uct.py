@@ -152,6 +152,7 @@ class UCT(TreePlanner):
         visits, ended = tree["visits"][nodes].sum(axis=1), tree["ended"][nodes]
         values = tree["total"][nodes].sum(axis=1) / np.maximum(visits, 1)
         (new,) = (~ended & (visits == 0)).nonzero()
+        complete = ended | (visits == 0)  # the others were cut off by the budget
         scores, rewards = tree["score"][nodes], np.zeros((len(nodes), self.rollout))
         plans = search.rng.integers(len(self.actions), size=rewards.shape)
         seeds, steps = np.full(rewards.shape, -1), np.zeros(len(nodes), np.intp)
@@ -167,7 +168,9 @@ class UCT(TreePlanner):
             rewards[new], steps[new] = rollout.rewards, lengths(rollout)
             ended[new] = rollout.terminateds[:, -1] | rollout.truncateds[:, -1]
             values[new] = rollout.rewards @ self.discount ** np.arange(self.rollout)
-        row = int(np.argmax(scores + rewards.sum(axis=1)))
+        if self._best is not None and not complete.any():
+            return values, self._best
+        row = int(np.argmax(np.where(complete, scores + rewards.sum(axis=1), -np.inf)))
         path, length = tree.path(nodes[row]), steps[row]
         return values, self._keep(
             np.append(tree["action"][path], plans[row, :length]),
