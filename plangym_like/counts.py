@@ -1,7 +1,8 @@
-"""`as_count`: check options that are whole numbers."""
+"""`as_count` and `as_number`: check options that are numbers."""
 
 from __future__ import annotations
 
+import math
 import operator
 from typing import Any
 
@@ -29,3 +30,24 @@ def as_count(name: str, number: Any, least: int = 1) -> int:
     if whole < least:
         raise InputError(f"{name} must be a whole number of at least {least}, got {number!r}")
     return whole
+
+
+def as_number(name: str, number: Any, least: float = -math.inf, most: float = math.inf) -> float:
+    """Return `number` as a finite float from `least` to `most`.
+
+    Raises
+    ------
+    InputError
+        It is not a finite number, or out of range; the message calls it `name`.
+
+    >>> as_number("discount", 1, 0.0, 1.0)
+    1.0
+    """
+    try:
+        value = float(number)
+    except (TypeError, ValueError):
+        value = math.nan
+    if not (math.isfinite(value) and least <= value <= most):
+        limits = f"from {least:g} to {most:g}" if most < math.inf else f"of at least {least:g}"
+        raise InputError(f"{name} must be a finite number {limits}, got {number!r}")
+    return value

@@ -142,3 +142,32 @@ def _pixel_picker() -> types.ModuleType:
     module.resize = resize
     module.INTER_AREA = 3
     return module
+
+
+class BanditTree(gymnasium.Env):
+    """Two choices in a row, then a reward of 1 with the probability of the choices, or that itself.
+
+    The second of three first choices is the best on average, the last one with the best second.
+    """
+
+    MEANS = np.array([[0.1, 0.2, 0.3], [0.6, 0.6, 0.6], [0.0, 0.9, 0.1]])
+    observation_space = spaces.Discrete(14)
+    action_space = spaces.Discrete(3)
+
+    def __init__(self, *, random: bool = False) -> None:
+        self.random = random
+        self.choices: tuple[int, ...] = ()
+
+    def reset(self, *, seed: Any = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        self.choices = ()
+        return 0, {}
+
+    def step(self, action: Any) -> Any:
+        self.choices += (int(action),)
+        if len(self.choices) == 1:
+            return 1 + self.choices[0], 0.0, False, False, {}
+        reward = float(self.MEANS[self.choices[:2]])
+        if self.random:
+            reward = float(self.np_random.random() < reward)
+        return 4 + 3 * self.choices[0] + self.choices[1], reward, True, False, {}

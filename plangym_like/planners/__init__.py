@@ -18,16 +18,21 @@ from plangym_like.planners.features import tile_colors
 from plangym_like.planners.fractal_monte_carlo import FractalMonteCarlo
 from plangym_like.planners.go_explore import GoExplore
 from plangym_like.planners.iw import IW
+from plangym_like.planners.open_loop_mcts import OpenLoopMCTS
 from plangym_like.planners.plan import Plan, Spent
 from plangym_like.planners.planner import Planner
 from plangym_like.planners.play import play
+from plangym_like.planners.puct import PUCT
 from plangym_like.planners.random_shooting import RandomShooting
 from plangym_like.planners.rollout_iw import RolloutIW
 from plangym_like.planners.screen_cells import DynamicScreenCells, ScreenCells
 from plangym_like.planners.search import Progress, Search
+from plangym_like.planners.uct import UCT
 
 __all__ = [
     "IW",
+    "PUCT",
+    "UCT",
     "AStar",
     "BeamSearch",
     "BestFirst",
@@ -35,6 +40,7 @@ __all__ = [
     "FractalMonteCarlo",
     "GoExplore",
     "ObservationCells",
+    "OpenLoopMCTS",
     "Plan",
     "Planner",
     "Progress",

@@ -69,13 +69,13 @@ class Plan:
         Whether the last action ends the episode.
     seeds : array ``(T,) int64``, optional
         The seeds of the actions, for plans through an environment with random steps; see
-        `PlanEnv.step_batch`.
+        `PlanEnv.step_batch`. An action with a seed of -1 is stepped without one.
     spent : Spent
     curve : structured array
         The best score so far, with the fields ``transitions``, ``frames``, ``seconds`` and
         ``score``. The score never falls.
     info : dict
-        What else the planner has to tell; see the planner.
+        What else the planner has to tell; see the planner. ``info["action"]`` is `next_action`.
 
     Examples
     --------
@@ -103,6 +103,14 @@ class Plan:
         """The sum of the rewards, rounded once, so that it does not depend on their order."""
         return math.fsum(self.rewards)
 
+    @property
+    def next_action(self) -> Any:
+        """The action to take before planning again; `play` takes it.
+
+        It is the first of `actions`, unless the planner recommends another one.
+        """
+        return self.info.get("action", self.actions[0])
+
     def __len__(self) -> int:
         return len(self.actions)
 
@@ -121,7 +129,8 @@ class Plan:
         rewards: list[float] = []
         states = self.state[None]
         for index, action in enumerate(self.actions):
-            seeds = None if self.seeds is None else self.seeds[index : index + 1]
+            seed = -1 if self.seeds is None else int(self.seeds[index])
+            seeds = None if seed < 0 else seed
             step = env.step_batch(action[None], states, dt=int(self.dt[index]), seeds=seeds)
             states = step.states
             rewards.append(float(step.rewards[0]))

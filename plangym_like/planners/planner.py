@@ -84,7 +84,7 @@ class Planner(ABC):
         return type(self).__name__
 
     def advance(self) -> None:
-        """Tell the planner that the first action of its last plan was played.
+        """Tell the planner that `Plan.next_action` of its last plan was played.
 
         The next search may use what this one found out about the state after that action. Without
         this call, each search begins afresh.

@@ -1,4 +1,4 @@
-"""`play`: plan, take the first action, plan again."""
+"""`play`: plan, take the next action, plan again."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def play(
     seed: Any = None,
     progress: bool | Callable[[Progress], object] = False,
 ) -> Plan:
-    """Play an episode in closed loop: each action is the first one of a new plan.
+    """Play an episode in closed loop: each action is the `Plan.next_action` of a new plan.
 
     Parameters
     ----------
@@ -65,7 +65,7 @@ def play(
     with ProgressBar(f"{planner.name}, {steps} steps", progress) as report:
         for step in range(steps):
             plan = planner.plan(state, budget=budget, seconds=seconds, seed=seeds.spawn(1)[0])
-            action, dt = plan.actions[0], int(plan.dt[0])
+            action, dt = np.asarray(plan.next_action), int(plan.dt[0])
             result = env.step_batch(action[None], state[None], dt=dt)
             planner.advance()
             state, reward = result.states[0], float(result.rewards[0])

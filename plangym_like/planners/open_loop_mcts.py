@@ -1,0 +1,97 @@
+"""Open-loop MCTS: a tree of action sequences, which holds no states."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import numpy as np
+
+from plangym_like.counts import as_count, as_number
+from plangym_like.plan_env import PlanEnv
+from plangym_like.planners.plan import Plan
+from plangym_like.planners.search import Search, lengths
+from plangym_like.planners.search_tree import SearchTree
+from plangym_like.planners.tree_planner import SEEDS, TreePlanner
+from plangym_like.planners.ucb import tree_bounds
+from plangym_like.states import Row
+
+
+class OpenLoopMCTS(TreePlanner):
+    """Monte Carlo tree search over action sequences.
+
+    D. Perez Liebana et al., "Open loop search for general video game playing", GECCO 2015: a node
+    is the sequence of actions that leads to it, and stands for all states that they may lead to.
+    Every descent runs its actions from the root again, and random actions after them up to
+    `horizon`. So memory does not grow with the size of states, a round is one `rollout_batch`, all
+    returns have the same horizon, and random steps need no chance nodes. Yet each transition above
+    a leaf is spent again, and actions do not react to what happened before (E. Lecarpentier et al.,
+    "Open loop execution of tree-search algorithms", 2018, on when that is no loss).
+
+    Selection, virtual loss and scaling are those of `UCT`.
+
+    Parameters
+    ----------
+    env : PlanEnv
+        Its action space is finite.
+    batch, discount, virtual_loss, dt
+        See `TreePlanner`.
+    horizon : int
+        The number of actions in a trajectory.
+    explore : float
+        The weight of the bounds; ``sqrt(2)`` is UCB1.
+    stochastic : bool
+        Whether each trajectory is seeded, so that the search does not know the luck that the
+        environment is going to have. The plan is the one that had the best luck.
+
+    Examples
+    --------
+    >>> import plangym_like
+    >>> from plangym_like.planners import OpenLoopMCTS, play
+    >>> env = plangym_like.make("CartPole-v1")
+    >>> state, obs, info = env.reset(seed=0)
+    >>> play(OpenLoopMCTS(env, horizon=25), steps=50, budget=1_000, seed=0).score
+    50.0
+    """
+
+    def __init__(
+        self,
+        env: PlanEnv,
+        batch: int = 32,
+        horizon: int = 20,
+        explore: float = 1.0,
+        discount: float = 1.0,
+        *,
+        virtual_loss: float = 1.0,
+        dt: int = 1,
+        stochastic: bool = False,
+    ) -> None:
+        super().__init__(env, batch, discount, virtual_loss, dt)
+        self.horizon = as_count("horizon", horizon)
+        self.explore = as_number("explore", explore, 0.0)
+        self.stochastic = bool(stochastic)
+
+    def _search(self, state: Row, search: Search) -> Plan:
+        tree = self._begin(SearchTree(len(self.actions), np.zeros(0, np.uint8)))
+        bounds = partial(tree_bounds, tree, search.rng, self.explore, self.virtual_loss)
+        weights = self.discount ** np.arange(self.horizon)
+        descents = 0
+        while count := self._affordable(search, tree, descents, self.horizon):
+            descents += count
+            paths = tree.descend(count, bounds, depth=self.horizon)
+            plans = search.rng.integers(len(self.actions), size=(count, self.horizon))
+            for depth, level in enumerate(paths.levels):
+                plans[level.ids, depth] = level.actions
+            seeds = search.rng.integers(SEEDS, size=count) if self.stochastic else None
+            rollout = search.rollout_batch(self.actions[plans], state, self.dt, seeds=seeds)
+            new = tree.add(paths.parents, paths.actions)
+            for depth, level in enumerate(paths.levels):
+                returns = rollout.rewards[level.ids, depth:] @ weights[: self.horizon - depth]
+                tree.record(level, new, returns)
+            row = int(rollout.rewards.sum(axis=1).argmax())
+            length = lengths(rollout)[row]
+            row_seeds = np.full(length, -1)
+            row_seeds[0] = -1 if seeds is None else seeds[row]
+            ended = rollout.terminateds[row, -1] or rollout.truncateds[row, -1]
+            best = self._keep(plans[row, :length], rollout.rewards[row, :length], row_seeds, ended)
+            search.report(best.score, f"{tree.size:,} nodes")
+        return self._plan(search, state, tree)

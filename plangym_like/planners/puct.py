@@ -1,0 +1,196 @@
+"""PUCT: the tree search of AlphaZero, guided by priors and values."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from plangym_like.counts import as_number
+from plangym_like.errors import InputError
+from plangym_like.plan_env import PlanEnv
+from plangym_like.planners.plan import Plan
+from plangym_like.planners.search import Search
+from plangym_like.planners.search_tree import Floats, Ints, SearchTree
+from plangym_like.planners.tree_planner import TreePlanner
+from plangym_like.states import Row
+
+
+class PUCT(TreePlanner):
+    """Tree search guided by priors and values, such as a network's: AlphaZero's search.
+
+    D. Silver et al., "A general reinforcement learning algorithm that masters chess, shogi and Go
+    through self-play", 2018, section "Search" of the supplement: descend to the action with the
+    highest ``Q(s, a) + C(s) * P(s, a) * sqrt(N(s)) / (1 + N(s, a))``, where ``C(s) = log((1 + N(s)
+    + base) / base) + explore``; step it once, evaluate the new state, and add the value to all
+    actions on the way. The deviations:
+
+    - There is one player, and rewards count: the return of an action is its reward plus the
+      discounted return after it. Mean returns are scaled to [0, 1] by the range seen, and are 0
+      where there was no visit, as in J. Schrittwieser et al., "Mastering Atari, Go, chess and
+      shogi by planning with a learned model", 2020, equation 5.
+    - A round has up to `batch` descents, kept apart by the virtual loss, one `step_batch` and one
+      call of `evaluate`. If several descents find the same leaf, one of them counts.
+
+    The plan is the path in the tree with the best score, the first of them. The action for closed
+    loop, `Plan.next_action`, is the most visited one; ``info["visits"]`` are the targets of a
+    policy network, ``info["value"]`` is the mean return of the root.
+
+    Parameters
+    ----------
+    env : PlanEnv
+        Its action space is finite.
+    evaluate : callable
+        ``evaluate(observations) -> (priors, values)``: observations ``(N, *obs_shape)`` of states,
+        as `PlanEnv.step_batch` returns them, probabilities of their actions ``(N, A)`` in the order
+        of `actions`, and the returns ``(N,)`` that they expect. Actions with a prior of 0 are not
+        tried. It is not called for states where the episode has ended.
+    observe : callable, optional
+        ``observe(state) -> observations (1, *obs_shape)`` of a root. A state holds no observation,
+        so without it, the priors of a root are uniform, except where it was reached by `advance`.
+    batch, discount, virtual_loss, dt
+        See `TreePlanner`.
+    explore, base : float
+        ``c_init`` and ``c_base`` of the paper.
+    noise : float
+        The part of the root's priors that is drawn from a Dirichlet distribution; 0.25 in the
+        paper, for learning.
+    alpha : float
+        The parameter of that distribution.
+
+    Examples
+    --------
+    A policy that knows nothing, and a value that says how upright the pole is:
+
+    >>> import numpy as np, plangym_like
+    >>> from plangym_like.planners import PUCT, play
+    >>> env = plangym_like.make("CartPole-v1")
+    >>> state, obs, info = env.reset(seed=0)
+    >>> def evaluate(obs):
+    ...     return np.full((len(obs), 2), 0.5), 20 - 50 * np.abs(obs[:, 2])
+    >>> play(PUCT(env, evaluate, discount=0.95), steps=50, budget=40, seed=0).score
+    50.0
+    """
+
+    def __init__(
+        self,
+        env: PlanEnv,
+        evaluate: Callable[[Any], tuple[Any, Any]],
+        batch: int = 8,
+        explore: float = 1.25,
+        discount: float = 1.0,
+        *,
+        observe: Callable[[Row], Any] | None = None,
+        base: float = 19_652.0,
+        noise: float = 0.0,
+        alpha: float = 0.3,
+        virtual_loss: float = 1.0,
+        dt: int = 1,
+    ) -> None:
+        super().__init__(env, batch, discount, virtual_loss, dt)
+        self.evaluate, self.observe = evaluate, observe
+        self.explore = as_number("explore", explore, 0.0)
+        self.base = as_number("base", base, 1.0)
+        self.noise = as_number("noise", noise, 0.0, 1.0)
+        self.alpha = as_number("alpha", alpha, 1e-6)
+
+    def _search(self, state: Row, search: Search) -> Plan:
+        tree, descents = self._begin(SearchTree(len(self.actions), state)), 0
+        self._set_root_prior(tree, search, state)
+        while count := self._affordable(search, tree, descents, 1):
+            descents += count
+            paths = tree.descend(count, partial(self._scores, tree)).without_repeats()
+            new = self._expand(tree, search, paths.parents, paths.actions)
+            ends = paths.ends(new)
+            values = tree["value"][ends]
+            tree.back_up(paths, new, values, self.discount)
+            end = int(ends[tree["score"][ends].argmax()])
+            path = tree.path(end)
+            best = self._keep(
+                tree["action"][path], tree["reward"][path], tree["seed"][path], tree["ended"][end]
+            )
+            search.report(best.score, f"{tree.size:,} nodes")
+        return self._plan(search, state, tree, prior=tree["prior"][0].copy())
+
+    def _scores(self, tree: SearchTree, nodes: Ints, ranks: Ints, counts: Ints) -> Floats:
+        totals, visits = tree.scaled(nodes)
+        means = totals / np.maximum(visits + self.virtual_loss * ranks, 1e-9)
+        # The node's own visit counts in the paper's code, and is among the descents that come.
+        parent_visits = visits.sum(axis=1, keepdims=True) + counts
+        return puct(
+            means, tree["prior"][nodes], visits + ranks, parent_visits, self.explore, self.base
+        )
+
+    def _expand(self, tree: SearchTree, search: Search, parents: Ints, actions: Ints) -> Ints:
+        """Step the leaves, evaluate them, and return their nodes."""
+        if not len(parents):
+            return parents
+        step = search.step_batch(self.actions[actions], tree["state"][parents], self.dt)
+        ended = step.terminateds | step.truncateds
+        priors, values = np.zeros((len(parents), len(self.actions))), np.zeros(len(parents))
+        if not ended.all():
+            priors[~ended], values[~ended] = self._evaluated(_rows(step.obs, ~ended))
+        return tree.add(
+            parents,
+            actions,
+            state=step.states,
+            reward=step.rewards,
+            ended=ended,
+            prior=priors,
+            value=values,
+        )
+
+    def _evaluated(self, observations: Any) -> tuple[Floats, Floats]:
+        """Return what `evaluate` does, checked."""
+        priors, values = (np.asarray(part, np.float64) for part in self.evaluate(observations))
+        shape = (len(values), len(self.actions)) if values.ndim == 1 else ()
+        if priors.shape != shape:
+            raise InputError(
+                f"evaluate must return priors (N, {len(self.actions)}) and values (N,), got shapes "
+                f"{priors.shape} and {values.shape}"
+            )
+        sums = priors.sum(axis=1)
+        if not (priors >= 0).all() or not np.allclose(sums, 1.0, atol=1e-3):
+            raise InputError("evaluate must return priors that are probabilities with a sum of 1")
+        if not np.isfinite(values).all():
+            raise InputError("evaluate must return finite values")
+        return priors, values
+
+    def _set_root_prior(self, tree: SearchTree, search: Search, state: Row) -> None:
+        prior = tree.nodes["prior"][0]
+        if not prior.any():
+            prior[:] = 1 / len(prior)
+            if self.observe is not None:
+                prior[:] = self._evaluated(self.observe(state))[0][0]
+        if self.noise:
+            (possible,) = prior.nonzero()
+            drawn = search.rng.dirichlet(np.full(len(possible), self.alpha))
+            prior[possible] += self.noise * (drawn - prior[possible])
+
+
+def puct(
+    means: Floats, priors: Floats, visits: Any, parent_visits: Any, explore: float, base: float
+) -> Floats:
+    """Return AlphaZero's scores of the actions of nodes; -inf where the prior is 0.
+
+    `means`, `priors` and `visits` are ``(n, A)``, `parent_visits` is ``(n, 1)``.
+
+    >>> means, priors, visits = np.array([[[0.5, 0.0]], [[0.2, 0.8]], [[3, 0]]])
+    >>> puct(means, priors, visits, 4, 1.0, 1e9).round(3)
+    array([[0.6, 1.6]])
+    """
+    rate = np.log((1 + parent_visits + base) / base) + explore
+    scores = means + rate * priors * np.sqrt(parent_visits) / (1 + visits)
+    return np.where(priors > 0, scores, -np.inf)
+
+
+def _rows(observations: Any, rows: NDArray[np.bool_]) -> Any:
+    """Return rows of a batch of observations, which may be a tree of arrays."""
+    if isinstance(observations, Mapping):
+        return {key: _rows(part, rows) for key, part in observations.items()}
+    if isinstance(observations, tuple):
+        return tuple(_rows(part, rows) for part in observations)
+    return observations[rows]

@@ -1,0 +1,142 @@
+"""`TreePlanner`: what tree searches share: their options, the tree they keep, and their plan."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from plangym_like.counts import as_count, as_number
+from plangym_like.plan_env import PlanEnv
+from plangym_like.planners.action_sets import all_actions
+from plangym_like.planners.plan import Plan
+from plangym_like.planners.planner import Planner
+from plangym_like.planners.search import Search
+from plangym_like.planners.search_tree import Floats, Ints, SearchTree
+from plangym_like.states import Row
+
+# Seeds of steps and rollouts are less than this.
+SEEDS = 2**31
+
+
+@dataclass(frozen=True)
+class Trajectory:
+    """Indices of actions, rewards and seeds, all ``(T,)``, and whether the episode ended."""
+
+    actions: Ints
+    rewards: Floats
+    seeds: Ints
+    ended: bool
+    score: float
+
+
+class TreePlanner(Planner):
+    """The base of tree searches that run many descents at a time.
+
+    Parameters
+    ----------
+    env : PlanEnv
+        Its action space is finite.
+    batch : int
+        The number of descents in a round.
+    discount : float
+        What the return after a step is multiplied with; from 0 to 1.
+    virtual_loss : float
+        The part of each descent under way that counts as a return of 0, from 0 to 1. All count as
+        visits.
+    dt : int
+        How long each action is held.
+
+    Attributes
+    ----------
+    actions : array ``(A, *action_shape)``
+        All actions, in the order of the arrays ``(A,)`` in `Plan.info`.
+    """
+
+    def __init__(
+        self, env: PlanEnv, batch: int, discount: float, virtual_loss: float, dt: int
+    ) -> None:
+        super().__init__(env)
+        self.actions: NDArray[Any] = all_actions(env, self.name)
+        self.batch, self.dt = as_count("batch", batch), as_count("dt", dt)
+        self.discount = as_number("discount", discount, 0.0, 1.0)
+        self.virtual_loss = as_number("virtual_loss", virtual_loss, 0.0, 1.0)
+        self._last: tuple[SearchTree, Trajectory, int] | None = None
+        self._kept: tuple[SearchTree, Trajectory, int] | None = None
+        self._best: Trajectory | None = None
+
+    def advance(self) -> None:
+        """Keep what the last search found out below the action that was played."""
+        self._kept = self._last
+
+    def _begin(self, tree: SearchTree) -> SearchTree:
+        """Return `tree`, a root only, or the part of the last one that was kept for its state."""
+        kept, self._kept, self._last, self._best = self._kept, None, None, None
+        if kept is None:
+            return tree
+        old, best, chosen = kept
+        child = int(old["child"][0, chosen, 0])
+        if old["state"].size:
+            children = old["child"][0].ravel()
+            children = children[children >= 0]
+            same = (old["state"][children] == tree["state"][0]).all(axis=1)
+            child = int(children[same.argmax()]) if same.any() else -1
+            if child >= 0 and best.actions[0] == old["action"][child] and len(best.actions) > 1:
+                self._keep(best.actions[1:], best.rewards[1:], best.seeds[1:], best.ended)
+        if child < 0 or old["ended"][child] or old["closed"][child].all():
+            return tree
+        return old.subtree(child)
+
+    def _keep(self, actions: Ints, rewards: Floats, seeds: Ints, ended: Any) -> Trajectory:
+        """Keep a trajectory if its score is the best so far; return the best one."""
+        score = math.fsum(rewards)
+        if self._best is None or score > self._best.score:
+            self._best = Trajectory(actions, rewards, seeds, bool(ended), score)
+        return self._best
+
+    def _affordable(self, search: Search, tree: SearchTree, descents: int, cost: int) -> int:
+        """Return how many descents, each with at most `cost` transitions, the next round has.
+
+        Descents to states where the episode has ended may cost nothing, so there are no more than
+        transitions in the budget.
+        """
+        if tree["closed"][0].all():
+            return 0
+        count = self.batch
+        if search.remaining is not None:
+            total = search.remaining + search.spent().transitions
+            count = min(count, search.remaining // cost, max(total - descents, 0))
+            if descents and not count:
+                return 0
+        return count if search.has(max(count, 1) * cost) else 0
+
+    def _plan(self, search: Search, state: Row, tree: SearchTree, **info: Any) -> Plan:
+        """Return the best trajectory, and what is known of the root's actions."""
+        assert self._best is not None, "the first round ends somewhere"
+        best = self._best
+        visits, totals = tree["visits"][0].copy(), tree["total"][0].copy()
+        values = np.divide(totals, visits, np.full(len(visits), -np.inf), where=visits > 0)
+        closed = tree["closed"][0]
+        chosen = int(np.lexsort((values, np.where(closed, -1, visits)))[-1])
+        exact = np.where(closed, values, -np.inf)
+        if closed.any() and exact.max() >= values[chosen]:
+            chosen = int(exact.argmax())
+        value = values.max() if closed.all() else max(totals.sum() / visits.sum(), exact.max())
+        self._last = tree, best, chosen
+        return search.plan(
+            state,
+            self.actions[best.actions],
+            best.rewards,
+            self.dt,
+            ended=best.ended,
+            seeds=best.seeds if (best.seeds >= 0).any() else None,
+            action=self.actions[chosen],
+            visits=visits.astype(np.int64),
+            values=np.where(visits > 0, values, np.nan),
+            value=float(value),
+            nodes=tree.size,
+            **info,
+        )

@@ -1,0 +1,85 @@
+"""Upper confidence bounds of the actions in a tree."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from plangym_like.planners.search_tree import FIRST, SearchTree
+
+Ints = NDArray[np.intp]
+Floats = NDArray[np.float64]
+
+
+def ucb1(
+    totals: Floats,
+    visits: Floats,
+    explore: float,
+    parent_visits: Any,
+    *,
+    pending: Any = 0,
+    virtual_loss: float = 0.0,
+) -> Floats:
+    """Return the upper confidence bounds of the actions of nodes.
+
+    ``totals / visits + explore * sqrt(log(parent_visits) / visits)``, with ``explore = sqrt(2)`` in
+    P. Auer, N. Cesa-Bianchi and P. Fischer, "Finite-time analysis of the multiarmed bandit
+    problem", 2002, and ``explore = 2 * C_p`` in Kocsis and Szepesvari 2006.
+
+    Parameters
+    ----------
+    totals, visits : array ``(n, A)``
+        Sum and number of the returns of each action; returns are in [0, 1].
+    explore : float
+    parent_visits : array ``(n, 1)``
+    pending : array ``(n, 1)`` or ``(n, A)``
+        Descents under way, which count as visits.
+    virtual_loss : float
+        The part of each of them that counts as a return of 0.
+
+    Returns
+    -------
+    array ``(n, A)``
+        Infinite where there is no visit.
+
+    >>> ucb1(np.array([[1.0, 3.0, 0.0]]), np.array([[2.0, 4.0, 0.0]]), 1.0, 6).round(3)
+    array([[1.447, 1.419,   inf]])
+    """
+    tried = visits + pending
+    means = totals / np.maximum(visits + virtual_loss * pending, 1e-9)
+    log = np.log(np.maximum(parent_visits, 1))
+    bounds = np.full(tried.shape, np.inf)
+    np.sqrt(np.divide(log, tried, where=tried > 0, out=bounds), out=bounds)
+    result: Floats = means + explore * bounds
+    return result
+
+
+def tree_bounds(
+    tree: SearchTree,
+    rng: np.random.Generator,
+    explore: float,
+    virtual_loss: float,
+    nodes: Ints,
+    ranks: Ints,
+    counts: Ints,
+) -> Floats:
+    """Return the bounds that descents go by: a `ScoreFn`, if all but the last three are given.
+
+    Actions that were not tried come first, in random order; closed ones last.
+    """
+    totals, visits = tree.scaled(nodes)
+    bounds = ucb1(
+        totals,
+        visits,
+        explore,
+        visits.sum(axis=1, keepdims=True) + counts,
+        pending=ranks,
+        virtual_loss=virtual_loss,
+    )
+    bounds[tree["closed"][nodes]] = -np.inf
+    untried = bounds == np.inf
+    if untried.any():
+        bounds[untried] = FIRST * (1 + rng.random(np.count_nonzero(untried)))
+    return bounds

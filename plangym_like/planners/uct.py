@@ -1,0 +1,200 @@
+"""UCT: Monte Carlo tree search with upper confidence bounds."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from plangym_like.counts import as_count, as_number
+from plangym_like.plan_env import PlanEnv
+from plangym_like.planners.plan import Plan
+from plangym_like.planners.search import Search, lengths
+from plangym_like.planners.search_tree import Floats, Ints, SearchTree
+from plangym_like.planners.tree_planner import SEEDS, Trajectory, TreePlanner
+from plangym_like.planners.ucb import tree_bounds
+from plangym_like.states import Row
+from plangym_like.transitions import BatchTransition
+
+
+class UCT(TreePlanner):
+    """Monte Carlo tree search with upper confidence bounds (UCB1) in every node.
+
+    L. Kocsis and C. Szepesvari, "Bandit based Monte-Carlo planning", ECML 2006, as in algorithm 2
+    of C. Browne et al., "A survey of Monte Carlo tree search methods", 2012: descend to an action
+    that was not tried yet, step it, roll out random actions, and add the return to all actions on
+    the way. The deviations:
+
+    - A round has `batch` descents, stepped by one `step_batch` and one `rollout_batch`. Descents
+      under way count as visits with low returns: the virtual loss of G. Chaslot, M. Winands and J.
+      van den Herik, "Parallel Monte-Carlo tree search", 2008. Descents that reach the same new node
+      step it once, and roll it out once each.
+    - Mean returns are scaled to [0, 1] by the range seen, as in equation 5 of J. Schrittwieser et
+      al., "Mastering Atari, Go, chess and shogi by planning with a learned model", 2020.
+
+    - Without chance nodes, actions whose whole subtree is known are not tried again. Their best
+      return is certain, so that no descent through their node returns less.
+
+    States hold random generators. So without chance nodes, the search plans for the luck that the
+    environment is going to have. With ``outcomes=K``, it does not know it: each descent draws the
+    outcomes of its actions with new seeds. Outcomes with the same observation, reward and end are
+    one node. For actions with many outcomes there is progressive widening (A. Couetoux et al.,
+    "Continuous upper confidence trees", 2011): no more than K are told apart, and with `widening`
+    less than 1, most descents pass through outcomes that are known, and save the transitions.
+
+    The plan is the trajectory with the best score, which with chance nodes had luck. The action for
+    closed loop, `Plan.next_action`, is the most visited one.
+
+    Parameters
+    ----------
+    env : PlanEnv
+        Its action space is finite.
+    batch, discount, virtual_loss, dt
+        See `TreePlanner`.
+    rollout : int
+        The number of random actions after a new node.
+    explore : float
+        The weight of the bounds; ``sqrt(2)`` is UCB1.
+    outcomes : int
+        The most outcomes of an action. When it has so many, no more are drawn; let it be greater
+        than their number where that is known.
+    widening : float
+        After n visits, an action has ``ceil(n ** widening)`` samples of its outcome.
+
+    Examples
+    --------
+    >>> import plangym_like
+    >>> from plangym_like.planners import UCT, play
+    >>> env = plangym_like.make("CartPole-v1")
+    >>> state, obs, info = env.reset(seed=0)
+    >>> play(UCT(env, rollout=20), steps=50, budget=1_000, seed=0).score
+    50.0
+
+    Slippery ice, one step from the goal, where the best policy is worth 0.42:
+
+    >>> lake = plangym_like.make("FrozenLake-v1")
+    >>> state, obs, info = lake.reset(seed=0)
+    >>> planner = UCT(lake, outcomes=4, discount=0.5)
+    >>> plan = planner.plan(lake.make_state(s=14), budget=5_000, seed=0)
+    >>> round(plan.info["value"], 1)
+    0.4
+    """
+
+    def __init__(
+        self,
+        env: PlanEnv,
+        batch: int = 32,
+        rollout: int = 10,
+        explore: float = 1.0,
+        discount: float = 1.0,
+        *,
+        virtual_loss: float = 1.0,
+        dt: int = 1,
+        outcomes: int = 1,
+        widening: float = 1.0,
+    ) -> None:
+        super().__init__(env, batch, discount, virtual_loss, dt)
+        self.rollout = as_count("rollout", rollout, 0)
+        self.explore = as_number("explore", explore, 0.0)
+        self.outcomes = as_count("outcomes", outcomes)
+        self.widening = as_number("widening", widening, 0.0, 1.0)
+
+    def _search(self, state: Row, search: Search) -> Plan:
+        tree = SearchTree(len(self.actions), state, self.outcomes, self.widening)
+        tree, descents = self._begin(tree), 0
+        while count := self._affordable(search, tree, descents, 1 + self.rollout):
+            descents += count
+            bounds = partial(tree_bounds, tree, search.rng, self.explore, self.virtual_loss)
+            draw = partial(self._draw, tree, search, count * self.rollout)
+            paths = tree.descend(count, bounds, draw if self.outcomes > 1 else None)
+            new = self._expand(tree, search, paths.parents, paths.actions)
+            ends = paths.ends(new)
+            values, best = self._evaluate(tree, search, ends)
+            tree.back_up(paths, new, values, self.discount)
+            if self.outcomes == 1 and tree["ended"][ends].any():
+                tree.close(paths, new, self.discount)
+            search.report(best.score, f"{tree.size:,} nodes")
+        return self._plan(search, state, tree)
+
+    def _expand(self, tree: SearchTree, search: Search, parents: Ints, actions: Ints) -> Ints:
+        """Step the leaves, and return their nodes."""
+        if not len(parents):
+            return parents
+        step = search.step_batch(self.actions[actions], tree["state"][parents], self.dt)
+        ended = step.terminateds | step.truncateds
+        return tree.add(parents, actions, state=step.states, reward=step.rewards, ended=ended)
+
+    def _draw(
+        self, tree: SearchTree, search: Search, reserve: int, parents: Ints, actions: Ints
+    ) -> Ints | None:
+        """Return an outcome of each action; None if less than `reserve` would remain."""
+        if not search.has(len(parents) + reserve):
+            return None
+        seeds = search.rng.integers(SEEDS, size=len(parents))
+        states = tree["state"][parents]
+        step = search.step_batch(self.actions[actions], states, self.dt, seeds=seeds)
+        return tree.add_outcomes(
+            parents,
+            actions,
+            outcome_keys(step),
+            state=step.states,
+            reward=step.rewards,
+            ended=step.terminateds | step.truncateds,
+            seed=seeds,
+        )
+
+    def _evaluate(self, tree: SearchTree, search: Search, nodes: Ints) -> tuple[Floats, Trajectory]:
+        """Return what nodes are worth (new ones: the return of a rollout), and the best plan."""
+        visits, ended = tree["visits"][nodes].sum(axis=1), tree["ended"][nodes]
+        values = tree["total"][nodes].sum(axis=1) / np.maximum(visits, 1)
+        (new,) = (~ended & (visits == 0)).nonzero()
+        complete = ended | (visits == 0)  # the others were cut off by the budget
+        scores, rewards = tree["score"][nodes], np.zeros((len(nodes), self.rollout))
+        plans = search.rng.integers(len(self.actions), size=rewards.shape)
+        seeds, steps = np.full(rewards.shape, -1), np.zeros(len(nodes), np.intp)
+        if len(new) and self.rollout:
+            if self.outcomes > 1:
+                seeds[new, 0] = search.rng.integers(SEEDS, size=len(new))
+            rollout = search.rollout_batch(
+                self.actions[plans[new]],
+                tree["state"][nodes[new]],
+                self.dt,
+                seeds=seeds[new, 0] if self.outcomes > 1 else None,
+            )
+            rewards[new], steps[new] = rollout.rewards, lengths(rollout)
+            ended[new] = rollout.terminateds[:, -1] | rollout.truncateds[:, -1]
+            values[new] = rollout.rewards @ self.discount ** np.arange(self.rollout)
+        if self._best is not None and not complete.any():
+            return values, self._best
+        row = int(np.argmax(np.where(complete, scores + rewards.sum(axis=1), -np.inf)))
+        path, length = tree.path(nodes[row]), steps[row]
+        return values, self._keep(
+            np.append(tree["action"][path], plans[row, :length]),
+            np.append(tree["reward"][path], rewards[row, :length]),
+            np.append(tree["seed"][path], seeds[row, :length]),
+            ended[row],
+        )
+
+
+def outcome_keys(step: BatchTransition) -> NDArray[np.int64]:
+    """Return a number ``(N,)`` of each row's observation, reward and end, to tell rows apart.
+
+    Not of its state, which holds the random generator.
+    """
+    columns: list[NDArray[Any]] = [step.rewards, step.terminateds, step.truncateds]
+    trees = [step.obs]
+    while trees:
+        obs = trees.pop()
+        if isinstance(obs, np.ndarray):
+            columns.append(obs)
+        else:
+            trees.extend(obs.values() if isinstance(obs, Mapping) else obs)
+    digests = [
+        hashlib.blake2b(b"".join(column[row].tobytes() for column in columns), digest_size=8)
+        for row in range(len(step.rewards))
+    ]
+    return np.array([int.from_bytes(one.digest(), signed=True) for one in digests], np.int64)
