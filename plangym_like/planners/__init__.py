@@ -11,8 +11,11 @@
 
 from plangym_like.planners.a_star import AStar
 from plangym_like.planners.best_first import BestFirst
+from plangym_like.planners.cem import CEM
 from plangym_like.planners.features import tile_colors
+from plangym_like.planners.icem import ICEM
 from plangym_like.planners.iw import IW
+from plangym_like.planners.mppi import MPPI
 from plangym_like.planners.plan import Plan, Spent
 from plangym_like.planners.planner import Planner
 from plangym_like.planners.play import play
@@ -21,7 +24,10 @@ from plangym_like.planners.rollout_iw import RolloutIW
 from plangym_like.planners.search import Progress, Search
 
 __all__ = [
+    "CEM",
+    "ICEM",
     "IW",
+    "MPPI",
     "AStar",
     "BestFirst",
     "Plan",
