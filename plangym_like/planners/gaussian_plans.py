@@ -150,6 +150,8 @@ def power_spectrum(beta: float, horizon: int) -> Floats:
     power law noise", Astronomy and Astrophysics 300, 1995. The mean over all T frequencies is 1,
     which is the variance of every sample of the noise. Frequency 0 has the power of ``1 / T``.
 
+    Examples
+    --------
     >>> power_spectrum(1.0, 4)
     array([1.14285714, 1.14285714, 0.57142857])
     """
@@ -169,6 +171,8 @@ def filtered(plans: Floats, gains: Floats) -> Floats:
 def shifted(plans: Floats) -> Floats:
     """Return plans ``(N, T, ...)`` without their first action, and with the last one twice.
 
+    Examples
+    --------
     >>> shifted(np.array([[1.0, 2.0, 3.0]]))
     array([[2., 3., 3.]])
     """
@@ -178,6 +182,8 @@ def shifted(plans: Floats) -> Floats:
 def in_range(name: str, number: Any, low: float, high: float = math.inf) -> float:
     """Return `number` as a finite float from `low` to `high`, or raise an `InputError`.
 
+    Examples
+    --------
     >>> in_range("temperature", 1, 0.0)
     1.0
     """
