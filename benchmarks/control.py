@@ -82,11 +82,17 @@ TASKS = {
         Task(
             "cartpole-swingup",
             "ICEM",
-            70,
-            {"horizon": 12, "batch": 24, "elites": 4, "dt": 10},
+            100,
+            {"horizon": 12, "batch": 30, "elites": 4, "beta": 1.0, "dt": 10},
             800,
         ),
-        Task("cheetah-run", "ICEM", 150, {}, 600),
+        Task(
+            "cheetah-run",
+            "ICEM",
+            150,
+            {"horizon": 12, "batch": 50, "elites": 5, "beta": 1.0, "dt": 5},
+            600,
+        ),
     )
 }
 
