@@ -19,6 +19,9 @@ from plangym_like.planners.fractal_monte_carlo import FractalMonteCarlo
 from plangym_like.planners.go_explore import GoExplore
 from plangym_like.planners.iw import IW
 from plangym_like.planners.open_loop_mcts import OpenLoopMCTS
+from plangym_like.planners.cem import CEM
+from plangym_like.planners.icem import ICEM
+from plangym_like.planners.mppi import MPPI
 from plangym_like.planners.plan import Plan, Spent
 from plangym_like.planners.planner import Planner
 from plangym_like.planners.play import play
@@ -30,9 +33,12 @@ from plangym_like.planners.search import Progress, Search
 from plangym_like.planners.uct import UCT
 
 __all__ = [
+    "CEM",
+    "ICEM",
     "IW",
     "PUCT",
     "UCT",
+    "MPPI",
     "AStar",
     "BeamSearch",
     "BestFirst",

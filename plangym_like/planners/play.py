@@ -64,10 +64,11 @@ def play(
     curve: list[tuple[int, int, float, float]] = []
     with ProgressBar(f"{planner.name}, {steps} steps", progress) as report:
         for step in range(steps):
+            if moves:
+                planner.advance()
             plan = planner.plan(state, budget=budget, seconds=seconds, seed=seeds.spawn(1)[0])
             action, dt = np.asarray(plan.next_action), int(plan.dt[0])
             result = env.step_batch(action[None], state[None], dt=dt)
-            planner.advance()
             state, reward = result.states[0], float(result.rewards[0])
             total += plan.spent
             score += reward

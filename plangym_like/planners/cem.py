@@ -1,0 +1,89 @@
+"""The cross-entropy method."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from plangym_like.counts import as_count
+from plangym_like.errors import InputError
+from plangym_like.plan_env import PlanEnv
+from plangym_like.planners.gaussian_plans import Candidates, GaussianPlanner, in_range
+from plangym_like.planners.plan import Plan
+from plangym_like.planners.search import Search
+from plangym_like.states import Row
+
+# The search ends when no standard deviation is larger than this part of the first one.
+CONVERGED = 1e-3
+
+
+class CEM(GaussianPlanner):
+    """Draw plans from a normal distribution, fit it to the best of them, and repeat.
+
+    R. Y. Rubinstein and D. P. Kroese, "The Cross-Entropy Method", 2004; P.-T. de Boer, D. P.
+    Kroese, S. Mannor and R. Y. Rubinstein, "A tutorial on the cross-entropy method", Annals of
+    Operations Research 134, 2005 (continuous optimisation with smoothed updates); for model
+    predictive control as in K. Chua, R. Calandra, R. McAllister and S. Levine, "Deep reinforcement
+    learning in a handful of trials using probabilistic dynamics models", NeurIPS 2018.
+
+    Differences from these: plans are clipped to the bounds (Chua et al. draw from a truncated
+    normal distribution); the mean is rolled out at the end, and the best of all plans is returned
+    (Chua et al. play the mean); after `advance`, the new last action of the mean is the one before
+    it instead of 0. The search ends before its budget is spent if the standard deviations have
+    fallen to a thousandth.
+
+    Parameters
+    ----------
+    env : PlanEnv
+        Its action space is a bounded box of floats.
+    horizon : int
+        The number of actions in a plan.
+    batch : int
+        The number of plans in each iteration; fewer if the budget allows for less than five
+        iterations.
+    elites : int
+        The number of best plans that the distribution is fitted to.
+    std : float
+        The first standard deviation, in units of half the range of each action.
+    alpha : float
+        The weight of the old mean and standard deviation in the new ones, from 0 to 1.
+    dt : int
+        How long each action is held.
+
+    Examples
+    --------
+    >>> import plangym_like
+    >>> from plangym_like.planners import CEM
+    >>> env = plangym_like.make("Pendulum-v1")
+    >>> state, obs, info = env.reset(seed=0)
+    >>> plan = CEM(env, horizon=20, batch=100).plan(state, budget=20_000, seed=0)
+    >>> plan.score > -100, plan.score == plan.replay(env)
+    (True, True)
+    """
+
+    def __init__(
+        self,
+        env: PlanEnv,
+        horizon: int = 30,
+        batch: int = 200,
+        elites: int = 20,
+        std: float = 0.5,
+        alpha: float = 0.1,
+        dt: int = 1,
+    ) -> None:
+        super().__init__(env, horizon, batch, std, 0.0, dt)
+        self.elites, self.alpha = as_count("elites", elites), in_range("alpha", alpha, 0.0, 1.0)
+        if self.elites > self.batch:
+            raise InputError(f"elites must be at most batch = {self.batch}, got {self.elites}")
+
+    def _search(self, state: Row, search: Search) -> Plan:
+        candidates = Candidates(self, search, state)
+        mean, std = self._first_mean(), np.broadcast_to(self.std, (self.horizon, *self.std.shape))
+        batch = self._batch_within(search, iterations=5)
+        elites = max(1, self.elites * batch // self.batch)
+        while candidates.affordable(batch) and np.any(std > CONVERGED * self.std):
+            plans, returns = candidates.roll_out(mean + std * self._noise(search.rng, batch))
+            best = plans[np.argsort(-returns, kind="stable")[:elites]]
+            mean = self.alpha * mean + (1 - self.alpha) * best.mean(axis=0)
+            std = self.alpha * std + (1 - self.alpha) * best.std(axis=0)
+            search.report(candidates.score, f"std {(std / self.std).mean():.3f} of the first")
+        return candidates.plan(mean)

@@ -1,0 +1,197 @@
+"""What planners with normally distributed plans share: warm start, noise, the best plan."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from plangym_like.counts import as_count
+from plangym_like.errors import InputError
+from plangym_like.plan_env import PlanEnv
+from plangym_like.planners.action_sets import bounds
+from plangym_like.planners.plan import Plan
+from plangym_like.planners.planner import Planner
+from plangym_like.planners.search import Search, lengths
+from plangym_like.states import Row
+
+Floats = NDArray[np.float64]
+
+
+class GaussianPlanner(Planner):
+    """A planner that draws plans from a normal distribution around a mean plan.
+
+    Parameters
+    ----------
+    env : PlanEnv
+        Its action space is a bounded box of floats.
+    horizon : int
+        The number of actions in a plan, T.
+    batch : int
+        The number of plans in a batch, N.
+    std : float
+        The standard deviation of the noise, in units of half the range of each action.
+    beta : float
+        The exponent of the noise's spectrum; see `power_spectrum`.
+    dt : int
+        How long each action is held.
+
+    Attributes
+    ----------
+    std : array ``(*action_shape) float64``
+        The standard deviation of the noise, in units of the actions.
+
+    Raises
+    ------
+    InputError
+        An option is out of range, or the action space is not a bounded box of floats.
+    """
+
+    def __init__(
+        self, env: PlanEnv, horizon: int, batch: int, std: float, beta: float, dt: int
+    ) -> None:
+        super().__init__(env)
+        self.low, self.high = bounds(env, self.name)
+        self.horizon, self.batch = as_count("horizon", horizon), as_count("batch", batch)
+        self.dt, self.beta = as_count("dt", dt), in_range("beta", beta, 0.0)
+        self.std: Floats = in_range("std", std, 1e-6) * (self.high - self.low) / 2
+        self._power = power_spectrum(self.beta, self.horizon)
+        self._found: Floats | None = None
+        self._next: Floats | None = None
+
+    def advance(self) -> None:
+        """Begin the next search with the mean of the last one, shifted by one action."""
+        if self._found is not None:
+            self._next, self._found = shifted(self._found[None])[0], None
+
+    def _first_mean(self) -> Floats:
+        """Return the mean ``(T, *action_shape)`` to begin with; by default, the middle action."""
+        mean, self._next, self._found = self._next, None, None
+        if mean is None:
+            middle = (self.low + self.high) / 2
+            mean = np.broadcast_to(middle, (self.horizon, *middle.shape)).copy()
+        return mean
+
+    def _noise(self, rng: np.random.Generator, count: int) -> Floats:
+        """Return noise ``(count, T, *action_shape)`` with a standard deviation of 1."""
+        white = rng.standard_normal((count, self.horizon, *self.low.shape))
+        return filtered(white, np.sqrt(self._power)) if self.beta else white
+
+    def _batch_within(self, search: Search, iterations: int) -> int:
+        """Return N, smaller if the budget allows for less than `iterations` batches."""
+        if search.remaining is None:
+            return self.batch
+        return max(1, min(self.batch, (search.remaining // self.horizon - 1) // iterations))
+
+
+class Candidates:
+    """Rolls plans out from one state, and keeps the best one.
+
+    Parameters
+    ----------
+    planner : GaussianPlanner
+    search : Search
+    state : row
+    """
+
+    def __init__(self, planner: GaussianPlanner, search: Search, state: Row) -> None:
+        self._planner, self._search, self._state = planner, search, state
+        self._best: tuple[NDArray[Any], Floats, bool] | None = None
+        self.score = -math.inf
+
+    def affordable(self, count: int) -> bool:
+        """Return whether the budget allows for `count` more plans, and for the mean at the end."""
+        return self._search.has((count + 1) * self._planner.horizon)
+
+    def roll_out(self, plans: Floats) -> tuple[Floats, Floats]:
+        """Roll plans out; return them as they were stepped, and their returns.
+
+        Parameters
+        ----------
+        plans : array ``(N, T, *action_shape)``
+            They are clipped to the bounds of the action space.
+
+        Returns
+        -------
+        plans : array ``(N, T, *action_shape)``
+        returns : array ``(N,)``
+        """
+        planner = self._planner
+        space = planner.env.action_space
+        actions = np.clip(plans, planner.low, planner.high).astype(space.dtype)
+        rollout = self._search.rollout_batch(actions, self._state, planner.dt)
+        returns = rollout.rewards.sum(axis=1)
+        row = int(returns.argmax())
+        score = math.fsum(rollout.rewards[row])
+        if score > self.score:
+            length = lengths(rollout)[row]
+            ended = rollout.terminateds[row, -1] or rollout.truncateds[row, -1]
+            rewards = rollout.rewards[row, :length].copy()
+            self.score, self._best = score, (actions[row, :length].copy(), rewards, bool(ended))
+        return actions.astype(np.float64), returns
+
+    def plan(self, mean: Floats) -> Plan:
+        """Roll the mean out, too, and return the best plan of all."""
+        planner = self._planner
+        self.roll_out(mean[None])
+        self._search.report(self.score)
+        planner._found = mean
+        assert self._best is not None, "a return is a number"
+        actions, rewards, ended = self._best
+        return self._search.plan(self._state, actions, rewards, planner.dt, ended=ended, mean=mean)
+
+
+def power_spectrum(beta: float, horizon: int) -> Floats:
+    """Return the power ``(T // 2 + 1,)`` of noise whose spectrum is proportional to ``f**-beta``.
+
+    Noise of white spectrum (0), pink (1) or red (2), as in J. Timmer and M. König, "On generating
+    power law noise", Astronomy and Astrophysics 300, 1995. The mean over all T frequencies is 1,
+    which is the variance of every sample of the noise. Frequency 0 has the power of ``1 / T``.
+
+    Examples
+    --------
+    >>> power_spectrum(1.0, 4)
+    array([1.14285714, 1.14285714, 0.57142857])
+    """
+    frequencies = np.maximum(np.abs(np.fft.fftfreq(horizon)), 1 / horizon)
+    power = frequencies**-beta
+    spectrum: Floats = power[: horizon // 2 + 1] / power.mean()
+    return spectrum
+
+
+def filtered(plans: Floats, gains: Floats) -> Floats:
+    """Return plans ``(N, T, ...)`` whose frequencies are multiplied by ``gains (T // 2 + 1,)``."""
+    gains = gains.reshape(-1, *(1,) * (plans.ndim - 2))
+    result: Floats = np.fft.irfft(np.fft.rfft(plans, axis=1) * gains, n=plans.shape[1], axis=1)
+    return result
+
+
+def shifted(plans: Floats) -> Floats:
+    """Return plans ``(N, T, ...)`` without their first action, and with the last one twice.
+
+    Examples
+    --------
+    >>> shifted(np.array([[1.0, 2.0, 3.0]]))
+    array([[2., 3., 3.]])
+    """
+    return np.concatenate([plans[:, 1:], plans[:, -1:]], axis=1)
+
+
+def in_range(name: str, number: Any, low: float, high: float = math.inf) -> float:
+    """Return `number` as a finite float from `low` to `high`, or raise an `InputError`.
+
+    Examples
+    --------
+    >>> in_range("temperature", 1, 0.0)
+    1.0
+    """
+    try:
+        value = float(number)
+    except (TypeError, ValueError):
+        value = math.nan
+    if not (low <= value <= high and math.isfinite(value)):
+        limits = f"of at least {low:g}" if high == math.inf else f"from {low:g} to {high:g}"
+        raise InputError(f"{name} must be a number {limits}, got {number!r}")
+    return value

@@ -1,0 +1,126 @@
+"""iCEM: a sample-efficient cross-entropy method."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from plangym_like.counts import as_count
+from plangym_like.errors import InputError
+from plangym_like.plan_env import PlanEnv
+from plangym_like.planners.cem import CONVERGED
+from plangym_like.planners.gaussian_plans import (
+    Candidates,
+    Floats,
+    GaussianPlanner,
+    in_range,
+    shifted,
+)
+from plangym_like.planners.plan import Plan
+from plangym_like.planners.search import Search
+from plangym_like.states import Row
+
+
+class ICEM(GaussianPlanner):
+    """The cross-entropy method with coloured noise, and elites that are kept.
+
+    C. Pinneri, S. Sawant, S. Blaes, J. Achterhold, J. Stueckler, M. Rolinek and G. Martius,
+    "Sample-efficient cross-entropy method for real-time planning", CoRL 2020, Algorithm 1: noise
+    with a power spectrum of ``f**-beta``, batches that become smaller, elites that are kept for the
+    next iteration and shifted for the next search, a mean that is shifted for the next search, and
+    the best plan instead of the mean.
+
+    Differences from the paper: elites that are kept within a search are not rolled out again,
+    because that would give the same returns; the mean is rolled out after the last iteration,
+    instead of in it. The search ends before its budget is spent if the standard deviations have
+    fallen to a thousandth.
+
+    Parameters
+    ----------
+    env : PlanEnv
+        Its action space is a bounded box of floats.
+    horizon : int
+        The number of actions in a plan, h.
+    batch : int
+        The number of plans in the first iteration, N; fewer if the budget allows for less than
+        three iterations.
+    elites : int
+        The number of best plans that the distribution is fitted to, K.
+    std : float
+        The first standard deviation, in units of half the range of each action.
+    beta : float
+        The exponent of the noise's spectrum: 0 is white noise, larger ones are slower.
+    decay : float
+        Each iteration has so many times fewer plans than the one before, but at least
+        ``2 * elites``.
+    kept : float
+        The part of the elites that is kept, from 0 to 1.
+    alpha : float
+        The weight of the old mean and standard deviation in the new ones, from 0 to 1.
+    dt : int
+        How long each action is held.
+
+    Examples
+    --------
+    >>> import plangym_like
+    >>> from plangym_like.planners import ICEM
+    >>> env = plangym_like.make("Pendulum-v1")
+    >>> state, obs, info = env.reset(seed=0)
+    >>> plan = ICEM(env, horizon=20, batch=50).plan(state, budget=10_000, seed=0)
+    >>> plan.score > -100, plan.score == plan.replay(env)
+    (True, True)
+    """
+
+    def __init__(
+        self,
+        env: PlanEnv,
+        horizon: int = 30,
+        batch: int = 100,
+        elites: int = 10,
+        std: float = 0.5,
+        beta: float = 1.0,
+        decay: float = 1.25,
+        kept: float = 0.3,
+        alpha: float = 0.1,
+        dt: int = 1,
+    ) -> None:
+        super().__init__(env, horizon, batch, std, beta, dt)
+        self.elites, self.decay = as_count("elites", elites), in_range("decay", decay, 1.0)
+        self.kept, self.alpha = in_range("kept", kept, 0.0, 1.0), in_range("alpha", alpha, 0.0, 1.0)
+        if 2 * self.elites > self.batch:
+            raise InputError(f"elites must be at most batch / 2 = {batch / 2:g}, got {elites}")
+        self._elites: Floats | None = None
+        self._next_elites: Floats | None = None
+
+    def advance(self) -> None:
+        """Begin the next search with the mean and the kept elites of the last one, shifted."""
+        super().advance()
+        if self._elites is not None:
+            self._next_elites, self._elites = shifted(self._elites), None
+
+    def _search(self, state: Row, search: Search) -> Plan:
+        candidates = Candidates(self, search, state)
+        mean, std = self._first_mean(), np.broadcast_to(self.std, (self.horizon, *self.std.shape))
+        first = self._batch_within(search, iterations=3)
+        elites = max(1, self.elites * first // self.batch)
+        kept = int(self.kept * elites)
+        best, scores = np.empty((0, *mean.shape)), np.empty(0)
+        old, self._next_elites, self._elites = self._next_elites, None, None
+        old = best if old is None else old
+        iteration, batch = 0, first
+        while candidates.affordable(batch + len(old)) and np.any(std > CONVERGED * self.std):
+            plans = mean + std * self._noise(search.rng, batch)
+            if len(old):  # the last action of elites that were shifted is a random one
+                old[:, -1] = (mean + std * self._noise(search.rng, len(old)))[:, -1]
+            plans, returns = candidates.roll_out(np.concatenate([plans, old]))
+            plans = np.concatenate([best[:kept], plans])
+            returns = np.concatenate([scores[:kept], returns])
+            order = np.argsort(-returns, kind="stable")[:elites]
+            best, scores = plans[order], returns[order]
+            mean = self.alpha * mean + (1 - self.alpha) * best.mean(axis=0)
+            std = self.alpha * std + (1 - self.alpha) * best.std(axis=0)
+            search.report(candidates.score, f"std {(std / self.std).mean():.3f} of the first")
+            iteration, old = iteration + 1, old[:0]
+            batch = min(first, max(int(first * self.decay**-iteration), 2 * elites))
+        plan = candidates.plan(mean)
+        self._elites = best[:kept]
+        return plan

@@ -1,0 +1,120 @@
+"""MPPI: model predictive path integral control."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from plangym_like.plan_env import PlanEnv
+from plangym_like.planners.gaussian_plans import (
+    Candidates,
+    Floats,
+    GaussianPlanner,
+    filtered,
+    in_range,
+)
+from plangym_like.planners.plan import Plan
+from plangym_like.planners.search import Search
+from plangym_like.states import Row
+
+
+class MPPI(GaussianPlanner):
+    """Disturb the mean plan with noise, and average the noise, weighted by what it achieves.
+
+    G. Williams, N. Wagener, B. Goldfain, P. Drews, J. M. Rehg, B. Boots and E. A. Theodorou,
+    "Information theoretic MPC for model-based reinforcement learning", ICRA 2017, Algorithm 2;
+    G. Williams, P. Drews, B. Goldfain, J. M. Rehg and E. A. Theodorou, "Information-theoretic model
+    predictive control: theory and applications to autonomous driving", IEEE Transactions on
+    Robotics 34, 2018.
+
+    Differences from the papers: rewards take the place of costs; `temperature` is relative to the
+    spread of the returns by default; the noise of a clipped plan is what remains of it; the first
+    plan of each batch is the mean without noise; instead of smoothing the mean afterwards, noise
+    may be coloured (`beta`), and the covariance in the control cost is that of this noise; the mean
+    is updated as often as the budget allows; it is rolled out at the end, and the best of all plans
+    is returned (the papers play the mean).
+
+    Parameters
+    ----------
+    env : PlanEnv
+        Its action space is a bounded box of floats.
+    horizon : int
+        The number of actions in a plan, T.
+    batch : int
+        The number of plans in each batch, K; fewer if the budget is smaller.
+    std : float
+        The standard deviation of the noise, in units of half the range of each action.
+    temperature : float
+        λ: the lower, the more the best plans count. In units of the standard deviation of the
+        batch's returns.
+    alpha : float
+        From 0 to 1: the control cost is ``(1 - alpha) * λ * u^T Σ^-1 ε``. With 1 there is none.
+    beta : float
+        The exponent of the noise's spectrum: 0 is white noise, larger ones are slower.
+    relative : bool
+        If False, λ is `temperature` itself, in units of the rewards.
+    dt : int
+        How long each action is held.
+
+    Examples
+    --------
+    >>> import plangym_like
+    >>> from plangym_like.planners import MPPI
+    >>> env = plangym_like.make("Pendulum-v1")
+    >>> state, obs, info = env.reset(seed=0)
+    >>> plan = MPPI(env, horizon=20, batch=100).plan(state, budget=20_000, seed=0)
+    >>> plan.score > -100, plan.score == plan.replay(env)
+    (True, True)
+    """
+
+    def __init__(
+        self,
+        env: PlanEnv,
+        horizon: int = 30,
+        batch: int = 128,
+        std: float = 0.5,
+        temperature: float = 0.1,
+        alpha: float = 1.0,
+        beta: float = 1.0,
+        relative: bool = True,
+        dt: int = 1,
+    ) -> None:
+        super().__init__(env, horizon, batch, std, beta, dt)
+        self.temperature = in_range("temperature", temperature, 1e-6)
+        self.alpha, self.relative = in_range("alpha", alpha, 0.0, 1.0), bool(relative)
+
+    def _search(self, state: Row, search: Search) -> Plan:
+        candidates = Candidates(self, search, state)
+        mean, batch = self._first_mean(), self._batch_within(search, iterations=1)
+        while candidates.affordable(batch):
+            noise = self.std * self._noise(search.rng, batch)
+            noise[0] = 0.0
+            plans, returns = candidates.roll_out(mean + noise)
+            noise = plans - mean
+            mean = mean + np.tensordot(self.weights(returns, mean, noise), noise, axes=1)
+            search.report(candidates.score)
+        return candidates.plan(mean)
+
+    def weights(self, returns: Floats, mean: Floats, noise: Floats) -> Floats:
+        """Return the weights ``(K,)`` of plans; their sum is 1.
+
+        ICRA 2017, Algorithm 2, with ``S = -returns + (1 - alpha) * λ * u^T Σ^-1 ε``::
+
+            w = exp(-(S - min(S)) / λ) / η
+
+        Parameters
+        ----------
+        returns : array ``(K,)``
+        mean : array ``(T, *action_shape)``
+            u.
+        noise : array ``(K, T, *action_shape)``
+            ε.
+        """
+        spread = float(returns.std()) if self.relative else 1.0
+        temperature = self.temperature * max(spread, 1e-9)
+        # Σ is the product of a covariance in time, which the spectrum defines, and one of actions.
+        scaled = filtered(mean[None], 1 / self._power)[0] / self.std**2
+        cost = (1 - self.alpha) * np.tensordot(noise, scaled, axes=mean.ndim)
+        exponents = returns / temperature - cost
+        weights: Floats = np.exp(exponents - exponents.max())
+        weights /= weights.sum()
+        return weights
