@@ -1,10 +1,10 @@
 """Backplay: PPO of Stable-Baselines3 begins its episodes in states of a demonstration.
 
-    python examples/backplay.py                        # MountainCar, seed 0
-    python examples/backplay.py --steps 200000 --seed 3
+    python examples/backplay.py                        # a frozen lake of 16 x 16, seed 0
+    python examples/backplay.py --size 24 --steps 200000
 
-MountainCar pays -1 a step until the car is on the hill, and the engine is too weak to drive up
-directly. PPO that begins at the bottom sees no goal for a long time, and learns nothing from it.
+A frozen lake pays 1 for the goal in the far corner, and nothing else; holes end the episode. PPO
+that begins in the first corner never sees the goal, so it learns nothing.
 
 1. A search explores states of the simulator until one path reaches the goal: the demonstration.
 2. PPO begins its episodes near the end of that path. When a fifth of them reach the goal, too, they
@@ -21,55 +21,48 @@ import time
 
 import numpy as np
 import torch
+from gymnasium.envs.toy_text.frozen_lake import generate_random_map
 from stable_baselines3 import PPO
 from stable_baselines3.common.evaluation import evaluate_policy
-from stable_baselines3.common.vec_env import VecEnvWrapper, VecMonitor, VecNormalize
+from stable_baselines3.common.vec_env import VecEnvWrapper, VecMonitor
 
 import plangym_like
 
-ENV = "MountainCar-v0"
+ENV = "FrozenLake8x8-v1"
 STEPS_BACK, ENOUGH, RECENT = 2, 0.2, 20
 
 
-def search(rng, rows=64):
-    """Return a path to the goal, and the number of steps taken.
+def search(rng, options, rows=16):
+    """Return the states and observations of a path to the goal, and the number of steps taken.
 
-    The archive holds the first state that was found in every cell of positions and speeds. Rows of
-    a batch continue from cells that were chosen at random, with a random action for some steps.
+    The archive holds the first state that was found at every place. Rows of a batch continue from
+    places that were chosen at random, with a random action.
     """
-    env = plangym_like.make(ENV, remove_time_limit=False)
+    env = plangym_like.make(ENV, remove_time_limit=False, **options)
     root, obs, _ = env.reset(seed=0)
-    archive, seen = [(root, None)], {_cell(obs)}
-    steps = 0
+    archive, seen, steps = [(root, obs, None)], {int(obs)}, 0
     while True:
         chosen = rng.integers(len(archive), size=rows)
         actions = rng.integers(env.action_space.n, size=rows)
-        dt = rng.integers(1, 9, size=rows)
-        result = env.step_batch(actions, np.stack([archive[i][0] for i in chosen]), dt)
-        steps += int(dt.sum())
+        result = env.step_batch(actions, np.stack([archive[i][0] for i in chosen]))
+        steps += rows
+        ended = result.terminateds | result.truncateds
         for i, parent in enumerate(chosen):
-            cell = _cell(result.obs[i])
-            if result.terminateds[i] or (cell not in seen and not result.truncateds[i]):
-                seen.add(cell)
-                step = archive[parent][0], actions[i], dt[i]
-                archive.append((result.states[i], (parent, step)))
-            if result.terminateds[i]:
+            if result.rewards[i] > 0:
                 env.close()
-                return _path(archive), steps
+                return _path(archive, parent), steps
+            if not ended[i] and int(result.obs[i]) not in seen:
+                seen.add(int(result.obs[i]))
+                archive.append((result.states[i], result.obs[i], parent))
 
 
-def _cell(obs):
-    return int(obs[0] * 10 // 1), int(obs[1] * 100 // 1)
-
-
-def _path(archive):
-    """Return the steps that lead to the newest entry: states, actions and dt."""
-    steps, origin = [], archive[-1][1]
-    while origin is not None:
-        parent, step = origin
-        steps.append(step)
-        origin = archive[parent][1]
-    return tuple(map(np.array, zip(*reversed(steps), strict=True)))
+def _path(archive, at):
+    """Return the states and observations on the way to entry `at`."""
+    entries = []
+    while at is not None:
+        *entry, at = archive[at]
+        entries.append(entry)
+    return tuple(map(np.array, zip(*reversed(entries), strict=True)))
 
 
 class Backplay(VecEnvWrapper):
@@ -80,10 +73,9 @@ class Backplay(VecEnvWrapper):
 
     def __init__(self, venv, path, rng):
         super().__init__(venv)
-        self.states, self.actions, self.dt = path
-        self.env = plangym_like.make(ENV, remove_time_limit=False)
+        self.states, self.observations = path
         self.rng, self.recent = rng, []
-        self.first = len(self.actions) - 1
+        self.first = len(self.states) - 1
         self.begun = np.zeros(self.num_envs, int)  # at which step of the path
 
     def reset(self):
@@ -92,9 +84,9 @@ class Backplay(VecEnvWrapper):
     def step_wait(self):
         obs, rewards, dones, infos = self.venv.step_wait()
         ended = np.flatnonzero(dones)
-        for i in ended:
-            if self.begun[i] > 0 and self.begun[i] - STEPS_BACK <= self.first:
-                self.recent.append(not infos[i]["TimeLimit.truncated"])
+        # Only episodes of the present stage count.
+        stage = self.begun[ended] < self.first + STEPS_BACK
+        self.recent += (rewards[ended] > 0)[stage & (self.begun[ended] > 0)].tolist()
         if len(self.recent) >= RECENT:
             if np.mean(self.recent) >= ENOUGH:
                 self.first -= STEPS_BACK
@@ -106,49 +98,42 @@ class Backplay(VecEnvWrapper):
         self.begun[ended] = 0
         if len(ended) and self.first > 0:
             at = self.first + self.rng.integers(STEPS_BACK, size=len(ended))
-            at = np.minimum(at, len(self.actions) - 1)
+            at = np.minimum(at, len(self.states) - 1)
             # A state holds its random generator: new seeds, so that no two environments draw alike.
             seeds = self.rng.integers(2**31, size=len(ended))
-            before = self.actions[at - 1], self.states[at - 1], self.dt[at - 1]
-            start = self.env.step_batch(*before, seeds=seeds)
-            self.venv.set_states(start.states, ended)
-            obs[ended], self.begun[ended] = start.obs, at
+            self.venv.set_states(self.states[at], ended, seeds)
+            obs[ended], self.begun[ended] = self.observations[at], at
         return obs
 
 
-def learn(steps, seed, path=None):
+def learn(steps, seed, options, path=None):
     """Return the mean return of 100 episodes of what PPO has learned in so many steps."""
-    venv = plangym_like.make_vec(ENV, 16).as_sb3()
+    venv = plangym_like.make_vec(ENV, 16, **options).as_sb3()
     if path is not None:
-        venv = backplay = Backplay(venv, path, np.random.default_rng(seed))
-    venv = VecNormalize(VecMonitor(venv))
-    model = PPO(
-        "MlpPolicy", venv, n_steps=64, batch_size=256, n_epochs=8, gae_lambda=0.98, seed=seed,
-        device="cpu", learning_rate=1e-3,
-    )  # fmt: skip
+        venv = curriculum = Backplay(venv, path, np.random.default_rng(seed))
+    model = PPO("MlpPolicy", VecMonitor(venv), n_steps=64, batch_size=256, seed=seed, device="cpu")
     model.learn(steps)
-    if path is not None:
-        place = "at the beginning" if backplay.first <= 0 else f"at step {backplay.first}"
-        print(f"the curriculum ended {place} of {len(path[1])} of the path", flush=True)
-    test = VecNormalize(VecMonitor(plangym_like.make_vec(ENV, 16).as_sb3()), training=False)
-    test.obs_rms, test.norm_reward = venv.obs_rms, False
-    test.seed(seed + 1000)
-    mean, _ = evaluate_policy(model, test, n_eval_episodes=100)
     venv.close()
+    if path is not None:
+        print(f"episodes begin at step {max(curriculum.first, 0)} of the path now", flush=True)
+    test = VecMonitor(plangym_like.make_vec(ENV, 16, **options).as_sb3())
+    mean, _ = evaluate_policy(model, test, n_eval_episodes=100, deterministic=False)
     test.close()
     return mean
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--steps", type=int, default=200_000, help="of each of the two")
-    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--size", type=int, default=16, help="of the lake, in each direction")
+    parser.add_argument("--steps", type=int, default=80_000, help="of each of the two")
+    parser.add_argument("--seed", type=int, default=0, help="of the lake and of the learning")
     args = parser.parse_args()
     torch.set_num_threads(1)  # a small network is faster on one
     begun = time.perf_counter()
-    path, searched = search(np.random.default_rng(args.seed))
-    print(f"the search found a path of {path[2].sum()} steps in {searched:,}", flush=True)
-    backplay = learn(args.steps - searched, args.seed, path)
-    print(f"mean return with Backplay: {backplay:.1f}", flush=True)
-    print(f"mean return of plain PPO: {learn(args.steps, args.seed):.1f}")
+    options = {"desc": generate_random_map(args.size, seed=args.seed), "is_slippery": False}
+    path, searched = search(np.random.default_rng(args.seed), options)
+    print(f"the search found a path of {len(path[0])} steps in {searched:,} steps", flush=True)
+    backplay = learn(args.steps - searched, args.seed, options, path)
+    print(f"mean return with Backplay: {backplay:.2f}", flush=True)
+    print(f"mean return of plain PPO: {learn(args.steps, args.seed, options):.2f}")
     print(f"{time.perf_counter() - begun:.0f} s")

@@ -10,8 +10,8 @@ on from there with the actions that the policy prefers, and adds the critic's es
 It takes the action with the best sum (G. Tesauro and G. Galperin, "On-line policy improvement using
 Monte-Carlo search", NIPS 1996; one rollout for each action is enough where nothing is random).
 
-`envs.get_states()` gives the present states, and one `step_batch` per step of the search branches
-all of them at once. The episodes themselves do not notice.
+`envs.get_states()` gives the present states, and one `envs.step_batch` per step of the search
+branches all of them at once. The episodes themselves do not notice.
 """
 
 import argparse
@@ -27,28 +27,26 @@ DISCOUNT = 0.99
 
 
 class Search:
-    """Chooses an action in each of several states.
+    """Chooses actions in the present states of environments.
 
     Parameters
     ----------
-    env : PlanEnv
-        Its state rows are those of the states.
     model : PPO
     horizon : int
         For how many steps an action is tried.
     """
 
-    def __init__(self, env, model, horizon):
-        self.env, self.policy, self.horizon = env, model.policy, horizon
-        self.num_actions = int(env.action_space.n)
+    def __init__(self, model, horizon):
+        self.policy, self.horizon = model.policy, horizon
+        self.num_actions = int(model.action_space.n)
 
-    def choose(self, states):
-        """Return the best actions ``(n,)`` in `states`."""
-        rows = np.repeat(states, self.num_actions, axis=0)
-        actions = np.tile(np.arange(self.num_actions), len(states))
+    def choose(self, envs, running):
+        """Return the best actions of the environments where `running` ``(n,) bool`` is true."""
+        rows = np.repeat(envs.get_states(running), self.num_actions, axis=0)
+        actions = np.tile(np.arange(self.num_actions), np.count_nonzero(running))
         totals, going_on = np.zeros(len(rows)), np.ones(len(rows), bool)
         for step in range(self.horizon):
-            result = self.env.step_batch(actions, rows)
+            result = envs.step_batch(actions, rows)
             totals += DISCOUNT**step * result.rewards * going_on
             going_on &= ~(result.terminateds | result.truncateds)
             rows, obs = result.states, torch.as_tensor(result.obs)
@@ -57,7 +55,7 @@ class Search:
         with torch.no_grad():
             rest = self.policy.predict_values(obs).squeeze(-1).numpy()
         totals += DISCOUNT**self.horizon * rest * going_on
-        return totals.reshape(len(states), self.num_actions).argmax(1)
+        return totals.reshape(-1, self.num_actions).argmax(1)
 
 
 def play(env_id, model, seed, search=None, episodes=8):
@@ -70,7 +68,7 @@ def play(env_id, model, seed, search=None, episodes=8):
             actions, _ = model.predict(obs, deterministic=True)
         else:
             actions = np.zeros(episodes, int)
-            actions[running] = search.choose(envs.get_states(running))
+            actions[running] = search.choose(envs, running)
         obs, rewards, terminated, truncated, _ = envs.step(actions)
         returns += rewards * running
         running &= ~(terminated | truncated)
@@ -97,8 +95,6 @@ if __name__ == "__main__":
     alone = play(args.env, model, args.seed + 1000)
     print(f"mean return of the policy: {alone.mean():.1f}", flush=True)
     begun = time.perf_counter()
-    with plangym_like.make(args.env, remove_time_limit=False) as env:
-        search = Search(env, model, args.horizon)
-        guided = play(args.env, model, args.seed + 1000, search)
+    guided = play(args.env, model, args.seed + 1000, Search(model, args.horizon))
     print(f"mean return with the search: {guided.mean():.1f}")
     print(f"the search took {time.perf_counter() - begun:.0f} s")
