@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from plangym_like.batchers.engine.tensor_tree import as_arrays, empty
 from plangym_like.errors import InputError
-from plangym_like.lanes.tree import is_leaf, tree_leaves, tree_map
+from plangym_like.lanes.tree import named_parts, tree_leaves, tree_map
 
 # The most memory that a growing buffer starts with; it doubles when it is full.
 _FIRST_NBYTES = 2**20
@@ -149,16 +149,6 @@ def named_leaves(tree: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[
             yield (*path, key), part
         else:
             yield from named_leaves(part, (*path, key))
-
-
-def named_parts(tree: Any) -> dict[str, Any] | None:
-    """Return the parts of a container by name, ``None`` for a leaf."""
-    if isinstance(tree, Mapping):
-        return {str(key): part for key, part in tree.items()}
-    if is_leaf(tree):
-        return None
-    names = getattr(tree, "_fields", map(str, range(len(tree))))
-    return dict(zip(names, tree, strict=True))
 
 
 def _column(tensor: torch.Tensor) -> _Column:

@@ -46,8 +46,8 @@ class LaneResults:
         self._columns: dict[int, Columns] = {}
         self.lost = LostLanes(stats)
         self.done = np.zeros(num_lanes, bool)
-        # Lanes that were done when their process died: they have no episode to lose, but their last
-        # state is lost until they begin another episode.
+        # Lanes that were done when their process died, or whose loss was reported: they have no
+        # episode to lose, but their last state is lost until they begin another episode.
         self._gone: set[int] = set()
 
     @property
@@ -209,14 +209,18 @@ class LaneResults:
             if lane not in lanes:
                 self.infos[lane] = {}
 
-    def note_ends(self, call: StepCall) -> None:
-        """Note which lanes have ended their episodes in a step."""
+    def note_ends(self, call: StepCall, reported: Sequence[int] = ()) -> None:
+        """Note which lanes have ended their episodes in a step.
+
+        The states of the lanes `reported` were lost with their process; `report_lost` returns them.
+        """
         if self._gone:
             self._gone.difference_update(
                 range(len(self.done)) if call.lanes is None else call.lanes
             )
         if call.method == "step_same":
             return
+        self._gone.update(reported)
         if call.lanes is None:
             np.logical_or(call.terminated, call.truncated, out=self.done)
         else:

@@ -289,7 +289,7 @@ class ProcessLanes(Lanes):
             self._results.keep_infos({*reported, *call.reset_lanes(slice(None), finals)})
         if again:
             self.reset(call.obs, again)
-        self._results.note_ends(call)
+        self._results.note_ends(call, reported)
         return finals
 
     def _reset(self, lane: int, seed: int | None, options: dict[str, Any] | None) -> Any:

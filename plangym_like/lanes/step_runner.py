@@ -124,7 +124,7 @@ class StepRunner:
             outcome = self._pool.end(worker, reset)
             results.take_reset(worker, own, outcome, arrays, call.obs, in_place=False)
             raise_first(None, [outcome])
-        results.note_ends(call)
+        results.note_ends(call, report.reported)
         return report
 
     def infos(self, call: StepCall, report: StepOutcome) -> dict[int, dict[str, Any]]:

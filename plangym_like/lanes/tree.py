@@ -86,6 +86,20 @@ def is_leaf(tree: Any) -> bool:
     )
 
 
+def named_parts(tree: Any) -> dict[str, Any] | None:
+    """Return the parts of a container by name, ``None`` for a leaf; parts of a tuple are numbered.
+
+    >>> named_parts((1, {"a": 2}))
+    {'0': 1, '1': {'a': 2}}
+    """
+    if isinstance(tree, Mapping):
+        return {str(key): part for key, part in tree.items()}
+    if is_leaf(tree):
+        return None
+    names = getattr(tree, "_fields", map(str, range(len(tree))))
+    return dict(zip(names, tree, strict=True))
+
+
 def take(rows: Any, index: Any) -> Any:
     """Return the row or rows `index` of every leaf."""
     return tree_map(lambda leaf: leaf[index], rows)

@@ -269,6 +269,37 @@ class PlanVectorEnv(StatefulVectorEnv):
         self._close_row_env()
         return Sb3VecEnv(self._lanes)
 
+    def as_torchrl(self, *, states: bool = False, device: Any = None) -> Any:
+        """Return these environments as an ``EnvBase`` of torchrl, a `TorchrlEnv`.
+
+        Do not use this object afterwards: the new one resets and closes the same environments.
+
+        Parameters
+        ----------
+        states : bool
+            Whether tensordicts hold state rows, as ``"state_row"``.
+        device : torch.device or str, optional
+            The device of all tensors.
+
+        Raises
+        ------
+        MissingExtraError
+            torchrl is not installed.
+        InputError, SnapshotError
+            See `TorchrlEnv`.
+        """
+        try:
+            from plangym_like.lanes.torchrl_env import TorchrlEnv
+        except ImportError as error:
+            if error.name is None or error.name.split(".")[0] not in ("torch", "torchrl"):
+                raise
+            raise MissingExtraError(
+                "torchrl is not installed: pip install 'plangym_like[torchrl]'"
+            ) from error
+        self._begin()
+        self._close_row_env()
+        return TorchrlEnv(self._lanes, states=states, device=device)
+
     # Conversions
 
     def _observations(self) -> Any:

@@ -1,5 +1,6 @@
 """What the documents say is run: their code, their links and their table."""
 
+import importlib.util
 import re
 import runpy
 import subprocess
@@ -47,6 +48,8 @@ WITH_CODE = [path for path in DOCUMENTS if FENCE.search(path.read_text(encoding=
 
 @pytest.mark.parametrize("document", WITH_CODE, ids=_name)
 def test_every_fence_runs_as_an_unguarded_script(document: Path, tmp_path: Path) -> None:
+    if document.name == "torchrl.md" and importlib.util.find_spec("torchrl") is None:
+        pytest.skip("torchrl is not installed")
     script = tmp_path / document.name
     script.write_text(_code_of(document.read_text(encoding="utf-8")), encoding="utf-8")
     _run([sys.executable, "-W", "error", str(script)], tmp_path)

@@ -371,6 +371,8 @@ def test_what_cannot_be_repeated_raises(make: MakeLanes, tmp_path: Path) -> None
     assert lanes.get_states([2]).tobytes() == states[:1].tobytes()
     player.step()
     assert player.truncated.tolist() == [False, False, False, True]
+    with pytest.raises(WorkerDiedError, match=r"lanes \[3\]"):
+        lanes.get_states()  # the end is reported, but its state is lost
     _kill(lanes)
     with pytest.raises(WorkerDiedError, match="lanes 2 to 3"):
         lanes.get_states([2])

@@ -9,6 +9,7 @@ import torch
 from tensordict import TensorDict
 
 from plangym_like.batchers.episodes.dict_tensor import DictTensor, has_tensors
+from plangym_like.batchers.tensordicts import as_transitions, merged
 from plangym_like.errors import InputError
 
 
@@ -107,6 +108,25 @@ class Trajectories:
         for row in rows:
             row.steps = row.steps[:, : int(row.lengths)]
         return rows
+
+    def to_tensordict(self) -> TensorDict:
+        """Return the steps as a tensordict of batch size ``[B, T]``, in the layout of torchrl.
+
+        ``"_reward"`` is ``("next", "reward")``, and so on for all names with an underscore;
+        ``"frame"`` is ``"observation"``; rewards and flags are ``[B, T, 1]``. There is a ``"mask"``
+        of the steps that took place. Tensors may share memory with the trajectories.
+
+        Raises
+        ------
+        InputError
+            A field is called ``"next"`` or ``"mask"``.
+        """
+        before: dict[str, Any] = {}
+        after: dict[str, Any] = {}
+        for name, steps in self.steps.items():
+            part, known = (after, name[1:]) if name.startswith("_") else (before, name)
+            part["observation" if known == "frame" else known] = steps
+        return as_transitions(merged(before), merged(after), self.steps.batch_size, self.mask())
 
     def temporal_index(self, t: int) -> DictTensor:
         """Return step `t` of every trajectory: ``[B, ...]``."""

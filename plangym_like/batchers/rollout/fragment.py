@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import Any, NamedTuple, Self
 
 import torch
+from tensordict import TensorDict
 
 from plangym_like.batchers.engine.tensor_tree import to_device
+from plangym_like.batchers.tensordicts import as_observation, as_transitions, merged
 from plangym_like.errors import InputError
 from plangym_like.lanes.tree import take, tree_map
 
@@ -148,6 +150,42 @@ class Fragment(NamedTuple):
         rewards = rewards.reshape(*rewards.shape, *trailing).repeat(1, 1, *value.shape[1:])
         rewards[self.final.t, self.final.lane] += gamma * value
         return rewards
+
+    def to_tensordict(self) -> TensorDict:
+        """Return the steps as a tensordict of batch size ``[B, T]``, in the layout of torchrl.
+
+        ``"observation"`` (parts of a dict have their own names), ``"action"`` and the actor's infos
+        belong to the beginning of a step. Its results are ``("next", "observation")``, which is the
+        final observation at the end of an episode, ``("next", "reward")``, ``"done"``,
+        ``"terminated"``, ``"truncated"`` ``[B, T, 1]``, and the environments' infos. A `sticky`
+        fragment also has a ``"mask"`` of the steps that are not `frozen`. Tensors may share memory
+        with the fragment.
+
+        Raises
+        ------
+        InputError
+            An episode ended, but `final` was not kept; or two entries have the same name.
+        """
+        state, final = self.state, self.final
+        ends = state.fin & ~self.frozen
+        if final is None and bool(ends.any()):
+            raise InputError("the observations at ends of episodes are unknown: give keep_final")
+
+        def following(obs: torch.Tensor, last: torch.Tensor | None) -> torch.Tensor:
+            obs = obs[1:].clone()
+            if final is not None:
+                obs[final.t, final.lane] = last  # type: ignore[assignment]
+            return obs
+
+        flags = {"done": state.fin, "terminated": state.terminated, "truncated": state.truncated}
+        known = tree_map(following, state.obs, state.obs if final is None else final.obs)
+        now = take(state.obs, slice(None, -1))
+        before = merged(as_observation(now), {"action": state.act}, self.actor)
+        after = merged(as_observation(known), {"reward": state.rew}, flags, self.env)
+        before, after = tree_map(lambda leaf: leaf.transpose(0, 1), (before, after))
+        return as_transitions(
+            before, after, state.fin.T.shape, ~self.frozen.T if self.sticky else None
+        )
 
     @property
     def frozen(self) -> torch.Tensor:

@@ -1,0 +1,74 @@
+"""Steps as tensordicts in the layout that torchrl's losses and replay buffers take."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from tensordict import TensorDict
+
+from plangym_like.errors import InputError
+from plangym_like.lanes.tree import named_parts
+
+# Single numbers, which have a last axis of length 1 in torchrl.
+_NUMBERS = {"reward", "done", "terminated", "truncated"}
+_RESERVED = {"next", "mask"}
+
+
+def as_transitions(
+    before: Mapping[str, Any],
+    after: Mapping[str, Any],
+    batch_size: Sequence[int],
+    mask: torch.Tensor | None = None,
+) -> TensorDict:
+    """Return steps as one tensordict.
+
+    Parameters
+    ----------
+    before : mapping of str to tree of Tensor ``(*batch_size, ...)``
+        What was known before each step, and its action.
+    after : mapping of str to tree of Tensor ``(*batch_size, ...)``
+        The results of each step: the entries of ``"next"``.
+    batch_size : sequence of int
+        The environments and the steps, ``[B, T]``.
+    mask : Tensor bool ``(*batch_size)``, optional
+        Which steps took place; the entry ``"mask"``.
+    """
+
+    def entries(fields: Mapping[str, Any]) -> dict[str, Any]:
+        return {
+            name: tree[..., None] if name in _NUMBERS and tree.ndim == 2 else _named(tree)
+            for name, tree in fields.items()
+        }
+
+    fields = {**entries(before), "next": entries(after)}
+    if mask is not None:
+        fields["mask"] = mask
+    return TensorDict(fields, batch_size=batch_size)
+
+
+def merged(*parts: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the entries of all `parts`.
+
+    Raises
+    ------
+    InputError
+        Two of them have the same name, or one is called ``"next"`` or ``"mask"``.
+    """
+    entries: dict[str, Any] = {}
+    for part in parts:
+        if taken := part.keys() & (entries.keys() | _RESERVED):
+            raise InputError(f"a tensordict has no second place for the names {sorted(taken)}")
+        entries |= part
+    return entries
+
+
+def as_observation(tree: Any) -> dict[str, Any]:
+    """Return an observation by the names of its parts, ``"observation"`` if they have none."""
+    return dict(tree) if isinstance(tree, Mapping) else {"observation": tree}
+
+
+def _named(tree: Any) -> Any:
+    parts = named_parts(tree)
+    return tree if parts is None else {name: _named(part) for name, part in parts.items()}
