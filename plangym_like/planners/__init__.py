@@ -14,14 +14,14 @@ from plangym_like.planners.beam_search import BeamSearch
 from plangym_like.planners.best_first import BestFirst
 from plangym_like.planners.cell_archive import Visit
 from plangym_like.planners.cells import ObservationCells, position_cells
+from plangym_like.planners.cem import CEM
 from plangym_like.planners.features import tile_colors
 from plangym_like.planners.fractal_monte_carlo import FractalMonteCarlo
 from plangym_like.planners.go_explore import GoExplore
-from plangym_like.planners.iw import IW
-from plangym_like.planners.open_loop_mcts import OpenLoopMCTS
-from plangym_like.planners.cem import CEM
 from plangym_like.planners.icem import ICEM
+from plangym_like.planners.iw import IW
 from plangym_like.planners.mppi import MPPI
+from plangym_like.planners.open_loop_mcts import OpenLoopMCTS
 from plangym_like.planners.plan import Plan, Spent
 from plangym_like.planners.planner import Planner
 from plangym_like.planners.play import play
@@ -36,9 +36,9 @@ __all__ = [
     "CEM",
     "ICEM",
     "IW",
+    "MPPI",
     "PUCT",
     "UCT",
-    "MPPI",
     "AStar",
     "BeamSearch",
     "BestFirst",
