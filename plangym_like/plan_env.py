@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import copy
 import time
-from functools import partial
 from typing import Any, Literal, Unpack, overload
 
-from plangym_like.audit.audited_rows import Again, AuditedRows
+from plangym_like.audit.audited_rows import AuditedRows
 from plangym_like.batch_options import (
     LaterByDefault,
     LaterNoStates,
@@ -24,7 +23,8 @@ from plangym_like.batch_options import (
 from plangym_like.batches import Inputs, check_on_error, check_one_dt
 from plangym_like.counts import as_count
 from plangym_like.execution.executor import Executor, SubmitOptions
-from plangym_like.execution.serial_executor import SerialExecutor
+from plangym_like.execution.serial_executor import audited_by
+from plangym_like.execution.state_trial import try_elsewhere
 from plangym_like.future import Future
 from plangym_like.gym_view import GymView
 from plangym_like.row_stepper import RowStepper
@@ -104,9 +104,10 @@ class PlanEnv(StatefulEnv):
         stepper = self.row_stepper
         if seed is not None:
             seed = as_count("seed", seed, least=0)
-        how: dict[str, Any] = {"read": return_state, "image": self.return_image}
         with stepper.lock:
-            state, obs, info = self._given.use(stepper.current, "reset", seed, options, **how)
+            state, obs, info = stepper.current.reset(
+                seed, options, read=return_state, image=self.return_image
+            )
         return ResetObservation(obs, info) if state is None else ResetResult(state, obs, info)
 
     def set_state(self, state: Row) -> None:
@@ -182,8 +183,8 @@ class PlanEnv(StatefulEnv):
         stepper = self._stepper
         if stepper is None or stepper.refusal is not None:
             stepper = self.row_stepper
-        if self._given.tries:
-            self._given.attempt_step(stepper.current, action, state, dt)
+        if self._tries_states:
+            self._try_step(stepper, action, state, dt)
         if return_state is None:
             return_state = state is not None
         with stepper.lock:
@@ -198,16 +199,10 @@ class PlanEnv(StatefulEnv):
     ) -> Transition | Step:
         layout = self._layout
         chosen, steps = layout.check_action(action), check_one_dt(dt)
-        row = None if state is None else layout.format.check_row(state)
-        if self._given.elsewhere:
-            how = {"read": return_state, "image": self.return_image, "autoreset": self.autoreset}
-            result: Transition | Step
-            result = self._given.use(stepper.current, "step", chosen, steps, row=row, **how)
-            return result
         return stepper.current.step(
             chosen,
             steps,
-            row,
+            None if state is None else layout.format.check_row(state),
             read=return_state,
             image=self.return_image,
             autoreset=self.autoreset,
@@ -221,10 +216,17 @@ class PlanEnv(StatefulEnv):
         assert isinstance(result, Transition)
         seconds = time.perf_counter() - begun
         inputs = self._layout.check([given[0]], given[1], dt, None)
-        # This thread holds the lock of the stepper, for which an executor may wait.
-        here = self.executor if self._given.elsewhere else SerialExecutor(stepper)
-        AuditedRows(self._auditor, inputs).compare_step(result, _again(here, here), seconds)
+        again = audited_by(self.executor, stepper)
+        AuditedRows(self._auditor, inputs).compare_step(result, again, seconds)
         return result if return_state else Step(*result[1:])
+
+    def _try_step(self, stepper: RowStepper, action: Any, state: Row | None, dt: int) -> None:
+        """Try this step in a worker first, if it starts from a state that a caller gave."""
+        if state is None:
+            if not stepper.current.started or not stepper.current.given:
+                return
+            state = self.get_state()
+        try_elsewhere(self.executor, self._layout, state, [action], dt)
 
     def as_gym(self) -> GymView:
         """Return a `gymnasium.Env` that shows this env, for Gymnasium's wrappers and its users.
@@ -381,15 +383,5 @@ class PlanEnv(StatefulEnv):
         if sample is None:
             return result
         # An isolated executor needs no simulator here.
-        here = executor if executor.isolated else SerialExecutor(self.row_stepper)
-        return sample.audited(result, _again(executor, here))
-
-
-def _again(executor: Executor, here: Executor) -> Again:
-    """Return what steps rows of an audit: `executor`, and `here` what needs this process."""
-    masked = SubmitOptions(masked=True, audit=True)
-    return Again(
-        partial(executor.submit, options=masked),
-        partial(executor.submit, options=masked._replace(blocking=False)),
-        partial(here.submit, options=masked),
-    )
+        again = audited_by(executor, None if executor.isolated else self.row_stepper)
+        return sample.audited(result, again)

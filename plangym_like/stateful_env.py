@@ -14,9 +14,10 @@ from numpy.typing import NDArray
 from plangym_like import state_files
 from plangym_like.audit.auditor import EVERY, Auditor, check_audit
 from plangym_like.execution.executor import Executor, ExecutorOptions
-from plangym_like.execution.given_states import GivenStates
 from plangym_like.execution.serial_executor import SerialOptions
+from plangym_like.execution.state_trial import try_elsewhere
 from plangym_like.layout import Layout
+from plangym_like.ownership import owned
 from plangym_like.row_stepper import RowStepper, closed, layout_of
 from plangym_like.simulator import Simulator
 from plangym_like.spaces import check_out_of_bounds
@@ -117,7 +118,8 @@ class StatefulEnv:
         self._layout = layout
         self._executor = executor
         self._auditor.stats = self._stats = executor.stats
-        self._given = GivenStates(executor, layout)
+        # Damaged states could crash the simulator here, so workers try them first.
+        self._tries_states = executor.isolated and layout.format.checksum
 
     @property
     def row_stepper(self) -> RowStepper:
@@ -277,9 +279,10 @@ class StatefulEnv:
     def view_state(self, states: States) -> dict[str, NDArray[Any]]:
         """Return the named fields of one row, or of N rows with a leading axis, read-only."""
         stepper = self.row_stepper
-        self._given.attempt(states, many=True)
+        if self._tries_states:
+            try_elsewhere(self.executor, self._layout, states, many=True)
         rows = self._layout.format.check(states)
-        return self._given.view(stepper, rows, single=np.ndim(states) == 1)
+        return stepper.view(rows, single=np.ndim(states) == 1)
 
     def make_state(self, state: Row | None = None, **physics: Any) -> Row:
         """Return a new row made from physical quantities; the current state does not change.
@@ -318,7 +321,8 @@ class StatefulEnv:
         stepper = self.row_stepper
         with stepper.lock:
             self._start(stepper)
-            picture: NDArray[np.uint8] = self._given.use(stepper.current, "image")
+            stepper.current.bring_back()
+            picture: NDArray[np.uint8] = owned(stepper.simulator.image())
             return picture
 
     @property
@@ -370,16 +374,13 @@ class StatefulEnv:
         return other
 
     def _set(self, state: Row, *, given: bool) -> None:
-        """Make `state` the current state; with `given`, a caller gave it."""
+        """Make `state` the current state; with `given`, a caller gave it, so it is tried first."""
         stepper = self.row_stepper
-        if given:
-            self._given.attempt(state)
+        if given and self._tries_states:
+            try_elsewhere(self.executor, self._layout, state)
         row = self._layout.format.check_row(state)
         with stepper.lock:
-            if given:
-                self._given.set(stepper.current, row)
-            else:
-                stepper.current.set(row, given=False)
+            stepper.current.set(row, given=given)
 
     def sync_states(self, state: Row | None = None, blocking: bool = True) -> None:
         """Make `state` the current one; the same as `set_state`, since workers hold no state."""

@@ -76,7 +76,7 @@ def _batch_alike(infos: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
             found[name] = np.stack(values)
         else:
             return None
-        found["_" + name] = mask.copy()
+        found[f"_{name}"] = mask.copy()
     return found
 
 
@@ -89,7 +89,7 @@ def with_masks(columns: Mapping[str, NDArray[Any]]) -> dict[str, Any]:
     """Return `columns`, arrays ``(n, ...)``, each followed by a mask that is all true."""
     found: dict[str, Any] = {}
     for name, column in columns.items():
-        found[name], found["_" + name] = column, _mask(len(column)).copy()
+        found[name], found[f"_{name}"] = column, _mask(len(column)).copy()
     return found
 
 

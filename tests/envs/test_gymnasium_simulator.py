@@ -90,7 +90,7 @@ def test_the_checker_can_be_had(name: str) -> None:
 
 def test_an_argument_that_nobody_knows_is_an_error() -> None:
     for name in ("CartPole-v1", "ALE/Breakout-v5"):
-        with pytest.raises(TypeError, match="additional_wrappers"):
+        with pytest.raises(InputError, match="additional_wrappers"):
             plangym_like.make(name, additional_wrappers=[])
 
 
