@@ -2,6 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 BENCH_BIN := .venv-bench/bin
+RESULTS_BIN := .venv-results/bin
 PIP_INSTALL := pip install --quiet --disable-pip-version-check --editable
 
 DEMO_ENV ?= ALE/MsPacman-v5
@@ -10,7 +11,7 @@ DEMO_DIR ?= demo
 SOAK_MINUTES ?= 30
 PYTHONS ?= python3.11 python3.12 python3.13
 
-.PHONY: help demo learn test test-all lint faults soak fault-table docs table bench release-check clean
+.PHONY: help demo learn results test test-all lint faults soak fault-table docs table bench site-test release-check clean
 .DELETE_ON_ERROR:
 # Two targets at once would install into one environment at once.
 .NOTPARALLEL:
@@ -18,12 +19,14 @@ PYTHONS ?= python3.11 python3.12 python3.13
 help:
 	@echo "make demo   search $(DEMO_ENV) for about $(DEMO_SECONDS) seconds and show what was found"
 	@echo "make learn  let the learners in examples/ learn, five seeds each, and draw their curves"
+	@echo "make results  play games and robots with every planner, beside published scores"
 	@echo "make test   lint, type-check, build the docs, run every test and documented example"
 	@echo "make lint   ruff and mypy --strict alone"
 	@echo "make faults try hard to kill, hang, leak and confuse it: minutes"
 	@echo "make soak   SOAK_MINUTES=$(SOAK_MINUTES) of mixed load with kills"
 	@echo "make fault-table  the same faults done to this package and to its rivals"
 	@echo "make docs   build the documentation into docs/_build/html"
+	@echo "make site-test  build the documentation, and click through it in a headless Chromium"
 	@echo "make table  restore each family a thousand times, check everything installed, write docs/support.md"
 	@echo "make bench  measure this package against its rivals and redraw the published figures"
 	@echo "make test-all  make test with each of $(PYTHONS) that is installed"
@@ -38,6 +41,10 @@ learn: .venv/.test
 	$(BIN)/python examples/a2c.py --seeds 0 1 2 3 4 --out learn/a2c.png
 	$(BIN)/python examples/reinforce.py --seeds 0 1 2 3 4 --out learn/reinforce.png
 	$(BIN)/python examples/dqn.py --seeds 0 1 2 3 4 --out learn/dqn.png
+
+# Tasks that have a record are left out.
+results: .venv-results/.results
+	$(RESULTS_BIN)/python benchmarks/results.py
 
 # Three processes on two cores: many tests wait for what they have killed, stopped or started.
 test: lint docs
@@ -59,6 +66,9 @@ fault-table: .venv-bench/.bench
 docs: .venv/.test
 	$(BIN)/python -m sphinx -W --keep-going -q -b html docs docs/_build/html
 	@echo "docs/_build/html/index.html"
+
+site-test: .venv/.site docs
+	$(BIN)/python -m pytest --quiet tests/docs/test_site.py
 
 table: .venv/.test
 	$(BIN)/python benchmarks/trials.py
@@ -86,11 +96,12 @@ release-check: .venv/.test
 	$(BIN)/python benchmarks/release_check.py
 
 clean:
-	rm -rf .venv .venv-bench dist demo learn build docs/_build *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-bench .venv-results dist demo learn build docs/_build *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # A stamp per target in the virtual environment: installing again waits for a change of the metadata.
 .venv/.demo: EXTRAS := atari,classic-control,viz
+.venv/.site: EXTRAS := site
 .venv/.test: EXTRAS := dev,docs,atari,classic-control,box2d,mujoco,dm-control,retro,viz,torch
 .venv-bench/.bench: EXTRAS := bench,atari,classic-control,viz,mujoco,dm-control,ray
 
@@ -104,7 +115,15 @@ clean:
 	@$(BENCH_BIN)/python -m $(PIP_INSTALL) '.[$(EXTRAS)]'
 	@touch $@
 
-.venv/.created .venv-bench/.created:
+# With the libraries that are compared in speed; gymcts asks for an older matplotlib, which its search does not need.
+.venv-results/.results: setup.cfg pyproject.toml .venv-results/.created
+	@echo "installing plangym_like and two libraries to compare with into .venv-results"
+	@$(RESULTS_BIN)/python -m $(PIP_INSTALL) '.[atari,mujoco,dm-control,viz,torch]'
+	@$(RESULTS_BIN)/python -m pip install --quiet --disable-pip-version-check pytorch-mppi==0.9.1 rich
+	@$(RESULTS_BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps gymcts==1.5.1
+	@touch $@
+
+.venv/.created .venv-bench/.created .venv-results/.created:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 		{ echo "plangym_like needs Python >= 3.11; name one: make PYTHON=/path/to/python3.11 ..." >&2; exit 1; }
 	$(PYTHON) -m venv --clear $(@D)

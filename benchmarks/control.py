@@ -59,15 +59,16 @@ SPEED = {
 
 @dataclass(frozen=True)
 class Task:
-    """A task, the planner that plays it, and the return to reach in 1,000 steps."""
+    """A task, the planner that plays it, and a return to reach in 1,000 steps, or None."""
 
     env_id: str
     planner: str
     plans: int
     options: dict[str, Any] = field(default_factory=dict)
-    aim: float = 0.0
+    aim: float | None = None
 
 
+_SHORT = {"horizon": 12, "batch": 30, "elites": 4, "beta": 1.0, "dt": 5}
 TASKS = {
     task.env_id: task
     for task in (
@@ -93,6 +94,10 @@ TASKS = {
             {"horizon": 12, "batch": 50, "elites": 5, "beta": 1.0, "dt": 5},
             600,
         ),
+        Task("finger-spin", "ICEM", 60, _SHORT),
+        Task("reacher-easy", "ICEM", 60, _SHORT),
+        Task("ball_in_cup-catch", "ICEM", 60, _SHORT),
+        Task("Swimmer-v5", "ICEM", 60, {**_SHORT, "horizon": 20}),
     )
 }
 

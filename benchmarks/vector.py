@@ -1,27 +1,32 @@
-"""How long a step of n environments takes: ours, Gymnasium's, and Stable-Baselines3's if installed.
+"""How long a step of n environments takes: ours, Gymnasium's, and others that are installed.
 
 Run it from anywhere::
 
     python benchmarks/vector.py                 # all jobs, writes docs/figures/vector.json
     python benchmarks/vector.py --quick cartpole half_cheetah
 
-All contenders are stepped in turn in this process, slice by slice, with the same actions. A figure
-is the median over slices, in microseconds for one step of one environment. The ratio is that of the
-fastest of the others to ours, the median over rounds.
+The others are Stable-Baselines3, EnvPool and, on Atari, ale-py's own vector environment, the last
+two with two threads. All are stepped in turn in this process, slice by slice, with the same
+actions. A figure is the median over slices, in microseconds for one step of one environment.
+"ratio" is the time of the fastest of Gymnasium's and Stable-Baselines3's, divided by ours, and
+"ratio to C++" that of the fastest of EnvPool's and ale-py's. Both are medians over rounds.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 import gymnasium
+import numpy as np
 from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv
 from gymnasium.wrappers import AtariPreprocessing, FrameStackObservation
 
@@ -30,66 +35,130 @@ from plangym_like import make_vec
 FIGURES = Path(__file__).resolve().parent.parent / "docs" / "figures"
 GAME = {"repeat_action_probability": 0.0}
 COUNTS = (1, 2, 4, 8, 16, 64)
+RIVALS = {"ratio": ("sync", "async", "sb3 subproc"), "ratio to C++": ("envpool", "ale-py")}
 Stepper = Callable[[], object]
+
+
+def made(name: str, **options: Any) -> gymnasium.Env[Any, Any]:
+    """Return ``gymnasium.make(name, **options)`` in a process that may not know Atari's ids yet."""
+    if name.startswith("ALE/"):
+        import ale_py
+
+        gymnasium.register_envs(ale_py)
+    return gymnasium.make(name, **options)
 
 
 def preprocessed() -> gymnasium.Env[Any, Any]:
     """Return MsPacman in grey, 84 by 84 pixels, four frames at a time."""
-    game = gymnasium.make("ALE/MsPacman-v5", frameskip=1, **GAME)
+    game = made("ALE/MsPacman-v5", frameskip=1, **GAME)
     return FrameStackObservation(AtariPreprocessing(game), 4)
 
 
-JOBS: dict[str, tuple[Any, dict[str, Any]]] = {
-    "cartpole": ("CartPole-v1", {}),
-    "half_cheetah": ("HalfCheetah-v5", {}),
-    "mspacman_ram": ("ALE/MsPacman-v5", {"obs_type": "ram", **GAME}),
-    "mspacman_rgb": ("ALE/MsPacman-v5", {"obs_type": "rgb", **GAME}),
-    "mspacman_84": (preprocessed, {}),
+class Job(NamedTuple):
+    """An id or a factory, its arguments, and on Atari the screen, as EnvPool and ale-py name it."""
+
+    source: Any
+    options: Mapping[str, Any] = MappingProxyType({})
+    screen: dict[str, Any] | None = None
+
+
+JOBS: dict[str, Job] = {
+    "cartpole": Job("CartPole-v1"),
+    "half_cheetah": Job("HalfCheetah-v5"),
+    "mspacman_ram": Job("ALE/MsPacman-v5", {"obs_type": "ram", **GAME}),
+    "mspacman_rgb": Job(
+        "ALE/MsPacman-v5",
+        {"obs_type": "rgb", **GAME},
+        {"img_height": 210, "img_width": 160, "stack_num": 1, "noop_max": 1},
+    ),
+    "mspacman_84": Job(preprocessed, {}, {"img_height": 84, "img_width": 84, "stack_num": 4}),
 }
 
 
-def contenders(source: Any, options: dict[str, Any], count: int) -> dict[str, Any]:
+def contenders(job: Job, count: int) -> dict[str, Any]:
     """Return what is measured, made and reset."""
-    make = partial(gymnasium.make, source, **options) if isinstance(source, str) else source
-    made = {
+    source, options, _ = job
+    make = partial(made, source, **options) if isinstance(source, str) else source
+    found = {
         "ours": make_vec(source, count, **options),
         "ours, 2 workers": make_vec(source, count, 2, **options),
         "sync": SyncVectorEnv([make] * count),
         "async": AsyncVectorEnv([make] * count),
     }
-    for envs in made.values():
+    for envs in found.values():
         envs.reset(seed=0)
-    try:
+    with contextlib.suppress(ImportError):
         from stable_baselines3.common.vec_env import SubprocVecEnv
-    except ImportError:
-        return made
-    made["sb3 subproc"] = SubprocVecEnv([make] * count)
-    made["sb3 subproc"].reset()
-    return made
+
+        found["sb3 subproc"] = SubprocVecEnv([make] * count)
+        found["sb3 subproc"].reset()
+    for name, envs in _compiled(job, count).items():
+        found[name] = envs
+        envs.reset()
+    return found
 
 
-def measure(source: Any, options: dict[str, Any], count: int, rounds: int) -> dict[str, float]:
-    """Return microseconds for one step of one environment, by contender, and the ratio."""
-    made = contenders(source, options, count)
-    actions = made["sync"].action_space.sample()
+def _compiled(job: Job, count: int) -> dict[str, Any]:
+    """Return the vector environments in C++ that have what this job asks for."""
+    compiled: dict[str, Any] = {}
+    name, screen, more = job.source, job.screen, {}
+    if screen is not None:
+        from ale_py.vector_env import AtariVectorEnv
+
+        grey = screen["stack_num"] > 1
+        plain = {"use_fire_reset": False, "repeat_action_probability": 0.0}
+        threads = {"num_envs": count, "num_threads": min(count, 2)}
+        compiled["ale-py"] = AtariVectorEnv(
+            "ms_pacman",
+            grayscale=grey,
+            maxpool=grey,
+            reward_clipping=False,
+            **threads,
+            **screen,
+            **plain,
+        )
+        name, more = "MsPacman-v5", {"gray_scale": grey, **screen, **plain}
+    if job.options.get("obs_type") != "ram":
+        with contextlib.suppress(ImportError):
+            import envpool
+
+            compiled["envpool"] = envpool.make_gymnasium(
+                name, num_envs=count, num_threads=min(count, 2), **more
+            )
+    return compiled
+
+
+def measure(job: Job, count: int, rounds: int) -> dict[str, float]:
+    """Return microseconds for one step of one environment, by contender, and the ratios."""
+    made = contenders(job, count)
+    sampled = made["sync"].action_space.sample()
     taken: dict[str, list[float]] = {name: [] for name in made}
     steps = 4
+    actions = {
+        name: sampled.astype(np.int32)
+        if name == "envpool" and sampled.dtype.kind == "i"
+        else sampled
+        for name in made
+    }
     try:
-        while _seconds(partial(made["sync"].step, actions), steps) < 0.02:
+        while _seconds(partial(made["sync"].step, sampled), steps) < 0.02:
             steps *= 2
         for number in range(rounds):
             names = list(made) if number % 2 else list(made)[::-1]
             for name in names:
-                seconds = _seconds(partial(made[name].step, actions), steps)
+                seconds = _seconds(partial(made[name].step, actions[name]), steps)
                 taken[name].append(seconds / steps / count * 1e6)
     finally:
         for envs in made.values():
             envs.close()
     figures = {name: round(statistics.median(values), 2) for name, values in taken.items()}
     ours = [min(pair) for pair in zip(taken["ours"], taken["ours, 2 workers"], strict=True)]
-    others = [values for name, values in taken.items() if not name.startswith("ours")]
-    ratios = [min(rivals) / own for own, *rivals in zip(ours, *others, strict=True)]
-    return {**figures, "ratio": round(statistics.median(ratios), 3)}
+    for ratio, rivals in RIVALS.items():
+        others = [taken[name] for name in rivals if name in taken]
+        if others:
+            ratios = [min(each) / own for own, *each in zip(ours, *others, strict=True)]
+            figures[ratio] = round(statistics.median(ratios), 3)
+    return figures
 
 
 def _seconds(step: Stepper, count: int) -> float:
@@ -116,7 +185,7 @@ def main() -> None:
     for job in arguments.jobs or JOBS:
         found[job] = {}
         for count in arguments.counts:
-            figures = measure(*JOBS[job], count, 5 if arguments.quick else 15)
+            figures = measure(JOBS[job], count, 5 if arguments.quick else 15)
             found[job][str(count)] = figures
             told = ", ".join(f"{name} {value:g}" for name, value in figures.items())
             print(f"{job:<14} {count:>3}  {told}", flush=True)

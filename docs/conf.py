@@ -21,6 +21,7 @@ html_theme = "furo"
 html_title = f"plangym_like {version}"
 html_static_path = ["_static"]
 html_css_files = ["site.css"]
+html_js_files = ["site.js"]
 # The prompts and the results of doctests are not copied.
 copybutton_prompt_text = r">>> |\.\.\. |\$ "
 copybutton_prompt_is_regexp = True

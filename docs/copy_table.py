@@ -6,6 +6,7 @@ from pathlib import Path
 PLACES = (
     ("docs/performance.md", "bench.md", "table"),
     ("docs/rollouts.md", "rollouts.md", "rollouts"),
+    ("docs/plangym.md", "plangym.md", "suite"),
     ("docs/states.md", "archive.md", "archive"),
 )
 

@@ -55,7 +55,8 @@ def self_play(planner: PUCT, args: argparse.Namespace, rng: np.random.Generator)
     """Play a game by search; return observations, visits and returns of its moves."""
     state, obs, _ = planner.env.reset(seed=int(rng.integers(2**31)))
     planner.observe = lambda _: obs[None]
-    moves, rewards, ended = [], [], False
+    moves: list[tuple[Any, Any]] = []
+    rewards, ended = [], False
     while not ended:
         plan = planner.plan(state, budget=args.simulations, seed=rng)
         policy = plan.info["visits"] / plan.info["visits"].sum()

@@ -41,7 +41,7 @@ def main() -> None:
     parser.add_argument("--budget", type=int, help="transitions to search, in place of a time")
     parser.add_argument("--walkers", type=int, default=16)
     parser.add_argument("--hold", type=int, default=8, help="longest hold of one action, in steps")
-    parser.add_argument("--alpha", type=float, default=1.0, help="weight of the score")
+    parser.add_argument("--alpha", type=float, default=2.0, help="weight of the score")
     parser.add_argument("--beta", type=float, default=1.0, help="weight of the distance")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--workers", type=int, default=os.cpu_count())

@@ -1,6 +1,6 @@
 """Go-Explore: remember every place that was reached, go back to one, explore from there.
 
-    python examples/go_explore.py ALE/MontezumaRevenge-v5 --seconds 300
+    python examples/go_explore.py ALE/MontezumaRevenge-v5 --seconds 300 --map rooms.png
     python examples/go_explore.py ALE/MsPacman-v5 --cells fixed
     python examples/go_explore.py MountainCar-v0 --seconds 5
 
@@ -14,6 +14,8 @@ import argparse
 import os
 from pathlib import Path
 from typing import Any
+
+from show import draw_rooms
 
 import plangym_like
 from plangym_like.errors import InputError
@@ -34,6 +36,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--workers", type=int, default=os.cpu_count())
     parser.add_argument("--out", type=Path, help="write the plan to this JSON file")
+    parser.add_argument("--map", type=Path, help="draw the rooms that were found into this PNG")
     args = parser.parse_args()
 
     if args.seconds is None and args.budget is None:
@@ -42,6 +45,8 @@ def main() -> None:
     kind = args.cells or (
         "position" if "Montezuma" in args.env else "dynamic" if is_game else "observation"
     )
+    if args.map is not None and kind != "position":
+        parser.error("--map draws positions in rooms, which only Montezuma's Revenge has")
     functions: dict[str, Any] = {
         "position": position_cells,
         "dynamic": DynamicScreenCells(),
@@ -72,6 +77,9 @@ def main() -> None:
             seconds[room] = min(visit.found.seconds, seconds.get(room, float("inf")))
         found = sorted(seconds.items(), key=lambda item: item[1])
         print("rooms:      " + ", ".join(f"{room} ({at:.0f} s)" for room, at in found))
+        if args.map is not None:
+            draw_rooms(args.map, cells, plan.spent.frames)
+            print(f"wrote {args.map}")
     if args.out is not None:
         plan.save(args.out)
         print(f"wrote {args.out}")

@@ -39,10 +39,11 @@ with plangym_like.make(args.env, n_workers=os.cpu_count()) as env:
     episode = play(planner, args.steps, start, budget=budget, seed=args.seed, progress=True)
 
     # As many actions from the same start, 64 times at random.
-    shape = (64, len(episode), *env.action_shape)
-    space = env.action_space
-    actions = np.random.default_rng(args.seed).uniform(space.low, space.high, shape)
-    chance = env.rollout_batch(actions.astype(space.dtype), start, dt=args.dt).rewards.sum(axis=1)
+    shape = (64, len(episode), *planner.low.shape)
+    actions = np.random.default_rng(args.seed).uniform(planner.low, planner.high, shape)
+    chance = env.rollout_batch(
+        actions.astype(env.action_space.dtype), start, dt=args.dt
+    ).rewards.sum(axis=1)
 
 print(f"return of MPPI:   {episode.score:,.1f} in {len(episode)} actions")
 print(f"the last reward:  {episode.rewards[-1]:.4f}")

@@ -17,6 +17,10 @@ import plangym_like
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 
+# The rooms of Montezuma's Revenge, where they are; the game starts in room 1.
+_PYRAMID = (range(3), range(3, 8), range(8, 15), range(15, 24))
+_ROOM = 160, 160  # width and height of a room, in the console's own numbers
+_FLOOR = 128  # the lowest position of the player
 _HEIGHT = 210  # of a film, in pixels
 _PICTURES = 1000  # in a film, at most
 _SECONDS = 30.0  # for the pictures of a film
@@ -35,6 +39,53 @@ def draw_scores(path: Path, found: dict[str, Any], curve: np.ndarray) -> None:
     axes.xaxis.set_major_formatter(matplotlib.ticker.EngFormatter())
     axes.grid(alpha=0.3)
     axes.legend(loc="best", frameon=False)
+    figure.tight_layout()
+    figure.savefig(path)
+    plt.close(figure)
+
+
+def draw_rooms(path: Path, cells: dict[tuple[int, int, int, int], Any], frames: int) -> None:
+    """Draw the cells ``(room, x, y, items)`` that `GoExplore` reached in Montezuma's Revenge.
+
+    The colour of a place is the number of frames until it was found, with whatever items first.
+    """
+    found: dict[tuple[int, int, int], int] = {}
+    for (room, x, y, _), visit in cells.items():
+        found[room, x, y] = min(visit.found.frames, found.get((room, x, y), frames))
+    width, height = _ROOM
+    figure, axes = plt.subplots(figsize=(9, 4.4), dpi=110)
+    first: dict[int, int] = {}
+    for (room, *_), at in found.items():
+        first[room] = min(at, first.get(room, frames))
+    for row, rooms in enumerate(_PYRAMID):
+        for column, room in enumerate(rooms):
+            left, bottom = (column - len(rooms) / 2) * width, -(row + 1) * height
+            colour = "#212121" if room in first else "#eeeeee"
+            box = plt.Rectangle((left, bottom), width, height, facecolor=colour, edgecolor="white")
+            axes.add_patch(box)
+            name = f"{room}" if room not in first else f"{room}   {first[room] / 1000:,.0f} k"
+            text = "white" if room in first else "#9e9e9e"
+            axes.text(left + 6, bottom + height - 6, name, va="top", fontsize=7, color=text)
+            places = [(x, y, at) for (where, x, y), at in found.items() if where == room]
+            if places:
+                x, y, at = np.array(places).T
+                marks = axes.scatter(
+                    left + 8 * x + 4,
+                    bottom + 16 * y + 8 - _FLOOR,
+                    c=at / 1e6,
+                    s=9,
+                    marker="s",
+                    vmin=0,
+                    vmax=frames / 1e6,
+                    cmap="viridis_r",
+                    linewidths=0,
+                )
+    if found:
+        figure.colorbar(marks, ax=axes, label="million frames until it was found", shrink=0.7)
+    axes.set_title(f"Rooms found in Montezuma's Revenge: {len(first)}")
+    axes.autoscale_view()
+    axes.set_aspect("equal")
+    axes.axis("off")
     figure.tight_layout()
     figure.savefig(path)
     plt.close(figure)

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import os
+from typing import Any
 
 import numpy as np
 
@@ -35,7 +36,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
 
-    kwargs = {"obs_type": "ram"} if args.env.startswith("ALE/") else {}
+    kwargs: dict[str, Any] = {"obs_type": "ram"} if args.env.startswith("ALE/") else {}
     with plangym_like.make(args.env, n_workers=os.cpu_count(), **kwargs) as env:
         start = env.reset(seed=args.seed).state
         planner = UCT(

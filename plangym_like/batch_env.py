@@ -127,7 +127,7 @@ class BatchEnv(PlanEnv):
         if self._stepper is None:
             self._stepper = self._make_here().row_stepper
             if self._state is not None:
-                self._stepper.current.hold(self._state)
+                self._given.hold(self._stepper.current, self._state)
         return self._stepper
 
     @property

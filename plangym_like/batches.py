@@ -22,8 +22,8 @@ class Inputs:
     ``actions`` ``(N, ...)`` or, in rollouts, ``(N, T, ...)``, for a `Box` in the dtype they were
     given in (a list of objects if the space is not an array); ``states`` ``(N, state_nbytes)`` or
     one row for all; ``dt`` an int for all or ``(N,) int64``; ``seeds`` ``None`` or ``(N,) uint64``.
-    ``verified`` says whether checksums were verified. ``last_infos`` says whether rollouts in this
-    process return the info of each row's last step, which audits compare.
+    ``verified`` says whether checksums were verified. ``last_infos`` says whether rollouts on this
+    machine return the info of each row's last step, which audits compare.
     """
 
     count: int

@@ -40,6 +40,8 @@ def as_number(name: str, number: Any, least: float = -math.inf, most: float = ma
     InputError
         It is not a finite number, or out of range; the message calls it `name`.
 
+    Examples
+    --------
     >>> as_number("discount", 1, 0.0, 1.0)
     1.0
     """

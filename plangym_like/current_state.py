@@ -29,6 +29,8 @@ class CurrentState:
         The current state if it is set aside; ``None`` while it is in the simulator.
     started : bool
         Whether there is a current state: the environment was reset, or a state was set.
+    picture : object or None
+        What `Simulator.keep_picture` returned when the current state was set aside.
     lost : bool
         Whether the current state is lost, because a call that should have replaced it raised an
         error.
@@ -36,7 +38,7 @@ class CurrentState:
         Whether the episode began with a state given by a caller, rather than with a reset.
     """
 
-    __slots__ = ("_format", "_picture", "_quick", "_simulator", "given", "lost", "row", "started")
+    __slots__ = ("_format", "_quick", "_simulator", "given", "lost", "picture", "row", "started")
 
     def __init__(self, simulator: Simulator, state_format: StateFormat) -> None:
         self._simulator = simulator
@@ -45,7 +47,7 @@ class CurrentState:
         self.started = False
         self.lost = False
         self.given = True
-        self._picture: Any = None
+        self.picture: Any = None
         self._quick = type(simulator).step_row is not Simulator.step_row
 
     def check(self, name: str) -> None:
@@ -75,27 +77,43 @@ class CurrentState:
         """Keep the current state as a row, so that the simulator can be used for other states."""
         if self.row is None and self.started and not self.lost:
             row = self.read()
-            self._picture = self._simulator.keep_picture()
+            self.picture = self._simulator.keep_picture()
             self.row = row
 
     def bring_back(self) -> None:
         """Put the simulator into the current state."""
         self._restore()
-        self.row = self._picture = None
+        self.row = self.picture = None
+
+    def image(self) -> Any:
+        """Return a copy of the current state's image."""
+        self.bring_back()
+        return owned(self._simulator.image())
 
     def _restore(self) -> None:
         """Write the current state to the simulator; keep `row`, in case a later call raises."""
         if self.row is not None:
             self._simulator.write(self.row[HEADER_NBYTES:])
-            if self._picture is not None:
-                self._simulator.give_picture(self._picture)
+            if self.picture is not None:
+                self._simulator.give_picture(self.picture)
 
     # Replacing it
 
-    def hold(self, row: Row) -> None:
+    def hold(self, row: Row, picture: Any = None, *, given: bool = True) -> None:
         """Make `row` the current state without using the simulator."""
-        self._begin(given=True)
-        self.row = row
+        self._begin(given=given)
+        self.row, self.picture = row, picture
+
+    def keep_episode(self) -> None:
+        """Set aside an episode that began with a reset, before a given state replaces it."""
+        if not self.given:
+            self._try_to_set_aside()
+
+    def drop(self) -> None:
+        """Lose an episode that began with a given state, as if it had not been set aside."""
+        if self.given:
+            self.row = self.picture = None
+        self.fail()
 
     def set(self, row: Row, *, given: bool = True) -> None:
         """Make `row` the current state.
@@ -104,8 +122,7 @@ class CurrentState:
         episode that began with a given state loses it, because saving it before every step would
         slow down a search.
         """
-        if not self.given:
-            self._try_to_set_aside()
+        self.keep_episode()
         try:
             self._simulator.write(row[HEADER_NBYTES:])
         except BaseException:
@@ -124,7 +141,7 @@ class CurrentState:
         if self.row is not None:
             self._restore()
         obs, reward, terminated, truncated, info = self._simulator.step_env(action)
-        self.row = self._picture = None
+        self.row = self.picture = None
         return owned(obs), reward, terminated, truncated, owned_info(info)
 
     def step(
@@ -163,10 +180,9 @@ class CurrentState:
         if row is None:
             self._restore()
             obs, reward, terminated, truncated, info, frames = sim.step(action, dt)
-            self.row = self._picture = None
+            self.row = self.picture = None
         else:
-            if not self.given:
-                self._try_to_set_aside()
+            self.keep_episode()
             try:
                 sim.write(row[HEADER_NBYTES:])
                 obs, reward, terminated, truncated, info, frames = sim.step(action, dt)
@@ -191,8 +207,8 @@ class CurrentState:
     ) -> Transition | None:
         """Step from `row` by the simulator's fast path for one row, if it has one."""
         moves = self._simulator.step_row_moves
-        if moves and not self.given:
-            self._try_to_set_aside()
+        if moves:
+            self.keep_episode()
         try:
             found = self._simulator.step_row(row, action, dt)
         except BaseException:
@@ -256,7 +272,7 @@ class CurrentState:
         self.lost = self.started and self.row is None
 
     def _begin(self, *, given: bool) -> None:
-        self.row = self._picture = None
+        self.row = self.picture = None
         self.started, self.lost, self.given = True, False, given
 
     def _prepare_reset(self) -> None:

@@ -108,7 +108,7 @@ class ObservationError(PlangymError, ValueError):
 
 
 class RewardError(PlangymError, ValueError):
-    """An environment returned a reward that is not one number."""
+    """An environment returned a reward that is not one number, or in a search, not a finite one."""
 
 
 class StateLostError(StateError):

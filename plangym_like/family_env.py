@@ -8,7 +8,6 @@ from typing import Any, ClassVar
 
 import gymnasium
 
-from plangym_like.errors import InputError
 from plangym_like.plan_env import PlanEnv
 from plangym_like.simulator import Simulator
 
@@ -45,8 +44,6 @@ class FamilyEnv(PlanEnv):
     ) -> None:
         own = {key: kwargs[key] for key in _OWN_OPTIONS if key in kwargs}
         rest = {key: kwargs[key] for key in kwargs if key not in own}
-        if own.get("return_image") and rest.get("render_mode") != "rgb_array":
-            raise InputError("return_image=True needs render_mode='rgb_array'")
         super().__init__(
             partial(type(self).simulator_class, name, frameskip=frameskip, **rest),
             name=name,

@@ -13,8 +13,7 @@ from gymnasium.error import ResetNeeded
 from gymnasium.wrappers import TimeLimit
 
 from plangym_like.current_state import CurrentState
-from plangym_like.execution.state_trial import try_elsewhere
-from plangym_like.ownership import owned
+from plangym_like.simulator import EnvStep
 from plangym_like.stateful_env import StatefulEnv
 from plangym_like.states import Row
 
@@ -46,7 +45,7 @@ class GymView(gymnasium.Env[Any, Any]):
         self.plan_env = plan_env
         self.observation_space = plan_env.observation_space
         self.action_space = plan_env.action_space
-        self._inner = plan_env.gym_env
+        self._inner = plan_env.row_stepper.simulator.env
         self.metadata = self._inner.metadata
         self.render_mode = self._inner.render_mode
 
@@ -62,7 +61,9 @@ class GymView(gymnasium.Env[Any, Any]):
         env = self.plan_env
         stepper = env.row_stepper
         with stepper.lock:
-            _, obs, info = stepper.current.reset(seed, options, read=False, image=env.return_image)
+            _, obs, info = env._given.use(
+                stepper.current, "reset", seed, options, read=False, image=env.return_image
+            )
         return obs, info
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
@@ -91,14 +92,14 @@ class GymView(gymnasium.Env[Any, Any]):
         if stepper is None or stepper.refusal is not None:
             stepper = env.row_stepper
         current, layout = stepper.current, stepper.layout
-        if env._tries_states and current.started and current.given:
-            try_elsewhere(env.executor, layout, env.get_state(), [action])
+        if env._given.tries:
+            env._given.attempt_step(current, action, None)
         with stepper.lock:
             if not current.started or current.lost:
                 self._refuse(current)
-            result = current.step_env(layout.check_action(action))
+            result: EnvStep = env._given.use(current, "step_env", layout.check_action(action))
             if env.return_image:
-                result[4]["rgb"] = owned(stepper.simulator.image())
+                result[4]["rgb"] = env._given.use(current, "image")
         return result
 
     # States

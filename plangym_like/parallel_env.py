@@ -32,7 +32,7 @@ class ParallelEnv(PlanEnv):
     isolate : bool
         Step batches in child processes only (`n_workers` of them), so that a row that crashes or
         hangs its simulator cannot affect this process. If damaged states could crash the simulator,
-        single steps from given states are first tried in a child process.
+        single steps from given states are made in a child process too.
     step_timeout : float, optional
         Limit in seconds for one row. A worker that exceeds it is replaced, and the row is tried
         again, for 0.2 s or the time of ten usual rows; then `StepTimeoutError` is raised. Implies

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import copy
 import time
+from functools import partial
 from typing import Any, Literal, Unpack, overload
 
-from plangym_like.audit.audited_rows import AuditedRows
+from plangym_like.audit.audited_rows import Again, AuditedRows
 from plangym_like.batch_options import (
     LaterByDefault,
     LaterNoStates,
@@ -23,8 +24,7 @@ from plangym_like.batch_options import (
 from plangym_like.batches import Inputs, check_on_error, check_one_dt
 from plangym_like.counts import as_count
 from plangym_like.execution.executor import Executor, SubmitOptions
-from plangym_like.execution.serial_executor import audited_by
-from plangym_like.execution.state_trial import try_elsewhere
+from plangym_like.execution.serial_executor import SerialExecutor
 from plangym_like.future import Future
 from plangym_like.gym_view import GymView
 from plangym_like.row_stepper import RowStepper
@@ -104,10 +104,9 @@ class PlanEnv(StatefulEnv):
         stepper = self.row_stepper
         if seed is not None:
             seed = as_count("seed", seed, least=0)
+        how: dict[str, Any] = {"read": return_state, "image": self.return_image}
         with stepper.lock:
-            state, obs, info = stepper.current.reset(
-                seed, options, read=return_state, image=self.return_image
-            )
+            state, obs, info = self._given.use(stepper.current, "reset", seed, options, **how)
         return ResetObservation(obs, info) if state is None else ResetResult(state, obs, info)
 
     def set_state(self, state: Row) -> None:
@@ -183,8 +182,8 @@ class PlanEnv(StatefulEnv):
         stepper = self._stepper
         if stepper is None or stepper.refusal is not None:
             stepper = self.row_stepper
-        if self._tries_states:
-            self._try_step(stepper, action, state, dt)
+        if self._given.tries:
+            self._given.attempt_step(stepper.current, action, state, dt)
         if return_state is None:
             return_state = state is not None
         with stepper.lock:
@@ -199,14 +198,19 @@ class PlanEnv(StatefulEnv):
     ) -> Transition | Step:
         layout = self._layout
         chosen, steps = layout.check_action(action), check_one_dt(dt)
-        return stepper.current.step(
+        row = None if state is None else layout.format.check_row(state)
+        step: Any = stepper.current.step
+        if self._given.elsewhere:
+            step = partial(self._given.step, stepper.current)
+        result: Transition | Step = step(
             chosen,
             steps,
-            None if state is None else layout.format.check_row(state),
+            row,
             read=return_state,
             image=self.return_image,
             autoreset=self.autoreset,
         )
+        return result
 
     def _step_audited(
         self, stepper: RowStepper, action: Any, state: Row, dt: int, return_state: bool
@@ -216,17 +220,11 @@ class PlanEnv(StatefulEnv):
         assert isinstance(result, Transition)
         seconds = time.perf_counter() - begun
         inputs = self._layout.check([given[0]], given[1], dt, None)
-        again = audited_by(self.executor, stepper)
-        AuditedRows(self._auditor, inputs).compare_step(result, again, seconds)
+        # This thread holds the stepper's lock. An executor that steps rows in this process may wait
+        # for that lock while it holds its own, so it cannot be used.
+        here = self._here(self.executor)
+        AuditedRows(self._auditor, inputs).compare_step(result, _again(here, here), seconds)
         return result if return_state else Step(*result[1:])
-
-    def _try_step(self, stepper: RowStepper, action: Any, state: Row | None, dt: int) -> None:
-        """Try this step in a worker first, if it starts from a state that a caller gave."""
-        if state is None:
-            if not stepper.current.started or not stepper.current.given:
-                return
-            state = self.get_state()
-        try_elsewhere(self.executor, self._layout, state, [action], dt)
 
     def as_gym(self) -> GymView:
         """Return a `gymnasium.Env` that shows this env, for Gymnasium's wrappers and its users.
@@ -382,6 +380,18 @@ class PlanEnv(StatefulEnv):
         result = executor.submit(inputs, options)
         if sample is None:
             return result
-        # An isolated executor needs no simulator here.
-        again = audited_by(executor, None if executor.isolated else self.row_stepper)
-        return sample.audited(result, again)
+        return sample.audited(result, _again(executor, self._here(executor)))
+
+    def _here(self, executor: Executor) -> Executor:
+        """Return what steps rows in this process, or `executor` if it is isolated."""
+        return executor if executor.isolated else SerialExecutor(self.row_stepper)
+
+
+def _again(executor: Executor, here: Executor) -> Again:
+    """Return what steps rows of an audit: `executor`, and `here` what needs this process."""
+    masked = SubmitOptions(masked=True, audit=True)
+    return Again(
+        partial(executor.submit, options=masked),
+        partial(executor.submit, options=masked._replace(blocking=False)),
+        partial(here.submit, options=masked),
+    )

@@ -14,10 +14,9 @@ from numpy.typing import NDArray
 from plangym_like import state_files
 from plangym_like.audit.auditor import EVERY, Auditor, check_audit
 from plangym_like.execution.executor import Executor, ExecutorOptions
+from plangym_like.execution.given_states import GivenStates
 from plangym_like.execution.serial_executor import SerialOptions
-from plangym_like.execution.state_trial import try_elsewhere
 from plangym_like.layout import Layout
-from plangym_like.ownership import owned
 from plangym_like.row_stepper import RowStepper, closed, layout_of
 from plangym_like.simulator import Simulator
 from plangym_like.spaces import check_out_of_bounds
@@ -118,8 +117,7 @@ class StatefulEnv:
         self._layout = layout
         self._executor = executor
         self._auditor.stats = self._stats = executor.stats
-        # Damaged states could crash the simulator here, so workers try them first.
-        self._tries_states = executor.isolated and layout.format.checksum
+        self._given = GivenStates(executor, layout)
 
     @property
     def row_stepper(self) -> RowStepper:
@@ -279,10 +277,9 @@ class StatefulEnv:
     def view_state(self, states: States) -> dict[str, NDArray[Any]]:
         """Return the named fields of one row, or of N rows with a leading axis, read-only."""
         stepper = self.row_stepper
-        if self._tries_states:
-            try_elsewhere(self.executor, self._layout, states, many=True)
+        self._given.attempt(states, many=True)
         rows = self._layout.format.check(states)
-        return stepper.view(rows, single=np.ndim(states) == 1)
+        return self._given.view(stepper, rows, single=np.ndim(states) == 1)
 
     def make_state(self, state: Row | None = None, **physics: Any) -> Row:
         """Return a new row made from physical quantities; the current state does not change.
@@ -317,12 +314,11 @@ class StatefulEnv:
         return state_files.load(path, self.layout.format)
 
     def get_image(self) -> NDArray[np.uint8]:
-        """Return an image of the current state, ``(height, width, 3) uint8``."""
+        """Return an image of the current state, ``(height, width, 3) uint8``; needs no mode."""
         stepper = self.row_stepper
         with stepper.lock:
             self._start(stepper)
-            stepper.current.bring_back()
-            picture: NDArray[np.uint8] = owned(stepper.simulator.image())
+            picture: NDArray[np.uint8] = self._given.use(stepper.current, "image")
             return picture
 
     @property
@@ -367,20 +363,24 @@ class StatefulEnv:
             return other
         try:
             if mine.current.started and mine.refusal is None:
-                other._set(self.get_state(), given=mine.current.given)
+                given = mine.current.given or self._given.includes(mine.current)
+                other._set(self.get_state(), given=given)
         except BaseException:
             other.close()
             raise
         return other
 
     def _set(self, state: Row, *, given: bool) -> None:
-        """Make `state` the current state; with `given`, a caller gave it, so it is tried first."""
+        """Make `state` the current state; with `given`, a caller gave it."""
         stepper = self.row_stepper
-        if given and self._tries_states:
-            try_elsewhere(self.executor, self._layout, state)
+        if given:
+            self._given.attempt(state)
         row = self._layout.format.check_row(state)
         with stepper.lock:
-            stepper.current.set(row, given=given)
+            if given:
+                self._given.set(stepper.current, row)
+            else:
+                stepper.current.set(row, given=False)
 
     def sync_states(self, state: Row | None = None, blocking: bool = True) -> None:
         """Make `state` the current one; the same as `set_state`, since workers hold no state."""

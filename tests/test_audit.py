@@ -6,6 +6,7 @@ import random
 import signal
 import time
 import warnings
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, ClassVar
 
 import gymnasium
@@ -15,6 +16,7 @@ from conftest import BACKENDS, sending
 from hostile_envs import (
     ClockInInfo,
     LateClassCounter,
+    LateHashOfText,
     LateNumpyGlobal,
     PersistentInfo,
     SavesItself,
@@ -101,6 +103,39 @@ def test_single_steps_from_given_states_are_audited(backend: str) -> None:
     assert told.value.index == 0
 
 
+@pytest.mark.parametrize("rows", [None, 1, 69])
+def test_isolated_rows_are_audited_where_strings_have_other_hashes(rows: int | None) -> None:
+    with make("isolated", LateHashOfText, n_workers=2) as env:
+        actions, states = walk(env, 69)
+        with pytest.raises(ImpureEnvironmentError) as told:
+            if rows is None:
+                for action, state in zip(actions, states, strict=True):
+                    env.step(action, state)
+            else:
+                for first in range(0, 69, rows):
+                    env.step_batch(actions[first : first + rows], states[first : first + rows])
+    assert told.value.field == "reward" + "s" * (rows is not None)
+
+
+def test_two_threads_step_and_audit_one_environment(backend: str) -> None:
+    with make(backend, Walk, audit_every=1) as env, ThreadPoolExecutor(2) as threads:
+        actions, states = walk(env, 8)
+        expected = env.step_batch(actions, states).rewards
+
+        def step() -> list[float]:
+            return [
+                env.step(action, state).reward
+                for action, state in zip(actions, states, strict=True)
+            ]
+
+        for single, batch in [
+            (threads.submit(step), threads.submit(env.step_batch, actions, states))
+            for _ in range(5)
+        ]:
+            assert single.result(100) == expected.tolist()
+            assert np.array_equal(batch.result(100).rewards, expected)
+
+
 def test_batches_of_a_batch_env_are_audited() -> None:
     worker = ExternalProcess(lambda: plangym_like.make(LateNumpyGlobal))
     with BatchEnv([worker]) as env, plangym_like.make(LateNumpyGlobal) as same:
@@ -168,8 +203,9 @@ def test_what_matters_some_steps_later_is_noticed(backend: str) -> None:
     assert told.value.field.startswith("terminateds")
 
 
-def test_infos_are_compared_with_those_of_an_episode_that_is_not_saved() -> None:
-    with plangym_like.make(StaleInfo) as env:
+@pytest.mark.parametrize("where", ["serial", "parallel", "isolated"])
+def test_infos_are_compared_with_those_of_an_episode_that_is_not_saved(where: str) -> None:
+    with make(where, StaleInfo) as env:
         actions, states = walk(env, 40)
         with pytest.raises(ImpureEnvironmentError, match="with and without saving") as told:
             env.step_batch(actions, states)
@@ -300,6 +336,17 @@ def test_the_first_rows_are_all_audited_and_then_fewer_and_fewer(backend: str) -
         assert env.stats.rows == 6400
         more = np.diff(audited)
         assert more[4:20].sum() > more[84:].sum() > 0
+
+
+def test_workers_take_part_in_audits() -> None:
+    sent = {}
+    for mode in ("raise", "off"):
+        with make("parallel", Walk, audit=mode) as env:
+            actions, states = walk(env, 64)
+            env.step_batch(actions, states)
+            sent[mode] = env.stats.rows_sent
+    # The only worker gets no row of a batch twice.
+    assert sent["raise"] > 64 >= sent["off"] > 0
 
 
 def test_every_row_is_audited_on_request() -> None:

@@ -292,6 +292,19 @@ def test_a_failed_step_leaves_an_episode_where_it_was(new_env: Any, snapshot: st
     assert content(env.get_state()) == content(before)
 
 
+@pytest.mark.parametrize("snapshot", ["native", "pickle", "replay"])
+def test_an_episode_that_follows_a_given_state_is_kept_too(new_env: Any, snapshot: str) -> None:
+    env = new_env(Picky, snapshot=snapshot)
+    other = env.reset(seed=1).state
+    env.set_state(other)
+    env.reset(seed=0)
+    env.step(1)
+    before = env.get_state()
+    with pytest.raises(ArithmeticError, match="a bad action"):
+        env.step(2, state=other)
+    assert content(env.get_state()) == content(before)
+
+
 def test_a_current_state_that_is_lost_is_not_made_up(new_env: Any) -> None:
     env = new_env(Picky, audit="off")  # an audit sets the current state aside
     state = env.reset(seed=1).state

@@ -197,12 +197,13 @@ def test_infos_hold_pictures_where_asked_for(shared_env, name):
         assert_same(step.info["rgb"], env.get_image())
 
 
-def test_pictures_need_a_renderer(backend):
-    with pytest.raises(InputError, match="render_mode='rgb_array'"):
-        plangym_like.make("CartPole-v1", return_image=True, **BACKENDS[backend])
-    env = plangym_like.make("CartPole-v1", **BACKENDS[backend])
-    with pytest.raises(InputError, match="render_mode='rgb_array'"):
-        env.get_image()
+def test_pictures_in_infos_need_no_mode(backend):
+    env = plangym_like.make("CartPole-v1", return_image=True, **BACKENDS[backend])
+    state, _, info = env.reset(seed=0)
+    assert_same(info["rgb"], env.get_image())
+    result = env.step_batch([0, 1, 1], state)
+    for index, action in enumerate((0, 1, 1)):
+        assert_same(result.infos[index]["rgb"], env.step(action, state).info["rgb"])
     env.close()
 
 

@@ -84,6 +84,10 @@ class GrowingArray:
         self._array[self._count : self._count + count] = values
         self._count += count
 
+    def truncate(self, count: int) -> None:
+        """Remove all values but the first `count`."""
+        self._count = min(self._count, count)
+
     def _allocate(self, room: int) -> NDArray[Any]:
         shape = (room, *self._array.shape[1:])
         nbytes = room * self.item_nbytes

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +17,14 @@ from plangym_like.states import Row
 # smaller, and took two and a half times as long to read.
 _MOST_ROWS = 64
 _MOST_NBYTES = 1 << 19
+
+
+class _Complete(NamedTuple):
+    """The number of compressed blocks; the last rows, and how many they are."""
+
+    blocks: int
+    open: Row
+    open_count: int
 
 
 class RowBlocks:
@@ -55,39 +63,45 @@ class RowBlocks:
         self._zstd = load_zstd(level)
         self._frames = GrowingArray(np.uint8, (), directory)
         self._ends = GrowingArray(np.int64, (), directory)
-        self._open = np.empty((self.block_rows, state_nbytes), np.uint8)
-        self._open_count = 0
+        # What is complete, replaced at once: after an interrupt, the arrays may hold more.
+        self._complete = _Complete(0, np.empty((self.block_rows, state_nbytes), np.uint8), 0)
 
     def __len__(self) -> int:
-        return len(self._ends.values) * self.block_rows + self._open_count
+        return self._complete.blocks * self.block_rows + self._complete.open_count
 
     @property
     def nbytes(self) -> int:
         """The bytes that are in use for the rows."""
         ends = self._ends.values
-        return int(self._frames.values.nbytes + ends.nbytes + self._open.nbytes)
+        return int(self._frames.values.nbytes + ends.nbytes + self._complete.open.nbytes)
 
     def append(self, rows: Row) -> None:
-        """Append `rows` ``(N, state_nbytes)``; if an error is raised, nothing has changed."""
+        """Append `rows` ``(N, state_nbytes)``; if an error is raised, nothing has changed.
+
+        Nor has it if the call is interrupted.
+        """
         if not len(self):
             self.reference = np.array(rows[0]) if len(rows) else self.reference
-        stop = self._open_count + len(rows)
+        blocks, opened, open_count = self._complete
+        stop = open_count + len(rows)
         if stop < self.block_rows:
-            self._open[self._open_count : stop] = rows
-            self._open_count = stop
+            opened[open_count:stop] = rows
+            self._complete = _Complete(blocks, opened, stop)
             return
-        rest = np.concatenate([self._open[: self._open_count], rows])
+        rest = np.concatenate([opened[:open_count], rows])
         full = len(rest) // self.block_rows * self.block_rows
         frames = [
             self._encode(rest[first : first + self.block_rows])
             for first in range(0, full, self.block_rows)
         ]
         ends = np.cumsum([len(frame) for frame in frames], dtype=np.int64)
-        self._ends.reserve(len(ends))
+        self._ends.truncate(blocks)
+        self._frames.truncate(self._start(blocks))
         self._frames.append(np.frombuffer(b"".join(frames), np.uint8), sum(map(len, frames)))
-        self._ends.append(ends + self._start(len(self._ends.values)), len(ends))
-        self._open_count = len(rest) - full
-        self._open[: self._open_count] = rest[full:]
+        self._ends.append(ends + self._start(blocks), len(ends))
+        opened = np.empty_like(opened)
+        opened[: len(rest) - full] = rest[full:]
+        self._complete = _Complete(blocks + len(ends), opened, len(rest) - full)
 
     def get(self, indices: NDArray[np.int64]) -> Row:
         """Return rows ``(N, state_nbytes)``.
@@ -104,8 +118,8 @@ class RowBlocks:
         order = np.argsort(blocks, kind="stable")
         found, starts = np.unique(blocks[order], return_index=True)
         for block, chosen in zip(found.tolist(), np.split(order, starts[1:]), strict=True):
-            if block == len(self._ends.values):
-                rows[chosen] = self._open[places[chosen]]
+            if block == self._complete.blocks:
+                rows[chosen] = self._complete.open[places[chosen]]
                 continue
             columns, changes = self._decode(block)
             if len(chosen) == 1:  # a row is written much faster than a part of a matrix
@@ -119,9 +133,10 @@ class RowBlocks:
 
     def packed(self) -> dict[str, list[NDArray[Any]]]:
         """Return everything as parts of arrays, by name; all rows are compressed."""
-        frames, ends = [self._frames.values], [self._ends.values]
-        if self._open_count:
-            last = np.frombuffer(self._encode(self._open[: self._open_count]), np.uint8)
+        blocks, opened, open_count = self._complete
+        frames, ends = [self._frames.values[: self._start(blocks)]], [self._ends.values[:blocks]]
+        if open_count:
+            last = np.frombuffer(self._encode(opened[:open_count]), np.uint8)
             frames.append(last)
             ends.append(np.array([len(frames[0]) + len(last)]))
         return {"reference": [self.reference], "frames": frames, "ends": ends}
@@ -148,15 +163,13 @@ class RowBlocks:
         self.reference = np.array(arrays["reference"])
         self._frames.adopt(frames)
         self._ends.adopt(ends)
-        rest = count % self.block_rows
+        blocks, rest = divmod(count, self.block_rows)
+        opened = self._complete.open
         if rest:
-            last = len(ends) - 1
-            columns, changes = self._decode(last, rest)
-            self._open[:rest] = self.reference
-            self._open[:rest, columns] ^= changes
-            self._open_count = rest
-            self._ends.adopt(ends[:-1])
-            self._frames.adopt(frames[: self._start(last)])
+            columns, changes = self._decode(blocks, rest)
+            opened[:rest] = self.reference
+            opened[:rest, columns] ^= changes
+        self._complete = _Complete(blocks, opened, rest)
 
     def _start(self, block: int) -> int:
         return int(self._ends.values[block - 1]) if block else 0

@@ -9,6 +9,8 @@ from numpy.typing import NDArray
 
 from plangym_like.states import Row
 
+Nodes = NDArray[np.int64]
+
 _SMALLEST = 1 << 10
 _FULLEST = 0.7
 # Limits the memory for the steps in between.
@@ -75,13 +77,13 @@ class RowIndex:
         if not len(hashes):
             return found
         self._update(hashes)
-        asked, slots = np.arange(len(wanted)), self._slots(wanted)
+        asked, slots = np.arange(len(wanted)), _slots(self._table, wanted)
         while len(asked):
             nodes = self._table[slots]
             equal = (nodes >= 0) & (hashes[nodes] == wanted[asked])
             found[asked[equal]] = nodes[equal]
             more = (nodes >= 0) & ~equal
-            asked, slots = asked[more], self._next(slots[more])
+            asked, slots = asked[more], _next(self._table, slots[more])
         return found
 
     def _update(self, hashes: NDArray[np.uint64]) -> None:
@@ -91,7 +93,7 @@ class RowIndex:
             _, first = np.unique(hashes[nodes], return_index=True)
             if self._entries + len(first) > _FULLEST * len(self._table):
                 self._grow(hashes, self._entries + len(first))
-            self._entries += self._insert(hashes, nodes[first])
+            self._entries += _insert(self._table, hashes, nodes[first])
             self._nodes = int(nodes[-1]) + 1
 
     def _grow(self, hashes: NDArray[np.uint64], entries: int) -> None:
@@ -99,27 +101,31 @@ class RowIndex:
         size = len(self._table)
         while entries > _FULLEST * size:
             size *= 2
-        self._table = np.full(size, -1, np.int64)
+        table = np.full(size, -1, np.int64)
         for first in range(0, len(old), _CHUNK):
-            self._insert(hashes, old[first : first + _CHUNK])
+            _insert(table, hashes, old[first : first + _CHUNK])
+        self._table = table  # only now, in case of an interrupt
 
-    def _insert(self, hashes: NDArray[np.uint64], nodes: NDArray[np.int64]) -> int:
-        """Insert nodes with different hashes; return how many of the hashes are new."""
-        inserted, slots = 0, self._slots(hashes[nodes])
-        while len(nodes):
-            there = self._table[slots]
-            free = there < 0
-            self._table[slots[free]] = nodes[free]
-            # Of several nodes with one slot, the last one has it.
-            there = self._table[slots]
-            done = there == nodes
-            inserted += int(done.sum())
-            more = ~done & (hashes[there] != hashes[nodes])
-            nodes, slots = nodes[more], self._next(slots[more])
-        return inserted
 
-    def _slots(self, hashes: NDArray[np.uint64]) -> NDArray[np.int64]:
-        return (hashes & np.uint64(len(self._table) - 1)).astype(np.int64)
+def _insert(table: Nodes, hashes: NDArray[np.uint64], nodes: Nodes) -> int:
+    """Insert nodes with different hashes; return how many of the hashes are new."""
+    inserted, slots = 0, _slots(table, hashes[nodes])
+    while len(nodes):
+        there = table[slots]
+        free = there < 0
+        table[slots[free]] = nodes[free]
+        # Of several nodes with one slot, the last one has it.
+        there = table[slots]
+        done = there == nodes
+        inserted += int(done.sum())
+        more = ~done & (hashes[there] != hashes[nodes])
+        nodes, slots = nodes[more], _next(table, slots[more])
+    return inserted
 
-    def _next(self, slots: NDArray[np.int64]) -> NDArray[np.int64]:
-        return (slots + 1) & (len(self._table) - 1)
+
+def _slots(table: Nodes, hashes: NDArray[np.uint64]) -> Nodes:
+    return (hashes & np.uint64(len(table) - 1)).astype(np.int64)
+
+
+def _next(table: Nodes, slots: Nodes) -> Nodes:
+    return (slots + 1) & (len(table) - 1)

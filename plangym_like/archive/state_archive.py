@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import threading
 from collections.abc import Mapping
 from typing import Any, Self
 
@@ -11,18 +12,20 @@ import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from plangym_like.archive import archive_file
+from plangym_like.archive.columns import dtype_and_shape, fitted
 from plangym_like.archive.growing_array import GrowingArray
 from plangym_like.archive.row_blocks import RowBlocks
 from plangym_like.archive.row_index import RowIndex, hash_rows
 from plangym_like.batches import check_dt
 from plangym_like.counts import as_count
-from plangym_like.errors import BatchLengthError, InputError, StateError, StateFormatError
+from plangym_like.errors import InputError, StateError, StateFormatError
 from plangym_like.plan_env import PlanEnv
 from plangym_like.states import Row, States
 
 _OWN = ("parents", "actions", "dt", "rewards")
 _ROWS = ("reference", "frames", "ends")
 _HASHES = "hashes"
+_ARGUMENTS = ("self", "states")  # of `add`
 _HIGHEST_LEVEL = 22
 
 
@@ -31,7 +34,7 @@ class StateArchive:
 
     Nodes are numbered from 0 in the order in which they are added. Rows come back bit for bit. They
     are kept as differences to the first row, compressed in blocks of up to 64 rows, so that a row
-    is found again without reading others than those of its block.
+    is found again without reading others than those of its block. Threads may share an archive.
 
     Parameters
     ----------
@@ -103,15 +106,16 @@ class StateArchive:
             _HASHES: np.uint64,
         }
         for name, dtype in dict(columns or {}).items():
-            if not isinstance(name, str) or name in (*dtypes, *_ROWS):
+            if not isinstance(name, str) or name in (*dtypes, *_ROWS, *_ARGUMENTS):
                 raise InputError(f"a column cannot have the name {name!r}")
             dtypes[name] = dtype
         self._columns = {
-            name: GrowingArray(*_dtype_and_shape(name, dtype), directory)
+            name: GrowingArray(*dtype_and_shape(name, dtype), directory)
             for name, dtype in dtypes.items()
         }
         self._blocks = RowBlocks(self._format.state_nbytes, directory, level)
         self._index = RowIndex()
+        self._lock = threading.RLock()
 
     def __len__(self) -> int:
         return len(self._blocks)
@@ -132,7 +136,7 @@ class StateArchive:
         """
         if name == _HASHES or name not in self._columns:
             raise KeyError(name)
-        values = self._columns[name].values
+        values = self._columns[name].values[: len(self)]
         if name in _OWN:
             values.flags.writeable = False
         return values
@@ -189,6 +193,18 @@ class StateArchive:
         MemoryError, OSError
             The memory or the disk is full; nothing was added.
         """
+        with self._lock:
+            return self._add(states, parents, actions, dt, rewards, columns)
+
+    def _add(
+        self,
+        states: States,
+        parents: ArrayLike,
+        actions: Any,
+        dt: Any,
+        rewards: ArrayLike,
+        columns: Mapping[str, ArrayLike],
+    ) -> NDArray[np.int64]:
         rows = self._format.check(states, sums=False)
         unknown = sorted(columns.keys() - (self._columns.keys() - {*_OWN, _HASHES}))
         if unknown:
@@ -210,10 +226,11 @@ class StateArchive:
         reference = rows[0] if count and not first else self._blocks.reference
         values[_HASHES] = hash_rows(rows, reference)
         for column in self._columns.values():
+            column.truncate(first)  # if the last call was interrupted
             column.reserve(count)
-        self._blocks.append(rows)
         for name, column in self._columns.items():
             column.append(values[name], count)
+        self._blocks.append(rows)  # from now on, there are as many nodes
         return np.arange(first, first + count)
 
     def get(self, nodes: ArrayLike) -> Row:
@@ -226,8 +243,9 @@ class StateArchive:
         StateFormatError
             The memory of the archive was damaged.
         """
-        indices = self._nodes(nodes)
-        rows = self._blocks.get(np.atleast_1d(indices))
+        with self._lock:
+            indices = self._nodes(nodes)
+            rows = self._blocks.get(np.atleast_1d(indices))
         return rows[0] if indices.ndim == 0 else rows
 
     def find(self, states: States) -> NDArray[np.int64]:
@@ -238,10 +256,11 @@ class StateArchive:
         such a pair is about 3 in a million.
         """
         rows = self._format.check(states, sums=False)
-        wanted = hash_rows(rows, self._blocks.reference)
-        nodes = self._index.find(self._columns[_HASHES].values, wanted)
-        found = np.flatnonzero(nodes >= 0)
-        equal = (self._blocks.get(nodes[found]) == rows[found]).all(axis=1)
+        with self._lock:
+            wanted = hash_rows(rows, self._blocks.reference)
+            nodes = self._index.find(self._columns[_HASHES].values[: len(self)], wanted)
+            found = np.flatnonzero(nodes >= 0)
+            equal = (self._blocks.get(nodes[found]) == rows[found]).all(axis=1)
         nodes[found[~equal]] = -1
         return nodes
 
@@ -288,9 +307,10 @@ class StateArchive:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the archive to a file, completely or not at all."""
-        columns = {name: [column.values] for name, column in self._columns.items()}
-        arrays = {**self._blocks.packed(), **columns}
-        archive_file.save(path, self._format, len(self), arrays)
+        with self._lock:
+            count = len(self)
+            columns = {name: [column.values[:count]] for name, column in self._columns.items()}
+            archive_file.save(path, self._format, count, {**self._blocks.packed(), **columns})
 
     @classmethod
     def load(
@@ -343,7 +363,7 @@ class StateArchive:
         self._blocks.unpack(count, rows)
 
     def _nodes(self, nodes: ArrayLike) -> NDArray[np.int64]:
-        """Return `nodes` as int64, each of them there."""
+        """Return `nodes` as int64; all of them must exist."""
         indices = np.asarray(nodes)
         if indices.size == 0:
             indices = indices.astype(np.int64)
@@ -356,37 +376,4 @@ class StateArchive:
         return indices.astype(np.int64)
 
     def _fitted(self, name: str, values: ArrayLike, count: int) -> NDArray[Any]:
-        """Return `values` ``(count, *shape)`` in the dtype of a column; floats may be rounded."""
-        like = self._columns[name].values
-        try:
-            given = np.asarray(values)
-            spread = np.broadcast_to(given, (count, *like.shape[1:]))
-        except ValueError as error:
-            raise BatchLengthError(
-                f"{name} must have shape {(count, *like.shape[1:])} or that of one value: {error}"
-            ) from error
-        if name == "actions" and like.dtype.kind == "f" and given.dtype != like.dtype:
-            raise InputError(
-                f"actions are {given.dtype} arrays, and the archive keeps {like.dtype}: with "
-                "another dtype a replay may differ; give action_dtype to the archive"
-            )
-        if given.dtype.kind not in "biuf":
-            raise InputError(f"{name} must be numbers of dtype {like.dtype}, got {given.dtype}")
-        with np.errstate(all="ignore"):
-            fitted = spread.astype(like.dtype)
-        if like.dtype.kind in "biu" and not np.array_equal(fitted, spread):
-            raise InputError(f"{name} has values that do not fit its dtype {like.dtype}")
-        return fitted
-
-
-def _dtype_and_shape(name: str, given: Any) -> tuple[np.dtype[Any], tuple[int, ...]]:
-    try:
-        dtype = np.dtype(given)
-    except TypeError as error:
-        raise InputError(f"column {name!r} needs a dtype, got {given!r}") from error
-    base, shape = dtype.subdtype or (dtype, ())
-    if base.kind not in "biuf":
-        raise InputError(
-            f"column {name!r} must have a dtype of integers, floats or bools, got {dtype}"
-        )
-    return base, shape
+        return fitted(name, values, self._columns[name].values, count)

@@ -8,14 +8,19 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from plangym_like import spaces
 from plangym_like.audit.auditor import Auditor, Difference, Earlier
-from plangym_like.audit.continuation import continued_difference, single_actions
+from plangym_like.audit.continuation import (
+    continued_difference,
+    planned,
+    single_actions,
+    uninterrupted,
+)
 from plangym_like.batches import Inputs
 from plangym_like.errors import ClosedError, WorkerError
 from plangym_like.future import Future
@@ -31,8 +36,24 @@ _AGAIN = "was stepped a second time"
 _LATER = "of an earlier batch was stepped again"
 _SAVED = "was continued with and without saving and restoring its state in between"
 _INCOMPLETE = "Its state row does not hold everything that the next step depends on."
-# Steps rows, with failures masked, and returns states and observations too.
-Again = Callable[[Inputs], Any]
+
+
+class Again(NamedTuple):
+    """Steps rows a second time: masks failures, and returns states and observations too.
+
+    Attributes
+    ----------
+    anywhere : callable
+        ``anywhere(inputs)`` steps rows in any process, and returns their results.
+    later : callable
+        The same, but returns a `Future`.
+    here : callable
+        Steps rows in this process if possible, and returns their results.
+    """
+
+    anywhere: Callable[[Inputs], Any]
+    later: Callable[[Inputs], Future[Any]]
+    here: Callable[[Inputs], Any]
 
 
 class AuditedRows:
@@ -74,8 +95,8 @@ class AuditedRows:
         ----------
         result : BatchTransition, BatchStep or Rollout
             The batch's result.
-        again : callable
-            ``again(inputs)`` steps rows and returns their results, with states and observations.
+        again : Again
+            Steps rows again.
         seconds : float, optional
             How long the batch took; by default the time since it began.
 
@@ -99,13 +120,23 @@ class AuditedRows:
     ) -> int:
         """Compare as many rows as there is time for; return how many."""
         compared, taken = 0, 0.0
-        if len(order):
-            self._compare_earlier(again)
-        while compared < len(order) and not self._auditor.is_out_of_time(taken):
-            part = order[compared : compared + _PART]
-            self._compare(result, again, copy_rows(self._inputs, part), self._rows[part])
+        if not len(order):
+            return 0
+        self._compare_earlier(again)
+        continues = self._auditor.continues and not self._inputs.horizon
+        # Every part has rows of the whole batch. An executor gives the first rows of a batch to one
+        # process and the last rows to another, so most rows are now stepped by another process.
+        parts = -(-len(order) // _PART)
+        for first in range(parts):
+            if self._auditor.is_out_of_time(taken):
+                return compared
+            part = order[first::parts]
+            inputs, rows = copy_rows(self._inputs, part), self._rows[part]
+            second = self._compare(result, again, inputs, rows)
+            if continues and not first:
+                self._compare_continued(second, again, inputs, rows)
             compared, taken = compared + len(part), time.perf_counter() - begun
-        if len(order) and not self._auditor.is_out_of_time(taken):
+        if not self._auditor.is_out_of_time(taken):
             if self._auditor.follows:
                 self._follow(again, order)
             self._keep(again, int(order[0]))
@@ -114,7 +145,7 @@ class AuditedRows:
     def compare_step(self, result: Transition, again: Again, seconds: float) -> None:
         """Compare a single step with the same row in a batch, then audit it as `compare` does."""
         try:
-            batch = again(self._inputs)
+            batch = again.here(self._inputs)
         except _HINDRANCES:
             return
         if not batch.infos.errors:
@@ -133,42 +164,45 @@ class AuditedRows:
         """Step a row of an earlier audit again, now that many other rows have been stepped."""
         earlier = self._auditor.earlier()
         if earlier is not None:
-            second = again(earlier.inputs)
+            second = again.here(earlier.inputs)
             if found := self._first_difference(earlier.result, second, np.zeros(1, np.intp)):
                 self._auditor.report(found._replace(row=earlier.row), _LATER, "")
 
     def _keep(self, again: Again, place: int) -> None:
         inputs = copy_rows(self._inputs, np.array([place], np.intp))
-        result = again(inputs)
+        result = again.here(inputs)
         if not result.infos.errors:
             self._auditor.keep(Earlier(int(self._rows[place]), inputs, result))
 
     def _follow(self, again: Again, places: NDArray[np.intp]) -> None:
         """Follow some rows for many steps, with and without saving and restoring at each."""
         actions = single_actions(self._inputs)
+        episodes = []
         for place in self._auditor.some(places):
+            first = copy_rows(self._inputs, np.array([place], np.intp))
             begin = place * (self._inputs.horizon or 1)
+            plan = planned(actions[begin:] + actions[:begin])
+            # Workers step these while this process saves and restores.
+            live = again.later(uninterrupted(first, plan))
+            episodes.append((int(self._rows[place]), first, plan, live))
+        for row, first, plan, live in episodes:
             found = continued_difference(
-                again,
-                copy_rows(self._inputs, np.array([place], np.intp)),
-                actions[begin:] + actions[:begin],
-                self._auditor.state_difference,
+                again.here, first, plan, live, self._auditor.state_difference
             )
             if found is not None:
-                row = int(self._rows[place])
                 self._auditor.report(Difference(row, *found), _SAVED, _INCOMPLETE)
                 return
 
-    def _compare(self, result: Any, again: Again, inputs: Inputs, rows: NDArray[np.intp]) -> None:
-        second = again(inputs)
+    def _compare(self, result: Any, again: Again, inputs: Inputs, rows: NDArray[np.intp]) -> Any:
+        """Step some rows again, and compare; return the second results."""
+        second = again.anywhere(inputs)
         if found := self._first_difference(result, second, rows):
             cause = ""
             with watched_generators() as drawn_from, contextlib.suppress(Exception):
-                again(inputs)
+                again.here(inputs)
                 cause = drawn_from().strip()
             self._auditor.report(found, _AGAIN, cause)
-        elif self._auditor.continues and not inputs.horizon:
-            self._compare_continued(second, again, inputs, rows)
+        return second
 
     def _compare_continued(
         self, first: BatchTransition, again: Again, inputs: Inputs, rows: NDArray[np.intp]
@@ -179,8 +213,8 @@ class AuditedRows:
         if not len(places):
             return
         begin = copy_rows(inputs, places)
-        live = again(replace(begin, horizon=2, actions=_twice(begin.actions)))
-        restored = again(replace(begin, states=first.states[places], seeds=None))
+        live = again.anywhere(replace(begin, horizon=2, actions=_twice(begin.actions)))
+        restored = again.anywhere(replace(begin, states=first.states[places], seeds=None))
         whole = BatchTransition(
             live.states,
             _second_step(live.observations),

@@ -35,9 +35,9 @@ FREE_SECONDS = 0.5
 _MOST = 64
 # The number of audited rows to keep. Each audit steps one of them again.
 _KEPT = 8
-# Audits number 1, 2, 4, ..., and every audit whose number is a multiple of this, follow rows for
-# many steps.
-_FOLLOWED = 8
+# Audits number 1, 2, 4, ... follow rows for many steps, and from number 64 on also all audits whose
+# number is a multiple of this (`benchmarks/cold_sizes.py`).
+_FOLLOWED, _FOLLOWED_FROM = 8, 64
 
 
 class Difference(NamedTuple):
@@ -146,7 +146,9 @@ class Auditor:
     def follows(self) -> bool:
         """Whether this audit follows some rows for many steps."""
         number = self._audits + 1
-        return number % _FOLLOWED == 0 or number & (number - 1) == 0
+        if number & (number - 1) == 0:
+            return True
+        return number % _FOLLOWED == 0 and number > _FOLLOWED_FROM
 
     def some(self, rows: NDArray[np.intp]) -> list[int]:
         """Return a few of `rows`, chosen at random."""
@@ -159,11 +161,8 @@ class Auditor:
 
     @property
     def continues(self) -> bool:
-        """Whether this audit also checks that saving a state changes nothing.
-
-        After the first audits, every second one does.
-        """
-        return bool(self._first) or self._audits % 2 == 0
+        """Whether this audit also checks that saving a state changes nothing: every second one."""
+        return self._audits % 2 == 0
 
     def note(self, rows: int, compared: int, each: float, seconds: float) -> None:
         """Record an audit of `rows` rows, and decide when the next one is due.
@@ -197,10 +196,14 @@ class Auditor:
     def report(self, found: Difference, how: str, cause: str) -> None:
         """Raise an error for a difference, or issue a warning and stop auditing.
 
+        After a warning, later differences are ignored.
+
         Raises
         ------
         ImpureEnvironmentError
         """
+        if self._left == np.inf:
+            return
         message = (
             f"row {found.row} of {self._name} {how}, and {found.field} differed: {found.values}. "
             f"{cause or self._likely_cause()} Results of this environment cannot be relied on; "

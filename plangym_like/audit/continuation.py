@@ -16,6 +16,7 @@ import numpy as np
 from plangym_like import spaces
 from plangym_like.batches import Inputs
 from plangym_like.errors import StateCapacityError, WorkerError
+from plangym_like.future import Future
 from plangym_like.snapshots.differences import difference, without_clock
 from plangym_like.states import Row
 from plangym_like.transitions import STEP_COUNTS
@@ -33,10 +34,22 @@ def single_actions(inputs: Inputs) -> list[Any]:
     return [action for plan in inputs.actions for action in plan]
 
 
+def planned(actions: list[Any]) -> list[Any]:
+    """Return the actions of an episode that takes `actions` again and again."""
+    return [actions[number % len(actions)] for number in range(_STEPS)]
+
+
+def uninterrupted(first: Inputs, plan: list[Any]) -> Inputs:
+    """Return the inputs of an episode from row `first` whose state is not saved in between."""
+    actions = _batch(plan, plan=True)
+    return replace(first, horizon=len(plan), actions=actions, last_infos=True)
+
+
 def continued_difference(
     again: Callable[[Inputs], Any],
     first: Inputs,
-    actions: list[Any],
+    plan: list[Any],
+    future: Future[Any],
     state_difference: Callable[[Row, Row], tuple[str, str] | None],
 ) -> tuple[str, str] | None:
     """Return the first difference between the two episodes, and both values; ``None`` if equal.
@@ -47,16 +60,18 @@ def continued_difference(
         Steps rows and returns their results, with states and observations, failures masked.
     first : Inputs
         One row, whose state is where to begin. Its actions are ignored.
-    actions : list
+    plan : list
         Actions to take in turn. An action that raises is replaced by the next one.
+    future : Future of Rollout
+        The result of ``uninterrupted(first, plan)``.
     state_difference : callable
         Compares two state rows.
     """
-    taken, steps = _saved_each_step(again, first, actions)
+    taken, steps, all_legal = _saved_each_step(again, first, plan)
     if len(taken) < 2:
         return None
-    plan = _batch(taken, plan=True)
-    live = again(replace(first, horizon=len(taken), actions=plan, last_infos=True))
+    # An episode that ends before its plan does stays in its last state.
+    live = future.result() if all_legal else again(uninterrupted(first, taken))
     if (error := live.infos.errors.get(0)) is not None:
         if isinstance(error, (WorkerError, StateCapacityError)):
             return None
@@ -81,17 +96,25 @@ def continued_difference(
 
 
 def _saved_each_step(
-    again: Callable[[Inputs], Any], first: Inputs, actions: list[Any]
-) -> tuple[list[Any], list[Any]]:
-    """Save and restore the state at every step; return the legal actions taken, and the results."""
+    again: Callable[[Inputs], Any], first: Inputs, plan: list[Any]
+) -> tuple[list[Any], list[Any], bool]:
+    """Save and restore the state at every step.
+
+    Returns
+    -------
+    taken, steps : list
+        The actions taken, all of which were legal, and the results.
+    all_legal : bool
+        Whether no action was left out.
+    """
     taken: list[Any] = []
     steps: list[Any] = []
     current, number = replace(first, horizon=0), 0
     while len(taken) < _STEPS:
-        for _ in range(min(_TRIES, len(actions))):
-            action = copy.deepcopy(actions[number % len(actions)])
+        for _ in range(_TRIES):
+            action = plan[number % len(plan)]
             number += 1
-            step = again(replace(current, actions=_batch([action])))
+            step = again(replace(current, actions=_batch([copy.deepcopy(action)])))
             if not step.infos.errors:
                 break
         else:
@@ -101,7 +124,7 @@ def _saved_each_step(
         if step.terminateds[0] or step.truncateds[0]:
             break
         current = replace(current, states=step.states, seeds=None)
-    return taken, steps
+    return taken, steps, number == len(taken)
 
 
 def _batch(actions: list[Any], *, plan: bool = False) -> Any:

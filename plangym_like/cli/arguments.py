@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import ast
 import importlib
+import os
 import sys
 from typing import Any
 
@@ -73,6 +74,8 @@ def counts(text: str) -> tuple[int, ...]:
 def find(name: str) -> Any:
     """Import ``module:callable``; return any other name, which is an id, unchanged.
 
+    Modules are looked for in the current folder, too.
+
     >>> find("CartPole-v1")
     'CartPole-v1'
     >>> find("gymnasium.envs.classic_control:PendulumEnv").__name__
@@ -81,6 +84,9 @@ def find(name: str) -> Any:
     module, colon, attribute = name.partition(":")
     if not colon:
         return name
+    here = os.getcwd()
+    if here not in sys.path and "" not in sys.path:  # as with ``python -m``
+        sys.path.insert(0, here)
     # Gymnasium also has ids of the form ``module:id``, where the module registers the id.
     return getattr(importlib.import_module(module), attribute, name)
 

@@ -67,7 +67,7 @@ def add_to(commands: Any) -> None:
         default=[],
         type=setting,
         metavar="NAME=VALUE",
-        help="an option of the planner, as in Python; may be repeated",
+        help="an option of the planner, as in Python, or module:callable; may be repeated",
     )
     add_json(parser)
     parser.set_defaults(run=run)
@@ -103,7 +103,7 @@ def run(chosen: argparse.Namespace) -> int:
         if not math.isclose(drawn, plan.score, rel_tol=1e-9, abs_tol=1e-9):
             warn(f"the GIF shows an episode with the score {drawn:,.6g}")
             status = FAILED
-    print(json.dumps(found) if chosen.json else _line(found), flush=True)
+    print(json.dumps(found, default=str) if chosen.json else _line(found), flush=True)
     return status
 
 
@@ -150,7 +150,7 @@ def _write(
     folder, drawn = chosen.out, plan.score
     actions = [[action.tolist(), int(dt)] for action, dt in zip(plan.actions, plan.dt, strict=True)]
     seeds = None if plan.seeds is None else plan.seeds.tolist()
-    text = json.dumps({**found, "actions": actions, "seeds": seeds})
+    text = json.dumps({**found, "actions": actions, "seeds": seeds}, default=str)
     (folder / "actions.json").write_text(text + "\n", encoding="utf-8")
     plan.save(folder / "plan.json")
     written = ["actions.json", "plan.json"]

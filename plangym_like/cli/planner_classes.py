@@ -7,7 +7,7 @@ import re
 from typing import Any
 
 from plangym_like import planners
-from plangym_like.cli.arguments import UsageError
+from plangym_like.cli.arguments import UsageError, described, find
 from plangym_like.plan_env import PlanEnv
 from plangym_like.planners import Planner
 
@@ -63,12 +63,12 @@ def options_of(planner_class: type[Planner]) -> dict[str, Any]:
 
 
 def make_planner(planner_class: type[Planner], env: PlanEnv, options: dict[str, Any]) -> Planner:
-    """Return a planner over `env`.
+    """Return a planner over `env`; options ``module:callable`` are imported.
 
     Raises
     ------
     UsageError
-        It has no such option, or needs one that was not given.
+        It has no such option, or needs one that was not given, or there is no such callable.
     InputError
         A value cannot be used, or the planner cannot plan in this environment.
     """
@@ -77,7 +77,20 @@ def make_planner(planner_class: type[Planner], env: PlanEnv, options: dict[str, 
     unknown = sorted(options.keys() - known.keys())
     if unknown:
         raise UsageError(f"{name} has no option {unknown[0]!r}; it has {', '.join(known)}")
+    options = {one: _found(one, value) for one, value in options.items()}
     missing = [one for one, default in known.items() if default is ... and one not in options]
     if missing:
         raise UsageError(f"{name} needs --option {missing[0]}=VALUE")
     return planner_class(env, **options)
+
+
+def _found(name: str, value: Any) -> Any:
+    if not isinstance(value, str) or ":" not in value:
+        return value
+    try:
+        found = find(value)
+    except ImportError as error:
+        raise UsageError(f"--option {name}: {described(error)}") from error
+    if found is value:
+        raise UsageError(f"--option {name}: the module of {value!r} has nothing of that name")
+    return found

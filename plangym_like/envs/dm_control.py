@@ -253,9 +253,9 @@ class DmControlSimulator(GymnasiumSimulator):
     def image(self) -> NDArray[np.uint8]:
         """Render the current state; no display is needed."""
         draw_without_a_display()
-        if "hfield_data" in self.codec.edited and self.render_mode is not None:
+        if "hfield_data" in self.codec.edited:
             self._upload_terrain()
-        return super().image()
+        return np.asarray(self.env.render())
 
     def _upload_terrain(self) -> None:
         """Update the graphics library's copy of the terrain to that of the current state."""

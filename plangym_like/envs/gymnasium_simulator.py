@@ -11,7 +11,7 @@ import contextlib
 import importlib.metadata
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from operator import is_
-from typing import Any
+from typing import Any, Self
 
 import gymnasium
 import numpy as np
@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from plangym_like import random_state
 from plangym_like.batches import Rows
 from plangym_like.counts import as_count
+from plangym_like.envs import painting
 from plangym_like.envs.codec import Codec
 from plangym_like.envs.fast_form import FastForm, NotVectorisableError
 from plangym_like.envs.tried_simulator import TriedSimulator
@@ -53,7 +54,7 @@ class GymnasiumSimulator(TriedSimulator):
     frameskip : int, optional
         The number of ``env.step`` calls per action; 1 by default.
     render_mode : str, optional
-        As in Gymnasium; images need ``"rgb_array"``.
+        As in Gymnasium. Images of any other mode are rendered by a second environment.
     obs_type : {"coords", "rgb", "grayscale"}, optional
         What is observed: ``"coords"`` (the default) is the environment's own observation, ``"rgb"``
         its image ``(H, W, 3)``, ``"grayscale"`` the image's luminance ``(H, W)`` according to ITU-R
@@ -71,6 +72,7 @@ class GymnasiumSimulator(TriedSimulator):
 
     obs_types: tuple[str, ...] = ("coords", "rgb", "grayscale")
     codec: Codec
+    _painter: Self | None = None
 
     def __init__(
         self,
@@ -370,11 +372,26 @@ class GymnasiumSimulator(TriedSimulator):
         picture = self.image()
         return picture if self.obs_type == "rgb" else (picture @ _GREY).round().astype(np.uint8)
 
+    # Images
+
     def image(self) -> NDArray[np.uint8]:
-        """Render the current state."""
-        if self.render_mode != "rgb_array":
-            raise InputError(f"images need render_mode='rgb_array', but it is {self.render_mode!r}")
-        return np.asarray(self.env.render())
+        """Render the current state, in a second environment if this one renders no images."""
+        if self.render_mode == painting.MODE:
+            return np.asarray(self.env.render())
+        self._painter = self._painter or painting.make_painter(self)
+        return painting.render(self._painter, self)
+
+    def copy_state(self, other: Self) -> None:
+        """Take over the state of `other`, which differs in its render mode only."""
+        payload = np.zeros(other.payload_nbytes, np.uint8)
+        other.read(payload)
+        self.write(payload)
+
+    def close(self) -> None:
+        """Release what the simulator holds; may be called again."""
+        if self._painter is not None:
+            self._painter.close()
+        super().close()
 
 
 def _blocks(start: int, stop: int, most: int) -> Iterator[tuple[int, int]]:

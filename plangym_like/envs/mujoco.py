@@ -17,7 +17,7 @@ import contextlib
 import logging
 import weakref
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Self
 
 import gymnasium
 import mujoco
@@ -26,6 +26,7 @@ from gymnasium.envs.mujoco import MujocoEnv as GymnasiumMujocoEnv
 from gymnasium.envs.mujoco.mujoco_rendering import OffScreenViewer
 from numpy.typing import NDArray
 
+from plangym_like.envs import painting
 from plangym_like.envs.codec import Codec
 from plangym_like.envs.fast_form import FastForm, disagreement, trial_actions
 from plangym_like.envs.gymnasium_simulator import GymnasiumSimulator
@@ -181,6 +182,8 @@ class MujocoSimulator(GymnasiumSimulator):
     def image(self) -> NDArray[np.uint8]:
         """Render the current state; no display is needed."""
         draw_without_a_display()
+        if self.render_mode != painting.MODE:
+            return super().image()
         # Another environment in this process may have rendered last.
         for viewer in self._viewers():
             viewer.make_context_current()
@@ -193,6 +196,12 @@ class MujocoSimulator(GymnasiumSimulator):
             for free in self._frees:
                 free.atexit = False  # a process that ends needs no OpenGL for it, nor may have it
         return picture
+
+    def copy_state(self, other: Self) -> None:
+        """Take over the data of `other`, and compute from it what images are rendered from."""
+        model, data = self.base.model, self.base.data
+        mujoco.mj_copyData(data, model, other.base.data)
+        mujoco.mj_forward(model, data)
 
     def _viewers(self) -> list[Any]:
         found = getattr(self.base.mujoco_renderer, "_viewers", {}).values()

@@ -97,18 +97,26 @@ class TriedSimulator(Simulator):
         """Return a simulator made with the same arguments, or ``None`` if there can be only one."""
         if not self.trial.copies:
             return None
-        args, kwargs = self._arguments
-        if "wrappers" in kwargs:
-            # The given argument may be an exhausted iterator.
-            kwargs = {**kwargs, "wrappers": self._wrappers}
-        other = type(self).__new__(type(self), *args, **kwargs)
-        other._is_copy = True
         try:
-            other.__init__(*args, **kwargs)  # type: ignore[misc]
+            other = self.make_again(*self._arguments[0])
         except Exception:
             return None
         if other.env.unwrapped is self.env.unwrapped:
             # The callable returns the same object each time.
             return None
         other._fresh = None
+        return other
+
+    def make_again(self, *args: Any, **changed: Any) -> Self:
+        """Return a simulator made with the positional arguments `args`, which runs no trial.
+
+        Its keyword arguments are those of this one, except `changed`.
+        """
+        kwargs = {**self._arguments[1], **changed}
+        if "wrappers" in kwargs:
+            # The given argument may be an exhausted iterator.
+            kwargs["wrappers"] = self._wrappers
+        other = type(self).__new__(type(self), *args, **kwargs)
+        other._is_copy = True
+        other.__init__(*args, **kwargs)  # type: ignore[misc]
         return other

@@ -114,6 +114,8 @@ class Dispatcher:
         here = here and self._step_here is not None
         count = self._probe() if here else self.count
         workers = [worker for worker in self._pool.workers if worker.free]
+        if self._batch.audit and count < len(workers):
+            workers.reverse()  # other workers than the ones that stepped these few rows first
         self._batch.begin(len(self._pool.workers), self._costs.seconds_per_row(self._steps))
         if not (workers or here):
             self._pending.append((0, count))

@@ -42,7 +42,7 @@ class Shape(NamedTuple):
         The number of input states; 1 if all rows share one.
     dt : int
         The `dt` of all rows; 0 if each row has its own.
-    seeded, wants_states, wants_observations : bool
+    seeded, wants_states, wants_observations, last_infos : bool
     action : str
         The dtype of the actions, "" if they are objects.
     """
@@ -55,6 +55,7 @@ class Shape(NamedTuple):
     wants_states: bool
     wants_observations: bool
     action: str
+    last_infos: bool = False
 
     @classmethod
     def of(cls, inputs: Inputs, *, states: bool, observations: bool) -> Shape:
@@ -68,6 +69,7 @@ class Shape(NamedTuple):
             states,
             observations,
             "" if isinstance(inputs.actions, list) else inputs.actions.dtype.str,
+            inputs.last_infos,
         )
 
 
@@ -142,7 +144,7 @@ def place(layout: Layout, shape: Shape, regions: dict[str, Memory], actions: Any
         truncateds,
         n_step,
         dict(zip(names, columns, strict=True)),
-        {} if layout.plain_infos and not shape.horizon else None,
+        {} if layout.plain_infos and (shape.last_infos or not shape.horizon) else None,
     )
 
 

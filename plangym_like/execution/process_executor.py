@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import CancelledError
 from functools import partial
 from typing import Any
 
 from plangym_like.batches import Inputs, steps_of
-from plangym_like.errors import ClosedError, WorkerTimeoutError
+from plangym_like.errors import (
+    ClosedError,
+    PoisonInputError,
+    StepTimeoutError,
+    WorkerDiedError,
+    WorkerTimeoutError,
+)
 from plangym_like.execution.batch_run import BatchRun
 from plangym_like.execution.costs import CostModel
 from plangym_like.execution.dispatcher import Dispatcher, StepHere
@@ -29,6 +36,9 @@ from plangym_like.row_stepper import RowStepper
 from plangym_like.stats import Stats
 
 _CLOSE_SECONDS = 2.0
+# How often a call is tried before it is blamed for the ends of workers. The most seconds between
+# two checks of its worker, although replies and deaths end the wait too.
+_CALLS, _CALL_LOOK_SECONDS = 3, 0.5
 
 
 class ProcessExecutor:
@@ -123,6 +133,7 @@ class ProcessExecutor:
                 observations=options.observations,
                 kept=blocking,
                 masked=options.masked,
+                audit=options.audit,
             )
             run = BatchRun(self, self._dispatcher(batch, steps))
             # From here on, the batch is cancelled if its future is dropped, also by an interrupt.
@@ -139,7 +150,8 @@ class ProcessExecutor:
                 result = future.result()
             finally:
                 del future
-            if complete:  # else it was stepped here after all
+            # Otherwise it was stepped here after all, or waited for reports.
+            if complete and not options.audit:
                 seconds = time.perf_counter() - begun
                 workers = self._num_helpers
                 self._costs.note_sent(inputs.count, steps, seconds=seconds, workers=workers)
@@ -223,7 +235,8 @@ class ProcessExecutor:
             errors = self._stepper.run_rows(rows, 0, inputs.count, masked=options.masked)
             seconds = time.perf_counter() - begun
             self.tally.seconds_here += seconds
-            self._costs.note_here(inputs.count, steps, seconds=seconds)
+            if not options.audit:
+                self._costs.note_here(inputs.count, steps, seconds=seconds)
         return self.layout.result(rows, errors)
 
     @property
@@ -257,6 +270,61 @@ class ProcessExecutor:
                 f"the environment {index} (pid {pid}) did not answer within start_timeout="
                 f"{self.pool.start_timeout:g} seconds; its worker was replaced"
             ) from error
+
+    def call(self, function: Callable[..., Any], *args: Any) -> Any:
+        """Return ``function(env, *args)`` from a worker, after all pending batches.
+
+        A worker that dies or hangs is replaced, and the call is tried again.
+
+        Raises
+        ------
+        PoisonInputError
+            Workers died in it, time after time.
+        StepTimeoutError
+            With a `step_timeout`: it took longer than `start_timeout`, time after time.
+        """
+        with self.lock:
+            for run in tuple(self._runs):
+                run.settle(None)
+            for _ in range(_CALLS - 1):
+                with contextlib.suppress(PoisonInputError, StepTimeoutError):
+                    return self._call_once(function, args)
+            return self._call_once(function, args)
+
+    def _call_once(self, function: Callable[..., Any], args: Any) -> Any:
+        self.pool.prepare()
+        while not (free := [worker for worker in self.workers if worker.free]):
+            self.ensure_open()  # another thread may close it meanwhile
+            self.pool.wait(_CALL_LOOK_SECONDS)
+            self.pool.tend()
+        worker = free[0]
+        worker.start_task(function, *args)
+        task, limit = worker.task, self.pool.start_timeout
+        assert task is not None
+        until = math.inf
+        if self.pool.step_timeout is not None and limit is not None:
+            until = time.monotonic() + limit
+        try:
+            while not task.done() and time.monotonic() < until:
+                self.ensure_open()
+                self.pool.wait(_CALL_LOOK_SECONDS)
+        except BaseException:
+            worker.abandon()
+            raise
+        if not task.done():
+            self.tally.timeouts += 1
+            self.pool.replace(worker)
+            raise StepTimeoutError(f"a worker took longer than {limit:g} seconds", [0])
+        if not worker.died:
+            return portable_result(worker.take_task())
+        error = task.exception()
+        assert isinstance(error, WorkerDiedError)
+        self.pool.replace_dead(worker, idle=False)
+        raise PoisonInputError(
+            f"workers that use this state end, the last one with status {error.exitcode}",
+            0,
+            error.exitcode,
+        ) from error
 
     # The end
 

@@ -15,6 +15,7 @@ from plangym_like.execution.row_pool import START_SECONDS
 from plangym_like.execution.user_env_specs import construct, spec_of
 from plangym_like.processes import fork_server
 from plangym_like.processes.external_process import ExternalProcess
+from plangym_like.processes.start_methods import FORK_SERVERS
 from plangym_like.row_stepper import RowStepper
 
 Executor = TypeVar("Executor", bound=ProcessExecutor)
@@ -69,9 +70,20 @@ class ProcessOptions:
 
     def prepare(self) -> None:
         """Start the fork server, which imports modules while the simulator here is being made."""
-        if self._start_method == "forkserver":
-            fork_server.warm_up(preload=self._preload)
+        for method in {self._method(index) for index in range(self.n_workers)}:
+            if method in FORK_SERVERS:
+                fork_server.warm_up(self._preload, FORK_SERVERS[method])
         self._begun = time.monotonic()
+
+    def _method(self, index: int) -> str:
+        """Return the start method of worker `index`.
+
+        Isolated workers step all rows and audit those of each other. For this, strings must have
+        other hashes in the second half of them, as they do in this process.
+        """
+        if self.isolated and self._start_method == "forkserver" and 2 * index >= self.n_workers > 1:
+            return "forkserver-2"
+        return self._start_method
 
     def make(self, stepper: RowStepper) -> ProcessExecutor:
         """Return the executor; its workers start and make their environments in the background."""
@@ -95,7 +107,7 @@ class ProcessOptions:
                 workers.append(
                     ExternalProcess(
                         self._construct,
-                        start_method=self._start_method,
+                        start_method=self._method(index),
                         preload=self._preload,
                         name=f"{stepper.name}[{index}]",
                         linger=linger,

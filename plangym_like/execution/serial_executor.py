@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 from plangym_like.batches import Inputs
-from plangym_like.execution.executor import Executor, SubmitOptions
+from plangym_like.execution.executor import SubmitOptions
 from plangym_like.future import Future
 from plangym_like.row_stepper import RowStepper
 from plangym_like.stats import Stats
@@ -50,12 +49,6 @@ class SerialExecutor:
 
     def close(self) -> None:
         """Do nothing: the environment closes its simulator."""
-
-
-def audited_by(executor: Executor, stepper: RowStepper | None) -> Callable[[Inputs], Any]:
-    """Return a function that steps rows of an audit with `stepper`, or with `executor`."""
-    auditing: Executor = executor if stepper is None else SerialExecutor(stepper)
-    return partial(auditing.submit, options=SubmitOptions(masked=True, audit=True))
 
 
 class SerialOptions:

@@ -39,6 +39,8 @@ class SharedBatch:
         are copied now.
     masked : bool
         Whether rows that fail are reported in the result instead of raised.
+    audit : bool
+        Whether these rows have been stepped before, for which their first workers are avoided.
 
     Attributes
     ----------
@@ -58,8 +60,9 @@ class SharedBatch:
         observations: bool,
         kept: bool,
         masked: bool = False,
+        audit: bool = False,
     ) -> None:
-        self.layout, self.masked = layout, masked
+        self.layout, self.masked, self.audit = layout, masked, audit
         self._pools = pools
         if not kept and isinstance(inputs.actions, list):
             inputs = replace(inputs, actions=copy.deepcopy(inputs.actions))

@@ -23,6 +23,7 @@ from plangym_like.lanes.vector_arguments import batch_actions, checked_indices
 from plangym_like.lanes.vector_env import PlanVectorEnv, Step
 from plangym_like.lanes.vector_infos import batch_infos
 from plangym_like.ownership import owned
+from plangym_like.states import Row
 
 
 class AsyncPlanVectorEnv(PlanVectorEnv):
@@ -31,7 +32,8 @@ class AsyncPlanVectorEnv(PlanVectorEnv):
     `send` gives actions to some environments, and `recv` returns the first `batch_size` that are
     ready. Which these are depends on how long steps take; the episodes of each environment do not,
     and are those of `step`. All other calls wait until everything that was sent is done, and leave
-    it to be received; `step` and `reset` are for times when nothing is.
+    it to be received. `step` needs everything to have been received, and `set_states` the
+    environments that it is called for.
 
     Parameters
     ----------
@@ -243,10 +245,27 @@ class AsyncPlanVectorEnv(PlanVectorEnv):
         self._check_received()
         return super().step(actions)
 
-    def _check_received(self) -> None:
-        if self._queue is not None and self._queue.pending.any():
-            lanes = np.flatnonzero(self._queue.pending).tolist()
-            raise InputError(f"environments {lanes} have not been received yet: call recv first")
+    def set_states(self, states: Row, indices: Which = None, **options: Any) -> None:
+        """Put environments into states, as `PlanVectorEnv.set_states`.
+
+        Raises
+        ------
+        InputError
+            Environments among them have not been received: their results belong to other states.
+        """
+        self._check_received(checked_indices(indices, self.num_envs))
+        super().set_states(states, indices, **options)
+
+    def _check_received(self, chosen: NDArray[np.intp] | None = None) -> None:
+        if self._queue is None:
+            return
+        waiting = np.flatnonzero(self._queue.pending)
+        if chosen is not None:
+            waiting = np.intersect1d(waiting, chosen)
+        if len(waiting):
+            raise InputError(
+                f"environments {waiting.tolist()} have not been received yet: call recv first"
+            )
 
 
 def _as_batch(leaf: NDArray[Any]) -> Any:

@@ -8,6 +8,7 @@ from functools import partial
 from itertools import pairwise
 from typing import Any
 
+from plangym_like.counts import as_count
 from plangym_like.errors import ClosedError, InputError
 from plangym_like.execution.user_env_specs import user_specs
 from plangym_like.fork_safety import forget_after_fork
@@ -227,11 +228,19 @@ def _check_numbers(
             f"need at least 2 lanes and 2 processes, got {num_lanes} and {n_workers}; lanes_from "
             "makes lanes in this process alone"
         )
-    if not timeout > 0 or (checkpoint_every is not None and checkpoint_every < 1):
-        raise InputError(
-            "timeout must be above 0, and checkpoint_every at least 1, got "
-            f"{timeout} and {checkpoint_every}"
-        )
+    check_replacing(timeout, checkpoint_every)
+
+
+def check_replacing(timeout: Any, checkpoint_every: Any) -> None:
+    """Raise InputError unless `timeout` is above 0, and `checkpoint_every` at least 1 or None."""
+    try:
+        is_time = bool(timeout > 0)
+    except (TypeError, ValueError):
+        is_time = False
+    if not is_time:
+        raise InputError(f"timeout must be a number of seconds above 0, got {timeout!r}")
+    if checkpoint_every is not None:
+        as_count("checkpoint_every", checkpoint_every)
 
 
 def places_of(chosen: Sequence[int], start: int, stop: int) -> list[int]:

@@ -17,6 +17,7 @@ from plangym_like import registry
 from plangym_like.counts import as_count
 from plangym_like.errors import InputError, SnapshotError
 from plangym_like.lanes.async_vector_env import AsyncPlanVectorEnv
+from plangym_like.lanes.lane_parts import check_replacing
 from plangym_like.lanes.lanes import Lanes
 from plangym_like.lanes.make_lanes import EnvSource, env_factory, lanes_from, make_lanes
 from plangym_like.lanes.process_lanes import ProcessLanes
@@ -106,8 +107,8 @@ def make_vec(
     ------
     InputError
         `source` is something else, `num_envs` or `n_workers` is not at least 1, `num_envs` is not
-        the length of `source`, `batch_size` is out of range, or a keyword is one of
-        `gymnasium.make_vec` that is not taken here.
+        the length of `source`, `batch_size`, `timeout` or `checkpoint_every` is out of range, or a
+        keyword is one of `gymnasium.make_vec` that is not taken here.
 
     Examples
     --------
@@ -138,6 +139,7 @@ def make_vec(
         count = as_count("num_envs", len(sources) if num_envs is None else num_envs)
         if len(sources) != count:
             raise InputError(f"num_envs is {count}, but source has {len(sources)} entries")
+    check_replacing(timeout, checkpoint_every)
     workers = min(count, as_count("n_workers", 1 if n_workers is None else n_workers))
     specs = [_spec_of(each) for each in sources]
     factories = [

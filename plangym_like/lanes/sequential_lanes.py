@@ -110,7 +110,8 @@ def as_gym_env(env: Any) -> Any:
     """Return `env` with Gymnasium's ``reset`` and ``step``, and without automatic resets."""
     if not is_plan_env(env):
         return env
-    return env.as_gym() if env.return_image else _LiveEnv(env)
+    view = env.as_gym()
+    return view if env.return_image or env._given.elsewhere else _LiveEnv(env)
 
 
 class _LiveEnv:

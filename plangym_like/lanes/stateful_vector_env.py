@@ -7,13 +7,12 @@ from typing import Any, Self
 import numpy as np
 from gymnasium.error import ResetNeeded
 from gymnasium.vector import VectorEnv
-from numpy.typing import NDArray
 
 from plangym_like.errors import BatchLengthError, ClosedError, InputError
 from plangym_like.lanes.lane_states import env_of_rows
 from plangym_like.lanes.lanes import Flags, Lanes, Which
-from plangym_like.lanes.tree import tree_map
-from plangym_like.lanes.vector_arguments import checked_indices
+from plangym_like.lanes.row_copies import write_rows
+from plangym_like.lanes.vector_arguments import checked_flags, checked_indices, checked_rows
 from plangym_like.plan_env import PlanEnv
 from plangym_like.states import Row
 
@@ -120,21 +119,21 @@ class StatefulVectorEnv(VectorEnv[Any, Any, Any]):
             A row is damaged, or of another environment than the one that it is for; nothing has
             changed.
         InputError
-            The lengths do not match, or a seed is not a whole number of at least 0.
+            The lengths or shapes do not match, or a seed is not a whole number of at least 0;
+            nothing has changed.
         SnapshotError
             They are plain Gymnasium environments, which have no state rows.
         """
         self._begin_started()
         chosen = checked_indices(indices, self.num_envs)
-        self._lanes.set_states(states, chosen, seeds)
-        rows: Any = slice(None) if chosen is None else chosen
-        self._terminated[rows], self._truncated[rows], self._ended[rows] = False, False, ended
+        rows = np.arange(self.num_envs) if chosen is None else chosen
+        flags = checked_flags("ended", ended, len(rows))
         if observations is not None:
-
-            def write(target: NDArray[Any], values: Any) -> None:
-                target[rows] = values
-
-            tree_map(write, self._obs, observations)
+            observations = checked_rows("observations", observations, self._obs, len(rows))
+        self._lanes.set_states(states, chosen, seeds)
+        self._terminated[rows], self._truncated[rows], self._ended[rows] = False, False, flags
+        if observations is not None:
+            write_rows(self._obs, rows, observations)
 
     def step_batch(self, actions: Any, states: Any = None, dt: Any = 1, **options: Any) -> Any:
         """Step state rows, each with its own action; the environments stay as they are.

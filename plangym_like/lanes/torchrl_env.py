@@ -137,7 +137,10 @@ class TorchrlEnv(EnvBase):  # type: ignore[misc]
                 "the episodes of some environments have ended: call maybe_reset, or reset with "
                 "'_reset'"
             )
-        given = as_tree(lanes.action_space, tensordict.get("action"))
+        actions = tensordict.get("action", None)
+        if actions is None:
+            raise InputError("the tensordict has no action")
+        given = as_tree(lanes.action_space, actions)
         actions = batch_actions(given, self._action_batch, lanes.action_layout, lanes.num_lanes)
         # Those that are not stepped keep their observations and flags.
         self._rewards[~stepped] = 0.0

@@ -80,5 +80,5 @@ def _parts(space: gymnasium.Space[Any]) -> dict[str, gymnasium.Space[Any]] | Non
 
 
 def _bounded(low: Any, high: Any, dtype: torch.dtype) -> Any:
-    ends = (torch.as_tensor(np.array(end), dtype=dtype) for end in (low, high))
-    return Bounded(*ends, dtype=dtype)
+    ends = [torch.as_tensor(np.array(end), dtype=dtype) for end in (low, high)]
+    return Bounded(*ends, ends[0].shape, dtype=dtype)

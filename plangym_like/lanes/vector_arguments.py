@@ -13,6 +13,7 @@ from gymnasium.vector.utils import batch_differing_spaces, batch_space, iterate
 from numpy.typing import NDArray
 
 from plangym_like.errors import ActionError, BatchLengthError, InputError
+from plangym_like.lanes.fitting import as_fitting
 from plangym_like.lanes.lanes import Flags, Which
 from plangym_like.lanes.seeding import whole_seeds
 from plangym_like.lanes.tree import NUMERIC_KINDS, OBJECT, Leaf, has_objects, tree_map
@@ -109,11 +110,17 @@ def checked_seeds(seed: Any, count: int) -> list[int | None]:
         return [None] * count
     if isinstance(seed, (int, np.integer)):
         return whole_seeds(int(seed) + index for index in range(count))
-    if len(seed) != count:
+    try:
+        seeds = list(seed)
+    except TypeError as error:
         raise InputError(
-            f"seed must have one entry for each of {count} environments, got {len(seed)}"
+            f"seed must be a whole number of at least 0, or one for each environment, got {seed!r}"
+        ) from error
+    if len(seeds) != count:
+        raise InputError(
+            f"seed must have one entry for each of {count} environments, got {len(seeds)}"
         )
-    return whole_seeds(seed)
+    return whole_seeds(seeds)
 
 
 def checked_mask(mask: Any, count: int) -> Flags:
@@ -155,6 +162,45 @@ def checked_indices(indices: Which, count: int) -> NDArray[np.intp] | None:
     if ((chosen < 0) | (chosen >= count)).any() or len(np.unique(chosen)) < len(chosen):
         raise InputError(f"indices must be different ones from 0 to {count - 1}, got {indices!r}")
     return chosen.astype(np.intp)
+
+
+def checked_flags(name: str, flags: Any, count: int) -> Flags:
+    """Return `flags`, one or `count` of them, as an array ``(count,) bool``.
+
+    Raises
+    ------
+    InputError
+        They are something else.
+    """
+    array = np.asarray(flags)
+    if array.dtype != np.bool_ or array.shape not in ((), (count,)):
+        raise InputError(f"{name} must be a bool or an array ({count},) of bools, got {flags!r}")
+    return np.broadcast_to(array, count)
+
+
+def checked_rows(name: str, rows: Any, like: Any, count: int) -> Any:
+    """Return `rows`, a tree of arrays ``(count, ...)``, in the dtypes of `like` ``(n, ...)``.
+
+    Raises
+    ------
+    InputError
+        A part is missing, has another shape, or does not fit.
+    """
+
+    def fit(leaf: NDArray[Any], part: Any) -> NDArray[Any]:
+        if not leaf.dtype.hasobject:
+            return as_fitting(part, (count, *leaf.shape[1:]), leaf.dtype, name)
+        if len(part) != count:
+            raise InputError(f"{name} must have {count} entries, got {len(part)}")
+        objects = np.empty(count, object)
+        for row, one in enumerate(part):
+            objects[row] = one
+        return objects
+
+    try:
+        return tree_map(fit, like, rows)
+    except (KeyError, IndexError, TypeError) as error:
+        raise InputError(f"{name} must have the parts of the observation space") from error
 
 
 def batch_actions(actions: Any, space: Space[Any], layout: Any, count: int) -> Any:

@@ -22,7 +22,8 @@ def all_actions(env: PlanEnv, planner: str) -> NDArray[Any]:
     Raises
     ------
     InputError
-        The space is not finite, or has more than 4,096 actions; `planner` is the name of who asks.
+        The space is not finite, or has more than 4,096 actions. The message calls the planner
+        `planner`.
 
     Examples
     --------
@@ -61,7 +62,7 @@ def bounds(env: PlanEnv, planner: str) -> tuple[NDArray[np.float64], NDArray[np.
     Raises
     ------
     InputError
-        The space is not a `Box` of floats, or not bounded; `planner` is the name of who asks.
+        The space is not a `Box` of floats, or not bounded; `planner` is the name in the message.
     """
     space = env.action_space
     if not isinstance(space, Box) or not np.issubdtype(space.dtype, np.floating):
@@ -81,7 +82,7 @@ class ActionSampler:
     ----------
     env : PlanEnv
     planner : str
-        The name of who asks.
+        The name in error messages.
 
     Raises
     ------

@@ -117,9 +117,8 @@ class BeamSearch(Planner):
                 order = self._ranking(step, scores, search.rng)
                 leaf = int(nodes[order[0]])
                 keys = digests(self.key(step.obs, step.infos, step.states), len(nodes))
-                rows = _first_visits(keys, scores, order[~over[order]], known, width + 1)
-                exhausted = exhausted and len(rows) <= width and self._all is not None
-                rows = rows[:width]
+                rows, are_all = _first_visits(keys, scores, order[~over[order]], known, width)
+                exhausted = exhausted and are_all and self._all is not None
                 beam = _Beam(step.states[rows], scores[rows], nodes[rows])
             width *= 2
         node = leaf if best.node == ROOT else best.node
@@ -157,15 +156,20 @@ def _first_visits(
     scores: NDArray[np.float64],
     order: NDArray[np.int64],
     known: dict[Hashable, float],
-    most: int,
-) -> NDArray[np.int64]:
-    """Return the first `most` rows of `order` whose key is not known with as high a score."""
+    width: int,
+) -> tuple[NDArray[np.int64], bool]:
+    """Return the first `width` rows of `order` whose key is not known with as high a score.
+
+    These are known from now on. The second result is whether there were no more of them.
+    """
     found: list[int] = []
+    are_all = True
     for row in order.tolist():
-        if len(found) == most:
-            break
         score = float(scores[row])
         if known.get(keys[row], -np.inf) < score:
+            if len(found) == width:
+                are_all = False
+                break
             known[keys[row]] = score
             found.append(row)
-    return np.array(found, np.int64)
+    return np.array(found, np.int64), are_all

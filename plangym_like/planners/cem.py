@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from plangym_like.counts import as_count
+from plangym_like.counts import as_count, as_number
 from plangym_like.errors import InputError
 from plangym_like.plan_env import PlanEnv
-from plangym_like.planners.gaussian_plans import Candidates, GaussianPlanner, in_range
+from plangym_like.planners.gaussian_plans import Candidates, Floats, GaussianPlanner
 from plangym_like.planners.plan import Plan
 from plangym_like.planners.search import Search
 from plangym_like.states import Row
@@ -71,7 +71,7 @@ class CEM(GaussianPlanner):
         dt: int = 1,
     ) -> None:
         super().__init__(env, horizon, batch, std, 0.0, dt)
-        self.elites, self.alpha = as_count("elites", elites), in_range("alpha", alpha, 0.0, 1.0)
+        self.elites, self.alpha = as_count("elites", elites), as_number("alpha", alpha, 0.0, 1.0)
         if self.elites > self.batch:
             raise InputError(f"elites must be at most batch = {self.batch}, got {self.elites}")
 
@@ -83,7 +83,17 @@ class CEM(GaussianPlanner):
         while candidates.affordable(batch) and np.any(std > CONVERGED * self.std):
             plans, returns = candidates.roll_out(mean + std * self._noise(search.rng, batch))
             best = plans[np.argsort(-returns, kind="stable")[:elites]]
-            mean = self.alpha * mean + (1 - self.alpha) * best.mean(axis=0)
-            std = self.alpha * std + (1 - self.alpha) * best.std(axis=0)
+            mean, std = fitted(best, mean, std, self.alpha)
             search.report(candidates.score, f"std {(std / self.std).mean():.3f} of the first")
         return candidates.plan(mean)
+
+
+def fitted(best: Floats, mean: Floats, std: Floats, alpha: float) -> tuple[Floats, Floats]:
+    """Return mean and standard deviation of the best plans ``(K, T, ...)``.
+
+    The old ones have the weight `alpha` in them.
+    """
+    return (
+        alpha * mean + (1 - alpha) * best.mean(axis=0),
+        alpha * std + (1 - alpha) * best.std(axis=0),
+    )

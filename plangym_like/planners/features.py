@@ -34,7 +34,7 @@ def default_features(env: PlanEnv, planner: str) -> Features:
     Raises
     ------
     InputError
-        Other observations have no default; `planner` is the name of who asks.
+        Other observations have no default; `planner` is the name in the message.
     """
     space = env.observation_space
     if isinstance(space, Discrete | MultiDiscrete):

@@ -14,7 +14,7 @@ from plangym_like.errors import InputError
 from plangym_like.plan_env import PlanEnv
 from plangym_like.planners.action_sets import ActionSampler
 from plangym_like.planners.lineage import ROOT, BestNode, Lineage
-from plangym_like.planners.observation_vectors import as_vectors, check_vectors
+from plangym_like.planners.observation_vectors import as_vectors, check_vectors, ranges
 from plangym_like.planners.plan import Plan
 from plangym_like.planners.planner import Planner
 from plangym_like.planners.search import Search
@@ -23,7 +23,8 @@ from plangym_like.transitions import BatchTransition
 
 _CAMP_EVERY = 8  # moves from one saved swarm to the next
 _CAMPS = 128  # saved swarms that are kept
-_SETBACKS = 3  # times that the swarm goes back before it goes on with a life less
+_SETBACKS = 6  # times that the swarm goes back before it goes on with a life less
+_MOST = 8  # times the walkers, at most, after it went back
 
 
 class _Swarm(NamedTuple):
@@ -39,6 +40,14 @@ class _Swarm(NamedTuple):
     def take(self, rows: NDArray[np.int64]) -> _Swarm:
         states, obs, scores, frames, nodes, lives = self
         return _Swarm(states[rows], obs[rows], scores[rows], frames[rows], nodes[rows], lives)
+
+    def some(self, count: int, rng: np.random.Generator) -> _Swarm:
+        """Return at most `count` walkers: the one with the best score, and random ones."""
+        if len(self.scores) <= count:
+            return self
+        rows = rng.permutation(len(self.scores))[:count]
+        rows[0] = self.scores.argmax()
+        return self.take(rows)
 
 
 class FractalMonteCarlo(Planner):
@@ -57,10 +66,11 @@ class FractalMonteCarlo(Planner):
 
     The paper plans each action with a new swarm of a fixed depth. Here one swarm plays the whole
     episode, and the plan is the path of the best walker. Four more differences: each number of an
-    observation is divided by its standard deviation among the walkers; the walker with the best
-    score is never replaced; companions are walkers that are alive; and if all walkers die, the
-    swarm goes back to an earlier swarm, further with each failure in a row. If it still dies, it
-    goes on with a life less, until the episode has ended for all.
+    observation is divided by its range, or, if one of them is unbounded, by its standard deviation
+    among the walkers; the walker with the best score is never replaced; companions are walkers that
+    are alive; and if all walkers die, the swarm goes back to an earlier swarm. With each failure in
+    a row it goes back further, then has more walkers, until its score is higher than ever. If it
+    still dies, it goes on with a life less, until the episode has ended for all.
 
     An episode counts as found when it has ended; one that goes on counts if its score is greater
     than 0. With rewards below 0 there is therefore no score before an episode has ended.
@@ -70,10 +80,11 @@ class FractalMonteCarlo(Planner):
     env : PlanEnv
         Its action space is finite or a bounded box; its observations are numbers.
     walkers : int
+        Their number, except in places where all of them died.
     hold : int
         The longest time that an action is held, in steps of the environment.
     alpha, beta : float
-        The weights of the score and of the distance, 0 or greater.
+        The weights of the score and of the distance, 0 or greater. The paper's are 1.
 
     Notes
     -----
@@ -84,7 +95,7 @@ class FractalMonteCarlo(Planner):
     >>> import plangym_like
     >>> env = plangym_like.make("CartPole-v1", remove_time_limit=False)
     >>> state, obs, info = env.reset(seed=0)
-    >>> FractalMonteCarlo(env, hold=2).plan(state, budget=20_000, seed=0).score
+    >>> FractalMonteCarlo(env, hold=2).plan(state, budget=60_000, seed=0).score
     500.0
     """
 
@@ -93,7 +104,7 @@ class FractalMonteCarlo(Planner):
         env: PlanEnv,
         walkers: int = 16,
         hold: int = 8,
-        alpha: float = 1.0,
+        alpha: float = 2.0,
         beta: float = 1.0,
     ) -> None:
         super().__init__(env)
@@ -104,6 +115,7 @@ class FractalMonteCarlo(Planner):
         self.alpha, self.beta = float(alpha), float(beta)
         self._sample = ActionSampler(env, self.name)
         check_vectors(env.observation_space, self.name)
+        self._ranges = ranges(env.observation_space)
 
     def _search(self, state: Row, search: Search) -> Plan:
         size = self.walkers if search.remaining is None else min(self.walkers, search.remaining)
@@ -115,11 +127,12 @@ class FractalMonteCarlo(Planner):
         camps = deque([start], maxlen=_CAMPS)
         best, leader, frames = BestNode(), ROOT, 0
         record, setbacks, moves = -np.inf, 0, 0
-        while search.has(size):
+        while search.has(len(swarm.scores)):
             if moves and moves % _CAMP_EVERY == 0:
-                camps.append(swarm)
+                camps.append(swarm.some(size, rng))
             moves += 1
-            actions, dt = self._sample(rng, size), rng.integers(1, self.hold + 1, size)
+            count = len(swarm.scores)
+            actions, dt = self._sample(rng, count), rng.integers(1, self.hold + 1, count)
             step = search.step_batch(actions, swarm.states, dt)
             over = step.terminateds | step.truncateds
             dead, lives = _dead(step, swarm.lives)
@@ -145,14 +158,18 @@ class FractalMonteCarlo(Planner):
                 swarm = swarm.take(self._copies(swarm, dead, rng))
                 if swarm.scores.max() > record:
                     record, setbacks = swarm.scores.max(), 0
+                    swarm = swarm.some(size, rng)
             elif step.truncateds.any():  # an episode was played to its end: play another one
                 swarm, setbacks, record, moves = start, 0, -np.inf, 0
                 camps = deque([start], maxlen=_CAMPS)
             else:
-                for _ in range(min(2**setbacks, len(camps))):
+                # Each failure in a row makes the next attempt longer, then wider.
+                for _ in range(min(2 ** ((setbacks + 1) // 2), len(camps))):
                     swarm = camps.pop()
                 camps.append(swarm)
                 setbacks, moves = min(setbacks + 1, 30), 0
+                rows = np.arange(size * min(2 ** ((setbacks + 1) // 2), _MOST))
+                swarm = swarm.take(rows % len(swarm.scores))
         actions, dt, rewards = lineage.path(leader)
         return search.plan(state, actions, rewards, dt, ended=best.ended, frames=frames)
 
@@ -162,7 +179,7 @@ class FractalMonteCarlo(Planner):
         """Return for each walker the row ``(N,)`` that it becomes, its own or a companion's."""
         size, alive = len(dead), np.flatnonzero(~dead)
         companion = alive[rng.integers(len(alive), size=size)]
-        spread = swarm.obs.std(axis=0)
+        spread = swarm.obs.std(axis=0) if self._ranges is None else self._ranges
         difference = (swarm.obs - swarm.obs[companion]) / np.where(spread > 0, spread, 1.0)
         distance = np.sqrt((difference * difference).sum(axis=1))
         virtual = relativize(swarm.scores) ** self.alpha * relativize(distance) ** self.beta

@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from plangym_like.counts import as_count
-from plangym_like.errors import InputError
+from plangym_like.counts import as_count, as_number
 from plangym_like.plan_env import PlanEnv
 from plangym_like.planners.action_sets import bounds
 from plangym_like.planners.plan import Plan
@@ -18,6 +17,9 @@ from plangym_like.planners.search import Search, lengths
 from plangym_like.states import Row
 
 Floats = NDArray[np.float64]
+
+# Slower noise is constant; much larger exponents overflow.
+_LARGEST_BETA = 10.0
 
 
 class GaussianPlanner(Planner):
@@ -34,7 +36,7 @@ class GaussianPlanner(Planner):
     std : float
         The standard deviation of the noise, in units of half the range of each action.
     beta : float
-        The exponent of the noise's spectrum; see `power_spectrum`.
+        The exponent of the noise's spectrum, from 0 to 10; see `power_spectrum`.
     dt : int
         How long each action is held.
 
@@ -55,8 +57,10 @@ class GaussianPlanner(Planner):
         super().__init__(env)
         self.low, self.high = bounds(env, self.name)
         self.horizon, self.batch = as_count("horizon", horizon), as_count("batch", batch)
-        self.dt, self.beta = as_count("dt", dt), in_range("beta", beta, 0.0)
-        self.std: Floats = in_range("std", std, 1e-6) * (self.high - self.low) / 2
+        self.dt, self.beta = as_count("dt", dt), as_number("beta", beta, 0.0, _LARGEST_BETA)
+        ranges = self.high - self.low
+        # Where bounds are equal, plans are clipped to them, and any deviation above 0 will do.
+        self.std: Floats = as_number("std", std, 1e-6) * np.where(ranges > 0, ranges, 1.0) / 2
         self._power = power_spectrum(self.beta, self.horizon)
         self._found: Floats | None = None
         self._next: Floats | None = None
@@ -177,21 +181,3 @@ def shifted(plans: Floats) -> Floats:
     array([[2., 3., 3.]])
     """
     return np.concatenate([plans[:, 1:], plans[:, -1:]], axis=1)
-
-
-def in_range(name: str, number: Any, low: float, high: float = math.inf) -> float:
-    """Return `number` as a finite float from `low` to `high`, or raise an `InputError`.
-
-    Examples
-    --------
-    >>> in_range("temperature", 1, 0.0)
-    1.0
-    """
-    try:
-        value = float(number)
-    except (TypeError, ValueError):
-        value = math.nan
-    if not (low <= value <= high and math.isfinite(value)):
-        limits = f"of at least {low:g}" if high == math.inf else f"from {low:g} to {high:g}"
-        raise InputError(f"{name} must be a number {limits}, got {number!r}")
-    return value

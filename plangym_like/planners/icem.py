@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 
-from plangym_like.counts import as_count
+from plangym_like.counts import as_count, as_number
 from plangym_like.errors import InputError
 from plangym_like.plan_env import PlanEnv
-from plangym_like.planners.cem import CONVERGED
+from plangym_like.planners.cem import CONVERGED, fitted
 from plangym_like.planners.gaussian_plans import (
     Candidates,
     Floats,
     GaussianPlanner,
-    in_range,
     shifted,
 )
 from plangym_like.planners.plan import Plan
@@ -48,7 +47,8 @@ class ICEM(GaussianPlanner):
     std : float
         The first standard deviation, in units of half the range of each action.
     beta : float
-        The exponent of the noise's spectrum: 0 is white noise, larger ones are slower.
+        The exponent of the noise's spectrum, from 0 to 10: 0 is white noise, larger ones are
+        slower.
     decay : float
         Each iteration has so many times fewer plans than the one before, but at least
         ``2 * elites``.
@@ -84,8 +84,9 @@ class ICEM(GaussianPlanner):
         dt: int = 1,
     ) -> None:
         super().__init__(env, horizon, batch, std, beta, dt)
-        self.elites, self.decay = as_count("elites", elites), in_range("decay", decay, 1.0)
-        self.kept, self.alpha = in_range("kept", kept, 0.0, 1.0), in_range("alpha", alpha, 0.0, 1.0)
+        self.elites, self.decay = as_count("elites", elites), as_number("decay", decay, 1.0)
+        self.kept = as_number("kept", kept, 0.0, 1.0)
+        self.alpha = as_number("alpha", alpha, 0.0, 1.0)
         if 2 * self.elites > self.batch:
             raise InputError(f"elites must be at most batch / 2 = {batch / 2:g}, got {elites}")
         self._elites: Floats | None = None
@@ -106,6 +107,8 @@ class ICEM(GaussianPlanner):
         best, scores = np.empty((0, *mean.shape)), np.empty(0)
         old, self._next_elites, self._elites = self._next_elites, None, None
         old = best if old is None else old
+        if search.remaining is not None:  # the last search may have had a larger budget
+            old = old[: max(0, search.remaining // self.horizon - 1 - first)]
         iteration, batch = 0, first
         while candidates.affordable(batch + len(old)) and np.any(std > CONVERGED * self.std):
             plans = mean + std * self._noise(search.rng, batch)
@@ -116,8 +119,7 @@ class ICEM(GaussianPlanner):
             returns = np.concatenate([scores[:kept], returns])
             order = np.argsort(-returns, kind="stable")[:elites]
             best, scores = plans[order], returns[order]
-            mean = self.alpha * mean + (1 - self.alpha) * best.mean(axis=0)
-            std = self.alpha * std + (1 - self.alpha) * best.std(axis=0)
+            mean, std = fitted(best, mean, std, self.alpha)
             search.report(candidates.score, f"std {(std / self.std).mean():.3f} of the first")
             iteration, old = iteration + 1, old[:0]
             batch = min(first, max(int(first * self.decay**-iteration), 2 * elites))

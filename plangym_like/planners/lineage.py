@@ -72,7 +72,7 @@ class BestNode:
     """The best episode so far, whose score never falls.
 
     An episode that has ended always counts. One that goes on counts if its score is greater than 0:
-    with rewards below 0, not to play would be best.
+    otherwise, where rewards are negative, the shortest plan would be the best.
 
     Attributes
     ----------

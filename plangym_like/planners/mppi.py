@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 
+from plangym_like.counts import as_number
 from plangym_like.plan_env import PlanEnv
 from plangym_like.planners.gaussian_plans import (
     Candidates,
     Floats,
     GaussianPlanner,
     filtered,
-    in_range,
 )
 from plangym_like.planners.plan import Plan
 from plangym_like.planners.search import Search
@@ -49,7 +49,8 @@ class MPPI(GaussianPlanner):
     alpha : float
         From 0 to 1: the control cost is ``(1 - alpha) * λ * u^T Σ^-1 ε``. With 1 there is none.
     beta : float
-        The exponent of the noise's spectrum: 0 is white noise, larger ones are slower.
+        The exponent of the noise's spectrum, from 0 to 10: 0 is white noise, larger ones are
+        slower.
     relative : bool
         If False, λ is `temperature` itself, in units of the rewards.
     dt : int
@@ -79,8 +80,8 @@ class MPPI(GaussianPlanner):
         dt: int = 1,
     ) -> None:
         super().__init__(env, horizon, batch, std, beta, dt)
-        self.temperature = in_range("temperature", temperature, 1e-6)
-        self.alpha, self.relative = in_range("alpha", alpha, 0.0, 1.0), bool(relative)
+        self.temperature = as_number("temperature", temperature, 1e-6)
+        self.alpha, self.relative = as_number("alpha", alpha, 0.0, 1.0), bool(relative)
 
     def _search(self, state: Row, search: Search) -> Plan:
         candidates = Candidates(self, search, state)

@@ -26,7 +26,7 @@ def as_vectors(obs: Any) -> NDArray[np.float64]:
 
 
 def check_vectors(space: spaces.Space[Any], planner: str) -> None:
-    """Raise InputError unless observations are a fixed count of numbers; `planner` asks.
+    """Raise InputError unless observations are a fixed count of numbers, for `planner`.
 
     >>> check_vectors(spaces.Text(5), "FractalMonteCarlo")
     Traceback (most recent call last):
@@ -43,3 +43,27 @@ def check_vectors(space: spaces.Space[Any], planner: str) -> None:
             f"{planner} measures distances between observations, which must be a fixed count of "
             f"numbers, got {space}"
         )
+
+
+def ranges(space: spaces.Space[Any]) -> NDArray[np.float64] | None:
+    """Return the highest less the lowest value ``(F,)`` of each number of `as_vectors`.
+
+    None if one of them is unbounded.
+
+    >>> ranges(spaces.Dict(at=spaces.Discrete(5), speed=spaces.Box(-2, 2, (2,))))
+    array([4., 4., 4.])
+    """
+    if isinstance(space, spaces.Dict | spaces.Tuple):
+        parts = [
+            ranges(one) for one in (space.values() if isinstance(space, spaces.Dict) else space)
+        ]
+        found = [part for part in parts if part is not None]
+        return np.concatenate(found) if len(found) == len(parts) else None
+    if isinstance(space, spaces.Box):
+        low, high = space.low.astype(np.float64).ravel(), space.high.astype(np.float64).ravel()
+        return high - low if np.isfinite(high - low).all() else None
+    if isinstance(space, spaces.MultiDiscrete):
+        return space.nvec.astype(np.float64).ravel() - 1
+    if isinstance(space, spaces.MultiBinary):
+        return np.ones(int(np.prod(space.shape)))
+    return np.array([float(space.n - 1)]) if isinstance(space, spaces.Discrete) else None

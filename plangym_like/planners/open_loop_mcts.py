@@ -40,8 +40,8 @@ class OpenLoopMCTS(TreePlanner):
     explore : float
         The weight of the bounds; ``sqrt(2)`` is UCB1.
     stochastic : bool
-        Whether each trajectory is seeded, so that the search does not know the luck that the
-        environment is going to have. The plan is the one that had the best luck.
+        Whether each trajectory is seeded, so that the search does not know the random numbers that
+        the environment is going to draw. The plan is then the luckiest trajectory.
 
     Examples
     --------

@@ -26,9 +26,19 @@ class Planner(ABC):
     Parameters
     ----------
     env : PlanEnv
+
+    Raises
+    ------
+    InputError
+        `env` is another kind of object.
     """
 
     def __init__(self, env: PlanEnv) -> None:
+        if not isinstance(env, PlanEnv):
+            raise InputError(
+                f"{self.name} needs an environment of plangym_like.make, whose states can be "
+                f"stepped in batches, got {env!r}"
+            )
         self.env = env
 
     def plan(
@@ -52,7 +62,7 @@ class Planner(ABC):
             The time after which no new batch is stepped. With both, the search ends when the first
             of them is used up.
         seed : int, sequence of int, SeedSequence or Generator, optional
-            What `numpy.random.default_rng` takes; by default, every search is another one.
+            What `numpy.random.default_rng` takes; by default, each search draws other numbers.
         progress : bool or callable
             ``True`` shows a progress bar if stderr is a terminal. A callable is called with a
             `Progress` after every batch.
@@ -64,9 +74,12 @@ class Planner(ABC):
         Raises
         ------
         InputError
-            There is neither a budget nor a time, or they are too small for one batch.
+            There is neither a budget nor a time, or they are too small for one batch; or `seed` is
+            not a seed.
         StateError
             `state` is not a state of this environment.
+        RewardError
+            The environment returned a reward that is infinite or NaN.
         """
         if budget is None and seconds is None:
             raise InputError("plan needs a budget in transitions, or seconds")
@@ -74,7 +87,7 @@ class Planner(ABC):
             budget = as_count("budget", budget)
         if seconds is not None and not seconds > 0:
             raise InputError(f"seconds must be greater than 0, got {seconds!r}")
-        start = self.env.get_state() if state is None else state
+        start = checked_start(self.env, state)
         with ProgressBar(self.name, progress) as report:
             return self._search(start, Search(self.env, budget, seconds, seed, report))
 
@@ -96,3 +109,8 @@ class Planner(ABC):
 
         All random numbers come from ``search.rng``.
         """
+
+
+def checked_start(env: PlanEnv, state: Any) -> Row:
+    """Return `state` as one row ``(state_nbytes,)``, or the env's current state if it is None."""
+    return env.get_state() if state is None else env.layout.format.check_row(state)

@@ -9,9 +9,9 @@ import numpy as np
 
 from plangym_like.counts import as_count
 from plangym_like.planners.plan import CURVE, Plan, Spent
-from plangym_like.planners.planner import Planner
+from plangym_like.planners.planner import Planner, checked_start
 from plangym_like.planners.progress_bar import ProgressBar
-from plangym_like.planners.search import Progress
+from plangym_like.planners.search import Progress, make_rng
 from plangym_like.states import Row
 
 
@@ -36,8 +36,9 @@ def play(
         Where to start; by default, the env's current state, which does not change.
     budget, seconds : optional
         What each search may spend; see `Planner.plan`.
-    seed : int, sequence of int or SeedSequence, optional
-        The seeds of the searches are spawned from it.
+    seed : int, sequence of int, SeedSequence or Generator, optional
+        The seeds of the searches are spawned from it. A SeedSequence or Generator spawns different
+        seeds in each call.
     progress : bool or callable
         As in `Planner.plan`, for the whole episode.
 
@@ -57,8 +58,8 @@ def play(
     50.0
     """
     steps, env = as_count("steps", steps), planner.env
-    state = start = np.array(env.get_state() if state is None else state)
-    seeds = np.random.SeedSequence(seed) if not isinstance(seed, np.random.SeedSequence) else seed
+    state = start = np.array(checked_start(env, state))
+    rng = make_rng(seed)
     total, score, ended = Spent(), 0.0, False
     moves: list[tuple[Any, int, float]] = []
     curve: list[tuple[int, int, float, float]] = []
@@ -66,7 +67,7 @@ def play(
         for step in range(steps):
             if moves:
                 planner.advance()
-            plan = planner.plan(state, budget=budget, seconds=seconds, seed=seeds.spawn(1)[0])
+            plan = planner.plan(state, budget=budget, seconds=seconds, seed=rng.spawn(1)[0])
             action, dt = np.asarray(plan.next_action), int(plan.dt[0])
             result = env.step_batch(action[None], state[None], dt=dt)
             state, reward = result.states[0], float(result.rewards[0])

@@ -19,7 +19,7 @@ class ProgressBar:
     Parameters
     ----------
     name : str
-        What stands before the bar.
+        The text before the bar.
     progress : bool or callable
         As in `Planner.plan`.
 

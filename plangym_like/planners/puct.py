@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from plangym_like.counts import as_number
+from plangym_like.counts import as_count, as_number
 from plangym_like.errors import InputError
 from plangym_like.plan_env import PlanEnv
 from plangym_like.planners.plan import Plan
@@ -34,6 +34,9 @@ class PUCT(TreePlanner):
       shogi by planning with a learned model", 2020, equation 5.
     - A round has up to `batch` descents, kept apart by the virtual loss, one `step_batch` and one
       call of `evaluate`. If several descents find the same leaf, one of them counts.
+    - With `rollout`, the value of a new state is the mean of what `evaluate` says and of the return
+      of random actions (D. Silver et al., "Mastering the game of Go with deep neural networks and
+      tree search", 2016), or that return alone without `evaluate`.
 
     The plan is the path in the tree with the best score, the first of them. The action for closed
     loop, `Plan.next_action`, is the most visited one; ``info["visits"]`` are the targets of a
@@ -43,16 +46,19 @@ class PUCT(TreePlanner):
     ----------
     env : PlanEnv
         Its action space is finite.
-    evaluate : callable
+    evaluate : callable, optional
         ``evaluate(observations) -> (priors, values)``: observations ``(N, *obs_shape)`` of states,
         as `PlanEnv.step_batch` returns them, probabilities of their actions ``(N, A)`` in the order
         of `actions`, and the returns ``(N,)`` that they expect. Actions with a prior of 0 are not
-        tried. It is not called for states where the episode has ended.
+        tried. It is not called for states where the episode has ended. Without it, priors are
+        uniform.
     observe : callable, optional
         ``observe(state) -> observations (1, *obs_shape)`` of a root. A state holds no observation,
         so without it, the priors of a root are uniform, except where it was reached by `advance`.
     batch, discount, virtual_loss, dt
         See `TreePlanner`.
+    rollout : int
+        The number of random actions after a new state.
     explore, base : float
         ``c_init`` and ``c_base`` of the paper.
     noise : float
@@ -78,12 +84,13 @@ class PUCT(TreePlanner):
     def __init__(
         self,
         env: PlanEnv,
-        evaluate: Callable[[Any], tuple[Any, Any]],
+        evaluate: Callable[[Any], tuple[Any, Any]] | None = None,
         batch: int = 8,
         explore: float = 1.25,
         discount: float = 1.0,
         *,
         observe: Callable[[Row], Any] | None = None,
+        rollout: int = 0,
         base: float = 19_652.0,
         noise: float = 0.0,
         alpha: float = 0.3,
@@ -91,7 +98,13 @@ class PUCT(TreePlanner):
         dt: int = 1,
     ) -> None:
         super().__init__(env, batch, discount, virtual_loss, dt)
+        for name, function in (("evaluate", evaluate), ("observe", observe)):
+            if function is not None and not callable(function):
+                raise InputError(f"{name} must be a function, got {function!r}")
         self.evaluate, self.observe = evaluate, observe
+        self.rollout = as_count("rollout", rollout, 0)
+        if evaluate is None and not self.rollout:
+            raise InputError("PUCT needs evaluate or rollout, to know values")
         self.explore = as_number("explore", explore, 0.0)
         self.base = as_number("base", base, 1.0)
         self.noise = as_number("noise", noise, 0.0, 1.0)
@@ -100,7 +113,7 @@ class PUCT(TreePlanner):
     def _search(self, state: Row, search: Search) -> Plan:
         tree, descents = self._begin(SearchTree(len(self.actions), state)), 0
         self._set_root_prior(tree, search, state)
-        while count := self._affordable(search, tree, descents, 1):
+        while count := self._affordable(search, tree, descents, 1 + self.rollout):
             descents += count
             paths = tree.descend(count, partial(self._scores, tree)).without_repeats()
             new = self._expand(tree, search, paths.parents, paths.actions)
@@ -132,7 +145,11 @@ class PUCT(TreePlanner):
         ended = step.terminateds | step.truncateds
         priors, values = np.zeros((len(parents), len(self.actions))), np.zeros(len(parents))
         if not ended.all():
-            priors[~ended], values[~ended] = self._evaluated(_rows(step.obs, ~ended))
+            (on,) = (~ended).nonzero()
+            priors[on], values[on] = self._evaluated(_rows(step.obs, on), len(on))
+            if self.rollout:
+                returns = self._rolled_out(step.states[on], search)
+                values[on] = returns if self.evaluate is None else (values[on] + returns) / 2
         return tree.add(
             parents,
             actions,
@@ -143,14 +160,22 @@ class PUCT(TreePlanner):
             value=values,
         )
 
-    def _evaluated(self, observations: Any) -> tuple[Floats, Floats]:
-        """Return what `evaluate` does, checked."""
+    def _rolled_out(self, states: NDArray[np.uint8], search: Search) -> Floats:
+        """Return the discounted returns of random actions."""
+        plans = search.rng.integers(len(self.actions), size=(len(states), self.rollout))
+        rewards = search.rollout_batch(self.actions[plans], states, self.dt).rewards
+        returns: Floats = rewards @ self.discount ** np.arange(self.rollout)
+        return returns
+
+    def _evaluated(self, observations: Any, count: int) -> tuple[Floats, Floats]:
+        """Return what `evaluate` does, checked, for `count` states."""
+        if self.evaluate is None:
+            return np.full((count, len(self.actions)), 1 / len(self.actions)), np.zeros(count)
         priors, values = (np.asarray(part, np.float64) for part in self.evaluate(observations))
-        shape = (len(values), len(self.actions)) if values.ndim == 1 else ()
-        if priors.shape != shape:
+        if (priors.shape, values.shape) != ((count, len(self.actions)), (count,)):
             raise InputError(
                 f"evaluate must return priors (N, {len(self.actions)}) and values (N,), got shapes "
-                f"{priors.shape} and {values.shape}"
+                f"{priors.shape} and {values.shape} for {count} observations"
             )
         sums = priors.sum(axis=1)
         if not (priors >= 0).all() or not np.allclose(sums, 1.0, atol=1e-3):
@@ -164,7 +189,7 @@ class PUCT(TreePlanner):
         if not prior.any():
             prior[:] = 1 / len(prior)
             if self.observe is not None:
-                prior[:] = self._evaluated(self.observe(state))[0][0]
+                prior[:] = self._evaluated(self.observe(state), 1)[0][0]
         if self.noise:
             (possible,) = prior.nonzero()
             drawn = search.rng.dirichlet(np.full(len(possible), self.alpha))
@@ -187,10 +212,12 @@ def puct(
     return np.where(priors > 0, scores, -np.inf)
 
 
-def _rows(observations: Any, rows: NDArray[np.bool_]) -> Any:
-    """Return rows of a batch of observations, which may be a tree of arrays."""
+def _rows(observations: Any, rows: Ints) -> Any:
+    """Return rows of a batch of observations: an array, a list, or a tree of these."""
     if isinstance(observations, Mapping):
         return {key: _rows(part, rows) for key, part in observations.items()}
     if isinstance(observations, tuple):
         return tuple(_rows(part, rows) for part in observations)
+    if isinstance(observations, list):
+        return [observations[row] for row in rows]
     return observations[rows]

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from plangym_like.errors import InputError
+from plangym_like.errors import InputError, RewardError
 from plangym_like.plan_env import PlanEnv
 from plangym_like.planners.plan import CURVE, Plan, Spent
 from plangym_like.states import Row, States
@@ -65,7 +65,7 @@ class Search:
         seed: Any = None,
         progress: Callable[[Progress], object] | None = None,
     ) -> None:
-        self.env, self.rng = env, np.random.default_rng(seed)
+        self.env, self.rng = env, make_rng(seed)
         self._budget, self._seconds, self._progress = budget, seconds, progress
         self._begun = time.perf_counter()
         self._transitions = self._frames = 0
@@ -100,10 +100,16 @@ class Search:
     def step_batch(
         self, actions: Any, states: States, dt: Any = 1, *, seeds: Any = None
     ) -> BatchTransition:
-        """Call `PlanEnv.step_batch`, and count its rows."""
+        """Call `PlanEnv.step_batch`, and count its rows.
+
+        Raises
+        ------
+        RewardError
+            A reward is infinite or NaN.
+        """
         begun = time.perf_counter()
         step = self.env.step_batch(actions, states, dt, seeds=seeds)
-        self._count(begun, len(step.rewards), step.infos["n_step"])
+        self._count(begun, len(step.rewards), step.infos["n_step"], step.rewards)
         return step
 
     def rollout_batch(
@@ -115,17 +121,36 @@ class Search:
         seeds: Any = None,
         return_observations: bool = False,
     ) -> Rollout:
-        """Call `PlanEnv.rollout_batch`, and count the actions up to the end of each episode."""
+        """Call `PlanEnv.rollout_batch`, and count the actions up to the end of each episode.
+
+        Raises
+        ------
+        RewardError
+            A reward is infinite or NaN.
+        """
         begun = time.perf_counter()
         rollout = self.env.rollout_batch(
             actions, states, dt, seeds=seeds, return_observations=return_observations
         )
         steps = int(lengths(rollout).sum())
-        self._count(begun, steps, rollout.infos["n_step"])
+        self._count(begun, steps, rollout.infos["n_step"], rollout.rewards)
         return rollout
 
-    def _count(self, begun: float, transitions: int, frames: NDArray[np.int64]) -> None:
+    def _count(
+        self,
+        begun: float,
+        transitions: int,
+        frames: NDArray[np.int64],
+        rewards: NDArray[np.float64],
+    ) -> None:
         self._seconds_in_env += time.perf_counter() - begun
+        finite = np.isfinite(rewards)
+        if not finite.all():
+            raise RewardError(
+                f"{self.env.name} returned the reward {rewards[~finite][0]}, and planners can only "
+                "compare finite ones: replace it, such as by a wrapper "
+                "gymnasium.wrappers.TransformReward(env, numpy.nan_to_num)"
+            )
         self._transitions += transitions
         self._frames += int(frames.sum())
         if self._progress is not None:
@@ -198,6 +223,23 @@ class Search:
             np.array(curve, CURVE),
             info,
         )
+
+
+def make_rng(seed: Any) -> np.random.Generator:
+    """Return ``numpy.random.default_rng(seed)``.
+
+    Raises
+    ------
+    InputError
+        It is not a seed.
+    """
+    try:
+        return np.random.default_rng(seed)
+    except (TypeError, ValueError) as error:
+        raise InputError(
+            "seed must be a whole number of at least 0, a sequence of them, a SeedSequence or a "
+            f"Generator, got {seed!r}"
+        ) from error
 
 
 def lengths(rollout: Rollout) -> NDArray[np.int64]:

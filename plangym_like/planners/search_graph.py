@@ -117,7 +117,7 @@ class SearchGraph:
         return True
 
     def is_open(self, node: int, heuristic: float) -> bool:
-        """Return whether a node is to be expanded: no way to it is cheaper, nor any goal."""
+        """Return whether a node is still to be expanded, as it may lead to a cheaper goal."""
         return node in self._rows and self.costs[node] + heuristic < self.best_cost
 
     def take(self, node: int) -> Row:

@@ -99,7 +99,7 @@ def digests(keys: Any, count: int) -> list[Any]:
     Raises
     ------
     InputError
-        There are not N keys.
+        There are not N keys, or they are not hashable.
 
     Examples
     --------
@@ -107,11 +107,22 @@ def digests(keys: Any, count: int) -> list[Any]:
     >>> one == three, one == two
     (True, False)
     """
-    if len(keys) != count:
-        raise InputError(f"key returned {len(keys)} keys for {count} states")
+    try:
+        number = len(keys)
+    except TypeError as error:
+        raise InputError(
+            f"key must return an array (N, ...) or N hashable objects, got {keys!r}"
+        ) from error
+    if number != count:
+        raise InputError(f"key returned {number} keys for {count} states")
     if isinstance(keys, np.ndarray) and keys.dtype != object:
         rows = np.ascontiguousarray(keys)
         return [blake2b(row.tobytes(), digest_size=16).digest() for row in rows]
+    for key in keys:
+        try:
+            hash(key)
+        except TypeError as error:
+            raise InputError(f"key must return hashable objects, got {key!r}") from error
     return list(keys)
 
 

@@ -45,8 +45,8 @@ class TreePlanner(Planner):
     discount : float
         What the return after a step is multiplied with; from 0 to 1.
     virtual_loss : float
-        The part of each descent under way that counts as a return of 0, from 0 to 1. All count as
-        visits.
+        How much each descent under way counts as a return of 0: from 0, not at all, to 1. In the
+        number of visits, each counts as 1.
     dt : int
         How long each action is held.
 
@@ -84,7 +84,9 @@ class TreePlanner(Planner):
             children = children[children >= 0]
             same = (old["state"][children] == tree["state"][0]).all(axis=1)
             child = int(children[same.argmax()]) if same.any() else -1
-            if child >= 0 and best.actions[0] == old["action"][child] and len(best.actions) > 1:
+            first = best.actions[0], best.seeds[0]
+            leads_there = child >= 0 and first == (old["action"][child], old["seed"][child])
+            if leads_there and len(best.actions) > 1:
                 self._keep(best.actions[1:], best.rewards[1:], best.seeds[1:], best.ended)
         if child < 0 or old["ended"][child] or old["closed"][child].all():
             return tree

@@ -65,7 +65,7 @@ def tree_bounds(
     ranks: Ints,
     counts: Ints,
 ) -> Floats:
-    """Return the bounds that descents go by: a `ScoreFn`, if all but the last three are given.
+    """Return the bounds that descents go by. With the first four arguments bound, a `ScoreFn`.
 
     Actions that were not tried come first, in random order; closed ones last.
     """

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
 from functools import partial
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +12,7 @@ from plangym_like.counts import as_count, as_number
 from plangym_like.plan_env import PlanEnv
 from plangym_like.planners.plan import Plan
 from plangym_like.planners.search import Search, lengths
+from plangym_like.planners.search_options import digests, make_key
 from plangym_like.planners.search_tree import Floats, Ints, SearchTree
 from plangym_like.planners.tree_planner import SEEDS, Trajectory, TreePlanner
 from plangym_like.planners.ucb import tree_bounds
@@ -35,19 +34,18 @@ class UCT(TreePlanner):
       step it once, and roll it out once each.
     - Mean returns are scaled to [0, 1] by the range seen, as in equation 5 of J. Schrittwieser et
       al., "Mastering Atari, Go, chess and shogi by planning with a learned model", 2020.
-
     - Without chance nodes, actions whose whole subtree is known are not tried again. Their best
       return is certain, so that no descent through their node returns less.
 
-    States hold random generators. So without chance nodes, the search plans for the luck that the
-    environment is going to have. With ``outcomes=K``, it does not know it: each descent draws the
+    States hold random generators. So without chance nodes, the search knows the random numbers that
+    the environment is going to draw. With ``outcomes=K``, it does not: each descent draws the
     outcomes of its actions with new seeds. Outcomes with the same observation, reward and end are
     one node. For actions with many outcomes there is progressive widening (A. Couetoux et al.,
     "Continuous upper confidence trees", 2011): no more than K are told apart, and with `widening`
     less than 1, most descents pass through outcomes that are known, and save the transitions.
 
-    The plan is the trajectory with the best score, which with chance nodes had luck. The action for
-    closed loop, `Plan.next_action`, is the most visited one.
+    The plan is the trajectory with the best score; with chance nodes, that is the luckiest one. The
+    action for closed loop, `Plan.next_action`, is the most visited one.
 
     Parameters
     ----------
@@ -185,16 +183,8 @@ def outcome_keys(step: BatchTransition) -> NDArray[np.int64]:
 
     Not of its state, which holds the random generator.
     """
-    columns: list[NDArray[Any]] = [step.rewards, step.terminateds, step.truncateds]
-    trees = [step.obs]
-    while trees:
-        obs = trees.pop()
-        if isinstance(obs, np.ndarray):
-            columns.append(obs)
-        else:
-            trees.extend(obs.values() if isinstance(obs, Mapping) else obs)
-    digests = [
-        hashlib.blake2b(b"".join(column[row].tobytes() for column in columns), digest_size=8)
-        for row in range(len(step.rewards))
-    ]
-    return np.array([int.from_bytes(one.digest(), signed=True) for one in digests], np.int64)
+    observed = digests(make_key("obs")(step.obs, step.infos, step.states), len(step.rewards))
+    columns = (step.rewards, step.terminateds, step.truncateds)
+    rows = zip(observed, *(column.tolist() for column in columns), strict=True)
+    keys = [hashlib.blake2b(repr(row).encode(), digest_size=8).digest() for row in rows]
+    return np.array([int.from_bytes(key, signed=True) for key in keys], np.int64)

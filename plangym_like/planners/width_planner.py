@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from plangym_like.counts import as_count
+from plangym_like.counts import as_count, as_number
 from plangym_like.errors import InputError
 from plangym_like.plan_env import PlanEnv
 from plangym_like.planners.action_sets import all_actions
@@ -43,11 +43,8 @@ class WidthPlanner(Planner):
         if features is not None and not callable(features):
             raise InputError(f"features must be a function of (obs, infos), got {features!r}")
         self.features = default_features(env, self.name) if features is None else features
-        if not 0 < discount <= 1:
-            raise InputError(f"discount must be above 0 and at most 1, got {discount!r}")
-        if not (math.isfinite(death_penalty) and death_penalty >= 0):
-            raise InputError(f"death_penalty must be finite and not negative, got {death_penalty}")
-        self.discount, self.death_penalty = float(discount), float(death_penalty)
+        self.discount = as_number("discount", discount, 0.0, 1.0)
+        self.death_penalty = as_number("death_penalty", death_penalty, 0.0)
         self.batch, self.dt = as_count("batch", batch), as_count("dt", dt)
         self._last: tuple[LookaheadTree, int] | None = None
         self._kept: LookaheadTree | None = None

@@ -1,8 +1,11 @@
 """The fork server: a process with everything imported, which forks workers on request.
 
 A worker that is forked from it starts within milliseconds, and inherits nothing from the user's
-process, neither threads nor locks. Each process has one fork server, which is started when it is
-first needed. It runs `fork_server_main`.
+process, neither threads nor locks. A fork server is started when it is first needed. It runs
+`fork_server_main`.
+
+All workers of a fork server have its memory, and so the same hashes of strings and orders of sets.
+Where workers have to differ in this, some of them come from a second one.
 """
 
 from __future__ import annotations
@@ -41,7 +44,7 @@ _IMPORT_PATIENCE = 120.0
 _PATIENCE = 20.0
 
 _lock = threading.RLock()
-_current: ForkServer | None = None
+_current: dict[int, ForkServer] = {}
 _unfit: set[str] = set()
 
 
@@ -141,15 +144,15 @@ class ForkServer:
         return answer, descriptors_in(ancillary)
 
 
-def warm_up(preload: Sequence[str] = ()) -> None:
-    """Start the fork server, or let it import more modules, without waiting."""
+def warm_up(preload: Sequence[str] = (), number: int = 1) -> None:
+    """Start fork server `number`, or let it import more modules, without waiting."""
     if fork_server_supported():
         with contextlib.suppress(ForkServerGoneError):
-            _fork_server().preload([name for name in preload if name not in _unfit])
+            _fork_server(number).preload([name for name in preload if name not in _unfit])
 
 
-def get_ready(preload: Sequence[str] = ()) -> bool:
-    """Wait until the fork server has imported `preload`; return whether it can fork.
+def get_ready(preload: Sequence[str] = (), number: int = 1) -> bool:
+    """Wait until fork server `number` has imported `preload`; return whether it can fork.
 
     Raises
     ------
@@ -158,13 +161,13 @@ def get_ready(preload: Sequence[str] = ()) -> bool:
     """
     failure: ForkServerGoneError | None = None
     while True:
-        fork_server = _fork_server()
+        fork_server = _fork_server(number)
         try:
             fork_server.get_ready([name for name in preload if name not in _unfit])
             return True
         except StartsThreadsError as error:
             # This fork server is kept, to report the exit status of its workers.
-            _replace(fork_server)
+            _replace(number, fork_server)
             if not error.module:
                 return False
             _unfit.add(error.module)
@@ -173,7 +176,7 @@ def get_ready(preload: Sequence[str] = ()) -> bool:
                 error.module,
             )
         except ForkServerGoneError as error:
-            _replace(fork_server)
+            _replace(number, fork_server)
             fork_server.close()
             if failure is not None:
                 raise WorkerStartError(
@@ -183,8 +186,12 @@ def get_ready(preload: Sequence[str] = ()) -> bool:
             failure = error
 
 
-def fork_worker(descriptors: Sequence[int], preload: Sequence[str] = ()) -> ChildProcess:
-    """Fork a worker, from a new fork server if the old one has ended. Call `get_ready` first.
+def fork_worker(
+    descriptors: Sequence[int], preload: Sequence[str] = (), number: int = 1
+) -> ChildProcess:
+    """Fork a worker from fork server `number`, which is replaced if it has ended.
+
+    Call `get_ready` first.
 
     Raises
     ------
@@ -193,14 +200,14 @@ def fork_worker(descriptors: Sequence[int], preload: Sequence[str] = ()) -> Chil
     """
     failure: ForkServerGoneError | None = None
     for _ in range(2):
-        fork_server = _fork_server()
+        fork_server = _fork_server(number)
         try:
             return fork_server.fork(descriptors)
         except ForkServerGoneError as error:
             failure = error
-            _replace(fork_server)
+            _replace(number, fork_server)
             fork_server.close()
-            get_ready(preload)
+            get_ready(preload, number)
     raise WorkerStartError(
         "the process that forks workers ended twice while it forked one"
     ) from failure
@@ -217,20 +224,18 @@ def fork_server_supported() -> bool:
     return True
 
 
-def _fork_server() -> ForkServer:
-    global _current
+def _fork_server(number: int) -> ForkServer:
     with _lock:
-        if _current is None:
+        if number not in _current:
             with interrupts_deferred():
-                _current = ForkServer()
-        return _current
+                _current[number] = ForkServer()
+        return _current[number]
 
 
-def _replace(fork_server: ForkServer) -> None:
-    global _current
+def _replace(number: int, fork_server: ForkServer) -> None:
     with _lock:
-        if _current is fork_server:
-            _current = None
+        if _current.get(number) is fork_server:
+            del _current[number]
 
 
 class _FreshStart:
@@ -238,7 +243,7 @@ class _FreshStart:
 
     def forget(self) -> None:
         global _current, _lock
-        _current, _lock = None, threading.RLock()
+        _current, _lock = {}, threading.RLock()
 
 
 _fresh_start = _FreshStart()

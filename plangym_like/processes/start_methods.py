@@ -1,9 +1,15 @@
 """The methods of starting workers.
 
-``"forkserver"``  forked from the fork server: fast, and safe ``"spawn"``       a new interpreter,
-which imports everything again ``"fork"``        forked from the user's own process. It has
-everything in that process's memory, but locks held by other threads stay locked for ever, and
-simulators, GPU contexts and BLAS threads may hang or crash. Use it only if none of this applies.
+``"forkserver"``
+    Forked from the fork server: fast, and safe.
+``"forkserver-2"``
+    Forked from a second fork server, in which strings have other hashes.
+``"spawn"``
+    A new interpreter, which imports everything again.
+``"fork"``
+    Forked from the user's own process. It has everything in that process's memory, but locks held
+    by other threads stay locked for ever, and simulators, GPU contexts and BLAS threads may hang or
+    crash. Use it only if none of this applies.
 """
 
 from __future__ import annotations
@@ -15,6 +21,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from plangym_like.errors import WorkerStartError
 from plangym_like.processes import fork_server, parent_death
@@ -44,10 +51,11 @@ def get_ready(start_method: str, preload: Sequence[str] = ()) -> None:
         )
     if sys.platform == "win32":
         raise WorkerStartError("worker processes need unix sockets, which Windows lacks")
-    if start_method == "forkserver" and _fork_server_works is not False:
+    number = FORK_SERVERS.get(start_method)
+    if number is not None and _fork_server_works is not False:
         try:
             supported = fork_server.fork_server_supported()
-            _fork_server_works = supported and fork_server.get_ready(preload)
+            _fork_server_works = supported and fork_server.get_ready(preload, number)
         except OSError as error:
             raise _no_start(error) from error
         if not _fork_server_works and sys.platform == "linux":
@@ -82,13 +90,13 @@ def _no_start(error: OSError) -> WorkerStartError:
 
 
 def _start_from_fork_server(
-    preload: Sequence[str], data_fd: int, alive_fd: int, ours: contextlib.ExitStack
+    number: int, preload: Sequence[str], data_fd: int, alive_fd: int, ours: contextlib.ExitStack
 ) -> ChildProcess:
     if not _fork_server_works:
         return _start_interpreter(preload, data_fd, alive_fd, ours)
     # The outputs are sent along, since they may have been redirected after the fork server started.
     outputs = [1, 2] if _is_open(1) and _is_open(2) else []
-    return fork_server.fork_worker([data_fd, alive_fd, *outputs], preload)
+    return fork_server.fork_worker([data_fd, alive_fd, *outputs], preload, number)
 
 
 def _start_interpreter(
@@ -124,10 +132,13 @@ def _start_copy(
     return ChildProcess(pid, open_pidfd(pid))
 
 
+# Start method -> the number of its fork server.
+FORK_SERVERS = {"forkserver": 1, "forkserver-2": 2}
 START_METHODS: dict[str, Callable[..., ChildProcess]] = {
-    "forkserver": _start_from_fork_server,
+    "forkserver": partial(_start_from_fork_server, 1),
     "spawn": _start_interpreter,
     "fork": _start_copy,
+    "forkserver-2": partial(_start_from_fork_server, 2),
 }
 
 

@@ -107,7 +107,7 @@ def test_rows_of_games_take_little_memory() -> None:
     with plangym_like.make("ALE/MsPacman-v5", obs_type="ram") as env:
         archive = StateArchive(env)
         grow(archive, 1000)
-        buffer = archive._blocks._open.nbytes
+        buffer = archive._blocks._complete.open.nbytes
         assert (archive.nbytes - buffer) / len(archive) < 200
 
 
@@ -246,9 +246,9 @@ def test_nodes_that_are_refused(env: Any, given: dict[str, Any], error: Any, wor
 
 
 def test_archives_and_nodes_that_are_refused(env: Any) -> None:
-    for columns in ({"parents": int}, {"hashes": int}, {"frames": int}, {1: int}):
+    for name in ("parents", "hashes", "frames", "states", "self", 1):
         with pytest.raises(InputError, match="cannot have the name"):
-            StateArchive(env, columns)
+            StateArchive(env, {name: int})
     with pytest.raises(InputError, match="dtype of integers, floats or bools, got object"):
         StateArchive(env, {"cell": object})
     with pytest.raises(InputError, match="needs a dtype"):

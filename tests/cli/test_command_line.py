@@ -98,6 +98,36 @@ def test_closed_loop_with_workers(capsys: pytest.CaptureFixture[str]) -> None:
     assert f"random-shooting scored {score:,.6g} with" in line
 
 
+def test_modules_of_the_current_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "mine_of_this_test.py").write_text(
+        "import gymnasium\n"
+        "import numpy\n"
+        "def lake(holes=()):\n"
+        "    return gymnasium.make('FrozenLake-v1', is_slippery=False)\n"
+        "def way(obs, infos, states):\n"
+        "    return 6 - obs // 4 - obs % 4\n"
+        "def evaluate(obs):\n"
+        "    return numpy.full((len(obs), 4), 0.25), numpy.zeros(len(obs))\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    # As in the script that pip installs: without the current folder.
+    monkeypatch.setattr(sys, "path", [entry for entry in sys.path if entry])
+    plan = ["plan", "mine_of_this_test:lake", "--budget", "300"]
+    star = ["--planner", "a-star", "--option", "heuristic=mine_of_this_test:way"]
+    # JSON has no sets.
+    found = told(capsys, *plan, *star, "--option", "key=obs", "--set", "holes={1}")
+    assert found["kwargs"] == {"holes": "{1}"}
+    assert (found["score"], found["length"]) == (1.0, 6)
+    assert found["options"]["heuristic"] == "mine_of_this_test:way"
+    puct = ["--planner", "puct", "--option", "evaluate=mine_of_this_test:evaluate"]
+    assert told(capsys, *plan, *puct)["planner"] == "puct"
+    for name, words in (("mine_of_this_test:not", "has nothing of that name"), ("no:no", "No mod")):
+        assert main([*plan, "--planner", "puct", "--option", f"evaluate={name}"]) == 2
+        assert words in capsys.readouterr().err
+
+
 def test_a_replay_with_another_score_fails(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -12,31 +12,66 @@ import pytest
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = [
     path
-    for path in sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("examples/*.md")])
-    if path.name != "CHANGELOG.md"
+    for path in sorted(
+        [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("examples/*.md")]
+    )
+    if path.name != "CHANGELOG.md" and not {"_build", "figures"} & set(path.parts)
 ]
+# The modules that the code of a page needs, and that not every machine has.
+NEEDED = {
+    "docs/mujoco.md": ["mujoco", "dm_control"],
+    "docs/torchrl.md": ["torchrl"],
+    "docs/families/box2d.md": ["Box2D"],
+    "docs/families/jax.md": ["jax", "pgx"],
+    "docs/families/minigrid.md": ["minigrid"],
+    "docs/families/retro.md": ["stable_retro"],
+}
 OURS = ("plangym_like", "tests", "docs", "examples", "benchmarks")
 FENCE = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+# Warnings are errors, but for those of SWIG, which end a process that imports Box2D.
+PYTHON = [sys.executable, "-W", "error", "-W", "ignore:builtin type:DeprecationWarning"]
+# What a fence prints, right after it.
+OUTPUT = re.compile(r"\n+```output\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+# Printed after each fence, so that their outputs can be told apart.
+END = "\x17"
 FILE = re.compile(r"`([\w/]+\.py)`")
 LINK = re.compile(r"\]\(([^)#\s]+)")
 
 
 def _code_of(text: str) -> str:
-    """Return the python fences of a document as one script, each line at its number in the text."""
+    """Return the python fences of a document as one script, each line at its number in the text.
+
+    Where a fence ends, the script prints `END`.
+    """
     lines = [""] * (text.count("\n") + 1)
     for fence in FENCE.finditer(text):
         first = text.count("\n", 0, fence.start(1))
         code = fence.group(1).splitlines()
         lines[first : first + len(code)] = code
+        lines[first + len(code)] = f"print({END!r})"
     return "\n".join(lines)
 
 
-def _run(command: list[str], directory: Path, stdin: str = "") -> None:
-    """Run ``command`` in ``directory`` and fail with all that it wrote to stderr."""
+def _shown_outputs(text: str) -> dict[int, str]:
+    """Return what a document says that its fences print, by the number of the fence."""
+    shown = {}
+    for number, fence in enumerate(FENCE.finditer(text)):
+        output = OUTPUT.match(text, fence.end())
+        if output:
+            shown[number] = output.group(1)
+    return shown
+
+
+def _run(command: list[str], directory: Path, stdin: str = "") -> str:
+    """Run ``command`` in ``directory`` and return what it printed.
+
+    Fail with all that it wrote to stderr.
+    """
     outcome = subprocess.run(
         command, cwd=directory, input=stdin, capture_output=True, text=True, timeout=600
     )
     assert outcome.returncode == 0, outcome.stderr
+    return outcome.stdout
 
 
 def _name(path: Path) -> str:
@@ -48,16 +83,36 @@ WITH_CODE = [path for path in DOCUMENTS if FENCE.search(path.read_text(encoding=
 
 @pytest.mark.parametrize("document", WITH_CODE, ids=_name)
 def test_every_fence_runs_as_an_unguarded_script(document: Path, tmp_path: Path) -> None:
-    if document.name == "torchrl.md" and importlib.util.find_spec("torchrl") is None:
-        pytest.skip("torchrl is not installed")
+    for module in NEEDED.get(_name(document), []):
+        if importlib.util.find_spec(module) is None:
+            pytest.skip(f"{module} is not installed")
+    text = document.read_text(encoding="utf-8")
     script = tmp_path / document.name
-    script.write_text(_code_of(document.read_text(encoding="utf-8")), encoding="utf-8")
-    _run([sys.executable, "-W", "error", str(script)], tmp_path)
+    script.write_text(_code_of(text), encoding="utf-8")
+    printed = _run([*PYTHON, str(script)], tmp_path).split(f"{END}\n")
+    shown = _shown_outputs(text)
+    assert {number: printed[number] for number in shown} == shown
+
+
+def test_a_wrong_output_is_noticed(tmp_path: Path) -> None:
+    text = "```python\nprint(1)\n```\n\n```python\nprint(2)\n```\n\n```output\n3\n```\n"
+    printed = _run([sys.executable, "-c", _code_of(text)], tmp_path).split(f"{END}\n")
+    assert _shown_outputs(text) == {1: "3\n"} and printed == ["1\n", "2\n", ""]
+
+
+def test_every_output_that_is_shown_belongs_to_a_fence() -> None:
+    for document in DOCUMENTS:
+        text = document.read_text(encoding="utf-8")
+        assert text.count("```output\n") == len(_shown_outputs(text)), _name(document)
+
+
+def test_every_page_that_needs_a_module_exists() -> None:
+    assert [name for name in NEEDED if ROOT / name not in WITH_CODE] == []
 
 
 def test_the_readme_session_runs_from_stdin(tmp_path: Path) -> None:
     code = _code_of((ROOT / "README.md").read_text(encoding="utf-8"))
-    _run([sys.executable, "-W", "error", "-"], tmp_path, stdin=code)
+    _run([*PYTHON, "-"], tmp_path, stdin=code)
 
 
 def test_a_failing_fence_is_named_by_file_and_line(tmp_path: Path) -> None:

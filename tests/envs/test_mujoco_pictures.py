@@ -16,7 +16,7 @@ pytest.importorskip("mujoco", reason="MuJoCo is not installed: pip install 'plan
 
 import plangym_like
 from plangym_like.envs import headless
-from plangym_like.errors import InputError, MissingExtraError
+from plangym_like.errors import MissingExtraError
 
 HAS_LIBRARY = bool(
     os.environ.get("MUJOCO_GL")
@@ -115,13 +115,6 @@ def test_a_process_that_drew_ends_in_silence() -> None:
         [sys.executable, "-W", "error", "-c", script], capture_output=True, text=True, timeout=600
     )
     assert outcome.returncode == 0 and outcome.stderr == ""
-
-
-def test_no_picture_without_a_render_mode() -> None:
-    with plangym_like.make("Reacher-v5") as env:
-        env.reset(seed=0)
-        with pytest.raises(InputError, match="render_mode"):
-            env.get_image()
 
 
 def test_a_missing_library_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 from PIL import Image
 
@@ -109,6 +110,20 @@ def test_go_explore_finds_places(tmp_path: Path) -> None:
     assert _number("best score:", printed) > 0
 
 
+def test_rooms_are_drawn(tmp_path: Path) -> None:
+    picture = tmp_path / "rooms.png"
+    name = "ALE/MontezumaRevenge-v5"
+    printed = _printed(tmp_path, "go_explore.py", name, "--budget", "1000", "--map", str(picture))
+    assert "rooms:      1 (" in printed
+    with Image.open(picture) as image:
+        pixels = np.asarray(image.convert("RGB")).reshape(-1, 3)
+    # One room of 24 is dark, the others are light, and places in it have a colour.
+    dark = (pixels == 0x21).all(axis=1).sum()
+    light = (pixels == 0xEE).all(axis=1).sum()
+    assert 10 < light / dark < 40
+    assert (np.ptp(pixels.astype(int), axis=1) > 50).sum() > 100
+
+
 def test_go_explore_works_by_cells_of_the_observation(tmp_path: Path) -> None:
     printed = _printed(tmp_path, "go_explore.py", "MountainCar-v0", "--budget", "10000")
     assert _number("cells:", printed) > 50
@@ -121,6 +136,7 @@ def test_go_explore_works_by_cells_of_the_observation(tmp_path: Path) -> None:
         ("go_explore.py", ("ALE/MsPacman-v5", "--cells", "position"), "needs room, x and y"),
         ("go_explore.py", ("HalfCheetah-v5",), "no cells for these observations"),
         ("go_explore.py", ("CartPole-v1", "--cells", "fixed"), "ScreenCells needs screens"),
+        ("go_explore.py", ("MountainCar-v0", "--map", "a.png"), "only Montezuma's Revenge has"),
         ("fmc.py", ("CartPole-v1", "--walkers", "0"), "walkers must be a whole number"),
     ],
 )

@@ -215,7 +215,7 @@ class StubWorker:
 class StubBatch:
     """A batch of 200 rows that notes what is sent."""
 
-    masked = False
+    masked = audit = False
     rows: Any = SimpleNamespace(inputs=SimpleNamespace(count=200), have_objects=False)
 
     def begin(self, workers: int, seconds_per_row: float) -> None:

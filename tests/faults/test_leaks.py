@@ -24,8 +24,7 @@ MEGABYTE = 1 << 20
 
 
 def fork_server_main() -> psutil.Process:
-    assert fork_server._current is not None
-    return psutil.Process(fork_server._current.pid)
+    return psutil.Process(fork_server._current[1].pid)
 
 
 def holdings() -> dict[str, Any]:

@@ -166,7 +166,10 @@ def test_a_rows_own_worker_error_does_not_refuse_a_state() -> None:
     with ParallelEnv(NarrowEnv, "toy", trap=trap, n_workers=1, isolate=True) as env:
         state = env.reset(seed=3).state
         env.set_state(state)
-        assert env.step(1, state).obs.shape == (4, 2)
+        assert np.array_equal(env.get_state(), state)
+        with pytest.raises(WorkerDiedError, match="my own worker died"):
+            env.step(1, state)
+        assert env.stats.deaths == env.stats.restarts == 0
 
 
 # What would end the program
@@ -274,7 +277,7 @@ class OddSimulator(CounterSimulator):
         elif action == 1003:
             info["exit"] = Unsendable()
         elif action in (1004, 1005):
-            info["trap"] = Exiting("SystemExit(3)" if action == 1004 else "KeyboardInterrupt")
+            info["trap"] = Exiting(SystemExit(3) if action == 1004 else KeyboardInterrupt())
         return obs, reward, terminated, truncated, info, frames
 
 
@@ -301,14 +304,22 @@ class Unsendable:
 class Exiting:
     """Pickles and is copied, and ends the program that loads it."""
 
-    def __init__(self, error: str) -> None:
+    def __init__(self, error: BaseException) -> None:
         self.error = error
 
     def __deepcopy__(self, memo: Any) -> Any:
         return self
 
     def __reduce__(self) -> Any:
-        return exec, (f"raise {self.error}",)
+        return end, (self.error,)
+
+
+def end(error: BaseException) -> None:
+    """Raise an error.
+
+    In code that `exec` runs from a string, an interrupt would also change Python's own exit status.
+    """
+    raise error
 
 
 @pytest.mark.parametrize("action", range(1001, 1006), ids=["lock", "riddle", "exit", "end", "stop"])

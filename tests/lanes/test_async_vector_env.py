@@ -366,6 +366,19 @@ def test_other_calls_wait_for_what_was_sent(
     assert same(obs, expected[0][infos["env_id"]])
 
 
+def test_states_are_not_set_before_results_are_received(make: Callable[..., Any]) -> None:
+    envs = make("CartPole-v1", 4, batch_size=2)
+    envs.async_reset(seed=SEED)
+    ids = envs.recv()[-1]["env_id"]
+    states = envs.get_states()
+    for indices, words in ((None, r"\[2, 3\]"), ([0, 3], r"\[3\]"), (np.arange(4) == 2, r"\[2\]")):
+        with pytest.raises(InputError, match=f"environments {words} have not been received"):
+            envs.set_states(states[0], indices)
+    envs.set_states(states[[2, 3]], ids)
+    assert np.array_equal(envs.get_states(ids), states[[2, 3]])
+    assert envs.recv()[-1]["env_id"].tolist() == [2, 3]
+
+
 def test_mistakes(make: Callable[..., Any]) -> None:
     for wrong in (0, -1, 2.5, True):
         with pytest.raises(InputError, match="batch_size"):

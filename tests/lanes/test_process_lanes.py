@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import math
 import os
 import signal
 import threading
@@ -19,6 +20,7 @@ from playing import Player, plain
 from small_envs import Levers, Nested, Teller
 
 import plangym_like
+from plangym_like import make_vec
 from plangym_like.envs.mujoco import MujocoSimulator
 from plangym_like.errors import ClosedError, InputError, SnapshotError, StateError
 from plangym_like.lanes.hosted_lanes import make_part
@@ -289,9 +291,12 @@ def test_what_cannot_be(make: MakeLanes) -> None:
     for arguments in ((Nested, 1, 2), (Nested, 4, 1), (Nested, None), ([Nested] * 3, 4)):
         with pytest.raises(InputError):
             ProcessLanes(*arguments)
-    for options in ({"timeout": 0}, {"checkpoint_every": 0}):
-        with pytest.raises(InputError, match="timeout must be above 0"):
-            ProcessLanes(Nested, 2, **options)
+    refused = {"timeout": (0, -1, math.nan, "long"), "checkpoint_every": (0, 1.5, "often")}
+    for name, value in [(name, value) for name, values in refused.items() for value in values]:
+        with pytest.raises(InputError, match=f"{name} must be"):
+            ProcessLanes(Nested, 2, **{name: value})
+        with pytest.raises(InputError, match=f"{name} must be"):
+            make_vec("CartPole-v1", 2, **{name: value})  # which needs no processes
     with pytest.raises(SnapshotError):
         ProcessLanes(Nested, 2, checkpoint_every=2)
     owner = os.getpid()

@@ -48,12 +48,28 @@ def _saved(env_class: Any) -> Any:
     return partial(plangym_like.make, env_class)
 
 
+class Knob(gymnasium.Env):
+    """Spaces without an axis."""
+
+    observation_space = spaces.Box(0, 2, (), np.float32)
+    action_space = spaces.Box(-1, 1, (), np.float64)
+
+    def reset(self, *, seed: Any = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        return self.np_random.uniform(0, 2, ()), {}
+
+    def step(self, action: Any) -> Any:
+        assert np.shape(action) == () and -1 <= action <= 1
+        return self.np_random.uniform(0, 2, ()), float(action), bool(action > 0.8), False, {}
+
+
 SOURCES = {
     "columns": ("CartPole-v1", True),
     "box": ("Pendulum-v1", True),
     "nested": (_saved(Nested), True),
     "numbers": (Dial, False),
     "bytes": (Levers, False),
+    "no axis": (Knob, False),
 }
 
 
@@ -193,6 +209,8 @@ def test_misuse_is_named() -> None:
     with pytest.raises(ResetNeeded, match="maybe_reset"):
         env.step(env.rand_action(last))
     env.step(env.rand_action(env.maybe_reset(last)))
+    with pytest.raises(InputError, match="has no action"):
+        env.step(env.reset())
     with pytest.raises(InputError):
         env.set_seed(-1)
     env.close()

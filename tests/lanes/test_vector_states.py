@@ -202,3 +202,37 @@ def test_rows_of_different_lengths(make: Callable[..., Any]) -> None:
         envs.set_states(row, [index])
         with pytest.raises(StateMismatchError):
             envs.set_states(row, [1 - index])
+
+
+def test_states_are_set_completely_or_not_at_all(make: Callable[..., Any]) -> None:
+    envs = make(partial(plangym_like.make, Nested), 3)
+    envs.reset(seed=3)
+    before = envs.get_states()
+    envs.step(envs.action_space.sample())
+    now, seen = envs.get_states(), envs.ended
+    place, cargo = np.zeros((3, 2)), (np.zeros(3, int), np.zeros((3, 3), np.int8))
+    for options, words in (
+        ({"ended": [True, False]}, r"ended must be a bool or an array \(3,\) of bools"),
+        ({"ended": "no"}, "ended must be a bool"),
+        ({"ended": [0, 1, 0]}, "ended must be a bool"),
+        ({"observations": np.zeros((3, 2))}, "observations must have the parts"),
+        ({"observations": {"place": place}}, "observations must have the parts"),
+        (
+            {"observations": {"place": place[:2], "cargo": cargo}},
+            "observations must have the shape",
+        ),
+        ({"observations": {"place": place, "cargo": ("a", "b")}}, "observations must be numbers"),
+    ):
+        with pytest.raises(InputError, match=words):
+            envs.set_states(before, **options)
+        assert np.array_equal(envs.get_states(), now)
+        assert np.array_equal(envs.ended, seen)
+    envs.set_states(before, ended=np.array([True, False, False]))
+    assert envs.ended.tolist() == [True, False, False]
+    assert np.array_equal(envs.get_states(), before)
+
+
+@pytest.mark.parametrize("seed", [1.5, np.array(3), np.random.default_rng(0)])
+def test_what_is_no_seed(make: Callable[..., Any], seed: Any) -> None:
+    with pytest.raises(InputError, match="seed must be a whole number of at least 0"):
+        make("CartPole-v1", 3).reset(seed=seed)

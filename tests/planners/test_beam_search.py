@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+import gymnasium
 import numpy as np
 import pytest
+from gymnasium import spaces
 
 import plangym_like
 from plangym_like.errors import InputError
@@ -32,8 +34,6 @@ def _optimum(env: Any, start: int) -> float:
 
 @pytest.mark.parametrize("seed", range(4))
 def test_the_optimum_of_taxi(seed: int) -> None:
-    import gymnasium
-
     with plangym_like.make("Taxi-v4") as env:
         state, obs, _ = env.reset(seed=seed)
         plan = BeamSearch(env, width=256, key="obs").plan(state, budget=20_000, seed=0)
@@ -104,6 +104,37 @@ def test_states_that_are_the_same_are_kept_once() -> None:
         assert seen[1] == 12
         places = {0, 1, 4, 2, 8}
         assert seen[2] == 4 * len(places - {0, 1, 4})
+
+
+class Detour(gymnasium.Env):
+    """The second best place at depth 1 is the best at depth 2, and leads to a reward of 10."""
+
+    observation_space = spaces.Discrete(5)
+    action_space = spaces.Discrete(2)
+    moves = (
+        ((1, 2.0), (2, 1.0)),
+        ((2, -1.0), (3, -5.0)),
+        ((4, 10.0), (4, 10.0)),
+        ((3, 0.0), (3, 0.0)),
+        ((4, 0.0), (4, 0.0)),
+    )
+
+    def reset(self, *, seed: Any = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        self.place = 0
+        return 0, {}
+
+    def step(self, action: Any) -> Any:
+        self.place, reward = self.moves[self.place][action]
+        return self.place, reward, False, False, {}
+
+
+def test_a_state_that_was_left_out_of_the_beam_may_enter_it_later() -> None:
+    with plangym_like.make(Detour) as env:
+        env.reset(seed=0)
+        plan = BeamSearch(env, width=1, key="obs").plan(budget=6, seed=0)
+        assert plan.score == 11.0
+        assert plan.actions[:2].tolist() == [0, 0]
 
 
 def test_the_heuristic_breaks_ties() -> None:

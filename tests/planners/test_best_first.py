@@ -297,3 +297,10 @@ def test_keys_of_nested_observations() -> None:
         one, two, three = digests(key(obs, None, np.zeros((3, 8), np.uint8)), 3)
         assert one == three != two
         assert len({one, two, three}) == 2
+
+
+@pytest.mark.parametrize("keys", [3, None, [[1]] * 4, [([],)] * 4])
+def test_keys_that_are_refused(keys: Any) -> None:
+    with plangym_like.make("FrozenLake-v1") as env, pytest.raises(InputError, match="key must ret"):
+        env.reset(seed=0)
+        BestFirst(env, key=lambda obs, infos, states: keys).plan(budget=100)

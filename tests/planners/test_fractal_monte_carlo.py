@@ -13,7 +13,7 @@ from plangym_like.errors import InputError
 from plangym_like.planners import FractalMonteCarlo, Progress
 from plangym_like.planners.fractal_monte_carlo import relativize
 from plangym_like.planners.lineage import ROOT, BestNode, Lineage
-from plangym_like.planners.observation_vectors import as_vectors, check_vectors
+from plangym_like.planners.observation_vectors import as_vectors, check_vectors, ranges
 
 # Box2D's module has types without a module's name.
 pytestmark = pytest.mark.filterwarnings("ignore:builtin type .* has no __module__")
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:builtin type .* has no __module_
 def test_the_pole_is_held_to_the_end() -> None:
     with plangym_like.make("CartPole-v1", remove_time_limit=False) as env:
         env.reset(seed=3)
-        plan = FractalMonteCarlo(env, hold=2).plan(budget=20_000, seed=0)
+        plan = FractalMonteCarlo(env, hold=2).plan(budget=60_000, seed=0)
         assert plan.score == 500
         assert plan.ended
         assert plan.info["frames"] == 500
@@ -114,7 +114,7 @@ class _Lives(gymnasium.Env[Any, Any]):
 def test_a_life_is_given_up_if_there_is_no_other_way(least: int, score: int) -> None:
     with plangym_like.make(lambda: _Lives(least)) as env:
         env.reset(seed=0)
-        plan = FractalMonteCarlo(env, walkers=4, hold=1).plan(budget=1000, seed=0)
+        plan = FractalMonteCarlo(env, walkers=4, hold=1).plan(budget=8000, seed=0)
         assert plan.score == score
         assert plan.ended
 
@@ -195,6 +195,57 @@ def test_values_become_comparable() -> None:
     assert np.array_equal(relativize(np.full(3, 4.0)), np.ones(3))
     # z = (1, -1): 1 + log(2) and exp(-1), as in the paper.
     assert np.allclose(relativize(np.array([1.0, -1.0])), [1 + np.log(2), np.exp(-1)])
+
+
+def test_ranges_of_nested_observations() -> None:
+    spaces = gymnasium.spaces
+    box = spaces.Box(np.array([-1.0, 0.0]), np.array([1.0, 5.0]), dtype=np.float64)
+    space = spaces.Tuple(
+        (box, spaces.Dict(b=spaces.MultiDiscrete([2, 3]), c=spaces.MultiBinary(2)))
+    )
+    assert np.array_equal(ranges(space), [2, 5, 1, 2, 1, 1])
+    assert ranges(spaces.Tuple((box, spaces.Box(0, np.inf, (1,))))) is None
+
+
+class _Narrow(gymnasium.Env[Any, Any]):
+    """Ends at step 20, except after one sequence of 6 actions, of 64."""
+
+    observation_space = gymnasium.spaces.MultiDiscrete([100, 64])
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def __init__(self) -> None:
+        self._steps = self._code = 0
+
+    def reset(self, *, seed: Any = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        self._steps = self._code = 0
+        return np.zeros(2, np.int64), {"lives": 1}
+
+    def step(self, action: Any) -> Any:
+        self._steps += 1
+        if 14 <= self._steps < 20:
+            self._code = 2 * self._code + int(action)
+        over = self._steps == 20 and self._code != 37
+        obs = np.array([min(self._steps, 99), self._code])
+        return obs, 1.0, over, self._steps == 50, {"lives": 1}
+
+
+def test_the_swarm_grows_where_all_walkers_died() -> None:
+    with plangym_like.make(_Narrow) as env:
+        env.reset(seed=0)
+        sizes: list[int] = []
+        spent = [0]
+
+        def note(progress: Progress) -> None:
+            sizes.append(progress.spent.transitions - spent[0])
+            spent[0] = progress.spent.transitions
+
+        planner = FractalMonteCarlo(env, walkers=4, hold=1)
+        plan = planner.plan(budget=20_000, seed=0, progress=note)
+        assert plan.score == 50, "the narrow place was passed"
+        assert set(sizes) <= {4, 8, 16, 32}
+        assert sizes[0] == 4
+        assert max(sizes) >= 16
 
 
 def test_nested_observations_become_vectors() -> None:

@@ -175,15 +175,16 @@ def test_environments_that_are_refused(planner_class: type[Planner]) -> None:
     ("planner_class", "options", "words"),
     [
         (CEM, {"horizon": 0}, "horizon must be a whole number of at least 1"),
-        (CEM, {"std": 0}, "std must be a number of at least 1e-06, got 0"),
-        (CEM, {"alpha": 1.5}, "alpha must be a number from 0 to 1, got 1.5"),
+        (CEM, {"std": 0}, "std must be a finite number of at least 1e-06, got 0"),
+        (CEM, {"alpha": 1.5}, "alpha must be a finite number from 0 to 1, got 1.5"),
         (CEM, {"elites": 201}, "elites must be at most batch = 200, got 201"),
         (ICEM, {"elites": 51}, "elites must be at most batch / 2 = 50, got 51"),
-        (ICEM, {"decay": 0.9}, "decay must be a number of at least 1"),
-        (ICEM, {"beta": -1}, "beta must be a number of at least 0"),
-        (ICEM, {"kept": "all"}, "kept must be a number from 0 to 1, got 'all'"),
-        (MPPI, {"temperature": float("nan")}, "temperature must be a number"),
-        (MPPI, {"temperature": float("inf")}, "temperature must be a number"),
+        (ICEM, {"decay": 0.9}, "decay must be a finite number of at least 1"),
+        (ICEM, {"beta": -1}, "beta must be a finite number from 0 to 10"),
+        (MPPI, {"beta": 1000}, "beta must be a finite number from 0 to 10"),
+        (ICEM, {"kept": "all"}, "kept must be a finite number from 0 to 1, got 'all'"),
+        (MPPI, {"temperature": float("nan")}, "temperature must be a finite number"),
+        (MPPI, {"temperature": float("inf")}, "temperature must be a finite number"),
     ],
 )
 def test_options_that_are_refused(
@@ -218,3 +219,11 @@ def test_shifted_plans() -> None:
     plans = np.arange(12.0).reshape(2, 3, 2)
     assert shifted(plans)[0].tolist() == [[2, 3], [4, 5], [4, 5]]
     assert shifted(plans[:, :1])[0].tolist() == [[0, 1]]
+
+
+def test_kept_elites_fit_into_a_smaller_budget(pendulum: Any) -> None:
+    planner = ICEM(pendulum, horizon=10, kept=1.0)
+    state = pendulum.get_state()
+    planner.plan(state, budget=5_000, seed=0)
+    planner.advance()
+    assert planner.plan(state, budget=20, seed=0).spent.transitions == 20

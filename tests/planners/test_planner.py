@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,18 @@ import pytest
 
 import plangym_like
 from plangym_like.errors import InputError, MissingExtraError, StateError
-from plangym_like.planners import Plan, Planner, Progress, RandomShooting, Search, play
+from plangym_like.planners import (
+    UCT,
+    BeamSearch,
+    BestFirst,
+    OpenLoopMCTS,
+    Plan,
+    Planner,
+    Progress,
+    RandomShooting,
+    Search,
+    play,
+)
 from plangym_like.planners.action_sets import ActionSampler, all_actions, bounds
 
 
@@ -70,6 +82,45 @@ def test_a_state_of_another_environment_is_refused(cartpole: Any) -> None:
         state = other.reset(seed=0).state
     with pytest.raises(StateError):
         RandomShooting(cartpole).plan(state, budget=1000)
+
+
+@pytest.mark.parametrize("planner", [RandomShooting, UCT, BestFirst, BeamSearch, OpenLoopMCTS])
+def test_states_are_checked_before_the_search(cartpole: Any, planner: Any) -> None:
+    state = cartpole.get_state()
+    expected = planner(cartpole).plan(state, budget=300, seed=0)
+    assert _same(planner(cartpole).plan(state[None], budget=300, seed=0), expected), "one row"
+    for wrong in (state.astype(int), state[:-1], "state", np.zeros_like(state)):
+        with pytest.raises(StateError):
+            planner(cartpole).plan(wrong, budget=300)
+    with pytest.raises(InputError, match="expected one state row, got 2"):
+        planner(cartpole).plan(np.stack([state, state]), budget=300)
+
+
+def test_what_is_no_environment_of_this_package_is_refused() -> None:
+    with (
+        gymnasium.make("CartPole-v1") as env,
+        pytest.raises(InputError, match="needs an env"),
+    ):
+        RandomShooting(env)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("seed", [-1, 1.5, "one", [0, -1]])
+def test_seeds_that_are_refused(cartpole: Any, seed: Any) -> None:
+    planner = RandomShooting(cartpole)
+    with pytest.raises(InputError, match="seed must be a whole number of at least 0"):
+        planner.plan(budget=300, seed=seed)
+    with pytest.raises(InputError, match="seed must be a whole number of at least 0"):
+        play(planner, 2, budget=300, seed=seed)
+
+
+def test_kinds_of_seeds(cartpole: Any) -> None:
+    planner = RandomShooting(cartpole, horizon=10)
+    for run in (planner.plan, partial(play, planner, 3)):
+        plans = [
+            run(budget=200, seed=seed)
+            for seed in (4, np.int64(4), np.random.SeedSequence(4), np.random.default_rng(4))
+        ]
+        assert all(_same(plan, plans[0]) for plan in plans)
 
 
 def test_the_same_seed_gives_the_same_plan_for_any_number_of_workers() -> None:

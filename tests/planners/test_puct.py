@@ -11,7 +11,7 @@ from small_envs import BanditTree
 
 import plangym_like
 from plangym_like.errors import InputError
-from plangym_like.planners import PUCT
+from plangym_like.planners import PUCT, play
 
 
 @pytest.fixture
@@ -79,3 +79,46 @@ def test_noise_is_mixed_into_the_priors_of_the_root(bandit: Any) -> None:
 def test_evaluations_that_are_refused(bandit: Any, priors: Any, values: Any, words: str) -> None:
     with pytest.raises(InputError, match=words):
         PUCT(bandit, lambda obs: (priors, values), batch=1).plan(budget=10, seed=0)
+
+
+def test_one_evaluation_for_many_states_is_refused(bandit: Any) -> None:
+    def evaluate(obs: Any) -> Any:  # as a network does that forgets its batch
+        return np.full((1, 3), 1 / 3), np.zeros(1)
+
+    with pytest.raises(InputError, match=r"got shapes \(1, 3\) and \(1,\) for 3 observations"):
+        PUCT(bandit, evaluate, batch=8).plan(budget=40, seed=0)
+
+
+@pytest.mark.parametrize("options", [{"evaluate": 3}, {"evaluate": len, "observe": 3}])
+def test_what_is_no_function_is_refused(bandit: Any, options: dict[str, Any]) -> None:
+    with pytest.raises(InputError, match="must be a function, got"):
+        PUCT(bandit, **options)
+
+
+def test_rollouts_take_the_place_of_a_value() -> None:
+    with plangym_like.make("CartPole-v1") as env:
+        state = env.reset(seed=0).state
+        planner = PUCT(env, rollout=20)
+        assert play(planner, 40, state, budget=1_000, seed=0).score == 40
+        plan = planner.plan(state, budget=210, seed=0)
+        assert 190 <= plan.spent.transitions <= 210
+        # Every return of random actions is from 1 to 21: a reward for each action until the end.
+        assert 1 < plan.info["value"] <= 21
+
+
+def test_values_and_rollouts_are_averaged() -> None:
+    """On ice that is not slippery, random actions from the first state earn nothing in 2 steps."""
+    with plangym_like.make("FrozenLake-v1", is_slippery=False) as env:
+        state = env.reset(seed=0).state
+
+        def evaluate(observations: Any) -> tuple[Any, Any]:
+            return np.full((len(observations), 4), 0.25), np.full(len(observations), 3.0)
+
+        half = PUCT(env, evaluate, rollout=1).plan(state, budget=8, seed=0)
+        whole = PUCT(env, evaluate).plan(state, budget=4, seed=0)
+        assert (half.info["value"], whole.info["value"]) == (1.5, 3.0)
+
+
+def test_without_values_and_rollouts_nothing_is_known() -> None:
+    with plangym_like.make("CartPole-v1") as env, pytest.raises(InputError, match="or rollout"):
+        PUCT(env)

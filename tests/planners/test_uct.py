@@ -74,6 +74,26 @@ def test_few_outcomes_of_many_are_told_apart() -> None:
         assert spent[1] > spent[0], "known outcomes cost nothing"
 
 
+def test_after_another_outcome_the_best_plan_is_forgotten() -> None:
+    with plangym_like.make("FrozenLake-v1") as lake:
+        lake.reset(seed=0)
+        start, others = lake.make_state(s=14), 0
+        for seed in range(3):
+            for place in range(3):
+                planner = UCT(lake, outcomes=4, rollout=5)
+                plan = planner.plan(start, budget=800, seed=6 + 2 * seed)
+                tree = planner._last[0]
+                first = int(np.flatnonzero(planner.actions == plan.actions[0])[0])
+                outcomes = [node for node in tree["child"][0, first] if node >= 0]
+                seed_of_this = int(tree["seed"][outcomes[place % len(outcomes)]])
+                played = lake.step_batch(plan.actions[:1], start, seeds=seed_of_this)
+                planner.advance()
+                after = planner.plan(played.states[0], budget=20, seed=1)
+                assert after.replay(lake) == after.score
+                others += seed_of_this != plan.seeds[0]
+        assert others
+
+
 @pytest.mark.full
 def test_ms_pacman_far_above_chance() -> None:
     with plangym_like.make("ALE/MsPacman-v5", n_workers=2, obs_type="ram") as env:

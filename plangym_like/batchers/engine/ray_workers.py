@@ -61,8 +61,8 @@ class RayWorkers(Workers):
         See `plangym_like.RayEnv`.
     """
 
-    # A cluster may have to start a node first.
-    start_seconds = 120.0
+    # A cluster may have to start a node first, which takes minutes in a cloud.
+    start_seconds = 600.0
 
     def __init__(
         self,

@@ -1,0 +1,266 @@
+"""Draw the pictures of docs/gallery.md: what searches look like, and what they find.
+
+    python benchmarks/gallery.py                  # all of them, into docs/figures: some minutes
+    python benchmarks/gallery.py tree walkers     # some
+
+Every picture is made with fixed seeds and a budget in transitions, so that it comes out the same
+for any number of workers. The line that a picture prints is the one that the page shows.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+import numpy as np
+from PIL import Image
+
+import plangym_like
+from plangym_like import planners
+
+matplotlib.use("Agg")
+import matplotlib.pyplot as plt
+from matplotlib.collections import LineCollection
+
+FIGURES = Path(__file__).parents[1] / "docs" / "figures"
+GREY, RED, BLUE = "#9aa4ad", "#c62828", "#1565c0"
+WORKERS = os.cpu_count()
+
+
+@contextlib.contextmanager
+def recorded(env: plangym_like.PlanEnv) -> Iterator[list[tuple[Any, Any]]]:
+    """Keep the states ``(N, state_nbytes)`` and the result of every ``env.step_batch``."""
+    calls: list[tuple[Any, Any]] = []
+    original = env.step_batch
+
+    def step_batch(actions: Any, states: Any, *args: Any, **kwargs: Any) -> Any:
+        step = original(actions, states, *args, **kwargs)
+        calls.append((np.broadcast_to(states, step.states.shape), step))
+        return step
+
+    env.step_batch = step_batch  # type: ignore[method-assign]
+    try:
+        yield calls
+    finally:
+        env.step_batch = original  # type: ignore[method-assign]
+
+
+def save(figure: Any, name: str) -> None:
+    """Write a PNG of few colours."""
+    path = FIGURES / f"gallery_{name}.png"
+    figure.savefig(path, dpi=110, metadata={"Software": None})
+    plt.close(figure)
+    Image.open(path).convert("RGB").quantize(255, dither=Image.Dither.NONE).save(
+        path, optimize=True
+    )
+
+
+def tree() -> str:
+    """Draw the nodes that UCT steps on CartPole around the root, by depth."""
+    with plangym_like.make("CartPole-v1") as env, recorded(env) as calls:
+        root = env.make_state(x=[0.0, 0.0, 0.06, 0.0]) if env.reset(seed=0) else None
+        planner = planners.UCT(env, batch=16, rollout=10, explore=0.7)
+        plan = planner.plan(root, budget=14_000, seed=0)
+    parents, angles, numbers = [-1], [0.06], {np.asarray(root).tobytes(): 0}
+    for states, step in calls:
+        for before, after, obs in zip(states, step.states, step.obs, strict=True):
+            parent = numbers.get(before.tobytes())
+            if parent is not None and after.tobytes() not in numbers:
+                numbers[after.tobytes()] = len(parents)
+                parents.append(parent)
+                angles.append(float(obs[2]))
+    count = len(parents)
+    depth, leaves = np.zeros(count, int), np.zeros(count)
+    children: list[list[int]] = [[] for _ in range(count)]
+    for node in range(1, count):
+        depth[node] = depth[parents[node]] + 1
+        children[parents[node]].append(node)
+    for node in reversed(range(count)):
+        leaves[node] = sum(leaves[child] for child in children[node]) or 1
+    # Each node has a sector as wide as the number of its leaves.
+    begin, middle = np.zeros(count), np.zeros(count)
+    for node in range(count):
+        middle[node] = begin[node] + leaves[node] / 2
+        place = begin[node]
+        for child in children[node]:
+            begin[child] = place
+            place += leaves[child]
+    turn = 2 * np.pi * middle / leaves[0]
+    points = np.stack([depth * np.cos(turn), depth * np.sin(turn)], axis=1)
+    figure, axes = plt.subplots(figsize=(6.4, 6), layout="constrained")
+    lines = [(points[parents[node]], points[node]) for node in range(1, count)]
+    axes.add_collection(LineCollection(lines, colors=GREY, linewidths=0.5, zorder=1))
+    size = 5 + 60 * np.sqrt(leaves / leaves[0])
+    colours = np.degrees(angles)
+    dots = axes.scatter(*points.T, c=colours, s=size, cmap="coolwarm", vmin=-8, vmax=8, zorder=2)
+    axes.scatter(0, 0, s=130, facecolors="none", edgecolors="black", linewidths=1.2, zorder=3)
+    axes.set_aspect("equal")
+    axes.set_axis_off()
+    axes.autoscale_view()
+    figure.colorbar(dots, ax=axes, label="angle of the pole, degrees", shrink=0.6, pad=0.01)
+    axes.set_title(f"UCT on CartPole: {count:,} nodes, {depth.max()} actions deep", fontsize=11)
+    save(figure, "tree")
+    return f"{count:,} nodes from {plan.spent.transitions:,} transitions, depth {depth.max()}"
+
+
+def _phase_plane(axes: Any, title: str) -> None:
+    axes.axvline(0.5, color=RED, linewidth=1)
+    axes.text(0.49, -0.064, "flag", color=RED, ha="right", fontsize=9)
+    axes.set(xlim=(-1.25, 0.62), ylim=(-0.072, 0.072), xlabel="position")
+    axes.set_title(title, fontsize=10)
+    axes.grid(alpha=0.25)
+
+
+def beam() -> str:
+    """Draw all steps of two beam searches on MountainCar's phase plane, and the plans found."""
+
+    def by_position(obs: Any, infos: Any, states: Any) -> Any:
+        return obs[:, 0]
+
+    def by_speed(obs: Any, infos: Any, states: Any) -> Any:
+        return abs(obs[:, 1])
+
+    figure, both = plt.subplots(1, 2, figsize=(9, 3.8), layout="constrained", sharey=True)
+    said = []
+    cases = [("further right is better", by_position, 256), ("faster is better", by_speed, 1)]
+    for axes, (words, heuristic, width) in zip(both, cases, strict=True):
+        with plangym_like.make("MountainCar-v0") as env, recorded(env) as calls:
+            root = env.reset(seed=0).state
+            search = planners.BeamSearch(
+                env,
+                width=width,
+                depth=200,
+                heuristic=heuristic,
+                key=lambda obs, infos, states: np.round(obs / [0.01, 0.001]),
+            )
+            budget = 50_000 if width > 1 else 300
+            plan = search.plan(root, budget=budget, seed=0)
+            steps = [(env.view_state(states)["x"], step.obs) for states, step in calls]
+            path = env.rollout_batch(plan.actions[None], root, return_observations=True)
+        lines = np.concatenate([np.stack([old, new], axis=1) for old, new in steps])
+        axes.add_collection(
+            LineCollection(lines, colors=GREY, linewidths=0.3, alpha=0.5, rasterized=True)
+        )
+        axes.plot(*path.observations[0].T, color=BLUE, linewidth=1.8)
+        _phase_plane(axes, f"{words}: {len(plan)} steps, {plan.spent.transitions:,} transitions")
+        said.append(f"{words}: {len(plan)} steps with {plan.spent.transitions:,} transitions")
+    both[0].set_ylabel("velocity")
+    save(figure, "beam")
+    return "; ".join(said)
+
+
+def walkers() -> str:
+    """Draw where the walkers of Fractal Monte Carlo are after some moves on MountainCar."""
+    with plangym_like.make("MountainCar-v0") as env, recorded(env) as calls:
+        root = env.reset(seed=0).state
+        search = planners.FractalMonteCarlo(env, walkers=128, hold=6, alpha=0.0)
+        plan = search.plan(root, budget=128 * 40, seed=0)
+    shown = [0, 4, 9, 14, 19, 24, 29, 34]
+    ended = [index for index, (_, step) in enumerate(calls) if step.terminateds.any()]
+    figure, all_axes = plt.subplots(
+        2, 4, figsize=(9.5, 4.8), layout="constrained", sharex=True, sharey=True
+    )
+    for axes, index in zip(all_axes.flat, shown, strict=True):
+        for _, step in calls[:index]:
+            axes.scatter(*step.obs.T, s=2, color=GREY, alpha=0.6, linewidths=0)
+        axes.scatter(*calls[index][1].obs.T, s=9, color=BLUE, linewidths=0)
+        _phase_plane(axes, f"move {index + 1}")
+        axes.set_xlabel("")
+    for axes in all_axes[1]:
+        axes.set_xlabel("position")
+    for axes in all_axes[:, 0]:
+        axes.set_ylabel("velocity")
+    save(figure, "walkers")
+    first = f"first at the flag in move {ended[0] + 1}" if ended else "none at the flag"
+    return f"128 walkers, {plan.spent.transitions:,} transitions; {first}; score {plan.score:g}"
+
+
+def robot() -> str:
+    """Film the cheetah that MPPI drives in closed loop."""
+    horizon, plans, steps = 16, 64, 60
+    with plangym_like.make("HalfCheetah-v5", n_workers=WORKERS) as env:
+        root = env.reset(seed=0).state
+        planner = planners.MPPI(env, horizon=horizon, batch=plans, std=0.8, dt=2)
+        episode = planners.play(planner, steps, root, budget=8 * plans * horizon, seed=0)
+    with plangym_like.make(
+        "HalfCheetah-v5", render_mode="rgb_array", width=320, height=200, camera_name="track"
+    ) as drawn:
+        drawn.reset(seed=0)
+        pictures = [drawn.get_image()]
+        for action, dt in zip(episode.actions, episode.dt, strict=True):
+            for _ in range(dt):
+                drawn.step(action)
+            pictures.append(drawn.get_image())
+    film("robot", pictures, 100)
+    return (
+        f"return {episode.score:.0f} in {int(episode.dt.sum())} steps, "
+        f"{episode.spent.transitions:,} transitions"
+    )
+
+
+def film(name: str, pictures: list[Any], milliseconds: int) -> None:
+    """Write a GIF with one palette."""
+    palette = Image.fromarray(np.hstack(pictures[:: len(pictures) // 6 + 1]))
+    palette = palette.quantize(48, dither=Image.Dither.NONE)
+    first, *others = [
+        Image.fromarray(picture).quantize(palette=palette, dither=Image.Dither.NONE)
+        for picture in pictures
+    ]
+    path = FIGURES / f"gallery_{name}.gif"
+    first.save(
+        path, save_all=True, append_images=others, duration=milliseconds, loop=0, optimize=True
+    )
+
+
+def rooms() -> str:
+    """Draw the cells that Go-Explore reaches in Montezuma's Revenge, room by room."""
+    with plangym_like.make("ALE/MontezumaRevenge-v5", obs_type="ram", n_workers=WORKERS) as env:
+        root = env.reset(seed=0).state
+        search = planners.GoExplore(env, planners.position_cells)
+        plan = search.plan(root, budget=80_000, seed=0)
+    visits = plan.info["cells"]
+    found: dict[int, list[tuple[int, int, int]]] = {}
+    for (room, x, y, _), visit in visits.items():
+        found.setdefault(room, []).append((8 * x, 16 * y, visit.found.transitions))
+    order = sorted(found, key=lambda room: min(cell[2] for cell in found[room]))
+    columns = min(4, len(order))
+    lines = -(-len(order) // columns)
+    figure, grid = plt.subplots(
+        lines,
+        columns,
+        figsize=(2.5 * columns + 1, 2.5 * lines),
+        layout="constrained",
+        squeeze=False,
+    )
+    for axes in grid.flat[len(order) :]:
+        axes.set_axis_off()
+    for axes, room in zip(grid.flat, order, strict=False):
+        x, y, when = np.array(found[room]).T
+        dots = axes.scatter(
+            x, y, c=when / 1000, s=14, marker="s", cmap="viridis", vmin=0, vmax=80, linewidths=0
+        )
+        axes.set(xlim=(0, 160), ylim=(120, 270), xticks=[], yticks=[])
+        axes.set_title(f"room {room}", fontsize=10)
+    figure.colorbar(dots, ax=grid, label="found after so many thousand transitions", shrink=0.8)
+    save(figure, "rooms")
+    return f"{len(order)} rooms, {len(visits):,} cells, score {plan.score:g}"
+
+
+PICTURES = {each.__name__: each for each in (tree, beam, walkers, robot, rooms)}
+
+
+def main() -> None:
+    """Draw the pictures that are named, or all."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("names", nargs="*", choices=[*PICTURES, []], metavar="NAME")
+    for name in parser.parse_args().names or PICTURES:
+        print(f"{name}: {PICTURES[name]()}", flush=True)
+
+
+if __name__ == "__main__":
+    main()

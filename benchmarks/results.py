@@ -1,0 +1,124 @@
+"""Play games and robots with every planner, and keep the scores for docs/results.md.
+
+    python benchmarks/results.py                             # all of it: about an hour, by estimate
+    python benchmarks/results.py --only MsPacman             # tasks whose name matches
+    python benchmarks/results.py --frames 5000000 --seeds 5  # larger budgets
+    python benchmarks/results.py --list                      # what would be done
+    python benchmarks/results.py --page                      # write the page again, nothing else
+
+Each task is one planner on one game or robot with one seed. Its record goes to
+``docs/figures/results.json`` as soon as it is done, and tasks that have one with the same budget
+are left out, so the work can be done in pieces. ``docs/results.md`` is written from all records;
+it shows those with the largest budget.
+
+Budgets are counted in frames of the console or steps of the simulator, so that scores do not depend
+on the machine. Where two implementations are compared, seconds are those of this machine.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import pathlib
+import re
+import sys
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import control
+import published
+import results_page
+import uct_speed
+from atari_results import GAMES, PLANNERS, montezuma, play_game
+
+FOUND = pathlib.Path(__file__).resolve().parent.parent / "docs" / "figures" / "results.json"
+FRAMES, DEMO_FRAMES, MONTEZUMA_FRAMES = 400_000, 1_650_000, 4_000_000
+
+
+def tasks(frames: int, seeds: int) -> Iterator[tuple[str, Any, dict[str, Any]]]:
+    """Yield the name, the function and the arguments of each task, the most telling ones first."""
+    for seed in range(max(seeds, 5)):
+        arguments = {"game": "MsPacman", "planner": "FractalMonteCarlo", "seed": seed}
+        yield (
+            f"atari/MsPacman/FractalMonteCarlo/{DEMO_FRAMES}/{seed}",
+            play_game,
+            {**arguments, "frames": DEMO_FRAMES},
+        )
+    for seed in range(max(seeds, 3)):
+        yield (
+            f"montezuma/{MONTEZUMA_FRAMES}/{seed}",
+            montezuma,
+            {"frames": MONTEZUMA_FRAMES, "seed": seed},
+        )
+    yield "speed/MPPI and CEM", mppi_speed, {}
+    yield "speed/UCT", uct_speed_rows, {}
+    for task in control.TASKS:
+        for seed in range(seeds):
+            yield f"control/{task}/{seed}", play_robot, {"task": task, "seed": seed}
+    for game in GAMES:
+        for planner in PLANNERS:
+            for seed in range(seeds):
+                yield (
+                    f"atari/{game}/{planner}/{frames}/{seed}",
+                    play_game,
+                    {"game": game, "planner": planner, "frames": frames, "seed": seed},
+                )
+
+
+def play_robot(*, task: str, seed: int, n_workers: int | None) -> dict[str, Any]:
+    """Play one episode of 1,000 steps."""
+    return control.play_task(control.TASKS[task], control.STEPS, n_workers, seed)
+
+
+def mppi_speed(*, n_workers: int) -> dict[str, Any]:
+    """Compare MPPI and CEM with ``pytorch-mppi``, if it is installed."""
+    return {"rows": control.planning_speed(n_workers, control.ROUNDS)}
+
+
+def uct_speed_rows(*, n_workers: int) -> dict[str, Any]:
+    """Compare UCT with ``gymcts``, if it is installed; one process is enough."""
+    return {"rows": uct_speed.measure()}
+
+
+def main() -> int:
+    """Do the tasks that have no record yet."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--only", default="", help="a regular expression for names of tasks")
+    parser.add_argument(
+        "--frames", type=int, default=FRAMES, help="frames for each planner on each game"
+    )
+    parser.add_argument("--seeds", type=int, default=1)
+    parser.add_argument("--minutes", type=float, help="begin no task after so long")
+    parser.add_argument("--workers", type=int, default=os.cpu_count())
+    parser.add_argument("--list", action="store_true", help="name the tasks that have no record")
+    parser.add_argument("--page", action="store_true", help="write the page from the records")
+    options = parser.parse_args()
+    records: dict[str, Any] = json.loads(FOUND.read_text()) if FOUND.exists() else {}
+    begun = time.perf_counter()
+    for name, do, arguments in tasks(options.frames, options.seeds):
+        if options.page or name in records or not re.search(options.only, name):
+            continue
+        if options.list:
+            print(name)
+            continue
+        if options.minutes and time.perf_counter() - begun > 60 * options.minutes:
+            print("no time is left", file=sys.stderr)
+            break
+        started = time.perf_counter()
+        record = do(n_workers=options.workers, **arguments)
+        record["seconds"] = round(time.perf_counter() - started, 1)
+        record["load"] = round(os.getloadavg()[0], 1)
+        records[name] = record
+        FOUND.write_text(json.dumps(dict(sorted(records.items())), indent=1) + "\n")
+        shown = {key: value for key, value in record.items() if key != "curve"}
+        print(f"{name}: {json.dumps(shown)}", flush=True)
+    if not options.list:
+        published.PAGE.write_text(json.dumps(published.published(), indent=1) + "\n")
+        results_page.write(records, published.published())
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

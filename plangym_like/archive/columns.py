@@ -1,0 +1,74 @@
+"""Columns of an archive: their dtypes, and values that fit them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from plangym_like.errors import BatchLengthError, InputError
+
+
+def dtype_and_shape(name: str, given: Any) -> tuple[np.dtype[Any], tuple[int, ...]]:
+    """Return dtype and shape of one value of a column, from a dtype that may have a shape.
+
+    Raises
+    ------
+    InputError
+        It is not a dtype, or not of numbers.
+
+    Examples
+    --------
+    >>> dtype_and_shape("cell", (np.uint8, 88))
+    (dtype('uint8'), (88,))
+    """
+    try:
+        dtype = np.dtype(given)
+    except TypeError as error:
+        raise InputError(f"column {name!r} needs a dtype, got {given!r}") from error
+    base, shape = dtype.subdtype or (dtype, ())
+    if base.kind not in "biuf":
+        raise InputError(
+            f"column {name!r} must have a dtype of integers, floats or bools, got {dtype}"
+        )
+    return base, shape
+
+
+def fitted(name: str, values: ArrayLike, like: NDArray[Any], count: int) -> NDArray[Any]:
+    """Return `values` ``(count, *shape)`` in dtype and shape of a column; floats may be rounded.
+
+    Parameters
+    ----------
+    name : str
+    values : array ``(count, *shape)``, or one value for all
+    like : array ``(N, *shape)``
+        The column.
+    count : int
+
+    Raises
+    ------
+    InputError
+        They are not numbers, or the dtype cannot hold them.
+    BatchLengthError
+        They have another shape.
+    """
+    try:
+        given = np.asarray(values)
+        spread = np.broadcast_to(given, (count, *like.shape[1:]))
+    except ValueError as error:
+        raise BatchLengthError(
+            f"{name} must have shape {(count, *like.shape[1:])} or that of one value: {error}"
+        ) from error
+    if name == "actions" and like.dtype.kind == "f" and given.dtype != like.dtype:
+        raise InputError(
+            f"actions are {given.dtype} arrays, and the archive keeps {like.dtype}: with "
+            "another dtype a replay may differ; give action_dtype to the archive"
+        )
+    if given.dtype.kind not in "biuf":
+        raise InputError(f"{name} must be numbers of dtype {like.dtype}, got {given.dtype}")
+    with np.errstate(all="ignore"):
+        result = spread.astype(like.dtype)
+    if like.dtype.kind in "biu" and not np.array_equal(result, spread):
+        raise InputError(f"{name} has values that do not fit its dtype {like.dtype}")
+    return result

@@ -1,0 +1,1 @@
+"""Layers with the interfaces of other packages."""

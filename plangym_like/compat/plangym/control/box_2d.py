@@ -1,0 +1,10 @@
+"""Gymnasium's Box2D environments."""
+
+from plangym_like.compat.plangym.plangym_env import PlangymEnv
+from plangym_like.envs import box2d
+
+
+class Box2DEnv(PlangymEnv):
+    """LunarLander, BipedalWalker or CarRacing."""
+
+    core_class = box2d.Box2DEnv

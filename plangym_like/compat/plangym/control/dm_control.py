@@ -1,0 +1,111 @@
+"""The tasks of dm_control's suite."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from plangym_like.compat.plangym import window
+from plangym_like.compat.plangym.plangym_env import PlangymEnv
+
+
+class DMControlEnv(PlangymEnv):
+    """A task of the suite, observed as one vector; its time limit ends episodes.
+
+    Parameters
+    ----------
+    name : str, optional
+        ``"domain-task"``, or the domain.
+    frameskip, episodic_life, autoreset, wrappers, delay_setup, obs_type, return_image
+        As in `PlangymEnv`.
+    visualize_reward : bool
+        Whether the colours of images show the reward.
+    domain_name, task_name : str, optional
+        The two parts of the name.
+    render_mode : {"rgb_array", "human", None}
+        What `render` does if it is not told.
+    remove_time_limit : bool, optional
+        Has no effect.
+
+    Attributes
+    ----------
+    viewer : list of array
+        The images that ``render(mode="human")`` has kept for `show_game`.
+    """
+
+    def __init__(
+        self,
+        name: str | None = "cartpole-balance",
+        frameskip: int = 1,
+        *,
+        visualize_reward: bool = True,
+        domain_name: str | None = None,
+        task_name: str | None = None,
+        remove_time_limit: bool | None = None,
+        **kwargs: Any,
+    ) -> None:
+        del remove_time_limit
+        first, _, last = (name or "").partition("-")
+        self._domain_name, self._task_name = domain_name or first, task_name or last
+        if not (self._domain_name and self._task_name):
+            raise ValueError(
+                "a task is domain_name= and task_name=, or a name such as 'walker-run', got "
+                f"name={name!r}, domain_name={domain_name!r}, task_name={task_name!r}"
+            )
+        self._visualize_reward = visualize_reward
+        self.viewer: list[NDArray[np.uint8]] = []
+        name = f"{self._domain_name}-{self._task_name}"
+        super().__init__(name, frameskip, remove_time_limit=False, **kwargs)
+
+    @property
+    def domain_name(self) -> str:
+        """The name of the domain."""
+        return self._domain_name
+
+    @property
+    def task_name(self) -> str:
+        """The name of the task."""
+        return self._task_name
+
+    @property
+    def physics(self) -> Any:
+        """The physics of dm_control, in the current state."""
+        return self.gym_env.unwrapped.physics
+
+    def action_spec(self) -> Any:
+        """Return dm_control's description of actions."""
+        return self.gym_env.unwrapped.suite_env.action_spec()
+
+    def _core_kwargs(self) -> dict[str, Any]:
+        return {**super()._core_kwargs(), "visualize_reward": self._visualize_reward}
+
+    def _ended(
+        self, obs: Any, reward: Any, terminal: Any, truncated: Any, info: Any
+    ) -> tuple[Any, Any, Any, Any, Any]:
+        # In plangym, the end of dm_control's time limit is an end like any other.
+        return obs, reward, terminal or truncated, False, info
+
+    def get_image(self) -> NDArray[np.uint8]:
+        """Return the image of the first camera, ``(240, 320, 3)``."""
+        return self._live.get_image()
+
+    def render(self, mode: str | None = None) -> Any:
+        """Return an image if `mode` is ``"rgb_array"``; keep it for `show_game` if ``"human"``."""
+        picture = self.get_image()
+        if mode == "rgb_array":
+            return picture
+        if mode == "human":
+            self.viewer.append(picture)
+        return True
+
+    def show_game(self, sleep: float = 0.05) -> None:
+        """Show the images that `render` has kept, `sleep` seconds each."""
+        for picture in self.viewer:
+            window.show(picture, self.name)
+            time.sleep(sleep)
+
+    def _show(self) -> None:
+        """Do nothing: `show_game` shows what `render` has kept."""

@@ -1,0 +1,136 @@
+"""A LunarLander without sparks, and with a deterministic form."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import partial
+from typing import Any, Self
+
+import gymnasium
+import numpy as np
+from gymnasium.envs.box2d import lunar_lander
+
+from plangym_like.compat.plangym.plangym_env import PlangymEnv
+from plangym_like.envs.box2d import Box2DEnv
+from plangym_like.envs.wrapping import WrapperLike
+
+
+class _Midpoints:
+    """In place of a random generator: draws the middle of every interval."""
+
+    def uniform(self, low: float, high: float, size: Any = None) -> Any:
+        middle = (low + high) / 2
+        return middle if size is None else np.full(size, middle)
+
+
+class _NoSpark:
+    def ApplyLinearImpulse(self, *_: Any) -> None:
+        pass
+
+
+class FastGymLunarLander(lunar_lander.LunarLander):
+    """Gymnasium's LunarLander without the sparks of its engines, which only images show.
+
+    Parameters
+    ----------
+    deterministic : bool
+        Flat ground, no push at the beginning, and engines that do not scatter.
+    continuous : bool
+        Whether actions are the power of the two engines.
+    render_mode : str, optional
+    """
+
+    FPS = lunar_lander.FPS
+
+    def __init__(
+        self,
+        deterministic: bool = False,
+        continuous: bool = False,
+        render_mode: str | None = "rgb_array",
+    ) -> None:
+        self.deterministic = deterministic
+        super().__init__(render_mode=render_mode, continuous=continuous)
+
+    def _create_particle(self, *_: Any) -> Any:
+        return _NoSpark()
+
+    @property
+    def np_random(self) -> Any:
+        """The random generator."""
+        return _Midpoints() if self.deterministic else super().np_random
+
+    @np_random.setter
+    def np_random(self, value: np.random.Generator) -> None:
+        self._np_random = value
+
+
+class LunarLander(PlangymEnv):
+    """A LunarLander that makes no sparks.
+
+    Parameters
+    ----------
+    name : str, optional
+        Has no effect.
+    deterministic : bool
+        Flat ground, no push at the beginning, and engines that do not scatter.
+    continuous : bool
+        Whether actions are the power of the two engines.
+    frameskip, autoreset, wrappers, delay_setup, render_mode, kwargs
+        As in `PlangymEnv`.
+    """
+
+    core_class = Box2DEnv
+
+    def __init__(
+        self,
+        name: str | None = None,
+        frameskip: int = 1,
+        episodic_life: bool = True,
+        autoreset: bool = True,
+        wrappers: Iterable[WrapperLike] | None = None,
+        delay_setup: bool = False,
+        deterministic: bool = False,
+        continuous: bool = False,
+        render_mode: str | None = "rgb_array",
+        remove_time_limit: bool | None = None,
+        **kwargs: Any,
+    ) -> None:
+        del name, remove_time_limit
+        self._deterministic, self._continuous = deterministic, continuous
+        super().__init__(
+            "LunarLander-plangym",
+            frameskip,
+            autoreset,
+            wrappers,
+            delay_setup,
+            render_mode=render_mode,
+            episodic_life=episodic_life,
+            **kwargs,
+        )
+
+    @property
+    def deterministic(self) -> bool:
+        """Whether nothing is random."""
+        return self._deterministic
+
+    @property
+    def continuous(self) -> bool:
+        """Whether actions are the power of the engines."""
+        return self._continuous
+
+    def init_gym_env(self) -> gymnasium.Env[Any, Any]:
+        """Return the lander."""
+        return FastGymLunarLander(self.deterministic, self.continuous, None)
+
+    def _core_source(self, source: Any) -> Any:
+        if not isinstance(source, str):
+            return source
+        return partial(FastGymLunarLander, self.deterministic, self.continuous)
+
+    def _core_kwargs(self) -> dict[str, Any]:
+        return {"obs_type": self.obs_type}
+
+    def clone(self, **kwargs: Any) -> Self:
+        """Return another lander made with the same arguments, except `kwargs`."""
+        given = {"deterministic": self.deterministic, "continuous": self.continuous}
+        return super().clone(**{**given, **kwargs})

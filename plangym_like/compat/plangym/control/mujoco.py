@@ -1,0 +1,26 @@
+"""Gymnasium's MuJoCo robots."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from plangym_like.compat.plangym.plangym_env import PlangymEnv
+from plangym_like.envs import mujoco
+
+
+class MujocoEnv(PlangymEnv):
+    """A MuJoCo robot; its time limit is always removed."""
+
+    core_class = mujoco.MujocoEnv
+    AVAILABLE_RENDER_MODES = {"human", "rgb_array"}  # noqa: RUF012
+
+    def __init__(
+        self,
+        name: str = "Ant-v4",
+        frameskip: int = 1,
+        *,
+        remove_time_limit: bool = True,
+        **kwargs: Any,
+    ) -> None:
+        del remove_time_limit
+        super().__init__(name, frameskip, **kwargs)

@@ -1,0 +1,66 @@
+"""How a `plangym_like.PlanEnv` is made for a class of plangym's, and what it may step itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import cache
+from typing import Any
+
+from plangym_like.envs.auto_snapshot import AnyEnv
+from plangym_like.parallel_env import ParallelEnv
+from plangym_like.plan_env import PlanEnv
+from plangym_like.registry import make
+
+# Methods that take part in a step
+HOOKS = (
+    *("step", "begin_step", "step_with_dt", "apply_action", "process_apply_action"),
+    *("process_step", "get_step_tuple", "process_obs", "process_reward", "process_terminal"),
+    *("process_info", "get_coords_obs", "get_rgb_obs", "get_grayscale_obs"),
+    *("get_state", "set_state", "get_image"),
+)
+_PACKAGE = __name__.rpartition(".")[0]
+
+
+def make_core(
+    source: str | Callable[[], Any],
+    family: Callable[..., PlanEnv] | None,
+    execution: Mapping[str, Any],
+    kwargs: Mapping[str, Any],
+) -> PlanEnv:
+    """Return the environment that does the work.
+
+    Parameters
+    ----------
+    source : str or callable
+        An id, or what makes a Gymnasium environment.
+    family : callable, optional
+        The class for environments that a callable makes.
+    execution : mapping
+        The arguments of `plangym_like.make` that say where batches are stepped.
+    kwargs : mapping
+        Its other arguments.
+    """
+    if isinstance(source, str):
+        return make(source, **execution, **kwargs)
+    env_class = family or AnyEnv
+    if "ray" in execution:
+        from plangym_like.ray_env import RayEnv
+
+        return RayEnv(env_class, source, n_workers=execution["n_workers"], **kwargs)
+    if execution:
+        return ParallelEnv(env_class, source, **execution, **kwargs)
+    return env_class(source, **kwargs)
+
+
+def is_ours(env_class: type, name: str) -> bool:
+    """Return whether a method is one of this package, not of a subclass by somebody else."""
+    return str(getattr(env_class, name).__module__).startswith(_PACKAGE)
+
+
+@cache
+def writes_hooks(env_class: type) -> bool:
+    """Return whether a subclass by somebody else takes part in steps.
+
+    Its batches are stepped row by row, because only its own methods know what a step returns.
+    """
+    return not all(is_ours(env_class, name) for name in HOOKS)

@@ -1,0 +1,268 @@
+"""`PlanEnv`: plangym's base class, which makes `step` of the methods that subclasses write."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Any, ClassVar, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from plangym_like.errors import InputError
+
+
+class PlanEnv:
+    """An environment whose `step` may start from any state.
+
+    A subclass writes `apply_action`, `apply_reset`, `get_state` and `set_state`, and the properties
+    `obs_shape` and `action_shape`; it may write `get_image`, `sample_action`, `setup`, `close`, and
+    the methods whose names begin with ``process_``.
+
+    Parameters
+    ----------
+    name : str
+        The name of the environment.
+    frameskip : int
+        The number of times that `step` applies an action, for each unit of ``dt``.
+    autoreset : bool
+        Whether `step` begins a new episode once one has ended.
+    delay_setup : bool
+        Do not call `setup`; the first use does.
+    return_image : bool
+        Put an image of each resulting state into ``info["rgb"]``.
+    """
+
+    STATE_IS_ARRAY: bool = True
+    OBS_IS_ARRAY: ClassVar[bool] = True
+    SINGLETON: bool = False
+
+    def __init__(
+        self,
+        name: str,
+        frameskip: int = 1,
+        autoreset: bool = True,
+        delay_setup: bool = False,
+        return_image: bool = False,
+    ) -> None:
+        self._name = name
+        self.frameskip = frameskip
+        self.autoreset = autoreset
+        self.delay_setup = delay_setup
+        self._return_image = return_image
+        self._dt_step: Any = None
+        self._returns_state = False
+        self._begin_frames()
+        if not delay_setup:
+            self.setup()
+
+    @property
+    def name(self) -> str:
+        """The name of the environment."""
+        return self._name
+
+    @property
+    def obs_shape(self) -> tuple[int, ...] | None:
+        """The shape of one observation."""
+        raise NotImplementedError
+
+    @property
+    def action_shape(self) -> tuple[int, ...] | None:
+        """The shape of one action."""
+        raise NotImplementedError
+
+    @property
+    def unwrapped(self) -> Self:
+        """This environment."""
+        return self
+
+    @property
+    def return_image(self) -> bool:
+        """Whether infos hold images."""
+        return self._return_image
+
+    @cached_property
+    def img_shape(self) -> tuple[int, ...] | None:
+        """The shape of images, or ``None`` if there are none."""
+        try:
+            picture = self.get_image()
+        except (RuntimeError, NotImplementedError, InputError):
+            return None
+        return None if picture is None else picture.shape
+
+    def step(
+        self, action: Any, state: Any = None, dt: Any = 1, return_state: bool | None = None
+    ) -> tuple[Any, ...]:
+        """Apply `action` for ``dt * frameskip`` steps, or until the episode ends.
+
+        Returns
+        -------
+        tuple
+            ``(state, obs, reward, terminal, truncated, info)``. The state is left out with
+            ``return_state=False``, and without `state` unless ``return_state=True``.
+        """
+        self.begin_step(action=action, dt=dt, state=state, return_state=return_state)
+        if state is not None:
+            self.set_state(state)
+        obs, reward, terminal, truncated, info = self.step_with_dt(action=action, dt=dt)
+        obs, reward, terminal, truncated, info = self.process_step(
+            obs=obs, reward=reward, terminal=terminal, truncated=truncated, info=info
+        )
+        data = self.get_step_tuple(
+            obs=obs, reward=reward, terminal=terminal, truncated=truncated, info=info
+        )
+        self.run_autoreset(data)
+        return data
+
+    def reset(self, return_state: bool = True) -> tuple[Any, ...]:
+        """Begin an episode; return ``(state, obs, info)``, or ``(obs, info)``."""
+        obs, info = self.apply_reset()
+        obs = self.process_obs(obs)
+        info = self.process_info(obs=obs, reward=0, terminal=False, info=info or {})
+        return (self.get_state(), obs, info) if return_state else (obs, info)
+
+    def step_batch(
+        self,
+        actions: Sequence[Any] | NDArray[Any],
+        states: Any = None,
+        dt: Any = 1,
+        return_state: bool | None = True,
+    ) -> tuple[list[Any], ...]:
+        """Step N times; return a tuple of lists of N elements, in the order of `step`.
+
+        Without `states` (``None``, or a list of ``None``), each step continues from the one before.
+        """
+        steps = as_steps(dt, len(actions))
+        if without_states(states):
+            states = [None] * len(actions)
+        rows = (
+            self.step(action, state, dt=each, return_state=return_state)
+            for action, state, each in zip(actions, states, steps, strict=True)
+        )
+        return tuple(list(column) for column in zip(*rows, strict=True))
+
+    def clone(self, **kwargs: Any) -> Self:
+        """Return another environment made with the same arguments, except `kwargs`."""
+        given = {
+            "name": self.name,
+            "frameskip": self.frameskip,
+            "autoreset": self.autoreset,
+            "delay_setup": self.delay_setup,
+        }
+        return type(self)(**{**given, **kwargs})
+
+    # The parts of a step, in the order in which they are called
+
+    def begin_step(
+        self, action: Any = None, dt: Any = None, state: Any = None, return_state: Any = None
+    ) -> None:
+        """Note what this step returns; called first."""
+        self._dt_step = dt
+        self._returns_state = state is not None if return_state is None else bool(return_state)
+        self._begin_frames()
+
+    def _begin_frames(self) -> None:
+        self._n_step = 0
+        self._reward_step: float = 0
+        self._terminal_step = False
+
+    def step_with_dt(self, action: Any, dt: Any = 1) -> tuple[Any, Any, Any, Any, Any]:
+        """Apply `action` for ``dt * frameskip`` steps; return no state and reset nothing."""
+        self._begin_frames()
+        for _ in range(int(dt) * self.frameskip):
+            self._n_step += 1
+            data = self.process_apply_action(*self.apply_action(action))
+            _, self._reward_step, self._terminal_step, truncated, _ = data
+            if self._terminal_step or truncated:
+                break
+        return data
+
+    def process_apply_action(
+        self, obs: Any, reward: Any, terminal: Any, truncated: Any, info: Any
+    ) -> tuple[Any, Any, Any, Any, Any]:
+        """Add what one `apply_action` returned to what this step has so far."""
+        info["n_step"] = self._n_step
+        return obs, self._reward_step + reward, terminal or self._terminal_step, truncated, info
+
+    def process_step(
+        self, obs: Any, reward: Any, terminal: Any, truncated: Any, info: Any
+    ) -> tuple[Any, Any, Any, Any, Any]:
+        """Complete the info of a step."""
+        info.setdefault("n_step", self._n_step)
+        info["dt"] = self._dt_step
+        if self.return_image:
+            info["rgb"] = self.get_image()
+        return obs, reward, terminal, truncated, info
+
+    def get_step_tuple(
+        self, obs: Any, reward: Any, terminal: Any, truncated: Any, info: Any
+    ) -> tuple[Any, ...]:
+        """Process the parts of a result one by one, and return what `step` returns."""
+        obs = self.process_obs(obs=obs, reward=reward, terminal=terminal, info=info)
+        reward = self.process_reward(obs=obs, reward=reward, terminal=terminal, info=info)
+        terminal = self.process_terminal(obs=obs, reward=reward, terminal=terminal, info=info)
+        info = self.process_info(obs=obs, reward=reward, terminal=terminal, info=info)
+        data = obs, reward, terminal, truncated, info
+        return (self.get_state(), *data) if self._returns_state else data
+
+    def run_autoreset(self, step_data: tuple[Any, ...]) -> None:
+        """Begin a new episode if the step ended one."""
+        if self.autoreset and (step_data[-3] or step_data[-2]):
+            self.reset(return_state=False)
+
+    # What subclasses write
+
+    def setup(self) -> None:
+        """Make what the environment needs and what cannot be pickled."""
+
+    def apply_action(self, action: Any) -> tuple[Any, Any, Any, Any, Any]:
+        """Step once; return ``(obs, reward, terminal, truncated, info)``."""
+        raise NotImplementedError
+
+    def apply_reset(self, **kwargs: Any) -> tuple[Any, Any]:
+        """Begin an episode; return ``(obs, info)``."""
+        raise NotImplementedError
+
+    def get_state(self) -> Any:
+        """Return the current state."""
+        raise NotImplementedError
+
+    def set_state(self, state: Any) -> None:
+        """Make `state` the current one."""
+        raise NotImplementedError
+
+    def get_image(self) -> NDArray[np.uint8] | None:
+        """Return an image of the current state."""
+        raise NotImplementedError
+
+    def sample_action(self) -> Any:
+        """Return a random action."""
+
+    def process_obs(self, obs: Any, **kwargs: Any) -> Any:
+        """Return what is to be observed."""
+        return obs
+
+    def process_reward(self, reward: Any, **kwargs: Any) -> Any:
+        """Return the reward of a step."""
+        return reward
+
+    def process_terminal(self, terminal: Any, **kwargs: Any) -> Any:
+        """Return whether a step ended the episode."""
+        return terminal
+
+    def process_info(self, info: Any, **kwargs: Any) -> Any:
+        """Return the info of a step."""
+        return info
+
+    def close(self) -> None:
+        """Release what the environment holds."""
+
+
+def without_states(states: Any) -> bool:
+    """Return whether a batch continues from current states: no states, or a list of ``None``."""
+    return states is None or (len(states) > 0 and states[0] is None)
+
+
+def as_steps(dt: Any, count: int) -> list[int]:
+    """Return the ``dt`` of each of `count` rows; fractions are cut off."""
+    return [int(each) for each in np.broadcast_to(np.asarray(dt), (count,))]

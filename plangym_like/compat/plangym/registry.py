@@ -1,0 +1,102 @@
+"""`make`: plangym's function that makes an environment of the class for its name."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+from plangym_like.compat.plangym.plan_env import PlanEnv
+from plangym_like.registry import family_of
+
+# The class of `plangym_like` that an id belongs to -> the module and the class here.
+_CLASSES = {
+    "AtariEnv": ("videogames.atari", "AtariEnv"),
+    "Box2DEnv": ("control.box_2d", "Box2DEnv"),
+    "ClassicControlEnv": ("control.classic_control", "ClassicControl"),
+    "DmControlEnv": ("control.dm_control", "DMControlEnv"),
+    "MujocoEnv": ("control.mujoco", "MujocoEnv"),
+    "RetroEnv": ("videogames.retro", "RetroEnv"),
+}
+# Ids that only plangym has
+_OWN = {
+    "FastLunarLander-v0": ("control.lunar_lander", "LunarLander"),
+    "PlanMontezuma-v0": ("videogames.montezuma", "MontezumaEnv"),
+}
+
+
+def get_planenv_class(
+    name: str | None, domain_name: str | None = None, state: str | None = None, **kwargs: Any
+) -> type[PlanEnv]:
+    """Return the class for a name; of ids that no other class is for, it is `PlangymEnv`.
+
+    Raises
+    ------
+    gymnasium.error.Error
+        The name is not registered.
+    """
+    if name in _OWN:
+        place = _OWN[name]
+    elif state is not None:
+        place = _CLASSES["RetroEnv"]
+    elif domain_name is not None or "task_name" in kwargs:
+        place = _CLASSES["DmControlEnv"]
+    else:
+        family: Any = family_of(name)  # type: ignore[arg-type]
+        place = _CLASSES.get(family.__name__, ("plangym_env", "PlangymEnv"))
+    module = importlib.import_module(f"{__package__}.{place[0]}")
+    found: type[PlanEnv] = getattr(module, place[1])
+    return found
+
+
+def make(
+    name: str | None = None,
+    n_workers: int | None = None,
+    ray: bool = False,
+    domain_name: str | None = None,
+    state: str | None = None,
+    **kwargs: Any,
+) -> Any:
+    """Make an environment.
+
+    Parameters
+    ----------
+    name : str, optional
+        A Gymnasium id, ``"domain-task"`` of dm_control, a game of stable-retro,
+        ``"FastLunarLander-v0"`` or ``"PlanMontezuma-v0"``.
+    n_workers : int, optional
+        Step batches in this number of processes: the result is a `ParallelEnv`.
+    ray : bool
+        Step batches on a Ray cluster: the result is a `RayEnv`.
+    domain_name : str, optional
+        A domain of dm_control, with ``task_name=`` for the task.
+    state : str, optional
+        Where the episodes of a game of stable-retro begin.
+    kwargs
+        Arguments of the class.
+
+    Examples
+    --------
+    >>> env = make("CartPole-v1")
+    >>> state, obs, info = env.reset()
+    >>> states, observs, rewards, terminals, truncateds, infos = env.step_batch(
+    ...     actions=[0, 1, 1], states=[state] * 3, dt=2
+    ... )
+    >>> rewards
+    [2.0, 2.0, 2.0]
+    """
+    env_class = get_planenv_class(name, domain_name, state, **kwargs)
+    if name is not None:
+        kwargs["name"] = name
+    if state is not None:
+        kwargs["state"] = state
+    if domain_name is not None:
+        kwargs["domain_name"] = domain_name
+    if ray:
+        from plangym_like.compat.plangym.vectorization.ray import RayEnv
+
+        return RayEnv(env_class, n_workers=n_workers or 8, **kwargs)
+    if n_workers is not None:
+        from plangym_like.compat.plangym.vectorization.parallel import ParallelEnv
+
+        return ParallelEnv(env_class, n_workers=n_workers, **kwargs)
+    return env_class(**kwargs)

@@ -1,0 +1,210 @@
+"""`VectorizedEnv`: the base class of environments whose batches are stepped in many processes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
+from typing import Any, NoReturn, Self
+
+import numpy as np
+
+from plangym_like.compat.plangym.making import writes_hooks
+from plangym_like.compat.plangym.plan_env import PlanEnv, as_steps, without_states
+from plangym_like.compat.plangym.plangym_env import PlangymEnv
+from plangym_like.envs.wrapping import WrapperLike
+
+# What is taken from the environment in this process
+_FORWARDED = (
+    *("name", "frameskip", "autoreset", "gym_env", "obs_type", "render_mode"),
+    *("obs_shape", "action_shape", "observation_space", "action_space", "img_shape", "metadata"),
+    *("reward_range", "remove_time_limit", "step", "step_with_dt", "get_state", "get_image"),
+    *("render", "sample_action", "seed", "_wrappers"),
+)
+
+
+class VectorizedEnv(PlangymEnv):
+    """One environment in this process, and batches in many.
+
+    Batches from given states are those of `plangym_like`. Batches without states are split into
+    equal parts, which worker processes step row by row. Each worker has a current state of its own,
+    which `reset`, `set_state` and `sync_states` set. Workers also step the batches of environments
+    that a subclass has changed, by its own ``process_obs`` for example.
+
+    Parameters
+    ----------
+    env_class : callable
+        ``env_class(name=..., delay_setup=..., **kwargs)`` returns a `PlanEnv`.
+    name : str, optional
+    frameskip : int, optional
+        By default that of `env_class`.
+    autoreset : bool
+    delay_setup : bool
+        Make the environment on first use.
+    n_workers : int
+        The number of processes.
+    kwargs
+        Arguments of `env_class`.
+    """
+
+    def __init__(
+        self,
+        env_class: Callable[..., PlanEnv],
+        name: str | None = None,
+        frameskip: int | None = None,
+        autoreset: bool = True,
+        delay_setup: bool = False,
+        n_workers: int = 8,
+        **kwargs: Any,
+    ) -> None:
+        given = {"name": name, "frameskip": frameskip}
+        self._env_class: Any = env_class
+        self._env_kwargs = {key: given[key] for key in given if given[key] is not None}
+        self._env_kwargs.update(kwargs, autoreset=autoreset)
+        self._n_workers = n_workers
+        self.delay_setup = delay_setup
+        self._plan_env: Any = self.create_env_callable(delay_setup=True)()
+        for attribute in ("SINGLETON", "STATE_IS_ARRAY", "AVAILABLE_OBS_TYPES", "DEFAULT_OBS_TYPE"):
+            if hasattr(env_class, attribute):
+                setattr(self, attribute, getattr(self._plan_env, attribute))
+        if self._steps_here:
+            self._plan_env._execution = self._execution_options()
+        if not delay_setup:
+            self.setup()
+
+    def __getattr__(self, name: str) -> Any:
+        """Return an attribute of the environment in this process."""
+        if name.startswith("_") or "_plan_env" not in self.__dict__:
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        return getattr(self._plan_env, name)
+
+    def __getstate__(self) -> NoReturn:
+        raise TypeError(f"{self!r} has processes and cannot be pickled or copied; use clone()")
+
+    @property
+    def _steps_here(self) -> bool:
+        """Whether `plangym_like` steps this environment's batches from given states."""
+        kind: Any = type(self._plan_env)
+        return issubclass(kind, PlangymEnv) and not writes_hooks(kind)
+
+    def _execution_options(self) -> dict[str, Any]:
+        """Return the arguments of `plangym_like.make` that say where batches are stepped."""
+        raise NotImplementedError
+
+    def create_env_callable(self, **kwargs: Any) -> Callable[..., Any]:
+        """Return what makes an environment in this process or another."""
+        return partial(self._env_class, **{**self._env_kwargs, **kwargs})
+
+    def _create_worker_callable(self) -> Callable[..., Any]:
+        """Return what makes an environment in a worker, where nothing is shown."""
+        shown = self._env_kwargs.get("render_mode") == "human"
+        mode = {"render_mode": "rgb_array"} if shown else {}
+        return self.create_env_callable(delay_setup=False, **mode)
+
+    def setup(self) -> None:
+        """Make the environment in this process; workers are made when they are first needed."""
+        self._plan_env.setup()
+
+    @property
+    def return_image(self) -> bool:
+        """Whether infos hold images."""
+        return bool(self._env_kwargs.get("return_image", False))
+
+    @property
+    def n_workers(self) -> int:
+        """The number of processes."""
+        return self._n_workers
+
+    @property
+    def plan_env(self) -> Any:
+        """The environment in this process."""
+        return self._plan_env
+
+    def reset(self, return_state: bool = True) -> tuple[Any, ...]:
+        """Begin an episode, in workers too; return ``(state, obs, info)``, or ``(obs, info)``."""
+        state, obs, info = self._plan_env.reset(return_state=True)
+        self.sync_states(state)
+        return (state, obs, info) if return_state else (obs, info)
+
+    def set_state(self, state: Any) -> None:
+        """Make `state` the current one, in workers too."""
+        self._plan_env.set_state(state)
+        self.sync_states(state)
+
+    def sync_states(self, state: Any = None) -> None:
+        """Make `state` the current one of all workers; by default that of this process."""
+        raise NotImplementedError
+
+    def apply_wrappers(self, wrappers: Iterable[WrapperLike]) -> None:
+        """Put wrappers around the environment, in workers too; it begins a new episode."""
+        self.close()
+        self._plan_env.apply_wrappers(wrappers)
+        self._env_kwargs["wrappers"] = self._plan_env._wrappers
+
+    def clone(self, **kwargs: Any) -> Self:
+        """Return another environment made with the same arguments, except `kwargs`."""
+        given = {
+            "env_class": self._env_class,
+            "n_workers": self.n_workers,
+            "delay_setup": self.delay_setup,
+            **self._env_kwargs,
+        }
+        return type(self)(**{**given, **kwargs})
+
+    def close(self) -> None:
+        """Close the environment and its processes."""
+        self._plan_env.close()
+
+    # Batches
+
+    def step_batch(
+        self,
+        actions: Any,
+        states: Any = None,
+        dt: Any = 1,
+        return_state: bool | None = None,
+    ) -> tuple[list[Any], ...]:
+        """Step N times; return a tuple of lists of N elements, in the order of `step`."""
+        if self._steps_here and not without_states(states):
+            data: tuple[list[Any], ...] = self._plan_env.step_batch(
+                actions, states, dt, return_state
+            )
+            return data
+        return self.make_transitions(actions, states, dt, return_state)
+
+    def make_transitions(
+        self, actions: Any, states: Any, dt: Any, return_state: bool | None = None
+    ) -> tuple[list[Any], ...]:
+        """Step N times in workers."""
+        raise NotImplementedError
+
+    @staticmethod
+    def split_similar_chunks(vector: Any, n_chunks: int) -> Iterator[Any]:
+        """Yield at most `n_chunks` parts of `vector`, of one length except for the last."""
+        length = max(1, -(-len(vector) // n_chunks))
+        for start in range(0, len(vector), length):
+            yield vector[start : start + length]
+
+    @classmethod
+    def batch_step_data(
+        cls, actions: Any, states: Any, dt: Any, batch_size: int
+    ) -> tuple[Iterator[Any], Iterator[Any], Iterator[Any]]:
+        """Return the parts of states, actions and ``dt`` for `batch_size` workers."""
+        if without_states(states):
+            states = [None] * len(actions)
+        steps = np.array(as_steps(dt, len(actions)), np.int64)
+        parts = [cls.split_similar_chunks(each, batch_size) for each in (states, actions, steps)]
+        return parts[0], parts[1], parts[2]
+
+    @staticmethod
+    def unpack_transitions(results: Sequence[Any], return_states: bool) -> tuple[list[Any], ...]:
+        """Return the results of the parts of a batch as one."""
+        width = 6 if return_states else 5
+        return tuple([row for part in results for row in part[index]] for index in range(width))
+
+
+def _forwarded(name: str) -> property:
+    return property(lambda env: getattr(env._plan_env, name), doc=f"`{name}` of `plan_env`.")
+
+
+for _name in _FORWARDED:
+    setattr(VectorizedEnv, _name, _forwarded(_name))

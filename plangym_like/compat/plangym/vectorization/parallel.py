@@ -1,0 +1,151 @@
+"""`ParallelEnv`: an environment whose batches are stepped by worker processes of this machine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from typing import Any, Self
+
+import numpy as np
+
+from plangym_like.compat.plangym.plan_env import PlanEnv, without_states
+from plangym_like.compat.plangym.vectorization.env import VectorizedEnv
+from plangym_like.processes.external_process import ExternalProcess
+
+__all__ = ["BatchEnv", "ExternalProcess", "ParallelEnv"]
+
+
+class BatchEnv:
+    """Environments in other processes that step a batch together, a part each.
+
+    Parameters
+    ----------
+    envs : sequence of ExternalProcess
+    blocking : bool
+        Step one after another, to find errors.
+    """
+
+    def __init__(self, envs: Sequence[ExternalProcess], blocking: bool) -> None:
+        self._envs = list(envs)
+        self._blocking = blocking
+
+    def __len__(self) -> int:
+        return len(self._envs)
+
+    def __getitem__(self, index: int) -> ExternalProcess:
+        return self._envs[index]
+
+    def __getattr__(self, name: str) -> Any:
+        """Return an attribute of the first environment."""
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return getattr(self._envs[0], name)
+
+    def make_transitions(
+        self, actions: Any, states: Any = None, dt: Any = 1, return_state: bool | None = None
+    ) -> tuple[list[Any], ...]:
+        """Step N times; return a tuple of lists of N elements."""
+        if return_state is None:
+            return_state = not without_states(states)
+        parts = VectorizedEnv.batch_step_data(actions, states, dt, len(self))
+        jobs = zip(self._envs, *parts, strict=False)
+        results = [
+            env.step_batch(some, each, steps, return_state, blocking=self._blocking)
+            for env, each, some, steps in jobs
+        ]
+        if not self._blocking:
+            results = [result() for result in results]
+        return VectorizedEnv.unpack_transitions(results, return_state)
+
+    def sync_states(self, state: Any, blocking: bool = True) -> None:
+        """Make `state` the current one of all environments."""
+        waiting = [env.set_state(state, blocking=False) for env in self._envs]
+        if blocking:
+            for future in waiting:
+                future.result()
+
+    def reset(self, indices: Iterable[int] | None = None, return_states: bool = True) -> Any:
+        """Reset environments; return arrays of ``(states, obs, infos)``, or ``(obs, infos)``."""
+        chosen = range(len(self)) if indices is None else indices
+        waiting = [self[int(i)].reset(return_states=True, blocking=False) for i in chosen]
+        states, obs, infos = zip(*(future.result() for future in waiting), strict=True)
+        found = np.stack(obs), np.array(infos)
+        return (np.array(states), *found) if return_states else found
+
+    def close(self) -> None:
+        """Close the processes."""
+        for env in self._envs:
+            env.close()
+
+
+class ParallelEnv(VectorizedEnv):
+    """An environment whose batches are stepped by worker processes of this machine.
+
+    Parameters
+    ----------
+    env_class, name, frameskip, autoreset, delay_setup, n_workers, kwargs
+        As in `VectorizedEnv`.
+    blocking : bool
+        Whether workers step batches without states one after another.
+    """
+
+    def __init__(
+        self,
+        env_class: Callable[..., PlanEnv],
+        name: str | None = None,
+        frameskip: int | None = None,
+        autoreset: bool = True,
+        delay_setup: bool = False,
+        n_workers: int = 8,
+        blocking: bool = False,
+        **kwargs: Any,
+    ) -> None:
+        self._blocking = blocking
+        self._workers: BatchEnv | None = None
+        super().__init__(env_class, name, frameskip, autoreset, delay_setup, n_workers, **kwargs)
+
+    def _execution_options(self) -> dict[str, Any]:
+        return {"n_workers": self.n_workers}
+
+    @property
+    def blocking(self) -> bool:
+        """Whether workers step batches without states one after another."""
+        return self._blocking
+
+    @property
+    def _batch_env(self) -> BatchEnv:
+        """The workers that have states of their own; made when they are first needed."""
+        if self._workers is None:
+            make = partial(_reset_first, self._create_worker_callable())
+            envs = [ExternalProcess(make) for _ in range(self.n_workers)]
+            self._workers = BatchEnv(envs, self._blocking)
+            self.sync_states()
+        return self._workers
+
+    def make_transitions(
+        self, actions: Any, states: Any, dt: Any, return_state: bool | None = None
+    ) -> tuple[list[Any], ...]:
+        """Step N times in workers; without states, each worker continues from its own."""
+        return self._batch_env.make_transitions(actions, states, dt, return_state)
+
+    def sync_states(self, state: Any = None) -> None:
+        """Make `state` the current one of all workers; by default that of this process."""
+        if self._workers is not None:
+            self._workers.sync_states(self.get_state() if state is None else state)
+
+    def clone(self, **kwargs: Any) -> Self:
+        """Return another environment made with the same arguments, except `kwargs`."""
+        return super().clone(**{"blocking": self.blocking, **kwargs})
+
+    def close(self) -> None:
+        """Close the environment and its processes."""
+        if self._workers is not None:
+            self._workers.close()
+            self._workers = None
+        super().close()
+
+
+def _reset_first(make: Callable[[], Any]) -> Any:
+    env = make()
+    env.reset()
+    return env

@@ -1,0 +1,78 @@
+"""`VideogameEnv`: the base class of games."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from plangym_like.compat.plangym.plangym_env import PlangymEnv
+
+LIFE_KEY = "lifes"
+
+
+class VideogameEnv(PlangymEnv):
+    """A game of an emulator.
+
+    Infos have ``"lifes"``, the number of lives, or -1 if it is not known, and ``"lost_life"``,
+    whether this step lost one.
+    """
+
+    AVAILABLE_OBS_TYPES = {"rgb", "grayscale", "ram"}  # noqa: RUF012
+    DEFAULT_OBS_TYPE = "rgb"
+
+    def __init__(
+        self, name: str, frameskip: int = 5, *, obs_type: str | None = "rgb", **kwargs: Any
+    ) -> None:
+        super().__init__(name, frameskip, obs_type=obs_type, **kwargs)
+
+    @property
+    def n_actions(self) -> int:
+        """The number of actions."""
+        space: Any = self.action_space
+        return int(space.n)
+
+    @staticmethod
+    def get_lifes_from_info(info: dict[str, Any]) -> int:
+        """Return the number of lives that an info tells, or -1."""
+        return int(info.get("lives", info.get("life", -1)))
+
+    def step_with_dt(self, action: Any, dt: Any = 1) -> tuple[Any, Any, Any, Any, Any]:
+        """Apply `action` for ``dt * frameskip`` frames; return no state and reset nothing."""
+        before = self._lives_now()
+        data = super().step_with_dt(action, dt)
+        self._note_lives(data[-1], before)
+        return data
+
+    def step_batch(
+        self,
+        actions: Any,
+        states: Any = None,
+        dt: Any = 1,
+        return_state: bool | None = True,
+    ) -> tuple[list[Any], ...]:
+        """Step N times; see `PlangymEnv.step_batch`."""
+        data = super().step_batch(actions, states, dt, return_state)
+        infos = data[-1]
+        if infos and LIFE_KEY not in infos[0]:
+            for info, before in zip(infos, self._lives_of(states), strict=True):
+                self._note_lives(info, before)
+        return data
+
+    def _note_lives(self, info: dict[str, Any], before: int) -> None:
+        info[LIFE_KEY] = self.get_lifes_from_info(info)
+        info.setdefault("lost_life", info[LIFE_KEY] < before)
+
+    def _lives_now(self) -> int:
+        """Return the number of lives in the current state, or -1."""
+        return -1
+
+    def _lives_of(self, states: Any) -> list[int]:
+        """Return the number of lives in each of some states, or -1."""
+        return [-1] * len(states)
+
+    def get_ram(self) -> NDArray[np.uint8]:
+        """Return the memory of the console in the current state."""
+        ram: NDArray[np.uint8] = self._live.get_ram()
+        return ram

@@ -1,0 +1,70 @@
+"""Images of environments that were made without ``render_mode="rgb_array"``.
+
+A second simulator with that mode, the painter, is made when the first image is asked for. It takes
+over each state that is to be rendered; the first simulator is only read.
+"""
+
+from __future__ import annotations
+
+import inspect
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from plangym_like.errors import InputError
+
+if TYPE_CHECKING:
+    from plangym_like.envs.tried_simulator import TriedSimulator
+
+MODE = "rgb_array"
+
+
+def make_painter(simulator: TriedSimulator) -> Any:
+    """Return a second simulator like `simulator` that renders images.
+
+    Raises
+    ------
+    InputError
+        The environment cannot be made with ``render_mode="rgb_array"``, or not a second time.
+    """
+    (name, *rest), _ = simulator._arguments
+    if callable(name) and _takes_render_mode(name):
+        name = partial(name, render_mode=MODE)
+    try:
+        return simulator.make_again(name, *rest, render_mode=MODE)
+    except Exception as error:
+        raise InputError(
+            f"images need render_mode={MODE!r}, and a second environment with it, which would "
+            f"render the states of this one, could not be made: {error}"
+        ) from error
+
+
+def render(painter: Any, simulator: Any) -> NDArray[np.uint8]:
+    """Render the current state of `simulator`.
+
+    Raises
+    ------
+    InputError
+        The painter renders no image.
+    """
+    painter.copy_state(simulator)
+    base = painter.env.unwrapped
+    if getattr(base, "render_mode", None) != MODE:
+        # A callable that takes no mode has made it, or the mode was restored with the state.
+        base.render_mode = MODE
+    try:
+        picture: NDArray[np.uint8] = painter.image()
+    except NotImplementedError:
+        picture = np.asarray(None)
+    if picture.ndim < 2:
+        raise InputError(f"{type(base).__name__} renders no images, with render_mode={MODE!r}")
+    return picture
+
+
+def _takes_render_mode(make: Any) -> bool:
+    try:
+        return "render_mode" in inspect.signature(make).parameters
+    except (TypeError, ValueError):
+        return False

@@ -1,0 +1,149 @@
+"""`GivenStates`: uses the states that callers gave, which may be forged, in workers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from plangym_like.current_state import CurrentState
+from plangym_like.execution.executor import Executor
+from plangym_like.execution.job import HostedEnv
+from plangym_like.execution.process_executor import ProcessExecutor
+from plangym_like.execution.state_trial import try_elsewhere
+from plangym_like.layout import Layout
+from plangym_like.row_stepper import RowStepper
+from plangym_like.states import Row
+
+
+class GivenStates:
+    """Uses the states that callers gave, if need be in workers only.
+
+    With isolated workers, a forged state cannot crash this process, because its simulator never
+    loads a state that a caller gave, nor one that followed from it: this process holds its row, and
+    workers do what is asked for. That is done for families whose rows have a checksum, since only
+    their simulators could crash. Exceptions are a Ray cluster without workers on this machine, and
+    `StatefulEnv.simulator`, which is the simulator itself.
+
+    Parameters
+    ----------
+    executor : Executor
+    layout : Layout
+        The layout of its batches.
+
+    Attributes
+    ----------
+    tries : bool
+        Whether given states are tried by the executor before they are used.
+    elsewhere : bool
+        Whether they are used in workers only.
+    """
+
+    def __init__(self, executor: Executor, layout: Layout) -> None:
+        self._executor, self._layout = executor, layout
+        self.tries = executor.isolated and layout.format.checksum
+        self._workers = executor if isinstance(executor, ProcessExecutor) else None
+        self.elsewhere = self.tries and self._workers is not None and len(self._workers) > 0
+        # The current state's row, as long as the state follows from one that a caller gave.
+        self._held: Row | None = None
+
+    def attempt(self, states: Any, actions: Any = None, dt: Any = 1, *, many: bool = False) -> None:
+        """Step these states with the executor first, if it is isolated; see `try_elsewhere`."""
+        if self.tries:
+            try_elsewhere(self._executor, self._layout, states, actions, dt, many=many)
+
+    def attempt_step(self, current: CurrentState, action: Any, state: Any, dt: int = 1) -> None:
+        """Step `state`, or a current state that follows from a given one, as `attempt` does."""
+        if state is None and self.includes(current):
+            state = current.get()
+        if state is not None:
+            self.attempt(state, [action], dt)
+
+    def includes(self, current: CurrentState) -> bool:
+        """Return whether the current state follows from one that a caller gave."""
+        if self.elsewhere:
+            return current.row is not None and current.row is self._held
+        return current.started and current.given and not current.lost
+
+    def hold(
+        self, current: CurrentState, row: Row, picture: Any = None, *, given: bool = True
+    ) -> None:
+        """Make `row` the current state, without using the simulator of this process."""
+        self._held = row
+        current.hold(row, picture, given=given)
+
+    def set(self, current: CurrentState, row: Row) -> None:
+        """Make `row` the current state; raise what the simulator raises if it cannot be loaded."""
+        if self.elsewhere:
+            self._replace(current, row, "bring_back", (), {})
+            self.hold(current, row.copy())
+        else:
+            current.set(row)
+
+    def step(self, current: CurrentState, action: Any, dt: int, row: Row | None, **how: Any) -> Any:
+        """Return ``current.step(action, dt, row, **how)``, from a worker if need be."""
+        if row is not None and self.elsewhere:
+            return self._replace(current, row, "step", (action, dt), how)
+        return self.use(current, "step", action, dt, row, **how)
+
+    def use(self, current: CurrentState, method: str, *args: Any, **how: Any) -> Any:
+        """Return ``current.method(*args, **how)``, from a worker if need be.
+
+        Raises
+        ------
+        PoisonInputError, StepTimeoutError
+            Workers died or hung.
+        Exception
+            What the method raised; in a worker, the current state does not change.
+        """
+        if not (self.elsewhere and self.includes(current)):
+            return getattr(current, method)(*args, **how)
+        assert current.row is not None
+        return self._call(current, current.row, current.picture, current.given, method, args, how)
+
+    def _replace(self, current: CurrentState, row: Row, method: str, args: Any, how: Any) -> Any:
+        """Call a method of a current state `row` in a worker; failures are those of `set`."""
+        current.keep_episode()
+        try:
+            return self._call(current, row, None, True, method, args, how)
+        except BaseException:
+            current.drop()
+            raise
+
+    def _call(self, current: CurrentState, *state_and_use: Any) -> Any:
+        """Call a method of a current state in a worker, and hold the state that results."""
+        assert self._workers is not None
+        result, row, picture, given = self._workers.call(_use, *state_and_use)
+        self.hold(current, row, picture, given=given)
+        return result
+
+    def view(self, stepper: RowStepper, rows: Row, *, single: bool) -> dict[str, NDArray[Any]]:
+        """Return the named fields of rows, as `RowStepper.view` does."""
+        if not self.elsewhere:
+            return stepper.view(rows, single=single)
+        assert self._workers is not None
+        found: dict[str, NDArray[Any]] = self._workers.call(_view, rows, single)
+        for value in found.values():
+            if isinstance(value, np.ndarray):
+                value.flags.writeable = False
+        return found
+
+
+def _use(
+    env: HostedEnv, row: Row, picture: Any, given: bool, method: str, args: Any, kwargs: Any
+) -> tuple[Any, Row, Any, bool]:
+    """Call a method of a current state made of `row`; the worker's own one does not change."""
+    stepper: RowStepper = env.row_stepper
+    with stepper.lock:
+        stepper.current.set_aside()
+        current = CurrentState(stepper.simulator, stepper.layout.format)
+        current.hold(row, picture, given=given)
+        result = getattr(current, method)(*args, **kwargs)
+        current.set_aside()
+        assert current.row is not None
+        return result, current.row, current.picture, current.given
+
+
+def _view(env: HostedEnv, rows: Row, single: bool) -> dict[str, Any]:
+    return env.row_stepper.view(rows, single=single)

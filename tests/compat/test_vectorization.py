@@ -1,0 +1,125 @@
+"""Batches in worker processes and on a Ray cluster, with plangym's interface."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from gymnasium.wrappers import TransformReward
+
+import plangym_like.compat.plangym as plangym
+from plangym_like.compat.plangym.control import ClassicControl
+from plangym_like.compat.plangym.vectorization.env import VectorizedEnv
+from plangym_like.compat.plangym.vectorization.parallel import (
+    BatchEnv,
+    ExternalProcess,
+    ParallelEnv,
+)
+
+
+@pytest.fixture(scope="module")
+def env() -> Iterator[Any]:
+    made = plangym.make("CartPole-v1", n_workers=2, frameskip=2)
+    yield made
+    made.close()
+
+
+def test_what_it_is(env: Any) -> None:
+    assert isinstance(env, ParallelEnv) and isinstance(env, plangym.PlangymEnv)
+    assert type(env.plan_env) is ClassicControl and env.n_workers == 2
+    assert (env.name, env.frameskip, env.obs_shape, env.action_shape) == (
+        "CartPole-v1",
+        2,
+        (4,),
+        (),
+    )
+    assert env.observation_space == env.plan_env.observation_space
+    assert env.gym_env.unwrapped.gravity == 9.8
+    assert str(env) == repr(env)
+    with pytest.raises(AttributeError, match="nothing"):
+        _ = env.nothing
+    with pytest.raises(TypeError, match="clone"):
+        env.__getstate__()
+    clone = env.clone(n_workers=3, delay_setup=True)
+    assert (clone.n_workers, clone.frameskip, clone.plan_env._gym_env) == (3, 2, None)
+
+
+def test_batches_of_states_are_those_of_one_process(env: Any) -> None:
+    state, *_ = env.reset()
+    actions = [0, 1] * 20
+    data = env.step_batch(actions, states=[state] * 40, dt=2)
+    assert [type(part) for part in data] == [list] * 6
+    single = ClassicControl("CartPole-v1", frameskip=2)
+    alone = single.step_batch(actions, [state] * 40, dt=2)
+    for mine, theirs in zip(data, alone, strict=True):
+        assert all(np.array_equal(*pair) for pair in zip(mine, theirs, strict=True))
+    assert len(env.step_batch([0, 1], [state] * 2, return_state=False)) == 5
+
+
+def test_workers_without_states_go_on_from_their_own(env: Any) -> None:
+    state, *_ = env.reset()
+    single = ClassicControl("CartPole-v1", frameskip=2)
+    first = env.step_batch([0, 1])
+    assert len(first) == 5
+    second = env.step_batch([None, 1][1:] * 2, [None] * 2, return_state=True)
+    for index, action in enumerate((0, 1)):
+        single.set_state(state)
+        assert np.array_equal(first[0][index], single.step(action)[0])
+        after, obs, *_ = single.step(1, return_state=True)
+        assert np.array_equal(second[0][index], after) and np.array_equal(second[1][index], obs)
+    env.set_state(state)
+    assert np.array_equal(env.step_batch([0, 1])[0], first[0])
+    env.sync_states(state)
+    assert np.array_equal(env.step_batch([0, 1])[0], first[0])
+
+
+def test_processes(env: Any) -> None:
+    group = env._batch_env
+    assert isinstance(group, BatchEnv) and len(group) == 2
+    assert isinstance(group[0], ExternalProcess)
+    assert group.observation_space == env.observation_space
+    states, obs, infos = group.reset()
+    assert states.shape[0] == 2 and obs.shape == (2, 4) and infos.shape == (2,)
+    assert group.reset(indices=[1], return_states=False)[0].shape == (1, 4)
+    state, *_ = group[0].reset(return_states=True, blocking=False)()
+    assert np.array_equal(group[0].unwrapped.get_state(), state)
+    future = group[0].step(1, state, dt=2, blocking=False)
+    assert future()[2] == 4.0
+
+
+def test_wrappers_are_in_workers_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SDL_VIDEODRIVER", "dummy")
+    env = ParallelEnv(ClassicControl, name="CartPole-v1", n_workers=2, render_mode="human")
+    env.apply_wrappers([(TransformReward, {"func": lambda reward: 7.0})])
+    env.reset()
+    assert env.step_batch([0, 1], [env.get_state()] * 2)[2] == [7.0, 7.0]
+    assert env.step_batch([0, 1])[1] == [7.0, 7.0]
+    env.close()
+
+
+def test_chunks() -> None:
+    chunks = [list(part) for part in VectorizedEnv.split_similar_chunks([1, 2, 3, 4, 5], 2)]
+    assert chunks == [[1, 2, 3], [4, 5]]
+    states, actions, dt = VectorizedEnv.batch_step_data([7, 8, 9], None, 2, 2)
+    assert [list(part) for part in states] == [[None, None], [None]]
+    assert [list(part) for part in actions] == [[7, 8], [9]]
+    assert [part.tolist() for part in dt] == [[2, 2], [2]]
+    halves = [([row], *[[row]] * 5) for row in "ab"]
+    assert VectorizedEnv.unpack_transitions(halves, True) == (["a", "b"],) * 6
+    halves = [([row], *[[row]] * 4) for row in "ab"]
+    assert VectorizedEnv.unpack_transitions(halves, False) == (["a", "b"],) * 5
+
+
+def test_ray_makes_a_ray_env() -> None:
+    from plangym_like.compat.plangym.vectorization.ray import HostedEnv, RayEnv
+
+    env = plangym.make("CartPole-v1", ray=True, n_workers=2, delay_setup=True)
+    assert isinstance(env, RayEnv) and env.plan_env._execution == {"n_workers": 2, "ray": True}
+    hosted = HostedEnv(env.create_env_callable())
+    hosted.setup()
+    state, obs, _ = hosted.reset()
+    assert obs.shape == (4,)
+    assert hosted.step_batch([0, 1], [state] * 2)[2] == [1.0, 1.0]
+    hosted.set_state(state)
+    assert len(hosted.step(0, return_state=True)) == 6
+    assert hosted.get_state().shape == state.shape

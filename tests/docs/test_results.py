@@ -1,0 +1,97 @@
+"""The page of results shows the records and the published numbers, and nothing else."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+ROOT = pathlib.Path(__file__).parents[2]
+FIGURES = ROOT / "docs" / "figures"
+
+
+@pytest.fixture
+def benchmarks(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """Make the scripts importable for one test."""
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    before = set(sys.modules)
+    yield
+    for name in set(sys.modules) - before:
+        if str(getattr(sys.modules[name], "__file__", "")).startswith(str(ROOT / "benchmarks")):
+            del sys.modules[name]
+
+
+def _records() -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((FIGURES / "results.json").read_text())
+    return found
+
+
+def test_the_page_is_what_the_files_hold(benchmarks: Any) -> None:
+    import published
+    import results_page
+
+    others = json.loads((FIGURES / "published.json").read_text())
+    assert others == published.published()
+    head, _, shown = (ROOT / "docs" / "results.md").read_text().partition(results_page.BEGIN)
+    assert "make results" in head
+    assert shown.strip() == results_page.tables(_records(), others).strip()
+
+
+def test_every_published_number_has_a_source_and_a_budget(benchmarks: Any) -> None:
+    import published
+
+    for table in published.published().values():
+        named = {column for row in table["scores"].values() for column in row}
+        assert named == set(table["sources"])
+        for source in table["sources"].values():
+            assert "http" in source["source"]
+            assert source["budget"]
+
+
+def test_every_record_can_be_repeated(benchmarks: Any) -> None:
+    for name, record in _records().items():
+        if name.startswith(("atari/", "montezuma/")) and "/Random/" not in name:
+            assert record["replayed"] is True, name
+            assert record["frames"] > 0, name
+
+
+def test_a_larger_budget_takes_the_place_of_a_smaller_one(benchmarks: Any) -> None:
+    import results_page
+
+    def run(score: float) -> dict[str, Any]:
+        return {"score": score, "game_frames": 16, "ended": False, "frames": 1000}
+
+    records = {
+        "atari/Pong/IW/1000/0": run(500.0),
+        "atari/Pong/IW/9000/0": run(1.0),
+        "atari/Pong/IW/9000/1": run(4.0),
+        "atari/Pong/Random/9000/0": {"score": -20.0, "games": 20},
+    }
+    sources = {"human": {"what": "a", "budget": "b", "source": "c"}}
+    other = {"sources": sources, "scores": {"Pong": {"human": 9.3}}}
+    text = results_page.tables(records, {"atari": other, "control": {"sources": {}, "scores": {}}})
+    assert "| Pong | IW | 2.5 | 1,000 | 2 | 9.3 |" in text
+    assert "| Pong | -20 | 2.5 / 16 |" in text
+
+
+def test_tasks_have_one_name_each(benchmarks: Any) -> None:
+    import results
+
+    names = [name for name, _, _ in results.tasks(1000, 2)]
+    assert len(names) == len(set(names))
+    assert len({name.split("/")[1] for name in names if name.startswith("atari/")}) >= 12
+    assert len({name.split("/")[1] for name in names if name.startswith("control/")}) == 8
+
+
+def test_a_planner_plays_a_game_within_its_frames(benchmarks: Any) -> None:
+    import atari_results
+
+    for planner in ("FractalMonteCarlo", "RolloutIW"):
+        record = atari_results.play_game(game="MsPacman", planner=planner, frames=4_000, seed=0)
+        assert record["replayed"]
+        assert 0 < record["frames"] <= 6_000
+        assert record["game_frames"] > 0
