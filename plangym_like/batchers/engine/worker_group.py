@@ -82,9 +82,9 @@ class WorkerGroup:
         self._jobs: list[Job] = []
         self._end: str | None = None
         self._workers: Workers = (backend or Backend()).workers(options)
-        # When each worker last made progress, and its number of heartbeats at that time.
+        # When each worker last made progress, and how far it was: ready or not, and its heartbeats.
         self._progress_at = [time.monotonic()] * self._workers.num_workers
-        self._beats = [-1] * self._workers.num_workers
+        self._progress = [(False, -1)] * self._workers.num_workers
         self._checked_at = 0.0
 
     @property
@@ -225,14 +225,15 @@ class WorkerGroup:
 
     def _check_progress(self, worker: int, now: float) -> None:
         """Close all workers if `worker` has jobs and has made no progress for too long."""
-        beats = self._workers.beats(worker)
-        if beats != self._beats[worker]:
-            self._beats[worker], self._progress_at[worker] = beats, now
+        is_ready = self._workers.is_ready(worker)
+        progress = is_ready, self._workers.beats(worker)
+        if progress != self._progress[worker]:
+            self._progress[worker], self._progress_at[worker] = progress, now
         jobs = [job for job in self._jobs if self._worker_of(job) == worker]
         if not jobs or any(job.call.done() for job in jobs):
             return
         doing, limit = f"doing {jobs[0].method!r}", self.timeout
-        if not self._workers.is_ready(worker):
+        if not is_ready:
             doing, limit = "making its objects", max(limit, self._workers.start_seconds)
         if now - self._progress_at[worker] > limit:
             error = WorkerTimeoutError(

@@ -4,13 +4,16 @@ import os
 import signal
 import time
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import psutil
 import pytest
 import torch
 
+from plangym_like.batchers.engine import worker_group
 from plangym_like.batchers.engine.group_context import GroupContext
+from plangym_like.batchers.engine.local_workers import LocalWorkers
 from plangym_like.batchers.engine.shared_tree import SharedTree
 from plangym_like.batchers.engine.worker_group import WorkerGroup
 from plangym_like.errors import (
@@ -158,6 +161,35 @@ def test_slow_is_not_hung() -> None:
         job = workers.submit(0, "work", 4.0)
         assert workers.wait(0.05) is None
         assert workers.wait() is job
+
+
+class StartsSlowly(LocalWorkers):
+    """Is ready after 40 s of a clock that each `wait` moves by a second, and done 5 s later."""
+
+    now = 0.0
+
+    def is_ready(self, worker: int) -> bool:
+        return self.now >= 40
+
+    def wait(self, seconds: float, group: int | None) -> None:
+        self.now += 1
+        if self.now >= 45:
+            super().wait(seconds, group)
+
+
+def test_time_to_start_does_not_count_for_the_first_job(monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[StartsSlowly] = []
+
+    def start(options: Any) -> StartsSlowly:
+        started.append(StartsSlowly(options))
+        return started[0]
+
+    clock = SimpleNamespace(monotonic=lambda: started[0].now if started else 0.0)
+    monkeypatch.setattr(worker_group, "time", clock)
+    backend: Any = SimpleNamespace(workers=start)
+    with WorkerGroup(Hosted, 1, timeout=30.0, backend=backend) as workers:
+        assert workers.run(0, "where")[0] == 0
+    assert started[0].now == 45
 
 
 @pytest.mark.parametrize("method", ["hang", "work"])
