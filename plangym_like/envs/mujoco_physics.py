@@ -87,6 +87,9 @@ class PhysicsMemory:
         mujoco.mj_getState(self._model, self._data, state, INTEGRATION)
         for view, place in self.slices:
             payload[place] = view
+            # Rows of equal states are equal bytes, those between two arrays included.
+            if view.size % 8:
+                payload[place.stop : padded(place.stop)] = 0
 
     def write(self, payload: Row) -> None:
         """Make the state in `payload` the current one; derived arrays are not updated."""

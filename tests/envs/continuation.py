@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -28,8 +29,13 @@ def format_of(sim: Simulator) -> StateFormat:
     )
 
 
+_garbage = itertools.cycle([0xAA, 0x55])
+
+
 def saved(sim: Simulator) -> np.ndarray:
+    """Return the state in a row that held something else before, each time another thing."""
     row = np.zeros(32 + sim.payload_nbytes, np.uint8)
+    row[32:] = next(_garbage)
     sim.save(row)
     return row
 
