@@ -59,6 +59,8 @@ class PlannableAle(AleEnv):
         # Whether a state was restored since the last frame, so that the screen is not that of the
         # state.
         self.stale = False
+        # Whether no wrapper reads the observations; they are all zeros then.
+        self.unread = False
         self._neutral: ALEState | None = None
         # While this game computes its move, it draws only a part of the second buffer.
         self._settling_frames = 4 if self._game == "tic_tac_toe_3d" else 2
@@ -244,6 +246,15 @@ class PlannableAle(AleEnv):
             self.ale.game_truncated(),
             self._get_info(),
         )
+
+    def _get_obs(self) -> Any:
+        return self._blank if self.unread else super()._get_obs()
+
+    @cached_property
+    def _blank(self) -> NDArray[Any]:
+        space = self.observation_space
+        assert space.shape is not None
+        return np.zeros(space.shape, space.dtype)
 
     def _get_info(self) -> Any:
         info = dict(super()._get_info())

@@ -26,6 +26,7 @@ from plangym_like.envs.ale_rows import ALE_AT, COUNTS, HEAD, AleRows, outgrown, 
 from plangym_like.envs.codec import Codec
 from plangym_like.envs.fast_form import FastForm
 from plangym_like.envs.gymnasium_simulator import GymnasiumSimulator
+from plangym_like.envs.preprocessed_atari import is_screen_unread
 from plangym_like.errors import InputError
 from plangym_like.family_env import FamilyEnv
 from plangym_like.simulator import EnvStep, Outcome
@@ -250,6 +251,7 @@ class AtariSimulator(GymnasiumSimulator):
     def make_codec(self) -> AtariCodec:
         """Return the codec, after measuring the size of the emulator's states."""
         wrapped = self.env is not self.base
+        self.base.unread = wrapped and is_screen_unread(self.env)
         codec = AtariCodec(
             self.base,
             self.frameskip,

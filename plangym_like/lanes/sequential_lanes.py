@@ -9,6 +9,7 @@ import numpy as np
 from gymnasium.spaces import Discrete
 from numpy.typing import NDArray
 
+from plangym_like.envs.preprocessed_atari import skip_unread_screens
 from plangym_like.errors import ActionError
 from plangym_like.lanes.fitting import as_fitting, put_fitting
 from plangym_like.lanes.lanes import Flags, Lanes, Which, add_note, is_plan_env
@@ -109,6 +110,7 @@ class SequentialLanes(Lanes):
 def as_gym_env(env: Any) -> Any:
     """Return `env` with Gymnasium's ``reset`` and ``step``, and without automatic resets."""
     if not is_plan_env(env):
+        skip_unread_screens(env)
         return env
     view = env.as_gym()
     return view if env.return_image or env._given.elsewhere else _LiveEnv(env)

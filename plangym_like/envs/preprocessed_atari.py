@@ -1,0 +1,125 @@
+"""`AtariPreprocessing` without the screens that it never reads.
+
+For each step, Gymnasium's wrapper calls the ``step`` of the game once for each frame, and ignores
+the observations: it reads the last two screens from the emulator itself. Drawing the others takes a
+quarter of its time (``benchmarks/vector.py mspacman_84``).
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import inspect
+from typing import Any
+
+import gymnasium
+from gymnasium.wrappers import AtariPreprocessing, OrderEnforcing, PassiveEnvChecker, TimeLimit
+
+# The digests of `source_digest` with Gymnasium 1.4.0 and ale-py 0.12.1. With other sources, every
+# screen is drawn.
+_KNOWN = frozenset({"4c9ce2707b5c101b"})
+# What `OrderEnforcing` and `PassiveEnvChecker` remember of the checks of the first steps.
+_CHECKS = ("_has_reset", "checked_step", "checked_data_reuse")
+
+
+def is_screen_unread(env: Any) -> bool:
+    """Return whether an `AtariPreprocessing` around the game is all that gets its observations.
+
+    Parameters
+    ----------
+    env : gymnasium.Env
+        The whole chain.
+    """
+    return _find(env, between=(TimeLimit, OrderEnforcing)) is not None
+
+
+def skip_unread_screens(env: Any) -> None:
+    """Make an `AtariPreprocessing` around ale-py's own game draw only the screens that it reads.
+
+    The results, and the state of all wrappers after each step, are the same.
+
+    Parameters
+    ----------
+    env : gymnasium.Env
+        The whole chain. Nothing changes if there is no such wrapper, or if another wrapper between
+        it and the game may read the screens.
+    """
+    found = _find(env, between=(OrderEnforcing, PassiveEnvChecker))
+    base = env.unwrapped
+    if found is None or type(base).__module__ != "ale_py.env" or base.continuous:
+        return
+    if not any("step" in vars(part) for part in (found, *_chain(found.env))):
+        vars(found)["step"] = functools.partial(_step, found, base)
+
+
+def _find(env: Any, between: tuple[type, ...]) -> Any:
+    """Return the wrapper, if only wrappers of the types `between` separate it from the game."""
+    found = next((part for part in _chain(env) if type(part) is AtariPreprocessing), None)
+    if found is None or source_digest() not in _KNOWN:
+        return None
+    inner = [type(part) for part in _chain(found.env)][:-1]
+    return found if set(inner) <= set(between) else None
+
+
+def _chain(env: Any) -> list[Any]:
+    """Return `env` and all that it wraps."""
+    parts = [env]
+    while isinstance(parts[-1], gymnasium.Wrapper):
+        parts.append(parts[-1].env)
+    return parts
+
+
+@functools.cache
+def source_digest() -> str:
+    """Return a digest of the sources that this module relies on; "" if there are none."""
+    from ale_py.env import AtariEnv
+
+    methods: tuple[Any, ...] = (
+        AtariPreprocessing.reset,
+        AtariPreprocessing.step,
+        AtariPreprocessing._get_obs,
+        OrderEnforcing.step,
+        PassiveEnvChecker.step,
+        gymnasium.Wrapper.step,
+        AtariEnv.step,
+        AtariEnv._get_obs,
+        AtariEnv._get_info,
+    )
+    try:
+        text = "".join(inspect.getsource(method) for method in methods)
+    except OSError:
+        return ""
+    return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
+
+
+def _step(env: Any, base: Any, action: Any) -> Any:
+    """Do what `AtariPreprocessing.step` does."""
+    frames = base._frameskip
+    if not (type(frames) is int and _is_checked(env)):
+        return AtariPreprocessing.step(env, action)
+    ale = base.ale
+    chosen, act = base._action_set[action], ale.act
+    screen = ale.getScreenGrayscale if env.grayscale_obs else ale.getScreenRGB
+    total, terminated, truncated = 0.0, False, False
+    last = env.frame_skip - 1
+    for index in range(env.frame_skip):
+        reward = 0.0
+        for _ in range(frames):
+            reward += act(chosen, 1.0)
+        total += reward
+        terminated = env.game_over = ale.game_over(with_truncation=False)
+        truncated = ale.game_truncated()
+        if env.terminal_on_life_loss:
+            lives = ale.lives()
+            terminated = env.game_over = terminated or lives < env.lives
+            env.lives = lives
+        if terminated or truncated:
+            break
+        if index >= last - 1:
+            screen(env.obs_buffer[last - index])
+    return env._get_obs(), total, terminated, truncated, base._get_info()
+
+
+def _is_checked(env: Any) -> bool:
+    """Return whether the wrappers below `env` have made the checks of their first steps."""
+    return all(vars(part).get(name, True) for part in _chain(env.env)[:-1] for name in _CHECKS)
