@@ -57,6 +57,8 @@ if importlib.util.find_spec("mujoco"):
 RANDOM = ["FrozenLake", "StickyPong", "Nested"]
 
 
+# First: pytest-xdist reads the groups in the same hook.
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Have what runs on the cluster run last, and where tests run side by side, in one process.
 

@@ -173,3 +173,9 @@ def test_every_public_name_is_documented(name: str) -> None:
     if callable(public):
         assert inspect.getdoc(public)
     assert f"plangym_like.{name}\n" in (ROOT / "docs" / "api.md").read_text(encoding="utf-8")
+
+
+def test_the_tests_of_a_file_share_their_environments(request: pytest.FixtureRequest) -> None:
+    # Otherwise each process that runs tests would make them all, and a cluster besides.
+    if getattr(request.config.option, "loadgroup", False):
+        assert request.node.nodeid.endswith("@tests/test_architecture.py")
