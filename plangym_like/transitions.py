@@ -141,6 +141,10 @@ class BatchInfo(Sequence[dict[str, Any]]):
             row[name] = value if isinstance(value, int) or value.ndim else value.item()
         return row
 
+    def __contains__(self, item: object) -> bool:
+        """Return whether some row has the key `item`, or is equal to the dict `item`."""
+        return item in self.keys() if isinstance(item, str) else super().__contains__(item)
+
     def __iter__(self) -> Iterator[dict[str, Any]]:
         return (self[index] for index in range(self._count))
 

@@ -77,7 +77,14 @@ def test_a_changed_row_leaves_the_batch_alone():
     INFOS[0]["lives"] = 99
     INFOS[0]["new"] = 1
     assert INFOS[0]["lives"] == 3
-    assert "new" not in INFOS.keys()  # noqa: SIM118 - a BatchInfo holds rows, not keys
+    assert "new" not in INFOS
+
+
+def test_a_key_that_some_row_has_is_in_the_batch():
+    for key in ("n_step", "lives", "name"):
+        assert key in INFOS
+    assert "nothing" not in INFOS
+    assert {"n_step": 4} in BatchInfo(1, {"n_step": np.array([4])})
 
 
 def test_columns_that_are_there_are_given_as_they_are():

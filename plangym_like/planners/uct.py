@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from plangym_like.counts import as_count, as_number
+from plangym_like.errors import InputError
 from plangym_like.plan_env import PlanEnv
 from plangym_like.planners.plan import Plan
 from plangym_like.planners.search import Search, lengths
@@ -18,6 +19,9 @@ from plangym_like.planners.tree_planner import SEEDS, Trajectory, TreePlanner
 from plangym_like.planners.ucb import tree_bounds
 from plangym_like.states import Row
 from plangym_like.transitions import BatchTransition
+
+# Every node has a link to each outcome of each action.
+_MOST_OUTCOMES = 4096
 
 
 class UCT(TreePlanner):
@@ -58,8 +62,8 @@ class UCT(TreePlanner):
     explore : float
         The weight of the bounds; ``sqrt(2)`` is UCB1.
     outcomes : int
-        The most outcomes of an action. When it has so many, no more are drawn; let it be greater
-        than their number where that is known.
+        The most outcomes of an action, at most 4,096. When it has so many, no more are drawn; let
+        it be greater than their number where that is known.
     widening : float
         After n visits, an action has ``ceil(n ** widening)`` samples of its outcome.
 
@@ -99,6 +103,8 @@ class UCT(TreePlanner):
         self.rollout = as_count("rollout", rollout, 0)
         self.explore = as_number("explore", explore, 0.0)
         self.outcomes = as_count("outcomes", outcomes)
+        if self.outcomes > _MOST_OUTCOMES:
+            raise InputError(f"outcomes must be at most {_MOST_OUTCOMES:,}, got {outcomes}")
         self.widening = as_number("widening", widening, 0.0, 1.0)
 
     def _search(self, state: Row, search: Search) -> Plan:
