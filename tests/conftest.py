@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import logging
+import os
 import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -23,6 +24,9 @@ from plangym_like.audit.auditor import Auditor
 # What runs in the background is often started with interrupts ignored, and so are its children.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# Ray's workers would wait for all that others do on a busy machine.
+os.environ.setdefault("RAY_worker_niceness", "0")
 
 # How long an example takes says more about the machine than about the code.
 settings.register_profile(

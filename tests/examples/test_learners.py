@@ -17,15 +17,14 @@ def _learn(directory: Path, name: str, *arguments: str) -> subprocess.CompletedP
     return subprocess.run(command, cwd=directory, capture_output=True, text=True, timeout=1150)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("name", "arguments", "goal"),
     [
         ("a2c", ["--enough", "300"], 195),
         ("dqn", ["--enough", "300"], 195),
-        pytest.param("reinforce", ["--enough", "250"], 195, marks=pytest.mark.full),
-        pytest.param(
-            "alphazero", ["--enough", "200", "--goal", "150"], 150, marks=pytest.mark.full
-        ),
+        ("reinforce", ["--enough", "250"], 195),
+        ("alphazero", ["--enough", "200", "--goal", "150"], 150),
     ],
 )
 def test_it_keeps_the_pole_up(tmp_path: Path, name: str, arguments: list[str], goal: int) -> None:
@@ -52,3 +51,5 @@ def test_a_seed_that_misses_the_goal_is_named(
 ) -> None:
     outcome = _learn(tmp_path, name, "--seeds", "3", *arguments)
     assert outcome.returncode == 1 and f"seeds [3] did not reach {goal}" in outcome.stderr
+    with Image.open(tmp_path / "curves" / "curve.png") as curve:
+        assert curve.width > 100

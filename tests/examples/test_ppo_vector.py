@@ -24,6 +24,7 @@ def _learn(directory: Path, *arguments: str) -> list[tuple[int, float]]:
     return [(int(steps.replace(",", "")), float(score)) for steps, score in found]
 
 
+@pytest.mark.full
 def test_it_learns_to_keep_the_pole_up(tmp_path: Path) -> None:
     progress = _learn(tmp_path, "--steps", "60000")
     assert progress[0][0] == 10_240 and progress[-1][0] == 58 * 1024

@@ -24,15 +24,26 @@ def _number(pattern: str, text: str) -> float:
     return float(found[1].replace(",", ""))
 
 
+@pytest.mark.full
 def test_a_search_makes_a_policy_better(tmp_path: Path) -> None:
     printed = _printed(tmp_path, "guided_search.py", "--steps", "1024", "--horizon", "40")
     alone = _number("mean return of the policy:", printed)
     assert _number("mean return with the search:", printed) > alone + 50
 
 
+@pytest.mark.full
 def test_backplay_learns_what_plain_ppo_does_not(tmp_path: Path) -> None:
     printed = _printed(tmp_path, "backplay.py", "--size", "12", "--steps", "40000")
     assert _number("the search found a path of", printed) >= 22
     assert _number("episodes begin at step", printed) == 0
     assert _number("mean return with Backplay:", printed) > 0.5
     assert _number("mean return of plain PPO:", printed) < 0.1
+
+
+def test_both_say_what_came_of_a_little_learning(tmp_path: Path) -> None:
+    printed = _printed(tmp_path, "guided_search.py", "--steps", "256", "--horizon", "10")
+    assert _number("mean return of the policy:", printed) > 0
+    assert _number("mean return with the search:", printed) > 0
+    printed = _printed(tmp_path, "backplay.py", "--size", "6", "--steps", "1000")
+    assert _number("the search found a path of", printed) >= 10
+    assert _number("episodes begin at step", printed) >= 0
