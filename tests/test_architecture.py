@@ -167,6 +167,16 @@ def test_the_import_is_light() -> None:
     assert min(seconds) < 0.3
 
 
+def test_workers_of_rollouts_start_without_tensordict() -> None:
+    # Its import takes over a second, in every worker.
+    code = "import plangym_like.batchers.rollout.rollout_worker, sys; print(*sys.modules)"
+    answer = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
+    loaded = answer.stdout.split()
+    assert "torch" in loaded and "tensordict" not in loaded
+
+
 @pytest.mark.parametrize("name", sorted(plangym_like.__all__))
 def test_every_public_name_is_documented(name: str) -> None:
     public = getattr(plangym_like, name)

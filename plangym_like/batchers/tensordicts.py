@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
-from tensordict import TensorDict
 
 from plangym_like.errors import InputError
 from plangym_like.lanes.tree import named_parts
+
+if TYPE_CHECKING:
+    from tensordict import TensorDict
 
 # Single numbers, which have a last axis of length 1 in torchrl.
 _NUMBERS = {"reward", "done", "terminated", "truncated"}
@@ -41,6 +43,9 @@ def as_transitions(
             name: tree[..., None] if name in _NUMBERS and tree.ndim == 2 else _named(tree)
             for name, tree in fields.items()
         }
+
+    # Its import takes over a second, which the workers of rollouts save.
+    from tensordict import TensorDict
 
     fields = {**entries(before), "next": entries(after)}
     if mask is not None:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import torch
-from tensordict import TensorDict
 
 from plangym_like.batchers.engine.tensor_tree import to_device
 from plangym_like.batchers.tensordicts import as_observation, as_transitions, merged
 from plangym_like.errors import InputError
 from plangym_like.lanes.tree import take, tree_map
+
+if TYPE_CHECKING:
+    from tensordict import TensorDict
 
 
 class State(NamedTuple):

@@ -49,6 +49,7 @@ class PooledRollout(RolloutIterator):
             backend=backend,
             timeout=timeout,
             name="rollout",
+            preload=("plangym_like.batchers.rollout.rollout_worker",),
         )
         self._workers.share(ACTOR, self._actor)
         self._begun = self._workers.submit(0, "describe")
