@@ -46,8 +46,10 @@ def use(now: bool) -> None:
 """
 
 
+# With the options of `make lint`, mypy knows the package already.
+OPTIONS = ["--config-file", str(ROOT / "setup.cfg"), "--cache-dir", str(ROOT / ".mypy_cache")]
 TOOLS = {
-    "mypy": [sys.executable, "-m", "mypy", "--strict", "--cache-dir", str(ROOT / ".mypy_cache")],
+    "mypy": [sys.executable, "-m", "mypy", "--strict", *OPTIONS],
     "pyright": ["pyright"],
 }
 
