@@ -13,6 +13,8 @@ PYTHONS ?= python3.11 python3.12 python3.13
 
 .PHONY: help demo learn results test test-all lint faults soak fault-table docs table bench site-test release-check clean
 .DELETE_ON_ERROR:
+# Thousands of processes would compile the package again.
+unexport PYTHONDONTWRITEBYTECODE
 # Two targets at once would install into one environment at once.
 .NOTPARALLEL:
 
