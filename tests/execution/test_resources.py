@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -72,6 +72,22 @@ def assert_no_growth(
         assert is_now - was < slack
 
 
+def assert_comes_to_rest(
+    env: ParallelEnv, run: Callable[[int], None], times: int, slack: int, *, blocks: int = 0
+) -> None:
+    """Fail if `run` takes more each time; what a worker needs once, it may need at any time."""
+    for attempt in range(3):
+        before = footprint(env)
+        run(times)
+        try:
+            assert_no_growth(before, footprint(env), slack, blocks=blocks)
+        except AssertionError:
+            if attempt == 2:
+                raise
+        else:
+            return
+
+
 # A steady loop
 
 
@@ -101,11 +117,9 @@ def test_a_thousand_batches_leave_nothing(way: str) -> None:
                     states = env.step_batch(actions, states).states
 
         run(150)
-        before = footprint(env)
-        run(1000)
         # Workers may be in a row of a dropped batch, so its blocks are not used again at once.
         blocks = 4 * len(env.batch_env) if way == "dropped" else 0
-        assert_no_growth(before, footprint(env), MEGABYTE, blocks=blocks)
+        assert_comes_to_rest(env, run, 1000, MEGABYTE, blocks=blocks)
 
 
 @pytest.mark.parametrize(
@@ -122,11 +136,14 @@ def test_a_thousand_batches_of_a_real_game(obs_type: str, times: int, count: int
     with pl.make("ALE/MsPacman-v5", n_workers=2, **kwargs) as env:
         states: Any = env.reset(seed=0).state
         rng = np.random.default_rng(0)
-        for index in range(20 + times):
-            if index == 20:
-                before = footprint(env)
-            states = env.step_batch(rng.integers(0, 9, count), states).states
-        assert_no_growth(before, footprint(env), 2 * MEGABYTE)
+
+        def run(times: int) -> None:
+            nonlocal states
+            for _ in range(times):
+                states = env.step_batch(rng.integers(0, 9, count), states).states
+
+        run(20)
+        assert_comes_to_rest(env, run, times, 2 * MEGABYTE)
 
 
 def test_sizes_that_change_leave_nothing_either() -> None:
@@ -139,15 +156,11 @@ def test_sizes_that_change_leave_nothing_either() -> None:
                 env.step_batch(rng.integers(0, 4096, int(rng.integers(1, 4000))), state)
 
         run(100)
-        before = footprint(env)
-        run(200)
+        # How many blocks are kept varies with their sizes, but it is bounded.
+        assert_comes_to_rest(env, run, 200, 2 * MEGABYTE, blocks=20)
         after = footprint(env)
-    # How many blocks are kept varies with their sizes, but it is bounded.
     assert after["blocks"] < 20
     assert max(after["workers' blocks"]) < 20
-    assert len(after["descriptors"]) - len(before["descriptors"]) < 20
-    for was, is_now in zip(before["memory"], after["memory"], strict=True):
-        assert is_now - was < 2 * MEGABYTE
 
 
 # Rows that are kept

@@ -93,7 +93,7 @@ def _executors_and_families() -> list[Any]:
         for executor, (kwargs, rows) in EXECUTORS.items():
             usual = executor == "serial" or (executor, name) in _USUAL
             if usual:
-                fewer = min(rows or 200, 600)
+                fewer = min(rows or 200, 400)
                 params.append(pytest.param(name, executor, kwargs, fewer, id=f"{executor}-{name}"))
             params.append(
                 pytest.param(
