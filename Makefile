@@ -49,9 +49,10 @@ learn: .venv/.test
 results: .venv-results/.results
 	$(RESULTS_BIN)/python benchmarks/results.py
 
-# Three processes on two cores: many tests wait for what they have killed, stopped or started.
+# Three processes on two cores: many tests wait for what they have killed, stopped or started. The
+# order matters: tests on a cluster come last.
 test: lint docs
-	$(BIN)/python -m pytest --quiet --numprocesses 3 --dist loadgroup
+	$(BIN)/python -m pytest --quiet --numprocesses 3 --dist loadgroup --no-loadscope-reorder
 
 lint: .venv/.test
 	$(BIN)/python -m ruff check .

@@ -6,6 +6,7 @@ import importlib.util
 import logging
 import os
 import signal
+import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -64,13 +65,16 @@ RANDOM = ["FrozenLake", "StickyPong", "Nested"]
 # First: pytest-xdist reads the groups in the same hook.
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Have what runs on the cluster run last, and where tests run side by side, in one process.
+    """Have what runs on a cluster run last, and where tests run side by side, in two processes.
 
-    The other tests of a file share their environments, so a file stays together, too.
+    It is last because a process that has used Ray may crash when it is forked. The other tests of
+    a file share their environments, so a file stays together, too.
     """
     items.sort(key=_is_on_cluster)
     for item in items:
-        group = "cluster" if _is_on_cluster(item) else item.nodeid.partition("::")[0]
+        group = item.nodeid.partition("::")[0]
+        if _is_on_cluster(item):
+            group = f"cluster-{zlib.crc32(group.encode()) % 2}"
         item.add_marker(pytest.mark.xdist_group(group))
 
 
