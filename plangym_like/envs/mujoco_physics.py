@@ -80,6 +80,9 @@ class PhysicsMemory:
             self.places[name] = (slice(at, at + array.size), array.shape)
         self.carried = tuple(carried)
         self.slices, self.nbytes = lay_out(carried, self.state_nbytes, self.places)
+        # Behind arrays whose size is no multiple of 8 bytes.
+        ends = (place.stop for _, place in self.slices)
+        self._gaps = [slice(end, padded(end)) for end in ends if end % 8]
 
     def read(self, payload: Row) -> None:
         """Write the state into `payload`, ``(nbytes,)`` or longer."""
@@ -87,9 +90,9 @@ class PhysicsMemory:
         mujoco.mj_getState(self._model, self._data, state, INTEGRATION)
         for view, place in self.slices:
             payload[place] = view
-            # Rows of equal states are equal bytes, those between two arrays included.
-            if view.size % 8:
-                payload[place.stop : padded(place.stop)] = 0
+        # Rows of equal states are equal bytes, those between two arrays included.
+        for gap in self._gaps:
+            payload[gap] = 0
 
     def write(self, payload: Row) -> None:
         """Make the state in `payload` the current one; derived arrays are not updated."""

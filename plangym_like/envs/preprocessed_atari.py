@@ -15,6 +15,8 @@ from typing import Any
 import gymnasium
 from gymnasium.wrappers import AtariPreprocessing, OrderEnforcing, PassiveEnvChecker, TimeLimit
 
+from plangym_like.snapshots.known_wrappers import chain
+
 # The digests of `source_digest` with Gymnasium 1.4.0 and ale-py 0.12.1. With other sources, every
 # screen is drawn.
 _KNOWN = frozenset({"4c9ce2707b5c101b"})
@@ -45,28 +47,21 @@ def skip_unread_screens(env: Any) -> None:
         it and the game may read the screens.
     """
     found = _find(env, between=(OrderEnforcing, PassiveEnvChecker))
-    base = env.unwrapped
-    if found is None or type(base).__module__ != "ale_py.env" or base.continuous:
+    if found is None:
         return
-    if not any("step" in vars(part) for part in (found, *_chain(found.env))):
-        vars(found)["step"] = functools.partial(_step, found, base)
+    base, inner = found.unwrapped, list(chain(found.env))
+    if type(base).__module__ != "ale_py.env" or base.continuous:
+        return
+    if not any("step" in vars(part) for part in (found, *inner, base)):
+        vars(found)["step"] = functools.partial(_step, found, inner, base)
 
 
 def _find(env: Any, between: tuple[type, ...]) -> Any:
     """Return the wrapper, if only wrappers of the types `between` separate it from the game."""
-    found = next((part for part in _chain(env) if type(part) is AtariPreprocessing), None)
+    found = next((link for link in chain(env) if type(link) is AtariPreprocessing), None)
     if found is None or source_digest() not in _KNOWN:
         return None
-    inner = [type(part) for part in _chain(found.env)][:-1]
-    return found if set(inner) <= set(between) else None
-
-
-def _chain(env: Any) -> list[Any]:
-    """Return `env` and all that it wraps."""
-    parts = [env]
-    while isinstance(parts[-1], gymnasium.Wrapper):
-        parts.append(parts[-1].env)
-    return parts
+    return found if set(map(type, chain(found.env))) <= set(between) else None
 
 
 @functools.cache
@@ -92,10 +87,10 @@ def source_digest() -> str:
     return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
 
 
-def _step(env: Any, base: Any, action: Any) -> Any:
-    """Do what `AtariPreprocessing.step` does."""
+def _step(env: Any, inner: list[Any], base: Any, action: Any) -> Any:
+    """Do what `AtariPreprocessing.step` does; `inner` are the wrappers between `env` and `base`."""
     frames = base._frameskip
-    if not (type(frames) is int and _is_checked(env)):
+    if not (type(frames) is int and _are_checked(inner)):
         return AtariPreprocessing.step(env, action)
     ale = base.ale
     chosen, act = base._action_set[action], ale.act
@@ -120,6 +115,6 @@ def _step(env: Any, base: Any, action: Any) -> Any:
     return env._get_obs(), total, terminated, truncated, base._get_info()
 
 
-def _is_checked(env: Any) -> bool:
-    """Return whether the wrappers below `env` have made the checks of their first steps."""
-    return all(vars(part).get(name, True) for part in _chain(env.env)[:-1] for name in _CHECKS)
+def _are_checked(wrappers: list[Any]) -> bool:
+    """Return whether these wrappers have made the checks of their first steps."""
+    return all(vars(wrapper).get(name, True) for wrapper in wrappers for name in _CHECKS)

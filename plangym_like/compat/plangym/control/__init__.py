@@ -2,23 +2,15 @@
 
 from __future__ import annotations
 
-import importlib
-from typing import Any
+from plangym_like.compat.plangym.lazy_names import lazy_names
 
-_PLACES = {
-    "Box2DEnv": "box_2d",
-    "ClassicControl": "classic_control",
-    "DMControlEnv": "dm_control",
-    "LunarLander": "lunar_lander",
-    "MujocoEnv": "mujoco",
-}
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _PLACES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f"{__name__}.{_PLACES[name]}"), name)
-
-
-def __dir__() -> list[str]:
-    return [*_PLACES]
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        "Box2DEnv": "box_2d",
+        "ClassicControl": "classic_control",
+        "DMControlEnv": "dm_control",
+        "LunarLander": "lunar_lander",
+        "MujocoEnv": "mujoco",
+    },
+)

@@ -2,17 +2,9 @@
 
 from __future__ import annotations
 
-import importlib
-from typing import Any
+from plangym_like.compat.plangym.lazy_names import lazy_names
 
-_PLACES = {"AtariEnv": "atari", "MontezumaEnv": "montezuma", "RetroEnv": "retro"}
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _PLACES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f"{__name__}.{_PLACES[name]}"), name)
-
-
-def __dir__() -> list[str]:
-    return [*_PLACES]
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {"AtariEnv": "atari", "MontezumaEnv": "montezuma", "RetroEnv": "retro"},
+)
