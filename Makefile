@@ -49,9 +49,10 @@ learn: .venv/.test
 results: .venv-results/.results
 	$(RESULTS_BIN)/python benchmarks/results.py
 
-# Three processes on two cores: many tests wait for what they have killed, stopped or started. The
-# order matters: tests on a cluster come last.
-test: lint docs
+# Types are checked while the docs are built. Three processes on two cores: many tests wait for what
+# they have killed, stopped or started. The order matters: tests on a cluster come last.
+test: .venv/.test
+	@$(MAKE) docs & docs=$$!; $(MAKE) lint; lint=$$?; wait $$docs && exit $$lint
 	$(BIN)/python -m pytest --quiet --numprocesses 3 --dist loadgroup --no-loadscope-reorder
 
 lint: .venv/.test

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import _thread
 import contextlib
 import signal
 import threading
@@ -64,7 +63,8 @@ def interrupts_deferred(*, by_finalizer: bool = False) -> Iterator[None]:
             restored = threading.Event()
             # Before the handler is restored: what it raised here would be printed and lost.
             with contextlib.suppress(RuntimeError):  # at its end, the interpreter starts no thread
-                threading.Thread(target=_interrupt_soon, args=(restored,), daemon=True).start()
+                arguments = (threading.get_ident(), restored)
+                threading.Thread(target=_interrupt_soon, args=arguments, daemon=True).start()
         signal.signal(signal.SIGINT, handler)
         if restored is not None:
             restored.set()
@@ -72,8 +72,9 @@ def interrupts_deferred(*, by_finalizer: bool = False) -> Iterator[None]:
             handler(*arrived[0])
 
 
-def _interrupt_soon(restored: threading.Event) -> None:
-    """Interrupt the main thread once its handler is `restored` and its finalizer has returned."""
+def _interrupt_soon(thread: int, restored: threading.Event) -> None:
+    """Interrupt the thread once its handler is `restored` and its finalizer has returned."""
     restored.wait(1.0)
     time.sleep(_SOON_SECONDS)
-    _thread.interrupt_main()
+    # Not `_thread.interrupt_main`, which would not end a `time.sleep`.
+    signal.pthread_kill(thread, signal.SIGINT)

@@ -77,14 +77,14 @@ def test_a_tree_of_real_states(
 ) -> None:
     with plangym_like.make(name, **kwargs) as env:
         archive = StateArchive(env, directory=tmp_path if spilled else None)
-        rows = grow(archive, 700)
-        assert np.array_equal(archive.get(np.arange(700)), rows)
-        order = np.random.default_rng(1).permutation(700)
+        rows = grow(archive, 300)
+        assert np.array_equal(archive.get(np.arange(300)), rows)
+        order = np.random.default_rng(1).permutation(300)
         assert np.array_equal(archive.get(order), rows[order])
-        assert all(np.array_equal(archive.get(node), rows[node]) for node in range(0, 700, 37))
+        assert all(np.array_equal(archive.get(node), rows[node]) for node in range(0, 300, 37))
         firsts = {row.tobytes(): node for node, row in reversed(list(enumerate(rows)))}
         assert archive.find(rows).tolist() == [firsts[row.tobytes()] for row in rows]
-        deepest = max(range(700), key=lambda node: len(archive.path(node)))
+        deepest = max(range(300), key=lambda node: len(archive.path(node)))
         path = archive.path(deepest)
         assert path[0] == 0 and path[-1] == deepest
         assert np.array_equal(archive.parents[path[1:]], path[:-1])
@@ -97,8 +97,8 @@ def test_a_tree_of_real_states(
         for each in (archive, again):
             actions = np.zeros_like(archive.actions[0])
             (node,) = each.add(more.states, deepest, actions, rewards=more.rewards)
-            assert node == 700 and np.array_equal(each.get(node), more.states[0])
-            assert np.array_equal(each.get(np.arange(700)), rows)
+            assert node == 300 and np.array_equal(each.get(node), more.states[0])
+            assert np.array_equal(each.get(np.arange(300)), rows)
     spilled_bytes = archive._blocks._frames._array.base is not None
     assert spilled_bytes == spilled
 

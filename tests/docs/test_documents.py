@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
+README = ROOT / "README.md"
 DOCUMENTS = [
     path
     for path in sorted(
@@ -74,6 +75,11 @@ def _run(command: list[str], directory: Path, stdin: str = "") -> str:
     return outcome.stdout
 
 
+def _assert_prints_what_is_shown(text: str, printed: str) -> None:
+    shown, parts = _shown_outputs(text), printed.split(f"{END}\n")
+    assert {number: parts[number] for number in shown} == shown
+
+
 def _name(path: Path) -> str:
     return str(path.relative_to(ROOT))
 
@@ -81,7 +87,7 @@ def _name(path: Path) -> str:
 WITH_CODE = [path for path in DOCUMENTS if FENCE.search(path.read_text(encoding="utf-8"))]
 
 
-@pytest.mark.parametrize("document", WITH_CODE, ids=_name)
+@pytest.mark.parametrize("document", [d for d in WITH_CODE if d != README], ids=_name)
 def test_every_fence_runs_as_an_unguarded_script(document: Path, tmp_path: Path) -> None:
     for module in NEEDED.get(_name(document), []):
         if importlib.util.find_spec(module) is None:
@@ -89,9 +95,12 @@ def test_every_fence_runs_as_an_unguarded_script(document: Path, tmp_path: Path)
     text = document.read_text(encoding="utf-8")
     script = tmp_path / document.name
     script.write_text(_code_of(text), encoding="utf-8")
-    printed = _run([*PYTHON, str(script)], tmp_path).split(f"{END}\n")
-    shown = _shown_outputs(text)
-    assert {number: printed[number] for number in shown} == shown
+    _assert_prints_what_is_shown(text, _run([*PYTHON, str(script)], tmp_path))
+
+
+def test_the_readme_runs_as_a_session(tmp_path: Path) -> None:
+    text = README.read_text(encoding="utf-8")
+    _assert_prints_what_is_shown(text, _run([*PYTHON, "-"], tmp_path, stdin=_code_of(text)))
 
 
 def test_a_wrong_output_is_noticed(tmp_path: Path) -> None:
@@ -108,11 +117,6 @@ def test_every_output_that_is_shown_belongs_to_a_fence() -> None:
 
 def test_every_page_that_needs_a_module_exists() -> None:
     assert [name for name in NEEDED if ROOT / name not in WITH_CODE] == []
-
-
-def test_the_readme_session_runs_from_stdin(tmp_path: Path) -> None:
-    code = _code_of((ROOT / "README.md").read_text(encoding="utf-8"))
-    _run([*PYTHON, "-"], tmp_path, stdin=code)
 
 
 def test_a_failing_fence_is_named_by_file_and_line(tmp_path: Path) -> None:

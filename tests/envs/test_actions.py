@@ -61,7 +61,7 @@ def test_an_episode_is_gymnasiums_whatever_the_dtype(name: str) -> None:
         theirs = gymnasium.make(name, disable_env_checker=True)
         theirs.reset(seed=5)
         state = single.reset(seed=5).state
-        for _ in range(2 if name.startswith("CarRacing") else 25):
+        for _ in range(2 if name.startswith("CarRacing") else 8):
             action = drawn(theirs.action_space, rng, kind)
             obs, reward, terminated, truncated, info = theirs.step(np.asarray(action))
             one = single.step(action, state)
@@ -99,13 +99,13 @@ def test_blocks_equal_the_loop(name: str, kind: str, limited: bool) -> None:
     rng = np.random.default_rng(4)
     env = make(name, remove_time_limit=not limited)
     assert not falls_back(env)
-    for _ in range(3):
-        states = random_rows(env, rng, 200)
-        actions = drawn(env.action_space, rng, kind, (200,))
-        dts = rng.integers(1, 5, 200)
+    for _ in range(2):
+        states = random_rows(env, rng, 100)
+        actions = drawn(env.action_space, rng, kind, (100,))
+        dts = rng.integers(1, 5, 100)
         for dt in (1, 3, dts):
             assert_blocks_equal_the_loop(env, actions, states, dt)
-        plans = drawn(env.action_space, rng, kind, (200, 6))
+        plans = drawn(env.action_space, rng, kind, (100, 6))
         assert_blocks_equal_the_loop(env, plans, states, dts, horizon=True)
     assert None not in env.simulator._fast_forms.values()
 
@@ -178,7 +178,7 @@ def test_every_backend_gives_the_same_bytes(cluster: Any, which: str) -> None:
     envs = {backend: make_on(backend, name, **kwargs) for backend in BACKENDS}
     serial = envs["serial"]
     states = reached(serial, 7, every=2)
-    kinds = ["int64", "int8"] if which == "Levers" else ["float64", "float16", "float32", "list"]
+    kinds = ["int64", "int8"] if which == "Levers" else ["float64", "list"]
     for kind in kinds:
         actions, plans = batch_of(serial, kind, (7,)), batch_of(serial, kind, (7, 3))
         expected = serial.step_batch(actions, states)

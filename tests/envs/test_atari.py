@@ -95,7 +95,7 @@ def assert_episodes_equal_gymnasiums(name: str, steps: int, **kwargs: Any) -> No
     ],
 )
 def test_seeded_episodes_equal_gymnasiums(name, kwargs):
-    assert_episodes_equal_gymnasiums(name, 150, **kwargs)
+    assert_episodes_equal_gymnasiums(name, 80, **kwargs)
 
 
 def assert_every_state_continues(name: str, steps: int) -> None:
@@ -134,7 +134,7 @@ def assert_every_state_continues(name: str, steps: int) -> None:
 
 @pytest.mark.parametrize("name", [*SAMPLE, *(f"ALE/{game}-v5" for game in AWKWARD)])
 def test_every_state_continues(name):
-    assert_every_state_continues(name, 60)
+    assert_every_state_continues(name, 30)
 
 
 @pytest.mark.full

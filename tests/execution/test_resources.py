@@ -92,7 +92,7 @@ def assert_comes_to_rest(
 
 
 @pytest.mark.parametrize("way", ["isolated", "with the caller", "futures", "failures", "dropped"])
-def test_a_thousand_batches_leave_nothing(way: str) -> None:
+def test_hundreds_of_batches_leave_nothing(way: str) -> None:
     def refuse_some(action: int) -> None:
         if action == 99 and way == "failures":
             refuse(action)
@@ -116,10 +116,10 @@ def test_a_thousand_batches_leave_nothing(way: str) -> None:
                 else:
                     states = env.step_batch(actions, states).states
 
-        run(150)
+        run(100)
         # Workers may be in a row of a dropped batch, so its blocks are not used again at once.
         blocks = 4 * len(env.batch_env) if way == "dropped" else 0
-        assert_comes_to_rest(env, run, 1000, MEGABYTE, blocks=blocks)
+        assert_comes_to_rest(env, run, 500, MEGABYTE, blocks=blocks)
 
 
 @pytest.mark.parametrize(
@@ -200,12 +200,12 @@ print(len(kept))
 @pytest.mark.parametrize(
     ("name", "times"),
     [
-        ("CartPole-v1", 1500),
-        ("ALE/MsPacman-v5", 300),
+        ("CartPole-v1", 1000),
+        ("ALE/MsPacman-v5", 200),
         pytest.param("ALE/MsPacman-v5", 5000, marks=pytest.mark.full),
     ],
 )
-def test_a_caller_may_keep_rows_of_thousands_of_batches(
+def test_a_caller_may_keep_rows_of_many_batches(
     name: str, times: int, tmp_path: Path
 ) -> None:
     if name.startswith("ALE"):

@@ -18,37 +18,46 @@ import plangym_like
 
 pytestmark = pytest.mark.usefixtures("unhurried_audits")
 
-# Executor -> arguments of `make`, and rows to step where the whole zoo is not asked for.
-EXECUTORS: dict[str, tuple[dict[str, Any], int]] = {
-    "serial": ({}, ROWS),
-    "1 worker": ({"n_workers": 1}, 0),
-    "2 workers": ({"n_workers": 2}, 400),
-    "3 workers": ({"n_workers": 3}, 0),
-    "isolated": ({"n_workers": 2, "isolate": True}, 200),
-    "ray": ({"ray": True, "n_workers": 1, "resources": {"num_cpus": 0}}, 0),
+# Executor -> arguments of `make`.
+EXECUTORS: dict[str, dict[str, Any]] = {
+    "serial": {},
+    "1 worker": {"n_workers": 1},
+    "2 workers": {"n_workers": 2},
+    "3 workers": {"n_workers": 3},
+    "isolated": {"n_workers": 2, "isolate": True},
+    "ray": {"ray": True, "n_workers": 1, "resources": {"num_cpus": 0}},
 }
+# In the usual run, rows are stepped in this process, and by workers of these two kinds in turn.
+# `pytest -m full` steps all rows with every executor.
+FEW_ROWS = {"serial": 400, "2 workers": 300, "isolated": 200}
+IN_TURN = ("2 workers", "isolated")
+# Environments with which nothing is wrong.
+RIGHT = ("Walk", "OwnRandom", "OwnLegacyRandom", "Orders", "Namespace", "SavesItself", "Lock")
 FAMILIES: dict[str, dict[str, Any]] = {
     "CartPole-v1": {},
     "FrozenLake-v1": {},
     "Pendulum-v1": {"snapshot": "pickle"},
     "MountainCar-v0": {"snapshot": "replay"},
-    "ALE/MsPacman-v5": {"repeat_action_probability": 0.0, "obs_type": "ram"},
+    "ALE/MsPacman-v5": {"repeat_action_probability": 0.0, "obs_type": "ram", "frameskip": 1},
     "InvertedPendulum-v5": {},
 }
 
 
-_USUAL = {("2 workers", "CartPole-v1"), ("isolated", "FrozenLake-v1")}
-_FULL = pytest.mark.full
+def _on_executors(*kinds: Any, by_workers: int | None = None) -> list[Any]:
+    """Return what is tried: each of `kinds`, with the name of an executor and a number of rows.
 
-
-def _executors() -> list[Any]:
-    """Return all executors, each with few rows in the usual run or with all of them in the full."""
+    Workers step the first `by_workers` of them in the usual run.
+    """
     params = []
-    for name, (kwargs, rows) in EXECUTORS.items():
-        if rows:
-            params.append(pytest.param(name, kwargs, rows, id=name))
-        if rows < ROWS:
-            params.append(pytest.param(name, kwargs, ROWS, id=f"{name}-full", marks=_FULL))
+    for number, kind in enumerate(kinds):
+        name = kind if isinstance(kind, str) else kind.__name__
+        usual = ["serial", IN_TURN[number % 2]]
+        for executor in usual if by_workers is None or number < by_workers else usual[:1]:
+            rows = FEW_ROWS[executor]
+            params.append(pytest.param(kind, executor, rows, id=f"{name}-{executor}"))
+        for executor in EXECUTORS:
+            which = f"{name}-{executor}-full"
+            params.append(pytest.param(kind, executor, ROWS, id=which, marks=pytest.mark.full))
     return params
 
 
@@ -62,21 +71,21 @@ def _make(name: Any, **kwargs: Any) -> Any:
     return sending(plangym_like.make(name, **kwargs))
 
 
-@pytest.mark.parametrize(("executor", "kwargs", "rows"), _executors())
-@pytest.mark.parametrize("kind", ENVS, ids=lambda kind: kind.__name__)
+@pytest.mark.parametrize(("kind", "executor", "rows"), _on_executors(*ENVS))
 def test_no_environment_is_silently_wrong(
-    kind: Callable[[], Walk], executor: str, kwargs: dict[str, Any], rows: int
+    kind: Callable[[], Walk], executor: str, rows: int
 ) -> None:
-    verdict = judge(kind, partial(_make, kind, **kwargs), rows)
+    verdict = judge(kind, partial(_make, kind, **EXECUTORS[executor]), rows)
+    if kind.__name__ in RIGHT:
+        assert verdict.outcome == "right", verdict.reason
     assert verdict.outcome != "silent", verdict.reason
 
 
-@pytest.mark.parametrize(("executor", "kwargs", "rows"), _executors())
-@pytest.mark.parametrize("kind", HANDED_OUT, ids=lambda kind: kind.__name__)
+@pytest.mark.parametrize(("kind", "executor", "rows"), _on_executors(*HANDED_OUT))
 def test_replayed_environments_that_hand_out_what_they_use_are_right(
-    kind: Callable[[], Walk], executor: str, kwargs: dict[str, Any], rows: int
+    kind: Callable[[], Walk], executor: str, rows: int
 ) -> None:
-    verdict = judge(kind, partial(_make, kind, snapshot="replay", **kwargs), rows)
+    verdict = judge(kind, partial(_make, kind, snapshot="replay", **EXECUTORS[executor]), rows)
     assert verdict.outcome == "right", verdict.reason
 
 
@@ -86,27 +95,10 @@ def _without_time_limit(env: gymnasium.Env[Any, Any]) -> gymnasium.Env[Any, Any]
     return env
 
 
-def _executors_and_families() -> list[Any]:
-    """Return all pairs; in the usual run, workers step one family each."""
-    params = []
-    for name in FAMILIES:
-        for executor, (kwargs, rows) in EXECUTORS.items():
-            usual = executor == "serial" or (executor, name) in _USUAL
-            if usual:
-                fewer = min(rows or 200, 400)
-                params.append(pytest.param(name, executor, kwargs, fewer, id=f"{executor}-{name}"))
-            params.append(
-                pytest.param(
-                    name, executor, kwargs, ROWS, id=f"{executor}-{name}-full", marks=_FULL
-                )
-            )
-    return params
-
-
-@pytest.mark.parametrize(("name", "executor", "kwargs", "rows"), _executors_and_families())
+@pytest.mark.parametrize(("name", "executor", "rows"), _on_executors(*FAMILIES, by_workers=2))
 @pytest.mark.parametrize("wrapper", WRAPPERS, ids=lambda wrapper: wrapper.__name__)
 def test_no_wrapper_is_silently_wrong(
-    wrapper: Callable[[Any], Any], name: str, executor: str, kwargs: dict[str, Any], rows: int
+    wrapper: Callable[[Any], Any], name: str, executor: str, rows: int
 ) -> None:
     options = FAMILIES[name]
     own = {key: value for key, value in options.items() if key != "snapshot"}
@@ -115,15 +107,6 @@ def test_no_wrapper_is_silently_wrong(
         made = gymnasium.make(name, disable_env_checker=True, **own)
         return wrapper(_without_time_limit(made))
 
-    verdict = judge(build, partial(_make, name, wrappers=[wrapper], **options, **kwargs), rows)
+    options = {**options, **EXECUTORS[executor], "wrappers": [wrapper]}
+    verdict = judge(build, partial(_make, name, **options), rows)
     assert verdict.outcome != "silent", verdict.reason
-
-
-# Those with which nothing is wrong.
-RIGHT = ("Walk", "OwnRandom", "OwnLegacyRandom", "Orders", "Namespace", "SavesItself", "Lock")
-
-
-@pytest.mark.parametrize("kind", [kind for kind in ENVS if kind.__name__ in RIGHT])
-def test_environments_with_nothing_wrong_are_right(kind: Callable[[], Walk]) -> None:
-    verdict = judge(kind, partial(_make, kind))
-    assert verdict.outcome == "right", verdict.reason
