@@ -205,9 +205,7 @@ print(len(kept))
         pytest.param("ALE/MsPacman-v5", 5000, marks=pytest.mark.full),
     ],
 )
-def test_a_caller_may_keep_rows_of_many_batches(
-    name: str, times: int, tmp_path: Path
-) -> None:
+def test_a_caller_may_keep_rows_of_many_batches(name: str, times: int, tmp_path: Path) -> None:
     if name.startswith("ALE"):
         pytest.importorskip("ale_py")
     path = tmp_path / "keeper.py"
