@@ -64,6 +64,7 @@ SUITE: dict[str, tuple[Any, dict[str, Any]]] = {
 }
 if importlib.util.find_spec("mujoco"):
     SUITE["Hopper"] = ("Hopper-v5", {"remove_time_limit": False})
+_EVERY = {"parallel": 2, "isolated": 3, "ray": 3}
 RANDOM = ["FrozenLake", "StickyPong", "Nested"]
 
 
@@ -84,25 +85,21 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         item.add_marker(pytest.mark.xdist_group(group))
 
 
-def pytest_collection_finish() -> None:
-    """Have the garbage collector pass over thousands of tests; some call it many times."""
-    gc.collect()
-    gc.freeze()
-
-
 def _leave_out_much_the_same(items: list[pytest.Item]) -> None:
-    """Where isolated workers and Ray try a test's cases, leave two of three to ``pytest -m full``.
+    """Where several backends try a test's cases, leave some to ``pytest -m full``.
 
-    Each test leaves out others, so all of an environment's promises are tried in some of them.
+    The serial one tries all. Workers try every second case; isolated workers and Ray, which do what
+    workers do, every third. Each test leaves out others.
     """
     cases: dict[tuple[str, str], list[pytest.Item]] = {}
     for item in items:
-        if (backend := _backend(item)) in ("isolated", "ray"):
+        if (backend := _backend(item)) in _EVERY:
             cases.setdefault((item.nodeid.partition("[")[0], backend), []).append(item)
-    for (name, _), group in cases.items():
-        kept = zlib.crc32(name.encode()) % min(3, len(group))
+    for (name, backend), group in cases.items():
+        every = _EVERY[backend]
+        kept = zlib.crc32(name.encode()) % min(every, len(group))
         for number, item in enumerate(group):
-            if number % 3 != kept:
+            if number % every != kept:
                 item.add_marker(pytest.mark.full)
 
 
@@ -112,6 +109,13 @@ def _backend(item: pytest.Item) -> str | None:
 
 def _is_on_cluster(item: pytest.Item) -> bool:
     return _backend(item) == "ray" or "cluster" in getattr(item, "fixturenames", ())
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _little_for_the_garbage_collector() -> None:
+    """Have it pass over what earlier modules and pytest keep; some tests call it many times."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session")
