@@ -4,12 +4,13 @@
 - `VecEnv`, `GymEnv`, `GymInfEnv`: groups of environments
 - `Agent`: chooses the actions
 - `DictTensor`, `Trajectories`: the arguments and results
+- `masked_tensor`, `masked_dicttensor`: rows of one or another, by a mask
 - `replay_agent`: computes an agent's answers again, with gradients
 """
 
 from plangym_like.batchers.episodes.agent import Agent
 from plangym_like.batchers.episodes.batcher import Batcher
-from plangym_like.batchers.episodes.dict_tensor import DictTensor
+from plangym_like.batchers.episodes.dict_tensor import DictTensor, masked_dicttensor, masked_tensor
 from plangym_like.batchers.episodes.episode_batcher import EpisodeBatcher
 from plangym_like.batchers.episodes.gym_env import GymEnv, GymInfEnv
 from plangym_like.batchers.episodes.replay_agent import replay_agent
@@ -25,5 +26,7 @@ __all__ = [
     "GymInfEnv",
     "Trajectories",
     "VecEnv",
+    "masked_dicttensor",
+    "masked_tensor",
     "replay_agent",
 ]

@@ -53,6 +53,56 @@ class DictTensor(TensorDict):  # type: ignore[no-untyped-call]
         return int(self.batch_size[0]) if self.batch_size else 0
 
 
+def masked_tensor(tensor0: torch.Tensor, tensor1: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+    """Return the rows of `tensor1` where `mask` is true, and of `tensor0` elsewhere.
+
+    Parameters
+    ----------
+    tensor0, tensor1 : tensor
+        ``[B, ...]``, of the same shape. The result has the dtype of the first.
+    mask : tensor
+        ``[B]``, bool or numbers 0 and 1.
+
+    Raises
+    ------
+    InputError
+        The shapes do not fit.
+
+    Examples
+    --------
+    >>> masked_tensor(torch.zeros(2, 3), torch.ones(2, 3), torch.tensor([False, True]))
+    tensor([[0., 0., 0.],
+            [1., 1., 1.]])
+    """
+    if tensor0.shape != tensor1.shape or mask.shape != tensor0.shape[:1]:
+        raise InputError(
+            "tensors [B, ...] and a mask [B] are needed, got the shapes "
+            f"{tuple(tensor0.shape)}, {tuple(tensor1.shape)} and {tuple(mask.shape)}"
+        )
+    rows = mask.bool().reshape(-1, *(1,) * (tensor0.ndim - 1))
+    return torch.where(rows, tensor1.to(tensor0.dtype), tensor0)
+
+
+def masked_dicttensor(
+    dicttensor0: DictTensor, dicttensor1: DictTensor, mask: torch.Tensor
+) -> DictTensor:
+    """Return `masked_tensor` of each field of two DictTensors with the same fields.
+
+    Raises
+    ------
+    InputError
+        The fields or shapes differ.
+    """
+    names = list(dicttensor0.keys(include_nested=True, leaves_only=True))
+    others = list(dicttensor1.keys(include_nested=True, leaves_only=True))
+    if set(names) != set(others):
+        raise InputError(f"the fields differ: {names} and {others}")
+    result = dicttensor0.clone()
+    for name in names:
+        result[name] = masked_tensor(dicttensor0[name], dicttensor1[name], mask)
+    return result
+
+
 def has_tensors(fields: TensorDict) -> bool:
     """Return whether there are tensors in `fields`; they may have no rows."""
     return not fields.is_empty()  # type: ignore[no-untyped-call]

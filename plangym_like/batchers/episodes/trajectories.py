@@ -133,6 +133,22 @@ class Trajectories:
         fields = {key: value[:, t] for key, value in self.steps.items()}
         return DictTensor(fields, batch_size=self.steps.batch_size[:1])
 
+    def temporal_slice(self, start: int, stop: int) -> Self:
+        """Return the steps `start` to `stop` of every trajectory.
+
+        Trajectories that end before `stop` are shorter; those that end before `start` are empty.
+
+        Raises
+        ------
+        InputError
+            Unless ``0 <= start <= stop``.
+        """
+        if not 0 <= start <= stop:
+            raise InputError(f"steps {start} to {stop}: 0 <= start <= stop")
+        steps = self.steps[:, start:stop]
+        lengths = (self.lengths - start).clamp(0, int(steps.batch_size[1]))
+        return type(self)(steps, lengths, self.agent_info, self.env_info)
+
     @classmethod
     def cat(cls, parts: Sequence[Self]) -> Self:
         """Return the rows of all `parts`, padded to the longest.

@@ -30,6 +30,7 @@ class Agent(nn.Module):
     def __init__(self, name: str | None = None) -> None:
         super().__init__()
         self.name = name
+        self.prefix = ""
         self.workspace: Workspace | None = None
 
     def __call__(self, workspace: Workspace, **kwargs: Any) -> None:
@@ -73,6 +74,11 @@ class Agent(nn.Module):
     def set_name(self, name: str) -> Self:
         """Set the name by which `get_by_name` finds this agent."""
         self.name = name
+        return self
+
+    def with_prefix(self, prefix: str) -> Self:
+        """Set `prefix`, an empty string at first, which ``forward`` may put before its names."""
+        self.prefix = prefix
         return self
 
     def get_name(self) -> str | None:

@@ -32,7 +32,8 @@ class TemporalAgent(Agent):
         n_steps : int, optional
             The number of calls, at most.
         stop_variable : str, optional
-            Stop after the first step at which this variable is true for the whole batch.
+            Stop after the first step at which this variable is true for the whole batch. An agent
+            may write it one step ahead; a time before its first row then counts as false.
         kwargs
             Other arguments of every agent.
 
@@ -50,7 +51,7 @@ class TemporalAgent(Agent):
             for now in times:
                 workspace.begin_step()
                 self.agent(workspace, t=now, **kwargs)
-                if stop_variable is not None and bool(workspace.get(stop_variable, now).all()):
+                if stop_variable is not None and _is_true(workspace, stop_variable, now):
                     break
         finally:
             workspace.end_step()
@@ -59,3 +60,10 @@ class TemporalAgent(Agent):
         """Seed the agent."""
         self.agent.seed(seed)
         return self
+
+
+def _is_true(workspace: Workspace, name: str, t: int) -> bool:
+    if name in workspace and not workspace.has(name, t):
+        if workspace.variables[name].time_size() > t:
+            return False  # the row was left out, and a later one exists
+    return bool(workspace.get(name, t).all())

@@ -33,9 +33,9 @@ class Variable:
         self._buffer: TimeBuffer | None = None
         self.origins: dict[int, int] = {}
         if full is not None:
-            if full.ndim < 2:
+            if not full.ndim:
                 raise InputError(
-                    f"{name!r} is [time, batch, ...] as a whole, got the shape {tuple(full.shape)}"
+                    f"the whole of {name!r} is [time, batch, ...], got a tensor without axes"
                 )
             self._like = (full.shape[1:], full.dtype, full.device)
 
@@ -162,9 +162,23 @@ class Variable:
         return len(self._rows) if self._full is None else len(self._full)
 
     def batch_size(self) -> int:
-        """Return the size of the batch dimension, B."""
+        """Return the size of the batch dimension, B.
+
+        Raises
+        ------
+        InputError
+            The variable was given as a whole ``[T]``, without a batch dimension.
+        """
+        if not self.has_batch():
+            raise InputError(
+                f"{self._name!r} was set to a tensor [time], without a batch dimension"
+            )
         assert self._like is not None
         return self._like[0][0]
+
+    def has_batch(self) -> bool:
+        """Return whether rows have a batch dimension."""
+        return self._like is None or bool(self._like[0])
 
     def _stop_following(self) -> list[Tensor | None]:
         """Stop reading from a buffer; keep its rows, and return the separately stored ones."""

@@ -35,6 +35,9 @@ class Workspace:
         Start as a copy of it.
     """
 
+    # Workspaces are used in one process.
+    is_shared = False
+
     def __init__(self, workspace: Workspace | None = None) -> None:
         self.variables: dict[str, Variable] = {}
         self._written: set[str] | None = None
@@ -132,7 +135,11 @@ class Workspace:
     # Whole variables
 
     def set_full(self, var_name: str, value: Tensor) -> None:
-        """Set the whole variable to `value` ``[T, B, ...]``."""
+        """Set the whole variable to `value` ``[T, B, ...]``.
+
+        A tensor ``[T]`` is a variable without a batch dimension; its rows are single values, and
+        `batch_size` raises an error.
+        """
         self.variables[var_name] = Variable(var_name, value)
         if self._written is not None:
             self._written.add(var_name)
@@ -268,6 +275,8 @@ class Workspace:
         sizes = {f"workspace {i}": each.time_size() for i, each in enumerate(workspaces)}
         Workspace._shared("steps", sizes)
         whole = Workspace()
+        for each in workspaces:
+            each.batch_size()
         for name in workspaces[0].variables:
             whole.set_full(name, torch.cat([each[name] for each in workspaces], dim=1))
         return whole
@@ -339,7 +348,8 @@ class Workspace:
 
     def __repr__(self) -> str:
         lines = [
-            f"  {name}: time_size = {variable.time_size()}, batch_size = {variable.batch_size()}"
+            f"  {name}: time_size = {variable.time_size()}, "
+            f"batch_size = {variable.batch_size() if variable.has_batch() else None}"
             for name, variable in self.variables.items()
         ]
         return "\n".join(["Workspace:", *lines])

@@ -7,7 +7,7 @@ import pytest
 import torch
 from tensordict import TensorDict
 
-from plangym_like.batchers.episodes import DictTensor
+from plangym_like.batchers.episodes import DictTensor, masked_dicttensor, masked_tensor
 from plangym_like.errors import InputError
 
 
@@ -41,3 +41,17 @@ def test_tensors_that_do_not_fit_together_are_refused() -> None:
         DictTensor({"a": torch.zeros(2), "b": torch.zeros(3)})
     with pytest.raises(InputError, match="'a' has no dimensions"):
         DictTensor({"a": torch.tensor(1.0)})
+
+
+def test_rows_of_one_or_the_other() -> None:
+    mask = torch.tensor([1, 0, 1])
+    ones = DictTensor({"x": torch.ones(3, 2, dtype=torch.int64), "in": {"y": torch.ones(3)}})
+    twos = DictTensor({"x": torch.full((3, 2), 2), "in": {"y": torch.full((3,), 2.0)}})
+    found = masked_dicttensor(ones, twos, mask)
+    assert found["x"].tolist() == [[2, 2], [1, 1], [2, 2]]
+    assert found["in", "y"].tolist() == [2.0, 1.0, 2.0]
+    assert ones["x"].tolist() == [[1, 1]] * 3
+    with pytest.raises(InputError, match="the fields differ"):
+        masked_dicttensor(ones, twos.select("x"), mask)
+    with pytest.raises(InputError, match=r"a mask \[B\]"):
+        masked_tensor(ones["x"], twos["x"], mask[:2])

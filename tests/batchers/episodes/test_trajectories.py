@@ -55,3 +55,15 @@ def test_names_can_be_asked_for() -> None:
     some = _make([1], 1)
     assert "x" in some and "y" not in some and some.keys() == ["x"]
     assert some.to("cpu").device() == torch.device("cpu")
+
+
+def test_a_part_of_the_time() -> None:
+    steps = torch.arange(12.0).reshape(3, 4)
+    parts = Trajectories({"x": steps}, torch.tensor([4, 2, 1]))
+    part = parts.temporal_slice(1, 3)
+    assert part["x"].tolist() == steps[:, 1:3].tolist()
+    assert part.lengths.tolist() == [2, 1, 0] and part.lengths.dtype is torch.int64
+    assert parts.temporal_slice(3, 9).lengths.tolist() == [1, 0, 0]
+    for start, stop in ((2, 1), (-1, 2)):
+        with pytest.raises(InputError, match="0 <= start <= stop"):
+            parts.temporal_slice(start, stop)

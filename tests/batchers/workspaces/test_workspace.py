@@ -86,7 +86,7 @@ def test_rows_of_one_variable_are_alike(row: torch.Tensor) -> None:
         workspace.set("x", 5, row)
     assert workspace.time_size() == 5
     with pytest.raises(InputError):
-        workspace.set_full("x", torch.zeros(3))
+        workspace.set_full("x", torch.tensor(3.0))
 
 
 def test_sizes_are_shared_or_an_error() -> None:
@@ -235,3 +235,21 @@ def test_devices_do_not_mix() -> None:
         workspace.set("x", 5, torch.zeros(3, dtype=torch.int64, device="meta"))
     moved: Any = workspace.to("meta")
     assert moved["x"].device.type == "meta" and moved.time_size() == 5
+
+
+def test_a_variable_without_a_batch_dimension() -> None:
+    workspace = Workspace()
+    workspace.set_full("loss", torch.tensor([3.0, 2.0]))
+    workspace.set("loss", 2, torch.tensor(1.0))
+    assert workspace["loss"].tolist() == [3.0, 2.0, 1.0]
+    assert workspace.time_size() == 3 and not workspace.is_shared
+    assert "batch_size = None" in repr(workspace)
+    for use in (
+        workspace.batch_size,
+        lambda: workspace.select_batch(torch.tensor([0])),
+        lambda: Workspace.cat_batch([workspace, workspace]),
+    ):
+        with pytest.raises(InputError, match="'loss' was set to a tensor"):
+            use()
+    with pytest.raises(InputError, match="without axes"):
+        workspace.set_full("loss", torch.tensor(1.0))
