@@ -7,9 +7,11 @@ import numpy as np
 import pytest
 from comparing import assert_same, content, reached
 from conftest import ATARI, BACKENDS, make_on
+from gymnasium.envs.classic_control import PendulumEnv
 from suite import batch_of
 
 import plangym_like
+from plangym_like.envs.pickled import PickledSimulator
 from plangym_like.errors import (
     ClosedError,
     InputError,
@@ -312,3 +314,16 @@ def test_an_env_closed_before_it_was_set_up(backend):
     for use in (env.setup, lambda: env.reset(seed=0), lambda: env.step_batch([0])):
         with pytest.raises(ClosedError):
             use()
+
+
+def test_a_simulator_is_not_shared_with_a_clone():
+    env = plangym_like.PlanEnv(PickledSimulator(PendulumEnv))
+    env.reset(seed=0)
+    with pytest.raises(InputError, match="share the simulator"):
+        env.clone()
+    other = env.clone(simulator=lambda: PickledSimulator(PendulumEnv))
+    before = env.get_state()
+    other.step([1.0])
+    assert np.array_equal(env.get_state(), before)
+    other.close()
+    env.close()
