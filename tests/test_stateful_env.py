@@ -199,8 +199,9 @@ def test_infos_hold_pictures_where_asked_for(shared_env, name):
         assert_same(step.info["rgb"], env.get_image())
 
 
-def test_pictures_in_infos_need_no_mode(backend):
-    env = plangym_like.make("CartPole-v1", return_image=True, **BACKENDS[backend])
+@pytest.mark.parametrize("name", ["CartPole-v1", ATARI[0]])
+def test_pictures_in_infos_need_no_mode(backend, name):
+    env = plangym_like.make(name, return_image=True, **BACKENDS[backend])
     state, _, info = env.reset(seed=0)
     assert_same(info["rgb"], env.get_image())
     result = env.step_batch([0, 1, 1], state)
