@@ -42,6 +42,8 @@ class FamilyEnv(PlanEnv):
         delay_setup: bool = False,
         **kwargs: Any,
     ) -> None:
+        if kwargs.get("wrappers"):
+            kwargs["wrappers"] = tuple(kwargs["wrappers"])  # an iterator can be read only once
         own = {key: kwargs[key] for key in _OWN_OPTIONS if key in kwargs}
         rest = {key: kwargs[key] for key in kwargs if key not in own}
         super().__init__(

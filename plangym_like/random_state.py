@@ -158,6 +158,15 @@ def seeded_generator(seed: int) -> np.random.Generator:
     return np.random.Generator(np.random.PCG64(np.random.SeedSequence(int(seed))))
 
 
+def reseed(env: Any, seed: int) -> None:
+    """Restart the ``np_random`` of `env`, a `gymnasium.Env` without wrappers, from `seed`.
+
+    The generator is changed in place, because other objects of the environment may refer to it.
+    """
+    memory = save_generator(seeded_generator(seed))
+    env._np_random = load_generator(memory, vars(env).get("_np_random"))
+
+
 def make_generator(env: Any) -> None:
     """Give `env`, a `gymnasium.Env` without wrappers, a fresh ``np_random`` unless it has one."""
     if vars(env).get("_np_random") is None:

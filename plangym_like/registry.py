@@ -19,7 +19,7 @@ from plangym_like.audit.auditor import EVERY
 from plangym_like.envs.auto_snapshot import WAYS
 from plangym_like.errors import InputError, MissingExtraError
 from plangym_like.plan_env import PlanEnv
-from plangym_like.stateful_env import name_of
+from plangym_like.simulator import name_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -364,6 +364,8 @@ def make(
         "start_timeout": start_timeout,
     }
     try:
+        if kwargs.get("wrappers"):
+            kwargs["wrappers"] = tuple(kwargs["wrappers"])  # an iterator can be read only once
         if ray:
             from plangym_like.ray_env import RayEnv
 

@@ -52,6 +52,11 @@ def as_reward(reward: Any) -> float:
     )
 
 
+def name_of(name: Any) -> str:
+    """Return an id, or the name of a callable."""
+    return name if isinstance(name, str) else getattr(name, "__name__", "?")
+
+
 class Simulator(abc.ABC):
     """One simulator whose whole state can be read, written and stepped from.
 

@@ -279,7 +279,7 @@ def _leaf_actions(
         raise ActionError(
             f"actions of {space} must have shape ({expected}), got shape {np.shape(actions)}"
         )
-    kinds = "iu" if dtype.kind in "iu" else "iuf"
+    kinds = {"f": "iuf", "b": "biu"}.get(dtype.kind, "iu")
     if batch.dtype.kind not in kinds or batch.dtype.itemsize > 8:
         raise ActionError(f"actions of dtype {batch.dtype} do not fit the action space {space}")
     good: Any

@@ -13,12 +13,13 @@ from numpy.typing import NDArray
 
 from plangym_like import state_files
 from plangym_like.audit.auditor import EVERY, Auditor, check_audit
+from plangym_like.errors import InputError
 from plangym_like.execution.executor import Executor, ExecutorOptions
 from plangym_like.execution.given_states import GivenStates
 from plangym_like.execution.serial_executor import SerialOptions
 from plangym_like.layout import Layout
 from plangym_like.row_stepper import RowStepper, closed, layout_of
-from plangym_like.simulator import Simulator
+from plangym_like.simulator import Simulator, name_of
 from plangym_like.spaces import check_out_of_bounds
 from plangym_like.states import HEADER_NBYTES, Row, States
 from plangym_like.stats import Stats
@@ -357,7 +358,10 @@ class StatefulEnv:
 
         It is in the same state as this env, unless the change gives states another meaning.
         """
-        other = type(self)(**{**self._arguments, **changed})
+        arguments = {**self._arguments, **changed}
+        if isinstance(arguments.get("simulator"), Simulator):
+            raise InputError("a clone would share the simulator: make the env from a callable")
+        other = type(self)(**arguments)
         mine, theirs = self._stepper, other._stepper
         if mine is None or theirs is None or mine.layout.format != theirs.layout.format:
             return other
@@ -393,8 +397,3 @@ class StatefulEnv:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-
-def name_of(name: Any) -> str:
-    """Return an id, or the name of a callable."""
-    return name if isinstance(name, str) else getattr(name, "__name__", "?")

@@ -96,8 +96,8 @@ class BatchInfo(Sequence[dict[str, Any]]):
     """The infos of a batch, by row or by key; they are built when they are read.
 
     ``infos[3]`` is the dict of row 3. ``infos["lives"]`` is a column. If every row has the key with
-    the same dtype and shape, it is an array of values, otherwise an object array with ``None`` for
-    rows without the key. ``infos.mask("lives")`` tells which rows have the key.
+    numbers of the same dtype and shape, it is an array of them, otherwise an object array with
+    ``None`` for rows without the key. ``infos.mask("lives")`` tells which rows have the key.
 
     With ``on_error="mask"``, `failed` tells which rows failed, and `errors` holds their exceptions.
 
@@ -206,7 +206,8 @@ class BatchInfo(Sequence[dict[str, Any]]):
             with contextlib.suppress(Exception):  # values that do not form an array stay objects
                 arrays = [np.asarray(value) for value in values]
                 kinds = {(array.dtype, array.shape) for array in arrays}
-                if len(kinds) == 1 and arrays[0].dtype != object:
+                # NumPy removes null characters at the end of text.
+                if len(kinds) == 1 and arrays[0].dtype.kind not in "OSU":
                     return np.stack(arrays)
         objects = np.empty(self._count, object)
         for index, value in enumerate(values):

@@ -440,6 +440,15 @@ def test_actions_of_a_box_keep_their_dtype(kind):
     assert as_actions(spaces.Discrete(5), np.ones(3, np.int8)).dtype == np.int64
 
 
+@pytest.mark.parametrize("policy", ["pass", "raise", "clip"])
+def test_samples_of_a_box_of_truth_values_are_actions(policy):
+    space = spaces.Box(0, 1, (2,), bool)
+    flags = np.array([[True, False], [False, False]])
+    assert_same(as_actions(space, flags, out_of_bounds=policy), flags)
+    with pytest.raises(ActionError, match="dtype float64"):
+        as_actions(space, flags / 2)
+
+
 def test_truth_values_are_no_numbers():
     with pytest.raises(ActionError, match="dtype bool"):
         as_actions(BOX, np.zeros(2, bool))

@@ -7,9 +7,11 @@ import numpy as np
 import pytest
 from comparing import assert_same, content, reached
 from conftest import ATARI, BACKENDS, make_on
+from gymnasium.envs.classic_control import PendulumEnv
 from suite import batch_of
 
 import plangym_like
+from plangym_like.envs.pickled import PickledSimulator
 from plangym_like.errors import (
     ClosedError,
     InputError,
@@ -197,8 +199,9 @@ def test_infos_hold_pictures_where_asked_for(shared_env, name):
         assert_same(step.info["rgb"], env.get_image())
 
 
-def test_pictures_in_infos_need_no_mode(backend):
-    env = plangym_like.make("CartPole-v1", return_image=True, **BACKENDS[backend])
+@pytest.mark.parametrize("name", ["CartPole-v1", ATARI[0]])
+def test_pictures_in_infos_need_no_mode(backend, name):
+    env = plangym_like.make(name, return_image=True, **BACKENDS[backend])
     state, _, info = env.reset(seed=0)
     assert_same(info["rgb"], env.get_image())
     result = env.step_batch([0, 1, 1], state)
@@ -312,3 +315,16 @@ def test_an_env_closed_before_it_was_set_up(backend):
     for use in (env.setup, lambda: env.reset(seed=0), lambda: env.step_batch([0])):
         with pytest.raises(ClosedError):
             use()
+
+
+def test_a_simulator_is_not_shared_with_a_clone():
+    env = plangym_like.PlanEnv(PickledSimulator(PendulumEnv))
+    env.reset(seed=0)
+    with pytest.raises(InputError, match="share the simulator"):
+        env.clone()
+    other = env.clone(simulator=lambda: PickledSimulator(PendulumEnv))
+    before = env.get_state()
+    other.step([1.0])
+    assert np.array_equal(env.get_state(), before)
+    other.close()
+    env.close()

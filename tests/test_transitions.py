@@ -172,3 +172,9 @@ def test_a_column_of_lists_that_are_no_array_holds_the_lists() -> None:
     assert BatchInfo(2, {}, [{"a": value} for value in values])["a"].tolist() == values
     unequal = [[1], [1, 2]]
     assert BatchInfo(2, {}, [{"a": value} for value in unequal])["a"].tolist() == unequal
+
+
+@pytest.mark.parametrize("value", ["room\0", b"\x07\0\0", ["a\0", "b"]])
+def test_a_column_of_text_keeps_null_characters_at_its_end(value: Any) -> None:
+    infos = BatchInfo(2, {}, [{"a": value}, {"a": value}])
+    assert infos["a"].tolist() == [value, value] == [info["a"] for info in infos]

@@ -46,7 +46,8 @@ class AleRows(FastForm):
         return count > 1
 
     def takes(self, rows: Rows) -> bool:
-        return not rows.inputs.horizon and rows.inputs.seeds is None
+        usual = not rows.inputs.horizon and rows.inputs.seeds is None
+        return usual and super().takes(rows)
 
     def rollout(self, rows: Rows, first: int, last: int) -> None:
         raise NotVectorisableError

@@ -11,8 +11,7 @@ from typing import Any
 
 from plangym_like.errors import SnapshotError, StateCapacityError
 from plangym_like.family_env import FamilyEnv
-from plangym_like.simulator import Simulator
-from plangym_like.stateful_env import name_of
+from plangym_like.simulator import Simulator, name_of
 
 # Method -> ``"module:class"`` of its environments, and the options that only this method takes.
 WAYS: dict[str, tuple[str, tuple[str, ...]]] = {

@@ -33,12 +33,11 @@ from plangym_like.envs.wrapping import (
 )
 from plangym_like.errors import InputError
 from plangym_like.ownership import owned
-from plangym_like.simulator import EnvStep, Outcome, as_reward
+from plangym_like.simulator import EnvStep, Outcome, as_reward, name_of
 from plangym_like.snapshots.configuration import describe
 from plangym_like.snapshots.generators import watched_generators
 from plangym_like.snapshots.restore_after_trial import restorer
 from plangym_like.snapshots.wrapper_state import WrapperState
-from plangym_like.stateful_env import name_of
 from plangym_like.states import Row, padded
 
 _GREY = np.array([0.299, 0.587, 0.114])
@@ -257,7 +256,7 @@ class GymnasiumSimulator(TriedSimulator):
     def reseed(self, seed: int) -> None:
         """Replace the generators of the base, and of every wrapper that has its own."""
         if self.codec.saves_generator:
-            self.base._np_random = random_state.seeded_generator(seed)
+            random_state.reseed(self.base, seed)
         self.codec.reseed(seed)
         self.memory.reseed(seed)
 

@@ -122,7 +122,7 @@ class PickleCodec(Codec):
         return difference(before, after)
 
     def reseed(self, seed: int) -> None:
-        self._env.unwrapped._np_random = random_state.seeded_generator(seed)
+        random_state.reseed(self._env.unwrapped, seed)
 
     def read(self, payload: Row) -> int:
         """Write length, tag and pickle into `payload`; return the bytes used."""
@@ -224,6 +224,8 @@ class PickledSimulator(GymnasiumSimulator):
         pickle = self.codec.pickle
         try:
             super()._try_out()
+        except StateFormatError as error:
+            raise SnapshotError(f"a pickle of it cannot be loaded: {error.__cause__}") from error
         except SnapshotError:
             # A few steps may or may not show the effect of a set's order; this check is
             # deterministic.

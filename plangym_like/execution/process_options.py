@@ -12,7 +12,7 @@ from plangym_like.counts import as_count
 from plangym_like.errors import InputError
 from plangym_like.execution.process_executor import ProcessExecutor
 from plangym_like.execution.row_pool import START_SECONDS
-from plangym_like.execution.user_env_specs import construct, spec_of
+from plangym_like.execution.user_env_specs import construct, specs_for
 from plangym_like.processes import fork_server
 from plangym_like.processes.external_process import ExternalProcess
 from plangym_like.processes.start_methods import FORK_SERVERS
@@ -61,7 +61,9 @@ class ProcessOptions:
         self.isolated = isolate or step_timeout is not None
         self._step_timeout, self._start_timeout = step_timeout, start_timeout
         self._start_method = start_method
-        self._construct = partial(construct, spec_of(name), env_class, name, **headless(env_kwargs))
+        self._construct = partial(
+            construct, specs_for(name), env_class, name, **headless(env_kwargs)
+        )
         self._preload = ["plangym_like.execution.job"]
         module = getattr(env_class, "__module__", None)
         if module is not None and module.startswith("plangym_like."):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import gymnasium
@@ -12,9 +12,14 @@ from gymnasium.envs.registration import EnvSpec
 from plangym_like.processes.messages import dumps_by_value
 
 
-def spec_of(name: Any) -> EnvSpec | None:
-    """Return the spec registered under `name` in this process, if there is one."""
-    return gymnasium.registry.get(name) if isinstance(name, str) else None
+def specs_for(name: Any) -> list[EnvSpec]:
+    """Return the specs registered in this process that another one needs in order to make `name`.
+
+    A callable may make any id, so it needs all of `user_specs`.
+    """
+    if not isinstance(name, str):
+        return user_specs()
+    return [gymnasium.registry[name]] if name in gymnasium.registry else []
 
 
 def user_specs() -> list[EnvSpec]:
@@ -38,18 +43,21 @@ def _is_picklable(value: Any) -> bool:
     return True
 
 
-def know(spec: EnvSpec | None) -> None:
-    """Register `spec` here, unless its id is registered already.
+def know(specs: Sequence[EnvSpec]) -> None:
+    """Register those of `specs` whose ids are not registered here.
 
-    A package that registers it on import may be imported afterwards. Gymnasium's warning that it
+    A package that registers them on import may be imported afterwards. Gymnasium's warning that it
     overrides an id is ignored from then on in this process.
     """
-    if spec is not None and spec.id not in gymnasium.registry:
+    unknown = {spec.id: spec for spec in specs if spec.id not in gymnasium.registry}
+    if unknown:
         warnings.filterwarnings("ignore", ".*Overriding environment .* already in registry")
-        gymnasium.registry[spec.id] = spec
+        gymnasium.registry.update(unknown)
 
 
-def construct(spec: EnvSpec | None, env_class: Callable[..., Any], name: Any, **kwargs: Any) -> Any:
-    """Return ``env_class(name, **kwargs)``, after registering `spec`."""
-    know(spec)
+def construct(
+    specs: Sequence[EnvSpec], env_class: Callable[..., Any], name: Any, **kwargs: Any
+) -> Any:
+    """Return ``env_class(name, **kwargs)``, after registering `specs`."""
+    know(specs)
     return env_class(name, **kwargs)

@@ -83,8 +83,7 @@ class HostedLanes:
         vectorise: bool,
         specs: Sequence[EnvSpec] = (),
     ) -> None:
-        for spec in specs:
-            know(spec)
+        know(specs)
         self._start, self._stop = start, stop
         self.lanes = make_part(sources, start, stop, vectorise=vectorise)
         self._form: LaneForm | None = None

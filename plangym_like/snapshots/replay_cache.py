@@ -162,7 +162,7 @@ class ReplayCache:
 
     def reseed(self, cached: CachedCopy, seed: int) -> None:
         """Replace the generator of `cached` in place by one made from `seed`."""
-        _set_generator(cached.env, random_state.seeded_generator(seed))
+        random_state.reseed(cached.env, seed)
         cached.log += self._logs.reseed(seed)
         self._save_generator(cached)
 
@@ -207,7 +207,7 @@ class ReplayCache:
         try:
             for tag, value, _ in self._logs.entries(log, len(cached.log)):
                 if tag == RESEED:
-                    _set_generator(base, random_state.seeded_generator(value))
+                    random_state.reseed(base, value)
                 elif tag == GENERATOR:
                     base._np_random = random_state.load_generator(value, base._np_random)
                 else:
@@ -244,12 +244,6 @@ class ReplayCache:
         if self._restores - oldest.last_used > _UNUSED_RESTORES * self._capacity:
             return oldest
         return max(self._copies, key=lambda cached: cached.last_used)
-
-
-def _set_generator(base: Any, generator: np.random.Generator) -> None:
-    """Set the environment's generator in place, so that all references to it see the change."""
-    memory = random_state.save_generator(generator)
-    base._np_random = random_state.load_generator(memory, vars(base).get("_np_random"))
 
 
 def _digest(before: bytes, obs: Any, rest: tuple[Any, ...] = ()) -> bytes:

@@ -131,7 +131,8 @@ def restart_generators(owners: list[StateOwner], own: Any, seed: int) -> None:
         for _, value in owner.items(owner.read()):
             if isinstance(value, np.random.Generator) and value is not own:
                 bits: Any = value.bit_generator
-                bits.state = type(bits)(np.random.SeedSequence([int(seed), number])).state
+                start = np.random.SeedSequence(int(seed), spawn_key=(number,))
+                bits.state = type(bits)(start).state
                 number += 1
 
 

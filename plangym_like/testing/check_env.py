@@ -11,7 +11,7 @@ from plangym_like import registry
 from plangym_like.errors import InputError, SnapshotError, StateError
 from plangym_like.parallel_env import ParallelEnv
 from plangym_like.plan_env import PlanEnv
-from plangym_like.stateful_env import name_of
+from plangym_like.simulator import name_of
 from plangym_like.testing.check_context import CheckContext, CheckFailed
 from plangym_like.testing.checks import CHECKS
 from plangym_like.testing.report import BrokenPromise, Report

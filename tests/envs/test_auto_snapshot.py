@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from dungeon import Dungeon
 from gymnasium.utils import EzPickle
+from gymnasium.wrappers import ClipReward
 
 import plangym_like
 from plangym_like.errors import InputError, MissingExtraError, SnapshotError
@@ -125,3 +126,43 @@ def test_environments_on_jax_name_the_extra_that_they_need(
     monkeypatch.delitem(sys.modules, "plangym_like.envs.functional_jax", raising=False)
     with pytest.raises(MissingExtraError, match=r"pip install 'plangym_like\[jax\]'"):
         plangym_like.make("phys2d/CartPole-v1")
+
+
+class Books(dict[int, int]):
+    """Counts what is added; a pickle adds the items before it sets the count."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.added = 0
+
+    def __setitem__(self, key: int, value: int) -> None:
+        self.added += 1
+        super().__setitem__(key, value)
+
+
+class Library(Dungeon):
+    def reset(self, **kwargs: Any) -> Any:
+        self.books = Books()
+        return super().reset(**kwargs)
+
+    def step(self, action: Any) -> Any:
+        self.books[int(action)] = 1
+        return super().step(action)
+
+
+def test_what_cannot_be_unpickled_is_replayed() -> None:
+    env = plangym_like.make(Library)
+    assert env.snapshot == "replay"
+    assert "by pickle: a pickle of it cannot be loaded: 'Books' object" in env.snapshot_note
+    env.close()
+
+
+@pytest.mark.parametrize("name", [Dungeon, "CartPole-v1"])
+@pytest.mark.parametrize("n_workers", [None, 2])
+def test_wrappers_may_be_an_iterator(name: Any, n_workers: int | None) -> None:
+    wrappers = (item for item in [(ClipReward, {"max_reward": 0.25})])
+    env = plangym_like.make(name, n_workers=n_workers, wrappers=wrappers)
+    other = env.clone()
+    for each in (env, other):
+        assert each.simulator.wrapper_names()[0] == "ClipReward"
+        each.close()

@@ -289,3 +289,36 @@ def test_a_pickle_has_no_physical_quantities_to_be_built_from() -> None:
     env = PickledEnv(Dungeon)
     with pytest.raises(SnapshotError, match="cannot be built"):
         env.make_state(env.reset(seed=0).state, x=[0.0, 1.0])
+
+
+class Gambler(Dungeon):
+    """Draws with an object that refers to the environment's generator, and with its own one."""
+
+    def reset(self, **kwargs: Any) -> Any:
+        self.own = np.random.default_rng(1)
+        return super().reset(**kwargs)
+
+    def step(self, action: Any) -> Any:
+        obs, _, *rest = super().step(action)
+        self.drawn = np.array([self.monster.rng.random(), self.own.random()])
+        return obs, self.drawn[0], *rest
+
+
+@pytest.mark.parametrize("snapshot", ["pickle", "replay"])
+def test_seeds_reach_objects_that_refer_to_the_generator(snapshot: str) -> None:
+    env = plangym_like.make(Gambler, snapshot=snapshot)
+    state = env.reset(seed=0).state
+    rewards = env.step_batch([0, 0, 0], state, seeds=[1, 2, 1]).rewards
+    assert rewards[0] != rewards[1] and rewards[0] == rewards[2]
+    assert rewards[0] in np.random.default_rng(1).random(4)
+    env.close()
+
+
+def test_seeds_give_each_generator_numbers_of_its_own() -> None:
+    env = PickledEnv(Gambler)
+    state = env.reset(seed=0).state
+    fields = env.view_state(env.step_batch([0], state, seeds=[7]).states)
+    stream = np.random.default_rng(7).random(8)
+    first, own = fields["drawn"][0]
+    assert first in stream and own not in stream
+    env.close()

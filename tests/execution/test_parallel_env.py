@@ -8,9 +8,12 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import gymnasium
 import numpy as np
 import pytest
 from comparing import assert_same, content, sampler
+from gymnasium.envs.classic_control import PendulumEnv
+from gymnasium.envs.registration import EnvSpec
 from playground import CounterEnv, Letter, Pair, Parcel, refuse, sending
 from small_envs import Nested
 
@@ -293,3 +296,15 @@ def test_a_failure_in_one_thread_is_not_told_in_another(serial: CounterEnv) -> N
 
         with ThreadPoolExecutor(2) as pool:
             assert list(pool.map(work, [99, 100])) == [{expected}, {"refused"}]
+
+
+def test_workers_know_the_ids_that_a_callable_makes(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Ours(PendulumEnv):
+        pass
+
+    spec = EnvSpec("Ours-v0", entry_point=Ours)
+    monkeypatch.setitem(gymnasium.registry, spec.id, spec)
+    with pl.make(
+        lambda: gymnasium.make("Ours-v0"), n_workers=1, isolate=True, snapshot="pickle"
+    ) as env:
+        assert env.step_batch([[0.0]] * 2).rewards.shape == (2,)

@@ -218,6 +218,13 @@ def test_reseeding_restarts_the_wrappers_own_generators() -> None:
     assert draws(3)[0] != draws(3)[1]
 
 
+def test_reseeding_gives_a_wrapper_other_numbers_than_the_environment() -> None:
+    sim = PlainSimulator("Pendulum-v1", wrappers=[Counting])
+    sim.reset(seed=0)
+    sim.reseed(3)
+    assert sim.env.noise.random() != sim.base.np_random.random()
+
+
 def test_a_damaged_row_changes_nothing() -> None:
     env = wrappers.FrameStackObservation(wrappers.TimeLimit(gym.make("CartPole-v1"), 5), 2)
     env.reset(seed=0)
