@@ -488,3 +488,21 @@ def test_audits_do_not_take_the_memory_of_batches() -> None:
         assert env.stats.rows_audited >= audited + 20
         assert [{block.number for block in pool._idle} for pool in pools] == kept
         assert [pool.dropped for pool in pools] == before
+
+
+def test_observations_and_infos_of_a_single_step_are_compared(monkeypatch: Any) -> None:
+    for part in ("obs", "info"):
+        with plangym_like.make(Walk) as env:
+            state = env.reset(seed=0).state
+            step = type(env)._step
+
+            def wrong(self: Any, *args: Any, part: str = part, step: Any = step) -> Any:
+                result = step(self, *args)
+                changed = {"obs": result.obs + 1, "info": {**result.info, "more": 1}}
+                return result._replace(**{part: changed[part]})
+
+            with monkeypatch.context() as patch:
+                patch.setattr(type(env), "_step", wrong)
+                with pytest.raises(ImpureEnvironmentError) as told:
+                    env.step(1, state)
+                assert told.value.field.startswith(part)

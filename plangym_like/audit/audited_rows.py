@@ -148,17 +148,25 @@ class AuditedRows:
             batch = again.here(self._inputs)
         except _HINDRANCES:
             return
-        if not batch.infos.errors:
-            for name, one in (
-                ("reward", batch.rewards[0].item()),
-                ("terminated", bool(batch.terminateds[0])),
-                ("truncated", bool(batch.truncateds[0])),
-            ):
-                if found := difference(getattr(result, name), one, name):
-                    self._auditor.report(Difference(0, *found), _AGAIN, "")
-            if found := self._auditor.state_difference(result.state, batch.states[0]):
-                self._auditor.report(Difference(0, *found), _AGAIN, "")
+        if not batch.infos.errors and (found := self._step_difference(result, batch)):
+            self._auditor.report(Difference(0, *found), _AGAIN, "")
         self.compare(batch, again, seconds)
+
+    def _step_difference(
+        self, result: Transition, batch: BatchTransition
+    ) -> tuple[str, str] | None:
+        """Return the first difference of a single step and the only row of a batch, if any."""
+        infos = [_as_numbers(without_clock(info)) for info in (result.info, batch.infos[0])]
+        for name, one, other in (
+            ("obs", self._auditor.as_row(result.obs), spaces.take(batch.obs, 0)),
+            ("reward", result.reward, batch.rewards[0].item()),
+            ("terminated", result.terminated, bool(batch.terminateds[0])),
+            ("truncated", result.truncated, bool(batch.truncateds[0])),
+            ("info", *infos),
+        ):
+            if found := difference(one, other, name):
+                return found
+        return self._auditor.state_difference(result.state, batch.states[0])
 
     def _compare_earlier(self, again: Again) -> None:
         """Step a row of an earlier audit again, now that many other rows have been stepped."""
@@ -306,6 +314,16 @@ def _equal(result: Any, second: Any, rows: NDArray[np.intp]) -> bool:
         elif isinstance(one, list) or (one is not None and one[rows].tobytes() != other.tobytes()):
             return False
     return True
+
+
+def _as_numbers(value: Any) -> Any:
+    """Return numbers of all types as arrays of one dtype, as a batch may hold them in another."""
+    if isinstance(value, dict):
+        return {key: _as_numbers(inner) for key, inner in value.items()}
+    if isinstance(value, bool | int | float | np.ndarray | np.generic):
+        array = np.asarray(value)
+        return array.astype(np.float64) if array.dtype.kind in "biuf" else array
+    return value
 
 
 def _twice(actions: Any) -> Any:

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from plangym_like import spaces
 from plangym_like.batches import Inputs
 from plangym_like.counts import as_count
 from plangym_like.errors import ImpureEnvironmentError, InputError
@@ -192,6 +193,13 @@ class Auditor:
             return None
         found = self._state_difference(one[HEADER_NBYTES:], other[HEADER_NBYTES:])
         return None if found is None else (f"next state {found[0]}", found[1])
+
+    def as_row(self, obs: Any) -> Any:
+        """Return a single observation in the dtypes that it has in a batch."""
+        space = self._layout.observation_space
+        batch = spaces.empty(space, (1,))
+        spaces.put(space, batch, 0, obs)
+        return spaces.take(batch, 0)
 
     def report(self, found: Difference, how: str, cause: str) -> None:
         """Raise an error for a difference, or issue a warning and stop auditing.
