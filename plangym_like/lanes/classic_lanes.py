@@ -128,43 +128,47 @@ class ClassicLanes(Lanes):
             setattr(base, self._dynamics.hidden, hidden)
 
     def _get_state(self, lane: int) -> Row:
-        self._write_back(lane)
+        self._write_back([lane])
         return super()._get_state(lane)
-
-    def _write_back(self, lane: int) -> None:
-        """Put the environment of `lane` into the lane's state."""
-        # Reading `simulator` restores the environment's current state, which is replaced here.
-        env = gym_env_of(self.envs[lane])
-        self._write_state(self._bases[lane], self._columns, lane, int(self._kinds[lane]))
-        limit = _time_limit(env)
-        if limit is not None:
-            assert self._columns.elapsed is not None
-            limit._elapsed_steps = int(self._columns.elapsed[lane])
 
     def _set_state(self, lane: int, row: Row, seed: int | None = None) -> None:
         super()._set_state(lane, row, seed)
-        self._read_back(lane)
+        self._read_back([lane])
 
-    def _read_back(self, lane: int) -> None:
-        """Take over the state of the environment of `lane`."""
-        limit = _time_limit(gym_env_of(self.envs[lane]))
-        self._take_over(lane, 0 if limit is None else limit._elapsed_steps)
+    def _write_back(self, lanes: Sequence[int]) -> None:
+        """Put the environments of `lanes` into the lanes' states, once there are some."""
+        for lane in lanes if self._is_started else ():
+            # Reading `simulator` restores the environment's current state, which is replaced here.
+            env = gym_env_of(self.envs[lane])
+            self._write_state(self._bases[lane], self._columns, lane, int(self._kinds[lane]))
+            limit = _time_limit(env)
+            if limit is not None:
+                assert self._columns.elapsed is not None
+                limit._elapsed_steps = int(self._columns.elapsed[lane])
+
+    def _read_back(self, lanes: Sequence[int]) -> None:
+        """Take over the states of the environments of `lanes`, once there are some."""
+        for lane in lanes if self._is_started else ():
+            limit = _time_limit(gym_env_of(self.envs[lane]))
+            self._take_over(lane, 0 if limit is None else limit._elapsed_steps)
 
     def call(self, name: str, *args: Any, lanes: Which = None, **kwargs: Any) -> list[Any]:
-        if self._is_started:
-            for lane in self._chosen(lanes):
-                self._write_back(lane)
-        return super().call(name, *args, lanes=lanes, **kwargs)
+        chosen = self._chosen(lanes)
+        self._write_back(chosen)
+        values = super().call(name, *args, lanes=chosen, **kwargs)
+        self._read_back(chosen)
+        return values
 
     def set_attr(self, name: str, values: Sequence[Any]) -> None:
-        if self._is_started:
-            for lane in range(self.num_lanes):
-                self._write_back(lane)
+        every = range(self.num_lanes)
+        self._write_back(every)
         super().set_attr(name, values)
+        self._read_back(every)
 
     def refreshed(self) -> Lanes:
         lanes: Lanes
         if not has_common_form(self.envs):
+            self._write_back(range(self.num_lanes))
             lanes = SequentialLanes(self.envs)
             lanes._infos, lanes.takes_objects = self._infos, self.takes_objects
             if self._is_started:
@@ -173,9 +177,6 @@ class ClassicLanes(Lanes):
         base = self._bases[0]
         self._dynamics = DYNAMICS[type(base)](base)
         self._limit = _limit_of(gym_env_of(self.envs[0]))
-        if self._is_started:
-            for lane in range(self.num_lanes):
-                self._read_back(lane)
         return self
 
     def step(

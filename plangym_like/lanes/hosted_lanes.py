@@ -133,12 +133,15 @@ class HostedLanes:
         if save >= 0:
             self._save(save)
 
-    def restore(self, slot: int, saved: int, log: Sequence[tuple[str, Sequence[Any]]]) -> None:
+    def restore(
+        self, slot: int, saved: int, log: Sequence[tuple[str, Sequence[Any]]], seeds: Any
+    ) -> None:
         """Bring the lanes to where they were: the saved states, and all calls since then.
 
-        A call that raised does so again, and is not heard of.
+        A call that raised does so again, and is not heard of. `seeds` are the last ones that lanes
+        were given: not all states hold ``np_random_seed``.
         """
-        self.lanes.start()
+        self.lanes.start(seeds)
         self.lanes.set_states(self._memory.saved[saved])
         for method, args in log:
             with suppress(Exception):

@@ -193,8 +193,9 @@ class LaneQueue:
         except Exception as error:
             self._fail(call.lanes, error)
             return
-        rows.ended[call.lanes] = rows.terminated[call.lanes] | rows.truncated[call.lanes]
         for lane in call.lanes:
+            is_over = rows.terminated[lane] or rows.truncated[lane]
+            rows.ended[lane] = is_over and lane not in finals
             self._ready.append(Ready(lane, infos.get(lane, {}), finals.get(lane)))
 
     def _fail(self, lanes: Sequence[int], error: Exception) -> None:

@@ -351,7 +351,8 @@ class LanesPool(WorkerPool[LanesWorker]):
 
     def _restore(self, worker: LanesWorker, log: list[tuple[str, tuple[Any, ...]]]) -> None:
         try:
-            self._ask(worker, HostedLanes.restore, 1 - worker.slot, worker.saved, log)
+            slots = 1 - worker.slot, worker.saved
+            self._ask(worker, HostedLanes.restore, *slots, log, worker.seeds)
         except _LostWorkerError:
             raise
         except Exception as error:

@@ -14,6 +14,7 @@ from plangym_like.lanes.lanes import Flags, Lanes, Which
 from plangym_like.lanes.row_copies import write_rows
 from plangym_like.lanes.vector_arguments import checked_flags, checked_indices, checked_rows
 from plangym_like.plan_env import PlanEnv
+from plangym_like.spaces import as_actions
 from plangym_like.states import Row
 
 
@@ -173,10 +174,11 @@ class StatefulVectorEnv(VectorEnv[Any, Any, Any]):
                 "in each: use step_batch of plangym_like.make(...) for each kind"
             )
         if states is None:
-            if np.ndim(actions) == 0 or len(actions) != self.num_envs:
+            count = len(as_actions(self.single_action_space, actions))
+            if count != self.num_envs:
                 raise BatchLengthError(
                     f"without states, there must be one action for each of {self.num_envs} "
-                    "environments"
+                    f"environments, got {count}"
                 )
             states = self.get_states()
             options = {"return_state": False, **options}

@@ -198,6 +198,8 @@ class PlanVectorEnv(StatefulVectorEnv):
                 )
             self._lanes.step(batch, *results)
         np.logical_or(self._terminated, self._truncated, out=self._ended)
+        if finals:
+            self._ended[list(finals)] = False
         infos = self._infos(reset, every=self._lanes.step_infos, finals=finals)
         flags = self._terminated.copy(), self._truncated.copy()
         return self._observations(), self._rewards.copy(), *flags, infos

@@ -127,6 +127,7 @@ def test_a_process_that_is_killed(make: Callable[..., Any], kept: int | None) ->
         assert not results[3].any() and "worker_died" not in results[4]
     else:
         assert same(one, other)
+        assert there.np_random_seed == (3, 4, 5, 6)
     stats = there.stats
     assert (stats.deaths, stats.lanes_ended, stats.lanes_restored) == (
         (1, 2, 0) if kept is None else (1, 0, 2)

@@ -102,6 +102,23 @@ def test_attributes_and_states() -> None:
         envs.reset()
 
 
+def test_attributes_of_some_leave_the_others_alone() -> None:
+    envs, twins = (make_vec("CartPole-v1", 5).as_sb3() for _ in range(2))
+    for each in (envs, twins):
+        each.seed(2)
+        each.reset()
+    for number in range(12):
+        assert envs.get_attr("gravity", [number % 5]) == [9.8]
+        if number == 6:  # from here on, they have no common form
+            envs.set_attr("masspole", 0.2, 3)
+            twins.set_attr("masspole", 0.2, 3)
+        actions = np.full(5, number % 2)
+        for ours, theirs in zip(envs.step(actions)[:3], twins.step(actions)[:3], strict=True):
+            np.testing.assert_array_equal(ours, theirs)
+    for each in (envs, twins):
+        each.close()
+
+
 def test_the_first_reset_comes_first() -> None:
     envs = make_vec("CartPole-v1", 5).as_sb3()
     calls = (

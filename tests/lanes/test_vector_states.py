@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
+import gymnasium
 import numpy as np
 import pytest
 from gymnasium.error import ResetNeeded
@@ -102,6 +103,43 @@ def test_step_batch_needs_states(make: Callable[..., Any], n_workers: int | None
     envs.reset(seed=0)
     with pytest.raises(SnapshotError, match="no state rows"):
         envs.step_batch(envs.action_space.sample())
+
+
+class TwoParts(Nested):
+    """Whose actions have two parts."""
+
+    action_space = gymnasium.spaces.Tuple(
+        (gymnasium.spaces.Discrete(3), gymnasium.spaces.Box(-1, 1, (2,), np.float32))
+    )
+
+    def step(self, action: Any) -> Any:
+        return super().step({"pick": action[0], "move": action[1]})
+
+
+def test_step_batch_takes_actions_with_parts(make: Callable[..., Any]) -> None:
+    envs = make(lambda: plangym_like.make(TwoParts), 3)
+    envs.reset(seed=0)
+    actions = envs.action_space.sample()
+    branched = envs.step_batch(actions, return_state=True)
+    assert same(branched.states, envs.step_batch(actions, envs.get_states()).states)
+    with pytest.raises(BatchLengthError, match="one action for each of 3"):
+        envs.step_batch(envs.single_action_space.sample())
+
+
+@pytest.mark.parametrize("batch_size", [None, 4])
+@pytest.mark.parametrize("mode", ["NextStep", "SameStep"])
+def test_an_episode_that_was_followed_by_another_has_not_ended(
+    make: Callable[..., Any], mode: str, batch_size: int | None
+) -> None:
+    envs = make("CartPole-v1", 4, autoreset_mode=mode, batch_size=batch_size)
+    envs.reset(seed=0)
+    over = np.zeros(4, bool)
+    while not over.any():
+        if batch_size:
+            envs.send(np.ones(4, int))
+        _, _, terminations, truncations, _ = envs.recv() if batch_size else envs.step([1] * 4)
+        over = terminations | truncations
+    assert envs.ended.tolist() == (over & (mode == "NextStep")).tolist()
 
 
 def test_mistakes_of_step_batch(make: Callable[..., Any]) -> None:
