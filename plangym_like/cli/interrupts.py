@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import threading
 from collections.abc import Callable
 from typing import Any
 
-from plangym_like.cli.arguments import warn
 from plangym_like.planners import Progress
+
+_STDERR = 2
+_NOTICE = (
+    b"plangym-like: interrupted; the search ends after this step. "
+    b"Press Ctrl-C again to end at once\n"
+)
 
 
 class Interrupts:
@@ -39,7 +45,8 @@ class Interrupts:
     def _notice(self, number: int, frame: Any) -> None:
         self.came = True
         signal.signal(signal.SIGINT, self._before)
-        warn("interrupted; the search ends after this step. Press Ctrl-C again to end at once")
+        # Not by `print`: the progress bar may be writing to the same stream.
+        os.write(_STDERR, _NOTICE)
 
     def ending(self, show: Callable[[Progress], object] | None) -> Callable[[Progress], object]:
         """Return a function for `progress` that ends the search after a Ctrl-C.
