@@ -12,6 +12,7 @@ import argparse
 import json
 import os
 from pathlib import Path
+from typing import Any
 
 import gymnasium
 import numpy as np
@@ -30,7 +31,8 @@ def random_scores(env: plangym_like.PlanEnv, episodes: int, seed: int) -> np.nda
     actions = gymnasium.vector.utils.batch_space(env.action_space, LONGEST)
     actions.seed(seed)
     plans = np.stack([actions.sample() for _ in range(episodes)])
-    return env.rollout_batch(plans, states).rewards.sum(axis=1)
+    scores: np.ndarray = env.rollout_batch(plans, states).rewards.sum(axis=1)
+    return scores
 
 
 def main() -> None:
@@ -52,7 +54,7 @@ def main() -> None:
     if args.seconds is None and args.budget is None:
         args.seconds = 60.0
     # Distances between rows of console memory say more than those between screens, and cost less.
-    kwargs = {"obs_type": "ram"} if args.env.startswith("ALE/") else {}
+    kwargs: dict[str, Any] = {"obs_type": "ram"} if args.env.startswith("ALE/") else {}
     with plangym_like.make(
         args.env, n_workers=args.workers, remove_time_limit=False, **kwargs
     ) as env:

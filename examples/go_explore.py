@@ -54,7 +54,8 @@ def main() -> None:
         "observation": None,
     }
     # With the console's memory as observation, cells also tell what the player carries.
-    kwargs = {"obs_type": "ram" if kind == "position" else "grayscale"} if is_game else {}
+    shown = "ram" if kind == "position" else "grayscale"
+    kwargs: dict[str, Any] = {"obs_type": shown} if is_game else {}
     with plangym_like.make(args.env, n_workers=args.workers, **kwargs) as env:
         state = env.reset(seed=args.seed).state
         try:

@@ -16,6 +16,7 @@ import plangym_like
 
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
+from matplotlib.patches import Rectangle
 
 # The rooms of Montezuma's Revenge, where they are; the game starts in room 1.
 _PYRAMID = (range(3), range(3, 8), range(8, 15), range(15, 24))
@@ -61,7 +62,7 @@ def draw_rooms(path: Path, cells: dict[tuple[int, int, int, int], Any], frames: 
         for column, room in enumerate(rooms):
             left, bottom = (column - len(rooms) / 2) * width, -(row + 1) * height
             colour = "#212121" if room in first else "#eeeeee"
-            box = plt.Rectangle((left, bottom), width, height, facecolor=colour, edgecolor="white")
+            box = Rectangle((left, bottom), width, height, facecolor=colour, edgecolor="white")
             axes.add_patch(box)
             name = f"{room}" if room not in first else f"{room}   {first[room] / 1000:,.0f} k"
             text = "white" if room in first else "#9e9e9e"

@@ -69,6 +69,8 @@ def fitted(name: str, values: ArrayLike, like: NDArray[Any], count: int) -> NDAr
         raise InputError(f"{name} must be numbers of dtype {like.dtype}, got {given.dtype}")
     with np.errstate(all="ignore"):
         result = spread.astype(like.dtype)
-    if like.dtype.kind in "biu" and not np.array_equal(result, spread):
+    # Floats may be rounded, but not to infinity.
+    kept = np.isfinite if like.dtype.kind == "f" else np.asarray
+    if not np.array_equal(kept(result), kept(spread)):
         raise InputError(f"{name} has values that do not fit its dtype {like.dtype}")
     return result

@@ -42,7 +42,8 @@ class StateArchive:
         The environment of the rows.
     columns : mapping of str to dtype, optional
         Columns of your own, such as ``{"visits": int, "cell": (np.uint8, 88)}``. New nodes get
-        zeros where `add` is given no values. `replay` uses a column of the name ``seeds``.
+        zeros where `add` is given no values. `replay` takes the seeds of steps from a column of the
+        name ``seeds``, where -1 means none.
     action_dtype : dtype, optional
         The dtype of actions; by default that of the action space. Floats must have exactly this
         dtype, since environments compute other rewards with other dtypes.
@@ -293,7 +294,8 @@ class StateArchive:
         states, rewards = self.get(path[:1]), []
         for child in path[1:].tolist():
             one = slice(child, child + 1)
-            seeds = self["seeds"][one] if "seeds" in self._columns else None
+            seed = int(self["seeds"][child]) if "seeds" in self._columns else -1
+            seeds = None if seed < 0 else seed
             step = env.step_batch(self.actions[one], states, int(self.dt[child]), seeds=seeds)
             states = step.states
             if not np.array_equal(states[0], self.get(child)):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import os
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from numpy.typing import NDArray
 from plangym_like import registry
 from plangym_like.errors import MissingExtraError
 from plangym_like.planners import Plan
+from plangym_like.states import Row
 
 _HEIGHT = 240  # of a frame, in pixels
 _FRAMES = 300  # in a GIF, at most
@@ -67,27 +69,38 @@ def film(path: Path, plan: Plan, name: Any, seed: int, kwargs: dict[str, Any]) -
     with registry.make(
         name, **{"render_mode": "rgb_array", "audit": "off", **kwargs, "autoreset": False}
     ) as env:
-        state = env.reset(seed=seed).state
-        actions, steps = plan.actions, plan.dt
-        if plan.seeds is None:  # each step of an action that is held is a frame
-            actions, steps = np.repeat(actions, steps, axis=0), np.ones(int(steps.sum()), int)
-        chosen = set(np.linspace(0, len(actions), min(_FRAMES, len(actions) + 1)).astype(int))
+        shown = _one_by_one(plan, env.reset(seed=seed).state)
+        count = len(shown)
+        chosen = set(np.linspace(0, count, min(_FRAMES, count + 1)).astype(int))
         frames, score = [_small(env.get_image())], 0.0
-        bar = tqdm(total=len(actions), desc="GIF", leave=False, disable=not sys.stderr.isatty())
+        bar = tqdm(total=count, desc="GIF", leave=False, disable=not sys.stderr.isatty())
         with bar:
-            for index, action in enumerate(actions):
-                seeds = None if plan.seeds is None else plan.seeds[index : index + 1]
-                step = env.step_batch(action[None], state[None], int(steps[index]), seeds=seeds)
-                state, score = step.states[0], score + float(step.rewards[0])
+            for index, step in enumerate(shown.steps(env)):
+                score += float(step.rewards[0])
                 over = bool(step.terminateds[0] or step.truncateds[0])
                 if index + 1 in chosen or over:
-                    env.set_state(state)
+                    env.set_state(step.states[0])
                     frames.append(_small(env.get_image()))
                 bar.update()
                 if over:
                     break
     _write_gif(path, frames)
     return score
+
+
+def _one_by_one(plan: Plan, start: Row) -> Plan:
+    """Return a plan from `start` in which each step of an action that is held is an action.
+
+    It has the rewards of `plan`.
+    """
+    actions = np.repeat(plan.actions, plan.dt, axis=0)
+    seeds = None
+    if plan.seeds is not None:
+        seeds = np.full(len(actions), -1)
+        seeds[np.cumsum(plan.dt) - plan.dt] = plan.seeds
+    return replace(
+        plan, state=start, actions=actions, dt=np.ones(len(actions), np.int64), seeds=seeds
+    )
 
 
 def _small(image: NDArray[np.uint8]) -> Any:

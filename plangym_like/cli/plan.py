@@ -1,9 +1,10 @@
 """``plangym-like plan ID --planner NAME --budget N``: search for a plan, and show it.
 
 With ``--steps N`` it plays N steps in closed loop: it plans again before every step, each time with
-the whole budget. With ``--out`` it writes actions.json (the actions), plan.json (what Plan.load
-reads), curve.png and, if the environment can be drawn, plan.gif. Every plan is replayed; the exit
-status is 1 if the replay arrives at another score.
+the whole budget. Ctrl-C ends the search, or the episode, with what was found so far; a second
+Ctrl-C ends the program at once. With ``--out`` it writes actions.json (the actions), plan.json
+(what Plan.load reads), curve.png and, if the environment can be drawn, plan.gif. Every plan is
+replayed; the exit status is 1 if the replay arrives at another score.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from typing import Any
 from plangym_like.cli import pictures
 from plangym_like.cli.arguments import (
     FAILED,
+    INTERRUPTED,
     OK,
     UsageError,
     add_id,
@@ -29,8 +31,10 @@ from plangym_like.cli.arguments import (
     setting,
     warn,
 )
+from plangym_like.cli.interrupts import Interrupts
 from plangym_like.cli.planner_classes import find_planner, kebab, make_planner
 from plangym_like.planners import Plan, play
+from plangym_like.planners.progress_bar import ProgressBar
 
 
 def add_to(commands: Any) -> None:
@@ -90,14 +94,19 @@ def run(chosen: argparse.Namespace) -> int:
         state = env.reset(seed=chosen.seed).state
         planner = make_planner(planner_class, env, dict(chosen.option))
         limits = {"budget": chosen.budget, "seconds": chosen.seconds, "seed": chosen.seed}
-        limits["progress"] = importlib.util.find_spec("tqdm") is not None
-        if chosen.steps is None:
-            plan = planner.plan(state, **limits)
-        else:
-            plan = play(planner, chosen.steps, state, **limits)
+        has_bar = importlib.util.find_spec("tqdm") is not None
+        with ProgressBar(planner.name, has_bar) as show, Interrupts() as interrupts:
+            limits["progress"] = interrupts.ending(show)
+            if chosen.steps is None:
+                plan = planner.plan(state, **limits)
+            else:
+                plan = play(planner, chosen.steps, state, **limits)
         replayed = plan.replay(env)
     found = _found(chosen, kebab(planner_class.__name__), plan, replayed)
-    status = OK if replayed == plan.score else FAILED
+    found["interrupted"] = interrupts.came
+    status = INTERRUPTED if interrupts.came else OK
+    if replayed != plan.score:
+        status = FAILED
     if chosen.out is not None:
         found["files"], drawn = _write(chosen, plan, found, draws)
         if not math.isclose(drawn, plan.score, rel_tol=1e-9, abs_tol=1e-9):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any, NamedTuple
 
@@ -120,7 +121,7 @@ class BeamSearch(Planner):
                 rows, are_all = _first_visits(keys, scores, order[~over[order]], known, width)
                 exhausted = exhausted and are_all and self._all is not None
                 beam = _Beam(step.states[rows], scores[rows], nodes[rows])
-            width *= 2
+            width = min(2 * width, sys.maxsize)  # no batch has more rows
         node = leaf if best.node == ROOT else best.node
         taken, dt, rewards = lineage.path(node)
         return search.plan(state, taken, rewards, dt, ended=best.ended)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,36 +17,13 @@ from plangym_like.planners.observation_vectors import as_vectors, check_vectors,
 from plangym_like.planners.plan import Plan
 from plangym_like.planners.planner import Planner
 from plangym_like.planners.search import Search
+from plangym_like.planners.swarm import Swarm, dead_walkers
 from plangym_like.states import Row
-from plangym_like.transitions import BatchTransition
 
 _CAMP_EVERY = 8  # moves from one saved swarm to the next
 _CAMPS = 128  # saved swarms that are kept
 _SETBACKS = 6  # times that the swarm goes back before it goes on with a life less
 _MOST = 8  # times the walkers, at most, after it went back
-
-
-class _Swarm(NamedTuple):
-    """N walkers, with their nodes of the lineage, and the lives that they have."""
-
-    states: NDArray[np.uint8]
-    obs: NDArray[np.float64]
-    scores: NDArray[np.float64]
-    frames: NDArray[np.int64]
-    nodes: NDArray[np.int64]
-    lives: float
-
-    def take(self, rows: NDArray[np.int64]) -> _Swarm:
-        states, obs, scores, frames, nodes, lives = self
-        return _Swarm(states[rows], obs[rows], scores[rows], frames[rows], nodes[rows], lives)
-
-    def some(self, count: int, rng: np.random.Generator) -> _Swarm:
-        """Return at most `count` walkers: the one with the best score, and random ones."""
-        if len(self.scores) <= count:
-            return self
-        rows = rng.permutation(len(self.scores))[:count]
-        rows[0] = self.scores.argmax()
-        return self.take(rows)
 
 
 class FractalMonteCarlo(Planner):
@@ -120,10 +96,7 @@ class FractalMonteCarlo(Planner):
     def _search(self, state: Row, search: Search) -> Plan:
         size = self.walkers if search.remaining is None else min(self.walkers, search.remaining)
         lineage, rng = Lineage(self.env), search.rng
-        states, zeros = np.repeat(np.asarray(state)[None], size, axis=0), np.zeros(size)
-        # Observations and lives are not known before the first step.
-        roots = np.full(size, ROOT)
-        start = swarm = _Swarm(states, zeros[:, None], zeros, zeros.astype(int), roots, -np.inf)
+        start = swarm = Swarm.at(state, size)
         camps = deque([start], maxlen=_CAMPS)
         best, leader, frames = BestNode(), ROOT, 0
         record, setbacks, moves = -np.inf, 0, 0
@@ -135,8 +108,8 @@ class FractalMonteCarlo(Planner):
             actions, dt = self._sample(rng, count), rng.integers(1, self.hold + 1, count)
             step = search.step_batch(actions, swarm.states, dt)
             over = step.terminateds | step.truncateds
-            dead, lives = _dead(step, swarm.lives)
-            swarm = _Swarm(
+            dead, lives = dead_walkers(step, swarm.lives)
+            swarm = Swarm(
                 step.states,
                 as_vectors(step.obs),
                 swarm.scores + step.rewards,
@@ -174,7 +147,7 @@ class FractalMonteCarlo(Planner):
         return search.plan(state, actions, rewards, dt, ended=best.ended, frames=frames)
 
     def _copies(
-        self, swarm: _Swarm, dead: NDArray[np.bool_], rng: np.random.Generator
+        self, swarm: Swarm, dead: NDArray[np.bool_], rng: np.random.Generator
     ) -> NDArray[np.int64]:
         """Return for each walker the row ``(N,)`` that it becomes, its own or a companion's."""
         size, alive = len(dead), np.flatnonzero(~dead)
@@ -204,12 +177,3 @@ def relativize(values: NDArray[np.float64]) -> NDArray[np.float64]:
     z = (values - values.mean()) / spread
     virtual: NDArray[np.float64] = np.exp(np.minimum(z, 0)) + np.log1p(np.maximum(z, 0))
     return virtual
-
-
-def _dead(step: BatchTransition, lives: float) -> tuple[NDArray[np.bool_], float]:
-    """Return which rows ``(N,)`` ended or lost a life, and the lives that others have."""
-    over = step.terminateds | step.truncateds
-    if not step.infos.mask("lives").all():
-        return over, lives
-    have = step.infos["lives"]
-    return over | (have < lives), max(lives, float(have.max()))

@@ -18,7 +18,8 @@ class IW(WidthPlanner):
     Atari video games", IJCAI 2015. An atom is a pair of a variable and its value, such as "byte 17
     of the RAM is 3", so that a search keeps at most as many states as there are atoms. States of
     equal depth are expanded in descending order of their return. The plan is the path with the
-    highest discounted return; of equal ones, a random one.
+    highest discounted return; of equal ones, a random one. It leads to a leaf of the tree, so where
+    rewards are negative, `Plan.curve` may end with the higher score of an earlier, shorter path.
 
     In closed loop (`play`), `advance` keeps the subtree of the action that was taken. Its inner
     nodes stay, and its leaves are tested again, since what made them old may be in another subtree.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
@@ -14,6 +15,7 @@ from numpy.typing import NDArray
 from plangym_like.errors import InputError
 from plangym_like.plan_env import PlanEnv
 from plangym_like.states import Row
+from plangym_like.transitions import BatchTransition
 
 # One point of a curve.
 CURVE = np.dtype(
@@ -126,15 +128,20 @@ class Plan:
         It equals `score` in every environment that is made like the planner's. The env's current
         state does not change.
         """
-        rewards: list[float] = []
+        return math.fsum(float(step.rewards[0]) for step in self.steps(env))
+
+    def steps(self, env: PlanEnv) -> Iterator[BatchTransition]:
+        """Step `env` through the plan, and yield each step, a batch of one row.
+
+        The env's current state does not change.
+        """
         states = self.state[None]
         for index, action in enumerate(self.actions):
             seed = -1 if self.seeds is None else int(self.seeds[index])
             seeds = None if seed < 0 else seed
             step = env.step_batch(action[None], states, dt=int(self.dt[index]), seeds=seeds)
             states = step.states
-            rewards.append(float(step.rewards[0]))
-        return math.fsum(rewards)
+            yield step
 
     def save(self, path: str | Path) -> None:
         """Write the plan to a JSON file, without `info`."""

@@ -65,7 +65,8 @@ class Planner(ABC):
             What `numpy.random.default_rng` takes; by default, each search draws other numbers.
         progress : bool or callable
             ``True`` shows a progress bar if stderr is a terminal. A callable is called with a
-            `Progress` after every batch.
+            `Progress` after every batch; if it raises StopIteration, the search ends with the best
+            plan so far.
 
         Returns
         -------

@@ -40,7 +40,7 @@ def play(
         The seeds of the searches are spawned from it. A SeedSequence or Generator spawns different
         seeds in each call.
     progress : bool or callable
-        As in `Planner.plan`, for the whole episode.
+        As in `Planner.plan`, for the whole episode: a callable is called after every step.
 
     Returns
     -------
@@ -77,7 +77,10 @@ def play(
             curve.append((total.transitions, total.frames, total.seconds, score))
             ended = bool(result.terminateds[0] or result.truncateds[0])
             if report is not None:
-                report(Progress((step + 1) / steps, score, total, f"step {step + 1}"))
+                try:
+                    report(Progress((step + 1) / steps, score, total, f"step {step + 1}"))
+                except StopIteration:
+                    break
             if ended:
                 break
     actions, held, rewards = zip(*moves, strict=True)

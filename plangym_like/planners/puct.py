@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from plangym_like.counts import as_count, as_number
 from plangym_like.errors import InputError
 from plangym_like.plan_env import PlanEnv
+from plangym_like.planners.evaluation import Evaluate, evaluated, rows_of
 from plangym_like.planners.plan import Plan
 from plangym_like.planners.search import Search
 from plangym_like.planners.search_tree import Floats, Ints, SearchTree
@@ -84,7 +85,7 @@ class PUCT(TreePlanner):
     def __init__(
         self,
         env: PlanEnv,
-        evaluate: Callable[[Any], tuple[Any, Any]] | None = None,
+        evaluate: Evaluate | None = None,
         batch: int = 8,
         explore: float = 1.25,
         discount: float = 1.0,
@@ -146,7 +147,9 @@ class PUCT(TreePlanner):
         priors, values = np.zeros((len(parents), len(self.actions))), np.zeros(len(parents))
         if not ended.all():
             (on,) = (~ended).nonzero()
-            priors[on], values[on] = self._evaluated(_rows(step.obs, on), len(on))
+            priors[on], values[on] = evaluated(
+                self.evaluate, rows_of(step.obs, on), len(on), len(self.actions)
+            )
             if self.rollout:
                 returns = self._rolled_out(step.states[on], search)
                 values[on] = returns if self.evaluate is None else (values[on] + returns) / 2
@@ -167,29 +170,13 @@ class PUCT(TreePlanner):
         returns: Floats = rewards @ self.discount ** np.arange(self.rollout)
         return returns
 
-    def _evaluated(self, observations: Any, count: int) -> tuple[Floats, Floats]:
-        """Return what `evaluate` does, checked, for `count` states."""
-        if self.evaluate is None:
-            return np.full((count, len(self.actions)), 1 / len(self.actions)), np.zeros(count)
-        priors, values = (np.asarray(part, np.float64) for part in self.evaluate(observations))
-        if (priors.shape, values.shape) != ((count, len(self.actions)), (count,)):
-            raise InputError(
-                f"evaluate must return priors (N, {len(self.actions)}) and values (N,), got shapes "
-                f"{priors.shape} and {values.shape} for {count} observations"
-            )
-        sums = priors.sum(axis=1)
-        if not (priors >= 0).all() or not np.allclose(sums, 1.0, atol=1e-3):
-            raise InputError("evaluate must return priors that are probabilities with a sum of 1")
-        if not np.isfinite(values).all():
-            raise InputError("evaluate must return finite values")
-        return priors, values
-
     def _set_root_prior(self, tree: SearchTree, search: Search, state: Row) -> None:
         prior = tree.nodes["prior"][0]
         if not prior.any():
             prior[:] = 1 / len(prior)
             if self.observe is not None:
-                prior[:] = self._evaluated(self.observe(state), 1)[0][0]
+                observations = self.observe(state)
+                prior[:] = evaluated(self.evaluate, observations, 1, len(prior))[0][0]
         if self.noise:
             (possible,) = prior.nonzero()
             drawn = search.rng.dirichlet(np.full(len(possible), self.alpha))
@@ -210,14 +197,3 @@ def puct(
     rate = np.log((1 + parent_visits + base) / base) + explore
     scores = means + rate * priors * np.sqrt(parent_visits) / (1 + visits)
     return np.where(priors > 0, scores, -np.inf)
-
-
-def _rows(observations: Any, rows: Ints) -> Any:
-    """Return rows of a batch of observations: an array, a list, or a tree of these."""
-    if isinstance(observations, Mapping):
-        return {key: _rows(part, rows) for key, part in observations.items()}
-    if isinstance(observations, tuple):
-        return tuple(_rows(part, rows) for part in observations)
-    if isinstance(observations, list):
-        return [observations[row] for row in rows]
-    return observations[rows]

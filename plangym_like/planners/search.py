@@ -48,7 +48,8 @@ class Search:
         The time after which no more batches are stepped.
     seed : int, sequence of int, SeedSequence or Generator, optional
     progress : callable, optional
-        It is called with a `Progress` after every batch.
+        It is called with a `Progress` after every batch. If it raises StopIteration, `has` returns
+        False from then on.
 
     Attributes
     ----------
@@ -71,7 +72,7 @@ class Search:
         self._transitions = self._frames = 0
         self._seconds_in_env = 0.0
         self._curve: list[tuple[int, int, float, float]] = []
-        self._note = ""
+        self._note, self._stopped = "", False
 
     def has(self, transitions: int) -> bool:
         """Return whether the budget allows for so many more transitions.
@@ -87,6 +88,8 @@ class Search:
                     f"a budget of {self._budget} transitions is too small: the first batch of this "
                     f"planner has {transitions}"
                 )
+            return False
+        if self._stopped:
             return False
         if self._seconds is None or not self._transitions:
             return True
@@ -154,7 +157,10 @@ class Search:
         self._transitions += transitions
         self._frames += int(frames.sum())
         if self._progress is not None:
-            self._progress(self.progress())
+            try:
+                self._progress(self.progress())
+            except StopIteration:
+                self._stopped = True
 
     def report(self, score: float, note: str = "") -> None:
         """Record the score of the best plan so far; lower ones than before are ignored.

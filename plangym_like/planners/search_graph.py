@@ -86,15 +86,14 @@ class SearchGraph:
     ) -> bool:
         cost += self.costs[parent]
         known = self._nodes.get(key)
-        if ended and not is_goal:
-            if self._nearest[2]:
-                return False
-        elif not is_goal and known is not None and self.costs[known] <= cost:
-            self.duplicates += 1
+        is_known = not ended and known is not None and self.costs[known] <= cost
+        leads_nowhere = not is_goal and (ended or is_known)
+        self.duplicates += is_known and not is_goal
+        if leads_nowhere and self._nearest[2]:
             return False
         node = len(self.costs)
         score = self._scores[parent] + reward
-        self._nearest = min(self._nearest, (math.inf if ended else heuristic, -score, node))
+        self._nearest = min(self._nearest, (math.inf if leads_nowhere else heuristic, -score, node))
         self.costs.append(cost)
         self.rewards.append(reward)
         self.actions.append(action)
@@ -106,7 +105,7 @@ class SearchGraph:
             if cost < self.best_cost:
                 self.goal, self.best_cost = node, cost
             return False
-        if ended:
+        if leads_nowhere:
             return False
         self._nodes[key] = node
         if known is not None:

@@ -103,9 +103,9 @@ class TreePlanner(Planner):
         """Return how many descents, each with at most `cost` transitions, the next round has.
 
         Descents to states where the episode has ended may cost nothing, so there are no more than
-        transitions in the budget.
+        transitions in the budget, and none after the time.
         """
-        if tree["closed"][0].all():
+        if tree["closed"][0].all() or (descents and search.progress().done == 1.0):
             return 0
         count = self.batch
         if search.remaining is not None:

@@ -50,10 +50,8 @@ def ucb1(
     tried = visits + pending
     means = totals / np.maximum(visits + virtual_loss * pending, 1e-9)
     log = np.log(np.maximum(parent_visits, 1))
-    bounds = np.full(tried.shape, np.inf)
-    np.sqrt(np.divide(log, tried, where=tried > 0, out=bounds), out=bounds)
-    result: Floats = means + explore * bounds
-    return result
+    bounds = means + explore * np.sqrt(log / np.maximum(tried, 1))
+    return np.where(tried > 0, bounds, np.inf)
 
 
 def tree_bounds(

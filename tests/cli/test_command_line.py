@@ -5,11 +5,9 @@ from __future__ import annotations
 import json
 import os
 import re
-import signal
 import subprocess
 import sys
 import termios
-import time
 from pathlib import Path
 from typing import Any
 
@@ -74,6 +72,15 @@ def test_a_plan_is_found_and_written(tmp_path: Path, capsys: pytest.CaptureFixtu
         assert sum(milliseconds(film)) == 11 * 40 and film.height <= 240
         pixels = np.asarray(curve.convert("RGB")).reshape(-1, 3)
         assert len(np.unique(pixels, axis=0)) > 50 and (pixels == (21, 101, 192)).all(axis=1).any()
+
+
+def test_the_film_of_a_plan_with_random_steps(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = ["--planner", "open-loop-mcts", "--option", "stochastic=True", "--option", "dt=3"]
+    arguments = ["plan", "FrozenLake-v1", "--budget", "3000", *options, "--out", str(tmp_path)]
+    found = told(capsys, *arguments)
+    assert found["length"] > 1 and Path(found["files"][-1]).name == "plan.gif"
 
 
 def test_a_long_plan_gives_a_short_film(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -254,20 +261,6 @@ def test_a_reader_that_ends_early() -> None:
     assert process.stderr.read() == b""
     assert process.wait() == 141
     process.stderr.close()
-
-
-def test_ctrl_c(tmp_path: Path) -> None:
-    out = tmp_path / "out"
-    command = [*COMMAND, "plan", "CartPole-v1", "--seconds", "1000", "--workers", "2"]
-    with subprocess.Popen(
-        [*command, "--out", str(out)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    ) as process:
-        while not out.exists():
-            assert process.poll() is None
-            time.sleep(0.05)
-        process.send_signal(signal.SIGINT)
-        shown, errors = process.communicate()
-    assert (process.returncode, shown, errors) == (130, "", "plangym-like: interrupted\n")
 
 
 def test_progress_is_shown_on_a_terminal_alone(tmp_path: Path) -> None:

@@ -188,3 +188,15 @@ def test_functions_that_do_not_fit_the_batch_are_refused() -> None:
             BeamSearch(env, heuristic=lambda obs, infos, states: 0).plan(budget=10)
         with pytest.raises(InputError, match="key returned 1 keys for 2 states"):
             BeamSearch(env, key=lambda obs, infos, states: [0]).plan(budget=10)
+
+
+def test_a_width_that_doubles_very_often() -> None:
+    with plangym_like.make("Pendulum-v1") as env:
+        env.reset(seed=0)
+        notes: list[str] = []
+        planner = BeamSearch(env, depth=1, branches=1)
+        plan = planner.plan(
+            budget=15_000, seed=0, progress=lambda progress: notes.append(progress.note)
+        )
+        assert plan.spent.transitions == 15_000
+        assert notes[1] == "width 64, depth 1" and len(notes[-1]) < 50

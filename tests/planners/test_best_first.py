@@ -304,3 +304,27 @@ def test_keys_that_are_refused(keys: Any) -> None:
     with plangym_like.make("FrozenLake-v1") as env, pytest.raises(InputError, match="key must ret"):
         env.reset(seed=0)
         BestFirst(env, key=lambda obs, infos, states: keys).plan(budget=100)
+
+
+class _Corner(gymnasium.Env):
+    """No action changes anything."""
+
+    observation_space = gymnasium.spaces.Discrete(1)
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def reset(self, *, seed: Any = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        return 0, {}
+
+    def step(self, action: Any) -> Any:
+        return 0, float(action), False, False, {}
+
+
+@BOTH
+def test_a_plan_has_an_action_even_where_none_leads_anywhere(planner: Any) -> None:
+    with plangym_like.make(_Corner) as env:
+        env.reset(seed=0)
+        plan = planner(env).plan(budget=10)
+        assert len(plan) == 1 and not plan.info["solved"]
+        assert (plan.info["exhausted"], plan.info["duplicates"]) == (True, 2)
+        assert len(play(planner(env), 3, budget=10)) == 3

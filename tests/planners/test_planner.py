@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import plangym_like
+from plangym_like import planners
 from plangym_like.errors import InputError, MissingExtraError, StateError
 from plangym_like.planners import (
     UCT,
@@ -287,3 +288,52 @@ def test_options_that_are_refused(cartpole: Any, options: dict[str, int]) -> Non
     (name,) = options
     with pytest.raises(InputError, match=f"{name} must be a whole number of at least 1"):
         RandomShooting(cartpole, **options)
+
+
+FINITE = {
+    "random": planners.RandomShooting,
+    "beam": planners.BeamSearch,
+    "uct": UCT,
+    "chance": partial(UCT, outcomes=2),
+    "open loop": OpenLoopMCTS,
+    "puct": partial(planners.PUCT, rollout=5),
+    "iw": planners.IW,
+    "rollout iw": planners.RolloutIW,
+    "best first": BestFirst,
+    "fractal": planners.FractalMonteCarlo,
+    "go-explore": planners.GoExplore,
+}
+CONTINUOUS = {"cem": planners.CEM, "icem": planners.ICEM, "mppi": planners.MPPI}
+
+
+@pytest.mark.parametrize("name", [*FINITE, *CONTINUOUS])
+def test_progress_ends_a_search(name: str) -> None:
+    calls = 0
+
+    def end(progress: Progress) -> None:
+        nonlocal calls
+        calls += 1
+        if calls >= 3:
+            raise StopIteration
+
+    with plangym_like.make("Pendulum-v1" if name in CONTINUOUS else "Taxi-v4") as env:
+        env.reset(seed=0)
+        planner = {**FINITE, **CONTINUOUS}[name](env)
+        plan = planner.plan(budget=10**9, seed=0, progress=end)
+        assert calls <= 4, "only the mean is stepped after that"
+        assert len(plan) and plan.replay(env) == plan.score
+        calls = 0
+        assert len(play(planner, 10, budget=2_000, seed=0, progress=end)) == 3
+
+
+@pytest.mark.parametrize("planner", [partial(UCT, outcomes=4), OpenLoopMCTS])
+def test_the_steps_of_a_plan_with_seeds(planner: Any) -> None:
+    with plangym_like.make("FrozenLake-v1") as lake:
+        lake.reset(seed=0)
+        plan = planner(
+            lake, dt=2, **({"stochastic": True} if planner is OpenLoopMCTS else {})
+        ).plan(budget=3_000, seed=0)
+        assert plan.seeds is not None and plan.seeds.min() == -1 < plan.seeds.max()
+        steps = list(plan.steps(lake))
+        assert [step.rewards[0] for step in steps] == plan.rewards.tolist()
+        assert [bool(step.terminateds[0]) for step in steps].index(True) == len(plan) - 1

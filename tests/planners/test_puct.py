@@ -122,3 +122,16 @@ def test_values_and_rollouts_are_averaged() -> None:
 def test_without_values_and_rollouts_nothing_is_known() -> None:
     with plangym_like.make("CartPole-v1") as env, pytest.raises(InputError, match="or rollout"):
         PUCT(env)
+
+
+def test_a_time_ends_a_search_that_finds_nothing_new(bandit: Any) -> None:
+    def evaluate(obs: Any) -> Any:
+        return _priors(obs, 1 / 3, 1 / 3, 1 / 3), np.zeros(len(obs))
+
+    planner = PUCT(bandit, evaluate)
+    plan = planner.plan(budget=200, seed=0)
+    planner.advance()
+    state = bandit.step_batch([plan.next_action], plan.state).states[0]
+    rest = planner.plan(state, seconds=0.01, seed=0)
+    assert rest.spent.transitions == 0, "the tree was complete"
+    assert rest.ended and rest.replay(bandit) == rest.score

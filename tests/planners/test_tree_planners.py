@@ -176,3 +176,12 @@ def test_options_that_are_refused(
 ) -> None:
     with plangym_like.make("CartPole-v1") as env, pytest.raises(InputError, match=words):
         cls(env, **({"evaluate": _uniform} if cls is PUCT else {}), **options)
+
+
+@pytest.mark.parametrize("planner", [UCT, OpenLoopMCTS])
+def test_without_exploration_all_actions_are_tried_first(planner: Any) -> None:
+    with plangym_like.make(BanditTree) as env:
+        env.reset(seed=0)
+        plan = planner(env, batch=3, explore=0.0).plan(budget=200, seed=0)
+        assert (plan.info["visits"] > 0).all()
+        assert plan.score == BanditTree.MEANS.max()

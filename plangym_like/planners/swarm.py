@@ -1,0 +1,51 @@
+"""`Swarm`: the walkers of Fractal Monte Carlo."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from plangym_like.planners.lineage import ROOT
+from plangym_like.states import Row
+from plangym_like.transitions import BatchTransition
+
+
+class Swarm(NamedTuple):
+    """N walkers, with their nodes of the lineage, and the lives that they have."""
+
+    states: NDArray[np.uint8]
+    obs: NDArray[np.float64]
+    scores: NDArray[np.float64]
+    frames: NDArray[np.int64]
+    nodes: NDArray[np.int64]
+    lives: float
+
+    @classmethod
+    def at(cls, state: Row, size: int) -> Swarm:
+        """Return `size` walkers at the root; observations and lives are not known there."""
+        states, zeros = np.repeat(np.asarray(state)[None], size, axis=0), np.zeros(size)
+        return cls(states, zeros[:, None], zeros, zeros.astype(int), np.full(size, ROOT), -np.inf)
+
+    def take(self, rows: NDArray[np.int64]) -> Swarm:
+        """Return the walkers in these rows; a row may occur more than once."""
+        states, obs, scores, frames, nodes, lives = self
+        return Swarm(states[rows], obs[rows], scores[rows], frames[rows], nodes[rows], lives)
+
+    def some(self, count: int, rng: np.random.Generator) -> Swarm:
+        """Return at most `count` walkers: the one with the best score, and random ones."""
+        if len(self.scores) <= count:
+            return self
+        rows = rng.permutation(len(self.scores))[:count]
+        rows[0] = self.scores.argmax()
+        return self.take(rows)
+
+
+def dead_walkers(step: BatchTransition, lives: float) -> tuple[NDArray[np.bool_], float]:
+    """Return which rows ``(N,)`` ended or lost a life, and the lives that others have."""
+    over = step.terminateds | step.truncateds
+    if not step.infos.mask("lives").all():
+        return over, lives
+    have = step.infos["lives"]
+    return over | (have < lives), max(lives, float(have.max()))
