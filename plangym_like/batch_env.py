@@ -42,7 +42,7 @@ class BatchEnv(PlanEnv):
         What to do when stepping a row a second time gives another result (see `make`).
     start_timeout : float, optional
         Limit in seconds for a worker to make its environment; one that exceeds it is replaced. The
-        default is no limit, or 60 s with `step_timeout`.
+        default is 60 s with `step_timeout`, and otherwise unlimited.
 
     Raises
     ------

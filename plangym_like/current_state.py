@@ -257,7 +257,7 @@ class CurrentState:
     ) -> tuple[Any, dict[str, Any]]:
         """Start an episode from the current state, which must be in the simulator.
 
-        If the reset raises, the current state is lost. Observation and info are no copies.
+        If the reset raises, the current state is lost. Observation and info are not copied.
         """
         try:
             result = self._simulator.reset(seed, options)

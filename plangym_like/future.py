@@ -176,7 +176,7 @@ class Future(Generic[_Result]):
                 check(self._result)
             except Exception as error:
                 self._error = error
-        # Set only now, so that nobody gets an unchecked result, even after a Ctrl-C.
+        # Set only now, so that every result is checked, even after a Ctrl-C.
         self._check = None
         return self._error
 

@@ -22,7 +22,7 @@ class GymView(gymnasium.Env[Any, Any]):
     """A `gymnasium.Env` that shows a `PlanEnv`; `PlanEnv.as_gym` returns it.
 
     Seeded episodes are those of the Gymnasium environment inside, infos included. It never resets
-    by itself, whatever the `PlanEnv` does when it is used directly. Other attributes are those of
+    by itself, even if the `PlanEnv` does when it is used directly. Other attributes are those of
     the `PlanEnv`, such as ``state_nbytes`` and ``step_batch``.
 
     A state holds the Gymnasium environment inside and the wrappers that the `PlanEnv` was made

@@ -131,7 +131,7 @@ def _counts(folder: Path) -> dict[str, int]:
 
 
 def _number(path: Path) -> int | None:
-    """Return the number in a file, or ``None`` if there is no file or no limit in it."""
+    """Return the number in a file, or ``None`` without a file or a limit in it."""
     try:
         text = _read(path).strip()
     except OSError:

@@ -195,7 +195,7 @@ class Simulator(abc.ABC):
         """Step from `row` in a way that is faster than `write`, `step` and `read`.
 
         Returns the next state as a new row without its checksum, and the outcome, which is the
-        caller's own; ``None`` if there is no fast path. See `step_row_moves`.
+        caller's own; ``None`` without a fast path. See `step_row_moves`.
         """
         return None
 

@@ -344,7 +344,7 @@ def mismatch(what: str, family: str, fields: str, its_family: str, its: str) -> 
     'this row is of another environment, version or configuration: set.b is 3 in the row and 2 here'
     """
     found: list[tuple[str, Any, Any]] = []
-    with suppress(ValueError):  # what is not known is no JSON
+    with suppress(ValueError):  # an unknown part is not JSON
         if its_family == family:
             found = list(_fields_that_differ("", json.loads(fields), json.loads(its)))
     # Environments with other names also differ in their models and options, which says no more.

@@ -21,8 +21,8 @@ def hash_rows(rows: Row, reference: Row) -> NDArray[np.uint64]:
     """Return 64-bit hashes ``(N,)`` of `rows` ``(N, state_nbytes)``.
 
     The hash is the sum of ``mix(word ^ key) - mix(key)`` over all 64-bit words of the exclusive or
-    of row and reference, each with a key of its own. Words that are equal add 0, so that only those
-    that differ need to be read, which are few in an emulator's state.
+    of row and reference, with a different key for each word. Equal words add 0, so only words that
+    differ need to be read, which are few in an emulator's state.
     """
     changes = rows.view(np.uint64) ^ reference.view(np.uint64)
     columns = np.flatnonzero(changes.any(axis=0))

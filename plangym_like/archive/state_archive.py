@@ -240,7 +240,7 @@ class StateArchive:
         Raises
         ------
         IndexError
-            There is no such node.
+            The node does not exist.
         StateFormatError
             The memory of the archive was damaged.
         """

@@ -168,7 +168,7 @@ class Auditor:
     def note(self, rows: int, compared: int, each: float, seconds: float) -> None:
         """Record an audit of `rows` rows, and decide when the next one is due.
 
-        `each` is the seconds that a row of the batch took, `seconds` those that the audit took.
+        A row of the batch took `each` seconds, and the audit took `seconds`.
         """
         self.stats.rows_audited += compared
         if self._left == np.inf:

@@ -16,7 +16,7 @@ _NONE: NDArray[np.intp] = np.empty(0, np.intp)
 
 
 class Outcome(NamedTuple):
-    """The arrays ``(B, ...)`` that one step of B lanes is written to; `obs` is a tree of arrays."""
+    """The results of one step of B lanes: arrays ``(B, ...)``, and a tree of them for `obs`."""
 
     obs: Any
     reward: NDArray[Any]

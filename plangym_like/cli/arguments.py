@@ -48,7 +48,7 @@ def add_json(parser: argparse.ArgumentParser, what: str = "print one JSON object
 
 
 def setting(text: str) -> tuple[str, Any]:
-    """Return name and value of ``NAME=VALUE``; a value that is no Python literal is a string.
+    """Return name and value of ``NAME=VALUE``: a Python literal, or else a string.
 
     >>> setting("obs_type=ram"), setting("frameskip=4")
     (('obs_type', 'ram'), ('frameskip', 4))
@@ -97,7 +97,7 @@ def make_env(name: str, n_workers: int | None = None, **kwargs: Any) -> PlanEnv:
     Raises
     ------
     UsageError
-        It cannot be made, for whatever reason.
+        It cannot be made.
     """
     try:
         env = registry.make(find(name), n_workers, **kwargs)

@@ -68,7 +68,7 @@ def make_planner(planner_class: type[Planner], env: PlanEnv, options: dict[str, 
     Raises
     ------
     UsageError
-        It has no such option, or needs one that was not given, or there is no such callable.
+        An option is unknown or missing, or a callable does not exist.
     InputError
         A value cannot be used, or the planner cannot plan in this environment.
     """

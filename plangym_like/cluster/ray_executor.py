@@ -74,7 +74,7 @@ class RayExecutor(ProcessExecutor):
         TimeoutError
             They were not ready after `timeout` seconds.
         WorkerStartError
-            There are no workers on this machine, and no actor could be placed within minutes.
+            This machine has no workers, and no actor could be placed within minutes.
         """
         until = math.inf if timeout is None else time.monotonic() + timeout
         with self.lock:

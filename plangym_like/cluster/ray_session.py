@@ -79,7 +79,7 @@ class RaySession:
         ray.init(log_to_driver=False, logging_level=logging.ERROR, **options)
 
     def leave(self) -> None:
-        """Remove one user; after the last one, close whatever was opened here."""
+        """Remove one user; after the last one, close what was opened here."""
         global _current
         with _lock:
             self.users -= 1

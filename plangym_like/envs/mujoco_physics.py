@@ -80,7 +80,7 @@ class PhysicsMemory:
             self.places[name] = (slice(at, at + array.size), array.shape)
         self.carried = tuple(carried)
         self.slices, self.nbytes = lay_out(carried, self.state_nbytes, self.places)
-        # Behind arrays whose size is no multiple of 8 bytes.
+        # Behind arrays whose size is not a multiple of 8 bytes.
         ends = (place.stop for _, place in self.slices)
         self._gaps = [slice(end, padded(end)) for end in ends if end % 8]
 

@@ -72,7 +72,7 @@ class Grid(ToyTextGame):
         env.lastaction = None if action == _NOTHING else action
 
     def place(self, number: Any) -> int:
-        """Return `number` as a place; raise `StateFormatError` if there is no such place."""
+        """Return `number` as a place; raise `StateFormatError` if it is not one."""
         if int(number) not in self.env.P:
             raise StateFormatError(
                 f"a state row is damaged: {type(self.env).__name__} has no place {int(number)}"

@@ -88,7 +88,7 @@ class RowPool(WorkerPool[RowWorker]):
                     worker.abandon()
 
     def tend(self) -> None:
-        """Replace workers without rows that died, and those that do not abandon their rows."""
+        """Replace workers that died without rows, and workers that do not abandon their rows."""
         self.hear_late()
         super().tend()
 
@@ -107,7 +107,7 @@ class RowPool(WorkerPool[RowWorker]):
                 left[0].release()
 
     def close(self, seconds: float) -> None:
-        """Ask all workers to exit, and kill those that are still running after `seconds`."""
+        """Ask all workers to exit, and kill them if they are still running after `seconds`."""
         for worker in self.workers:
             if worker.busy:
                 worker.end_at(0)

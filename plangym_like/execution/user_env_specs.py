@@ -25,7 +25,7 @@ def specs_for(name: Any) -> list[EnvSpec]:
 def user_specs() -> list[EnvSpec]:
     """Return the specs registered in this process that are not Gymnasium's own.
 
-    Those that cannot be pickled are left out.
+    Specs that cannot be pickled are left out.
     """
     specs = [
         spec

@@ -291,7 +291,7 @@ def formats_of(lanes: Lanes) -> list[StateFormat]:
 
 
 def make_part(sources: Sources, start: int, stop: int, *, vectorise: bool = True) -> Lanes:
-    """Return lanes `start` to `stop` of those that `sources` make; see `sources_of_part`."""
+    """Return lanes `start` to `stop` of `sources`; see `sources_of_part`."""
     lanes: Lanes
     if isinstance(sources, str) or callable(sources):
         lanes = lanes_from(sources, stop - start, vectorise=vectorise)

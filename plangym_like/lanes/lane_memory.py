@@ -18,7 +18,7 @@ class LaneArrays(NamedTuple):
     actions : tree of array or None
         ``None`` if actions are objects, which are sent in messages.
     observations : tree of array
-        Those that the caller has, if it has asked for this memory.
+        The observations that the caller has, if it has asked for this memory.
     recent : (tree, tree)
         Two slots for the observations of the last calls. Each call writes to the slot that the one
         before did not, so that those of the last call are complete whenever a process dies.

@@ -54,7 +54,7 @@ class Ready(NamedTuple):
 
 
 class LaneQueue:
-    """Steps lanes part by part; those that are ready first are returned first.
+    """Steps lanes part by part, and returns the first that are ready first.
 
     Each process steps its lanes in the order in which they are put. This one steps its own while it
     waits for others. A lane has one action at a time: it must be taken before it is put again.

@@ -99,7 +99,7 @@ class LaneResults:
         return [lane for lane in lanes if lane in self.lost or lane in self._gone]
 
     def note_loss(self, worker: LanesWorker, repeated: Sequence[int] = ()) -> None:
-        """Note that a process has died, and which of its lanes have begun anew on request."""
+        """Note that a process has died, and which of its lanes were reset on request."""
         loss, worker.loss = worker.loss, None
         if loss is not None:
             own = [lane for lane in range(worker.start, worker.stop) if lane not in repeated]

@@ -14,7 +14,7 @@ class LaneStats:
     deaths : int
         Processes that died, or were killed because they hung.
     timeouts : int
-        Those that hung.
+        The number of processes that hung.
     restarts : int
         Processes that were started again.
     lanes_ended : int

@@ -312,7 +312,7 @@ class Lanes(abc.ABC):
     def set_states(self, states: Row, lanes: Which = None, seeds: Any = None) -> None:
         """Set the states of `lanes` to the rows `states`, one for each or one for all.
 
-        No observations are returned; keep those that came with the states. With `seeds`, one for
+        No observations are returned; keep the ones that came with the states. With `seeds`, one for
         each of `lanes`, each then has a new random generator.
 
         Raises

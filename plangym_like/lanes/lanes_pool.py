@@ -1,4 +1,4 @@
-"""`LanesPool`: the processes of lanes; those that die are replaced and brought back."""
+"""`LanesPool`: the processes of lanes, which are replaced when they die."""
 
 from __future__ import annotations
 
@@ -184,8 +184,8 @@ class LanesPool(WorkerPool[LanesWorker]):
         return outcome
 
     def look(self, seconds: float = 0.0) -> None:
-        """Wait until a process replies or dies, and replace those that died without a job."""
-        # A reply that does not fit into the pipe cannot arrive while nobody looks.
+        """Wait until a process replies or dies; replace processes that died without a job."""
+        # A reply that does not fit into the pipe arrives only while it is read.
         away = time.monotonic() - self._looked_at - _AWAY_SECONDS
         if away > 0:
             for worker in self.workers:

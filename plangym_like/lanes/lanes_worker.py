@@ -10,8 +10,8 @@ from plangym_like.ownership import owned
 from plangym_like.processes.external_process import ExternalProcess
 from plangym_like.processes.worker_handle import WorkerHandle
 
-# Methods of `HostedLanes` that write observations, that change nothing, and those that are called
-# again if the lanes had to begin new episodes.
+# Methods of `HostedLanes` that write observations, that change nothing, and that are called again
+# if the lanes had to begin new episodes.
 _WRITE = frozenset(("start", "reset", "step"))
 _READ = frozenset(("get_states", "traits", "spaces", "formats"))
 _REPEAT = frozenset(("start", "reset", "set_states", "set_attr", "traits", "spaces", "formats"))
@@ -37,7 +37,7 @@ class Job(NamedTuple):
 
     @property
     def starts(self) -> bool:
-        """Whether it begins new episodes in all lanes, whatever they were in before."""
+        """Whether it begins new episodes in all lanes."""
         return self.method == "start"
 
     @property

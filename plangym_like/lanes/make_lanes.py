@@ -33,7 +33,7 @@ def make_lanes(envs: Sequence[Any], *, vectorise: bool = True, fewest: int = 1) 
     vectorise : bool
         Whether to use a vectorised form.
     fewest : int
-        For how many lanes at least, unless the form has a way of its own to step few.
+        For how many lanes at least, unless the form has another way to step few.
 
     Raises
     ------

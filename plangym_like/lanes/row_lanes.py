@@ -100,7 +100,7 @@ class RowLanes(Lanes):
             if self._states is not None:
                 self._env.set_state(self._states[lane])
             value = gym_env_of(self._env).get_wrapper_attr(name)
-            # The same environment stands for all lanes: what it returns may be its own.
+            # All lanes use the same environment, and what it returns may be its own.
             values.append(owned(value(*args, **kwargs) if callable(value) else value))
             if self._states is not None:
                 self._states[lane] = self._env.get_state()

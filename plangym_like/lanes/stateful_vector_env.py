@@ -31,7 +31,7 @@ class StatefulVectorEnv(VectorEnv[Any, Any, Any]):
         self._lanes = lanes
         lanes.takes_objects = True
         self.num_envs = lanes.num_lanes
-        # The results of the last calls; there are no observations before the first reset.
+        # The results of the last calls; observations come with the first reset.
         self._obs: Any = None
         self._rewards = np.zeros(self.num_envs)
         self._terminated, self._truncated, self._ended = np.zeros((3, self.num_envs), bool)
@@ -107,7 +107,7 @@ class StatefulVectorEnv(VectorEnv[Any, Any, Any]):
         indices : sequence of int, optional
             Which; all of them if left out.
         seeds : int array ``(K,)``, optional
-            For new random generators, in place of those that are part of the states.
+            For new random generators, in place of the generators in the states.
         ended : bool or array ``(K,) bool``
             Whether the episode ended in this state: what `ended` was when it was saved.
         observations : array ``(K, ...)``, or a tree of them, optional

@@ -142,7 +142,7 @@ class TorchrlEnv(EnvBase):  # type: ignore[misc]
             raise InputError("the tensordict has no action")
         given = as_tree(lanes.action_space, actions)
         actions = batch_actions(given, self._action_batch, lanes.action_layout, lanes.num_lanes)
-        # Those that are not stepped keep their observations and flags.
+        # Environments that are not stepped keep their observations and flags.
         self._rewards[~stepped] = 0.0
         which = None if stepped.all() else np.flatnonzero(stepped)
         results = self._rewards, self._terminated, self._truncated

@@ -164,7 +164,7 @@ def _layout(example: Any, space: Any, part: str, objects: bool) -> Any:
     if isinstance(example, tuple) or (isinstance(example, list) and (space is None or nested)):
         parts = enumerate(example)
         inner = [_layout(value, spaces.get(i), f"{part}[{i}]", objects) for i, value in parts]
-        # The container of a space is Gymnasium's, whatever the environment returns.
+        # Containers are Gymnasium's, even if the environment returns others.
         return tuple(inner) if objects and nested else _sequence_like(example, inner)
     if example is None:
         return None
@@ -197,7 +197,7 @@ def has_object_elements(space: gymnasium.Space[Any] | None) -> bool:
     if space is None or isinstance(space, (gymnasium.spaces.Dict, gymnasium.spaces.Tuple)):
         return False
     if not is_leaf_space(space):
-        return True  # also a class of the user's, whatever its shape: Gymnasium makes tuples of it
+        return True  # also a class of the user's: Gymnasium makes tuples of it
     return space.shape is None or space.dtype is None or space.dtype.kind not in NUMERIC_KINDS
 
 

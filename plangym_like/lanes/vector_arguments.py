@@ -142,7 +142,7 @@ def checked_mask(mask: Any, count: int) -> Flags:
 def checked_indices(indices: Which, count: int) -> NDArray[np.intp] | None:
     """Return indices of `count` environments as an array, ``None`` for all of them.
 
-    A mask ``(count,) bool`` stands for the indices where it is true.
+    A mask ``(count,) bool`` means the indices where it is true.
 
     Raises
     ------

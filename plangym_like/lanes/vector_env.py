@@ -155,7 +155,7 @@ class PlanVectorEnv(StatefulVectorEnv):
         return self._observations(), self._infos(set(chosen.tolist()), every=False)
 
     def step(self, actions: Any) -> Step:
-        """Step every environment, and reset those that are due by `autoreset_mode`.
+        """Step every environment, and reset some as `autoreset_mode` says.
 
         Parameters
         ----------

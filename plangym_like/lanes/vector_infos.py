@@ -28,7 +28,7 @@ def batch_infos(
     env : VectorEnv
         Whose rules are followed (`VectorEnv._add_info`).
     infos : sequence of mapping
-        One for each environment, empty for those that have none.
+        One for each environment; it may be empty.
     finals : mapping of int to (observation, info), optional
         The last observation and info of episodes that have ended in this step.
 

@@ -49,7 +49,7 @@ class BestFirst(Planner):
         returns, ``(N,)``; at least 0.
     goal : callable, optional
         A function of the `BatchTransition` that tells which transitions arrive at the goal,
-        ``(N,)``. By default, those that terminate the episode with a reward above 0. Give one if
+        ``(N,)``. By default, all that terminate the episode with a reward above 0. Give one if
         the goal's reward is 0 or less, as in MountainCar: ``goal=lambda step: step.terminateds``.
     key : "state", "obs" or callable
         What tells situations apart: the state row, the observation, or what a function of ``(obs,

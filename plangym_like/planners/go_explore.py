@@ -24,7 +24,7 @@ from plangym_like.transitions import BatchTransition
 
 
 class GoExplore(Planner):
-    """Keep an archive of cells, and explore from those that were seen least.
+    """Keep an archive of cells, and explore from the cells that were seen least.
 
     Phase 1 of A. Ecoffet, J. Huizinga, J. Lehman, K. O. Stanley and J. Clune, "First return, then
     explore", Nature 590, 2021 (arXiv:2004.12919), which returns to a cell by restoring its state:
@@ -63,7 +63,7 @@ class GoExplore(Planner):
     Raises
     ------
     InputError
-        There are no cells for such observations.
+        Such observations have no default cells.
 
     Notes
     -----

@@ -36,7 +36,7 @@ class IW(WidthPlanner):
     features : callable, optional
         A function of ``(obs, infos)`` of N transitions. It returns either integers ``(N, F)``, F
         variables whose values are the atoms, and negative where there is none; or bools ``(N, F)``,
-        whose atoms are those that are true. The default depends on the observations; see
+        whose atoms are the true ones. The default depends on the observations; see
         `default_features`. Without good features, the search is little better than breadth-first.
     discount : float
         Of the returns; the default is that of the paper's experiments.

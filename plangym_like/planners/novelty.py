@@ -23,7 +23,7 @@ class Novelty:
     """
 
     def __init__(self) -> None:
-        # The last element is for the index -1, which stands for no atom, and is never novel.
+        # The last element is for the index -1, which means no atom, and is never novel.
         self._depths: NDArray[np.int32] = np.array([-1], np.int32)
         self._num_columns = 0
 

@@ -48,7 +48,7 @@ class Descents(NamedTuple):
     actions: Ints
 
     def without_repeats(self) -> Descents:
-        """Return the descents without those that end where an earlier one does."""
+        """Return the descents, only the first of several that end at the same node."""
         _, first = np.unique(self.last, return_index=True)
         kept = np.zeros(len(self.last), bool)
         kept[first] = True

@@ -154,7 +154,7 @@ class BlockPool:
             self._drop(self._idle.pop())
 
     def forget(self, known: Callable[[int], bool]) -> None:
-        """Forget the numbers of dropped blocks, except those that are still `known` to a worker."""
+        """Forget the numbers of dropped blocks that are not `known` to a worker any more."""
         if self.dropped:
             self.dropped = [number for number in self.dropped if known(number)]
 

@@ -207,7 +207,7 @@ class WorkerPool(Generic[Handle]):
             self.replace(worker)
 
     def close(self, seconds: float) -> None:
-        """Ask all workers to exit, and kill those that are still running after `seconds`."""
+        """Ask all workers to exit, and kill them if they are still running after `seconds`."""
         until = time.monotonic() + seconds
         for worker in self.workers:
             worker.process.begin_close()

@@ -113,7 +113,7 @@ class ChainPickle(ChainState):
         return self._classes.get(name_of(kind)) is kind
 
     def class_named(self, module: str, name: str) -> type:
-        """Return a class by its name, among the environment's own classes and those that they use.
+        """Return a class by its name, among the environment's own classes and the classes they use.
 
         Raises
         ------

@@ -15,7 +15,7 @@ from plangym_like.snapshots.replay_cache import CachedCopy, ReplayCache
 
 
 class CurrentEnvProxy(gymnasium.Wrapper[Any, Any, Any, Any]):
-    """Stands for the copy of the base that is in the current state.
+    """Forwards to the copy of the base that is in the current state.
 
     Parameters
     ----------

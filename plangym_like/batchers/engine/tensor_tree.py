@@ -90,7 +90,7 @@ def as_tensors(tree: Any) -> Any:
 def put(rows: Any, index: Any, value: Any) -> None:
     """Write `value`, a tree of the same containers, as row `index` of a tree of arrays or tensors.
 
-    Leaves of `rows` take whatever NumPy assignment takes, such as lists of numbers. Keys of `value`
+    Leaves of `rows` take what NumPy assignment takes, such as lists of numbers. Keys of `value`
     that `rows` does not have are ignored.
     """
     if isinstance(rows, dict):

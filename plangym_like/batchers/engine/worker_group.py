@@ -199,7 +199,7 @@ class WorkerGroup:
         return job.result
 
     def _next_done(self, wanted: Job | None) -> Job | None:
-        """Return `wanted` if it is done, or a failed job; ``None`` stands for any job."""
+        """Return `wanted` (any job if ``None``) if it is done, or a failed job."""
         for job in self._jobs:
             if job.call.done():
                 if wanted is None or job is wanted or job.call.exception() is not None:

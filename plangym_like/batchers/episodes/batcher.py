@@ -16,7 +16,7 @@ class Batcher(BackgroundBatcher):
     """Steps all environments `n_timesteps` times per `execute`, in the background.
 
     The parameters are those of `EpisodeBatcher`. With a `GymInfEnv` the chunks never end. With a
-    `GymEnv`, an environment whose episode has ended is no longer stepped, and its last chunk is
+    `GymEnv`, an environment is not stepped after the end of its episode, and its last chunk is
     shorter.
 
     Lane i of group k is row ``k * n_envs + i`` of the infos and states. It is the same row of the

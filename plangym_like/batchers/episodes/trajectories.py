@@ -136,7 +136,7 @@ class Trajectories:
     def temporal_slice(self, start: int, stop: int) -> Self:
         """Return the steps `start` to `stop` of every trajectory.
 
-        Trajectories that end before `stop` are shorter; those that end before `start` are empty.
+        Trajectories that end before `stop` are shorter, and empty if they end before `start`.
 
         Raises
         ------

@@ -14,7 +14,7 @@ from plangym_like.errors import InputError
 class Agent(nn.Module):
     """Acts on a workspace: define ``forward(self, t, **kwargs)``, and use `get` and `set` in it.
 
-    Every agent receives all keyword arguments of the call; ``forward`` names those that it uses.
+    Every agent receives all keyword arguments of the call, and ``forward`` names the ones it uses.
 
     >>> import torch
     >>> class Double(Agent):

@@ -154,7 +154,7 @@ class PlangymEnv(PlanEnv):
         }
 
     def init_gym_env(self) -> gymnasium.Env[Any, Any]:
-        """Return the Gymnasium environment; a subclass may return one of its own."""
+        """Return the Gymnasium environment; a subclass may return another one."""
         return gymnasium.make(self.name, **self._gym_env_kwargs)
 
     def init_spaces(self) -> None:

@@ -26,7 +26,7 @@ class VectorizedEnv(PlangymEnv):
     """One environment in this process, and batches in many.
 
     Batches from given states are those of `plangym_like`. Batches without states are split into
-    equal parts, which worker processes step row by row. Each worker has a current state of its own,
+    equal parts, which worker processes step row by row. Each worker has its own current state,
     which `reset`, `set_state` and `sync_states` set. Workers also step the batches of environments
     that a subclass has changed, by its own ``process_obs`` for example.
 

@@ -114,7 +114,7 @@ class ParallelEnv(VectorizedEnv):
 
     @property
     def _batch_env(self) -> BatchEnv:
-        """The workers that have states of their own; made when they are first needed."""
+        """The workers that keep their own states; made when they are first needed."""
         if self._workers is None:
             make = partial(_reset_first, self._create_worker_callable())
             envs = [ExternalProcess(make) for _ in range(self.n_workers)]

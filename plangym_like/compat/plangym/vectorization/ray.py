@@ -74,7 +74,7 @@ class RayEnv(VectorizedEnv):
 
     @property
     def workers(self) -> list[Any]:
-        """The actors that have states of their own; made when they are first needed."""
+        """The actors that keep their own states; made when they are first needed."""
         if self._actors is None:
             import ray
 

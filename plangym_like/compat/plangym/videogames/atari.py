@@ -39,7 +39,7 @@ class AtariEnv(VideogameEnv):
     repeat_action_probability : float
         The probability that a frame repeats the previous action.
     full_action_space : bool
-        Whether actions are all 18, or those that the game uses.
+        Whether all 18 actions can be given, or only the actions that the game uses.
     possible_to_win, clone_seeds : bool
         Have no effect: states hold everything.
     array_state : bool
