@@ -108,7 +108,10 @@ def _backend(item: pytest.Item) -> str | None:
 
 
 def _is_on_cluster(item: pytest.Item) -> bool:
-    return _backend(item) == "ray" or "cluster" in getattr(item, "fixturenames", ())
+    params = item.callspec.params if hasattr(item, "callspec") else {}
+    return "ray" in (params.get("backend"), params.get("executor")) or "cluster" in getattr(
+        item, "fixturenames", ()
+    )
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -8,7 +8,7 @@ from typing import Any
 
 import gymnasium
 import pytest
-from conftest import sending
+from conftest import BACKENDS, sending
 from gymnasium import wrappers
 from hostile_envs import ENVS, HANDED_OUT, Walk
 from hostile_wrappers import WRAPPERS
@@ -25,7 +25,7 @@ EXECUTORS: dict[str, dict[str, Any]] = {
     "2 workers": {"n_workers": 2},
     "3 workers": {"n_workers": 3},
     "isolated": {"n_workers": 2, "isolate": True},
-    "ray": {"ray": True, "n_workers": 1, "resources": {"num_cpus": 0}},
+    "ray": BACKENDS["ray"],
 }
 # In the usual run, rows are stepped in this process, and by workers of these two kinds in turn.
 # `pytest -m full` steps all rows with every executor.
