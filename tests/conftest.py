@@ -114,11 +114,13 @@ def _is_on_cluster(item: pytest.Item) -> bool:
     )
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _little_for_the_garbage_collector() -> None:
-    """Have it pass over what earlier modules and pytest keep; some tests call it many times."""
+@pytest.fixture
+def quick_collections() -> Iterator[None]:
+    """Have the garbage collector pass over what there is before a test that calls it many times."""
     gc.collect()
     gc.freeze()
+    yield
+    gc.unfreeze()
 
 
 @pytest.fixture(scope="session")

@@ -60,6 +60,7 @@ def env(request: pytest.FixtureRequest) -> Iterator[Any]:
 
 # An interrupt may also strike where Python can only ignore it.
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.usefixtures("quick_collections")
 @pytest.mark.parametrize("stride", [29, pytest.param(1, marks=pytest.mark.full)])
 @pytest.mark.parametrize("use", [one, futures, given_up, death])
 def test_ctrl_c_at_every_moment(env: Any, use: Callable[[Any, Step], None], stride: int) -> None:

@@ -273,6 +273,7 @@ def test_memory_whose_release_is_cut_short_is_given_back_once() -> None:
     assert number > 8
 
 
+@pytest.mark.usefixtures("quick_collections")
 def test_blocks_are_lent_and_come_back_whenever_a_ctrl_c_comes() -> None:
     gc.collect()
     before = descriptors()
