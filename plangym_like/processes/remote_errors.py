@@ -104,7 +104,7 @@ def _as_whole(error: BaseException) -> tuple[str, Any]:
 
 def _as_parts(error: BaseException) -> tuple[str, Any]:
     arguments = tuple(
-        argument if _portable(argument) else repr(argument) for argument in error.args
+        argument if is_portable(argument) else repr(argument) for argument in error.args
     )
     return "parts", (type(error), arguments, _portable_attributes(error))
 
@@ -129,7 +129,8 @@ def _shape(error: BaseException) -> tuple[int, set[str]]:
     return len(error.args), set(getattr(error, "__dict__", ()))
 
 
-def _portable(value: Any) -> bool:
+def is_portable(value: Any) -> bool:
+    """Return whether `value` can be pickled and unpickled."""
     try:
         loads(dumps(value))
     except BaseException:
@@ -139,7 +140,7 @@ def _portable(value: Any) -> bool:
 
 def _portable_attributes(error: BaseException) -> dict[str, Any]:
     attributes = getattr(error, "__dict__", {})
-    return {name: value for name, value in attributes.items() if _portable(value)}
+    return {name: value for name, value in attributes.items() if is_portable(value)}
 
 
 def _traceback_text(error: BaseException, skip_frames: int) -> str:
