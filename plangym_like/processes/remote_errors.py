@@ -85,7 +85,10 @@ def portable_result(future: Future[Any], timeout: float | None = None) -> Any:
     error = future.exception(timeout)
     if error is None or isinstance(error, Exception) or not is_remote(error):
         return future.result(timeout)
-    raise RemoteError(f"the worker's code raised {error!r}") from error.__cause__
+    failure = RemoteError(f"the worker's code raised {error!r}")
+    for note in getattr(error, "__notes__", ()):
+        failure.add_note(note)
+    raise failure from error.__cause__
 
 
 def _as_group(error: BaseException) -> tuple[str, Any]:

@@ -17,7 +17,7 @@ from small_envs import Fuse, Nested, Teller
 from test_make_vec import MODES, compare, same
 
 from plangym_like import make_vec
-from plangym_like.errors import InputError, WorkerDiedError
+from plangym_like.errors import InputError, RemoteError, WorkerDiedError
 from plangym_like.lanes import make_vec as module
 from plangym_like.lanes.classic_lanes import ClassicLanes
 from plangym_like.lanes.process_lanes import ProcessLanes
@@ -211,3 +211,14 @@ def test_the_speed_trial_raises_nothing_when_chosen(
 ) -> None:
     envs = make(type("Leaver", (Leaver,), {"raises": raises}), 4, 2)
     assert envs.reset(seed=0)[0].tolist() == [0, 0, 0, 0]
+
+
+@pytest.mark.parametrize("raises", [SystemExit, KeyboardInterrupt, GeneratorExit])
+def test_what_would_end_the_program_says_which_environment(
+    make: Callable[..., Any], raises: type[BaseException]
+) -> None:
+    envs = make([Fuse, Fuse, Fuse, type("Leaver", (Leaver,), {"raises": raises})], n_workers=2)
+    envs.reset(seed=0)
+    with pytest.raises(RemoteError, match=raises.__name__) as caught:
+        envs.step([0, 0, 0, 0])
+    assert any("lane 3" in note for note in caught.value.__notes__)
