@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dis
 import signal
 import threading
@@ -32,6 +33,15 @@ def not_exiting(error: BaseException) -> Exception:
     if raised_by_signal_handler(error):
         raise error
     return row_exit(error)
+
+
+@contextlib.contextmanager
+def errors_suppressed() -> Iterator[None]:
+    """Suppress every error that an environment raises, but not that of a signal handler."""
+    try:
+        yield
+    except BaseException as error:
+        not_exiting(error)
 
 
 def raised_by_signal_handler(error: BaseException) -> bool:

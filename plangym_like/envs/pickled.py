@@ -12,7 +12,6 @@ pickle records whether two equal strings are one object.
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import hashlib
 import hmac
@@ -35,6 +34,7 @@ from plangym_like.errors import (
     UntrustedStateError,
 )
 from plangym_like.family_env import FamilyEnv
+from plangym_like.row_errors import errors_suppressed
 from plangym_like.snapshots.chain_pickle import ChainPickle
 from plangym_like.snapshots.chain_state import columns_of
 from plangym_like.snapshots.configuration import describe, qualified_name
@@ -94,7 +94,7 @@ class PickleCodec(Codec):
         space = copy.deepcopy(env.action_space)
         space.seed(0)
         # Some environments take only actions that are legal now.
-        with contextlib.suppress(Exception):
+        with errors_suppressed():
             for _ in range(steps):
                 *_, terminated, truncated, _ = env.step(space.sample())
                 longest = max(longest, len(self.pickle.dumps()))

@@ -32,6 +32,7 @@ from plangym_like.envs.tried_simulator import TrialRule
 from plangym_like.envs.wrapping import is_plain
 from plangym_like.errors import SnapshotError, StateCapacityError, StateFormatError
 from plangym_like.family_env import FamilyEnv
+from plangym_like.row_errors import errors_suppressed
 from plangym_like.snapshots.action_log import ACTIONS, ActionLogFormat
 from plangym_like.snapshots.configuration import describe, qualified_name
 from plangym_like.snapshots.current_env_proxy import CurrentEnvProxy
@@ -241,7 +242,7 @@ class ReplayedSimulator(GymnasiumSimulator):
             _refuse_addresses(self._proxy.env)
         space = copy.deepcopy(self.env.action_space)
         space.seed(1)
-        with contextlib.suppress(Exception):
+        with errors_suppressed():
             for _ in range(_SAMPLE):
                 self.env.step(space.sample())
         episode = self._proxy.trace_digest.hex() if self.trial.always else None

@@ -15,6 +15,8 @@ from plangym_like.lanes.lanes import Lanes, Which, add_note
 from plangym_like.lanes.make_lanes import EnvSource, lanes_from, make_envs, make_lanes
 from plangym_like.lanes.row_copies import copy_rows
 from plangym_like.lanes.tree import take
+from plangym_like.processes.messages import dumps
+from plangym_like.processes.remote_errors import is_portable
 from plangym_like.states import Row, StateFormat
 
 # What makes the environments of all lanes: one source, or one for each lane.
@@ -89,8 +91,10 @@ class HostedLanes:
         self._form: LaneForm | None = None
         self._arrays: LaneArrays | None = None
 
-    def perform(self, method: str, args: Sequence[Any], slot: int, publish: bool, save: int) -> Any:
-        """Call a method of this object.
+    def perform(
+        self, method: str, args: Sequence[Any], slot: int, publish: bool, save: int
+    ) -> bytes:
+        """Call a method of this object, and return its reply pickled.
 
         Parameters
         ----------
@@ -107,10 +111,10 @@ class HostedLanes:
             reply = getattr(self, method)(slot, publish, *args)
             if save >= 0:
                 self._save(save)
+            return self._pickled(reply)
         except BaseException as error:
             add_note(error, f"raised in the process of lanes {self._start} to {self._stop - 1}")
             raise
-        return reply
 
     def pass_by(self) -> None:
         """Do nothing: when this returns, everything that was sent before is over."""
@@ -229,6 +233,10 @@ class HostedLanes:
         """Set an attribute of every environment."""
         self._set_attr(name, values)
 
+    def are_wrapped(self, slot: int, publish: bool, wrapper_class: type) -> list[bool]:
+        """Return whether each environment has a wrapper of this class."""
+        return self.lanes.are_wrapped(wrapper_class)
+
     def close(self) -> None:
         """Close the environments."""
         self.lanes.close()
@@ -269,6 +277,20 @@ class HostedLanes:
             return StepReply(infos, columns, finals, take(self._memory.recent[slot], rows))
         has_more = infos or columns or finals
         return StepReply(infos, columns, finals, None) if has_more else None
+
+    def _pickled(self, reply: Any) -> bytes:
+        try:
+            return dumps(reply)
+        except BaseException as error:
+            infos = list(enumerate(self.lanes.infos))
+            if isinstance(reply, StepReply):
+                infos += [(lane, info) for lane, (_, info) in reply.finals.items()]
+            for lane, info in infos:
+                for key, value in info.items():
+                    if not is_portable(value):
+                        number = self._start + lane
+                        add_note(error, f"the info {key!r} of lane {number} cannot be pickled")
+            raise
 
     def _publish(self, slot: int, publish: bool, lanes: Which) -> None:
         if publish:

@@ -18,6 +18,7 @@ from plangym_like.lanes.lane_stats import LaneStats
 from plangym_like.lanes.tree import layout_of, layout_of_space, take, tree_map, zeros
 from plangym_like.ownership import owned, owned_info
 from plangym_like.plan_env import PlanEnv
+from plangym_like.snapshots.known_wrappers import links
 from plangym_like.states import Row, StateFormat
 
 Flags = NDArray[np.bool_]
@@ -264,6 +265,12 @@ class Lanes(abc.ABC):
         """
         for env, value in zip(self.envs, values, strict=True):
             gym_env_of(env).set_wrapper_attr(name, value)
+
+    def are_wrapped(self, wrapper_class: type) -> list[bool]:
+        """Return whether each environment has a wrapper of this class."""
+        chains = [links(gym_env_of(env)) for env in self.envs]
+        found = [any(isinstance(link, wrapper_class) for link in chain) for chain in chains]
+        return found if len(found) == self.num_lanes else found * self.num_lanes
 
     def refreshed(self) -> Lanes:
         """Return these lanes, or others in their place if `call` or `set_attr` made that necessary.

@@ -15,6 +15,7 @@ from plangym_like.lanes.lane_stats import LaneStats
 from plangym_like.lanes.lanes_worker import Job, LanesWorker, Loss
 from plangym_like.lanes.seeding import seed_after_loss
 from plangym_like.lanes.tree import tree_map
+from plangym_like.processes.messages import loads
 from plangym_like.processes.remote_errors import portable_result
 from plangym_like.processes.worker_pool import WorkerPool
 
@@ -267,7 +268,7 @@ class LanesPool(WorkerPool[LanesWorker]):
         task = worker.take_task()
         self.policy.note_progress()
         try:
-            reply = portable_result(task)
+            reply = loads(portable_result(task))
         except Exception as error:
             if job.saves:
                 worker.log = None
@@ -367,9 +368,9 @@ class LanesPool(WorkerPool[LanesWorker]):
         worker.num_losses += 1
         seeds = [seed_after_loss(seed, worker.num_losses) for seed in worker.seeds]
         assert self.memory is not None
-        args = (self.memory.form.takes_objects, seeds, None)
         slot = 1 - worker.slot
-        _, obs, infos = self._ask(worker, HostedLanes.perform, "start", args, slot, False, -1)
+        job = "start", (self.memory.form.takes_objects, seeds, None), slot, False, -1
+        _, obs, infos = loads(self._ask(worker, HostedLanes.perform, *job))
         if obs is None:
             obs = self._observations(worker, slot)
         worker.slot = slot

@@ -13,8 +13,8 @@ from plangym_like.processes.worker_handle import WorkerHandle
 # Methods of `HostedLanes` that write observations, that change nothing, and that are called again
 # if the lanes had to begin new episodes.
 _WRITE = frozenset(("start", "reset", "step"))
-_READ = frozenset(("get_states", "traits", "spaces", "formats"))
-_REPEAT = frozenset(("start", "reset", "set_states", "set_attr", "traits", "spaces", "formats"))
+_READ = frozenset(("get_states", "traits", "spaces", "formats", "are_wrapped"))
+_REPEAT = frozenset(("start", "reset", "set_states", "set_attr")) | _READ - {"get_states"}
 # Repeating these may not repeat what they did, so states are saved after them.
 _SAVE = frozenset(("start", "call", "set_attr"))
 

@@ -23,6 +23,7 @@ from plangym_like.lanes.make_lanes import EnvSource, env_factory, lanes_from, ma
 from plangym_like.lanes.process_lanes import ProcessLanes
 from plangym_like.lanes.sequential_lanes import as_gym_env
 from plangym_like.lanes.vector_env import PlanVectorEnv
+from plangym_like.row_errors import not_exiting
 
 # Fewer environments are stepped faster one after the other (`benchmarks/vector.py`).
 _FEWEST_AT_ONCE = 4
@@ -203,7 +204,8 @@ def _is_worth_messages(factory: Callable[[], Any], num_envs: int, *, vectorise: 
             fastest = min(fastest, time.perf_counter() - begun)
             if result[2] or result[3]:
                 gym_env.reset(seed=0, options=None)
-    except Exception:
+    except BaseException as error:
+        not_exiting(error)  # reraises Ctrl-C
         return True  # not a question of speed: the environments are to raise it, when they do
     finally:
         env.close()

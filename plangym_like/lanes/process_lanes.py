@@ -317,6 +317,12 @@ class ProcessLanes(Lanes):
         )
         self.parts.pool.attributes[name] = values
 
+    def are_wrapped(self, wrapper_class: type) -> list[bool]:
+        found = self.parts.local.are_wrapped(wrapper_class)
+        for wrapped in self.parts.run_all(lambda worker: Job("are_wrapped", (wrapper_class,))):
+            found += wrapped
+        return found
+
     def refreshed(self) -> Lanes:
         self.parts.local = self.parts.local.refreshed()
         self._note_traits()

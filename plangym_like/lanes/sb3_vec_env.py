@@ -8,11 +8,10 @@ from typing import Any
 import gymnasium
 import numpy as np
 from gymnasium.error import ResetNeeded
-from stable_baselines3.common.env_util import is_wrapped
 from stable_baselines3.common.vec_env import VecEnv
 
 from plangym_like.errors import ClosedError
-from plangym_like.lanes.lanes import Lanes, gym_env_of
+from plangym_like.lanes.lanes import Lanes
 from plangym_like.lanes.tree import tree_map
 from plangym_like.lanes.vector_arguments import batch_actions
 from plangym_like.ownership import owned_info
@@ -119,10 +118,8 @@ class Sb3VecEnv(VecEnv):
 
     def env_is_wrapped(self, wrapper_class: Any, indices: Indices = None) -> list[bool]:
         """Return whether the environments have a wrapper of this class."""
-        envs: Sequence[Any] = list(map(gym_env_of, self._lanes.envs))
-        wrapped = [is_wrapped(env, wrapper_class) for env in envs]
-        if len(wrapped) < self.num_envs:
-            wrapped = [all(wrapped)] * self.num_envs
+        self._check_open()
+        wrapped = self._lanes.are_wrapped(wrapper_class)
         return [wrapped[index] for index in self._get_indices(indices)]
 
     def get_images(self) -> Sequence[Any]:

@@ -85,7 +85,10 @@ def portable_result(future: Future[Any], timeout: float | None = None) -> Any:
     error = future.exception(timeout)
     if error is None or isinstance(error, Exception) or not is_remote(error):
         return future.result(timeout)
-    raise RemoteError(f"the worker's code raised {error!r}") from error.__cause__
+    failure = RemoteError(f"the worker's code raised {error!r}")
+    for note in getattr(error, "__notes__", ()):
+        failure.add_note(note)
+    raise failure from error.__cause__
 
 
 def _as_group(error: BaseException) -> tuple[str, Any]:
@@ -104,7 +107,7 @@ def _as_whole(error: BaseException) -> tuple[str, Any]:
 
 def _as_parts(error: BaseException) -> tuple[str, Any]:
     arguments = tuple(
-        argument if _portable(argument) else repr(argument) for argument in error.args
+        argument if is_portable(argument) else repr(argument) for argument in error.args
     )
     return "parts", (type(error), arguments, _portable_attributes(error))
 
@@ -129,7 +132,8 @@ def _shape(error: BaseException) -> tuple[int, set[str]]:
     return len(error.args), set(getattr(error, "__dict__", ()))
 
 
-def _portable(value: Any) -> bool:
+def is_portable(value: Any) -> bool:
+    """Return whether `value` can be pickled and unpickled."""
     try:
         loads(dumps(value))
     except BaseException:
@@ -139,7 +143,7 @@ def _portable(value: Any) -> bool:
 
 def _portable_attributes(error: BaseException) -> dict[str, Any]:
     attributes = getattr(error, "__dict__", {})
-    return {name: value for name, value in attributes.items() if _portable(value)}
+    return {name: value for name, value in attributes.items() if is_portable(value)}
 
 
 def _traceback_text(error: BaseException, skip_frames: int) -> str:

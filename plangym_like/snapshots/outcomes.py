@@ -8,6 +8,7 @@ from typing import Any
 
 from plangym_like.errors import SnapshotError, StateError
 from plangym_like.ownership import owned
+from plangym_like.row_errors import not_exiting
 from plangym_like.snapshots.differences import difference, without_clock
 
 FIELDS = ("observation", "reward", "terminated", "truncated", "info")
@@ -31,7 +32,8 @@ def outcome_of(step: Callable[[Any], Any], action: Any, *, error_text: bool = Tr
         outcome: Outcome = tuple(step(copy.deepcopy(action)))[:5]
     except (SnapshotError, StateError):
         raise
-    except Exception as error:
+    except BaseException as raised:
+        error = not_exiting(raised)
         name = type(error).__name__
         named = not error_text or " at 0x" in str(error)
         return (name if named else f"{name}: {error}",)

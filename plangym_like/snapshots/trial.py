@@ -8,7 +8,6 @@ cannot show everything, so rows in use are audited too (`plangym_like.audit`).
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -19,6 +18,7 @@ import numpy as np
 
 from plangym_like.errors import SnapshotError, StateCapacityError
 from plangym_like.ownership import owned
+from plangym_like.row_errors import errors_suppressed
 from plangym_like.simulator import Simulator
 from plangym_like.snapshots.configuration import qualified_name
 from plangym_like.snapshots.differences import attributes, differing_attributes, without_clock
@@ -232,12 +232,12 @@ class Trial:
     def _other_steps(self, simulator: Simulator) -> Iterator[None]:
         """Step `simulator` with other actions, one at a time, until its episode ends."""
         for action in self._others:
-            with contextlib.suppress(Exception):
+            outcome = None
+            with errors_suppressed():
                 outcome = simulator.step(copy.deepcopy(action), 1)
-                yield
-                if not (outcome[2] or outcome[3]):
-                    continue
-            break
+            yield
+            if outcome is None or outcome[2] or outcome[3]:
+                break
         while True:
             yield
 

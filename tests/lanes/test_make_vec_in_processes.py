@@ -17,7 +17,7 @@ from small_envs import Fuse, Nested, Teller
 from test_make_vec import MODES, compare, same
 
 from plangym_like import make_vec
-from plangym_like.errors import InputError, WorkerDiedError
+from plangym_like.errors import InputError, RemoteError, WorkerDiedError
 from plangym_like.lanes import make_vec as module
 from plangym_like.lanes.classic_lanes import ClassicLanes
 from plangym_like.lanes.process_lanes import ProcessLanes
@@ -175,3 +175,50 @@ def test_one_environment_needs_no_other_process() -> None:
     envs = make_vec("CartPole-v1", 1, 2)
     assert np.shape(envs.reset(seed=0)[0]) == (1, 4)
     assert not isinstance(envs._lanes, ProcessLanes)
+
+
+class Holder(Fuse):
+    """Returns an info that cannot be pickled when it is told to."""
+
+    def step(self, action: Any) -> Any:
+        obs, reward, terminated, truncated, info = super().step(min(action, 2))
+        return obs, reward, terminated, truncated, {"lock": threading.Lock()} if action == 3 else {}
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_an_info_that_cannot_be_pickled(make: Callable[..., Any], mode: str) -> None:
+    envs = make(Holder, 4, 2, autoreset_mode=mode)
+    envs.reset(seed=0)
+    with pytest.raises(TypeError, match="cannot pickle") as caught:
+        envs.step([0, 0, 0, 3])
+    assert "the info 'lock' of lane 3 cannot be pickled" in caught.value.__notes__
+    envs.reset(seed=0)
+    assert envs.step([1] * 4)[0].tolist() == [1, 1, 1, 1]
+
+
+class Leaver(Fuse):
+    """Raises what ends a program."""
+
+    raises: type[BaseException] = SystemExit
+
+    def step(self, action: Any) -> Any:
+        raise self.raises
+
+
+@pytest.mark.parametrize("raises", [SystemExit, KeyboardInterrupt, GeneratorExit])
+def test_the_speed_trial_raises_nothing_when_chosen(
+    make: Callable[..., Any], raises: type[BaseException]
+) -> None:
+    envs = make(type("Leaver", (Leaver,), {"raises": raises}), 4, 2)
+    assert envs.reset(seed=0)[0].tolist() == [0, 0, 0, 0]
+
+
+@pytest.mark.parametrize("raises", [SystemExit, KeyboardInterrupt, GeneratorExit])
+def test_what_would_end_the_program_says_which_environment(
+    make: Callable[..., Any], raises: type[BaseException]
+) -> None:
+    envs = make([Fuse, Fuse, Fuse, type("Leaver", (Leaver,), {"raises": raises})], n_workers=2)
+    envs.reset(seed=0)
+    with pytest.raises(RemoteError, match=raises.__name__) as caught:
+        envs.step([0, 0, 0, 0])
+    assert any("lane 3" in note for note in caught.value.__notes__)

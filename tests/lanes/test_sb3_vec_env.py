@@ -119,6 +119,17 @@ def test_attributes_of_some_leave_the_others_alone() -> None:
         each.close()
 
 
+def test_wrappers_of_environments_in_other_processes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(make_vec_module, "_is_worth_messages", lambda *_, **__: True)
+    limits = [5, -1, -1, 5]
+    sources = [partial(gymnasium.make, "CartPole-v1", max_episode_steps=limit) for limit in limits]
+    envs = make_vec(sources, n_workers=2).as_sb3()
+    has_limit = [limit > 0 for limit in limits]
+    assert envs.env_is_wrapped(gymnasium.wrappers.TimeLimit) == has_limit
+    assert envs.env_is_wrapped(gymnasium.wrappers.TimeLimit, [3, 1]) == [True, False]
+    envs.close()
+
+
 def test_the_first_reset_comes_first() -> None:
     envs = make_vec("CartPole-v1", 5).as_sb3()
     calls = (
