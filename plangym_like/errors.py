@@ -15,6 +15,7 @@
     |   +-- StateLostError                 the current state was lost in a call that failed
     +-- ObservationError (ValueError)      an observation that does not fit its space
     +-- RewardError (ValueError)           a reward that is not one number
+    +-- EnvApiError (TypeError)            an environment that does not follow Gymnasium's API
     +-- SnapshotError (TypeError)          an environment that cannot be saved exactly
     +-- ImpureEnvironmentError (RuntimeError)  a row gave two results
     +-- MissingExtraError (ImportError)    an optional dependency is not installed
@@ -109,6 +110,10 @@ class ObservationError(PlangymError, ValueError):
 
 class RewardError(PlangymError, ValueError):
     """An environment returned a reward that is not one number, or in a search, not a finite one."""
+
+
+class EnvApiError(PlangymError, TypeError):
+    """What ``reset`` or ``step`` of an environment returned is not what Gymnasium's API says."""
 
 
 class StateLostError(StateError):

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any, ClassVar
 
 import gymnasium
 
+from plangym_like.errors import InputError
 from plangym_like.plan_env import PlanEnv
 from plangym_like.simulator import Simulator
 
@@ -43,7 +44,7 @@ class FamilyEnv(PlanEnv):
         **kwargs: Any,
     ) -> None:
         if kwargs.get("wrappers"):
-            kwargs["wrappers"] = tuple(kwargs["wrappers"])  # an iterator can be read only once
+            kwargs["wrappers"] = as_wrappers(kwargs["wrappers"])  # it may be an iterator
         own = {key: kwargs[key] for key in _OWN_OPTIONS if key in kwargs}
         rest = {key: kwargs[key] for key in kwargs if key not in own}
         super().__init__(
@@ -56,3 +57,22 @@ class FamilyEnv(PlanEnv):
         env_kwargs = {"frameskip": frameskip, "autoreset": autoreset, **kwargs}
         self.recipe = (type(self), name, env_kwargs)
         self._arguments = {"name": name, **env_kwargs}
+
+
+def as_wrappers(given: Iterable[Any] | None) -> tuple[Any, ...]:
+    """Return the wrappers in a list that a user gave.
+
+    Raises
+    ------
+    InputError
+        It is not a list, or holds something other than classes and ``(class, arguments)``.
+    """
+    wrappers = tuple(given or ()) if given is None or isinstance(given, Iterable) else (None,)
+    for item in wrappers:
+        pair = isinstance(item, tuple) and len(item) == 2
+        if not callable(item[0] if pair else item):
+            raise InputError(
+                "wrappers must be a list of wrapper classes or pairs (class, arguments), got "
+                f"{given!r}"
+            )
+    return wrappers

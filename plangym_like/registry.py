@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import importlib
 import inspect
 import re
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, cast
@@ -17,7 +18,9 @@ from gymnasium.envs.registration import EnvSpec
 
 from plangym_like.audit.auditor import EVERY
 from plangym_like.envs.auto_snapshot import WAYS
+from plangym_like.envs.unknown_options import unknown_option
 from plangym_like.errors import InputError, MissingExtraError
+from plangym_like.family_env import as_wrappers
 from plangym_like.plan_env import PlanEnv
 from plangym_like.simulator import name_of
 
@@ -36,8 +39,8 @@ class Family:
         The package that registers the ids when it is imported, unless Gymnasium imports it itself.
     names : str
         A regular expression for ids that are not registered.
-    answers : str
-        ``"module:function"``, which returns whether such an id belongs to the family.
+    ids : str
+        ``"module:function"``, which returns these ids, if there is a list of them.
     extra : str
         The extra that installs the additional dependencies of the family.
     """
@@ -46,7 +49,7 @@ class Family:
     entry_point: str | tuple[str, ...] = ""
     package: str = ""
     names: str = ""
-    answers: str = ""
+    ids: str = ""
     extra: str = ""
 
 
@@ -62,8 +65,8 @@ FAMILIES = (
     Family(place="functional:FunctionalEnv", names=r"pgx/.*", extra="jax"),
     Family(
         place="dm_control:DmControlEnv",
-        names=r"dm_control/\w+-\w+-v0|[A-Za-z]\w*-(?!v\d+$)[A-Za-z]\w*",
-        answers="dm_control_suite:is_task",
+        names=r"dm_control/.*|[A-Za-z]\w*-(?!v\d+$)[A-Za-z]\w*",
+        ids="dm_control_suite:all_ids",
         extra="dm-control",
     ),
     Family(place="atari:AtariEnv", entry_point="ale_py.", package="ale_py", extra="atari"),
@@ -81,20 +84,6 @@ FAMILIES = (
 )
 # Extra -> the first version of Python that its packages have no wheels for; see setup.cfg.
 _FIRST_WITHOUT_WHEELS = {"dm-control": (3, 13)}
-# What Python says about an argument that a function does not have.
-_UNEXPECTED = re.compile(r"(\w+)(?:\.__init__)?\(\) got an unexpected keyword argument '(\w+)'")
-# What `make` hands to families; see its documentation of `env_kwargs`.
-_FURTHER_OPTIONS = (
-    "wrappers",
-    "render_mode",
-    "obs_type",
-    "return_image",
-    "remove_time_limit",
-    "state_capacity",
-    "replay_capacity",
-    "max_episode_steps",
-    "disable_env_checker",
-)
 # Environments of no family are saved by the first of these methods that is exact.
 GENERIC = Family(place="auto_snapshot:AnyEnv")
 # Value of `snapshot` -> the class that saves the states of any environment in that way.
@@ -168,9 +157,19 @@ def find_spec(name: str) -> EnvSpec:
     try:
         return gymnasium.spec(name)
     except gymnasium.error.Error as error:
-        near = difflib.get_close_matches(name, gymnasium.registry, n=3)
+        near = difflib.get_close_matches(name, [*gymnasium.registry, *_listed(name)], n=3)
         hint = f" Near matches: {', '.join(near)}." if near else ""
         raise type(error)(f"{error}{hint}") from error
+
+
+def _listed(name: str) -> list[str]:
+    """Return the unregistered ids of the families whose ids have the form of `name`."""
+    found: list[str] = []
+    for family in FAMILIES:
+        if family.ids and re.fullmatch(family.names, name):
+            with contextlib.suppress(ImportError):
+                found += _imported(family.ids)()
+    return found
 
 
 def _import_package(family: Family, name: str) -> None:
@@ -235,10 +234,10 @@ def _takes(family: Family, name: str) -> bool:
     prefix, slash, _ = name.partition("/")
     if name in gymnasium.registry and not (slash and family.names.startswith(prefix + slash)):
         return False
-    if not family.answers:
+    if not family.ids:
         return True
     try:
-        return bool(_imported(family.answers)(name))
+        return name in _imported(family.ids)()
     except ImportError as error:
         if not slash:
             return False
@@ -365,7 +364,7 @@ def make(
     }
     try:
         if kwargs.get("wrappers"):
-            kwargs["wrappers"] = tuple(kwargs["wrappers"])  # an iterator can be read only once
+            kwargs["wrappers"] = as_wrappers(kwargs["wrappers"])  # it may be an iterator
         if ray:
             from plangym_like.ray_env import RayEnv
 
@@ -377,18 +376,7 @@ def make(
         n_workers = 1 if n_workers is None else n_workers
         return ParallelEnv(env_class, name, n_workers=n_workers, **execution, **kwargs)
     except TypeError as error:
-        unknown = _unknown_option(error, env_kwargs)
+        unknown = unknown_option(error, env_kwargs, inspect.signature(make).parameters)
         if unknown is None:
             raise
         raise unknown from error
-
-
-def _unknown_option(error: TypeError, options: Mapping[str, Any]) -> InputError | None:
-    """Return the error for one of `options`, if `error` says that nothing takes it."""
-    found = _UNEXPECTED.search(str(error))
-    if found is None or found[2] not in options:
-        return None
-    known = {*inspect.signature(make).parameters, *_FURTHER_OPTIONS} - {"name", "env_kwargs"}
-    near = difflib.get_close_matches(found[2], known, n=1)
-    hint = f"; did you mean {near[0]!r}?" if near else ""
-    return InputError(f"neither make nor {found[1]} has an option {found[2]!r}{hint}")

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from plangym_like import spaces
 from plangym_like.batches import Leaf, Rows, dt_of
-from plangym_like.errors import RewardError, SnapshotError
+from plangym_like.errors import EnvApiError, RewardError, SnapshotError
 from plangym_like.ownership import owned, owned_info
 from plangym_like.states import HEADER_NBYTES, Row
 
@@ -50,6 +50,41 @@ def as_reward(reward: Any) -> float:
         "combine several rewards in a wrapper, wrappers=[(mo_gymnasium.wrappers.LinearReward, "
         "{'weight': ...})] for example"
     )
+
+
+def as_step(result: Any) -> EnvStep:
+    """Return `result`, which an environment's ``step`` returned.
+
+    Raises
+    ------
+    EnvApiError
+        It is not a tuple of five parts.
+    """
+    if isinstance(result, (tuple, list)) and len(result) == 5:
+        return result  # type: ignore[return-value]
+    old = isinstance(result, tuple) and len(result) == 4
+    raise EnvApiError(
+        f"step returned {_shown(result)}, not (obs, reward, terminated, truncated, info)"
+        + ", but (obs, reward, done, info), as in Gym before 0.26" * old
+    )
+
+
+def as_reset(result: Any) -> tuple[Any, Any]:
+    """Return `result`, which an environment's ``reset`` returned.
+
+    Raises
+    ------
+    EnvApiError
+        It is not a tuple of two parts.
+    """
+    if isinstance(result, (tuple, list)) and len(result) == 2:
+        return result  # type: ignore[return-value]
+    raise EnvApiError(f"reset returned {_shown(result)}, not (obs, info)")
+
+
+def _shown(result: Any) -> str:
+    parts = f" of {len(result)} parts" if isinstance(result, (tuple, list)) else ""
+    return f"a {type(result).__name__}{parts}"
 
 
 def name_of(name: Any) -> str:

@@ -128,10 +128,10 @@ class StatefulEnv:
         return self._stepper
 
     def __getstate__(self) -> dict[str, Any]:
-        if self._executor is not None:
+        if self._closed or self._executor is not None:
             raise TypeError(
-                f"{self!r} holds a live simulator and cannot be pickled or copied; use clone(), or "
-                "send its state rows, or make it with delay_setup=True and pickle it before use"
+                f"{self!r} holds a simulator or is closed, and cannot be pickled or copied; use "
+                "clone(), send its state rows, or pickle it before use, made with delay_setup=True"
             )
         return self.__dict__
 
@@ -146,7 +146,8 @@ class StatefulEnv:
                 return getattr(simulator, name)
             if simulator.env.has_wrapper_attr(name):
                 return simulator.env.get_wrapper_attr(name)
-        raise AttributeError(f"'PlanEnv' object has no attribute {name!r}")
+        kind = "closed 'PlanEnv'" if self.__dict__.get("_closed") else "'PlanEnv'"
+        raise AttributeError(f"{kind} object has no attribute {name!r}")
 
     # Parts
 

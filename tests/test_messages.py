@@ -13,7 +13,13 @@ import pytest
 import torch
 
 import plangym_like
-from plangym_like.errors import ClosedError, InputError, PlangymError, StateMismatchError
+from plangym_like.errors import (
+    ClosedError,
+    EnvApiError,
+    InputError,
+    PlangymError,
+    StateMismatchError,
+)
 
 
 @pytest.fixture
@@ -33,6 +39,96 @@ def test_a_misspelled_option(name: str, n_workers: int | None) -> None:
         plangym_like.make_vec(name, 2, n_worker=2)
     with pytest.raises(InputError, match="has an option 'qqq'$"):
         plangym_like.make(name, n_workers, qqq=1)
+
+
+class Plain(gymnasium.Env[Any, Any]):
+    """Has no constructor of its own."""
+
+    observation_space = gymnasium.spaces.Box(-9, 9, (2,), np.float64)
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        return np.zeros(2), {}
+
+    def step(self, action: Any) -> Any:
+        return np.zeros(2), 0.0, False, False, {}
+
+
+@pytest.mark.parametrize("n_workers", [None, 1])
+def test_a_misspelled_option_of_a_class_without_a_constructor(n_workers: int | None) -> None:
+    with pytest.raises(InputError, match="nor Plain has an option 'n_worker'; did you mean 'n_wo"):
+        plangym_like.make(Plain, n_workers, wrappers=[], n_worker=2)
+
+
+@pytest.mark.parametrize("option", ["replay_capacity", "live_prefixes", "allow_pickle"])
+def test_an_option_of_other_environments(option: str) -> None:
+    with pytest.raises(InputError, match=f"nor CartPoleEnv has an option '{option}'; other env"):
+        plangym_like.make("CartPole-v1", **{option: 2})
+
+
+@pytest.mark.parametrize("capacity", [-1, "2", 1.5])
+def test_capacities_are_whole_numbers(capacity: Any) -> None:
+    with pytest.raises(InputError, match="state_capacity must be a whole number of at least 1"):
+        plangym_like.make(Plain, state_capacity=capacity)
+
+
+class OldReset(Plain):
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        return np.zeros(2)
+
+
+class OldResetOfThree(Plain):
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        return np.zeros(3)
+
+
+class OldStep(Plain):
+    def step(self, action: Any) -> Any:
+        return np.zeros(2), 0.0, False, {}
+
+
+class WithoutInfo(Plain):
+    def step(self, action: Any) -> Any:
+        return np.zeros(2), 0.0, False, False, None
+
+
+@pytest.mark.parametrize(
+    ("env_class", "words"),
+    [
+        (OldReset, r"reset returned a ndarray, not \(obs, info\)"),
+        (OldResetOfThree, r"reset returned a ndarray, not \(obs, info\)"),
+        (OldStep, r"a tuple of 4 parts, not .* as in Gym before 0\.26"),
+        (WithoutInfo, "the info must be a dict, got NoneType"),
+    ],
+)
+@pytest.mark.parametrize("n_workers", [None, 1])
+def test_environments_of_another_api(env_class: Any, words: str, n_workers: int | None) -> None:
+    with pytest.raises(EnvApiError, match=words):
+        plangym_like.make(env_class, n_workers)
+
+
+def test_a_callable_that_returns_no_environment() -> None:
+    with pytest.raises(
+        InputError, match=r"dict must return a gymnasium\.Env, got .* builtins\.dict"
+    ):
+        plangym_like.make(dict)
+
+
+@pytest.mark.parametrize(
+    "wrappers",
+    [
+        gymnasium.wrappers.FlattenObservation,
+        ["FlattenObservation"],
+        (gymnasium.wrappers.FrameStackObservation, {"stack_size": 2}),
+    ],
+)
+@pytest.mark.parametrize("make", [plangym_like.make, plangym_like.ClassicControlEnv])
+def test_wrappers_that_are_not_a_list_of_wrappers(make: Any, wrappers: Any) -> None:
+    with pytest.raises(
+        InputError, match=r"must be a list of wrapper classes or pairs \(class, arg"
+    ):
+        make("CartPole-v1", wrappers=wrappers)
 
 
 def test_a_type_error_of_the_environment_itself_is_raised_unchanged() -> None:
@@ -82,6 +178,17 @@ def test_copies_of_a_live_environment(copied: Callable[[Any], Any], n_workers: i
         copied(env)
 
 
+@pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, pickle.dumps])
+@pytest.mark.parametrize("n_workers", [None, 1])
+def test_copies_of_a_closed_environment(
+    copied: Callable[[Any], Any], n_workers: int | None
+) -> None:
+    env = plangym_like.make("CartPole-v1", n_workers)
+    env.close()
+    with pytest.raises(TypeError, match=r"is closed, and cannot be .* use clone\(\)"):
+        copied(env)
+
+
 def test_an_environment_in_place_of_its_id() -> None:
     live: Any = gymnasium.make("CartPole-v1")
     with live, pytest.raises(InputError, match=r"exists already .*: make\('CartPole-v1'\)$"):
@@ -101,6 +208,19 @@ def test_an_environment_in_place_of_its_id() -> None:
 def test_ids_that_are_nearly_right(name: str, near: str) -> None:
     with pytest.raises(gymnasium.error.Error, match=f"Near matches: .*{near}"):
         plangym_like.make(name)
+
+
+@pytest.mark.parametrize(
+    ("name", "near"),
+    [
+        ("walker-wallk", "walker-walk"),
+        ("dm_control/walker-walk", "dm_control/walker-walk-v0"),
+        ("dm_control/walkr-walk-v0", "dm_control/walker-walk-v0"),
+    ],
+)
+def test_names_of_tasks_that_are_nearly_right(name: str, near: str) -> None:
+    pytest.importorskip("dm_control", reason="dm_control is not installed")
+    test_ids_that_are_nearly_right(name, near)
 
 
 def test_statistics_without_workers(env: Any) -> None:
@@ -147,6 +267,8 @@ def test_use_after_close(env: Any) -> None:
     for use in (env.reset, env.get_state, lambda: env.step(0), lambda: env.step_batch([0])):
         with pytest.raises(ClosedError, match="CartPole-v1 has been closed"):
             use()
+    with pytest.raises(AttributeError, match="closed 'PlanEnv' object has no attribute 'gravity'"):
+        _ = env.gravity
 
 
 def test_an_attribute_that_does_not_exist(env: Any) -> None:

@@ -23,6 +23,7 @@ from plangym_like.plan_env import PlanEnv
 from plangym_like.states import Row, States
 
 _OWN = ("parents", "actions", "dt", "rewards")
+_DEFAULTS = {"seeds": -1}  # -1: without a seed
 _ROWS = ("reference", "frames", "ends")
 _HASHES = "hashes"
 _ARGUMENTS = ("self", "states")  # of `add`
@@ -43,7 +44,7 @@ class StateArchive:
     columns : mapping of str to dtype, optional
         Columns of your own, such as ``{"visits": int, "cell": (np.uint8, 88)}``. New nodes get
         zeros where `add` is given no values. `replay` takes the seeds of steps from a column of the
-        name ``seeds``, where -1 means none.
+        name ``seeds``, where -1, the value of nodes that are given none, means no seed.
     action_dtype : dtype, optional
         The dtype of actions; by default that of the action space. Floats must have exactly this
         dtype, since environments compute other rewards with other dtypes.
@@ -223,7 +224,7 @@ class StateArchive:
             "rewards": self._fitted("rewards", rewards, count),
         }
         for name in self._columns.keys() - {*_OWN, _HASHES}:
-            values[name] = self._fitted(name, columns[name], count) if name in columns else 0
+            values[name] = self._fitted(name, columns.get(name, _DEFAULTS.get(name, 0)), count)
         reference = rows[0] if count and not first else self._blocks.reference
         values[_HASHES] = hash_rows(rows, reference)
         for column in self._columns.values():

@@ -4,9 +4,11 @@ Payload of a row::
 
     ...         MuJoCo's integration state, the sensors, and those arrays of the *model* that
                 episodes change (targets are moved there)
-    8 bytes     steps since the episode began 8 bytes for each number that the task keeps in
-    attributes 2512 bytes the task's random generator 40 bytes the generator that wrappers draw
-    from, if there are wrappers ...         the wrappers' memory
+    8 bytes     steps since the episode began
+    8 bytes     for each number that the task keeps in attributes
+    2512 bytes  the task's random generator
+    40 bytes    the generator that wrappers draw from, if there are wrappers
+    ...         the wrappers' memory
 
 After a restore, everything that depends on positions and velocities is computed again. dm_control
 keeps it up to date between two steps, so the result is the same.

@@ -33,10 +33,10 @@ def parse(name: str) -> tuple[str, str, bool] | None:
     return found["domain"], found["task"], dicts is not None
 
 
-def is_task(name: str) -> bool:
-    """Return whether the suite has a task of that name; ``ImportError`` without dm_control."""
-    found = parse(name)
-    return found is not None and found[:2] in load_suite().ALL_TASKS
+def all_ids() -> list[str]:
+    """Return the ids of all tasks, plangym's and shimmy's; ``ImportError`` without dm_control."""
+    tasks = sorted(f"{domain}-{task}" for domain, task in load_suite().ALL_TASKS)
+    return [*tasks, *(f"dm_control/{task}-v0" for task in tasks)]
 
 
 def load_suite() -> Any:

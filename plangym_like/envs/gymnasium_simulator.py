@@ -26,14 +26,16 @@ from plangym_like.envs.fast_form import FastForm, NotVectorisableError
 from plangym_like.envs.tried_simulator import TriedSimulator
 from plangym_like.envs.wrapping import (
     WrapperLike,
+    as_env,
     forget_seed,
     is_plain,
     without_time_limit,
     wrap,
 )
 from plangym_like.errors import InputError
+from plangym_like.family_env import as_wrappers
 from plangym_like.ownership import owned
-from plangym_like.simulator import EnvStep, Outcome, as_reward, name_of
+from plangym_like.simulator import EnvStep, Outcome, as_reset, as_reward, as_step, name_of
 from plangym_like.snapshots.configuration import describe
 from plangym_like.snapshots.generators import watched_generators
 from plangym_like.snapshots.restore_after_trial import restorer
@@ -99,12 +101,12 @@ class GymnasiumSimulator(TriedSimulator):
         self.render_mode = render_mode
         self.obs_type = obs_type
         self.env_kwargs = env_kwargs
-        self.state_capacity = state_capacity
+        self.state_capacity = state_capacity and as_count("state_capacity", state_capacity)
         self._pictures = obs_type in ("rgb", "grayscale") and "ram" not in self.obs_types
         if self._pictures and render_mode is None:
             self.render_mode = "rgb_array"
         self._set_frameskip(frameskip)
-        wrappers = self._wrappers = tuple(wrappers or ())
+        wrappers = self._wrappers = as_wrappers(wrappers)
         env = self.make_env()
         self.render_mode = self.render_mode or getattr(env, "render_mode", None)
         try:
@@ -155,7 +157,7 @@ class GymnasiumSimulator(TriedSimulator):
     def make_env(self) -> gymnasium.Env[Any, Any]:
         """Return the environment without the user's wrappers."""
         if callable(self.name):
-            return self.name(**self.env_kwargs)
+            return as_env(self.name(**self.env_kwargs), self.name)
         # Without this argument, an environment may choose another mode than none.
         mode: dict[str, Any] = {} if self.render_mode is None else {"render_mode": self.render_mode}
         return gymnasium.make(self.name, **{"disable_env_checker": True, **mode, **self.env_kwargs})
@@ -283,7 +285,7 @@ class GymnasiumSimulator(TriedSimulator):
         """
         if seed is None:
             random_state.make_generator(self.env.unwrapped)
-        obs, info = self.env.reset(seed=seed, options=options)
+        obs, info = as_reset(self.env.reset(seed=seed, options=options))
         self._fresh = None
         return self.observe(obs), info
 
@@ -305,9 +307,8 @@ class GymnasiumSimulator(TriedSimulator):
         """
         total = 0.0
         for left in range(count - 1, -1, -1):
-            obs, reward, terminated, truncated, info = self.env.step(
-                owned(action) if left else action
-            )
+            result = self.env.step(owned(action) if left else action)
+            obs, reward, terminated, truncated, info = as_step(result)
             total += reward if type(reward) is float else as_reward(reward)
             if terminated or truncated:
                 break

@@ -2,9 +2,11 @@
 
 Payload of a row::
 
-    ...         MuJoCo's integration state, float64 ...         what the robot's step reads before
-    it simulates (Ant's torso position, ...) and, with ``render_mode="rgb_array"``, what images are
-    rendered from 40 bytes    the random generator ...         the wrappers' memory
+    ...         MuJoCo's integration state, float64
+    ...         what the robot's step reads before it simulates (Ant's torso position, ...) and,
+                with ``render_mode="rgb_array"``, what images are rendered from
+    40 bytes    the random generator
+    ...         the wrappers' memory
 
 If there are no wrappers except a time limit, whole blocks of rows are stepped at once: the
 simulation runs row by row, but Gymnasium's computations around it are vectorised. The results are

@@ -2,11 +2,12 @@
 
 Payload of a row::
 
-    24 bytes    the length of the emulator's state, and the screen's height and width ...
-    the emulator's state, zero padded; what differs between processes is left out
+    24 bytes    the length of the emulator's state, and the screen's height and width
+    ...         the emulator's state, zero padded; what differs between processes is left out
                 (`plangym_like.envs.retro_addresses`)
-    ...         the screen, which cannot be computed from it 40 bytes the random generator, for
-    wrappers that draw from it ...         the wrappers' memory
+    ...         the screen, which cannot be computed from it
+    40 bytes    the random generator, for wrappers that draw from it
+    ...         the wrappers' memory
 
 The reward is the increase of the score since the last frame. After a restore, it counts from the
 restored score. stable-retro ships one game that is free, ``Airstriker-Genesis-v0``; ``python -m
@@ -198,6 +199,11 @@ class RetroSimulator(GymnasiumSimulator):
         self._pictures = self.obs_type == "grayscale"
         game = str(self.name)
         inttype = self.env_kwargs.get("inttype", stable_retro.data.Integrations.STABLE)
+        actions = self.env_kwargs.get("use_restricted_actions", stable_retro.Actions.FILTERED)
+        if not isinstance(actions, stable_retro.Actions):
+            raise InputError(
+                f"use_restricted_actions must be a stable_retro.Actions, got {actions!r}"
+            )
         if game + "-v0" in stable_retro.data.list_games(inttype):
             game += "-v0"
         try:
@@ -209,6 +215,11 @@ class RetroSimulator(GymnasiumSimulator):
                 if known
                 else f"stable-retro has no game {game!r}; see stable_retro.data.list_games()"
             ) from error
+        state = self.env_kwargs.get("state")
+        file = f"{state}".removesuffix(".state") + ".state"
+        if isinstance(state, str) and not stable_retro.data.get_file_path(game, file, inttype):
+            states = stable_retro.data.list_states(game, inttype)
+            raise InputError(f"{game} has no state {state!r}; it has {', '.join(states)}")
         env: gymnasium.Env[Any, Any] = PlannableRetro(
             game, ram=self.obs_type == "ram", **self.env_kwargs
         )

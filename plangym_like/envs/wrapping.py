@@ -9,9 +9,27 @@ import gymnasium
 import numpy as np
 from gymnasium.wrappers import TimeLimit
 
+from plangym_like.errors import InputError
+from plangym_like.simulator import name_of
 from plangym_like.snapshots.known_wrappers import TRANSPARENT, chain, links
 
 WrapperLike = Callable[..., Any] | tuple[Any, ...]
+
+
+def as_env(made: Any, source: Callable[..., Any]) -> gymnasium.Env[Any, Any]:
+    """Return `made`, which `source` returned.
+
+    Raises
+    ------
+    InputError
+        It is not a `gymnasium.Env`.
+    """
+    if isinstance(made, gymnasium.Env):
+        return made
+    raise InputError(
+        f"{name_of(source)} must return a gymnasium.Env, got an object of class "
+        f"{type(made).__module__}.{type(made).__qualname__}"
+    )
 
 
 def is_plain(env: gymnasium.Env[Any, Any]) -> bool:

@@ -12,7 +12,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 
-from plangym_like.errors import SnapshotError
+from plangym_like.errors import EnvApiError, SnapshotError
 from plangym_like.snapshots import plain_data
 from plangym_like.snapshots.configuration import (
     FUNCTIONS,
@@ -78,6 +78,8 @@ def without_clock(info: Mapping[str, Any]) -> dict[str, Any]:
     `gymnasium.wrappers.RecordEpisodeStatistics` puts a dict of return, length and elapsed seconds
     into ``"episode"``, or under the key that it is given: ``{"r": ..., "l": ..., "t": ...}``.
     """
+    if not isinstance(info, Mapping):
+        raise EnvApiError(f"the info must be a dict, got {type(info).__name__}")
     left = dict(info)
     for key, value in info.items():
         if type(value) is dict and value.keys() == {"r", "l", "t"}:

@@ -6,7 +6,7 @@ import copy
 from collections.abc import Callable
 from typing import Any
 
-from plangym_like.errors import SnapshotError, StateError
+from plangym_like.errors import EnvApiError, SnapshotError, StateError
 from plangym_like.ownership import owned
 from plangym_like.row_errors import not_exiting
 from plangym_like.snapshots.differences import difference, without_clock
@@ -25,12 +25,14 @@ def outcome_of(step: Callable[[Any], Any], action: Any, *, error_text: bool = Tr
 
     Raises
     ------
+    EnvApiError
+        ``step`` returned something other than its five parts.
     SnapshotError, StateError
         A state could not be saved or restored.
     """
     try:
         outcome: Outcome = tuple(step(copy.deepcopy(action)))[:5]
-    except (SnapshotError, StateError):
+    except (EnvApiError, SnapshotError, StateError):
         raise
     except BaseException as raised:
         error = not_exiting(raised)

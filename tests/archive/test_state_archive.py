@@ -194,6 +194,20 @@ def test_an_empty_archive(env: Any, tmp_path: Path) -> None:
     assert len(archive) == 0 and np.array_equal(again.get(np.arange(70)), rows)
 
 
+def test_nodes_that_are_given_no_seeds_have_none() -> None:
+    with plangym_like.make("FrozenLake-v1", is_slippery=True) as lake:
+        archive = StateArchive(lake, {"seeds": np.int64, "visits": np.int64})
+        archive.add(lake.reset(seed=0).state)
+        for node in range(5):
+            step = lake.step_batch([2], archive.get(node))
+            archive.add(step.states, node, [2], rewards=step.rewards)
+        assert archive["seeds"].tolist() == [-1] * 6 and not archive["visits"].any()
+        archive.replay(5)
+        unsigned = StateArchive(lake, {"seeds": np.uint64})
+        with pytest.raises(InputError, match="seeds has values that do not fit its dtype uint64"):
+            unsigned.add(archive.get(0))
+
+
 def test_seeds_of_chance_nodes_are_replayed() -> None:
     with plangym_like.make("FrozenLake-v1", is_slippery=True) as lake:
         archive = StateArchive(lake, {"seeds": np.int64})

@@ -231,3 +231,18 @@ def test_a_thousand_restored_futures(episode, played):
                 assert_same(tuple(step), tuple(played[index][1]))
             if start + 20 < STEPS:
                 np.testing.assert_array_equal(env.get_state(), played[start + 20][0])
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"state": "Level9"}, "has no state 'Level9'; it has Level1"),
+        (
+            {"use_restricted_actions": "discrete"},
+            r"must be a stable_retro\.Actions, got 'dis",
+        ),
+    ],
+)
+def test_options_that_stable_retro_does_not_know(options: dict[str, Any], words: str) -> None:
+    with pytest.raises(InputError, match=words):
+        plangym_like.make(GAME, **options)

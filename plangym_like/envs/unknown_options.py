@@ -1,0 +1,53 @@
+"""`unknown_option`: the error for an option that nothing takes, such as a misspelled one."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from plangym_like.envs.auto_snapshot import WAYS
+from plangym_like.errors import InputError
+
+# What Python says about an argument that a function does not have.
+_UNEXPECTED = re.compile(
+    r"(\w+)(?:\.__init__)?\(\) (?:got an unexpected keyword argument '(\w+)'|takes no arguments)"
+)
+# What `make` hands to families; see its documentation of `env_kwargs`.
+_FURTHER_OPTIONS = (
+    "wrappers",
+    "render_mode",
+    "obs_type",
+    "return_image",
+    "remove_time_limit",
+    "state_capacity",
+    *(option for _, options in WAYS.values() for option in options),
+    "max_episode_steps",
+    "disable_env_checker",
+)
+
+
+def unknown_option(
+    error: TypeError, options: Mapping[str, Any], parameters: Iterable[str]
+) -> InputError | None:
+    """Return the error for one of `options`, if `error` says that nothing takes it.
+
+    Parameters
+    ----------
+    error : TypeError
+        Raised by a call with `options`.
+    options : mapping
+    parameters : iterable of str
+        The parameters of `plangym_like.make`.
+    """
+    known = {*parameters, *_FURTHER_OPTIONS} - {"name", "env_kwargs"}
+    found = _UNEXPECTED.search(str(error))
+    option = found and (found[2] or next((each for each in options if each not in known), None))
+    if found is None or option not in options:
+        return None
+    near = difflib.get_close_matches(option, known, n=1)
+    hint = f"; did you mean {near[0]!r}?" if near else ""
+    if option in known:
+        hint = "; other environments have it"
+    return InputError(f"neither make nor {found[1]} has an option {option!r}{hint}")
