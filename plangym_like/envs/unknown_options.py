@@ -43,8 +43,11 @@ def unknown_option(
     """
     known = {*parameters, *_FURTHER_OPTIONS} - {"name", "env_kwargs"}
     found = _UNEXPECTED.search(str(error))
-    option = found and (found[2] or next((each for each in options if each not in known), None))
-    if found is None or option not in options:
+    if found is None:
+        return None
+    # Python names the option unless the class has no constructor.
+    option: str | None = found[2] or next((each for each in options if each not in known), None)
+    if option is None or option not in options:
         return None
     near = difflib.get_close_matches(option, known, n=1)
     hint = f"; did you mean {near[0]!r}?" if near else ""

@@ -9,7 +9,7 @@ from plangym_like.errors import ClosedError, MissingExtraError
 
 # Of each method: the extra, our module, and what that imports first.
 LIBRARIES = {
-    "as_sb3": ("sb3", "sb3_vec_env", "stable_baselines3.common.env_util"),
+    "as_sb3": ("sb3", "sb3_vec_env", "stable_baselines3.common.vec_env"),
     "as_torchrl": ("torchrl", "torchrl_env", "torchrl.data"),
 }
 
