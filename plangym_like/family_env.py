@@ -67,7 +67,9 @@ def as_wrappers(given: Iterable[Any] | None) -> tuple[Any, ...]:
     InputError
         It is not a list, or holds something other than classes and ``(class, arguments)``.
     """
-    wrappers = tuple(given or ()) if given is None or isinstance(given, Iterable) else (None,)
+    if given is None:
+        return ()
+    wrappers = tuple(given) if isinstance(given, Iterable) else (None,)
     for item in wrappers:
         pair = isinstance(item, tuple) and len(item) == 2
         if not callable(item[0] if pair else item):

@@ -137,8 +137,8 @@ class AsyncPlanVectorEnv(PlanVectorEnv):
         InputError
             Fewer than `batch_size` environments have been sent actions.
         Exception
-            What an environment raised, whichever call noticed it. Environments that were stepped
-            with it have no results, and can be sent actions.
+            What an environment raised, whichever call noticed it. Environments that were to
+            be stepped with it have no results, and can be sent actions.
         """
         queue = self._begin_queue()
         queue.raise_first()

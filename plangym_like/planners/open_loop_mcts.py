@@ -20,7 +20,7 @@ class OpenLoopMCTS(TreePlanner):
     """Monte Carlo tree search over action sequences.
 
     D. Perez Liebana et al., "Open loop search for general video game playing", GECCO 2015: a node
-    is the sequence of actions that leads to it, whatever states they lead to.
+    is the sequence of actions that leads to it, and these may lead to different states.
     Every descent runs its actions from the root again, and random actions after them up to
     `horizon`. So memory does not grow with the size of states, a round is one `rollout_batch`, all
     returns have the same horizon, and random steps need no chance nodes. Yet each transition above

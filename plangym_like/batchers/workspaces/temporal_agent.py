@@ -33,7 +33,7 @@ class TemporalAgent(Agent):
             The number of calls, at most.
         stop_variable : str, optional
             Stop after the first step at which this variable is true for the whole batch. An agent
-            may write it one step ahead; a time before its first row then counts as false.
+            may write it one step ahead; a time that has no row then counts as false.
         kwargs
             Other arguments of every agent.
 
@@ -63,7 +63,6 @@ class TemporalAgent(Agent):
 
 
 def _is_true(workspace: Workspace, name: str, t: int) -> bool:
-    if name in workspace and not workspace.has(name, t):
-        if workspace.variables[name].time_size() > t:
-            return False  # the row was left out, and a later one exists
-    return bool(workspace.get(name, t).all())
+    if name in workspace and t < workspace.variables[name].time_size():
+        return workspace.has(name, t) and bool(workspace.get(name, t).all())
+    return bool(workspace.get(name, t).all())  # raises: nothing was written there
