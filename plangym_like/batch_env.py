@@ -11,6 +11,7 @@ from plangym_like.audit.auditor import Auditor
 from plangym_like.errors import InputError
 from plangym_like.execution.placement import common_layout
 from plangym_like.execution.process_executor import ProcessExecutor
+from plangym_like.execution.process_options import check_timeouts
 from plangym_like.execution.row_pool import START_SECONDS
 from plangym_like.layout import Layout
 from plangym_like.plan_env import PlanEnv
@@ -64,6 +65,7 @@ class BatchEnv(PlanEnv):
         workers = list(envs)
         if not workers and caller is None:
             raise InputError("a BatchEnv needs at least one ExternalProcess")
+        check_timeouts(step_timeout, start_timeout)
         limit = start_timeout
         if limit is None and step_timeout is not None:
             limit = START_SECONDS

@@ -1,4 +1,4 @@
-"""`as_count` and `as_number`: check options that are numbers."""
+"""`as_count`, `as_number` and `check_seconds`: check options that are numbers."""
 
 from __future__ import annotations
 
@@ -53,3 +53,21 @@ def as_number(name: str, number: Any, least: float = -math.inf, most: float = ma
         limits = f"from {least:g} to {most:g}" if most < math.inf else f"of at least {least:g}"
         raise InputError(f"{name} must be a finite number {limits}, got {number!r}")
     return value
+
+
+def check_seconds(name: str, seconds: Any) -> None:
+    """Raise InputError unless `seconds` is a number greater than 0.
+
+    Examples
+    --------
+    >>> check_seconds("step_timeout", "5")
+    Traceback (most recent call last):
+        ...
+    plangym_like.errors.InputError: step_timeout must be a number of seconds above 0, got '5'
+    """
+    try:
+        is_time = bool(seconds > 0)
+    except (TypeError, ValueError):
+        is_time = False
+    if not is_time:
+        raise InputError(f"{name} must be a number of seconds above 0, got {seconds!r}")

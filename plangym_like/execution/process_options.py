@@ -8,8 +8,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, TypeVar
 
-from plangym_like.counts import as_count
-from plangym_like.errors import InputError
+from plangym_like.counts import as_count, check_seconds
 from plangym_like.execution.process_executor import ProcessExecutor
 from plangym_like.execution.row_pool import START_SECONDS
 from plangym_like.execution.user_env_specs import construct, specs_for
@@ -136,7 +135,7 @@ def headless(env_kwargs: dict[str, Any]) -> dict[str, Any]:
 
 
 def check_timeouts(step_timeout: float | None, start_timeout: float | None) -> None:
-    """Raise `InputError` unless timeouts are positive or ``None``."""
+    """Raise `InputError` unless the timeouts are numbers greater than 0 or ``None``."""
     for option, seconds in (("step_timeout", step_timeout), ("start_timeout", start_timeout)):
-        if seconds is not None and not seconds > 0:
-            raise InputError(f"{option} must be a positive number of seconds, got {seconds!r}")
+        if seconds is not None:
+            check_seconds(option, seconds)

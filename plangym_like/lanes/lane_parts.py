@@ -8,7 +8,7 @@ from functools import partial
 from itertools import pairwise
 from typing import Any
 
-from plangym_like.counts import as_count
+from plangym_like.counts import as_count, check_seconds
 from plangym_like.errors import ClosedError, InputError
 from plangym_like.execution.user_env_specs import user_specs
 from plangym_like.fork_safety import forget_after_fork
@@ -233,12 +233,7 @@ def _check_numbers(
 
 def check_replacing(timeout: Any, checkpoint_every: Any) -> None:
     """Raise InputError unless `timeout` is above 0, and `checkpoint_every` at least 1 or None."""
-    try:
-        is_time = bool(timeout > 0)
-    except (TypeError, ValueError):
-        is_time = False
-    if not is_time:
-        raise InputError(f"timeout must be a number of seconds above 0, got {timeout!r}")
+    check_seconds("timeout", timeout)
     if checkpoint_every is not None:
         as_count("checkpoint_every", checkpoint_every)
 

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any
 
-from plangym_like.counts import as_count
+from plangym_like.counts import as_count, check_seconds
 from plangym_like.errors import InputError
 from plangym_like.plan_env import PlanEnv
 from plangym_like.planners.plan import Plan
@@ -86,8 +86,8 @@ class Planner(ABC):
             raise InputError("plan needs a budget in transitions, or seconds")
         if budget is not None:
             budget = as_count("budget", budget)
-        if seconds is not None and not seconds > 0:
-            raise InputError(f"seconds must be greater than 0, got {seconds!r}")
+        if seconds is not None:
+            check_seconds("seconds", seconds)
         start = checked_start(self.env, state)
         with ProgressBar(self.name, progress) as report:
             return self._search(start, Search(self.env, budget, seconds, seed, report))

@@ -2,13 +2,15 @@
 
 A message is a header and a payload over a unix stream socket:
 
-=======  ========  =========================================================================
-bytes    type      meaning
-=======  ========  =========================================================================
-0        uint8     kind: ACCESS, CALL, RESULT, EXCEPTION or CLOSE 1 to 8   uint64    request id; a
-reply carries the id of its request 9        uint8     file descriptors sent along (SCM_RIGHTS, with
-the header's first byte) 10 to 17 uint64    bytes of payload
-=======  ========  =========================================================================
+========  ======  ==================================================
+bytes     type    meaning
+========  ======  ==================================================
+0         uint8   kind: ACCESS, CALL, RESULT, EXCEPTION or CLOSE
+1 to 8    uint64  request id; a reply carries the id of its request
+9         uint8   file descriptors sent along (SCM_RIGHTS, with the
+                  header's first byte)
+10 to 17  uint64  bytes of payload
+========  ======  ==================================================
 
 Payloads: ACCESS ``name``; CALL ``(name or function, args, kwargs)``; RESULT the value; EXCEPTION
 what `plangym_like.processes.remote_errors` packs; CLOSE nothing.

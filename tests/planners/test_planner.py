@@ -68,8 +68,9 @@ def test_a_time_ends_a_search(cartpole: Any) -> None:
         ({}, "a budget in transitions, or seconds"),
         ({"budget": 0}, "budget must be a whole number of at least 1"),
         ({"budget": 1.5}, "budget must be a whole number of at least 1"),
-        ({"seconds": 0}, "seconds must be greater than 0"),
-        ({"seconds": float("nan")}, "seconds must be greater than 0"),
+        ({"seconds": 0}, "seconds must be a number of seconds above 0"),
+        ({"seconds": float("nan")}, "seconds must be a number of seconds above 0"),
+        ({"seconds": "5"}, "seconds must be a number of seconds above 0, got '5'"),
         ({"budget": 29}, "a budget of 29 transitions is too small: .* has 30"),
     ],
 )
