@@ -97,6 +97,13 @@ def test_uct_keeps_the_pole_up(tmp_path: Path) -> None:
     assert _number("random player:", printed) < 60
 
 
+def test_gumbel_muzero_keeps_poles_up(tmp_path: Path) -> None:
+    pytest.importorskip("mctx")
+    printed = _printed(tmp_path, "gumbel_muzero.py", "--steps", "60", "--games", "4")
+    assert _number("score of the search:", printed) == 60
+    assert _number("random player:", printed) < 50
+
+
 def test_mppi_swings_the_pendulum_up(tmp_path: Path) -> None:
     printed = _printed(tmp_path, "mppi.py")
     assert _number("return of MPPI:", printed) > -400
