@@ -1,0 +1,118 @@
+"""Which part of a search is spent outside the environment, for every planner.
+
+    python benchmarks/planner_time.py           # all; writes docs/figures/planner_time.json and .md
+    python benchmarks/planner_time.py --seconds 3 UCT IW
+
+Each environment has two workers, and each planner plans for the same time, with the options in
+``PLANNERS``. The time outside the environment is that of `plan.spent.seconds` that is not in
+`plan.spent.seconds_in_env`: all but `step_batch` and `rollout_batch`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import cProfile
+import json
+import pstats
+from pathlib import Path
+from typing import Any
+
+import plangym_like
+from plangym_like import planners
+
+FIGURES = Path(__file__).resolve().parent.parent / "docs" / "figures"
+ENVS: dict[str, dict[str, Any]] = {
+    "ALE/MsPacman-v5": {"obs_type": "ram"},
+    "HalfCheetah-v5": {},
+}
+# Environment -> planner -> options.
+PLANNERS: dict[str, dict[str, dict[str, Any]]] = {
+    "ALE/MsPacman-v5": {
+        "RandomShooting": {"horizon": 10, "dt": 4},
+        "BeamSearch": {"dt": 4},
+        "IW": {"dt": 4},
+        "RolloutIW": {"dt": 4},
+        "UCT": {"rollout": 10, "dt": 4},
+        "OpenLoopMCTS": {"horizon": 10, "dt": 4},
+        "PUCT": {"rollout": 10, "dt": 4},
+        "FractalMonteCarlo": {},
+        "GoExplore": {"dt": 4},
+    },
+    "HalfCheetah-v5": {
+        "RandomShooting": {"horizon": 15},
+        "FractalMonteCarlo": {},
+        "CEM": {"horizon": 15},
+        "ICEM": {"horizon": 15},
+        "MPPI": {"horizon": 15},
+    },
+}
+TITLES = ("environment", "planner", "transitions/s", "outside the environment", "most of it in")
+
+
+def measure(env_id: str, name: str, seconds: float) -> dict[str, Any]:
+    """Return what a planner did in `seconds`, and which function outside took longest."""
+    options = dict(ENVS[env_id])
+    if name == "GoExplore":
+        options["obs_type"] = "grayscale"
+    with plangym_like.make(env_id, n_workers=2, **options) as env:
+        state = env.reset(seed=0).state
+        make: Any = getattr(planners, name)
+        planner = make(env, **PLANNERS[env_id][name])
+        planner.plan(state, seconds=1.0, seed=1)  # until the workers are ready
+        spent = planner.plan(state, seconds=seconds, seed=0).spent
+        profile = cProfile.Profile()
+        profile.runcall(planner.plan, state, seconds=seconds / 4, seed=0)
+    return {
+        "transitions_per_second": round(spent.transitions / spent.seconds),
+        "outside": round(1 - spent.seconds_in_env / spent.seconds, 4),
+        "most_in": _longest(profile),
+    }
+
+
+def _longest(profile: cProfile.Profile) -> str:
+    """Return the function of the planners that took the most time without what it called."""
+    found = [
+        (seconds, f"{Path(file).name}, {function}")
+        for (file, _, function), (_, _, seconds, _, _) in _rows(profile).items()
+        if Path(file).parent.name == "planners"
+    ]
+    return max(found)[1]
+
+
+def _rows(profile: cProfile.Profile) -> dict[Any, Any]:
+    stats: Any = pstats.Stats(profile)
+    rows: dict[Any, Any] = stats.stats
+    return rows
+
+
+def table(found: dict[str, dict[str, dict[str, Any]]]) -> str:
+    """Return the figures as a table in Markdown."""
+    lines = [f"| {' | '.join(TITLES)} |", "| --- " * len(TITLES) + "|"]
+    for env_id, rows in found.items():
+        for name, row in rows.items():
+            speed, part = f"{row['transitions_per_second']:,}", f"{row['outside']:.1%}"
+            lines.append(f"| {env_id} | {name} | {speed} | {part} | `{row['most_in']}` |")
+    return "\n".join(lines) + "\n"
+
+
+def main() -> None:
+    """Measure, print, and write the figures if all planners were measured."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("planners", nargs="*", metavar="PLANNER")
+    parser.add_argument("--seconds", type=float, default=8.0)
+    arguments = parser.parse_args()
+    found: dict[str, dict[str, dict[str, Any]]] = {}
+    for env_id, wanted in PLANNERS.items():
+        found[env_id] = {
+            name: measure(env_id, name, arguments.seconds)
+            for name in wanted
+            if not arguments.planners or name in arguments.planners
+        }
+    print(table(found), end="")
+    if not arguments.planners:
+        FIGURES.joinpath("planner_time.json").write_text(json.dumps(found, indent=1) + "\n")
+        FIGURES.joinpath("planner_time.md").write_text(table(found))
+
+
+if __name__ == "__main__":
+    main()
