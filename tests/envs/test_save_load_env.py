@@ -318,7 +318,7 @@ class WrongLate(Sleds):
         return self.x, {}
 
     def step(self, action: Any) -> Any:
-        self.x = self.x + [action, 1]
+        self.x = self.x + np.array([action, 1.0])
         return self.x, float(self.x[0] + 5 * (self.x[1] > 80)), False, False, {}
 
     def step_states(self, states: Any, actions: Any) -> Any:
@@ -348,7 +348,7 @@ class ChangesActions(Sled):
     action_space = Box(-1, 1, (1,), np.float64)
 
     def step(self, action: Any) -> Any:
-        self.x = self.x + [2 * action[0], 1]
+        self.x = self.x + np.array([2 * action[0], 1.0])
         return self.x.astype(np.float32), float(self.x[0]), False, False, {}
 
     def step_states(self, states: Any, actions: Any) -> Any:
