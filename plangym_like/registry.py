@@ -22,7 +22,7 @@ from plangym_like.envs.unknown_options import unknown_option
 from plangym_like.errors import InputError, MissingExtraError
 from plangym_like.family_env import as_wrappers
 from plangym_like.plan_env import PlanEnv
-from plangym_like.simulator import name_of
+from plangym_like.simulator import name_of, no_simulator
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -194,6 +194,12 @@ def family_of(name: str | Callable[..., Any], snapshot: str = "auto") -> EnvClas
         )
     for answers, registered in _registered:
         if answers(name):
+            own_way = getattr(getattr(registered, "simulator_class", None), "snapshot", None)
+            if snapshot not in ("auto", own_way):
+                raise InputError(
+                    f"{name_of(name)} belongs to a family that was given to register, which "
+                    f"chooses how states are saved; leave out snapshot={snapshot!r}"
+                )
             return registered
     found = _find_family(name)
     family: Any = _load(found)
@@ -370,7 +376,10 @@ def make(
 
             return RayEnv(env_class, name, n_workers=n_workers, **execution, **kwargs)
         if n_workers is None and not isolate and step_timeout is None:
-            return env_class(name, **kwargs)
+            env = env_class(name, **kwargs)
+            if not isinstance(env, PlanEnv):
+                raise no_simulator(env)
+            return env
         from plangym_like.parallel_env import ParallelEnv
 
         n_workers = 1 if n_workers is None else n_workers

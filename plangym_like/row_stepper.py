@@ -16,7 +16,7 @@ from plangym_like.fork_safety import forget_after_fork, held_by_lost_thread
 from plangym_like.layout import Layout
 from plangym_like.ownership import owned
 from plangym_like.row_errors import raised_by_signal_handler, row_exit
-from plangym_like.simulator import Simulator
+from plangym_like.simulator import Simulator, no_simulator
 from plangym_like.states import HEADER_NBYTES, Row, StateFormat
 
 
@@ -168,7 +168,15 @@ def raise_in_row(error: BaseException, rows: Rows) -> NoReturn:
 
 
 def layout_of(sim: Simulator, *, images: bool, out_of_bounds: str) -> Layout:
-    """Return the layout of a simulator's batches; with `images`, infos hold images."""
+    """Return the layout of a simulator's batches; with `images`, infos hold images.
+
+    Raises
+    ------
+    InputError
+        `sim` is not a `Simulator`.
+    """
+    if not isinstance(sim, Simulator):
+        raise no_simulator(sim)
     columns = dict(sim.columns)
     if images:
         columns["rgb"] = (sim.image().shape, np.dtype(np.uint8))

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from plangym_like import spaces
 from plangym_like.batches import Leaf, Rows, dt_of
-from plangym_like.errors import EnvApiError, RewardError, SnapshotError
+from plangym_like.errors import EnvApiError, InputError, RewardError, SnapshotError
 from plangym_like.ownership import owned, owned_info
 from plangym_like.states import HEADER_NBYTES, Row
 
@@ -90,6 +90,15 @@ def _shown(result: Any) -> str:
 def name_of(name: Any) -> str:
     """Return an id, or the name of a callable."""
     return name if isinstance(name, str) else getattr(name, "__name__", "?")
+
+
+def no_simulator(made: Any) -> InputError:
+    """Return the error for `made`, which a user's function returned instead of a `PlanEnv`."""
+    return InputError(
+        f"a family, or what makes a simulator, returned {_shown(made)}, not a PlanEnv or a "
+        "Simulator: return plangym_like.AnyEnv(..., **kwargs), or another environment class of "
+        "this package"
+    )
 
 
 class Simulator(abc.ABC):

@@ -94,3 +94,46 @@ def test_what_is_not_a_family_is_refused(arguments: Any) -> None:
 )
 def test_each_id_has_its_family(name: Any, family: str) -> None:
     assert registry.family_of(name).__name__ == family
+
+
+@pytest.mark.parametrize("n_workers", [None, 2])
+@pytest.mark.parametrize("made", [None, "env"])
+def test_a_family_that_returns_no_plan_env(made: Any, n_workers: int | None) -> None:
+    def family(name: str, **kwargs: Any) -> Any:
+        return made and gymnasium.make("CartPole-v1")
+
+    plangym_like.register("none/", family)
+    with pytest.raises(InputError, match="not a PlanEnv or a Simulator"):
+        plangym_like.make("none/x", n_workers=n_workers)
+
+
+def test_a_family_of_ones_own_chooses_how_states_are_saved() -> None:
+    plangym_like.register("heavy/", Heavy)
+    with pytest.raises(InputError, match="leave out snapshot='replay'"):
+        plangym_like.make("heavy/CartPole", snapshot="replay")
+    assert plangym_like.make("heavy/CartPole", snapshot="native").snapshot == "native"
+
+
+@pytest.fixture
+def gymnasium_registry() -> Iterator[None]:
+    kept = dict(gymnasium.registry)
+    yield
+    gymnasium.registry.clear()
+    gymnasium.registry.update(kept)
+
+
+class Rich(PendulumEnv):
+    def step(self, action: Any) -> Any:
+        obs, _, *rest = super().step(action)
+        return obs, 7.0, *rest
+
+
+@pytest.mark.filterwarnings("ignore:.*Overriding environment")
+def test_workers_know_ids_as_they_are_registered_here(gymnasium_registry: None) -> None:
+    gymnasium.register("Rich-v0", Rich)
+    gymnasium.register("Pendulum-v1", Rich)
+    plangym_like.register("mine/", lambda name, **kw: plangym_like.AnyEnv(name[5:], **kw))
+    for name in ("mine/Rich-v0", "Pendulum-v1"):
+        with plangym_like.make(name, snapshot="auto", isolate=True) as env:
+            batch = env.step_batch(np.zeros((4, 1), np.float32), env.reset(seed=0).state)
+            assert batch.rewards.tolist() == [7.0] * 4

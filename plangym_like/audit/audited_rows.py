@@ -32,9 +32,16 @@ from plangym_like.transitions import BatchTransition, Transition
 _HINDRANCES = (MemoryError, OSError, WorkerError, ClosedError)
 # Rows that an audit compares between two looks at the clock.
 _PART = 64
+# The most rows that an audit steps one by one.
+_MOST_ALONE = 8
 _AGAIN = "was stepped a second time"
+_ALONE = "was stepped a second time, without the other rows of its batch"
 _LATER = "of an earlier batch was stepped again"
 _SAVED = "was continued with and without saving and restoring its state in between"
+_BATCHED = (
+    "Likely causes: code that steps many rows at once, such as step_states, does not do what step "
+    "does; or state outside the environment."
+)
 _INCOMPLETE = "Its state row does not hold everything that the next step depends on."
 
 
@@ -135,11 +142,12 @@ class AuditedRows:
             second = self._compare(result, again, inputs, rows)
             if continues and not first:
                 self._compare_continued(second, again, inputs, rows)
+            if not first:
+                self._compare_alone(result, again, order, begun)
             compared, taken = compared + len(part), time.perf_counter() - begun
         if not self._auditor.is_out_of_time(taken):
             if self._auditor.follows:
                 self._follow(again, order)
-            self._keep(again, int(order[0]))
         return compared
 
     def compare_step(self, result: Transition, again: Again, seconds: float) -> None:
@@ -176,11 +184,22 @@ class AuditedRows:
             if found := self._first_difference(earlier.result, second, np.zeros(1, np.intp)):
                 self._auditor.report(found._replace(row=earlier.row), _LATER, "")
 
-    def _keep(self, again: Again, place: int) -> None:
-        inputs = copy_rows(self._inputs, np.array([place], np.intp))
-        result = again.here(inputs)
-        if not result.infos.errors:
-            self._auditor.keep(Earlier(int(self._rows[place]), inputs, result))
+    def _compare_alone(
+        self, result: Any, again: Again, order: NDArray[np.intp], begun: float
+    ) -> None:
+        """Step some rows again, each in a batch of its own; keep the first for later audits.
+
+        The environment steps such a row itself, where it has other code to step many at once.
+        """
+        for number, place in enumerate(order[:: -(-len(order) // _MOST_ALONE)]):
+            inputs = copy_rows(self._inputs, np.array([place], np.intp))
+            alone = again.here(inputs)
+            if found := self._first_difference(result, alone, self._rows[[place]]):
+                self._auditor.report(found, _ALONE, _BATCHED)
+            if not (number or alone.infos.errors):
+                self._auditor.keep(Earlier(int(self._rows[place]), inputs, alone))
+            if self._auditor.is_out_of_time(time.perf_counter() - begun):
+                return
 
     def _follow(self, again: Again, places: NDArray[np.intp]) -> None:
         """Follow some rows for many steps, with and without saving and restoring at each."""

@@ -7,6 +7,7 @@ compared with ``step`` when the environment is made; a `SnapshotError` is raised
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
@@ -26,6 +27,7 @@ from plangym_like.family_env import FamilyEnv
 from plangym_like.snapshots import plain_data
 from plangym_like.snapshots.configuration import describe, qualified_name
 from plangym_like.snapshots.known_wrappers import TRANSPARENT, chain
+from plangym_like.snapshots.state_owner import kind_of
 from plangym_like.states import Row, padded
 
 _METHODS = ("save_state", "load_state")
@@ -54,7 +56,7 @@ class SaveLoadCodec(Codec):
         self._base, self._name = base, name
         saved = base.save_state()
         self.example: NDArray[Any] | None = None
-        if isinstance(saved, np.ndarray) and saved.dtype != object:
+        if _is_plain_array(saved):
             self.example = np.empty_like(saved)
             self.nbytes = padded(saved.nbytes)
         else:
@@ -101,7 +103,13 @@ class SaveLoadCodec(Codec):
             payload[8:end] = np.frombuffer(data, np.uint8)
             payload[end:] = 0
             return
-        saved = np.asarray(saved)
+        if isinstance(saved, np.generic):  # NumPy's results are numbers where arrays have no axes
+            saved = np.asarray(saved)
+        if not _is_plain_array(saved):
+            raise SnapshotError(
+                f"{type(self._base).__name__}.save_state() returned {kind_of(saved)}, and an array "
+                "when the environment was made"
+            )
         if saved.dtype != self.example.dtype or saved.shape != self.example.shape:
             raise SnapshotError(
                 f"{type(self._base).__name__}.save_state() returned {saved.dtype}{saved.shape}, "
@@ -119,6 +127,14 @@ class SaveLoadCodec(Codec):
         else:
             saved = self._arrays(payload[None])[0].copy()
         self._base.load_state(saved)
+
+
+def _is_plain_array(saved: Any) -> bool:
+    """Return whether `saved` is an array whose bytes are all of it.
+
+    A masked array has a mask too, and an array of objects or strings of any length holds addresses.
+    """
+    return type(saved) is np.ndarray and not saved.dtype.hasobject
 
 
 class SaveLoadSimulator(GymnasiumSimulator):
@@ -156,7 +172,9 @@ class SaveLoadSimulator(GymnasiumSimulator):
         env = super().make_env()
         missing = [name for name in _METHODS if not callable(getattr(env.unwrapped, name, None))]
         if missing:
-            env.close()
+            # Some environments cannot be closed before their first reset.
+            with contextlib.suppress(Exception):
+                env.close()
             raise SnapshotError(
                 f"{qualified_name(type(env.unwrapped))} has no {' and no '.join(missing)}"
             )

@@ -15,11 +15,11 @@ from plangym_like.processes.messages import dumps_by_value
 def specs_for(name: Any) -> list[EnvSpec]:
     """Return the specs registered in this process that another one needs in order to make `name`.
 
-    A callable may make any id, so it needs all of `user_specs`.
+    A callable, or a family of the user's own, may make any id, so it needs all of `user_specs`.
     """
-    if not isinstance(name, str):
-        return user_specs()
-    return [gymnasium.registry[name]] if name in gymnasium.registry else []
+    if isinstance(name, str) and name in gymnasium.registry:
+        return [gymnasium.registry[name]]
+    return user_specs()
 
 
 def user_specs() -> list[EnvSpec]:
@@ -44,15 +44,14 @@ def _is_picklable(value: Any) -> bool:
 
 
 def know(specs: Sequence[EnvSpec]) -> None:
-    """Register those of `specs` whose ids are not registered here.
+    """Register `specs`, also those whose ids are registered here as something else.
 
     A package that registers them on import may be imported afterwards. Gymnasium's warning that it
     overrides an id is ignored from then on in this process.
     """
-    unknown = {spec.id: spec for spec in specs if spec.id not in gymnasium.registry}
-    if unknown:
+    if specs:
         warnings.filterwarnings("ignore", ".*Overriding environment .* already in registry")
-        gymnasium.registry.update(unknown)
+        gymnasium.registry.update({spec.id: spec for spec in specs})
 
 
 def construct(

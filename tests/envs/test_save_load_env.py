@@ -12,7 +12,12 @@ from gymnasium.wrappers import ClipReward, TimeLimit
 import plangym_like
 from plangym_like import check_env
 from plangym_like.envs.save_load_env import SaveLoadSimulator
-from plangym_like.errors import SnapshotError, StateCapacityError, StateFormatError
+from plangym_like.errors import (
+    ImpureEnvironmentError,
+    SnapshotError,
+    StateCapacityError,
+    StateFormatError,
+)
 
 
 class Sled(gymnasium.Env):
@@ -223,3 +228,163 @@ def test_what_does_not_agree_is_refused(kind: Any, reason: str) -> None:
 def test_methods_that_do_not_tell_all_are_passed_over() -> None:
     env = plangym_like.make(Forgets)
     assert env.snapshot == "pickle" and "by native: " in env.snapshot_note
+
+
+class Masked(Sled):
+    """Its state has a mask, which is set late."""
+
+    def reset(self, *, seed: Any = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        self.x = np.ma.masked_array(np.zeros(2), mask=[False, False])
+        return np.zeros(2, np.float32), {}
+
+    def step(self, action: Any) -> Any:
+        self.x = self.x.copy()
+        self.x[1] += 1
+        if self.x[1] > 40:
+            self.x[0] = np.ma.masked
+        return np.full(2, self.x.count(), np.float32), float(self.x.count()), False, False, {}
+
+
+class Words(Sled):
+    """Its state is an array of strings of any length."""
+
+    def reset(self, *, seed: Any = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        self.x = np.array(["", ""], np.dtypes.StringDType())
+        return np.zeros(2, np.float32), {}
+
+    def step(self, action: Any) -> Any:
+        self.x = np.array([self.x[0] + "abc"[action], "x"], np.dtypes.StringDType())
+        return np.full(2, len(self.x[0]), np.float32), float(self.x[0].count("a")), False, False, {}
+
+
+@pytest.mark.parametrize("kind", [Masked, Words])
+def test_an_array_that_is_more_than_its_bytes_is_not_native(kind: Any) -> None:
+    with pytest.raises(SnapshotError, match=r"save_state\(\) returned cannot be kept"):
+        plangym_like.make(kind, snapshot="native")
+    raw, env = kind(), plangym_like.make(kind)
+    raw.reset(seed=0)
+    state = env.reset(seed=0).state
+    for action in np.arange(60) % 3:
+        expected = raw.step(action)
+        state, _, reward, *_ = env.step(action, state)
+        assert reward == expected[1]
+
+
+class Turns(Sled):
+    """Its state is an array without axes, and sometimes a number of NumPy, or of Python."""
+
+    late: Any = staticmethod(np.float64)
+
+    def reset(self, *, seed: Any = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        self.x = np.zeros(())
+        return np.zeros(2, np.float32), {}
+
+    def step(self, action: Any) -> Any:
+        self.x = np.array(self.x + action)
+        if self.x > 30:
+            self.x = self.late(self.x)
+        return np.full(2, self.x, np.float32), float(self.x), False, False, {}
+
+
+class TurnsPlain(Turns):
+    late: Any = float
+
+
+def test_arrays_without_axes() -> None:
+    env = plangym_like.make(Turns, snapshot="native")
+    state = env.reset(seed=0).state
+    for _ in range(40):
+        state, _, reward, *_ = env.step(1, state)
+    assert reward == 40
+    env = plangym_like.make(TurnsPlain, snapshot="native")
+    state = env.reset(seed=0).state
+    with pytest.raises(SnapshotError, match=r"builtins\.float, and an array"):
+        for _ in range(40):
+            state = env.step(1, state).state
+
+
+class WrongLate(Sleds):
+    """Its `step` pays more after 80 steps, but `step_states` does not."""
+
+    observation_space = Box(-np.inf, np.inf, (2,), np.float64)
+    action_space = Discrete(2)
+
+    def reset(self, *, seed: Any = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        self.x = np.zeros(2)
+        return self.x, {}
+
+    def step(self, action: Any) -> Any:
+        self.x = self.x + np.array([action, 1.0])
+        return self.x, float(self.x[0] + 5 * (self.x[1] > 80)), False, False, {}
+
+    def step_states(self, states: Any, actions: Any) -> Any:
+        states = states + np.stack([actions, np.ones(len(actions))], 1)
+        ended = np.zeros(len(states), bool)
+        return states, states, states[:, 0], ended, ended
+
+
+@pytest.mark.parametrize("how", [{}, {"n_workers": 2}, {"n_workers": 2, "isolate": True}])
+def test_the_audit_compares_step_states_with_step(how: Any) -> None:
+    with plangym_like.make(WrongLate, audit_every=1, **how) as env:
+        state = env.reset(seed=0).state
+        states = np.repeat(state[None], 24, axis=0)
+        with pytest.raises(ImpureEnvironmentError) as caught:
+            states = env.step_batch(np.arange(24) % 2, states, dt=78).states
+            for _ in range(8):
+                states = env.step_batch(np.arange(24) % 2, states).states
+        assert caught.value.field == "rewards"
+        if not how:
+            assert "without the other rows" in str(caught.value)
+            assert "step_states" in str(caught.value)
+
+
+class ChangesActions(Sled):
+    """Its `step_states` changes the actions that it is given."""
+
+    action_space = Box(-1, 1, (1,), np.float64)
+
+    def step(self, action: Any) -> Any:
+        self.x = self.x + np.array([2 * action[0], 1.0])
+        return self.x.astype(np.float32), float(self.x[0]), False, False, {}
+
+    def step_states(self, states: Any, actions: Any) -> Any:
+        actions *= 2
+        states = states + np.concatenate([actions, np.ones_like(actions)], 1)
+        ended = np.zeros(len(states), bool)
+        return states, states.astype(np.float32), states[:, 0], ended, ended
+
+
+def test_step_states_gets_its_own_actions() -> None:
+    env = plangym_like.make(ChangesActions)
+    state, actions = env.reset(seed=0).state, np.linspace(-1, 1, 32)[:, None]
+    kept = actions.copy()
+    rewards = env.step_batch(actions, state, dt=3).rewards
+    assert (actions == kept).all()
+    assert rewards.tolist() == [env.step(action, state, dt=3).reward for action in kept]
+
+
+class Unclosable(gymnasium.Env):
+    """It cannot be closed before its first reset."""
+
+    observation_space, action_space = Box(-1, 1, (2,)), Discrete(3)
+
+    def reset(self, *, seed: Any = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        self.log: list[int] = []
+        return np.zeros(2, np.float32), {}
+
+    def step(self, action: Any) -> Any:
+        self.log.append(int(action))
+        return np.zeros(2, np.float32), float(sum(self.log)), False, False, {}
+
+    def close(self) -> None:
+        self.log.clear()
+
+
+def test_an_environment_that_cannot_be_closed_before_its_first_reset() -> None:
+    with plangym_like.make(Unclosable) as env:
+        assert env.snapshot == "pickle"
