@@ -27,6 +27,7 @@ from plangym_like import BatchEnv, ExternalProcess
 from plangym_like.errors import ActionError, ClosedError, StateLostError, StateMismatchError
 from plangym_like.gym_view import GymView
 from plangym_like.lanes.make_lanes import make_lanes
+from plangym_like.lanes.step_arrays import StepArrays
 
 ATARI = "ALE/MsPacman-v5"
 # What `make` and `gymnasium.make` take for the same environment.
@@ -186,7 +187,7 @@ def test_the_environments_own_infos_of_the_same_names_are_kept(kwargs: dict[str,
         assert env.step(action).info == {"n_step": kwargs.get("frameskip", 1), "dt": 1}
         lanes = make_lanes([env])
         obs = lanes.start([1])
-        lanes.step(action[None], obs, np.zeros(1), np.zeros(1, bool), np.zeros(1, bool))
+        lanes.step(action[None], StepArrays(obs, np.zeros(1), np.zeros(1, bool), np.zeros(1, bool)))
         assert lanes.infos == [{"n_step": "mine", "dt": 0.02}]
 
 

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from plangym_like.batchers.start_states import StartStates
 from plangym_like.lanes.lanes import Lanes
+from plangym_like.lanes.step_arrays import StepArrays
 from plangym_like.lanes.tree import tree_map
 
 _NONE: NDArray[np.intp] = np.empty(0, np.intp)
@@ -23,6 +24,11 @@ class Outcome(NamedTuple):
     terminated: NDArray[np.bool_]
     truncated: NDArray[np.bool_]
     done: NDArray[np.bool_]
+
+    @property
+    def arrays(self) -> StepArrays:
+        """The arrays that lanes write to."""
+        return StepArrays(*self[:4])
 
 
 class EpisodeLanes:
@@ -105,17 +111,16 @@ class EpisodeLanes:
             not written.
         """
         running = self.running
-        obs, reward, terminated, truncated, done = outcome
         if running is None:
-            self.lanes.step(actions, obs, reward, terminated, truncated)
+            self.lanes.step(actions, outcome.arrays)
             self.timestep += 1
         else:
             if len(running):
-                self.lanes.step(actions, obs, reward, terminated, truncated, running)
+                self.lanes.step(actions, outcome.arrays, running)
                 self.timestep[running] += 1
             if previous is not None:
                 self._repeat(outcome, previous, running)
-        np.logical_or(terminated, truncated, out=done)
+        done = np.logical_or(outcome.terminated, outcome.truncated, out=outcome.done)
         if not np.count_nonzero(done):
             return _NONE
         (ended,) = done.nonzero()
@@ -129,11 +134,11 @@ class EpisodeLanes:
         obs, reward, terminated, truncated, done = outcome
         if self.lanes.steps_ended:
             # It costs less to step all lanes of a vectorised form than to leave some out.
-            self.lanes.step(actions, obs, reward, terminated, truncated)
+            self.lanes.step(actions, outcome.arrays)
             terminated[ended] = truncated[ended] = False
         elif len(ended) < self.lanes.num_lanes:
             others = np.delete(np.arange(self.lanes.num_lanes), ended)
-            self.lanes.step(actions, obs, reward, terminated, truncated, others)
+            self.lanes.step(actions, outcome.arrays, others)
         reward[ended] = 0.0
         self.timestep += 1
         self.restart(obs, ended)

@@ -15,9 +15,10 @@ from numpy.typing import NDArray
 
 from plangym_like.counts import as_count
 from plangym_like.errors import InputError
-from plangym_like.lanes.lane_queue import LaneQueue, Ready, Rows
+from plangym_like.lanes.lane_queue import LaneQueue, Ready
 from plangym_like.lanes.lanes import Lanes, Which
 from plangym_like.lanes.row_copies import write_rows
+from plangym_like.lanes.step_arrays import StepArrays
 from plangym_like.lanes.tree import Leaf, has_objects, take, tree_map, zeros
 from plangym_like.lanes.vector_arguments import batch_actions, checked_indices
 from plangym_like.lanes.vector_env import PlanVectorEnv, Step
@@ -228,10 +229,10 @@ class AsyncPlanVectorEnv(PlanVectorEnv):
                 self._queue.drop()
         result = super().reset(seed=seed, options=options)
         self._rewards[:] = 0.0
-        rows = Rows(self._obs, self._rewards, self._terminated, self._truncated, self._ended)
+        out = StepArrays(self._obs, self._rewards, self._terminated, self._truncated)
         next_step = self.autoreset_mode is AutoresetMode.NEXT_STEP
         method = "step_next" if next_step else "step_same"
-        self._queue = LaneQueue(self._lanes, rows, method, self.batch_size)
+        self._queue = LaneQueue(self._lanes, out, self._ended, method, self.batch_size)
         return result
 
     def step(self, actions: Any) -> Step:

@@ -16,9 +16,10 @@ from plangym_like.envs.classic_dynamics.columns import Columns
 from plangym_like.envs.fast_form import NotVectorisableError
 from plangym_like.envs.wrapping import is_plain
 from plangym_like.errors import ActionError
-from plangym_like.lanes.lanes import Flags, Lanes, Which, gym_env_of, is_plan_env
+from plangym_like.lanes.lanes import Lanes, Which, gym_env_of, is_plan_env
 from plangym_like.lanes.sequential_lanes import SequentialLanes, as_gym_env
-from plangym_like.lanes.tree import layout_of_space
+from plangym_like.lanes.step_arrays import Flags, StepArrays
+from plangym_like.lanes.tree import layout_of_space, take
 from plangym_like.snapshots.known_wrappers import chain, links
 from plangym_like.states import Row
 
@@ -179,56 +180,31 @@ class ClassicLanes(Lanes):
         self._limit = _limit_of(gym_env_of(self.envs[0]))
         return self
 
-    def step(
-        self,
-        actions: Any,
-        obs: Any,
-        rewards: NDArray[Any],
-        terminated: Flags,
-        truncated: Flags,
-        lanes: Which = None,
-    ) -> None:
+    def step(self, actions: Any, out: StepArrays, lanes: Which = None) -> None:
         if self._dynamics.hidden_kinds:
             self._kinds[slice(None) if lanes is None else lanes] = self._dynamics.kind_of(actions)
         if lanes is None:
-            self._step(self._columns, actions, obs, rewards, terminated, truncated)
+            self._step(self._columns, actions, out)
             return
         rows = np.asarray(lanes, np.intp)
         part = self._columns.take(rows)
-        results = obs[rows], rewards[rows], terminated[rows], truncated[rows]
-        self._step(part, actions[rows], *results)
-        obs[rows], rewards[rows], terminated[rows], truncated[rows] = results
+        found = take(out, rows)
+        self._step(part, actions[rows], found)
+        for target, values in zip(out, found, strict=True):
+            target[rows] = values
         self._columns.put(rows, part)
 
-    def step_next(
-        self,
-        actions: Any,
-        obs: Any,
-        rewards: NDArray[Any],
-        terminated: Flags,
-        truncated: Flags,
-        ended: Flags,
-        lanes: Which = None,
-    ) -> None:
+    def step_next(self, actions: Any, out: StepArrays, ended: Flags, lanes: Which = None) -> None:
         if np.count_nonzero(ended):
             # Lanes that are reset are stepped with the others, by an action that is valid.
             actions = actions.copy()
             actions[ended] = 0
-        super().step_next(actions, obs, rewards, terminated, truncated, ended, lanes)
+        super().step_next(actions, out, ended, lanes)
 
-    def _step(
-        self,
-        columns: Columns,
-        actions: NDArray[Any],
-        obs: NDArray[np.float32],
-        rewards: NDArray[Any],
-        terminated: Flags,
-        truncated: Flags,
-    ) -> None:
+    def _step(self, columns: Columns, actions: NDArray[Any], out: StepArrays) -> None:
+        obs, rewards, terminated, truncated = out
         dynamics, count = self._dynamics, len(actions)
-        if 0 < count <= dynamics.most_singly and self._step_few(
-            columns, actions, obs, rewards, terminated
-        ):
+        if 0 < count <= dynamics.most_singly and self._step_few(columns, actions, out):
             self._count_steps(columns, truncated)
             return
         limit = dynamics.num_actions
@@ -250,7 +226,7 @@ class ClassicLanes(Lanes):
                 columns.single.fill(dynamics.leaves_single)
         except NotVectorisableError:
             columns.x[...], columns.hidden[...] = saved, hidden
-            self._step_singly(columns, actions, obs, earned, terminated)
+            self._step_singly(columns, actions, out._replace(rewards=earned))
         rewards[...] = earned
         self._count_steps(columns, truncated)
 
@@ -262,14 +238,7 @@ class ClassicLanes(Lanes):
         else:
             np.greater_equal(columns.elapsed, self._limit, out=truncated)
 
-    def _step_few(
-        self,
-        columns: Columns,
-        actions: NDArray[Any],
-        obs: NDArray[np.float32],
-        rewards: NDArray[Any],
-        terminated: Flags,
-    ) -> bool:
+    def _step_few(self, columns: Columns, actions: NDArray[Any], out: StepArrays) -> bool:
         """Step lanes one by one with Python's numbers; return False, and do nothing, if in doubt.
 
         For a few lanes this costs less than NumPy's calls.
@@ -292,26 +261,19 @@ class ClassicLanes(Lanes):
         states = self._states[: len(chosen)]
         states[...] = reached
         dynamics.load(states, columns.x)
-        dynamics.observe(columns.x, states, obs)
-        rewards[...], terminated[...] = earned, ended
+        dynamics.observe(columns.x, states, out.obs)
+        out.rewards[...], out.terminated[...] = earned, ended
         if True in ended:
             columns.hidden[...] = hidden
         return True
 
-    def _step_singly(
-        self,
-        columns: Columns,
-        actions: NDArray[Any],
-        obs: NDArray[np.float32],
-        rewards: NDArray[np.float64],
-        terminated: Flags,
-    ) -> None:
+    def _step_singly(self, columns: Columns, actions: NDArray[Any], out: StepArrays) -> None:
         """Step the lanes one by one in one of the environments."""
         base = self._bases[0]
         kept = base.state
         for lane, action in enumerate(actions):
             self._write_state(base, columns, lane)
-            obs[lane], rewards[lane], terminated[lane], _, _ = base.step(action)
+            out.obs[lane], out.rewards[lane], out.terminated[lane], _, _ = base.step(action)
             self._read_state(base, columns, lane)
         base.state = kept
 

@@ -14,6 +14,7 @@ from plangym_like.lanes.lane_memory import LaneArrays, LaneForm
 from plangym_like.lanes.lanes import Lanes, Which, add_note
 from plangym_like.lanes.make_lanes import EnvSource, lanes_from, make_envs, make_lanes
 from plangym_like.lanes.row_copies import copy_rows
+from plangym_like.lanes.step_arrays import StepArrays
 from plangym_like.lanes.tree import take
 from plangym_like.processes.messages import dumps
 from plangym_like.processes.remote_errors import is_portable
@@ -194,18 +195,18 @@ class HostedLanes:
         """
         arrays = self._memory
         obs = self._rows_to_write(slot, lanes)
-        results = obs, arrays.rewards, arrays.terminated, arrays.truncated
+        out = StepArrays(obs, arrays.rewards, arrays.terminated, arrays.truncated)
         actions = arrays.actions if actions is None else actions
         finals: dict[int, Any] = {}
         stepped: Sequence[int] = self._all(lanes) if self.lanes.step_infos else ()
         if method == "step":
-            self.lanes.step(actions, *results, lanes)
+            self.lanes.step(actions, out, lanes)
         elif method == "step_next":
             ended = arrays.ended if ended is None else ended
-            self.lanes.step_next(actions, *results, ended, lanes)
+            self.lanes.step_next(actions, out, ended, lanes)
             stepped = stepped or np.flatnonzero(ended).tolist()
         else:
-            finals = self.lanes.step_same(actions, *results, lanes)
+            finals = self.lanes.step_same(actions, out, lanes)
             stepped = stepped or list(finals)
         return self._reply(slot, publish, lanes, stepped, finals)
 

@@ -7,33 +7,15 @@ from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-from plangym_like.lanes.lanes import Flags, Lanes
+from plangym_like.lanes.lanes import Lanes
 from plangym_like.lanes.part_steppers import PartStepper, steppers_of
 from plangym_like.lanes.process_lanes import ProcessLanes
+from plangym_like.lanes.step_arrays import Flags, StepArrays
 from plangym_like.lanes.step_call import StepCall
 
 # How long to sleep at most until a process replies or dies; after this, it may have hung.
 _SLEEP_SECONDS = 0.1
-
-
-class Rows(NamedTuple):
-    """Where the results of lanes are written, arrays ``(n, ...)``.
-
-    Attributes
-    ----------
-    obs, rewards, terminated, truncated
-        As in `Lanes.step`.
-    ended : array bool
-        Whether the last step of a lane ended its episode.
-    """
-
-    obs: Any
-    rewards: NDArray[np.float64]
-    terminated: Flags
-    truncated: Flags
-    ended: Flags
 
 
 class Ready(NamedTuple):
@@ -64,7 +46,10 @@ class LaneQueue:
     lanes : Lanes
         Lanes that have been started. Nothing else may step or reset them while a lane is put and
         not ready; see `finish`.
-    rows : Rows
+    out : StepArrays
+        Where the results of lanes are written.
+    ended : array ``(n,) bool``
+        Whether the last step of each lane ended its episode; written, too.
     method : {"step_next", "step_same"}
         Of `Lanes`.
     batch_size : int
@@ -76,8 +61,10 @@ class LaneQueue:
         Which lanes have been put, or were ready at the beginning, and have not been taken.
     """
 
-    def __init__(self, lanes: Lanes, rows: Rows, method: str, batch_size: int) -> None:
-        self._rows, self._method = rows, method
+    def __init__(
+        self, lanes: Lanes, out: StepArrays, ended: Flags, method: str, batch_size: int
+    ) -> None:
+        self._out, self._ended, self._method = out, ended, method
         self._batch_size = batch_size
         self.pending = np.zeros(lanes.num_lanes, bool)
         self._ready: deque[Ready] = deque()
@@ -170,7 +157,7 @@ class LaneQueue:
 
     def _begin(self, number: int) -> None:
         """Begin the next call of a part, for lanes that were put together."""
-        waiting, rows = self._waiting[number], self._rows
+        waiting = self._waiting[number]
         actions, lanes = waiting[0][1], list[int]()
         while waiting and waiting[0][1] is actions and len(lanes) < self._most_at_once:
             lanes.append(waiting.popleft()[0])
@@ -178,15 +165,14 @@ class LaneQueue:
         ended = None
         if self._method == "step_next":
             ended = np.zeros(len(self.pending), bool)
-            ended[lanes] = rows.ended[lanes]
-        results = rows.obs, rows.rewards, rows.terminated, rows.truncated
+            ended[lanes] = self._ended[lanes]
         try:
-            self._parts[number].begin(StepCall(self._method, actions, *results, lanes, ended))
+            self._parts[number].begin(StepCall(self._method, actions, self._out, lanes, ended))
         except Exception as error:
             self._fail(lanes, error)
 
     def _end(self, part: PartStepper) -> None:
-        rows, call = self._rows, part.call
+        out, call = self._out, part.call
         assert call is not None and call.lanes is not None
         try:
             finals, infos = part.end()
@@ -194,8 +180,8 @@ class LaneQueue:
             self._fail(call.lanes, error)
             return
         for lane in call.lanes:
-            is_over = rows.terminated[lane] or rows.truncated[lane]
-            rows.ended[lane] = is_over and lane not in finals
+            is_over = out.terminated[lane] or out.truncated[lane]
+            self._ended[lane] = is_over and lane not in finals
             self._ready.append(Ready(lane, infos.get(lane, {}), finals.get(lane)))
 
     def _fail(self, lanes: Sequence[int], error: Exception) -> None:

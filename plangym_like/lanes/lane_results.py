@@ -191,10 +191,11 @@ class LaneResults:
             return
         reply: StepReply | None = outcome.reply
         rows: Any = worker.rows if own is None else np.array(lanes, np.intp)
-        call.rewards[rows] = arrays.rewards[rows]
-        call.terminated[rows] = arrays.terminated[rows]
-        call.truncated[rows] = arrays.truncated[rows]
-        self.take_observations(worker, own, reply, arrays, call.obs, in_place=in_place)
+        out = call.out
+        out.rewards[rows] = arrays.rewards[rows]
+        out.terminated[rows] = arrays.terminated[rows]
+        out.truncated[rows] = arrays.truncated[rows]
+        self.take_observations(worker, own, reply, arrays, out.obs, in_place=in_place)
         theirs = {} if reply is None else reply.finals
         for lane, final in theirs.items():
             finals[worker.start + lane] = final
@@ -221,14 +222,15 @@ class LaneResults:
         if call.method == "step_same":
             return
         self._gone.update(reported)
+        out = call.out
         if call.lanes is None:
-            np.logical_or(call.terminated, call.truncated, out=self.done)
+            np.logical_or(out.terminated, out.truncated, out=self.done)
         else:
-            self.done[call.lanes] = call.terminated[call.lanes] | call.truncated[call.lanes]
+            self.done[call.lanes] = out.terminated[call.lanes] | out.truncated[call.lanes]
 
     def _take_loss(self, worker: LanesWorker, loss: Loss, call: StepCall) -> None:
         """Note lost episodes, and take the new ones where lanes were to be reset."""
-        lanes = worker.numbers(worker.own(call.lanes))
+        out, lanes = call.out, worker.numbers(worker.own(call.lanes))
         self.done[lanes] = False
         begun: Sequence[int] = ()
         if call.ended is not None:
@@ -236,9 +238,9 @@ class LaneResults:
         self.note_loss(worker, begun)
         for lane in lanes if call.method == "step_same" else begun:
             place = lane - worker.start
-            write_rows(call.obs, lane, take(loss.first, place))
+            write_rows(out.obs, lane, take(loss.first, place))
             self.infos[lane] = loss.infos[place]
-            call.rewards[lane], call.terminated[lane], call.truncated[lane] = 0.0, False, False
+            out.rewards[lane], out.terminated[lane], out.truncated[lane] = 0.0, False, False
 
     def report_lost(self, call: StepCall, finals: dict[int, Any]) -> list[int]:
         """Write the end of their episode for the lanes of this step that have lost it.
@@ -250,17 +252,17 @@ class LaneResults:
         list of int
             These lanes.
         """
-        lanes = range(len(self.done)) if call.lanes is None else call.lanes
+        out, lanes = call.out, range(len(self.done)) if call.lanes is None else call.lanes
         if call.ended is not None:
             self.lost.forget(np.flatnonzero(call.ended).tolist())
         reported = [lane for lane in lanes if lane in self.lost]
         for lane in reported:
             last = self.lost.pop(lane)
-            call.rewards[lane], call.terminated[lane], call.truncated[lane] = 0.0, False, True
+            out.rewards[lane], out.terminated[lane], out.truncated[lane] = 0.0, False, True
             if call.method == "step_same":
                 finals[lane] = last, dict(_DIED)
             else:
-                write_rows(call.obs, lane, last)
+                write_rows(out.obs, lane, last)
                 self.infos[lane] = dict(_DIED)
         return reported
 

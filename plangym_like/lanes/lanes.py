@@ -15,13 +15,13 @@ from plangym_like.errors import SnapshotError
 from plangym_like.lanes.fitting import put_fitting
 from plangym_like.lanes.lane_states import checked_reseeds, checked_states, width_of
 from plangym_like.lanes.lane_stats import LaneStats
+from plangym_like.lanes.step_arrays import Flags, StepArrays
 from plangym_like.lanes.tree import layout_of, layout_of_space, take, tree_map, zeros
 from plangym_like.ownership import owned, owned_info
 from plangym_like.plan_env import PlanEnv
 from plangym_like.snapshots.known_wrappers import links
 from plangym_like.states import Row, StateFormat
 
-Flags = NDArray[np.bool_]
 # The lanes that a call concerns; ``None`` for all.
 Which = Sequence[int] | NDArray[np.intp] | None
 
@@ -163,18 +163,10 @@ class Lanes(abc.ABC):
         """Start a new episode in `lane`; return its first observation and info."""
 
     @abc.abstractmethod
-    def step(
-        self,
-        actions: Any,
-        obs: Any,
-        rewards: NDArray[Any],
-        terminated: Flags,
-        truncated: Flags,
-        lanes: Which = None,
-    ) -> None:
-        """Step `lanes` with their rows of `actions`, and write the results into their rows.
+    def step(self, actions: Any, out: StepArrays, lanes: Which = None) -> None:
+        """Step `lanes` with their rows of `actions`; write the results into their rows of `out`.
 
-        Rows of other lanes are not changed. `obs` may hold the last observations.
+        Rows of other lanes are not changed.
 
         Raises
         ------
@@ -184,16 +176,7 @@ class Lanes(abc.ABC):
             An environment raised `StopIteration`. All other exceptions are raised unchanged.
         """
 
-    def step_next(
-        self,
-        actions: Any,
-        obs: Any,
-        rewards: NDArray[Any],
-        terminated: Flags,
-        truncated: Flags,
-        ended: Flags,
-        lanes: Which = None,
-    ) -> None:
+    def step_next(self, actions: Any, out: StepArrays, ended: Flags, lanes: Which = None) -> None:
         """Start a new episode in the lanes where `ended`, ``(n,) bool``, is true; step the others.
 
         The first have a reward of 0, and their actions have no meaning. With `lanes`, `ended` is
@@ -202,43 +185,37 @@ class Lanes(abc.ABC):
         num_ended = np.count_nonzero(ended)
         if not num_ended or (self.steps_ended and lanes is None):
             # It costs less to step all lanes of a vectorised form than to leave some out.
-            self.step(actions, obs, rewards, terminated, truncated, lanes)
+            self.step(actions, out, lanes)
         elif num_ended < (self.num_lanes if lanes is None else len(lanes)):
             running = np.arange(self.num_lanes) if lanes is None else np.asarray(lanes, np.intp)
             running = running[~ended[running]]
-            self.step(actions, obs, rewards, terminated, truncated, running)
+            self.step(actions, out, running)
         if num_ended:
-            rewards[ended], terminated[ended], truncated[ended] = 0.0, False, False
-            self.reset(obs, np.flatnonzero(ended))
+            out.rewards[ended], out.terminated[ended], out.truncated[ended] = 0.0, False, False
+            self.reset(out.obs, np.flatnonzero(ended))
 
     def step_same(
-        self,
-        actions: Any,
-        obs: Any,
-        rewards: NDArray[Any],
-        terminated: Flags,
-        truncated: Flags,
-        lanes: Which = None,
+        self, actions: Any, out: StepArrays, lanes: Which = None
     ) -> dict[int, tuple[Any, dict[str, Any]]]:
         """Step `lanes`, and start a new episode at once where one has ended.
 
         Returns
         -------
         dict of int to (observation, info)
-            The last observation and info of each episode that ended, by lane. The rows of `obs` and
-            `infos` are those of the new episodes.
+            The last observation and info of each episode that ended, by lane. The rows of
+            ``out.obs`` and `infos` are those of the new episodes.
         """
-        self.step(actions, obs, rewards, terminated, truncated, lanes)
-        ended = np.flatnonzero(terminated | truncated)
+        self.step(actions, out, lanes)
+        ended = np.flatnonzero(out.terminated | out.truncated)
         if lanes is not None:
             ended = np.intersect1d(ended, lanes)
         finals = {}
         for lane in ended.tolist():
             # A copy, since the environment may use the same dict again in the reset.
             info = owned_info(self.infos[lane]) if self.step_infos else {}
-            finals[lane] = self._final_observation(lane, obs), info
+            finals[lane] = self._final_observation(lane, out.obs), info
         if finals:
-            self.reset(obs, ended)
+            self.reset(out.obs, ended)
         return finals
 
     def _final_observation(self, lane: int, obs: Any) -> Any:

@@ -14,9 +14,10 @@ from plangym_like.lanes.lane_memory import LaneForm, LaneMemory
 from plangym_like.lanes.lane_parts import LaneParts, count_lanes, places_of, raise_first
 from plangym_like.lanes.lane_states import checked_reseeds, checked_states
 from plangym_like.lanes.lane_stats import LaneStats
-from plangym_like.lanes.lanes import Flags, Lanes, Which
+from plangym_like.lanes.lanes import Lanes, Which
 from plangym_like.lanes.lanes_worker import Job, LanesWorker
 from plangym_like.lanes.row_copies import copy_rows, write_rows
+from plangym_like.lanes.step_arrays import Flags, StepArrays
 from plangym_like.lanes.step_call import StepCall
 from plangym_like.lanes.step_runner import StepRunner
 from plangym_like.lanes.tree import take, zeros
@@ -240,55 +241,29 @@ class ProcessLanes(Lanes):
         raise_first(failure, outcomes)
         self._results.note_begun(chosen)
 
-    def step(
-        self,
-        actions: Any,
-        obs: Any,
-        rewards: NDArray[Any],
-        terminated: Flags,
-        truncated: Flags,
-        lanes: Which = None,
-    ) -> None:
+    def step(self, actions: Any, out: StepArrays, lanes: Which = None) -> None:
         which = None if lanes is None else self._chosen(lanes)
-        self._step(StepCall("step", actions, obs, rewards, terminated, truncated, which))
+        self._step(StepCall("step", actions, out, which))
 
-    def step_next(
-        self,
-        actions: Any,
-        obs: Any,
-        rewards: NDArray[Any],
-        terminated: Flags,
-        truncated: Flags,
-        ended: Flags,
-        lanes: Which = None,
-    ) -> None:
+    def step_next(self, actions: Any, out: StepArrays, ended: Flags, lanes: Which = None) -> None:
         which = None if lanes is None else self._chosen(lanes)
-        flags = terminated, truncated
-        self._step(StepCall("step_next", actions, obs, rewards, *flags, which, ended))
+        self._step(StepCall("step_next", actions, out, which, ended))
 
     def step_same(
-        self,
-        actions: Any,
-        obs: Any,
-        rewards: NDArray[Any],
-        terminated: Flags,
-        truncated: Flags,
-        lanes: Which = None,
+        self, actions: Any, out: StepArrays, lanes: Which = None
     ) -> dict[int, tuple[Any, dict[str, Any]]]:
         which = None if lanes is None else self._chosen(lanes)
-        return self._step(
-            StepCall("step_same", actions, obs, rewards, terminated, truncated, which)
-        )
+        return self._step(StepCall("step_same", actions, out, which))
 
     def _step(self, call: StepCall) -> dict[int, tuple[Any, dict[str, Any]]]:
-        finals, reported, again = self.runner.run(call, publish=self._is_in_place(call.obs))
+        finals, reported, again = self.runner.run(call, publish=self._is_in_place(call.out.obs))
         self.step_infos = self.runner.step_infos
         if reported and not self.step_infos:
             # The infos of this step are to be looked at, although steps have none otherwise.
             self.step_infos = True
             self._results.keep_infos({*reported, *call.reset_lanes(slice(None), finals)})
         if again:
-            self.reset(call.obs, again)
+            self.reset(call.out.obs, again)
         self._results.note_ends(call, reported)
         return finals
 

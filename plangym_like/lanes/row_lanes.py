@@ -9,7 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from plangym_like.errors import InputError
-from plangym_like.lanes.lanes import Flags, Lanes, Which, gym_env_of
+from plangym_like.lanes.lanes import Lanes, Which, gym_env_of
+from plangym_like.lanes.step_arrays import StepArrays
 from plangym_like.lanes.tree import take, tree_map
 from plangym_like.ownership import owned
 from plangym_like.states import Row
@@ -65,15 +66,7 @@ class RowLanes(Lanes):
         self._set_state(lane, state)
         return obs, info
 
-    def step(
-        self,
-        actions: Any,
-        obs: Any,
-        rewards: NDArray[Any],
-        terminated: Flags,
-        truncated: Flags,
-        lanes: Which = None,
-    ) -> None:
+    def step(self, actions: Any, out: StepArrays, lanes: Which = None) -> None:
         assert self._states is not None
         rows: Any = slice(None) if lanes is None else np.asarray(lanes, np.intp)
         result = self._env.step_batch(take(actions, rows), self._states[rows])
@@ -82,10 +75,8 @@ class RowLanes(Lanes):
         def write(target: NDArray[Any], values: Any) -> None:
             target[rows] = values
 
-        tree_map(write, obs, result.obs)
-        write(rewards, result.rewards)
-        write(terminated, result.terminateds)
-        write(truncated, result.truncateds)
+        found = StepArrays(result.obs, result.rewards, result.terminateds, result.truncateds)
+        tree_map(write, out, found)
         if lanes is not None:
             _ = self.infos  # of the other lanes, from the step before
         self._batch, self._stepped = result.infos, self._chosen(lanes)

@@ -12,6 +12,7 @@ from stable_baselines3.common.vec_env import VecEnv
 
 from plangym_like.errors import ClosedError
 from plangym_like.lanes.lanes import Lanes
+from plangym_like.lanes.step_arrays import StepArrays
 from plangym_like.lanes.tree import tree_map
 from plangym_like.lanes.vector_arguments import batch_actions
 from plangym_like.ownership import owned_info
@@ -69,7 +70,8 @@ class Sb3VecEnv(VecEnv):
         """
         self._check_started()
         lanes, terminated, truncated = self._lanes, self._terminated, self._truncated
-        finals = lanes.step_same(self._actions, self._obs, self._rewards, terminated, truncated)
+        out = StepArrays(self._obs, self._rewards, terminated, truncated)
+        finals = lanes.step_same(self._actions, out)
         infos = []
         for lane, info in enumerate(lanes.infos):
             if lane in finals:

@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 from plangym_like.envs.preprocessed_atari import skip_unread_screens
 from plangym_like.errors import ActionError
 from plangym_like.lanes.fitting import as_fitting, put_fitting
-from plangym_like.lanes.lanes import Flags, Lanes, Which, add_note, is_plan_env
+from plangym_like.lanes.lanes import Lanes, Which, add_note, is_plan_env
+from plangym_like.lanes.step_arrays import StepArrays
 from plangym_like.lanes.tree import take, tree_map
 from plangym_like.ownership import owned
 from plangym_like.plan_env import PlanEnv
@@ -47,15 +48,8 @@ class SequentialLanes(Lanes):
     def _reset(self, lane: int, seed: int | None, options: dict[str, Any] | None) -> Any:
         return self._gym_envs[lane].reset(seed=seed, options=options)
 
-    def step(
-        self,
-        actions: Any,
-        obs: Any,
-        rewards: NDArray[Any],
-        terminated: Flags,
-        truncated: Flags,
-        lanes: Which = None,
-    ) -> None:
+    def step(self, actions: Any, out: StepArrays, lanes: Which = None) -> None:
+        obs, rewards, terminated, truncated = out
         if self._choices is not None:
             self._check_choices(actions if lanes is None else actions[lanes])
         plain = isinstance(obs, np.ndarray)

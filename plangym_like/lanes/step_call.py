@@ -7,10 +7,10 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-from plangym_like.lanes.lanes import Flags, Lanes
+from plangym_like.lanes.lanes import Lanes
 from plangym_like.lanes.lanes_worker import Job, LanesWorker
+from plangym_like.lanes.step_arrays import Flags, StepArrays
 from plangym_like.lanes.tree import take, tree_map
 
 
@@ -21,7 +21,7 @@ class StepCall(NamedTuple):
     ----------
     method : {"step", "step_next", "step_same"}
         Of `Lanes`.
-    actions, obs, rewards, terminated, truncated
+    actions, out
         As in `Lanes.step`.
     lanes : list of int or None
         Which lanes are stepped.
@@ -31,10 +31,7 @@ class StepCall(NamedTuple):
 
     method: str
     actions: Any
-    obs: Any
-    rewards: NDArray[Any]
-    terminated: Flags
-    truncated: Flags
+    out: StepArrays
     lanes: Sequence[int] | None = None
     ended: Flags | None = None
 
@@ -73,8 +70,7 @@ class StepCall(NamedTuple):
         if own == []:
             return {}, ()
         rows = slice(0, lanes.num_lanes)
-        flags = self.rewards[rows], self.terminated[rows], self.truncated[rows]
-        arguments = take(self.actions, rows), take(self.obs, rows), *flags
+        arguments = take(self.actions, rows), take(self.out, rows)
         stepped: Sequence[int] = range(lanes.num_lanes) if own is None else own
         finals: dict[int, Any] = {}
         if self.method == "step_same":

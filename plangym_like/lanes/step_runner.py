@@ -122,7 +122,7 @@ class StepRunner:
             reset = Job("reset", (own, None, None))
             self._pool.begin(worker, reset)
             outcome = self._pool.end(worker, reset)
-            results.take_reset(worker, own, outcome, arrays, call.obs, in_place=False)
+            results.take_reset(worker, own, outcome, arrays, call.out.obs, in_place=False)
             raise_first(None, [outcome])
         results.note_ends(call, report.reported)
         return report

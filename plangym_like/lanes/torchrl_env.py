@@ -16,6 +16,7 @@ from torchrl.envs import EnvBase
 from plangym_like.errors import ClosedError, InputError, WorkerDiedError
 from plangym_like.lanes.lanes import Lanes, Which
 from plangym_like.lanes.row_copies import write_rows
+from plangym_like.lanes.step_arrays import StepArrays
 from plangym_like.lanes.torchrl_specs import as_tensors, as_tree, spec_of
 from plangym_like.lanes.tree import take
 from plangym_like.lanes.vector_arguments import (
@@ -145,8 +146,8 @@ class TorchrlEnv(EnvBase):  # type: ignore[misc]
         # Environments that are not stepped keep their observations and flags.
         self._rewards[~stepped] = 0.0
         which = None if stepped.all() else np.flatnonzero(stepped)
-        results = self._rewards, self._terminated, self._truncated
-        lanes.step(actions, self._obs, *results, which)
+        out = StepArrays(self._obs, self._rewards, self._terminated, self._truncated)
+        lanes.step(actions, out, which)
         return self._tensordict(reward=torch.from_numpy(self._rewards[:, None].copy()))
 
     def _set_seed(self, seed: int | None) -> None:

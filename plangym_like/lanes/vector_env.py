@@ -16,6 +16,7 @@ from plangym_like.errors import InputError, MissingExtraError
 from plangym_like.lanes.lane_stats import LaneStats
 from plangym_like.lanes.lanes import Lanes, gym_env_of
 from plangym_like.lanes.stateful_vector_env import StatefulVectorEnv
+from plangym_like.lanes.step_arrays import Flags, StepArrays
 from plangym_like.lanes.tree import tree_map
 from plangym_like.lanes.vector_arguments import (
     batch_actions,
@@ -27,7 +28,6 @@ from plangym_like.lanes.vector_arguments import (
 from plangym_like.lanes.vector_infos import Finals, batch_infos, with_masks
 from plangym_like.ownership import owned
 
-Flags = NDArray[np.bool_]
 Step = tuple[Any, NDArray[np.float64], Flags, Flags, dict[str, Any]]
 
 
@@ -180,15 +180,15 @@ class PlanVectorEnv(StatefulVectorEnv):
         if self._obs is None:
             raise ResetNeeded("reset the environments before the first step")
         batch = batch_actions(actions, self.action_space, self._lanes.action_layout, self.num_envs)
-        results = self._obs, self._rewards, self._terminated, self._truncated
+        out = StepArrays(self._obs, self._rewards, self._terminated, self._truncated)
         finals: Finals = {}
         reset: set[int] = set()
         if self.autoreset_mode is AutoresetMode.NEXT_STEP:
             if np.count_nonzero(self._ended):
                 reset = set(np.flatnonzero(self._ended).tolist())
-            self._lanes.step_next(batch, *results, self._ended)
+            self._lanes.step_next(batch, out, self._ended)
         elif self.autoreset_mode is AutoresetMode.SAME_STEP:
-            finals = self._lanes.step_same(batch, *results)
+            finals = self._lanes.step_same(batch, out)
             reset = set(finals)
         else:
             if self._ended.any():
@@ -196,7 +196,7 @@ class PlanVectorEnv(StatefulVectorEnv):
                     f"the episodes of environments {np.flatnonzero(self._ended).tolist()} have "
                     "ended: reset them, by options={'reset_mask': ...}"
                 )
-            self._lanes.step(batch, *results)
+            self._lanes.step(batch, out)
         np.logical_or(self._terminated, self._truncated, out=self._ended)
         if finals:
             self._ended[list(finals)] = False

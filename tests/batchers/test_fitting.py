@@ -16,6 +16,7 @@ from plangym_like.batchers.workspaces import ParallelGymAgent, Workspace
 from plangym_like.errors import ActionError, InputError
 from plangym_like.lanes.fitting import as_fitting
 from plangym_like.lanes.make_lanes import make_lanes
+from plangym_like.lanes.step_arrays import StepArrays
 
 PICTURE = spaces.Box(0, 255, (3,), np.uint8)
 SPEED = spaces.Box(-9, 9, (1,), np.float32)
@@ -90,7 +91,7 @@ def test_an_observation_that_does_not_fit_its_space(what: str, at: int) -> None:
     def play() -> None:
         obs = lanes.start()
         for _ in range(3):
-            lanes.step(np.zeros(2, np.int64), obs, *results)
+            lanes.step(np.zeros(2, np.int64), StepArrays(obs, *results))
 
     with pytest.raises(InputError, match=f"lane 1.*{message}") as caught:
         play()
@@ -137,7 +138,7 @@ def test_rewards_and_flags_are_single_ones(answer: dict[str, Any], message: str)
     obs = lanes.start()
     results = np.zeros(1, np.float32), np.zeros(1, bool), np.zeros(1, bool)
     with pytest.raises(InputError, match=f"lane 0's {message}"):
-        lanes.step(np.zeros(1, np.int64), obs, *results)
+        lanes.step(np.zeros(1, np.int64), StepArrays(obs, *results))
 
 
 def test_what_is_the_same_number_fits() -> None:

@@ -10,6 +10,7 @@ import numpy as np
 from gymnasium.vector.utils import batch_space
 
 from plangym_like.lanes.lanes import Lanes
+from plangym_like.lanes.step_arrays import StepArrays
 from plangym_like.lanes.tree import tree_map
 
 
@@ -48,7 +49,8 @@ class Player:
         """Take one step, and return a copy of all that it gave."""
         ended = self.terminated | self.truncated
         finals: Any = None
-        arguments = self._space.sample(), self.obs, self.rewards, self.terminated, self.truncated
+        out = StepArrays(self.obs, self.rewards, self.terminated, self.truncated)
+        arguments = self._space.sample(), out
         if self._mode == "step_next":
             self.lanes.step_next(*arguments, ended)
         elif self._mode == "step_same":

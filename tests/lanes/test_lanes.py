@@ -12,6 +12,7 @@ from plangym_like.lanes.classic_lanes import ClassicLanes
 from plangym_like.lanes.lanes import Lanes
 from plangym_like.lanes.make_lanes import make_envs, make_lanes
 from plangym_like.lanes.sequential_lanes import SequentialLanes
+from plangym_like.lanes.step_arrays import StepArrays
 
 CLASSIC = [
     "CartPole-v1",
@@ -44,7 +45,7 @@ def test_seeded_lanes_equal_seeded_environments(name: str, vectorise: bool) -> N
     num_ended = 0
     for _ in range(230):
         actions = np.stack([space.sample() for _ in SEEDS])
-        lanes.step(actions, obs, rewards, terminated, truncated)
+        lanes.step(actions, StepArrays(obs, rewards, terminated, truncated))
         for lane, twin in enumerate(twins):
             theirs = twin.step(actions[lane])
             ended = theirs[2] or theirs[3]
@@ -71,7 +72,7 @@ def test_only_the_named_lanes_move(vectorise: bool) -> None:
     twin = gymnasium.make("CartPole-v1")
     twin.reset(seed=99)
     for _ in range(5):
-        lanes.step(np.ones(4, np.int64), obs, rewards, terminated, truncated, [1, 3])
+        lanes.step(np.ones(4, np.int64), StepArrays(obs, rewards, terminated, truncated), [1, 3])
         expected = twin.step(1)[0]
     assert (obs[[0, 2]] == before[[0, 2]]).all()
     assert obs[3].tobytes() == expected.tobytes()
@@ -96,7 +97,7 @@ def test_the_row_of_a_known_seed() -> None:
     rows = [lanes.start([4279])[0].copy()]
     obs = rows[0][None].copy()
     for action in (1, 0, 1, 1, 0, 0, 1, 0, 0, 0, 1, 1, 1):
-        lanes.step(np.array([action]), obs, *_buffers(lanes))
+        lanes.step(np.array([action]), StepArrays(obs, *_buffers(lanes)))
         rows.append(obs[0].copy())
     assert np.allclose(rows[0], [-0.0471, 0.0265, 0.0220, -0.0336], atol=5e-5)
     assert np.allclose(rows[-1], [-0.0326, 0.2213, 0.0053, -0.3190], atol=5e-5)
@@ -119,7 +120,7 @@ def test_nested_observations_and_actions() -> None:
     twin = Nested()
     twin.reset(seed=6)
     actions = {"move": np.full((2, 2), 0.5, np.float32), "pick": np.array([1, 2])}
-    lanes.step(actions, obs, *_buffers(lanes))
+    lanes.step(actions, StepArrays(obs, *_buffers(lanes)))
     theirs, _, _, _, info = twin.step({"move": actions["move"][1], "pick": 2})
     assert obs["place"][1].tobytes() == theirs["place"].tobytes()
     assert obs["cargo"][0].tolist() == [1, 2]
@@ -133,7 +134,7 @@ def test_an_action_outside_the_space_is_refused(vectorise: bool) -> None:
     obs = lanes.start([1, 2])
     for wrong in (2, -1):
         with pytest.raises((ActionError, AssertionError)):
-            lanes.step(np.array([0, wrong]), obs, *_buffers(lanes))
+            lanes.step(np.array([0, wrong]), StepArrays(obs, *_buffers(lanes)))
 
 
 def test_steps_that_the_form_cannot_take() -> None:
@@ -148,7 +149,7 @@ def test_steps_that_the_form_cannot_take() -> None:
         actions = np.array([[0.5], [1.0], [-0.25]], np.float32)
         if step % 2:
             actions *= 3
-        lanes.step(actions, obs, *results)
+        lanes.step(actions, StepArrays(obs, *results))
         for lane, twin in enumerate(twins):
             theirs = twin.step(actions[lane])
             assert theirs[0].tobytes() == obs[lane].tobytes()
@@ -175,5 +176,5 @@ def test_an_error_names_its_lane() -> None:
     obs = lanes.start([1, 2])
     actions = {"move": np.zeros((2, 2), np.float32), "pick": np.array([1, 2])}
     with pytest.raises(KeyError) as caught:
-        lanes.step(actions, obs, *_buffers(lanes))
+        lanes.step(actions, StepArrays(obs, *_buffers(lanes)))
     assert caught.value.__notes__ == ["raised while lane 1 was stepped"]

@@ -26,6 +26,7 @@ from plangym_like.errors import ClosedError, InputError, SnapshotError, StateErr
 from plangym_like.lanes.hosted_lanes import make_part
 from plangym_like.lanes.lanes import Lanes
 from plangym_like.lanes.process_lanes import ProcessLanes
+from plangym_like.lanes.step_arrays import StepArrays
 from plangym_like.processes.external_process import ExternalProcess
 
 RAM = partial(plangym_like.make, "ALE/MsPacman-v5", obs_type="ram", remove_time_limit=False)
@@ -98,7 +99,7 @@ def test_infos_as_columns(make: MakeLanes) -> None:
         flags = [(each.rewards, each.terminated, each.truncated) for each in players]
         actions = np.full((count, 6), 0.1 * number, np.float32)
         for player, arrays in zip(players, flags, strict=True):
-            player.lanes.step(actions, player.obs, *arrays)
+            player.lanes.step(actions, StepArrays(player.obs, *arrays))
         columns = lanes.info_columns()
         assert columns is not None
         assert plain(columns) == plain(twin.info_columns())
@@ -131,13 +132,13 @@ def test_observations_go_to_any_memory(make: MakeLanes) -> None:
     for number in range(6):
         obs = other if number % 2 else shared
         untouched = (shared if number % 2 else other).copy()
-        lanes.step(actions, obs, *results)
-        twin.step(actions, expected, *results)
+        lanes.step(actions, StepArrays(obs, *results))
+        twin.step(actions, StepArrays(expected, *results))
         assert obs.tobytes() == expected.tobytes() != before.tobytes()
         assert (shared if number % 2 else other).tobytes() == untouched.tobytes()
     other[...] = -1
-    lanes.step(actions, other, *results, [2])
-    twin.step(actions, expected, *results, [2])
+    lanes.step(actions, StepArrays(other, *results), [2])
+    twin.step(actions, StepArrays(expected, *results), [2])
     assert other[2].tobytes() == expected[2].tobytes()
     assert (other[[0, 1, 3]] == -1).all()
     assert results[0].dtype == np.float32
@@ -153,7 +154,7 @@ def test_only_the_named_lanes_move(make: MakeLanes) -> None:
             player.rewards.fill(-7)
             actions = np.ones(5, np.int64)
             flags = player.terminated, player.truncated
-            player.lanes.step(actions, player.obs, player.rewards, *flags, which)
+            player.lanes.step(actions, StepArrays(player.obs, player.rewards, *flags), which)
             player.lanes.reset(player.obs, [3, 1], seeds=[7, None], options=[None, None])
         assert players[0].obs.tobytes() == players[1].obs.tobytes()
         assert players[0].rewards.tolist() == players[1].rewards.tolist()
@@ -168,9 +169,9 @@ def test_actions_of_another_dtype_arrive_as_they_are(make: MakeLanes) -> None:
             obs = each.start()
             if actions.dtype == float:
                 with pytest.raises(InputError, match="lane 0's observation"):
-                    each.step(actions, obs, *results)
+                    each.step(actions, StepArrays(obs, *results))
             else:
-                each.step(actions, obs, *results)
+                each.step(actions, StepArrays(obs, *results))
                 rows.append(obs.copy())
         assert all(row.tobytes() == rows[0].tobytes() for row in rows)
 
@@ -249,7 +250,7 @@ def test_an_exception_names_its_lane_and_the_others_go_on(
     obs, expected = lanes.start(SEEDS), twin.start(SEEDS)
     results = np.zeros(5), np.zeros(5, bool), np.zeros(5, bool)
     with pytest.raises(ArithmeticError, match="it was touched") as caught:
-        lanes.step(_touching(touched), obs, *results)
+        lanes.step(_touching(touched), StepArrays(obs, *results))
     notes = "\n".join(caught.value.__notes__)
     assert f"raised while lane {touched[0]} was stepped" in notes
     assert ("other lanes raised" in notes) == (len(touched) > 1)
@@ -259,9 +260,9 @@ def test_an_exception_names_its_lane_and_the_others_go_on(
     stepped = [
         lane for part in parts for lane in part if not {*touched} & {*range(part[0], lane + 1)}
     ]
-    twin.step(_touching([]), expected, *results, stepped)
+    twin.step(_touching([]), StepArrays(expected, *results), stepped)
     for each, memory in ((lanes, obs), (twin, expected)):
-        each.step(_touching([]), memory, *results)
+        each.step(_touching([]), StepArrays(memory, *results))
     assert obs["place"].tobytes() == expected["place"].tobytes()
 
 
@@ -284,7 +285,7 @@ def test_wrong_rewards_and_resets_name_their_lane(make: MakeLanes) -> None:
     obs = lanes.start(SEEDS)
     results = np.zeros(5), np.zeros(5, bool), np.zeros(5, bool)
     with pytest.raises(InputError, match="lane 4's reward"):
-        lanes.step(_touching([]), obs, *results, [4])
+        lanes.step(_touching([]), StepArrays(obs, *results), [4])
 
 
 def test_what_cannot_be(make: MakeLanes) -> None:
@@ -362,7 +363,7 @@ def test_ctrl_c_while_a_process_is_waited_for(make: MakeLanes) -> None:
     thread = threading.Thread(target=interrupt)
     thread.start()
     with pytest.raises(KeyboardInterrupt):
-        lanes.step(_touching([1], 2), obs, *results)
+        lanes.step(_touching([1], 2), StepArrays(obs, *results))
     thread.join()
     os.close(go_on)
     expected = _here(Nested, 2).start([8, 9])

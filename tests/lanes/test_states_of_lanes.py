@@ -15,6 +15,7 @@ from plangym_like.lanes.lanes import Lanes
 from plangym_like.lanes.make_lanes import lanes_from, make_lanes
 from plangym_like.lanes.row_lanes import RowLanes
 from plangym_like.lanes.sequential_lanes import SequentialLanes
+from plangym_like.lanes.step_arrays import StepArrays
 from plangym_like.simulator import Simulator
 
 # Every form of lanes, and one without a fast form.
@@ -46,7 +47,7 @@ def _lanes(name: str, vectorise: bool = True) -> Lanes:
 def _step(lanes: Lanes, actions: Any, obs: Any, which: Any = None) -> tuple[Any, ...]:
     count = lanes.num_lanes
     results = np.zeros(count), np.zeros(count, bool), np.zeros(count, bool)
-    lanes.step(actions, obs, *results, which)
+    lanes.step(actions, StepArrays(obs, *results), which)
     return results
 
 

@@ -32,6 +32,7 @@ from plangym_like.batchers.start_states import StartStates
 from plangym_like.errors import InputError
 from plangym_like.lanes.lanes import Lanes
 from plangym_like.lanes.seeding import GroupSeed
+from plangym_like.lanes.step_arrays import StepArrays
 from plangym_like.lanes.tree import Leaf, take, tree_leaves, tree_map, zeros
 
 
@@ -210,7 +211,7 @@ class Collector:
             actions = zeros(lanes.action_layout, (count,))
             put(actions, 0, space.sample())
             flags = np.zeros(count, bool), np.zeros(count, bool)
-            lanes.step(actions, obs, np.zeros(count), *flags, [0])
+            lanes.step(actions, StepArrays(obs, np.zeros(count), *flags), [0])
             found |= lanes.infos[0]
             seeds = None if self._lane_seeds is None else [self._lane_seeds[0]]
             lanes.reset(obs, [0], seeds=seeds)
