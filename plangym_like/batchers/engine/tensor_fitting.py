@@ -34,16 +34,18 @@ def copy_fitting(target: torch.Tensor, value: Any, place: str) -> None:
 
 
 def as_actions(
-    value: torch.Tensor, shape: tuple[int, ...], dtype: torch.dtype, place: str
+    value: Any, shape: tuple[int, ...], dtype: torch.dtype, place: str
 ) -> torch.Tensor:
     """Return actions ``(n, ...)`` in the dtype of the action space, on the CPU, without gradients.
 
     Raises
     ------
     ActionError
-        The shape differs, or the dtype cannot hold the values. Real numbers are rounded to the
+        It is not a tensor, the shape differs, or the dtype cannot hold the values. Real numbers are rounded to the
         precision of a real `dtype`; whole numbers must keep their values.
     """
+    if not isinstance(value, torch.Tensor):
+        raise ActionError(f"{place} must be a tensor {tuple(shape)} {dtype}, got {type(value).__name__}")
     if value.dtype is dtype and value.shape == shape:
         return value.detach().cpu()
     if value.shape != shape or not torch.can_cast(value.dtype, dtype):
