@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from plangym_like.envs.preprocessed_atari import skip_unread_screens
 from plangym_like.errors import ActionError, InputError
 from plangym_like.lanes.fitting import as_fitting, put_fitting
-from plangym_like.lanes.last_users import last_user
 from plangym_like.lanes.lanes import Flags, Lanes, Which, add_note, is_plan_env
+from plangym_like.lanes.last_users import last_user
 from plangym_like.lanes.tree import take, tree_map
 from plangym_like.ownership import owned
 from plangym_like.plan_env import PlanEnv

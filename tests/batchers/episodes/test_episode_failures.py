@@ -191,7 +191,7 @@ def test_an_interrupt_of_execute_begins_all_groups_once(
     assert interrupted
     for one, other in zip(expected, found, strict=True):
         assert torch.equal(one.lengths, other.lengths)
-        assert all(torch.equal(one[name], other[name]) for name in one.keys())
+        assert all(torch.equal(one[name], other[name]) for name, _ in one.items())
 
 
 def test_close_in_the_middle_of_a_hanging_step(tmp_path: Path) -> None:
