@@ -182,7 +182,7 @@ def test_an_interrupt_of_execute_begins_all_groups_once(
                 except KeyboardInterrupt:
                     with suppress(InputError):  # it has begun
                         batcher.execute(*arguments)
-                results.append(batcher.get(timeout=100.0))
+                results.append(batcher.get(timeout=60.0))
         return results
 
     expected = play()
