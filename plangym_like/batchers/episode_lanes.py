@@ -75,13 +75,16 @@ class EpisodeLanes:
         """
         self.running = None
         self.timestep.fill(0)
+        count = self.lanes.num_lanes
+        if seeds is None and self._next_seeds:
+            seeds = [self._next_seeds.get(lane) for lane in range(count)]
         obs = self.lanes.start(seeds, options)
         self._next_seeds.clear()
         if states is not None:
-            states.check(self.lanes.num_lanes)
-            states.place(self.lanes, obs)
-            drawn = self._generator.choice(2**31, self.lanes.num_lanes, replace=False)
+            states.check(count)
+            drawn = self._generator.choice(2**31, count, replace=False)
             self._next_seeds = dict(enumerate(drawn.tolist()))
+            states.place(self.lanes, obs)
         return obs
 
     def restart(

@@ -72,7 +72,7 @@ def pyt_returns(
     tensor([1.5000, 1.0000, 6.0000])
     """
     rew, _, after, rho = _operands(rew, None, bootstrap, omega, r_bar)
-    return _accumulate(rho * rew, rho * _carry(rew, fin, gamma), after)
+    return _accumulate(rho * rew, _carry(rho * gamma, fin), after)
 
 
 @torch.no_grad()
@@ -93,7 +93,8 @@ def pyt_deltas(
     """
     rew, val, after, rho = _operands(rew, val, bootstrap, omega, r_bar)
     following = torch.cat((val[1:], after[None]))
-    return rho * (rew + _carry(rew, fin, gamma) * following - val)
+    carry = _carry(torch.full_like(rew, gamma), fin)
+    return rho * (rew + _carried(carry, following) - val)
 
 
 @torch.no_grad()
@@ -112,7 +113,7 @@ def pyt_gae(
     is the return minus `val`, with ``C=0`` it is `pyt_deltas`.
     """
     deltas = pyt_deltas(rew, fin, val, gamma=gamma, bootstrap=bootstrap)
-    return _accumulate(deltas, _carry(deltas, fin, gamma * C), _nothing(deltas))
+    return _accumulate(deltas, _carry(torch.full_like(deltas, gamma * C), fin), _nothing(deltas))
 
 
 @torch.no_grad()
@@ -135,7 +136,7 @@ def pyt_vtrace(
     """
     deltas = pyt_deltas(rew, fin, val, gamma=gamma, bootstrap=bootstrap, omega=omega, r_bar=r_bar)
     rew, val, _, see = _operands(rew, val, bootstrap, omega, c_bar)
-    return val + _accumulate(deltas, see * _carry(rew, fin, gamma), _nothing(deltas))
+    return val + _accumulate(deltas, _carry(see * gamma, fin), _nothing(deltas))
 
 
 @torch.no_grad()
@@ -159,9 +160,9 @@ def pyt_multistep(
     if n_lookahead is not None and n_lookahead < 1:
         raise InputError(f"n_lookahead must be None or at least 1, got {n_lookahead}")
     rew, targets, after, rho = _operands(rew, val, bootstrap, omega, r_bar)
-    earned, carry = rho * rew, rho * _carry(rew, fin, gamma)
+    earned, carry = rho * rew, _carry(rho * gamma, fin)
     for _ in range(len(rew) if n_lookahead is None else min(n_lookahead, len(rew))):
-        targets = earned + carry * torch.cat((targets[1:], after[None]))
+        targets = earned + _carried(carry, torch.cat((targets[1:], after[None])))
     return targets
 
 
@@ -183,10 +184,13 @@ def _for_arrays(function: Callable[..., torch.Tensor]) -> Callable[..., Array]:
 
 
 def _accumulate(each: torch.Tensor, carry: torch.Tensor, last: torch.Tensor) -> torch.Tensor:
-    """Return ``x[t] = each[t] + carry[t] * x[t + 1]``, where ``x[T]`` is `last`."""
-    sums = torch.empty_like(each)
+    """Return ``x[t] = each[t] + carry[t] * x[t + 1]``, where ``x[T]`` is `last`.
+
+    Where ``carry[t]`` is 0, ``x[t + 1]`` does not matter, also if it is not finite.
+    """
+    sums, stops = torch.empty_like(each), carry == 0
     for t in range(len(each) - 1, -1, -1):
-        last = torch.addcmul(each[t], carry[t], last, out=sums[t])
+        last = torch.addcmul(each[t], carry[t], last.masked_fill(stops[t], 0.0), out=sums[t])
     return sums
 
 
@@ -227,10 +231,15 @@ def _operands(
     return first, second, _like(after, first.new_empty(step), "bootstrap").expand(step), weights
 
 
-def _carry(rew: torch.Tensor, fin: torch.Tensor, discount: float) -> torch.Tensor:
-    """Return the weight of later rewards at each step: 0 where the episode ended."""
-    goes_on = torch.as_tensor(fin, device=rew.device).logical_not()
-    return (_like(goes_on, rew, "fin").to(rew.dtype) * discount).expand(rew.shape)
+def _carry(weights: torch.Tensor, fin: torch.Tensor) -> torch.Tensor:
+    """Return the weights of later rewards at each step: 0 where the episode ended."""
+    ended = torch.as_tensor(fin, device=weights.device).bool()
+    return weights.masked_fill(_like(ended, weights, "fin"), 0.0)
+
+
+def _carried(carry: torch.Tensor, following: torch.Tensor) -> torch.Tensor:
+    """Return ``carry * following``, 0 where `carry` is 0, also if `following` is not finite."""
+    return carry * following.masked_fill(carry == 0, 0.0)
 
 
 def _nothing(steps: torch.Tensor) -> torch.Tensor:

@@ -15,6 +15,7 @@ from plangym_like.errors import SnapshotError
 from plangym_like.lanes.fitting import put_fitting
 from plangym_like.lanes.lane_states import checked_reseeds, checked_states, width_of
 from plangym_like.lanes.lane_stats import LaneStats
+from plangym_like.lanes.last_users import note_user
 from plangym_like.lanes.step_arrays import Flags, StepArrays
 from plangym_like.lanes.tree import layout_of, layout_of_space, take, tree_map, zeros
 from plangym_like.ownership import owned, owned_info
@@ -115,6 +116,7 @@ class Lanes(abc.ABC):
         `seeds` and `options`, one for each lane, are passed to the environments' ``reset``. May be
         called again.
         """
+        note_user(self.envs, self)
         nones = [None] * self.num_lanes
         obs: Any = None
         for lane, given in enumerate(zip(seeds or nones, options or nones, strict=True)):
@@ -220,6 +222,12 @@ class Lanes(abc.ABC):
 
     def _final_observation(self, lane: int, obs: Any) -> Any:
         return tree_map(owned, take(obs, lane))
+
+    def check_not_used_elsewhere(self) -> None:
+        """Raise an `InputError` if other lanes have reset the environments since `start`.
+
+        Only lanes that step the environments themselves need to know.
+        """
 
     # The environments
 

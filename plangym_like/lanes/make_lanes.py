@@ -38,10 +38,12 @@ def make_lanes(envs: Sequence[Any], *, vectorise: bool = True, fewest: int = 1) 
     Raises
     ------
     InputError
-        `envs` is empty.
+        `envs` is empty, or holds an environment twice.
     """
     if not envs:
         raise InputError("envs is empty; lanes need at least one environment")
+    if len({id(env) for env in envs}) < len(envs):
+        raise InputError("envs holds the same environment twice; make one for each lane")
     if vectorise and _is_gymnasiums_own(envs[0]):
         from plangym_like.lanes.classic_lanes import ClassicLanes, has_common_form, suits_few
 

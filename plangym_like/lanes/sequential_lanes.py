@@ -10,9 +10,10 @@ from gymnasium.spaces import Discrete
 from numpy.typing import NDArray
 
 from plangym_like.envs.preprocessed_atari import skip_unread_screens
-from plangym_like.errors import ActionError
+from plangym_like.errors import ActionError, InputError
 from plangym_like.lanes.fitting import as_fitting, put_fitting
 from plangym_like.lanes.lanes import Lanes, Which, add_note, is_plan_env
+from plangym_like.lanes.last_users import last_user
 from plangym_like.lanes.step_arrays import StepArrays
 from plangym_like.lanes.tree import take, tree_map
 from plangym_like.ownership import owned
@@ -44,6 +45,14 @@ class SequentialLanes(Lanes):
             self._choices = int(space.start), int(space.n)
         # The last observation of each lane's last episode, as its environment returned it.
         self._final_observations: list[Any] = [None] * len(envs)
+
+    def check_not_used_elsewhere(self) -> None:
+        for lane, env in enumerate(self.envs):
+            if last_user(env) is not self:
+                raise InputError(
+                    f"environment {lane} has been reset elsewhere (by another rollout, or by "
+                    "evaluate), so its episode here is lost. Make environments for each of them"
+                )
 
     def _reset(self, lane: int, seed: int | None, options: dict[str, Any] | None) -> Any:
         return self._gym_envs[lane].reset(seed=seed, options=options)

@@ -197,3 +197,65 @@ def test_states_that_do_not_fit_are_refused() -> None:
     with pytest.raises(StateMismatchError):
         next(same.rollout(others, actor, 3, states=(rows, obs)))
     assert StartStates.of(None) is None
+
+
+class _Interrupted(Idle):
+    """Is interrupted once, when it is armed."""
+
+    armed = False
+
+    def forward(self, *args: Any, **options: Any) -> Any:
+        if self.armed:
+            self.armed = False
+            raise KeyboardInterrupt
+        return super().forward(*args, **options)
+
+
+class _Act(workspaces.Agent):
+    def forward(self, t: int, **options: Any) -> None:
+        self.set(("action", t), torch.zeros(COUNT, dtype=torch.int64))
+
+
+def _workspace_beginnings(states: Any) -> Any:
+    env = workspaces.ParallelGymAgent(maker("CartPole-v1"), COUNT).seed(0)
+    agent = workspaces.TemporalAgent(workspaces.Agents(env, _Act()))
+    agent(workspaces.Workspace(), n_steps=2, states=states)
+    workspace = workspaces.Workspace()
+    agent(workspace, n_steps=1)
+    return workspace["env/env_obs"][0]
+
+
+def _episode_beginnings(states: Any) -> Any:
+    def create_env(seed: int) -> episodes.GymEnv:
+        return episodes.GymEnv(maker("CartPole-v1"), seed, num_envs=COUNT)
+
+    arguments = {"shape": (), "dtype": torch.int64}
+    with episodes.EpisodeBatcher(20, 4, 0, [0], IdleAgent, arguments, create_env, {}) as batcher:
+        batcher.execute(COUNT, states=states)
+        batcher.get()
+        batcher.execute(COUNT)
+        trajectories = batcher.get()
+    assert trajectories is not None
+    return trajectories["frame"][:, 0]
+
+
+def _beginnings_after_an_interrupt(states: Any) -> Any:
+    actor = _Interrupted((), torch.int64)
+    make = maker("CartPole-v1")
+    with same.rollout([make() for _ in range(COUNT)], actor, 3, seed=0, states=states) as it:
+        next(it)
+        actor.armed = True
+        with pytest.raises(KeyboardInterrupt):
+            next(it)
+        return next(it).state.obs[0]
+
+
+@pytest.mark.parametrize(
+    "beginnings", [_workspace_beginnings, _episode_beginnings, _beginnings_after_an_interrupt]
+)
+def test_episodes_begun_anew_after_one_common_state_differ(beginnings: Callable[..., Any]) -> None:
+    state, obs, _ = maker("CartPole-v1")().reset(seed=0)
+    states = np.stack([state] * COUNT), np.stack([obs] * COUNT)
+    first = beginnings(states)
+    assert len(first.unique(dim=0)) == COUNT
+    assert torch.equal(first, beginnings(states))

@@ -96,7 +96,7 @@ class ActorCopy:
         self._memory = memory
         self._header = memory["header"].numpy()
 
-    @torch.no_grad()
+    @torch.inference_mode()  # buffers that the actor has assigned in inference mode are writable
     def refresh(self) -> int:
         """Reload the published weights if they have changed; return their version."""
         header = self._header

@@ -33,17 +33,19 @@ def copy_fitting(target: torch.Tensor, value: Any, place: str) -> None:
     target.copy_(value)
 
 
-def as_actions(
-    value: torch.Tensor, shape: tuple[int, ...], dtype: torch.dtype, place: str
-) -> torch.Tensor:
+def as_actions(value: Any, shape: tuple[int, ...], dtype: torch.dtype, place: str) -> torch.Tensor:
     """Return actions ``(n, ...)`` in the dtype of the action space, on the CPU, without gradients.
 
     Raises
     ------
     ActionError
-        The shape differs, or the dtype cannot hold the values. Real numbers are rounded to the
-        precision of a real `dtype`; whole numbers must keep their values.
+        It is not a tensor, the shape differs, or the dtype cannot hold the values. Real numbers
+        are rounded to the precision of a real `dtype`; whole numbers must keep their values.
     """
+    if not isinstance(value, torch.Tensor):
+        raise ActionError(
+            f"{place} must be a tensor {tuple(shape)} {dtype}, got {type(value).__name__}"
+        )
     if value.dtype is dtype and value.shape == shape:
         return value.detach().cpu()
     if value.shape != shape or not torch.can_cast(value.dtype, dtype):
@@ -52,7 +54,7 @@ def as_actions(
             f"{value.dtype}"
         )
     value = value.detach().cpu()
-    cast = value.to(dtype)
+    cast: torch.Tensor = value.to(dtype)
     if not dtype.is_floating_point and not torch.equal(cast.to(value.dtype), value):
         raise ActionError(
             f"{place} must be {dtype}, got {value.dtype} with values from {value.min()} to "

@@ -35,6 +35,7 @@ from plangym_like.counts import as_count
 from plangym_like.errors import ClosedError, InputError, WorkerTimeoutError
 from plangym_like.lanes.seeding import whole_seeds
 from plangym_like.lanes.tree import Leaf, tree_map
+from plangym_like.processes.interrupts import interrupts_deferred
 
 # Seconds of one quantum in this process when the caller does not want to wait.
 _QUANTUM_SECONDS = 0.01
@@ -191,14 +192,16 @@ class BackgroundBatcher(Closable):
         weights.
         """
         self._refuse_while_executing()
-        self._unfinished = set(orders)
-        self._steps = []
-        if self._failure is None:  # otherwise the next `get` raises the error
-            weights = self._publish_weights()
-            for group, order in orders.items():
-                self._workers.submit(group, *order, weights)
-                self._start_quantum(group, self._read.pop(group, []))
-        self._is_executing = True
+        # After a Ctrl-C halfway, the next call would begin some groups a second time.
+        with interrupts_deferred():
+            self._unfinished = set(orders)
+            self._steps = []
+            if self._failure is None:  # otherwise the next `get` raises the error
+                weights = self._publish_weights()
+                for group, order in orders.items():
+                    self._workers.submit(group, *order, weights)
+                    self._start_quantum(group, self._read.pop(group, []))
+            self._is_executing = True
 
     def _refuse_while_executing(self) -> None:
         if self._is_executing:

@@ -10,6 +10,7 @@ from plangym_like.batchers.episodes.assemble import Steps, assemble
 from plangym_like.batchers.episodes.background_batcher import BackgroundBatcher, checked_args
 from plangym_like.batchers.episodes.episode_loop import EpisodeArgs
 from plangym_like.batchers.episodes.trajectories import Trajectories
+from plangym_like.processes.interrupts import interrupts_deferred
 
 
 class Batcher(BackgroundBatcher):
@@ -63,11 +64,13 @@ class Batcher(BackgroundBatcher):
         """
         self._check_open()
         self._refuse_while_executing()
-        self._args = checked_args(agent_info, env_info, states)
-        self._num_running.clear()
-        if self._failure is None:
-            for group in range(len(self._seeds)):
-                self._workers.submit(group, "reset", self._args)
+        args = checked_args(agent_info, env_info, states)
+        with interrupts_deferred():
+            self._args = args
+            self._num_running.clear()
+            if self._failure is None:
+                for group in range(len(self._seeds)):
+                    self._workers.submit(group, "reset", args)
 
     def execute(
         self,

@@ -137,8 +137,9 @@ class EpisodeBatcher(BackgroundBatcher):
             if first < stop:
                 rows = args.rows(slice(first, stop))
                 orders[group] = "episodes", first, stop - first, rows
-        self._begin(orders)
+        self._refuse_while_executing()
         self._order = n_episodes, args
+        self._begin(orders)
 
     def _assembled(self, steps: list[Steps]) -> Trajectories:
         assert self._order is not None

@@ -236,9 +236,12 @@ class Collector:
         Raises
         ------
         InputError
-            The form of the actor's output differs from that of its first output.
+            The form of the actor's output differs from that of its first output, or the
+            environments have been reset elsewhere.
         """
         self.describe()
+        if not self._is_halfway:
+            self.lanes.check_not_used_elsewhere()
         with self._streams.in_place(), self._without_gradients():
             if self._is_halfway:
                 self._place_at_beginnings(self._episodes.begin())

@@ -43,7 +43,7 @@ def evaluate(
     Parameters
     ----------
     envs : sequence of gymnasium.Env
-        They are reset first. The caller closes them.
+        They are reset first, so give others than a rollout steps. The caller closes them.
     actor : BaseActorModule
         Its training mode is not changed; call ``actor.eval()`` first if it should not explore.
     n_steps : int, optional

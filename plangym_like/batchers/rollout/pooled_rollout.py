@@ -75,8 +75,8 @@ class PooledRollout(RolloutIterator):
         start = time.perf_counter()
         if self._buffers is None:
             self._begin()
-        # A Ctrl-C may interrupt waiting for jobs and copying a fragment. Elsewhere it could lose a
-        # buffer, or give it to two actors at once.
+        # A Ctrl-C may interrupt waiting for jobs and copying a fragment, which the next call then
+        # repeats. Elsewhere it could lose a buffer, or give it to two actors at once.
         jobs = self._gathered
         while len(jobs) < self._n_per_batch:
             with interrupts_deferred():
@@ -87,12 +87,12 @@ class PooledRollout(RolloutIterator):
             if not is_there:
                 self._gather()
         self.stats.waited += time.perf_counter() - start
-        with interrupts_deferred():
-            ready = jobs[:]
-            self._yielded = [job.args[0] for job in ready]
-            jobs.clear()
-        records = [self._memory(job.args[0]) for job in ready]
-        return self._delivery.deliver(records, [job.result for job in ready])
+        buffers = [job.args[0] for job in jobs]
+        records = [self._memory(buffer) for buffer in buffers]
+        fragment = self._delivery.deliver(records, [job.result for job in jobs])
+        # In one assignment, so that no interrupt comes in between.
+        self._yielded, self._gathered = buffers, []
+        return fragment
 
     def _publish(self) -> None:
         version = self._actor.publish()

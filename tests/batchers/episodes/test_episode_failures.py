@@ -5,16 +5,24 @@ from __future__ import annotations
 import os
 import signal
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
 import torch
-from episode_envs import Counter, count_env, failing_env, harmful_env
+from episode_envs import Counter, count_env, endless_count_env, failing_env, harmful_env
 
+from plangym_like.batchers.engine.worker_group import WorkerGroup
 from plangym_like.batchers.episodes import Batcher, DictTensor, EpisodeBatcher
-from plangym_like.errors import ClosedError, RemoteTraceback, WorkerDiedError, WorkerTimeoutError
+from plangym_like.errors import (
+    ClosedError,
+    InputError,
+    RemoteTraceback,
+    WorkerDiedError,
+    WorkerTimeoutError,
+)
 
 KINDS: Any = pytest.mark.parametrize("kind", [EpisodeBatcher, Batcher])
 
@@ -137,6 +145,53 @@ def test_an_interrupt_in_this_process_leaves_nothing_half_done() -> None:
             batcher.get()
         with pytest.raises(ClosedError, match="a KeyboardInterrupt stopped the episodes"):
             batcher.get()
+
+
+@pytest.mark.parametrize(
+    ("kind", "method"),
+    [
+        (EpisodeBatcher, "episodes"),
+        (EpisodeBatcher, "collect"),
+        (Batcher, "reset"),
+        (Batcher, "chunk"),
+        (Batcher, "collect"),
+    ],
+)
+def test_an_interrupt_of_execute_begins_all_groups_once(
+    kind: Any, method: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    submit = WorkerGroup.submit
+    interrupted: list[str] = []
+
+    def submitting(self: WorkerGroup, group: int, name: str, *args: Any) -> Any:
+        job = submit(self, group, name, *args)
+        if name == method and not interrupted:
+            interrupted.append(name)
+            signal.raise_signal(signal.SIGINT)
+        return job
+
+    create_env = count_env if kind is EpisodeBatcher else endless_count_env
+    arguments = [8] if kind is EpisodeBatcher else []
+
+    def play() -> list[Any]:
+        results = []
+        with kind(5, 8, 0, [0, 10_000], Counter, {}, create_env, {}) as batcher:
+            for _ in range(3):
+                try:
+                    batcher.execute(*arguments)
+                except KeyboardInterrupt:
+                    with suppress(InputError):  # it has begun
+                        batcher.execute(*arguments)
+                results.append(batcher.get(timeout=60.0))
+        return results
+
+    expected = play()
+    monkeypatch.setattr(WorkerGroup, "submit", submitting)
+    found = play()
+    assert interrupted
+    for one, other in zip(expected, found, strict=True):
+        assert torch.equal(one.lengths, other.lengths)
+        assert all(torch.equal(one[name], other[name]) for name, _ in one.items())
 
 
 def test_close_in_the_middle_of_a_hanging_step(tmp_path: Path) -> None:

@@ -170,3 +170,28 @@ class _Climber(Follower):
 def test_an_actor_may_follow_gradients_itself(n_workers: int) -> None:
     with single.rollout(Count, _Climber(), 7, 2, n_workers=n_workers) as it:
         assert next(it).state.act[:, 0].tolist() == [0, 1, 2, 3, 0, 1, 2]
+
+
+def test_environments_that_were_reset_elsewhere_are_refused() -> None:
+    actor, envs = Follower(), [Count(), Count()]
+    rollout = same.rollout(envs, actor, n_steps=3)
+    next(rollout)
+    evaluate([Count(), Count()], actor, n_steps=2)
+    next(rollout)
+    evaluate(envs, actor, n_steps=2)
+    with pytest.raises(InputError, match="environment 0 has been reset elsewhere"):
+        next(rollout)
+    second, third = (same.rollout(envs, actor, n_steps=3) for _ in range(2))
+    next(second)
+    next(third)
+    with pytest.raises(InputError, match="environment 0 has been reset elsewhere"):
+        next(second)
+    assert next(third).state.obs[0].tolist() == [[3], [3]]
+
+
+def test_one_environment_is_not_two_lanes() -> None:
+    for env in (Count(), gymnasium.make("CartPole-v1")):
+        with pytest.raises(InputError, match="the same environment twice"):
+            same.rollout([env, env], Follower())
+        with pytest.raises(InputError, match="the same environment twice"):
+            evaluate([env, env], Follower())

@@ -16,6 +16,7 @@ from counting import Count, Follower
 
 from plangym_like.batchers.rollout import BaseActorModule, multi, same, single
 from plangym_like.errors import (
+    ActionError,
     ClosedError,
     InputError,
     RemoteTraceback,
@@ -267,6 +268,66 @@ def test_an_interrupt_loses_nothing(n_workers: int, monkeypatch: pytest.MonkeyPa
         seen = it.stats.batches
         for number in range(seen, seen + 6):
             assert next(it).state.obs[0, :, 0].tolist() == [5 * number % 7] * 2
+
+
+@pytest.mark.parametrize("n_workers", [0, 1])
+def test_a_fragment_whose_copy_was_interrupted_comes_next(
+    n_workers: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with multi.rollout(
+        Count, Follower(), 5, 2, 1, 4, 2, n_workers=n_workers, ordered=True, seed=0
+    ) as it:
+        next(it)
+        deliver, broken = it._delivery.deliver, [1, 1]
+
+        def interrupted(*args: Any) -> Any:
+            if broken:
+                broken.pop()
+                raise KeyboardInterrupt
+            return deliver(*args)
+
+        monkeypatch.setattr(it._delivery, "deliver", interrupted)
+        for _ in range(2):
+            with pytest.raises(KeyboardInterrupt):
+                next(it)
+        for number in range(1, 6):
+            assert next(it).state.obs[0, :, 0].tolist() == [5 * number % 7] * 2
+
+
+class _Normalised(Follower):
+    """Assigns a buffer whenever it acts."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("calls", torch.zeros(()))
+
+    def forward(self, *args: Any, **options: Any) -> Any:
+        self.calls = self.calls + 1.0
+        return super().forward(*args, **options)
+
+
+@pytest.mark.parametrize("answer", [None, [[0, 0]]])
+def test_actions_that_are_no_tensor_later_on_are_named(answer: Any) -> None:
+    class Lapses(Follower):
+        def forward(self, obs: Any, *args: Any, **options: Any) -> Any:
+            actions, hx, info = super().forward(obs, *args, **options)
+            return answer if obs.all() else actions, hx, info
+
+    with (
+        same.rollout([Count(), Count()], Lapses(), 5) as it,
+        pytest.raises(ActionError, match=f"actions must be a tensor .* {type(answer).__name__}"),
+    ):
+        next(it)
+
+
+@pytest.mark.parametrize("n_workers", [0, 1])
+def test_an_actor_may_assign_its_buffers(n_workers: int) -> None:
+    actor = _Normalised()
+    with single.rollout(Count, actor, 5, 2, n_workers=n_workers, max_lag=0) as it:
+        for version in range(3):
+            assert next(it).version.tolist() == [version] * 2
+            with torch.no_grad():
+                actor.weight += 1.0
 
 
 def test_a_lag_is_never_exceeded() -> None:

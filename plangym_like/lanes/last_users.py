@@ -1,0 +1,21 @@
+"""Which object began the last episodes of each environment of this process."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+from weakref import WeakValueDictionary
+
+# By the id of the environment. Users keep their environments alive, so that ids are unique.
+_users: WeakValueDictionary[int, Any] = WeakValueDictionary()
+
+
+def note_user(envs: Iterable[Any], user: Any) -> None:
+    """Remember that `user`, which holds `envs`, begins episodes in them."""
+    for env in envs:
+        _users[id(env.unwrapped)] = user
+
+
+def last_user(env: Any) -> Any:
+    """Return what began the last episode of `env`; ``None`` if that does not exist any more."""
+    return _users.get(id(env.unwrapped))
