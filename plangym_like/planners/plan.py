@@ -171,7 +171,7 @@ class Plan:
         try:
             data = json.loads(Path(path).read_text(encoding="utf-8"))
             seeds = data["seeds"]
-            return cls(
+            plan = cls(
                 np.frombuffer(bytes.fromhex(data["state"]), np.uint8).copy(),
                 np.array(data["actions"], data["actions_dtype"]),
                 np.array(data["dt"], np.int64),
@@ -181,5 +181,9 @@ class Plan:
                 Spent(**data["spent"]),
                 np.array([tuple(point) for point in data["curve"]], CURVE),
             )
-        except (KeyError, TypeError, ValueError) as error:
+            columns = (plan.dt, plan.rewards, plan.dt if plan.seeds is None else plan.seeds)
+            if any(column.shape != plan.actions.shape[:1] for column in columns):
+                raise ValueError("its actions, dt, rewards and seeds are not of one length")
+        except (KeyError, TypeError, ValueError, OverflowError) as error:
             raise InputError(f"{path} holds no plan: {error!r}") from error
+        return plan

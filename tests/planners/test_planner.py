@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -175,6 +176,21 @@ def test_a_plan_is_the_same_after_saving_and_loading(cartpole: Any, tmp_path: Pa
     (tmp_path / "other.json").write_text("[1, 2]")
     with pytest.raises(InputError, match=r"other\.json holds no plan"):
         Plan.load(tmp_path / "other.json")
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"rewards": [1.0]}, {"dt": [1]}, {"seeds": [1]}, {"actions": [0]}, {"dt": [2**70] * 20}],
+    ids=str,
+)
+def test_a_plan_whose_parts_disagree_is_refused(
+    cartpole: Any, tmp_path: Path, wrong: dict[str, Any]
+) -> None:
+    path = tmp_path / "plan.json"
+    RandomShooting(cartpole, horizon=20, batch=1).plan(budget=20, seed=0).save(path)
+    path.write_text(json.dumps({**json.loads(path.read_text()), **wrong}))
+    with pytest.raises(InputError, match=r"plan\.json holds no plan"):
+        Plan.load(path)
 
 
 def test_progress_is_reported_after_every_batch(cartpole: Any) -> None:
