@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from plangym_like.errors import InputError
 from plangym_like.plan_env import PlanEnv
+from plangym_like.state_files import replacing
 from plangym_like.states import Row
 from plangym_like.transitions import BatchTransition
 
@@ -144,7 +145,7 @@ class Plan:
             yield step
 
     def save(self, path: str | Path) -> None:
-        """Write the plan to a JSON file, without `info`."""
+        """Write the plan to a JSON file, without `info`; completely or not at all."""
         data = {
             "state": self.state.tobytes().hex(),
             "actions": self.actions.tolist(),
@@ -157,7 +158,8 @@ class Plan:
             "spent": vars(self.spent),
             "curve": self.curve.tolist(),
         }
-        Path(path).write_text(json.dumps(data), encoding="utf-8")
+        with replacing(path) as file:
+            file.write(json.dumps(data).encode())
 
     @classmethod
     def load(cls, path: str | Path) -> Self:

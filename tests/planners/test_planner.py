@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import resource
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -191,6 +192,26 @@ def test_a_plan_whose_parts_disagree_is_refused(
     path.write_text(json.dumps({**json.loads(path.read_text()), **wrong}))
     with pytest.raises(InputError, match=r"plan\.json holds no plan"):
         Plan.load(path)
+
+
+def test_a_plan_is_saved_completely_or_not_at_all(cartpole: Any, tmp_path: Path) -> None:
+    path = tmp_path / "plan.json"
+    plan = RandomShooting(cartpole).plan(budget=100, seed=0)
+    plan.save(path)
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100, limits[1]))  # as if the disk were full
+    try:
+        with pytest.raises(OSError, match="File too large"):
+            RandomShooting(cartpole).plan(budget=200, seed=1).save(path)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert _same(Plan.load(path), plan)
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_random_shooting_spends_what_short_episodes_leave(cartpole: Any) -> None:
+    plan = RandomShooting(cartpole, horizon=500).plan(budget=2000, seed=0)
+    assert 1500 < plan.spent.transitions <= 2000
 
 
 def test_progress_is_reported_after_every_batch(cartpole: Any) -> None:
