@@ -79,9 +79,9 @@ try:
 except ImportError:
     pass
 else:
-    # Newer versions of Ray have no local mode.
+    # Newer versions of Ray have no local mode. Another cluster of this machine is not used.
     def init(local_mode=False, *, start=ray.init, **kwargs):
-        return start(num_cpus=2, include_dashboard=False, **kwargs)
+        return start("local", num_cpus=2, include_dashboard=False, **kwargs)
 
     ray.init = init
 '''

@@ -21,7 +21,7 @@ import os
 import stat
 import struct
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -62,6 +62,16 @@ def describe(state_format: StateFormat, count: int) -> dict[str, Any]:
 
 def write(path: str | os.PathLike[str], parts: Iterable[Any]) -> None:
     """Write `parts`, which are buffers, and their digest; see `save`."""
+    with replacing(path) as file:
+        _write(file, parts)
+
+
+@contextlib.contextmanager
+def replacing(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
+    """Give a file that takes the place of `path` once the block has ended without an error.
+
+    See `save` for links, permissions and devices.
+    """
     target = Path(path)
     try:
         present = os.stat(target)
@@ -69,13 +79,13 @@ def write(path: str | os.PathLike[str], parts: Iterable[Any]) -> None:
         present = None
     if present is not None and not stat.S_ISREG(present.st_mode):
         with open(target, "wb") as file:
-            _write(file, parts)
+            yield file
         return
     target = Path(os.path.realpath(target))
     partial = target.with_name(f".{os.getpid()}.{threading.get_ident()}.partial")
     try:
         with open(partial, "wb") as file:
-            _write(file, parts)
+            yield file
         if present is not None:
             with contextlib.suppress(PermissionError):
                 os.chown(partial, present.st_uid, present.st_gid)

@@ -18,7 +18,8 @@ from plangym_like.archive.row_blocks import RowBlocks
 from plangym_like.archive.row_index import RowIndex, hash_rows
 from plangym_like.batches import check_dt
 from plangym_like.counts import as_count
-from plangym_like.errors import InputError, StateError, StateFormatError
+from plangym_like.errors import ClosedError, InputError, StateError, StateFormatError
+from plangym_like.fork_safety import forget_after_fork
 from plangym_like.plan_env import PlanEnv
 from plangym_like.states import Row, States
 
@@ -50,7 +51,8 @@ class StateArchive:
         dtype, since environments compute other rewards with other dtypes.
     directory : path, optional
         Keep rows and columns in files without a name in this directory, mapped into memory, instead
-        of in memory. They vanish with the archive; `save` keeps it.
+        of in memory. They vanish with the archive; `save` keeps it. If the process forks, both
+        copies have the same files, so the forked one can only read: save the archive and load it.
     level : int
         The level of the compression, from 1 to 22.
 
@@ -118,6 +120,13 @@ class StateArchive:
         self._blocks = RowBlocks(self._format.state_nbytes, directory, level)
         self._index = RowIndex()
         self._lock = threading.RLock()
+        self._read_only = False
+        forget_after_fork(self)
+
+    def forget(self) -> None:
+        """Take a lock that no lost thread holds; do not write to the files of another process."""
+        self._lock = threading.RLock()
+        self._read_only = self._directory is not None
 
     def __len__(self) -> int:
         return len(self._blocks)
@@ -134,12 +143,13 @@ class StateArchive:
     def __getitem__(self, name: str) -> NDArray[Any]:
         """Return a column ``(N, ...)``, a view of the nodes that there are.
 
-        Columns of your own can be written to. A view does not grow with the archive.
+        Columns of your own can be written to, except in a forked copy of an archive in files. A
+        view does not grow with the archive.
         """
         if name == _HASHES or name not in self._columns:
             raise KeyError(name)
         values = self._columns[name].values[: len(self)]
-        if name in _OWN:
+        if name in _OWN or self._read_only:
             values.flags.writeable = False
         return values
 
@@ -194,7 +204,14 @@ class StateArchive:
             An argument cannot be used; nothing was added.
         MemoryError, OSError
             The memory or the disk is full; nothing was added.
+        ClosedError
+            This is a forked copy, and its files belong to the process that it was forked from.
         """
+        if self._read_only:
+            raise ClosedError(
+                "this archive is in files of the process that this one was forked from, and can "
+                "only be read here: save it, and load what was saved"
+            )
         with self._lock:
             return self._add(states, parents, actions, dt, rewards, columns)
 

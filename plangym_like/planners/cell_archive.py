@@ -17,8 +17,8 @@ from plangym_like.states import Row
 from plangym_like.transitions import BatchInfo
 
 CellOf = Callable[[Any, BatchInfo], list[Hashable]]
-# The cell of the first state, whose observation is not known.
-START = "start"
+# The cell of the first state, whose observation is not known; it is equal to no other cell.
+START = object()
 
 
 class Visit(NamedTuple):

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections import deque
 
 import numpy as np
 from numpy.typing import NDArray
 
-from plangym_like.counts import as_count
-from plangym_like.errors import InputError
+from plangym_like.counts import as_count, as_number
 from plangym_like.plan_env import PlanEnv
 from plangym_like.planners.action_sets import ActionSampler
 from plangym_like.planners.lineage import ROOT, BestNode, Lineage
@@ -85,10 +83,7 @@ class FractalMonteCarlo(Planner):
     ) -> None:
         super().__init__(env)
         self.walkers, self.hold = as_count("walkers", walkers), as_count("hold", hold)
-        for name, weight in (("alpha", alpha), ("beta", beta)):
-            if not (math.isfinite(weight) and weight >= 0):
-                raise InputError(f"{name} must be a finite number of at least 0, got {weight!r}")
-        self.alpha, self.beta = float(alpha), float(beta)
+        self.alpha, self.beta = as_number("alpha", alpha, 0.0), as_number("beta", beta, 0.0)
         self._sample = ActionSampler(env, self.name)
         check_vectors(env.observation_space, self.name)
         self._ranges = ranges(env.observation_space)
@@ -155,9 +150,12 @@ class FractalMonteCarlo(Planner):
         spread = swarm.obs.std(axis=0) if self._ranges is None else self._ranges
         difference = (swarm.obs - swarm.obs[companion]) / np.where(spread > 0, spread, 1.0)
         distance = np.sqrt((difference * difference).sum(axis=1))
-        virtual = relativize(swarm.scores) ** self.alpha * relativize(distance) ** self.beta
+        # The logarithms of virtual rewards, which may be too large or too small for a float.
+        virtual = self.alpha * np.log(relativize(swarm.scores))
+        virtual += self.beta * np.log(relativize(distance))
         companion = alive[rng.integers(len(alive), size=size)]
-        copies = dead | (rng.random(size) < (virtual[companion] - virtual) / virtual)
+        gain = np.expm1(np.minimum(virtual[companion] - virtual, 1.0))
+        copies = dead | (rng.random(size) < gain)
         copies[alive[swarm.scores[alive].argmax()]] = False
         return np.where(copies, companion, np.arange(size))
 
@@ -175,5 +173,6 @@ def relativize(values: NDArray[np.float64]) -> NDArray[np.float64]:
     if not spread > 0:
         return np.ones(len(values))
     z = (values - values.mean()) / spread
-    virtual: NDArray[np.float64] = np.exp(np.minimum(z, 0)) + np.log1p(np.maximum(z, 0))
+    # The exponential of less than -745 is 0.
+    virtual: NDArray[np.float64] = np.exp(np.clip(z, -700, 0)) + np.log1p(np.maximum(z, 0))
     return virtual

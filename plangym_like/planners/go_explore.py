@@ -8,7 +8,7 @@ from copy import copy
 import numpy as np
 from numpy.typing import NDArray
 
-from plangym_like.counts import as_count
+from plangym_like.counts import as_count, as_number
 from plangym_like.errors import InputError
 from plangym_like.plan_env import PlanEnv
 from plangym_like.planners.action_sets import ActionSampler
@@ -91,9 +91,7 @@ class GoExplore(Planner):
         super().__init__(env)
         self.batch, self.steps = as_count("batch", batch), as_count("steps", steps)
         self.dt = as_count("dt", dt)
-        if not 0 <= repeat <= 1:
-            raise InputError(f"repeat must be a probability, got {repeat!r}")
-        self.repeat = float(repeat)
+        self.repeat = as_number("repeat", repeat, 0.0, 1.0)
         self._sample = ActionSampler(env, self.name)
         space = env.observation_space
         if cell_of is None:
@@ -159,6 +157,15 @@ class GoExplore(Planner):
 def _cells(step: BatchTransition, cell_of: CellOf) -> NDArray[np.object_]:
     """Return the cells ``(N,)`` of the rows of a batch."""
     found = cell_of(step.obs, step.infos)
-    if len(found) != len(step.rewards):
-        raise InputError(f"cell_of returned {len(found)} cells for {len(step.rewards)} rows")
+    try:
+        for cell in found:
+            hash(cell)
+        count = len(found)
+    except TypeError as error:
+        raise InputError(
+            "cell_of must return a list of hashable objects, one for each row, such as "
+            f"[tuple(row) for row in obs.tolist()]; got {found!r}"
+        ) from error
+    if count != len(step.rewards):
+        raise InputError(f"cell_of returned {count} cells for {len(step.rewards)} rows")
     return as_column(found)

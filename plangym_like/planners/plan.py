@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from plangym_like.errors import InputError
 from plangym_like.plan_env import PlanEnv
+from plangym_like.state_files import replacing
 from plangym_like.states import Row
 from plangym_like.transitions import BatchTransition
 
@@ -144,7 +145,7 @@ class Plan:
             yield step
 
     def save(self, path: str | Path) -> None:
-        """Write the plan to a JSON file, without `info`."""
+        """Write the plan to a JSON file, without `info`; completely or not at all."""
         data = {
             "state": self.state.tobytes().hex(),
             "actions": self.actions.tolist(),
@@ -157,7 +158,8 @@ class Plan:
             "spent": vars(self.spent),
             "curve": self.curve.tolist(),
         }
-        Path(path).write_text(json.dumps(data), encoding="utf-8")
+        with replacing(path) as file:
+            file.write(json.dumps(data).encode())
 
     @classmethod
     def load(cls, path: str | Path) -> Self:
@@ -171,7 +173,7 @@ class Plan:
         try:
             data = json.loads(Path(path).read_text(encoding="utf-8"))
             seeds = data["seeds"]
-            return cls(
+            plan = cls(
                 np.frombuffer(bytes.fromhex(data["state"]), np.uint8).copy(),
                 np.array(data["actions"], data["actions_dtype"]),
                 np.array(data["dt"], np.int64),
@@ -181,5 +183,9 @@ class Plan:
                 Spent(**data["spent"]),
                 np.array([tuple(point) for point in data["curve"]], CURVE),
             )
-        except (KeyError, TypeError, ValueError) as error:
+            columns = (plan.dt, plan.rewards, plan.dt if plan.seeds is None else plan.seeds)
+            if any(column.shape != plan.actions.shape[:1] for column in columns):
+                raise ValueError("its actions, dt, rewards and seeds are not of one length")
+        except (KeyError, TypeError, ValueError, OverflowError) as error:
             raise InputError(f"{path} holds no plan: {error!r}") from error
+        return plan

@@ -12,7 +12,7 @@ import numpy as np
 from gymnasium.spaces import Box, Space
 from numpy.typing import NDArray
 
-from plangym_like.counts import as_count
+from plangym_like.counts import as_count, as_number
 from plangym_like.errors import InputError
 from plangym_like.transitions import BatchInfo
 
@@ -82,9 +82,7 @@ class DynamicScreenCells(ScreenCells):
         self, share: float = 0.125, every: int = 100_000, trials: int = 100, sample: int = 500
     ) -> None:
         super().__init__()
-        if not 0 < share <= 1:
-            raise InputError(f"share must be greater than 0 and at most 1, got {share!r}")
-        self.share, self.every = share, as_count("every", every)
+        self.share, self.every = as_number("share", share, 1e-6, 1.0), as_count("every", every)
         self.trials, self.sample = as_count("trials", trials), as_count("sample", sample)
 
     def fit(self, screens: NDArray[np.uint8], rng: np.random.Generator) -> None:

@@ -11,6 +11,7 @@ from gymnasium.envs.classic_control import PendulumEnv
 import plangym_like.compat.plangym as plangym
 from plangym_like.compat.plangym.control import ClassicControl
 from plangym_like.compat.plangym.vectorization import ParallelEnv
+from plangym_like.compat.plangym.videogames import AtariEnv
 
 
 class Walk(plangym.PlanEnv):
@@ -149,4 +150,18 @@ def test_what_makes_an_environment_may_be_a_function() -> None:
     env = ParallelEnv(partial(ClassicControl, frameskip=3), name="CartPole-v1", n_workers=2)
     state, *_ = env.reset()
     assert env.step_batch([0, 1], [state] * 2)[2] == [3.0, 3.0]
+    env.close()
+
+
+class Helped(AtariEnv):
+    def get_ram_obs(self, obs: Any, **kwargs: Any) -> Any:
+        return obs[:4]
+
+
+def test_single_steps_and_batches_observe_the_same() -> None:
+    """plangym calls no ``get_ram_obs``, so a subclass may use this name for something else."""
+    env = Helped("ALE/Breakout-v5", obs_type="ram")
+    state, obs, _ = env.reset()
+    assert obs.shape == env.step(0, state)[1].shape == (128,)
+    assert np.array_equal(env.step_batch([0], [state])[1][0], env.step(0, state)[1])
     env.close()

@@ -1,5 +1,7 @@
 """Batches in worker processes and on a Ray cluster, with plangym's interface."""
 
+import os
+import signal
 from collections.abc import Iterator
 from typing import Any
 
@@ -15,6 +17,7 @@ from plangym_like.compat.plangym.vectorization.parallel import (
     ExternalProcess,
     ParallelEnv,
 )
+from plangym_like.errors import InputError, WorkerDiedError
 
 
 @pytest.fixture(scope="module")
@@ -97,6 +100,13 @@ def test_wrappers_are_in_workers_too(monkeypatch: pytest.MonkeyPatch) -> None:
     env.close()
 
 
+def test_a_dt_of_another_length_is_refused(env: Any) -> None:
+    state, *_ = env.reset()
+    for states in (None, [state] * 2):
+        with pytest.raises(InputError, match=r"dt must be one number or 2, one a row, got"):
+            env.step_batch([0, 1], states, dt=[1, 2, 3])
+
+
 def test_chunks() -> None:
     chunks = [list(part) for part in VectorizedEnv.split_similar_chunks([1, 2, 3, 4, 5], 2)]
     assert chunks == [[1, 2, 3], [4, 5]]
@@ -123,3 +133,35 @@ def test_ray_makes_a_ray_env() -> None:
     hosted.set_state(state)
     assert len(hosted.step(0, return_state=True)) == 6
     assert hosted.get_state().shape == state.shape
+
+
+def test_workers_that_are_made_late_begin_where_the_others_would() -> None:
+    env = plangym.make("CartPole-v1", n_workers=2)
+    try:
+        state, *_ = env.reset()
+        env.step(1)  # of this process alone
+        late = env.step_batch([0, 1], return_state=True)
+        env.set_state(state)
+        env.step(1)
+        again = env.step_batch([0, 1], return_state=True)
+        given = env.step_batch([0, 1], [state, state])
+        assert np.array_equal(late[0], again[0]) and np.array_equal(again[0], given[0])
+    finally:
+        env.close()
+
+
+def test_reset_and_set_state_replace_workers_that_died() -> None:
+    env = plangym.make("CartPole-v1", n_workers=2)
+    try:
+        state, *_ = env.reset()
+        env.step_batch([0, 1])
+        for begin in (env.reset, lambda: env.set_state(state)):
+            os.kill(env._batch_env[0].pid, signal.SIGKILL)
+            with pytest.raises(WorkerDiedError):
+                env.step_batch([0, 1])
+            begin()
+            mine = env.get_state()
+            found, given = env.step_batch([0, 1], return_state=True), [mine, mine]
+            assert np.array_equal(found[0], env.step_batch([0, 1], given)[0])
+    finally:
+        env.close()

@@ -205,6 +205,48 @@ finally:
 """
 )
 
+ARCHIVES = (
+    HEAD
+    + """
+import tempfile
+from plangym_like import StateArchive
+
+env = plangym_like.make("CartPole-v1")
+rows = np.tile(env.reset(seed=0)[0], (100, 1))
+in_memory = StateArchive(env, {"tag": int})
+in_files = StateArchive(env, {"tag": int}, directory=tempfile.gettempdir())
+for archive in (in_memory, in_files):
+    archive.add(rows, tag=1)
+
+def hold():
+    with in_memory._lock, in_files._lock:
+        inside.set()
+        leave.wait()
+
+thread = threading.Thread(target=hold, daemon=True)
+thread.start()
+assert inside.wait(60)
+
+def work():
+    for archive in (in_memory, in_files):
+        assert np.array_equal(archive.get(np.arange(100)), rows)
+        assert archive.find(rows[:1]) == 0
+    in_memory.add(rows, tag=2)
+    in_memory["tag"][:] = 2
+    refuses(lambda: in_files.add(rows), "forked", "save it")
+    assert not in_files["tag"].flags.writeable
+
+in_child(work)
+leave.set()
+thread.join()
+for archive in (in_memory, in_files):
+    archive.add(rows, tag=1)
+    archive["tag"][0] = 1
+    assert (archive["tag"] == 1).all() and len(archive) == 200
+os.write(1, b"fine\\n")
+"""
+)
+
 
 @pytest.mark.parametrize("use", ["busy.step(1)", "busy.step_batch([0, 1], state)"])
 def test_a_copy_does_not_wait_for_a_thread_that_it_lacks(use: str) -> None:
@@ -226,4 +268,9 @@ def test_a_copy_of_a_program_with_environments_in_processes(tmp_path: object) ->
 
 def test_no_lock_of_the_package_stays_locked_in_a_copy() -> None:
     result = run_script(HELD_LOCKS, timeout=300)
+    assert (result.stdout, result.returncode) == ("fine\n", 0), result.stderr
+
+
+def test_a_copy_of_a_program_with_archives_does_not_write_to_its_files() -> None:
+    result = run_script(ARCHIVES, timeout=300)
     assert (result.stdout, result.returncode) == ("fine\n", 0), result.stderr

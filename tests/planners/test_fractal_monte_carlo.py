@@ -168,12 +168,21 @@ def test_every_action_space_that_can_be_sampled(space: Any) -> None:
         ({"walkers": 0}, "walkers must be a whole number"),
         ({"hold": 0}, "hold must be a whole number"),
         ({"alpha": -1}, "alpha must be a finite number of at least 0"),
+        ({"alpha": "high"}, "alpha must be a finite number of at least 0"),
         ({"beta": float("nan")}, "beta must be a finite number of at least 0"),
     ],
 )
 def test_options_that_are_refused(options: dict[str, Any], words: str) -> None:
     with plangym_like.make("CartPole-v1") as env, pytest.raises(InputError, match=words):
         FractalMonteCarlo(env, **options)
+
+
+@pytest.mark.parametrize("weights", [{"alpha": 1e4}, {"beta": 1e4}, {"alpha": 200, "walkers": 99}])
+def test_virtual_rewards_of_any_size_are_compared(weights: dict[str, Any]) -> None:
+    with plangym_like.make("CartPole-v1") as env:
+        env.reset(seed=0)
+        plan = FractalMonteCarlo(env, hold=2, **weights).plan(budget=2000, seed=0)
+        assert plan.replay(env) == plan.score
 
 
 def test_spaces_that_are_refused() -> None:
@@ -193,6 +202,8 @@ def test_values_become_comparable() -> None:
     assert np.array_equal(virtual.argsort(), values.argsort())
     assert np.allclose(virtual, relativize(1000 * values + 7))
     assert np.array_equal(relativize(np.full(3, 4.0)), np.ones(3))
+    outlier = relativize(np.append(np.zeros(700_000), -1.0))
+    assert (outlier > 0).all()
     # z = (1, -1): 1 + log(2) and exp(-1), as in the paper.
     assert np.allclose(relativize(np.array([1.0, -1.0])), [1 + np.log(2), np.exp(-1)])
 

@@ -118,7 +118,8 @@ def test_a_row_whose_cell_is_none_is_not_kept(cliff: Any) -> None:
     [
         ("CliffWalking-v1", {"cell_of": 3}, "cell_of must be a function"),
         ("CliffWalking-v1", {"cell_of": ScreenCells()}, "ScreenCells needs screens"),
-        ("CliffWalking-v1", {"repeat": 1.5}, "repeat must be a probability"),
+        ("CliffWalking-v1", {"repeat": 1.5}, "repeat must be a finite number from 0 to 1"),
+        ("CliffWalking-v1", {"repeat": "often"}, "repeat must be a finite number from 0 to 1"),
         ("CliffWalking-v1", {"batch": 0}, "batch must be a whole number"),
         ("CliffWalking-v1", {"steps": 0}, "steps must be a whole number"),
         ("HalfCheetah-v5", {}, r"no cells for these observations; give it your own cell_of"),
@@ -132,6 +133,19 @@ def test_options_that_are_refused(name: str, options: dict[str, Any], words: str
 def test_cells_that_do_not_fit_the_batch_are_refused(cliff: Any) -> None:
     with pytest.raises(InputError, match="cell_of returned 1 cells for 64 rows"):
         GoExplore(cliff, lambda obs, infos: [0]).plan(budget=1000)
+    with pytest.raises(InputError, match="cell_of must return a list of hashable objects"):
+        GoExplore(cliff, lambda obs, infos: [[cell] for cell in obs]).plan(budget=1000)
+    with pytest.raises(InputError, match="cell_of must return a list of hashable objects"):
+        GoExplore(cliff, lambda obs, infos: 0).plan(budget=1000)  # type: ignore[arg-type,return-value]
+
+
+def test_cells_may_have_any_name(cliff: Any) -> None:
+    def named(obs: Any, infos: BatchInfo) -> list[Any]:
+        return ["start" if cell == 36 else cell for cell in obs.tolist()]
+
+    state = cliff.reset(seed=0).state
+    plan = GoExplore(cliff, named, steps=10).plan(state, budget=1000, seed=0)
+    assert "start" in plan.info["cells"]
 
 
 def test_a_game_without_rooms_has_no_position_cells() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import resource
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -175,6 +177,41 @@ def test_a_plan_is_the_same_after_saving_and_loading(cartpole: Any, tmp_path: Pa
     (tmp_path / "other.json").write_text("[1, 2]")
     with pytest.raises(InputError, match=r"other\.json holds no plan"):
         Plan.load(tmp_path / "other.json")
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"rewards": [1.0]}, {"dt": [1]}, {"seeds": [1]}, {"actions": [0]}, {"dt": [2**70] * 20}],
+    ids=str,
+)
+def test_a_plan_whose_parts_disagree_is_refused(
+    cartpole: Any, tmp_path: Path, wrong: dict[str, Any]
+) -> None:
+    path = tmp_path / "plan.json"
+    RandomShooting(cartpole, horizon=20, batch=1).plan(budget=20, seed=0).save(path)
+    path.write_text(json.dumps({**json.loads(path.read_text()), **wrong}))
+    with pytest.raises(InputError, match=r"plan\.json holds no plan"):
+        Plan.load(path)
+
+
+def test_a_plan_is_saved_completely_or_not_at_all(cartpole: Any, tmp_path: Path) -> None:
+    path = tmp_path / "plan.json"
+    plan = RandomShooting(cartpole).plan(budget=100, seed=0)
+    plan.save(path)
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100, limits[1]))  # as if the disk were full
+    try:
+        with pytest.raises(OSError, match="File too large"):
+            RandomShooting(cartpole).plan(budget=200, seed=1).save(path)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert _same(Plan.load(path), plan)
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_random_shooting_spends_what_short_episodes_leave(cartpole: Any) -> None:
+    plan = RandomShooting(cartpole, horizon=500).plan(budget=2000, seed=0)
+    assert 1500 < plan.spent.transitions <= 2000
 
 
 def test_progress_is_reported_after_every_batch(cartpole: Any) -> None:

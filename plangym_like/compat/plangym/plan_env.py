@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from plangym_like.errors import InputError
+from plangym_like.errors import BatchLengthError, InputError
 
 
 class PlanEnv:
@@ -265,4 +265,7 @@ def without_states(states: Any) -> bool:
 
 def as_steps(dt: Any, count: int) -> list[int]:
     """Return the ``dt`` of each of `count` rows; fractions are cut off."""
-    return [int(each) for each in np.broadcast_to(np.asarray(dt), (count,))]
+    steps = np.asarray(dt)
+    if steps.shape not in ((), (1,), (count,)):
+        raise BatchLengthError(f"dt must be one number or {count}, one a row, got {dt!r}")
+    return [int(each) for each in np.broadcast_to(steps, (count,))]

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from plangym_like import plan_env
 from plangym_like.compat.plangym import window
-from plangym_like.compat.plangym.making import is_ours, make_core, writes_hooks
+from plangym_like.compat.plangym.making import HOOKS, is_ours, make_core, writes_hooks
 from plangym_like.compat.plangym.plan_env import PlanEnv, as_steps, without_states
 from plangym_like.envs.wrapping import WrapperLike
 from plangym_like.snapshots.known_wrappers import links
@@ -315,8 +315,8 @@ class PlangymEnv(PlanEnv):
 
     def process_obs(self, obs: Any, **kwargs: Any) -> Any:
         """Return what is to be observed, by ``get_coords_obs`` and the like."""
-        chosen = getattr(self, f"get_{self.obs_type}_obs", None)
-        return obs if chosen is None else chosen(obs, **kwargs)
+        name = f"get_{self.obs_type}_obs"
+        return getattr(self, name)(obs, **kwargs) if name in HOOKS else obs
 
     def get_coords_obs(self, obs: Any, **kwargs: Any) -> Any:
         """Return the observation if ``obs_type="coords"``."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from copy import copy
 from functools import partial
 from typing import Any, NoReturn, Self
 
@@ -62,6 +63,8 @@ class VectorizedEnv(PlangymEnv):
         self._env_kwargs.update(kwargs, autoreset=autoreset)
         self._n_workers = n_workers
         self.delay_setup = delay_setup
+        # Where workers that are not made yet begin; by default, in the current state.
+        self._worker_state: Any = None
         self._plan_env: Any = self.create_env_callable(delay_setup=True)()
         for attribute in ("SINGLETON", "STATE_IS_ARRAY", "AVAILABLE_OBS_TYPES", "DEFAULT_OBS_TYPE"):
             if hasattr(env_class, attribute):
@@ -131,8 +134,24 @@ class VectorizedEnv(PlangymEnv):
         self.sync_states(state)
 
     def sync_states(self, state: Any = None) -> None:
-        """Make `state` the current one of all workers; by default that of this process."""
-        raise NotImplementedError
+        """Make `state` the current one of all workers; by default that of this process.
+
+        If a worker has died, all are ended. New ones are made when they are needed.
+        """
+        self._worker_state = copy(self.get_state() if state is None else state)
+        if not self._set_worker_states(self._worker_state):
+            self._end_workers()
+
+    def _first_state(self) -> Any:
+        """Return the state in which new workers begin."""
+        return self.get_state() if self._worker_state is None else self._worker_state
+
+    def _set_worker_states(self, state: Any) -> bool:
+        """Make `state` the current one of all workers that there are; return False if one died."""
+        return True
+
+    def _end_workers(self) -> None:
+        """End all workers that there are."""
 
     def apply_wrappers(self, wrappers: Iterable[WrapperLike]) -> None:
         """Put wrappers around the environment, in workers too; it begins a new episode."""
@@ -152,6 +171,8 @@ class VectorizedEnv(PlangymEnv):
 
     def close(self) -> None:
         """Close the environment and its processes."""
+        self._end_workers()
+        self._worker_state = None
         self._plan_env.close()
 
     # Batches

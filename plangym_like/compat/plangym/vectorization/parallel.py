@@ -10,6 +10,7 @@ import numpy as np
 
 from plangym_like.compat.plangym.plan_env import PlanEnv, without_states
 from plangym_like.compat.plangym.vectorization.env import VectorizedEnv
+from plangym_like.errors import WorkerDiedError
 from plangym_like.processes.external_process import ExternalProcess
 
 __all__ = ["BatchEnv", "ExternalProcess", "ParallelEnv"]
@@ -119,7 +120,7 @@ class ParallelEnv(VectorizedEnv):
             make = partial(_reset_first, self._create_worker_callable())
             envs = [ExternalProcess(make) for _ in range(self.n_workers)]
             self._workers = BatchEnv(envs, self._blocking)
-            self.sync_states()
+            self._workers.sync_states(self._first_state())
         return self._workers
 
     def make_transitions(
@@ -128,21 +129,22 @@ class ParallelEnv(VectorizedEnv):
         """Step N times in workers; without states, each worker continues from its own."""
         return self._batch_env.make_transitions(actions, states, dt, return_state)
 
-    def sync_states(self, state: Any = None) -> None:
-        """Make `state` the current one of all workers; by default that of this process."""
+    def _set_worker_states(self, state: Any) -> bool:
+        try:
+            if self._workers is not None:
+                self._workers.sync_states(state)
+        except WorkerDiedError:
+            return False
+        return True
+
+    def _end_workers(self) -> None:
         if self._workers is not None:
-            self._workers.sync_states(self.get_state() if state is None else state)
+            self._workers.close()
+            self._workers = None
 
     def clone(self, **kwargs: Any) -> Self:
         """Return another environment made with the same arguments, except `kwargs`."""
         return super().clone(**{"blocking": self.blocking, **kwargs})
-
-    def close(self) -> None:
-        """Close the environment and its processes."""
-        if self._workers is not None:
-            self._workers.close()
-            self._workers = None
-        super().close()
 
 
 def _reset_first(make: Callable[[], Any]) -> Any:

@@ -82,7 +82,7 @@ class RayEnv(VectorizedEnv):
             make = self._create_worker_callable()
             self._actors = [actor_class.remote(make) for _ in range(self.n_workers)]
             ray.get([actor.setup.remote() for actor in self._actors])
-            self.sync_states()
+            self._set_worker_states(self._first_state())
         return self._actors
 
     def make_transitions(
@@ -101,20 +101,20 @@ class RayEnv(VectorizedEnv):
         ]
         return self.unpack_transitions(ray.get(waiting), return_state)
 
-    def sync_states(self, state: Any = None) -> None:
-        """Make `state` the current one of all actors; by default that of this process."""
+    def _set_worker_states(self, state: Any) -> bool:
         if self._actors is not None:
             import ray
 
-            state = self.get_state() if state is None else state
-            ray.get([actor.set_state.remote(state) for actor in self._actors])
+            try:
+                ray.get([actor.set_state.remote(state) for actor in self._actors])
+            except ray.exceptions.RayActorError:
+                return False
+        return True
 
-    def close(self) -> None:
-        """Close the environment and its actors."""
+    def _end_workers(self) -> None:
         if self._actors is not None:
             import ray
 
             for actor in self._actors:
                 ray.kill(actor)
             self._actors = None
-        super().close()
