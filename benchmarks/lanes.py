@@ -1,4 +1,4 @@
-"""How long one step of n lanes takes: as rows of one environment, live, and Gymnasium's own.
+"""How long one step of n lanes takes: as rows, vectorised, one by one, and Gymnasium's own.
 
 Prints microseconds of CPU time per lane, the best of several interleaved repeats::
 
@@ -16,8 +16,9 @@ import gymnasium
 import numpy as np
 
 from plangym_like.lanes.lanes import Lanes
-from plangym_like.lanes.make_lanes import lanes_from, make_envs
+from plangym_like.lanes.make_lanes import lanes_from, make_envs, make_lanes
 from plangym_like.lanes.row_lanes import RowLanes
+from plangym_like.lanes.step_arrays import StepArrays
 
 _NAMES = ("HalfCheetah-v5", "Hopper-v5")
 _REPEATS, _STEPS = 6, 20
@@ -29,7 +30,7 @@ def stepper(lanes: Lanes) -> Callable[[], None]:
     obs = lanes.start(list(range(count)))
     actions = np.zeros((count, *lanes.action_space.shape), lanes.action_space.dtype)  # type: ignore[misc]
     results = np.zeros(count), np.zeros(count, bool), np.zeros(count, bool)
-    return partial(lanes.step, actions, obs, *results)
+    return partial(lanes.step, actions, StepArrays(obs, *results))
 
 
 def seconds(step: Callable[[], None]) -> float:
@@ -43,12 +44,15 @@ def seconds(step: Callable[[], None]) -> float:
 def main(names: tuple[str, ...]) -> None:
     """Print one line for each id and number of lanes."""
     for name in names:
-        for count in (4, 8, 16, 32):
+        for count in (2, 4, 8, 64, 256):
             (env,) = make_envs(name, 1)
             steps = {
                 "rows": stepper(RowLanes(env, count)),
-                "live": stepper(lanes_from(name, count, vectorise=False)),
-                "gymnasium": stepper(lanes_from(partial(gymnasium.make, name), count)),
+                "vectorised": stepper(make_lanes(make_envs(name, count))),
+                "one by one": stepper(lanes_from(name, count, vectorise=False)),
+                "gymnasium": stepper(
+                    lanes_from(partial(gymnasium.make, name), count, vectorise=False)
+                ),
             }
             best = dict.fromkeys(steps, float("inf"))
             for _ in range(_REPEATS):

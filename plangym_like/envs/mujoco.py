@@ -130,7 +130,7 @@ class MujocoSimulator(GymnasiumSimulator):
     """
 
     family = "MUJO"
-    fewest_rows = 64  # `benchmarks/lanes.py`
+    fewest_rows = 256  # `benchmarks/lanes.py`
     codec: MujocoCodec
     # Frees the memory that was allocated for rendering, once there is any.
     _frees: list[weakref.finalize[..., Any]] | None = None

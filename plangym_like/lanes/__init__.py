@@ -2,8 +2,10 @@
 
 - `lanes`: the interface, to reset and step some lanes, and to get and set their state rows
 - `make_lanes`: makes lanes from ids, factories or environments, in their fastest form
-- `sequential_lanes`, `classic_lanes`, `row_lanes`: lanes stepped one by one; vectorised classic
-  control; lanes as state rows of one `PlanEnv`
+- `step_arrays`: the arrays that results are written into
+- `sequential_lanes`, `classic_lanes`, `robot_lanes`, `row_lanes`: lanes stepped one by one;
+  vectorised classic control; robots, whose results are vectorised; lanes as state rows of one
+  `PlanEnv`
 - `process_lanes`: in several processes, which are replaced when they die; `lane_parts`,
   `lanes_pool`, `hosted_lanes`, `lane_memory`, `lane_results` are its parts
 - `seeding`: one seed for everything; results do not depend on the number of workers

@@ -7,20 +7,18 @@ from typing import Any
 
 import gymnasium
 import numpy as np
-from gymnasium.wrappers import TimeLimit
 from numpy.typing import NDArray
 
 from plangym_like.envs.classic_control import agrees
 from plangym_like.envs.classic_dynamics import DYNAMICS
 from plangym_like.envs.classic_dynamics.columns import Columns
 from plangym_like.envs.fast_form import NotVectorisableError
-from plangym_like.envs.wrapping import is_plain
 from plangym_like.errors import ActionError
 from plangym_like.lanes.lanes import Lanes, Which, gym_env_of, is_plan_env
+from plangym_like.lanes.plain_envs import is_bare, shows_its_base, time_limit
 from plangym_like.lanes.sequential_lanes import SequentialLanes, as_gym_env
 from plangym_like.lanes.step_arrays import Flags, StepArrays
 from plangym_like.lanes.tree import layout_of_space, take
-from plangym_like.snapshots.known_wrappers import chain, links
 from plangym_like.states import Row
 
 
@@ -142,7 +140,7 @@ class ClassicLanes(Lanes):
             # Reading `simulator` restores the environment's current state, which is replaced here.
             env = gym_env_of(self.envs[lane])
             self._write_state(self._bases[lane], self._columns, lane, int(self._kinds[lane]))
-            limit = _time_limit(env)
+            limit = time_limit(env)
             if limit is not None:
                 assert self._columns.elapsed is not None
                 limit._elapsed_steps = int(self._columns.elapsed[lane])
@@ -150,7 +148,7 @@ class ClassicLanes(Lanes):
     def _read_back(self, lanes: Sequence[int]) -> None:
         """Take over the states of the environments of `lanes`, once there are some."""
         for lane in lanes if self._is_started else ():
-            limit = _time_limit(gym_env_of(self.envs[lane]))
+            limit = time_limit(gym_env_of(self.envs[lane]))
             self._take_over(lane, 0 if limit is None else limit._elapsed_steps)
 
     def call(self, name: str, *args: Any, lanes: Which = None, **kwargs: Any) -> list[Any]:
@@ -286,12 +284,12 @@ def suits_few(env: Any) -> bool:
 
 def has_common_form(envs: Sequence[Any]) -> bool:
     """Return whether one vectorised form supports all of `envs` in their current configuration."""
-    if len({is_plan_env(env) for env in envs}) > 1 or not all(map(_shows_its_base, envs)):
+    if len({is_plan_env(env) for env in envs}) > 1 or not all(map(shows_its_base, envs)):
         return False
     gym_envs = [gym_env_of(env) for env in envs]
     base: Any = gym_envs[0].unwrapped
     dynamics = DYNAMICS.get(type(base))
-    if dynamics is None or not dynamics.suits(base) or not all(map(_is_plain, gym_envs)):
+    if dynamics is None or not dynamics.suits(base) or not all(map(is_bare, gym_envs)):
         return False
     signature, limit = dynamics.signature(base), _limit_of(gym_envs[0])
     alike = all(
@@ -303,31 +301,6 @@ def has_common_form(envs: Sequence[Any]) -> bool:
     return alike and agrees(base)
 
 
-def _shows_its_base(env: Any) -> bool:
-    """Return whether a step of `env` is exactly one step of its Gymnasium environment."""
-    if not is_plan_env(env):
-        return True
-    same_space = env.observation_space == gym_env_of(env).observation_space
-    return same_space and env.frameskip == 1 and not env.return_image
-
-
-def _is_plain(env: gymnasium.Env[Any, Any]) -> bool:
-    """Return whether no wrapper except a time limit is around `env`."""
-    if not is_plain(env) or sum(map(_is_limit, chain(env))) > 1:
-        return False
-    replaced = [link for link in links(env) if not vars(link).keys().isdisjoint(("step", "reset"))]
-    return not replaced and env.unwrapped.render_mode is None
-
-
-def _time_limit(env: gymnasium.Env[Any, Any]) -> Any:
-    """Return the time limit around `env`, or ``None``."""
-    return next(filter(_is_limit, chain(env)), None)
-
-
-def _is_limit(wrapper: Any) -> bool:
-    return type(wrapper) is TimeLimit
-
-
 def _limit_of(env: gymnasium.Env[Any, Any]) -> int | None:
-    limit = _time_limit(env)
+    limit = time_limit(env)
     return None if limit is None else limit._max_episode_steps

@@ -23,6 +23,9 @@ _DIED = {"worker_died": True}
 
 Columns = dict[str, NDArray[Any]]
 
+# The dtypes of arrays of Python's numbers.
+_PYTHONS = (np.dtype(float), np.dtype(int), np.dtype(bool))
+
 
 class LaneResults:
     """Takes the results of parts, and reports the episodes that were lost with a process.
@@ -56,7 +59,8 @@ class LaneResults:
         pending, self._columns = self._columns, {}
         for first_lane, columns in pending.items():
             for name, column in columns.items():
-                values = column.tolist() if column.ndim == 1 else column
+                plain = column.ndim == 1 and column.dtype in _PYTHONS
+                values = column.tolist() if plain else column
                 for lane, value in enumerate(values, first_lane):
                     self._infos[lane][name] = value
         return self._infos

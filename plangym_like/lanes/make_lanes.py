@@ -16,6 +16,8 @@ from plangym_like.lanes.row_lanes import RowLanes
 from plangym_like.lanes.sequential_lanes import SequentialLanes
 from plangym_like.spaces import is_leaf
 
+# The fewest robots whose results are computed at once (`benchmarks/lanes.py`).
+_FEWEST_ROBOTS = 4
 # An id, or a callable without arguments that returns a new gymnasium.Env or PlanEnv.
 EnvSource = str | Callable[[], Any]
 
@@ -49,6 +51,11 @@ def make_lanes(envs: Sequence[Any], *, vectorise: bool = True, fewest: int = 1) 
 
         if (len(envs) >= fewest or suits_few(envs[0])) and has_common_form(envs):
             return ClassicLanes(envs)
+        if len(envs) >= _FEWEST_ROBOTS and _is_robot(envs[0]):
+            from plangym_like.lanes.robot_lanes import RobotLanes, has_robot_form
+
+            if has_robot_form(envs):
+                return RobotLanes(envs)
     return SequentialLanes(envs)
 
 
@@ -119,6 +126,10 @@ def _make_another(source: EnvSource, envs: list[Any], count: int) -> None:
 
 def _is_gymnasiums_own(env: Any) -> bool:
     return type(gym_env_of(env).unwrapped).__module__.startswith("gymnasium.")
+
+
+def _is_robot(env: Any) -> bool:
+    return type(gym_env_of(env).unwrapped).__module__.startswith("gymnasium.envs.mujoco.")
 
 
 def _steps_rows_best(env: Any, num_lanes: int) -> bool:

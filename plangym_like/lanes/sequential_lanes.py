@@ -116,10 +116,10 @@ def as_gym_env(env: Any) -> Any:
         skip_unread_screens(env)
         return env
     view = env.as_gym()
-    return view if env.return_image or env._given.elsewhere else _LiveEnv(env)
+    return view if env.return_image or env._given.elsewhere else LiveEnv(env)
 
 
-class _LiveEnv:
+class LiveEnv:
     """The Gymnasium environment inside a `PlanEnv`, stepped without the checks of the `PlanEnv`.
 
     Its observations and infos are not copied: lanes do that.
@@ -128,13 +128,13 @@ class _LiveEnv:
     def __init__(self, env: PlanEnv) -> None:
         self._view = env.as_gym()
         stepper = env.row_stepper
-        self._current, self._simulator = stepper.current, stepper.simulator
+        self.current, self._simulator = stepper.current, stepper.simulator
         # Whether the environment has raised since its last reset. The current state is lost then,
         # but the generator and the memory of wrappers go on in the next reset, as in Gymnasium.
         self._has_raised = False
 
     def reset(self, *, seed: int | None, options: dict[str, Any] | None) -> Any:
-        current = self._current
+        current = self.current
         usable = self._has_raised or not current.lost
         if not (current.started and usable and current.row is None):
             return self._view.reset(seed=seed, options=options)
@@ -144,13 +144,13 @@ class _LiveEnv:
         return result
 
     def step(self, action: Any) -> Any:
-        if self._current.row is not None:
-            self._current.bring_back()
+        if self.current.row is not None:
+            self.current.bring_back()
         try:
             return self._simulator.step_env(action)
         except BaseException:
             self._has_raised = True
-            self._current.fail()
+            self.current.fail()
             raise
 
 

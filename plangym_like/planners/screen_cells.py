@@ -119,8 +119,9 @@ def shrink(screens: NDArray[Any], height: int, width: int) -> NDArray[np.float32
     array([[[1.83, 3.17]]], dtype=float32)
     """
     rows, columns = screens.shape[1:3]
-    wide = screens.astype(np.float32) @ _areas(columns, width).T
-    small: NDArray[np.float32] = _areas(rows, height) @ wide
+    # Rows first: screens have more of them, so the second product is smaller.
+    flat = _areas(rows, height) @ screens.astype(np.float32)
+    small: NDArray[np.float32] = flat @ _areas(columns, width).T
     return small
 
 

@@ -29,6 +29,7 @@ from plangym_like.errors import (
     StateFormatError,
 )
 from plangym_like.lanes.classic_lanes import ClassicLanes
+from plangym_like.lanes.robot_lanes import RobotLanes
 from plangym_like.lanes.row_lanes import RowLanes
 from plangym_like.lanes.sequential_lanes import SequentialLanes
 
@@ -156,11 +157,13 @@ def test_the_first_environment_of_atari_is_as_sticky_as_the_others() -> None:
     assert (run.stdout, run.stderr) == ("ALE/Pong-v5 0.25\n" * 2, "")
 
 
-def test_the_fastest_form_is_chosen() -> None:
+def test_the_fastest_form_is_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(MujocoSimulator, "fewest_rows", 12)  # 256 robots would take long to make
     forms = {
         ("CartPole-v1", 8): ClassicLanes,
-        ("HalfCheetah-v5", 64): RowLanes,
-        ("HalfCheetah-v5", 8): SequentialLanes,
+        ("HalfCheetah-v5", 12): RowLanes,
+        ("HalfCheetah-v5", 8): RobotLanes,
+        ("HalfCheetah-v5", 2): SequentialLanes,
         ("FrozenLake-v1", 8): SequentialLanes,
     }
     for (name, count), form in forms.items():

@@ -1,0 +1,37 @@
+"""Whether an environment is its own simulation alone, so that a vectorised form may step it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium
+from gymnasium.wrappers import TimeLimit
+
+from plangym_like.envs.wrapping import is_plain
+from plangym_like.lanes.lanes import gym_env_of, is_plan_env
+from plangym_like.snapshots.known_wrappers import chain, links
+
+
+def shows_its_base(env: Any) -> bool:
+    """Return whether a step of `env` is exactly one step of its Gymnasium environment."""
+    if not is_plan_env(env):
+        return True
+    same_space = env.observation_space == gym_env_of(env).observation_space
+    return same_space and env.frameskip == 1 and not env.return_image
+
+
+def is_bare(env: gymnasium.Env[Any, Any]) -> bool:
+    """Return whether no wrapper except a time limit is around `env`, and nothing is rendered."""
+    if not is_plain(env) or sum(map(_is_limit, chain(env))) > 1:
+        return False
+    replaced = [link for link in links(env) if not vars(link).keys().isdisjoint(("step", "reset"))]
+    return not replaced and env.unwrapped.render_mode is None
+
+
+def time_limit(env: gymnasium.Env[Any, Any]) -> Any:
+    """Return the time limit around `env`, or ``None``."""
+    return next(filter(_is_limit, chain(env)), None)
+
+
+def _is_limit(wrapper: Any) -> bool:
+    return type(wrapper) is TimeLimit

@@ -1,0 +1,227 @@
+"""`RobotLanes`: lanes of one of Gymnasium's MuJoCo robots, whose results are computed at once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import mujoco
+import numpy as np
+from numpy.typing import NDArray
+
+from plangym_like.envs.mujoco_physics import INTEGRATION, PhysicsMemory, lay_out
+from plangym_like.envs.mujoco_robots import robot_for
+from plangym_like.envs.mujoco_robots.record import Record
+from plangym_like.envs.mujoco_robots.robot import Frames, look_in
+from plangym_like.lanes.lanes import Lanes, Which, gym_env_of, is_plan_env
+from plangym_like.lanes.plain_envs import is_bare, shows_its_base, time_limit
+from plangym_like.lanes.sequential_lanes import LiveEnv, SequentialLanes
+from plangym_like.lanes.step_arrays import StepArrays
+
+# Steps of all lanes that the environments take themselves, and that are compared.
+_TRIED = 2
+# What a robot's step reads of its environment, besides the simulation, has one of these types.
+_SETTINGS = (bool, int, float, str, tuple, type(None))
+
+
+class RobotLanes(SequentialLanes):
+    """Lanes that are simulated one after the other, each in its own environment.
+
+    Rewards, observations and infos of all lanes are computed from the simulations' data with NumPy,
+    bit for bit those of the environments, whose own ``step`` is called only at first, to compare.
+
+    Parameters
+    ----------
+    envs : sequence of gymnasium.Env or PlanEnv
+        Environments for which `has_robot_form` is true.
+    """
+
+    def __init__(self, envs: Sequence[Any]) -> None:
+        super().__init__(envs)
+        self._bodies: list[_Body] = []
+        # How many steps were compared; less than 0 if one of them differed.
+        self._tried = 0
+        # The infos of the last step, until somebody asks for them, and its lanes.
+        self._columns: dict[str, NDArray[Any]] | None = None
+        self._stepped: Sequence[int] = ()
+        # The type of each info as the environment returns it.
+        self._kinds: dict[str, type] = {}
+
+    @property
+    def infos(self) -> list[dict[str, Any]]:
+        columns, self._columns = self._columns, None
+        if columns is not None:
+            for place, lane in enumerate(self._stepped):
+                self._infos[lane] = self._as_returned(columns, place)
+        return self._infos
+
+    def _as_returned(self, columns: dict[str, NDArray[Any]], place: int) -> dict[str, Any]:
+        """Return the info of row `place` in the types that the environment has."""
+        info = {name: column[place] for name, column in columns.items()}
+        for name, value in info.items():
+            if type(value) is not self._kinds.get(name):
+                info[name] = value.item()
+        return info
+
+    def info_columns(self) -> dict[str, NDArray[Any]] | None:
+        return self._columns if isinstance(self._stepped, range) else None
+
+    def refreshed(self) -> Lanes:
+        _ = self.infos
+        self._bodies, self._tried = [], 0
+        if has_robot_form(self.envs):
+            return self
+        lanes = SequentialLanes(self.envs)
+        lanes._infos, lanes.takes_objects = self._infos, self.takes_objects
+        if hasattr(self, "observation_layout"):
+            lanes.observation_layout = self.observation_layout
+        return lanes
+
+    def step(self, actions: Any, out: StepArrays, lanes: Which = None) -> None:
+        if lanes is not None or not self._usable:
+            _ = self.infos  # of the step before, which other lanes keep
+        chosen: Sequence[int] = range(self.num_lanes) if lanes is None else self._chosen(lanes)
+        rows: Any = slice(None) if lanes is None else np.asarray(chosen, np.intp)
+        if len(chosen) == 0:
+            return
+        if not self._usable:
+            self._stepped = ()
+            self._try(actions, out, chosen, rows)
+            return
+        self._columns, self._stepped = None, ()
+        mine = actions[rows]
+        truncated = [self._bodies[lane].advance(mine[at]) for at, lane in enumerate(chosen)]
+        found = out if lanes is None else StepArrays(*(array[rows] for array in out))
+        found.truncated[...] = truncated
+        self._columns, self._stepped = self._settle(rows, mine, found), chosen
+        if lanes is not None:
+            for target, values in zip(out, found, strict=True):
+                target[rows] = values
+        for place in np.flatnonzero(found.terminated | found.truncated).tolist():
+            self._final_observations[chosen[place]] = found.obs[place].copy()
+
+    @property
+    def _usable(self) -> bool:
+        return self._tried >= _TRIED
+
+    def _settle(self, rows: Any, actions: Any, out: StepArrays) -> dict[str, NDArray[Any]]:
+        """Compute the results of `rows` from the record, but for `truncated`; return the infos."""
+        numbers = self._record.numbers[rows]
+        frames = Frames(numbers, self._places, actions[:, None])
+        with np.errstate(all="ignore"):
+            rewards, ended, infos = self._robot.settle(frames)
+            self._robot.observe(lambda name: look_in(numbers[:, 1], self._places, name), out.obs)
+        out.rewards[...] = rewards[:, 0]
+        out.terminated[...] = ended if isinstance(ended, bool) else ended[:, 0]
+        return {name: column[:, 0].copy() for name, column in infos.items()}
+
+    # The first steps
+
+    def _try(self, actions: Any, out: StepArrays, chosen: Sequence[int], rows: Any) -> None:
+        """Step the environments themselves, and compare the results."""
+        if self._tried < 0:
+            super().step(actions, out, chosen)
+            return
+        if not self._bodies:
+            self._lay_out()
+        for lane in chosen:
+            self._bodies[lane].note(0)
+        super().step(actions, out, chosen)
+        for lane in chosen:
+            self._bodies[lane].note(1)
+        theirs = StepArrays(*(array[rows] for array in out))
+        mine = StepArrays(*(np.empty_like(array) for array in theirs))
+        mine.truncated[...] = theirs.truncated
+        columns = self._settle(rows, actions[rows], mine)
+        infos = [self._infos[lane] for lane in chosen]
+        self._kinds = {name: type(value) for name, value in infos[0].items()}
+        told = [self._as_returned(columns, place) for place in range(len(chosen))]
+        same = all(map(_same_bytes, mine, theirs)) and _alike(told, infos)
+        self._tried = self._tried + 1 if same else -1
+
+    def _lay_out(self) -> None:
+        bases = [gym_env_of(env).unwrapped for env in self.envs]
+        robot_class: Any = robot_for(bases[0])
+        self._robot = robot_class(bases[0])
+        for lane, env in enumerate(self.envs):
+            base = bases[lane]
+            physics = PhysicsMemory(base.model, base.data, robot_class.carried(base))
+            places = dict(physics.places)
+            slices, nbytes = lay_out(robot_class(base).recorded(), physics.nbytes, places)
+            if not lane:
+                self._places = places
+                self._record = Record(self.num_lanes, 1, physics.state_nbytes, nbytes)
+                views = self._record.views(self.num_lanes)
+            live = self._gym_envs[lane]
+            self._bodies.append(
+                _Body(base, live, time_limit(gym_env_of(env)), physics.slices + slices, views[lane])
+            )
+
+
+class _Body:
+    """The simulation of one lane, and where its data are recorded before and after a step."""
+
+    def __init__(self, base: Any, live: Any, limit: Any, parts: Any, views: Any) -> None:
+        self._model, self._data, self._substeps = base.model, base.data, base.frame_skip
+        self._current = live.current if isinstance(live, LiveEnv) else None
+        self._ctrl, self._limit, self._parts = base.data.ctrl, limit, parts
+        (self._before, self._before_bytes), (self._after, self._after_bytes) = views
+
+    def note(self, when: int) -> None:
+        """Record the simulation's data, before (0) or after (1) a step."""
+        if self._current is not None and self._current.row is not None:
+            self._current.bring_back()
+        numbers, every = (self._before, self._after)[when], (self._before_bytes, self._after_bytes)
+        mujoco.mj_getState(self._model, self._data, numbers, INTEGRATION)
+        for view, place in self._parts:
+            every[when][place] = view
+
+    def advance(self, action: Any) -> bool:
+        """Simulate a step as `MujocoEnv.do_simulation` does; return whether the time is up."""
+        self.note(0)
+        self._ctrl[:] = action
+        mujoco.mj_step(self._model, self._data, self._substeps)
+        mujoco.mj_rnePostConstraint(self._model, self._data)
+        mujoco.mj_getState(self._model, self._data, self._after, INTEGRATION)
+        for view, place in self._parts:
+            self._after_bytes[place] = view
+        limit = self._limit
+        if limit is None:
+            return False
+        limit._elapsed_steps += 1
+        return bool(limit._elapsed_steps >= limit._max_episode_steps)
+
+
+def has_robot_form(envs: Sequence[Any]) -> bool:
+    """Return whether all of `envs` are the same robot with the same settings."""
+    if len({is_plan_env(env) for env in envs}) > 1 or not all(map(shows_its_base, envs)):
+        return False
+    gym_envs = [gym_env_of(env) for env in envs]
+    bases: list[Any] = [env.unwrapped for env in gym_envs]
+    if robot_for(bases[0]) is None or not all(map(is_bare, gym_envs)):
+        return False
+    first = _settings_of(bases[0])
+    return all(_settings_of(base) == first for base in bases[1:])
+
+
+def _settings_of(base: Any) -> tuple[Any, ...]:
+    """Return all that a robot's results depend on besides its simulation."""
+    values = {name: value for name, value in vars(base).items() if type(value) in _SETTINGS}
+    values.pop("_np_random_seed", None)
+    return type(base), base.dt, base.model.nq, base.model.nbody, values
+
+
+def _same_bytes(one: NDArray[Any], other: NDArray[Any]) -> bool:
+    return one.tobytes() == other.tobytes()
+
+
+def _alike(mine: Iterable[dict[str, Any]], theirs: Iterable[dict[str, Any]]) -> bool:
+    """Return whether infos are the same numbers of the same types."""
+
+    def plain(infos: Iterable[dict[str, Any]]) -> list[Any]:
+        return [
+            sorted((name, str(type(value)), np.asarray(value).tobytes()) for name, value in each)
+            for each in (info.items() for info in infos)
+        ]
+
+    return plain(mine) == plain(theirs)

@@ -1,0 +1,120 @@
+"""`RobotLanes` give what the environments give, bit for bit."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+from playing import Player, plain
+
+import plangym_like
+from plangym_like.lanes.make_lanes import lanes_from, make_lanes
+from plangym_like.lanes.sequential_lanes import SequentialLanes
+
+pytest.importorskip("mujoco")
+
+from plangym_like.envs.mujoco_robots.runners import HalfCheetah
+from plangym_like.lanes.robot_lanes import RobotLanes
+from plangym_like.lanes.step_arrays import StepArrays
+
+COUNT = 5
+SEEDS = list(range(COUNT))
+ROBOTS = ("HalfCheetah-v5", "Hopper-v5", "Ant-v5", "Reacher-v5", "InvertedPendulum-v5")
+FULL = (
+    *("Walker2d-v5", "Swimmer-v5", "Humanoid-v5", "HumanoidStandup-v5", "Pusher-v5", "Ant-v4"),
+    *("InvertedDoublePendulum-v5", "InvertedDoublePendulum-v4", "Humanoid-v4", "HalfCheetah-v4"),
+)
+NAMES = (*ROBOTS, *(pytest.param(name, marks=pytest.mark.full) for name in FULL))
+
+
+def _make(name: str, **options: Any) -> Any:
+    return partial(gymnasium.make, name, max_episode_steps=30, **options)
+
+
+@pytest.mark.parametrize("mode", ["step_next", "step_same", "step"])
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.filterwarnings("ignore:.*is out of date")
+def test_they_give_what_the_environments_give(name: str, mode: str) -> None:
+    ways = [lanes_from(_make(name), COUNT, vectorise=way) for way in (True, False)]
+    assert [type(lanes) for lanes in ways] == [RobotLanes, SequentialLanes]
+    played = [Player(lanes, mode).play(SEEDS, 70) for lanes in ways]
+    assert plain(played[0]) == plain(played[1])
+    for one, other in zip(played[0][-1][-1] or (), played[1][-1][-1] or (), strict=True):
+        assert {k: type(v) for k, v in one.items()} == {k: type(v) for k, v in other.items()}
+
+
+def test_states_and_other_steps_come_between() -> None:
+    envs = plangym_like.make_vec("Hopper-v5", COUNT)
+    twin = plangym_like.make_vec("Hopper-v5", COUNT, vectorise=False)
+    records = []
+    for each in (envs, twin):
+        each.reset(seed=3)
+        each.action_space.seed(4)
+        record: list[Any] = []
+        for number in range(40):
+            record.append(each.step(each.action_space.sample())[:4])
+            if number % 9 == 5:
+                states = each.get_states()
+                # This uses the environment of the first lane for other states.
+                batch = each.step_batch(each.action_space.sample(), states)
+                record.append((batch.states, batch.rewards))
+            if number % 9 == 8:
+                each.set_states(states[::-1])
+        record.append(each.get_states())
+        records.append(record)
+    assert type(envs._lanes) is RobotLanes and type(twin._lanes) is SequentialLanes
+    assert plain(records[0]) == plain(records[1])
+    envs.close()
+    twin.close()
+
+
+@pytest.mark.parametrize("name", ["HalfCheetah-v5", "InvertedDoublePendulum-v4"])
+@pytest.mark.filterwarnings("ignore:.*is out of date")
+def test_lanes_are_named_in_any_order(name: str) -> None:
+    ways = [lanes_from(_make(name), COUNT, vectorise=way) for way in (True, False)]
+    players = [Player(lanes) for lanes in ways]
+    for player in players:
+        player.start(SEEDS)
+    for which in ([2, 0, 4], [1, 3], [4, 3, 2, 1, 0], [], [2], None, [0, 4, 1, 2, 3]):
+        for player in players:
+            out = StepArrays(player.obs, player.rewards, player.terminated, player.truncated)
+            player.lanes.step(player._space.sample(), out, which)
+        assert plain(players[0].obs) == plain(players[1].obs)
+        assert players[0].rewards.tolist() == players[1].rewards.tolist()
+        assert plain(ways[0].infos) == plain(ways[1].infos)
+
+
+def test_different_settings_have_no_common_form() -> None:
+    envs = plangym_like.make_vec(_make("HalfCheetah-v5"), COUNT)
+    envs.reset(seed=0)
+    assert type(envs._lanes) is RobotLanes
+    envs.set_attr("_forward_reward_weight", [2.0] * COUNT)
+    assert type(envs._lanes) is RobotLanes
+    envs.set_attr("_forward_reward_weight", [1.0, 2.0, 3.0, 4.0, 5.0])
+    assert type(envs._lanes) is SequentialLanes
+    for _ in range(4):
+        _, rewards, _, _, infos = envs.step(np.zeros((COUNT, 6), np.float32))
+        expected = np.arange(1.0, COUNT + 1) * infos["x_velocity"] + infos["reward_ctrl"]
+        assert rewards.tolist() == expected.tolist()
+    envs.close()
+    weights = [_make("HalfCheetah-v5", forward_reward_weight=n)() for n in range(COUNT)]
+    assert type(make_lanes(weights)) is SequentialLanes
+    seen = [_make("HalfCheetah-v5", render_mode="rgb_array")() for _ in range(COUNT)]
+    assert type(make_lanes(seen)) is SequentialLanes
+
+
+def test_a_wrong_formula_is_never_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    settle = HalfCheetah.settle
+
+    def wrong(self: Any, frames: Any) -> Any:
+        rewards, ended, infos = settle(self, frames)
+        return rewards + 1e-12, ended, infos
+
+    monkeypatch.setattr(HalfCheetah, "settle", wrong)
+    ways = [lanes_from(_make("HalfCheetah-v5"), COUNT, vectorise=way) for way in (True, False)]
+    assert [type(lanes) for lanes in ways] == [RobotLanes, SequentialLanes]
+    played = [Player(lanes).play(SEEDS, 10) for lanes in ways]
+    assert plain(played[0]) == plain(played[1])
