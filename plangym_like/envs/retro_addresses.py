@@ -84,8 +84,8 @@ class Addresses:
         data = stripped[:start].copy()
         if not count:
             return data
-        if places.max() + 8 > start:
-            raise ValueError(f"an address at byte {places.max()} of {start}")
+        if np.max(places) + 8 > start:
+            raise ValueError(f"an address at byte {np.max(places)} of {start}")
         places = places[:, None] + _WORD
         distances = data[places].view("<u8")
         if (distances >= self._end - self._first).any():

@@ -46,7 +46,7 @@ def default_features(env: PlanEnv, planner: str) -> Features:
         if size > _MOST_VARIABLES and space.dtype == np.uint8 and len(space.shape) in (2, 3):
             return _tiles
         values = space.high.astype(np.float64) - space.low + 1
-        if size and size <= _MOST_VARIABLES and values.max() <= _MOST_VALUES:
+        if size and size <= _MOST_VARIABLES and np.max(values) <= _MOST_VALUES:
             return _Variables(space.low)
     raise InputError(
         f"{planner} has no default features for observations of {space}; pass features=, a "

@@ -114,7 +114,7 @@ class FractalMonteCarlo(Planner):
             )
             row = best.update(swarm.nodes, swarm.scores, over)
             if best.node == ROOT:
-                row = int(swarm.scores.argmax())
+                row = int(np.argmax(swarm.scores))
             if row is not None:
                 leader, frames = int(swarm.nodes[row]), int(swarm.frames[row])
             search.report(best.score, f"episode of {frames:,} frames")
@@ -124,8 +124,8 @@ class FractalMonteCarlo(Planner):
                 dead = over | (step.infos["lives"] < swarm.lives)
             if not dead.all():
                 swarm = swarm.take(self._copies(swarm, dead, rng))
-                if swarm.scores.max() > record:
-                    record, setbacks = swarm.scores.max(), 0
+                if np.max(swarm.scores) > record:
+                    record, setbacks = np.max(swarm.scores), 0
                     swarm = swarm.some(size, rng)
             elif step.truncateds.any():  # an episode was played to its end: play another one
                 swarm, setbacks, record, moves = start, 0, -np.inf, 0
@@ -156,7 +156,7 @@ class FractalMonteCarlo(Planner):
         companion = alive[rng.integers(len(alive), size=size)]
         gain = np.expm1(np.minimum(virtual[companion] - virtual, 1.0))
         copies = dead | (rng.random(size) < gain)
-        copies[alive[swarm.scores[alive].argmax()]] = False
+        copies[alive[np.argmax(swarm.scores[alive])]] = False
         return np.where(copies, companion, np.arange(size))
 
 

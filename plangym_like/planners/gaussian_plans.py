@@ -127,7 +127,7 @@ class Candidates:
         actions = np.clip(plans, planner.low, planner.high).astype(space.dtype)
         rollout = self._search.rollout_batch(actions, self._state, planner.dt)
         returns = rollout.rewards.sum(axis=1)
-        row = int(returns.argmax())
+        row = int(np.argmax(returns))
         score = math.fsum(rollout.rewards[row])
         if score > self.score:
             length = lengths(rollout)[row]

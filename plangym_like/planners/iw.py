@@ -71,9 +71,9 @@ class IW(WidthPlanner):
         waiting = np.flatnonzero(leaf & novel & ~tree.ended[: tree.size])
         while len(waiting):
             depths = tree.depth[waiting]
-            level = waiting[depths == depths.min()]
+            level = waiting[depths == np.min(depths)]
             level = level[np.argsort(-returns[level], kind="stable")]
-            waiting = waiting[depths > depths.min()]
+            waiting = waiting[depths > np.min(depths)]
             while len(level):
                 fit = self.batch
                 if search.remaining is not None:  # the last batch may be a small one

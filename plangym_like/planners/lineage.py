@@ -97,7 +97,7 @@ class BestNode:
         `over` are the episodes that have ended; with `complete`, all count.
         """
         counts = np.where(over | (scores > 0) | complete, scores, -np.inf)
-        row = int(counts.argmax())
+        row = int(np.argmax(counts))
         if not counts[row] > self.score:
             return None
         self.score, self.node, self.ended = float(counts[row]), int(nodes[row]), bool(over[row])

@@ -116,6 +116,6 @@ class MPPI(GaussianPlanner):
         scaled = filtered(mean[None], 1 / self._power)[0] / self.std**2
         cost = (1 - self.alpha) * np.tensordot(noise, scaled, axes=mean.ndim)
         exponents = returns / temperature - cost
-        weights: Floats = np.exp(exponents - exponents.max())
+        weights: Floats = np.exp(exponents - np.max(exponents))
         weights /= weights.sum()
         return weights

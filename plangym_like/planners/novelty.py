@@ -107,6 +107,6 @@ def _numbers_of_true(array: NDArray[np.bool_]) -> NDArray[np.int32]:
     rows, columns = np.divmod(np.flatnonzero(array.ravel()), array.shape[1])
     counts = np.bincount(rows, minlength=len(array))
     places = np.arange(len(rows)) - np.repeat(np.cumsum(counts) - counts, counts)
-    numbers = np.full((len(array), max(1, int(counts.max(initial=0)))), -1, np.int32)
+    numbers = np.full((len(array), max(1, int(np.max(counts, initial=0)))), -1, np.int32)
     numbers[rows, places] = columns
     return numbers

@@ -87,7 +87,7 @@ class OpenLoopMCTS(TreePlanner):
             for depth, level in enumerate(paths.levels):
                 returns = rollout.rewards[level.ids, depth:] @ weights[: self.horizon - depth]
                 tree.record(level, new, returns)
-            row = int(rollout.rewards.sum(axis=1).argmax())
+            row = int(np.argmax(rollout.rewards.sum(axis=1)))
             length = lengths(rollout)[row]
             row_seeds = np.full(length, -1)
             row_seeds[0] = -1 if seeds is None else seeds[row]

@@ -121,7 +121,7 @@ class PUCT(TreePlanner):
             ends = paths.ends(new)
             values = tree["value"][ends]
             tree.back_up(paths, new, values, self.discount)
-            end = int(ends[tree["score"][ends].argmax()])
+            end = int(ends[np.argmax(tree["score"][ends])])
             path = tree.path(end)
             best = self._keep(
                 tree["action"][path], tree["reward"][path], tree["seed"][path], tree["ended"][end]

@@ -43,7 +43,7 @@ class RandomShooting(Planner):
             plans = self._sample(search.rng, batch, self.horizon)
             rollout = search.rollout_batch(plans, state, dt=self.dt)
             returns = rollout.rewards.sum(axis=1)
-            row = int(returns.argmax())
+            row = int(np.argmax(returns))
             if returns[row] > best:
                 best, length = returns[row], lengths(rollout)[row]
                 ended = rollout.terminateds[row, -1] or rollout.truncateds[row, -1]

@@ -38,7 +38,7 @@ class Swarm(NamedTuple):
         if len(self.scores) <= count:
             return self
         rows = rng.permutation(len(self.scores))[:count]
-        rows[0] = self.scores.argmax()
+        rows[0] = np.argmax(self.scores)
         return self.take(rows)
 
 

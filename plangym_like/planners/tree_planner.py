@@ -125,7 +125,7 @@ class TreePlanner(Planner):
         chosen = int(np.lexsort((values, np.where(closed, -1, visits)))[-1])
         exact = np.where(closed, values, -np.inf)
         if closed.any() and exact.max() >= values[chosen]:
-            chosen = int(exact.argmax())
+            chosen = int(np.argmax(exact))
         value = values.max() if closed.all() else max(totals.sum() / visits.sum(), exact.max())
         self._last = tree, best, chosen
         return search.plan(

@@ -75,7 +75,7 @@ class WidthPlanner(Planner):
             ended=tree.ended[path[-1]],
             nodes=tree.size,
             kept=kept,
-            depth=int(tree.depth[: tree.size].max()),
+            depth=int(np.max(tree.depth[: tree.size])),
             exhausted=exhausted,
         )
 
@@ -90,7 +90,7 @@ class WidthPlanner(Planner):
         order = np.argsort(leaf, kind="stable")
         novel, witness = np.zeros(size, np.bool_), np.full(size, -1, np.int32)
         atoms = tree.atoms[:size]
-        novelty.reserve(int(atoms.max()) + 1)
+        novelty.reserve(int(np.max(atoms)) + 1)
         novel[order], witness[order] = novelty.test(atoms[order], tree.depth[:size][order])
         tree.witness[:size] = witness
         return novel

@@ -230,7 +230,7 @@ class EpisodeWorker:
             self._loop.step(self._buffers[index], t)
             yield False
         self._parts.append(Part(index, first_row, start, lengths[:n_wanted].tolist()))
-        filled = slice(0, int(lengths.max()))
+        filled = slice(0, int(np.max(lengths)))
         name = buffers_name(self._context.group)
         self._context.publish(name, index, lambda steps: take(steps, filled))
 

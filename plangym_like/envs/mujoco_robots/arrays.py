@@ -20,7 +20,7 @@ def total_of(values: Array, axes: int = 1) -> Array:
     """Return the sum over the last `axes` axes, flattened into one axis."""
     lead = values.shape[: values.ndim - axes]
     runs = values if axes == 1 else np.ascontiguousarray(values).reshape(*lead, -1)
-    sums: Array = np.add.reduce(runs, axis=-1)
+    sums: Array = np.sum(runs, axis=-1)
     return sums
 
 

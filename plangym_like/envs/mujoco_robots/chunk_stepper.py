@@ -74,7 +74,7 @@ class ChunkStepper(FastForm):
         for start, stop in self._blocks(inputs, first, last):
             block = slice(start, stop)
             held = held_frames(inputs, block, self._frameskip)
-            most = held if isinstance(held, int) else int(held.max())
+            most = held if isinstance(held, int) else int(np.max(held))
             actions = inputs.actions[block]
             actions = actions[:, None] if most == 1 else actions[:, None].repeat(most, axis=1)
             self._run(rows, block, actions, held, most)
@@ -93,7 +93,7 @@ class ChunkStepper(FastForm):
 
     def _blocks(self, inputs: Inputs, first: int, last: int) -> list[tuple[int, int]]:
         held = held_frames(inputs, slice(first, last), self._frameskip)
-        most = held if isinstance(held, int) else int(held.max())
+        most = held if isinstance(held, int) else int(np.max(held))
         size = max(1, _FRAMES_AT_ONCE // (most * max(1, inputs.horizon)))
         return [(start, min(start + size, last)) for start in range(first, last, size)]
 
