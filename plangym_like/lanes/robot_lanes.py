@@ -21,6 +21,7 @@ from plangym_like.lanes.step_arrays import StepArrays
 
 # Steps of all lanes that the environments take themselves, and that are compared.
 _TRIED = 2
+_PYTHONS = (bool, int, float)
 
 
 class RobotLanes(SequentialLanes):
@@ -43,7 +44,7 @@ class RobotLanes(SequentialLanes):
         # The infos of the last step, until somebody asks for them, and its lanes.
         self._columns: dict[str, NDArray[Any]] | None = None
         self._stepped: Sequence[int] = ()
-        # The type of each info as the environment returns it.
+        # The type of each info as the environment returns it; those of NumPy vary with actions.
         self._kinds: dict[str, type] = {}
 
     @property
@@ -58,7 +59,7 @@ class RobotLanes(SequentialLanes):
         """Return the info of row `place` in the types that the environment has."""
         info = {name: column[place] for name, column in columns.items()}
         for name, value in info.items():
-            if type(value) is not self._kinds.get(name):
+            if self._kinds.get(name) in _PYTHONS:
                 info[name] = value.item()
         return info
 

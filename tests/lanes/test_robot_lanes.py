@@ -249,3 +249,14 @@ def test_infos_have_the_environments_order() -> None:
     twins = _Twins("Humanoid-v5")
     twins.step(4)
     assert twins.is_fast
+
+
+def test_infos_have_the_types_that_follow_from_the_actions() -> None:
+    found = []
+    for way in (True, False):
+        lanes = lanes_from(_make("Ant-v5"), COUNT, vectorise=way)
+        out = StepArrays(lanes.start(SEEDS), np.zeros(COUNT), *np.zeros((2, COUNT), bool))
+        for dtype in (np.float32, np.float32, np.float32, np.float64, np.float16):
+            lanes.step(np.full((COUNT, 8), 0.3, dtype), out)
+            found.append([{name: type(v) for name, v in info.items()} for info in lanes.infos])
+    assert found[:5] == found[5:]
