@@ -15,13 +15,13 @@ from plangym_like.envs.mujoco_robots.record import Record
 from plangym_like.envs.mujoco_robots.robot import Frames, look_in
 from plangym_like.lanes.lanes import Lanes, Which, gym_env_of, is_plan_env
 from plangym_like.lanes.plain_envs import is_bare, shows_its_base, time_limit
+from plangym_like.lanes.robot_settings import RobotSettings, settings_of
 from plangym_like.lanes.sequential_lanes import LiveEnv, SequentialLanes
 from plangym_like.lanes.step_arrays import StepArrays
 
 # Steps of all lanes that the environments take themselves, and that are compared.
 _TRIED = 2
-# What a robot's step reads of its environment, besides the simulation, has one of these types.
-_SETTINGS = (bool, int, float, str, tuple, type(None))
+_PYTHONS = (bool, int, float)
 
 
 class RobotLanes(SequentialLanes):
@@ -44,7 +44,7 @@ class RobotLanes(SequentialLanes):
         # The infos of the last step, until somebody asks for them, and its lanes.
         self._columns: dict[str, NDArray[Any]] | None = None
         self._stepped: Sequence[int] = ()
-        # The type of each info as the environment returns it.
+        # The type of each info as the environment returns it; those of NumPy vary with actions.
         self._kinds: dict[str, type] = {}
 
     @property
@@ -59,7 +59,7 @@ class RobotLanes(SequentialLanes):
         """Return the info of row `place` in the types that the environment has."""
         info = {name: column[place] for name, column in columns.items()}
         for name, value in info.items():
-            if type(value) is not self._kinds.get(name):
+            if self._kinds.get(name) in _PYTHONS:
                 info[name] = value.item()
         return info
 
@@ -78,9 +78,11 @@ class RobotLanes(SequentialLanes):
         return lanes
 
     def step(self, actions: Any, out: StepArrays, lanes: Which = None) -> None:
+        chosen = self._chosen(lanes)
+        if self._bodies and any(self._bodies[lane].has_changed() for lane in (0, *chosen)):
+            self._bodies, self._tried = [], 0
         if lanes is not None or not self._usable:
             _ = self.infos  # of the step before, which other lanes keep
-        chosen: Sequence[int] = range(self.num_lanes) if lanes is None else self._chosen(lanes)
         rows: Any = slice(None) if lanes is None else np.asarray(chosen, np.intp)
         if len(chosen) == 0:
             return
@@ -119,6 +121,8 @@ class RobotLanes(SequentialLanes):
 
     def _try(self, actions: Any, out: StepArrays, chosen: Sequence[int], rows: Any) -> None:
         """Step the environments themselves, and compare the results."""
+        if not self._tried and not has_robot_form(self.envs):
+            self._tried = -1
         if self._tried < 0:
             super().step(actions, out, chosen)
             return
@@ -166,6 +170,11 @@ class _Body:
         self._current = live.current if isinstance(live, LiveEnv) else None
         self._ctrl, self._limit, self._parts = base.data.ctrl, limit, parts
         (self._before, self._before_bytes), (self._after, self._after_bytes) = views
+        self._settings = RobotSettings(base)
+
+    def has_changed(self) -> bool:
+        """Return whether the environment has other settings than before."""
+        return self._settings.have_changed()
 
     def note(self, when: int) -> None:
         """Record the simulation's data, before (0) or after (1) a step."""
@@ -200,15 +209,8 @@ def has_robot_form(envs: Sequence[Any]) -> bool:
     bases: list[Any] = [env.unwrapped for env in gym_envs]
     if robot_for(bases[0]) is None or not all(map(is_bare, gym_envs)):
         return False
-    first = _settings_of(bases[0])
-    return all(_settings_of(base) == first for base in bases[1:])
-
-
-def _settings_of(base: Any) -> tuple[Any, ...]:
-    """Return all that a robot's results depend on besides its simulation."""
-    values = {name: value for name, value in vars(base).items() if type(value) in _SETTINGS}
-    values.pop("_np_random_seed", None)
-    return type(base), base.dt, base.model.nq, base.model.nbody, values
+    first = settings_of(bases[0])
+    return all(settings_of(base) == first for base in bases[1:])
 
 
 def _same_bytes(one: NDArray[Any], other: NDArray[Any]) -> bool:
@@ -220,7 +222,7 @@ def _alike(mine: Iterable[dict[str, Any]], theirs: Iterable[dict[str, Any]]) -> 
 
     def plain(infos: Iterable[dict[str, Any]]) -> list[Any]:
         return [
-            sorted((name, str(type(value)), np.asarray(value).tobytes()) for name, value in each)
+            [(name, str(type(value)), np.asarray(value).tobytes()) for name, value in each]
             for each in (info.items() for info in infos)
         ]
 

@@ -118,3 +118,145 @@ def test_a_wrong_formula_is_never_used(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [type(lanes) for lanes in ways] == [RobotLanes, SequentialLanes]
     played = [Player(lanes).play(SEEDS, 10) for lanes in ways]
     assert plain(played[0]) == plain(played[1])
+
+
+class _Twins:
+    """Vectorised lanes, and lanes of the same environments that are stepped one by one."""
+
+    def __init__(self, name: str, **options: Any) -> None:
+        factory = partial(gymnasium.make, name, **options)
+        ways = (True, False)
+        self.both = [plangym_like.make_vec(factory, COUNT, vectorise=way) for way in ways]
+        for envs in self.both:
+            envs.reset(seed=0)
+        self.both[0].action_space.seed(0)
+
+    def step(self, count: int, change: Any = np.asarray) -> None:
+        for _ in range(count):
+            actions = change(self.both[0].action_space.sample())
+            mine, theirs = (envs.step(actions) for envs in self.both)
+            assert plain(mine) == plain(theirs)
+            assert list(mine[-1]) == list(theirs[-1])
+
+    def edit(self, change: Any) -> None:
+        for envs in self.both:
+            for lane, env in enumerate(envs.envs):
+                change(env.unwrapped, lane)
+
+    @property
+    def is_fast(self) -> bool:
+        lanes = self.both[0]._lanes
+        return type(lanes) is RobotLanes and lanes._usable
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        [np.bool_(lane % 2) for lane in range(COUNT)],
+        [np.array(lane % 2) for lane in range(COUNT)],
+    ],
+)
+def test_settings_of_numpys_types_may_differ(values: list[Any]) -> None:
+    twins = _Twins("Hopper-v5")
+    for envs in twins.both:
+        envs.set_attr("_terminate_when_unhealthy", values)
+    twins.step(30)
+    assert not twins.is_fast
+
+
+def test_settings_are_lists_and_arrays() -> None:
+    ranges = [[0.7, 10.0], [1.2, 10.0]] * 3
+    factories = [_make("Hopper-v5", healthy_z_range=np.array(each)) for each in ranges]
+    envs = plangym_like.make_vec(factories)
+    assert type(envs._lanes) is SequentialLanes
+    envs = plangym_like.make_vec(factories[::2])
+    assert type(envs._lanes) is not RobotLanes  # three are too few
+    same = [_make("Hopper-v5", healthy_z_range=np.array(ranges[0]))() for _ in range(COUNT)]
+    assert type(make_lanes(same)) is RobotLanes
+
+
+def test_a_replaced_method_is_called() -> None:
+    twins = _Twins("HalfCheetah-v5")
+    twins.step(3)
+    for envs in twins.both:
+        envs.set_attr("do_simulation", lambda action, substeps: None)
+    twins.step(4)
+    assert not twins.is_fast
+
+
+def _weight(base: Any, lane: int) -> None:
+    base._forward_reward_weight = float(lane)
+
+
+def _timestep(base: Any, lane: int) -> None:
+    base.model.opt.timestep *= 1 + lane / 4
+
+
+def _substeps(base: Any, lane: int) -> None:
+    base.frame_skip = 1 + lane
+
+
+def _all_substeps(base: Any, lane: int) -> None:
+    base.frame_skip = 2
+
+
+def _method(base: Any, lane: int) -> None:
+    base.control_cost = lambda action: float(lane)
+
+
+@pytest.mark.parametrize("steps", [0, 1, 4])
+@pytest.mark.parametrize("edit", [_weight, _timestep, _substeps, _all_substeps, _method])
+def test_edits_of_the_environments_are_seen(edit: Any, steps: int) -> None:
+    twins = _Twins("HalfCheetah-v5")
+    twins.step(steps)
+    twins.edit(edit)
+    twins.step(4)
+    assert twins.is_fast == (edit is _all_substeps)
+
+
+@pytest.mark.parametrize("name", ["Humanoid-v5", "Walker2d-v5"])
+def test_masses_and_initial_heights_are_read_again(name: str) -> None:
+    def edit(base: Any, lane: int) -> None:
+        base.model.body_mass[1:] *= np.linspace(1.0, 1.0 + lane, base.model.nbody - 1)
+        base.init_qpos[1] += lane / 8
+
+    twins = _Twins(name)
+    twins.step(3)
+    assert twins.is_fast
+    twins.edit(edit)
+    twins.step(3)
+    assert not twins.is_fast
+
+
+def test_resets_change_no_settings() -> None:
+    for name in ("Pusher-v5", "Reacher-v5"):
+        twins = _Twins(name, max_episode_steps=4)
+        twins.step(9)
+        assert twins.is_fast
+        assert not any(body.has_changed() for body in twins.both[0]._lanes._bodies)
+
+
+@pytest.mark.parametrize("name", ["Ant-v5", "Pusher-v5", "Reacher-v5"])
+def test_actions_are_laid_out_in_any_order(name: str) -> None:
+    twins = _Twins(name)
+    twins.step(3)
+    twins.step(5, np.asfortranarray)
+    twins.step(5, lambda actions: np.repeat(actions, 2, axis=1)[:, ::2])
+    assert twins.is_fast
+
+
+def test_infos_have_the_environments_order() -> None:
+    twins = _Twins("Humanoid-v5")
+    twins.step(4)
+    assert twins.is_fast
+
+
+def test_infos_have_the_types_that_follow_from_the_actions() -> None:
+    found = []
+    for way in (True, False):
+        lanes = lanes_from(_make("Ant-v5"), COUNT, vectorise=way)
+        out = StepArrays(lanes.start(SEEDS), np.zeros(COUNT), *np.zeros((2, COUNT), bool))
+        for dtype in (np.float32, np.float32, np.float32, np.float64, np.float16):
+            lanes.step(np.full((COUNT, 8), 0.3, dtype), out)
+            found.append([{name: type(v) for name, v in info.items()} for info in lanes.infos])
+    assert found[:5] == found[5:]

@@ -75,9 +75,12 @@ class Humanoid(_Humanoid):
         touch = np.clip(touch, *env._contact_cost_range)
         qpos = frames.after("qpos")
         infos = {
-            **moved(qpos[..., :2], speed),
+            "x_position": qpos[..., 0],
+            "y_position": qpos[..., 1],
             "tendon_length": frames.after("ten_length"),
             "tendon_velocity": frames.after("ten_velocity"),
+            # The first two keep their places.
+            **moved(qpos[..., :2], speed),
             "reward_survive": alive,
             "reward_forward": forward,
             "reward_ctrl": -effort,

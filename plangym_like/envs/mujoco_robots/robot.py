@@ -36,7 +36,8 @@ class Frames:
     ) -> None:
         self._record = record
         self._places = places
-        self.actions = actions
+        # The order in which numbers are added up depends on their layout.
+        self.actions = np.ascontiguousarray(actions)
 
     def before(self, name: str) -> Array:
         """Return the array `name` before each frame, ``(N, F, *shape)``."""
