@@ -29,7 +29,7 @@ from plangym_like.row_errors import not_exiting
 _FEWEST_AT_ONCE = 4
 # A step of all environments that takes less here is not divided among processes
 # (`benchmarks/vector.py`).
-_MESSAGES_SECONDS = 4e-4
+_MESSAGES_SECONDS = 3e-4
 _TRIAL_STEPS = 10
 # Arguments of `gymnasium.make_vec` and others, and what takes their place here.
 _ELSEWHERE = {
