@@ -2,7 +2,7 @@
 
 Run it from anywhere::
 
-    python benchmarks/vector.py                 # all jobs, writes docs/figures/vector.json
+    python benchmarks/vector.py                 # all jobs, writes docs/figures/vector.json and .md
     python benchmarks/vector.py --quick cartpole half_cheetah
 
 The others are Stable-Baselines3, EnvPool and, on Atari, ale-py's own vector environment, the last
@@ -161,6 +161,19 @@ def measure(job: Job, count: int, rounds: int) -> dict[str, float]:
     return figures
 
 
+def table(found: Mapping[str, Mapping[str, Mapping[str, float]]]) -> str:
+    """Return the figures as a table in Markdown."""
+    others = (name for rivals in RIVALS.values() for name in rivals)
+    names = ("ours", "ours, 2 workers", *others, *RIVALS)
+    titles = ("job", "environments", *names)
+    lines = [f"| {' | '.join(titles)} |", "| --- " * len(titles) + "|"]
+    for job, counts in found.items():
+        for count, figures in counts.items():
+            told = [f"{figures[name]:.3g}" if name in figures else "" for name in names]
+            lines.append(f"| {' | '.join((job, count, *told))} |")
+    return "\n".join(lines) + "\n"
+
+
 def _seconds(step: Stepper, count: int) -> float:
     begun = time.perf_counter()
     for _ in range(count):
@@ -191,6 +204,7 @@ def main() -> None:
             print(f"{job:<14} {count:>3}  {told}", flush=True)
     if not arguments.quick and not arguments.jobs:
         FIGURES.joinpath("vector.json").write_text(json.dumps(found, indent=1) + "\n")
+        FIGURES.joinpath("vector.md").write_text(table(found))
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ PLACES = (
     ("docs/rollouts.md", "rollouts.md", "rollouts"),
     ("docs/plangym.md", "plangym.md", "suite"),
     ("docs/states.md", "archive.md", "archive"),
+    ("docs/vector.md", "vector.md", "vector"),
     ("docs/planners.md", "planner_time.md", "planner time"),
 )
 
