@@ -44,7 +44,7 @@ with plangym_like.make("CartPole-v1", render_mode="rgb_array") as env:
     "box2d": STEP.format(names=["LunarLander-v3"]),
     "dm-control": STEP.format(names=["walker-walk"]),
     "retro": STEP.format(names=["Airstriker-Genesis-v0"]),
-    "jax": STEP.format(names=["pgx/2048"]),
+    "jax": STEP.format(names=["pgx/2048"]) + "import mctx",
     "ray": """
 import plangym_like
 with plangym_like.make("CartPole-v1", ray=True, n_workers=2) as env:
@@ -61,10 +61,21 @@ with plangym_like.make("CartPole-v1") as env:
 import plangym_like
 print(plangym_like.make_vec("CartPole-v1", 2).as_sb3().reset())
 """,
+    "torchrl": """
+import plangym_like
+print(plangym_like.make_vec("CartPole-v1", 2).as_torchrl().rollout(3)["next", "reward"])
+""",
+    "archive": """
+import plangym_like
+with plangym_like.make("CartPole-v1") as env:
+    state = env.reset(seed=0).state
+    archive = plangym_like.StateArchive(env)
+    print((archive.get(archive.add(state[None])) == state).all())
+""",
     "viz": "import matplotlib, PIL, tqdm",
 }
 # These are for work on the package itself, or cannot share an environment with others.
-NOT_TRIED = {"dev", "docs", "bench", "all"}
+NOT_TRIED = {"dev", "docs", "site", "bench", "all"}
 
 
 def run(*command: str | Path, quiet: bool = True) -> None:
