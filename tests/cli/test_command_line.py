@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 import termios
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -236,7 +237,8 @@ def test_bench(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_lists(capsys: pytest.CaptureFixture[str]) -> None:
     ids = told(capsys, "list")
-    assert "ALE/MsPacman-v5" in ids["atari"] and "walker-walk" in ids["dm_control"]
+    assert "ALE/MsPacman-v5" in ids["atari"]
+    assert ("walker-walk" in ids["dm_control"]) == (find_spec("dm_control") is not None)
     assert "CartPole-v1" in ids["classic_control"] and "Taxi-v4" in ids["toy_text"]
     assert len(set().union(*ids.values())) == sum(map(len, ids.values()))
     assert main(["list", "classic-control"]) == 0

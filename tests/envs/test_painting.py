@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import closing
+from importlib.util import find_spec
 from typing import Any
 
 import gymnasium
@@ -12,7 +13,9 @@ import plangym_like
 from plangym_like.errors import InputError
 
 # The first image of each of these is that of an environment with the mode, to the byte.
-NAMES = ("CartPole-v1", "Pendulum-v1", "FrozenLake-v1", "LunarLander-v3", "walker-walk")
+NAMES = ("CartPole-v1", "Pendulum-v1", "FrozenLake-v1", "LunarLander-v3")
+if find_spec("dm_control"):
+    NAMES += ("walker-walk",)
 
 
 @pytest.fixture

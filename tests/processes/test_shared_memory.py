@@ -270,7 +270,7 @@ def test_memory_whose_release_is_cut_short_is_given_back_once() -> None:
             assert len(idle) == len(set(idle)), moment.where
             pool.close()
         struck, number = moment.where is not None, number + 1
-    assert number > 8
+    assert number > 5  # Python 3.13 traces fewer moments
 
 
 @pytest.mark.usefixtures("quick_collections")
@@ -298,4 +298,4 @@ def test_blocks_are_lent_and_come_back_whenever_a_ctrl_c_comes() -> None:
         gc.collect()
         assert descriptors() == before, moment.where
         struck, number = moment.where is not None, number + 1
-    assert number > 20
+    assert number > 10  # Python 3.13 traces fewer moments
