@@ -17,6 +17,8 @@ import pstats
 from pathlib import Path
 from typing import Any
 
+import tables
+
 import plangym_like
 from plangym_like import planners
 
@@ -71,28 +73,23 @@ def measure(env_id: str, name: str, seconds: float) -> dict[str, Any]:
 
 def _longest(profile: cProfile.Profile) -> str:
     """Return the function of the planners that took the most time without what it called."""
+    stats: Any = pstats.Stats(profile)
     found = [
         (seconds, f"{Path(file).name}, {function}")
-        for (file, _, function), (_, _, seconds, _, _) in _rows(profile).items()
+        for (file, _, function), (_, _, seconds, _, _) in stats.stats.items()
         if Path(file).parent.name == "planners"
     ]
     return max(found)[1]
 
 
-def _rows(profile: cProfile.Profile) -> dict[Any, Any]:
-    stats: Any = pstats.Stats(profile)
-    rows: dict[Any, Any] = stats.stats
-    return rows
-
-
 def table(found: dict[str, dict[str, dict[str, Any]]]) -> str:
     """Return the figures as a table in Markdown."""
-    lines = [f"| {' | '.join(TITLES)} |", "| --- " * len(TITLES) + "|"]
+    lines = []
     for env_id, rows in found.items():
         for name, row in rows.items():
             speed, part = f"{row['transitions_per_second']:,}", f"{row['outside']:.1%}"
-            lines.append(f"| {env_id} | {name} | {speed} | {part} | `{row['most_in']}` |")
-    return "\n".join(lines) + "\n"
+            lines.append((env_id, name, speed, part, f"`{row['most_in']}`"))
+    return "\n".join(tables.table(TITLES, lines))
 
 
 def main() -> None:

@@ -33,12 +33,12 @@ def markdown(results: Mapping[str, Any], checks: Sequence[Check]) -> str:
     parts = [method, "", _versions_line(results["versions"]), ""]
     for task in results["throughput"]:
         parts += [f"**{task['title']}**", ""]
-        parts += _table(
+        parts += table(
             ("contender", "starts from given states", "transitions/s", "of the raw loops"),
             [_throughput_row(row) for row in task["rows"]],
         )
     parts += [other_tables(results), "**What is promised**", ""]
-    parts += _table(
+    parts += table(
         ("promise", "measured", "bound", ""),
         [
             (
@@ -61,7 +61,7 @@ def other_tables(results: Mapping[str, Any]) -> str:
         parts += _never_slower_table(results["never_slower"])
     if "cold_sizes" in results:
         parts += ["**New environments, MsPacman RAM: parallel divided by serial**", ""]
-        parts += _table(
+        parts += table(
             ("batches", "ratio"),
             [
                 (series, "" if ratio is None else f"{ratio:.2f}")
@@ -109,7 +109,7 @@ def _never_slower_table(ratios: Mapping[str, Any]) -> list[str]:
         for library, games in ratios.items()
         for game, row in games.items()
     ]
-    return _table(("library", "job", *(str(size) for size in sizes)), rows)
+    return table(("library", "job", *(str(size) for size in sizes)), rows)
 
 
 def _costs_table(start_up: Mapping[str, Any], memory: Mapping[str, Any]) -> list[str]:
@@ -124,13 +124,14 @@ def _costs_table(start_up: Mapping[str, Any], memory: Mapping[str, Any]) -> list
                 parts = [f"{seconds[part]:.2f}" for part in ("import", "first", "second")]
                 own = ", ".join(f"{size:.0f}" for size in children)
                 rows.append((name, game, *parts, own))
-    return _table(
+    return table(
         ("library", "job", "import, s", "first env, s", "second env, s", "own MB of its processes"),
         rows,
     )
 
 
-def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    """Return the lines of a table in Markdown, and an empty one."""
     lines = [head, ["---"] * len(head), *rows]
     return ["| " + " | ".join(line) + " |" for line in lines] + [""]
 

@@ -27,6 +27,7 @@ from typing import Any, NamedTuple
 
 import gymnasium
 import numpy as np
+import tables
 from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv
 from gymnasium.wrappers import AtariPreprocessing, FrameStackObservation
 
@@ -165,13 +166,12 @@ def table(found: Mapping[str, Mapping[str, Mapping[str, float]]]) -> str:
     """Return the figures as a table in Markdown."""
     others = (name for rivals in RIVALS.values() for name in rivals)
     names = ("ours", "ours, 2 workers", *others, *RIVALS)
-    titles = ("job", "environments", *names)
-    lines = [f"| {' | '.join(titles)} |", "| --- " * len(titles) + "|"]
-    for job, counts in found.items():
-        for count, figures in counts.items():
-            told = [f"{figures[name]:.3g}" if name in figures else "" for name in names]
-            lines.append(f"| {' | '.join((job, count, *told))} |")
-    return "\n".join(lines) + "\n"
+    rows = [
+        (job, count, *(f"{figures[name]:.3g}" if name in figures else "" for name in names))
+        for job, counts in found.items()
+        for count, figures in counts.items()
+    ]
+    return "\n".join(tables.table(("job", "environments", *names), rows))
 
 
 def _seconds(step: Stepper, count: int) -> float:

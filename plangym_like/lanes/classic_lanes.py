@@ -16,7 +16,7 @@ from plangym_like.envs.fast_form import NotVectorisableError
 from plangym_like.errors import ActionError
 from plangym_like.lanes.lanes import Lanes, Which, gym_env_of, is_plan_env
 from plangym_like.lanes.plain_envs import is_bare, shows_its_base, time_limit
-from plangym_like.lanes.sequential_lanes import SequentialLanes, as_gym_env
+from plangym_like.lanes.sequential_lanes import as_gym_env, one_by_one
 from plangym_like.lanes.step_arrays import Flags, StepArrays
 from plangym_like.lanes.tree import layout_of_space, take
 from plangym_like.states import Row
@@ -165,14 +165,9 @@ class ClassicLanes(Lanes):
         self._read_back(every)
 
     def refreshed(self) -> Lanes:
-        lanes: Lanes
         if not has_common_form(self.envs):
             self._write_back(range(self.num_lanes))
-            lanes = SequentialLanes(self.envs)
-            lanes._infos, lanes.takes_objects = self._infos, self.takes_objects
-            if self._is_started:
-                lanes.observation_layout = self.observation_layout
-            return lanes
+            return one_by_one(self)
         base = self._bases[0]
         self._dynamics = DYNAMICS[type(base)](base)
         self._limit = _limit_of(gym_env_of(self.envs[0]))

@@ -51,7 +51,7 @@ def make_lanes(envs: Sequence[Any], *, vectorise: bool = True, fewest: int = 1) 
 
         if (len(envs) >= fewest or suits_few(envs[0])) and has_common_form(envs):
             return ClassicLanes(envs)
-        if len(envs) >= _FEWEST_ROBOTS and _is_robot(envs[0]):
+        if len(envs) >= _FEWEST_ROBOTS and _is_gymnasiums_own(envs[0], "mujoco"):
             from plangym_like.lanes.robot_lanes import RobotLanes, has_robot_form
 
             if has_robot_form(envs):
@@ -124,12 +124,10 @@ def _make_another(source: EnvSource, envs: list[Any], count: int) -> None:
     envs.append(env)
 
 
-def _is_gymnasiums_own(env: Any) -> bool:
-    return type(gym_env_of(env).unwrapped).__module__.startswith("gymnasium.")
-
-
-def _is_robot(env: Any) -> bool:
-    return type(gym_env_of(env).unwrapped).__module__.startswith("gymnasium.envs.mujoco.")
+def _is_gymnasiums_own(env: Any, group: str = "") -> bool:
+    """Return whether `env` is one of Gymnasium's, of one `group` such as ``"mujoco"`` if given."""
+    package = f"gymnasium.envs.{group}." if group else "gymnasium."
+    return type(gym_env_of(env).unwrapped).__module__.startswith(package)
 
 
 def _steps_rows_best(env: Any, num_lanes: int) -> bool:
@@ -145,7 +143,4 @@ def _steps_rows_best(env: Any, num_lanes: int) -> bool:
     enough = simulator.steps_batches and num_lanes >= simulator.fewest_rows
     if env.n_workers is None and not enough:
         return False
-    base = simulator.env.unwrapped
-    return is_plain(simulator.env) and not type(base).__module__.startswith(
-        "gymnasium.envs.classic_control"
-    )
+    return is_plain(simulator.env) and not _is_gymnasiums_own(env, "classic_control")

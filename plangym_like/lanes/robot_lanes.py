@@ -16,7 +16,7 @@ from plangym_like.envs.mujoco_robots.robot import Frames, look_in
 from plangym_like.lanes.lanes import Lanes, Which, gym_env_of, is_plan_env
 from plangym_like.lanes.plain_envs import is_bare, shows_its_base, time_limit
 from plangym_like.lanes.robot_settings import RobotSettings, settings_of
-from plangym_like.lanes.sequential_lanes import LiveEnv, SequentialLanes
+from plangym_like.lanes.sequential_lanes import LiveEnv, SequentialLanes, one_by_one
 from plangym_like.lanes.step_arrays import StepArrays
 
 # Steps of all lanes that the environments take themselves, and that are compared.
@@ -69,13 +69,7 @@ class RobotLanes(SequentialLanes):
     def refreshed(self) -> Lanes:
         _ = self.infos
         self._bodies, self._tried = [], 0
-        if has_robot_form(self.envs):
-            return self
-        lanes = SequentialLanes(self.envs)
-        lanes._infos, lanes.takes_objects = self._infos, self.takes_objects
-        if hasattr(self, "observation_layout"):
-            lanes.observation_layout = self.observation_layout
-        return lanes
+        return self if has_robot_form(self.envs) else one_by_one(self)
 
     def step(self, actions: Any, out: StepArrays, lanes: Which = None) -> None:
         chosen = self._chosen(lanes)
@@ -83,9 +77,9 @@ class RobotLanes(SequentialLanes):
             self._bodies, self._tried = [], 0
         if lanes is not None or not self._usable:
             _ = self.infos  # of the step before, which other lanes keep
-        rows: Any = slice(None) if lanes is None else np.asarray(chosen, np.intp)
         if len(chosen) == 0:
             return
+        rows: Any = slice(None) if lanes is None else np.asarray(chosen, np.intp)
         if not self._usable:
             self._stepped = ()
             self._try(actions, out, chosen, rows)
@@ -169,7 +163,7 @@ class _Body:
         self._model, self._data, self._substeps = base.model, base.data, base.frame_skip
         self._current = live.current if isinstance(live, LiveEnv) else None
         self._ctrl, self._limit, self._parts = base.data.ctrl, limit, parts
-        (self._before, self._before_bytes), (self._after, self._after_bytes) = views
+        self._views = views
         self._settings = RobotSettings(base)
 
     def has_changed(self) -> bool:
@@ -180,10 +174,10 @@ class _Body:
         """Record the simulation's data, before (0) or after (1) a step."""
         if self._current is not None and self._current.row is not None:
             self._current.bring_back()
-        numbers, every = (self._before, self._after)[when], (self._before_bytes, self._after_bytes)
-        mujoco.mj_getState(self._model, self._data, numbers, INTEGRATION)
+        state, everything = self._views[when]
+        mujoco.mj_getState(self._model, self._data, state, INTEGRATION)
         for view, place in self._parts:
-            every[when][place] = view
+            everything[place] = view
 
     def advance(self, action: Any) -> bool:
         """Simulate a step as `MujocoEnv.do_simulation` does; return whether the time is up."""
@@ -191,9 +185,7 @@ class _Body:
         self._ctrl[:] = action
         mujoco.mj_step(self._model, self._data, self._substeps)
         mujoco.mj_rnePostConstraint(self._model, self._data)
-        mujoco.mj_getState(self._model, self._data, self._after, INTEGRATION)
-        for view, place in self._parts:
-            self._after_bytes[place] = view
+        self.note(1)
         limit = self._limit
         if limit is None:
             return False

@@ -110,6 +110,21 @@ class SequentialLanes(Lanes):
         return self._final_observations[lane]
 
 
+def one_by_one(lanes: Lanes) -> SequentialLanes:
+    """Return lanes that go on with the environments of `lanes`, which lose their vectorised form.
+
+    Parameters
+    ----------
+    lanes : Lanes
+        The environments must be in the states of the lanes.
+    """
+    others = SequentialLanes(lanes.envs)
+    others._infos, others.takes_objects = lanes.infos, lanes.takes_objects
+    if hasattr(lanes, "observation_layout"):
+        others.observation_layout = lanes.observation_layout
+    return others
+
+
 def as_gym_env(env: Any) -> Any:
     """Return `env` with Gymnasium's ``reset`` and ``step``, and without automatic resets."""
     if not is_plan_env(env):

@@ -1,7 +1,5 @@
 """Images of environments that were made without ``render_mode="rgb_array"``."""
 
-import importlib
-import warnings
 from collections.abc import Iterator
 from contextlib import closing
 from importlib.util import find_spec
@@ -13,12 +11,6 @@ import pytest
 
 import plangym_like
 from plangym_like.errors import InputError
-
-# Its import issues a warning, which would be an error inside a test, and which crashes SWIG's code.
-if find_spec("Box2D"):
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        importlib.import_module("Box2D")
 
 # The first image of each of these is that of an environment with the mode, to the byte.
 NAMES = ("CartPole-v1", "Pendulum-v1", "FrozenLake-v1", "LunarLander-v3")

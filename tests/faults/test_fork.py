@@ -45,6 +45,13 @@ class Slow(gymnasium.Env):
 
 waits = False
 
+def in_thread(work):
+    '''Start a thread, and wait until `work` has set `inside`.'''
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    assert inside.wait(60)
+    return thread
+
 def in_child(work):
     '''Fork, do `work` in the copy, and wait until it has ended.'''
     pid = os.fork()
@@ -83,9 +90,7 @@ state = busy.reset(seed=0).state
 idle.reset(seed=0)
 idle.step(0)
 waits = True
-thread = threading.Thread(target=lambda: USE, daemon=True)
-thread.start()
-assert inside.wait(60)
+thread = in_thread(lambda: USE)
 
 def work():
     for use in (
@@ -123,9 +128,7 @@ env = plangym_like.make(Slow, n_workers=1)
 state = env.reset(seed=0).state
 waits = True
 # This process steps rows as well, with the environment's lock held.
-thread = threading.Thread(target=lambda: env.step(1, state), daemon=True)
-thread.start()
-assert inside.wait(60)
+thread = in_thread(lambda: env.step(1, state))
 
 def work():
     refuses(lambda: env.step(0, state), "forked", "clone")
@@ -184,9 +187,7 @@ def hold_all():
     inside.set()
     leave.wait()
 
-thread = threading.Thread(target=hold_all, daemon=True)
-thread.start()
-assert inside.wait(60)
+thread = in_thread(hold_all)
 
 def work():
     refuses(lambda: process.index(3), "forked")
@@ -223,9 +224,7 @@ def hold():
         inside.set()
         leave.wait()
 
-thread = threading.Thread(target=hold, daemon=True)
-thread.start()
-assert inside.wait(60)
+thread = in_thread(hold)
 
 def work():
     for archive in (in_memory, in_files):

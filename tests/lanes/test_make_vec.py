@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib.util
 import subprocess
 import sys
-import warnings
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -34,9 +33,6 @@ from plangym_like.lanes.row_lanes import RowLanes
 from plangym_like.lanes.sequential_lanes import SequentialLanes
 
 HAS_BOX2D = importlib.util.find_spec("Box2D") is not None
-if HAS_BOX2D:
-    with warnings.catch_warnings(action="ignore"):  # a warning raised here would be a crash
-        importlib.import_module("Box2D")
 pytestmark = pytest.mark.filterwarnings("ignore:builtin type .* has no __module__")
 
 
