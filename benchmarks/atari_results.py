@@ -18,7 +18,7 @@ GAMES = ("MsPacman", "Alien", "Asterix", "BankHeist", "BeamRider", "Boxing", "Br
 GAMES += ("Freeway", "Frostbite", "Pong", "Qbert", "Seaquest", "SpaceInvaders")
 FRAMESKIP = 4  # frames of the console in a step, as in all ids that end with -v5
 HOLD = 4  # steps that planners in closed loop hold an action: 16 frames, 0.27 seconds of play
-PLAN = 50  # transitions for each plan in closed loop
+PLANS = 500  # that planners in closed loop make at most: 8,000 frames of play
 DEPTH = 10  # actions that they look ahead, 2.7 seconds of play
 GAMMA = 0.99
 
@@ -30,7 +30,7 @@ WHOLE_GAMES: dict[str, Make] = {
     "BeamSearch": lambda env: planners.BeamSearch(env, width=16, dt=HOLD),
     "GoExplore": lambda env: planners.GoExplore(env, batch=16, dt=HOLD),
 }
-# The others plan each action, and play as long as the budget lasts.
+# The others plan each action, with an equal part of the budget.
 CLOSED_LOOP: dict[str, Make] = {
     "RandomShooting": lambda env: planners.RandomShooting(env, horizon=DEPTH, dt=HOLD),
     "IW": lambda env: planners.IW(env, dt=HOLD),
@@ -61,8 +61,8 @@ def play_game(
             hold = (made.hold + 1) / 2 if planner == "FractalMonteCarlo" else HOLD
             plan = made.plan(state, budget=int(frames / (FRAMESKIP * hold)), seed=seed)
         else:
-            steps = max(1, frames // (FRAMESKIP * HOLD * PLAN))
-            plan = play(CLOSED_LOOP[planner](env), steps, state, budget=PLAN, seed=seed)
+            budget = max(1, frames // (FRAMESKIP * HOLD * PLANS))
+            plan = play(CLOSED_LOOP[planner](env), PLANS, state, budget=budget, seed=seed)
         return {**_figures(plan), "replayed": plan.replay(env) == plan.score}
 
 
