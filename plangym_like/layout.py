@@ -34,7 +34,7 @@ class Layout:
         Whether a row that is stepped twice gives the same bytes. If not, a row is never stepped by
         two processes.
     out_of_bounds : {"pass", "raise", "clip"}
-        What to do with actions beyond the bounds of a `Box`.
+        How to treat actions beyond the bounds of a `Box`.
     """
 
     def __init__(

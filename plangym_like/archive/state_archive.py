@@ -34,9 +34,9 @@ _HIGHEST_LEVEL = 22
 class StateArchive:
     """State rows, compressed, each with its parent, its action, and columns of your own.
 
-    Nodes are numbered from 0 in the order in which they are added. Rows come back bit for bit. They
-    are kept as differences to the first row, compressed in blocks of up to 64 rows, so that a row
-    is found again without reading others than those of its block. Threads may share an archive.
+    Nodes are numbered from 0 in the order in which they are added. Rows are restored bit for bit.
+    They are kept as differences from the first row, compressed in blocks of up to 64 rows, so
+    reading a row needs only its block. Threads may share an archive.
 
     Parameters
     ----------
@@ -44,15 +44,16 @@ class StateArchive:
         The environment of the rows.
     columns : mapping of str to dtype, optional
         Columns of your own, such as ``{"visits": int, "cell": (np.uint8, 88)}``. New nodes get
-        zeros where `add` is given no values. `replay` takes the seeds of steps from a column of the
-        name ``seeds``, where -1, the value of nodes that are given none, means no seed.
+        zeros where `add` is given no values. `replay` takes the seeds of steps from a column named
+        ``seeds``. There, -1 means no seed, and is the value of nodes added without one.
     action_dtype : dtype, optional
         The dtype of actions; by default that of the action space. Floats must have exactly this
-        dtype, since environments compute other rewards with other dtypes.
+        dtype, since the rewards of some environments depend on it.
     directory : path, optional
         Keep rows and columns in files without a name in this directory, mapped into memory, instead
         of in memory. They vanish with the archive; `save` keeps it. If the process forks, both
-        copies have the same files, so the forked one can only read: save the archive and load it.
+        copies have the same files, so the child's copy can only be read. To write in the child,
+        save the archive and load it there.
     level : int
         The level of the compression, from 1 to 22.
 
@@ -124,7 +125,7 @@ class StateArchive:
         forget_after_fork(self)
 
     def forget(self) -> None:
-        """Take a lock that no lost thread holds; do not write to the files of another process."""
+        """Replace the lock, which a lost thread may hold; make an archive in files read-only."""
         self._lock = threading.RLock()
         self._read_only = self._directory is not None
 
@@ -141,7 +142,7 @@ class StateArchive:
         return self._blocks.nbytes + columns + self._index.nbytes
 
     def __getitem__(self, name: str) -> NDArray[Any]:
-        """Return a column ``(N, ...)``, a view of the nodes that there are.
+        """Return a column ``(N, ...)``, a view of the values of all current nodes.
 
         Columns of your own can be written to, except in a forked copy of an archive in files. A
         view does not grow with the archive.
@@ -184,8 +185,8 @@ class StateArchive:
     ) -> NDArray[np.int64]:
         """Add nodes, and return their numbers ``(N,)``.
 
-        A row that is there already is added again: it may have been reached on another way. Use
-        `find` before to leave it out.
+        A row that the archive already has is added again, because its path may be different. Use
+        `find` first to leave such rows out.
 
         Parameters
         ----------
@@ -253,7 +254,7 @@ class StateArchive:
         return np.arange(first, first + count)
 
     def get(self, nodes: ArrayLike) -> Row:
-        """Return the row ``(state_nbytes,)`` of one node, or those of several ``(N, ...)``.
+        """Return the row ``(state_nbytes,)`` of one node, or the rows ``(N, ...)`` of several.
 
         Raises
         ------
@@ -270,9 +271,9 @@ class StateArchive:
     def find(self, states: States) -> NDArray[np.int64]:
         """Return the first node ``(N,)`` with each of these rows, or -1.
 
-        Rows are looked up by a hash of 64 bits, and then compared. If two different rows have one
-        hash, the later one is not found; in an archive of ten million different rows, the chance of
-        such a pair is about 3 in a million.
+        Rows are looked up by a hash of 64 bits, and then compared. If two different rows have the
+        same hash, the later one is not found; in an archive of ten million different rows, the
+        chance of such a pair is about 3 in a million.
         """
         rows = self._format.check(states, sums=False)
         with self._lock:
@@ -294,7 +295,7 @@ class StateArchive:
     def replay(self, node: int, env: PlanEnv | None = None) -> float:
         """Step from the root through the path of `node`, and return the sum of the rewards.
 
-        Each state is compared with the archive's.
+        Each state is compared with the archived one.
 
         Parameters
         ----------
@@ -343,7 +344,7 @@ class StateArchive:
     ) -> Self:
         """Return the archive in a file, which is mapped into memory and never changed.
 
-        What is used of the file is read when it is used. An array is copied to memory (or to
+        Parts of the file are read when they are used. An array is copied to memory (or to
         `directory`) when it grows.
 
         Raises
@@ -371,7 +372,7 @@ class StateArchive:
     def _adopt(
         self, count: int, rows: dict[str, NDArray[Any]], columns: dict[str, NDArray[Any]]
     ) -> None:
-        """Take over arrays of a file."""
+        """Use the arrays of a file."""
         for name, column in self._columns.items():
             expected, got = column.values, columns[name]
             if (got.dtype, got.shape) != (expected.dtype, (count, *expected.shape[1:])):

@@ -177,7 +177,7 @@ class AuditedRows:
         return self._auditor.state_difference(result.state, batch.states[0])
 
     def _compare_earlier(self, again: Again) -> None:
-        """Step a row of an earlier audit again, now that many other rows have been stepped."""
+        """Step a row of an earlier audit again, after many other rows have been stepped."""
         earlier = self._auditor.earlier()
         if earlier is not None:
             second = again.here(earlier.inputs)
@@ -187,9 +187,9 @@ class AuditedRows:
     def _compare_alone(
         self, result: Any, again: Again, order: NDArray[np.intp], begun: float
     ) -> None:
-        """Step some rows again, each in a batch of its own; keep the first for later audits.
+        """Step some rows again, each in a separate batch; keep the first for later audits.
 
-        The environment steps such a row itself, where it has other code to step many at once.
+        A single row is stepped by the environment's own ``step``, not by code for many rows.
         """
         for number, place in enumerate(order[:: -(-len(order) // _MOST_ALONE)]):
             inputs = copy_rows(self._inputs, np.array([place], np.intp))
@@ -336,7 +336,7 @@ def _equal(result: Any, second: Any, rows: NDArray[np.intp]) -> bool:
 
 
 def _as_numbers(value: Any) -> Any:
-    """Return numbers of all types as arrays of one dtype, as a batch may hold them in another."""
+    """Return numbers of all types as arrays of one dtype, since a batch may have another dtype."""
     if isinstance(value, dict):
         return {key: _as_numbers(inner) for key, inner in value.items()}
     if isinstance(value, bool | int | float | np.ndarray | np.generic):

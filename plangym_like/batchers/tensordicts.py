@@ -29,7 +29,7 @@ def as_transitions(
     Parameters
     ----------
     before : mapping of str to tree of Tensor ``(*batch_size, ...)``
-        What was known before each step, and its action.
+        The observation before each step, its action, and other values from that time.
     after : mapping of str to tree of Tensor ``(*batch_size, ...)``
         The results of each step: the entries of ``"next"``.
     batch_size : sequence of int
@@ -70,7 +70,7 @@ def merged(*parts: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def as_observation(tree: Any) -> dict[str, Any]:
-    """Return an observation by the names of its parts, ``"observation"`` if they have none."""
+    """Return the parts of an observation by name; one without parts is ``"observation"``."""
     return dict(tree) if isinstance(tree, Mapping) else {"observation": tree}
 
 

@@ -22,7 +22,7 @@ def add_to(commands: Any) -> None:
 
 
 def run(chosen: argparse.Namespace) -> int:
-    """Print what there is to know."""
+    """Print the facts about an environment."""
     with make_env(chosen.id, **dict(chosen.set)) as env:
         facts = facts_of(env, chosen.id)
     if chosen.json:

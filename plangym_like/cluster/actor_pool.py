@@ -49,7 +49,7 @@ class ActorPool:
     recipe : callable
         ``recipe(workers)`` returns the recipe of a `NodeEnv` with that number of processes.
     layout : Layout
-        What the batches of every actor must look like.
+        The layout that every actor's batches must have.
     private : bool
         Whether the cluster was started for this program. Then nothing is claimed, and a node may
         get all `n_workers`, however many cores it has.
@@ -199,7 +199,7 @@ class ActorPool:
         Raises
         ------
         WorkerStartError
-            Actors die again and again before they are ready, and nothing else steps rows.
+            Actors repeatedly died before they were ready, and nothing else steps rows.
         Exception
             The environment could not be made on another machine, and nothing else steps rows.
         """

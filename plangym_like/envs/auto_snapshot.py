@@ -22,7 +22,7 @@ WAYS: dict[str, tuple[str, tuple[str, ...]]] = {
 
 
 def auto_simulator(name: Any, **kwargs: Any) -> Simulator:
-    """Return the first simulator that saves `name` exactly, or else the first that saves it at all.
+    """Return the first simulator that saves `name` exactly, or else the first that saves it.
 
     Parameters
     ----------

@@ -134,7 +134,7 @@ class ClassicControlCodec(Codec):
             setattr(base, dynamics.hidden, dynamics.as_hidden(hidden, flags >> 1))
 
     def sample_states(self, payload: Row) -> list[Row]:
-        """Return states that differ from `payload` in random ``x``, some in single precision."""
+        """Return copies of `payload` with random ``x``, some of them in single precision."""
         rng = np.random.Generator(np.random.PCG64(4))
         found = []
         for index in range(TRIALS):
@@ -183,7 +183,7 @@ class ClassicControlSimulator(GymnasiumSimulator):
         return self.codec.dynamics.signature(self.base) or (None,)
 
     def step_row(self, row: Row, action: Any, dt: int) -> tuple[Row, Outcome] | None:
-        """Step one row by the dynamics, where those take single states."""
+        """Step one row with the dynamics, if they support single states."""
         form = self._fast_form_of(action)
         return None if form is None else form.step_one(row, action, dt)
 

@@ -2,7 +2,8 @@
 
 MuJoCo renders with EGL (a graphics card, or Mesa's software renderer), OSMesa (Mesa's software
 renderer) or GLFW (a display), as set in the environment variable ``MUJOCO_GL``. Without it,
-Gymnasium and dm_control try GLFW first, which fails too late to try another if there is no display.
+Gymnasium and dm_control try GLFW first. Without a display, it fails too late to try another
+library.
 """
 
 from __future__ import annotations

@@ -200,7 +200,7 @@ class MujocoSimulator(GymnasiumSimulator):
         return picture
 
     def copy_state(self, other: Self) -> None:
-        """Take over the data of `other`, and compute from it what images are rendered from."""
+        """Copy the data of `other`, and compute the data that images are rendered from."""
         model, data = self.base.model, self.base.data
         mujoco.mj_copyData(data, model, other.base.data)
         mujoco.mj_forward(model, data)
@@ -210,7 +210,7 @@ class MujocoSimulator(GymnasiumSimulator):
         return [viewer for viewer in found if isinstance(viewer, OffScreenViewer)]
 
     def close(self) -> None:
-        """Release what the simulator holds; may be called again."""
+        """Release the simulator's resources; may be called again."""
         for free in self._frees or ():
             free()
         super().close()
@@ -219,8 +219,8 @@ class MujocoSimulator(GymnasiumSimulator):
 def _free_drawing_memory(context: Any, drawn: mujoco.MjrContext) -> None:
     """Free what MuJoCo has allocated in an OpenGL context.
 
-    MuJoCo's destructor would free the objects with the same numbers in the current context, which
-    may be that of another environment.
+    Later, MuJoCo's destructor would free objects with the same numbers in the current context,
+    which may belong to another environment.
     """
     with contextlib.suppress(Exception):  # at the end of the process, OpenGL may have gone
         context.make_current()

@@ -25,7 +25,7 @@ _CHECKS = ("_has_reset", "checked_step", "checked_data_reuse")
 
 
 def is_screen_unread(env: Any) -> bool:
-    """Return whether an `AtariPreprocessing` around the game is all that gets its observations.
+    """Return whether an `AtariPreprocessing` alone gets the observations of the game.
 
     Parameters
     ----------
@@ -36,7 +36,7 @@ def is_screen_unread(env: Any) -> bool:
 
 
 def skip_unread_screens(env: Any) -> None:
-    """Make an `AtariPreprocessing` around ale-py's own game draw only the screens that it reads.
+    """Make `AtariPreprocessing` around ale-py's own game draw only the screens that it reads.
 
     The results, and the state of all wrappers after each step, are the same.
 

@@ -165,7 +165,7 @@ class RetroCodec(Codec):
 
 
 class RetroSimulator(GymnasiumSimulator):
-    """A simulator of one game, of which a process may have many, unlike in stable-retro.
+    """A simulator of one game. Unlike in stable-retro, a process may have many of them.
 
     Parameters
     ----------
@@ -195,7 +195,7 @@ class RetroSimulator(GymnasiumSimulator):
         super().__init__(name, **kwargs)
 
     def make_env(self) -> gymnasium.Env[Any, Any]:
-        """Return the game; it takes over the emulator of this process."""
+        """Return the game, which now uses the emulator of this process."""
         self._pictures = self.obs_type == "grayscale"
         game = str(self.name)
         inttype = self.env_kwargs.get("inttype", stable_retro.data.Integrations.STABLE)

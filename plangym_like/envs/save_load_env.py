@@ -42,7 +42,7 @@ class SaveLoadCodec(Codec):
     base : gymnasium.Env
         An environment with these methods, reset at least once.
     name : str or callable
-        What the environment was made from.
+        The id or callable that the environment was made from.
     capacity : int, optional
         Bytes for states that are not arrays.
 
@@ -130,9 +130,10 @@ class SaveLoadCodec(Codec):
 
 
 def _is_plain_array(saved: Any) -> bool:
-    """Return whether `saved` is an array whose bytes are all of it.
+    """Return whether the bytes of `saved` are an array's whole content.
 
-    A masked array has a mask too, and an array of objects or strings of any length holds addresses.
+    A masked array also has a mask; an array of objects or of variable-length strings holds
+    addresses.
     """
     return type(saved) is np.ndarray and not saved.dtype.hasobject
 

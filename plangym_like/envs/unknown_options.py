@@ -1,4 +1,4 @@
-"""`unknown_option`: the error for an option that nothing takes, such as a misspelled one."""
+"""`unknown_option`: the error for an option that does not exist, such as a misspelled one."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _FURTHER_OPTIONS = (
 def unknown_option(
     error: TypeError, options: Mapping[str, Any], parameters: Iterable[str]
 ) -> InputError | None:
-    """Return the error for one of `options`, if `error` says that nothing takes it.
+    """Return the error for one of `options`, if `error` says that it does not exist.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""`Job`: rows of a batch for one worker, and what the worker does with them."""
+"""`Job`: rows of a batch for one worker, and the function with which the worker steps them."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ class Report:
 
 
 def run_job(env: HostedEnv, job: Job, fds: Sequence[int] = ()) -> Report:
-    """Step rows from ``job.start`` to the worker's limit, which the parent may change meanwhile.
+    """Step rows from ``job.start`` to the worker's limit, which the parent may change.
 
     The progress slot holds the row being stepped, the end of the finished rows, and the end of the
     rows that may have been written to. From these, the parent knows after a death which rows are
@@ -201,7 +201,7 @@ def _refusal(value: Any) -> Exception | None:
 def _rows_of(layout: Layout, job: Job) -> Rows:
     """Return the batch, which is cached by its shape and blocks.
 
-    Finding each array in its block takes longer than anything else before the first row.
+    Without the cache, finding each array in its block would take longest before the first row.
     """
     key = job.shape, *job.blocks.values()
     if (rows := _placed.get(key)) is not None:

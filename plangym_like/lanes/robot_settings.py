@@ -1,4 +1,4 @@
-"""`RobotSettings`: what a robot's step reads of its environment, besides the simulation's data."""
+"""`RobotSettings`: the settings of its environment that a robot's step reads."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class RobotSettings:
         self._numbers = [array.tobytes() for array in self._arrays]
 
     def have_changed(self) -> bool:
-        """Return whether an attribute, the timestep, a mass or the initial height is another."""
+        """Return whether an attribute, the timestep, a mass or the initial height has changed."""
         attributes = self._attributes
         return (
             len(attributes) != self._count
@@ -50,13 +50,13 @@ class RobotSettings:
 
 
 def settings_of(base: Any) -> tuple[Any, ...]:
-    """Return all that a robot's results depend on besides its simulation, to be compared."""
+    """Return all settings that affect a robot's results, in a form that can be compared."""
     values = {name: _comparable(each) for name, each in vars(base).items() if name not in _OF_EACH}
     return type(base), base.dt, base.model.nq, base.model.nbody, values
 
 
 def _comparable(value: Any) -> Any:
-    """Return a value that equals that of another robot only if both have the same effect."""
+    """Return a value for comparison: equal values have the same effect on a robot's results."""
     if type(value) in _PLAIN:
         return type(value), value
     if isinstance(value, (tuple, list)):

@@ -111,7 +111,7 @@ class SequentialLanes(Lanes):
 
 
 def one_by_one(lanes: Lanes) -> SequentialLanes:
-    """Return lanes that go on with the environments of `lanes`, which lose their vectorised form.
+    """Return lanes that step the environments of `lanes` one by one from now on.
 
     Parameters
     ----------

@@ -35,13 +35,13 @@ class PUCT(TreePlanner):
       shogi by planning with a learned model", 2020, equation 5.
     - A round has up to `batch` descents, kept apart by the virtual loss, one `step_batch` and one
       call of `evaluate`. If several descents find the same leaf, one of them counts.
-    - With `rollout`, the value of a new state is the mean of what `evaluate` says and of the return
-      of random actions (D. Silver et al., "Mastering the game of Go with deep neural networks and
-      tree search", 2016), or that return alone without `evaluate`.
+    - With `rollout`, the value of a new state is the mean of the value from `evaluate` and the
+      return of random actions (D. Silver et al., "Mastering the game of Go with deep neural
+      networks and tree search", 2016), or that return alone without `evaluate`.
 
-    The plan is the path in the tree with the best score, the first of them. The action for closed
-    loop, `Plan.next_action`, is the most visited one; ``info["visits"]`` are the targets of a
-    policy network, ``info["value"]`` is the mean return of the root.
+    The plan is the path in the tree with the best score; among equal ones, the first. The action
+    for closed loop, `Plan.next_action`, is the most visited one; ``info["visits"]`` are the targets
+    of a policy network, ``info["value"]`` is the mean return of the root.
 
     Parameters
     ----------
@@ -50,12 +50,11 @@ class PUCT(TreePlanner):
     evaluate : callable, optional
         ``evaluate(observations) -> (priors, values)``: observations ``(N, *obs_shape)`` of states,
         as `PlanEnv.step_batch` returns them, probabilities of their actions ``(N, A)`` in the order
-        of `actions`, and the returns ``(N,)`` that they expect. Actions with a prior of 0 are not
-        tried. It is not called for states where the episode has ended. Without it, priors are
-        uniform.
+        of `actions`, and their expected returns ``(N,)``. Actions with a prior of 0 are not tried.
+        It is not called for states where the episode has ended. Without it, priors are uniform.
     observe : callable, optional
         ``observe(state) -> observations (1, *obs_shape)`` of a root. A state holds no observation,
-        so without it, the priors of a root are uniform, except where it was reached by `advance`.
+        so without it, the priors of a root are uniform unless it was reached by `advance`.
     batch, discount, virtual_loss, dt
         See `TreePlanner`.
     rollout : int
@@ -70,7 +69,7 @@ class PUCT(TreePlanner):
 
     Examples
     --------
-    A policy that knows nothing, and a value that says how upright the pole is:
+    A uniform policy, and a value that measures how upright the pole is:
 
     >>> import numpy as np, plangym_like
     >>> from plangym_like.planners import PUCT, play

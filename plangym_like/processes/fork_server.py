@@ -1,11 +1,11 @@
 """The fork server: a process with everything imported, which forks workers on request.
 
-A worker that is forked from it starts within milliseconds, and inherits nothing from the user's
-process, neither threads nor locks. A fork server is started when it is first needed. It runs
+A worker that is forked from it starts within milliseconds, and inherits no threads, locks or other
+state of the user's process. A fork server is started when it is first needed. It runs
 `fork_server_main`.
 
 All workers of a fork server have its memory, and so the same hashes of strings and orders of sets.
-Where workers have to differ in this, some of them come from a second one.
+If workers must differ in this, some of them are forked from a second fork server.
 """
 
 from __future__ import annotations

@@ -100,7 +100,7 @@ def start_python(
 
 @contextlib.contextmanager
 def _interrupts_blocked() -> Iterator[None]:
-    """Block SIGINT, so that it is blocked in the new process until that ignores it."""
+    """Block SIGINT, so that it is blocked in the new process until the process ignores it."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield

@@ -1,4 +1,4 @@
-"""`ChainPickle`: saves an environment and its wrappers as one pickle, without windows and the like.
+"""`ChainPickle`: saves an environment and its wrappers as one pickle, without windows or locks.
 
 The attributes of the base and of each wrapper are in one pickle, so that shared objects stay
 shared. Spaces, specs, functions and modules are references: the pickle names the place where they
@@ -101,7 +101,7 @@ class ChainPickle(ChainState):
         return data
 
     def place_of(self, thing: Any) -> str | None:
-        """Return the place of `thing` if it is a reference in the bytes."""
+        """Return the place of `thing` if it is written as a reference."""
         return self._ids.get(id(thing))
 
     def thing_at(self, place: str) -> Any:

@@ -71,7 +71,7 @@ def chain(env: gymnasium.Env[Any, Any]) -> Iterator[gymnasium.Wrapper[Any, Any, 
     Raises
     ------
     SnapshotError
-        They do not wrap a single environment.
+        A wrapper does not wrap a single environment.
     """
     while isinstance(env, gymnasium.Wrapper):
         yield env

@@ -34,9 +34,9 @@ _Env = gymnasium.Env[Any, Any]
 class CachedCopy:
     """A copy of the environment and the action log that led to its current state.
 
-    ``trace_digest`` is a digest of all observations, rewards and flags along the way; it is equal
-    for two replays of a log that observed the same. ``generator`` is the environment's generator
-    after the last entry, which is kept only if wrappers may draw from it.
+    ``trace_digest`` is a digest of all observations, rewards and flags along the way; two replays
+    of a log have equal digests if all of these were equal. ``generator`` is the environment's
+    generator after the last entry, which is kept only if wrappers may draw from it.
     """
 
     env: _Env
@@ -57,9 +57,9 @@ class ReplayCache:
     logs : ActionLogFormat
         The format of the action logs.
     capacity : int
-        The most copies that may be open at once.
+        The maximum number of copies that are open at once.
     first : gymnasium.Env, optional
-        A copy that exists already.
+        An existing copy.
 
     Attributes
     ----------
@@ -236,9 +236,9 @@ class ReplayCache:
     def _evicted(self) -> CachedCopy:
         """Return the copy to discard for a new one.
 
-        If more branches are continued in turn than there are copies, the least recently used copy
-        is always the next one needed, and evicting it would cause a miss every time. So the most
-        recently used copy is evicted, unless another one has been unused for long.
+        If there are more branches than copies and they are continued in turn, the least recently
+        used copy is always the next one needed, and evicting it would cause a miss every time. So
+        the most recently used copy is evicted, unless another one has been unused for long.
         """
         oldest = min(self._copies, key=lambda cached: cached.last_used)
         if self._restores - oldest.last_used > _UNUSED_RESTORES * self._capacity:

@@ -67,7 +67,7 @@ class Trial:
     Parameters
     ----------
     simulator : Simulator
-        A new simulator of a Gymnasium environment. The trial leaves it in another state.
+        A new simulator of a Gymnasium environment. The trial changes its state.
     make_copy : callable
         Returns a second simulator made with the same arguments, or ``None`` if there can be only
         one.
@@ -140,7 +140,7 @@ class Trial:
         return first
 
     def _compare_with_copy(self, other: Simulator, first: _Episode) -> None:
-        """Play the same seeded episode in a second copy, and step the first one in between."""
+        """Play the same seeded episode in a second copy, stepping the first copy in between."""
         second = self._begin(other, 0)
         self._steps(second, self._actions, stepped_between=self._sim)
         for step, pair in enumerate(zip(first.outcomes, second.outcomes, strict=False)):

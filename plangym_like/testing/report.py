@@ -94,7 +94,8 @@ class BrokenPromise:
     step : int or None
         Steps since the state was restored, or since the reset; the first is 1.
     field : str
-        What differs: ``reward``, ``observation[3]``, ``info['lives']``, ``next state``, ...
+        The part that differs: ``reward``, ``observation[3]``, ``info['lives']``, ``next state``,
+        ...
     detail : str
         The two values, and the cause if it is known.
     """

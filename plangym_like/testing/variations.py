@@ -99,7 +99,7 @@ def unseeded(context: CheckContext) -> bool:
 
 
 def wrapped(context: CheckContext) -> bool:
-    """Do the same as `unseeded`, with and without a seed, inside wrappers that draw and count."""
+    """Do the same, with and without a seed, inside wrappers with generators and counters."""
     try:
         env, other = context.fresh(_WRAPPERS), context.fresh(_WRAPPERS)
     except TypeError as error:
@@ -122,7 +122,7 @@ VARIATIONS = {
 
 
 def _continue_elsewhere(env: Any, other: Any, seed: int | None, steps: int) -> None:
-    """Play an episode in `env`, and continue some of its states, the last first, in `other`."""
+    """Play an episode in `env`, and continue some of its states in `other`, from last to first."""
     episode = play(env, seed, steps, save=True)
     numbers = range(len(episode.steps))
     for number in sorted({*numbers[:: max(1, len(numbers) // 3)]}, reverse=True):

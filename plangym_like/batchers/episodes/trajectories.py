@@ -28,7 +28,7 @@ class Trajectories:
     lengths : tensor
         ``[B]`` int64, between 0 and ``T``.
     agent_info, env_info : DictTensor, optional
-        ``[B, ...]``; row i was played with row i of them. Empty if none were given.
+        ``[B, ...]``; row i belongs to trajectory i. Empty if none were given.
 
     Examples
     --------
@@ -80,7 +80,7 @@ class Trajectories:
         return int(self.steps.batch_size[1])
 
     def mask(self) -> torch.Tensor:
-        """Return which steps belong to the episodes: ``[B, T]`` bool."""
+        """Return a mask of the steps that took place, ``[B, T]`` bool."""
         steps = torch.arange(self.n_timesteps, device=self.lengths.device)
         return steps < self.lengths[:, None]
 
@@ -151,7 +151,7 @@ class Trajectories:
 
     @classmethod
     def cat(cls, parts: Sequence[Self]) -> Self:
-        """Return the rows of all `parts`, padded to the longest.
+        """Return the trajectories of all `parts`, padded to the length of the longest.
 
         Raises
         ------

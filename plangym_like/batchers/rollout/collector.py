@@ -135,7 +135,7 @@ class Collector:
         self._fin = torch.ones(1, count, dtype=torch.bool)
 
     def _probe_actor(self, inputs: Any) -> Any:
-        """Initialise the recurrent state, and return the layout of the actor's info of one lane."""
+        """Initialise the recurrent state; return the layout of the actor's info for one lane."""
         answer = self._actor.step(*inputs, hx=None)
         if not (isinstance(answer, tuple) and len(answer) == 3 and isinstance(answer[2], dict)):
             raise InputError(

@@ -30,7 +30,7 @@ class TemporalAgent(Agent):
         Parameters
         ----------
         n_steps : int, optional
-            The number of calls, at most.
+            The maximum number of calls.
         stop_variable : str, optional
             Stop after the first step at which this variable is true for the whole batch. An agent
             may write it one step ahead; a time that has no row then counts as false.
