@@ -66,7 +66,7 @@ class Rows:
 def check_on_error(on_error: Any) -> bool:
     """Return whether rows that fail are masked; `InputError` for an unknown `on_error`."""
     if on_error not in ("raise", "mask"):
-        raise InputError(f"on_error is 'raise' or 'mask', got {on_error!r}")
+        raise InputError(f"on_error must be 'raise' or 'mask', got {on_error!r}")
     return bool(on_error == "mask")
 
 
@@ -109,7 +109,7 @@ def check_one_dt(dt: Any) -> int:
     """Return `dt` as an int; `InputError` unless it is one whole number of at least 1."""
     steps = check_dt(dt)
     if not isinstance(steps, int):
-        raise InputError("step takes one dt")
+        raise InputError("step takes a single dt")
     return steps
 
 

@@ -161,7 +161,7 @@ class Future(Generic[_Result]):
         if pending is not None:
             if not self._settle(pending, timeout):
                 raise TimeoutError(
-                    f"{pending.what} is not done within {timeout} s; it goes on, so result() may "
+                    f"{pending.what} is not done within {timeout} s; it continues, so result() may "
                     "be called again"
                 )
             self._result, error = pending.outcome()

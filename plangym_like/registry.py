@@ -218,7 +218,7 @@ def _find_family(name: Any) -> Family:
     if not isinstance(name, str):
         hint = ""
         if isinstance(name, gymnasium.Env):
-            hint = "; an environment that exists already cannot be used, give what makes it: "
+            hint = "; an existing environment cannot be used; pass an id or a function: "
             hint += f"make({name.spec.id!r})" if name.spec else "make(lambda: ...)"
         raise InputError(
             "name must be a Gymnasium id or a callable that returns an environment, got "

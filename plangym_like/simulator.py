@@ -95,7 +95,7 @@ def name_of(name: Any) -> str:
 def no_simulator(made: Any) -> InputError:
     """Return the error for `made`, which a user's function returned instead of a `PlanEnv`."""
     return InputError(
-        f"a family, or what makes a simulator, returned {_shown(made)}, not a PlanEnv or a "
+        f"a family, or a factory of simulators, returned {_shown(made)}, not a PlanEnv or a "
         "Simulator: return plangym_like.AnyEnv(..., **kwargs), or another environment class of "
         "this package"
     )

@@ -356,9 +356,9 @@ def mismatch(what: str, family: str, fields: str, its_family: str, its: str) -> 
     if len(found) > 3:
         told.append(f"and {len(found) - 3} more")
     if its_family != family:
-        told.append(f"it is of the family {its_family}, the environment of {family}")
+        told.append(f"it is of the family {its_family}, but the environment is of {family}")
     elif not found:
-        told.append(f"it has {_short(its)}, and the environment {_short(fields)}")
+        told.append(f"it has {_short(its)}, but the environment has {_short(fields)}")
     return StateMismatchError(
         f"{what} of another environment, version or configuration: {'; '.join(told)}",
         f"{family} {fields}",

@@ -210,8 +210,8 @@ class StateArchive:
         """
         if self._read_only:
             raise ClosedError(
-                "this archive is in files of the process that this one was forked from, and can "
-                "only be read here: save it, and load what was saved"
+                "this archive is in files of the process that forked this one, so it can only be "
+                "read here: save it, and load the new file"
             )
         with self._lock:
             return self._add(states, parents, actions, dt, rewards, columns)
@@ -319,9 +319,9 @@ class StateArchive:
             states = step.states
             if not np.array_equal(states[0], self.get(child)):
                 raise StateError(
-                    f"the action of node {child} does not lead from its parent to its state: it "
-                    "was archived with another action, dt, seed or parent than it was made with, "
-                    f"or {env.name} is not exact"
+                    f"the action of node {child} does not lead from its parent to its state: "
+                    "its archived action, dt, seed or parent is wrong, or "
+                    f"{env.name} is not exact"
                 )
             rewards.append(float(step.rewards[0]))
         return math.fsum(rewards)
@@ -393,7 +393,7 @@ class StateArchive:
         wrong = (indices < 0) | (indices >= len(self))
         if wrong.any():
             which = np.atleast_1d(indices)[np.atleast_1d(wrong)][0]
-            raise IndexError(f"node {which} of an archive of {len(self)}")
+            raise IndexError(f"there is no node {which} in an archive of {len(self)}")
         return indices.astype(np.int64)
 
     def _fitted(self, name: str, values: ArrayLike, count: int) -> NDArray[Any]:

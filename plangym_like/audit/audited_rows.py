@@ -270,7 +270,9 @@ class AuditedRows:
                 continue
             if (error := second.infos.errors.get(place)) is not None:
                 if not isinstance(error, _HINDRANCES):
-                    return Difference(row, "its result", f"none the second time but {error!r}")
+                    return Difference(
+                        row, "its result", f"none the second time, but the error {error!r}"
+                    )
                 continue
             if found := self._row_difference(result, second, row, place):
                 return Difference(row, *found)

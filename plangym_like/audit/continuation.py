@@ -75,7 +75,7 @@ def continued_difference(
     if (error := live.infos.errors.get(0)) is not None:
         if isinstance(error, (WorkerError, StateCapacityError)):
             return None
-        return "its result", f"{error!r} without saving and none with it"
+        return "its result", f"{error!r} without saving, and no error with saving"
     for time, step in enumerate(steps):
         for name, of_step in _FIELDS:
             one, other = getattr(live, name), getattr(step, of_step)

@@ -64,7 +64,7 @@ def merged(*parts: Mapping[str, Any]) -> dict[str, Any]:
     entries: dict[str, Any] = {}
     for part in parts:
         if taken := part.keys() & (entries.keys() | _RESERVED):
-            raise InputError(f"a tensordict has no second place for the names {sorted(taken)}")
+            raise InputError(f"names in a tensordict are reserved or occur twice: {sorted(taken)}")
         entries |= part
     return entries
 

@@ -31,7 +31,7 @@ def run(chosen: argparse.Namespace) -> int:
     facts["state_nbytes"] = f"{facts['state_nbytes']:,}"
     saved, exact = facts.pop("snapshot_note"), facts.pop("exactness_note")
     if facts["snapshot"] == "native" and not saved:
-        saved = "in the way of its family, which reads and writes the whole state"
+        saved = "by its family's own method, which reads and writes the whole state"
     facts["snapshot"] += f" ({saved})" if saved else ""
     facts["exactness"] += f" ({exact})" if exact else ""
     names = {"state_nbytes": "bytes of a state", "snapshot": "saved by"}

@@ -50,13 +50,13 @@ def run(chosen: argparse.Namespace) -> int:
         return OK
     wanted = chosen.family.lower().replace("-", "_")
     if wanted not in ids:
-        raise UsageError(f"there is no family {chosen.family!r}; there are {', '.join(ids)}")
+        raise UsageError(f"there is no family {chosen.family!r}; the families are {', '.join(ids)}")
     if chosen.json:
         print(json.dumps(ids[wanted]))
     elif ids[wanted]:
         print("\n".join(ids[wanted]))
     else:
-        warn(f"no ids of {wanted} here: its package is not installed, or gives no list")
+        warn(f"no ids of {wanted} are known: its package is not installed, or lists none")
     return OK
 
 

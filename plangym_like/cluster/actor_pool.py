@@ -354,8 +354,8 @@ class ActorPool:
             self._waiting_since = None
             raise WorkerStartError(
                 f"no actor could be started within {_PATIENCE_SECONDS:.0f} seconds: the cluster's "
-                f"{len(self._nodes)} nodes may have no free cores (see `ray status`), or lack what "
-                f"resources={self._resources} asks for"
+                f"{len(self._nodes)} nodes may have no free cores (see `ray status`), or lack "
+                f"resources={self._resources}"
             )
 
     def close(self) -> None:

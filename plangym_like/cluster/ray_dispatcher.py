@@ -282,9 +282,9 @@ class RayDispatcher(Dispatcher):
 
 def _poisoned(row: int) -> PoisonInputError:
     return PoisonInputError(
-        f"row {row} killed {_DEATHS_ALONE} fresh actors that stepped nothing else, although rows "
+        f"row {row} killed {_DEATHS_ALONE} new actors that stepped nothing else, although rows "
         "never run in an actor's own process: it may need more memory than its node has; the "
-        "cluster is usable, leave that row out",
+        "cluster can still be used without that row",
         row,
         None,
     )

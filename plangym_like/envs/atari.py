@@ -66,7 +66,7 @@ class AtariCodec(Codec):
             self.exactness = "approximate"
             self.exactness_note = (
                 "sound depends on the phase of the tone generators, which no emulator "
-                "state holds; all else is exact"
+                "state holds; everything else is exact"
             )
 
     def fingerprint_fields(self) -> Mapping[str, Any]:

@@ -51,7 +51,7 @@ class ClassicControlCodec(Codec):
         known = [cls for cls in type(base).__mro__ if cls in DYNAMICS]
         if not known:
             raise SnapshotError(
-                f"{type(base).__name__} is none of the classic control environments: "
+                f"{type(base).__name__} is not one of the classic control environments: "
                 f"{', '.join(sorted(cls.__name__ for cls in DYNAMICS))}"
             )
         self._base, self.known = base, known[0]
@@ -97,8 +97,8 @@ class ClassicControlCodec(Codec):
         unknown = sorted(physics.keys() - {"x"})
         if unknown:
             raise InputError(
-                f"states of {self.known.__name__} are made of x and, where a time limit is kept, "
-                f"of elapsed_steps, not of {', '.join(unknown)}"
+                f"states of {self.known.__name__} are built from x and, with a time limit, "
+                f"elapsed_steps, not from {', '.join(unknown)}"
             )
         if "x" in physics:
             x = _finite(physics["x"], self._size)

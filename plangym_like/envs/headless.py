@@ -37,8 +37,8 @@ def draw_without_a_display() -> None:
             os.environ["MUJOCO_GL"] = name
             return
     raise MissingExtraError(
-        "there is no display, and neither of the libraries that MuJoCo can render with without "
-        "one: apt-get install libegl1 libegl-mesa0 libgl1, or apt-get install libosmesa6"
+        "there is no display, and no library with which MuJoCo can render without a display: "
+        "apt-get install libegl1 libegl-mesa0 libgl1, or apt-get install libosmesa6"
     )
 
 

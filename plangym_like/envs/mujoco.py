@@ -73,11 +73,11 @@ class MujocoCodec(Codec):
         notes = []
         if self.robot is None:
             notes.append(
-                f"{type(base).__name__} is none of Gymnasium's own robots: what it remembers in "
+                f"{type(base).__name__} is not one of Gymnasium's own robots: its own "
                 "attributes, and contacts that it reads before it simulates, are not in the rows"
             )
         if model.nplugin or model.nflex:
-            notes.append("plugins and flexible bodies have their own memory inside MuJoCo")
+            notes.append("plugins and flexible bodies have internal state that no row holds")
         if notes:
             self.exactness, self.exactness_note = "approximate", "; ".join(notes)
 

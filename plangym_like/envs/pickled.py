@@ -153,7 +153,7 @@ class PickleCodec(Codec):
         """Return the pickle in `payload` if its tag is this session's, or `allow_pickle` is set."""
         (length,) = _LENGTH.unpack(payload[: _LENGTH.size].tobytes())
         if length > len(payload) - _START:
-            raise StateFormatError("the pickle in a state row is damaged: its length")
+            raise StateFormatError("the pickle in a state row is damaged: its length is wrong")
         data = payload[_START : _START + length].tobytes()
         tag = payload[_LENGTH.size : _START].tobytes()
         if not self._allow_pickle and not hmac.compare_digest(tag, _tag(data)):

@@ -308,7 +308,7 @@ class ReplayedEnv(FamilyEnv):
 def _unpack(payload: Row) -> tuple[bytes, bytes]:
     used = int(payload[:8].view(np.uint64)[0])
     if used > len(payload) - _HEAD:
-        raise StateFormatError("the action log in a state row is damaged: its length")
+        raise StateFormatError("the action log in a state row is damaged: its length is wrong")
     data = payload[8 : _HEAD + used].tobytes()
     return data[DIGEST_NBYTES:], data[:DIGEST_NBYTES]
 

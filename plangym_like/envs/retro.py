@@ -78,8 +78,8 @@ class RetroCodec(Codec):
             )
         elif base.core != _TRIED:
             self.exactness_note = (
-                f"that equal states are equal bytes in every process was tested with {_TRIED}, but "
-                f"not with the core of this game, {base.core}"
+                "whether equal states are equal bytes in every process was tested only with "
+                f"{_TRIED}, not with the core of this game, {base.core}"
             )
         scenario = self._file(self._kwargs.get("scenario") or "scenario")
         if "scripts" in json.loads(scenario.read_text()):
@@ -159,7 +159,7 @@ class RetroCodec(Codec):
         length, height, width = _HEAD.unpack_from(payload.data)
         nbytes = 3 * height * width
         if not (0 <= length <= self._capacity and 0 < nbytes <= self._screen_nbytes):
-            raise StateFormatError("a state row is damaged: its lengths")
+            raise StateFormatError("a state row is damaged: its lengths are wrong")
         screen = payload[self._screen_at : self._screen_at + nbytes].reshape(height, width, 3)
         self._base.write_emulator(payload[_HEAD.size : _HEAD.size + length], screen.copy())
 

@@ -36,8 +36,8 @@ class ToyTextCodec(Codec):
         kind = type(base)
         if kind not in GAMES:
             raise SnapshotError(
-                f"{qualified_name(kind)} is none of Gymnasium's toy text environments; plan over "
-                "it with plangym_like.PickledEnv"
+                f"{qualified_name(kind)} is not one of Gymnasium's toy text environments; plan "
+                "over it with plangym_like.PickledEnv"
             )
         self._game = GAMES[kind](base)
         self.columns = {

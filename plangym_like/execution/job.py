@@ -128,10 +128,11 @@ def run_job(env: HostedEnv, job: Job, fds: Sequence[int] = ()) -> Report:
     layout = stepper.layout
     if signature(layout) != job.signature:
         raise StateMismatchError(
-            "the worker's environment is not the caller's: its constructor made another one, or it "
-            "does something else in every process (it iterates a set of text, or draws from a "
-            f"global generator). The worker's states mean {layout.format.fingerprint_fields}, and "
-            f"its observations are in {layout.observation_space}",
+            "the worker's environment differs from the caller's: its constructor made a different "
+            "one, or it behaves differently in each process (it iterates a set of strings, or "
+            "draws from a global generator). The worker's states mean "
+            f"{layout.format.fingerprint_fields}, and its observations are in "
+            f"{layout.observation_space}",
             f"{job.signature:016x}",
             layout.format.fingerprint_fields,
         )

@@ -321,7 +321,7 @@ class ProcessExecutor:
         assert isinstance(error, WorkerDiedError)
         self.pool.replace_dead(worker, idle=False)
         raise PoisonInputError(
-            f"workers that use this state end, the last one with status {error.exitcode}",
+            f"workers that use this state die, the last one with status {error.exitcode}",
             0,
             error.exitcode,
         ) from error

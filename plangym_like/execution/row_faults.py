@@ -159,8 +159,8 @@ def _row_is_to_blame(
 def _poisoned(row: int, deaths: int, deaths_alone: int, error: WorkerDiedError) -> PoisonInputError:
     """Return the error for a `row` that killed workers; `error` describes the last death."""
     found = PoisonInputError(
-        f"row {row} killed {deaths} workers, {deaths_alone} of which were fresh and stepped "
-        f"nothing else (exit status {error.exitcode}); the pool is usable, leave that row out",
+        f"row {row} killed {deaths} workers, {deaths_alone} of which were new and stepped "
+        f"nothing else (exit status {error.exitcode}); the pool can still be used without that row",
         row,
         error.exitcode,
     )
@@ -172,7 +172,7 @@ def _timed_out(rows: list[int], limit: float | None) -> StepTimeoutError:
     """Return the error for rows that hung twice."""
     named = f"row {rows[0]}" if len(rows) == 1 else f"rows {', '.join(map(str, rows))}"
     return StepTimeoutError(
-        f"{named} took longer than step_timeout={limit} seconds, and hung again in a fresh worker; "
+        f"{named} took longer than step_timeout={limit} seconds, and hung again in a new worker; "
         "the environment hangs in this state, or needs a larger step_timeout",
         rows,
     )

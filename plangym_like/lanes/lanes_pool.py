@@ -306,7 +306,7 @@ class LanesPool(WorkerPool[LanesWorker]):
                 continue
         raise WorkerDiedError(
             f"the process of lanes {worker.start} to {worker.stop - 1} died {_ATTEMPTS} times in "
-            f"{job.method!r}; what it is given seems to end it",
+            f"{job.method!r}; its input seems to be the cause",
             worker.process.pid,
             worker.process.exitcode,
         )

@@ -51,7 +51,7 @@ class SequentialLanes(Lanes):
             if last_user(env) is not self:
                 raise InputError(
                     f"environment {lane} has been reset elsewhere (by another rollout, or by "
-                    "evaluate), so its episode here is lost. Make environments for each of them"
+                    "evaluate), so its episode here is lost. Make separate environments for each"
                 )
 
     def _reset(self, lane: int, seed: int | None, options: dict[str, Any] | None) -> Any:

@@ -170,7 +170,7 @@ class StatefulVectorEnv(VectorEnv[Any, Any, Any]):
         formats = self._lanes.formats
         if len(set(formats)) > 1:
             raise InputError(
-                "the environments were made differently, so that a state row means something else "
+                "the environments were made differently, so a state row has a different meaning "
                 "in each: use step_batch of plangym_like.make(...) for each kind"
             )
         if states is None:

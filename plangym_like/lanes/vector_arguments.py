@@ -161,7 +161,7 @@ def checked_indices(indices: Which, count: int) -> NDArray[np.intp] | None:
             f"{count} environments, got {indices!r}"
         )
     if ((chosen < 0) | (chosen >= count)).any() or len(np.unique(chosen)) < len(chosen):
-        raise InputError(f"indices must be different ones from 0 to {count - 1}, got {indices!r}")
+        raise InputError(f"indices must be distinct, from 0 to {count - 1}, got {indices!r}")
     return chosen.astype(np.intp)
 
 

@@ -60,7 +60,7 @@ class Novelty:
         """Make room for the atoms with the numbers 0 to ``atoms - 1``."""
         if atoms > _MOST_ATOMS:
             raise InputError(
-                f"features have too large values: they make {atoms:,} atoms, and at most "
+                f"features have values that are too large: they make {atoms:,} atoms, and at most "
                 f"{_MOST_ATOMS:,} are possible"
             )
         if atoms >= len(self._depths):

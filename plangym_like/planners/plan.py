@@ -185,7 +185,7 @@ class Plan:
             )
             columns = (plan.dt, plan.rewards, plan.dt if plan.seeds is None else plan.seeds)
             if any(column.shape != plan.actions.shape[:1] for column in columns):
-                raise ValueError("its actions, dt, rewards and seeds are not of one length")
+                raise ValueError("its actions, dt, rewards and seeds differ in length")
         except (KeyError, TypeError, ValueError, OverflowError) as error:
             raise InputError(f"{path} holds no plan: {error!r}") from error
         return plan

@@ -104,7 +104,7 @@ class PUCT(TreePlanner):
         self.evaluate, self.observe = evaluate, observe
         self.rollout = as_count("rollout", rollout, 0)
         if evaluate is None and not self.rollout:
-            raise InputError("PUCT needs evaluate or rollout, to know values")
+            raise InputError("PUCT needs evaluate or rollout, to estimate values")
         self.explore = as_number("explore", explore, 0.0)
         self.base = as_number("base", base, 1.0)
         self.noise = as_number("noise", noise, 0.0, 1.0)

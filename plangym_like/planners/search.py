@@ -150,8 +150,8 @@ class Search:
         finite = np.isfinite(rewards)
         if not finite.all():
             raise RewardError(
-                f"{self.env.name} returned the reward {rewards[~finite][0]}, and planners can only "
-                "compare finite ones: replace it, such as by a wrapper "
+                f"{self.env.name} returned the reward {rewards[~finite][0]}, but planners can only "
+                "compare finite rewards: replace it, for example with the wrapper "
                 "gymnasium.wrappers.TransformReward(env, numpy.nan_to_num)"
             )
         self._transitions += transitions

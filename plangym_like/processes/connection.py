@@ -106,7 +106,7 @@ class Connection:
             if self._end is None:
                 if self._flushing:
                     raise RuntimeError(
-                        f"a signal handler used {self._worker} just while it was interrupting "
+                        f"a signal handler used {self._worker} while it was interrupting "
                         "another use of it; set a flag in the handler instead"
                     )
                 parts = outgoing(kind, request.number, payload, descriptors)

@@ -180,8 +180,8 @@ def get_ready(preload: Sequence[str] = (), number: int = 1) -> bool:
             fork_server.close()
             if failure is not None:
                 raise WorkerStartError(
-                    "the process that forks workers ended twice in a row, or did not answer; what "
-                    'it printed may say why. Without it: start_method="spawn"'
+                    "the process that forks workers ended twice in a row, or did not answer; its "
+                    'output may say why. start_method="spawn" does not need it'
                 ) from error
             failure = error
 

@@ -139,7 +139,7 @@ class ReplayCache:
             raise SnapshotError(
                 f"{qualified_name(type(best.env))} did not repeat itself: its states are "
                 "saved as the actions since the reset, and stepping through them again gave other "
-                "observations, rewards or flags than the first time. Its future depends on "
+                "observations, rewards or flags than the first time. Later steps depend on "
                 "something that neither reset(seed=...) nor its actions set (time, a global "
                 "generator, another version of the simulator, another processor)"
             )

@@ -134,7 +134,7 @@ class Trial:
         if changed:
             raise SnapshotError(
                 f"{self._name()} cannot be saved: its steps change {' and '.join(changed[:_NAMED])}"
-                ", which no state row holds; keep what is remembered in attributes of a wrapper or "
+                ", which no state row holds; keep such values in attributes of a wrapper or "
                 "of the environment"
             )
         return first
@@ -263,7 +263,7 @@ class Trial:
             found = None if np.array_equal(one, other) else self._sim.state_difference(one, other)
             if found is not None:
                 self._notes.append(
-                    f"the state after step {step} is not the same when it is repeated: "
+                    f"the state after step {step} is not the same when the step is repeated: "
                     f"{found[0]}, {found[1]}"
                 )
                 return

@@ -222,7 +222,9 @@ class WrapperState(ChainState):
         """Return the values of all owners in `payload`."""
         used = int(payload[:8].view(_NUMBER)[0])
         if not 0 <= used <= self.nbytes - _NUMBER.itemsize:
-            raise StateFormatError("the wrappers' part of a state row is damaged: its length")
+            raise StateFormatError(
+                "the wrappers' part of a state row is damaged: its length is wrong"
+            )
         return self.decoded(payload[8 : 8 + used].tobytes())
 
     def _named(self, payload: Row) -> dict[str, Any]:

@@ -284,8 +284,8 @@ class BackgroundBatcher(Closable):
         pids = self._workers.pids or [os.getpid()]
         missing = ", ".join(f"{g} (pid {pids[g % len(pids)]})" for g in sorted(self._unfinished))
         return (
-            f"not done after {timeout:g} s: groups {missing}. Nothing is lost, get() may be called "
-            f"again; a worker counts as hung after {self._workers.timeout:g} s without a step"
+            f"not done after {timeout:g} s: groups {missing}. Nothing is lost; get() may be called "
+            f"again, and a worker counts as hung after {self._workers.timeout:g} s without a step"
         )
 
     def _take_in(self, group: int, progress: Progress) -> None:

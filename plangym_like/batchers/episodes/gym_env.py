@@ -130,7 +130,7 @@ class GymEnv(VecEnv):
             raise InputError("no environment is running; reset them first")
         names = list(action.keys())
         if "action" not in names:
-            raise InputError(f"the agent's answer has no field 'action', only {names}")
+            raise InputError(f"the agent's output has no field 'action', only {names}")
         everyone = len(running) == n
         actions = _as_actions(self._action_layout, action["action"], len(running), "action")
         if not everyone:

@@ -144,7 +144,7 @@ class Trajectories:
             Unless ``0 <= start <= stop``.
         """
         if not 0 <= start <= stop:
-            raise InputError(f"steps {start} to {stop}: 0 <= start <= stop")
+            raise InputError(f"steps {start} to {stop}: need 0 <= start <= stop")
         steps = self.steps[:, start:stop]
         lengths = (self.lengths - start).clamp(0, int(steps.batch_size[1]))
         return type(self)(steps, lengths, self.agent_info, self.env_info)

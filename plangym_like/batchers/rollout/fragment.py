@@ -171,7 +171,7 @@ class Fragment(NamedTuple):
         state, final = self.state, self.final
         ends = state.fin & ~self.frozen
         if final is None and bool(ends.any()):
-            raise InputError("the observations at ends of episodes are unknown: give keep_final")
+            raise InputError("the final observations of episodes are unknown: give keep_final=True")
 
         def following(obs: torch.Tensor, last: torch.Tensor | None) -> torch.Tensor:
             obs = obs[1:].clone()

@@ -237,7 +237,7 @@ class Workspace:
     def get_time_truncated(self, var_name: str, from_time: int, to_time: int) -> Tensor:
         """Return the rows `from_time` to `to_time` of one variable, ``[T', B, ...]``."""
         if not 0 <= from_time < to_time:
-            raise InputError(f"steps {from_time} to {to_time}: 0 <= from_time < to_time")
+            raise InputError(f"steps {from_time} to {to_time}: need 0 <= from_time < to_time")
         return self._variable(var_name).part(from_time, to_time)
 
     def get_time_truncated_workspace(self, from_time: int, to_time: int) -> Workspace:
@@ -252,7 +252,7 @@ class Workspace:
         time_size, columns = self.time_size(), torch.arange(self.batch_size())
         if len(t) != len(columns) or bool(((t < 0) | (t + window_size > time_size)).any()):
             raise InputError(
-                f"windows of {window_size} steps from {t.tolist()} on, "
+                f"cannot select windows of {window_size} steps from {t.tolist()} on "
                 f"in a workspace of {len(columns)} columns and {time_size} steps"
             )
         times = t.cpu() + torch.arange(window_size)[:, None]
@@ -292,7 +292,7 @@ class Workspace:
         time_size, batch_size = self.time_size(), self.batch_size()
         if not 1 <= n_timesteps <= time_size or not 1 <= n_batch_elements <= batch_size:
             raise InputError(
-                f"{n_timesteps} steps of {n_batch_elements} columns, "
+                f"cannot sample {n_timesteps} steps of {n_batch_elements} columns "
                 f"from a workspace of {time_size} steps and {batch_size} columns"
             )
         samples = []

@@ -267,5 +267,5 @@ def as_steps(dt: Any, count: int) -> list[int]:
     """Return the ``dt`` of each of `count` rows; fractions are cut off."""
     steps = np.asarray(dt)
     if steps.shape not in ((), (1,), (count,)):
-        raise BatchLengthError(f"dt must be one number or {count}, one a row, got {dt!r}")
+        raise BatchLengthError(f"dt must be one number or {count}, one for each row, got {dt!r}")
     return [int(each) for each in np.broadcast_to(steps, (count,))]
