@@ -41,7 +41,7 @@ States = Row | Sequence[Row]
 HEADER_NBYTES = 32
 _MAGIC = b"PLS1"
 _WORD = (1 << 64) - 1
-# What comes before the checksum, and the checksum.
+# The fields before the checksum, and the checksum.
 _HEAD = struct.Struct("=24sQ")
 _NUMBER = struct.Struct("=Q")
 # A header is copied as one value, which is faster than four words.
@@ -347,7 +347,7 @@ def mismatch(what: str, family: str, fields: str, its_family: str, its: str) -> 
     with suppress(ValueError):  # an unknown part is not JSON
         if its_family == family:
             found = list(_fields_that_differ("", json.loads(fields), json.loads(its)))
-    # Environments with other names also differ in their models and options, which says no more.
+    # If names differ, models and options differ too, which adds no information.
     found = [one for one in found if one[0] in ("id", "game")] or found
     told = [
         f"{place} is {_short(theirs)} in the row and {_short(ours)} here"

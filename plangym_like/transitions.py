@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-# What a `PlanEnv` adds to the infos of its environment.
+# The keys that a `PlanEnv` adds to the infos of its environment.
 STEP_COUNTS = ("n_step", "dt")
 
 

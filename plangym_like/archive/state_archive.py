@@ -250,7 +250,7 @@ class StateArchive:
             column.reserve(count)
         for name, column in self._columns.items():
             column.append(values[name], count)
-        self._blocks.append(rows)  # from now on, there are as many nodes
+        self._blocks.append(rows)  # the new nodes exist from here on
         return np.arange(first, first + count)
 
     def get(self, nodes: ArrayLike) -> Row:

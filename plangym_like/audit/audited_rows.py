@@ -30,7 +30,7 @@ from plangym_like.transitions import BatchTransition, Transition
 
 # Errors that prevent an audit but say nothing about the environment.
 _HINDRANCES = (MemoryError, OSError, WorkerError, ClosedError)
-# Rows that an audit compares between two looks at the clock.
+# Rows that an audit compares between two checks of the time.
 _PART = 64
 # The most rows that an audit steps one by one.
 _MOST_ALONE = 8

@@ -196,7 +196,7 @@ class MujocoSimulator(GymnasiumSimulator):
                 for viewer in self._viewers()
             ]
             for free in self._frees:
-                free.atexit = False  # a process that ends needs no OpenGL for it, nor may have it
+                free.atexit = False  # at exit, OpenGL is not needed and may be gone
         return picture
 
     def copy_state(self, other: Self) -> None:
@@ -222,7 +222,7 @@ def _free_drawing_memory(context: Any, drawn: mujoco.MjrContext) -> None:
     Later, MuJoCo's destructor would free objects with the same numbers in the current context,
     which may belong to another environment.
     """
-    with contextlib.suppress(Exception):  # at the end of the process, OpenGL may have gone
+    with contextlib.suppress(Exception):  # at exit, OpenGL may be gone
         context.make_current()
         drawn.free()
 

@@ -20,7 +20,7 @@ from plangym_like.snapshots.known_wrappers import chain
 # The digests of `source_digest` with Gymnasium 1.4.0 and ale-py 0.12.1. With other sources, every
 # screen is drawn.
 _KNOWN = frozenset({"4c9ce2707b5c101b"})
-# What `OrderEnforcing` and `PassiveEnvChecker` remember of the checks of the first steps.
+# The attributes in which `OrderEnforcing` and `PassiveEnvChecker` record their first checks.
 _CHECKS = ("_has_reset", "checked_step", "checked_data_reuse")
 
 

@@ -10,11 +10,11 @@ from typing import Any
 from plangym_like.envs.auto_snapshot import WAYS
 from plangym_like.errors import InputError
 
-# What Python says about an argument that a function does not have.
+# Python's message about an argument that a function does not have.
 _UNEXPECTED = re.compile(
     r"(\w+)(?:\.__init__)?\(\) (?:got an unexpected keyword argument '(\w+)'|takes no arguments)"
 )
-# What `make` hands to families; see its documentation of `env_kwargs`.
+# The arguments that `make` passes to families; see its documentation of `env_kwargs`.
 _FURTHER_OPTIONS = (
     "wrappers",
     "render_mode",

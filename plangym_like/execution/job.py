@@ -174,7 +174,7 @@ def _pack(rows: Rows, job: Job, stop: int) -> tuple[bytes, dict[int, Exception]]
         return b"", {}
     try:
         return dumps((infos, observations)), {}
-    except BaseException:  # workers are not interrupted, so pickling has raised this
+    except BaseException:  # raised by pickling, since workers are not interrupted
         pass
     refused = {}
     for row in range(job.start, stop):

@@ -110,7 +110,7 @@ class ClassicLanes(Lanes):
         self._columns.elapsed[lane] = elapsed
 
     def _read_state(self, base: Any, columns: Columns, lane: int) -> None:
-        state = np.asarray(base.state)  # somebody may have set a tuple
+        state = np.asarray(base.state)  # a user may have set a tuple
         columns.x[:, lane] = state[self._order]
         if columns.single is not None:
             columns.single[lane] = state.dtype == np.float32

@@ -20,7 +20,7 @@ from plangym_like.processes.messages import dumps
 from plangym_like.processes.remote_errors import is_portable
 from plangym_like.states import Row, StateFormat
 
-# What makes the environments of all lanes: one source, or one for each lane.
+# The id or factory for all lanes, or one for each lane.
 Sources = EnvSource | Sequence[EnvSource]
 
 

@@ -20,7 +20,7 @@ from plangym_like.lanes.lanes_pool import LanesPool, Outcome
 from plangym_like.lanes.lanes_worker import Job, LanesWorker
 from plangym_like.processes.external_process import ExternalProcess
 
-# How long a process waits for the next call before it sleeps, where there are enough cores.
+# How long a process polls for the next call before it sleeps, if there are enough cores.
 _LINGER_SECONDS = 5e-3
 # How long a process may take to make its environments, at least.
 _START_SECONDS = 60.0
@@ -117,7 +117,7 @@ class LaneParts:
                 "these lanes belong to the process that this one was forked from; make others here"
             )
         for worker in self.pool.workers:
-            # Of a call that was interrupted before it could tell.
+            # The loss in a call that was interrupted before it could report it.
             self.results.note_loss(worker)
 
     def begin_step(self) -> LaneArrays:

@@ -69,7 +69,7 @@ class LaneQueue:
         self._batch_size = batch_size
         self.pending = np.zeros(lanes.num_lanes, bool)
         self._ready: deque[Ready] = deque()
-        # What was raised, until it is raised again by `raise_first`.
+        # The exception of an environment, until `raise_first` raises it.
         self._failures: deque[Exception] = deque()
         self.use(lanes)
 

@@ -45,7 +45,7 @@ class LaneResults:
     def __init__(self, num_lanes: int, stats: LaneStats) -> None:
         self._infos: list[dict[str, Any]] = [{} for _ in range(num_lanes)]
         # Infos of the last step as arrays, by the first lane of their part; they become dicts when
-        # somebody asks for these.
+        # these are requested.
         self._columns: dict[int, Columns] = {}
         self.lost = LostLanes(stats)
         self.done = np.zeros(num_lanes, bool)

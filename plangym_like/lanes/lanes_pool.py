@@ -21,17 +21,17 @@ from plangym_like.processes.worker_pool import WorkerPool
 
 logger = logging.getLogger("plangym_like")
 
-# How long to look for replies before sleeping: the parts of the lanes take about equally long.
-# Where that is in vain, because there are too few free cores or because steps differ, the next
-# waits sleep at once: on a machine with three times as many busy processes as cores, steps of
-# CartPole take a third of the time then.
+# How long to poll for replies before sleeping, because all parts take about equally long. If
+# polling is in vain, because too few cores are free or steps differ, the next waits sleep at once.
+# With three times as many busy processes as cores, this cuts steps of CartPole to a third of the
+# time.
 _SPIN_SECONDS, _WAITS_WITHOUT_SPIN = 3e-4, 16
 # How long to sleep at most; replies and deaths end it.
 _SLEEP_SECONDS = 0.5
-# The longest time between two looks that counts as waiting.
+# The longest time between two polls that counts as waiting.
 _AWAY_SECONDS = 1.0
-# How often a job is tried on a new process. The last of these times, lanes begin new episodes even
-# if there are saved states, because going on from these may be what ends the processes.
+# How often a job is tried on a new process. The last time, lanes begin new episodes even if there
+# are saved states, because continuing from these may be what kills the processes.
 _ATTEMPTS = 3
 
 

@@ -31,7 +31,7 @@ _FEWEST_AT_ONCE = 4
 # (`benchmarks/vector.py`).
 _MESSAGES_SECONDS = 3e-4
 _TRIAL_STEPS = 10
-# Arguments of `gymnasium.make_vec` and others, and what takes their place here.
+# Arguments of `gymnasium.make_vec` and similar functions, with their replacements here.
 _ELSEWHERE = {
     "vectorization_mode": "n_workers=k divides the environments among up to k processes, and "
     "vectorise=False steps one after the other",
@@ -206,7 +206,7 @@ def _is_worth_messages(factory: Callable[[], Any], num_envs: int, *, vectorise: 
                 gym_env.reset(seed=0, options=None)
     except BaseException as error:
         not_exiting(error)  # reraises Ctrl-C
-        return True  # not a question of speed: the environments are to raise it, when they do
+        return True  # the environments will raise it again where it matters
     finally:
         env.close()
     return num_envs * fastest > _MESSAGES_SECONDS

@@ -260,7 +260,7 @@ class ProcessLanes(Lanes):
         finals, reported, again = self.runner.run(call, publish=self._is_in_place(call.out.obs))
         self.step_infos = self.runner.step_infos
         if reported and not self.step_infos:
-            # The infos of this step are to be looked at, although steps have none otherwise.
+            # This step has infos to read, although steps usually have none.
             self.step_infos = True
             self._results.keep_infos({*reported, *call.reset_lanes(slice(None), finals)})
         if again:

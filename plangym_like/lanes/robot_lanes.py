@@ -40,9 +40,9 @@ class RobotLanes(SequentialLanes):
     def __init__(self, envs: Sequence[Any]) -> None:
         super().__init__(envs)
         self._bodies: list[_Body] = []
-        # How many steps were compared; less than 0 if one of them differed.
+        # The number of compared steps; negative if one of them differed.
         self._tried = 0
-        # The infos of the last step, until somebody asks for them, and its lanes.
+        # The infos of the last step, until they are requested, and its lanes.
         self._columns: dict[str, NDArray[Any]] | None = None
         self._stepped: Sequence[int] = ()
         # The type of each info as the environment returns it; those of NumPy vary with actions.

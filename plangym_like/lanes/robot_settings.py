@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-# What resets change, and no step reads.
+# Attributes that resets change and no step reads.
 _OF_RESETS = frozenset(("_np_random", "_np_random_seed", "cylinder_pos", "goal", "goal_pos"))
-# What may be different in robots with the same settings.
+# Attributes that may differ between robots with the same settings.
 _OF_EACH = _OF_RESETS | {
     *("_ezpickle_args", "_ezpickle_kwargs", "action_space", "data", "metadata", "model"),
     *("init_qpos", "mujoco_renderer", "observation_space", "observation_structure", "spec"),
@@ -34,7 +34,7 @@ class RobotSettings:
         self._option = base.model.opt
         self._timestep = self._option.timestep
         # A step computes with these numbers, and users change them in place. Resets of Pusher
-        # change others of the initial positions.
+        # change other initial positions.
         self._arrays = base.model.body_mass, base.init_qpos[1:3]
         self._numbers = [array.tobytes() for array in self._arrays]
 
@@ -63,5 +63,5 @@ def _comparable(value: Any) -> Any:
         return tuple(map(_comparable, value))
     if isinstance(value, (np.ndarray, np.generic)) and not value.dtype.hasobject:
         return value.dtype.str, value.shape, value.tobytes()
-    # For instance a function in place of a method: its effect is not known.
+    # Such as a function that replaces a method; its effect is not known.
     return object()

@@ -36,7 +36,7 @@ class StatefulVectorEnv(VectorEnv[Any, Any, Any]):
         self._obs: Any = None
         self._rewards = np.zeros(self.num_envs)
         self._terminated, self._truncated, self._ended = np.zeros((3, self.num_envs), bool)
-        # What steps batches of state rows, made when it is first needed.
+        # The environment that steps batches of state rows, made when it is first needed.
         self._row_env: PlanEnv | None = None
 
     def _begin(self) -> None:

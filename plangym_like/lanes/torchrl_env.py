@@ -168,7 +168,7 @@ class TorchrlEnv(EnvBase):  # type: ignore[misc]
             self._lanes.close()
 
     def _tensordict(self, **more: torch.Tensor) -> Any:
-        """Return observations and flags, and `more`, as a new tensordict."""
+        """Return observations, flags and the entries `more` as a new tensordict."""
         obs = as_tensors(self._obs if self._is_dict else {"observation": self._obs})
         flags = self._terminated | self._truncated, self._terminated, self._truncated
         named = zip(_FLAGS, (torch.from_numpy(each[:, None].copy()) for each in flags), strict=True)

@@ -249,5 +249,5 @@ def _as_array(leaf: Leaf, actions: Any, count: int) -> NDArray[Any]:
     if array.dtype == leaf.dtype or array.dtype.kind not in "iu" or leaf.dtype.kind not in "iu":
         return array
     fitting = as_dtype(array, leaf.dtype)
-    # Numbers that the dtype cannot hold are for the environment to judge.
+    # Numbers that the dtype cannot hold are left to the environment to check.
     return array if fitting is None else fitting

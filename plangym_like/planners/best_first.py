@@ -143,7 +143,7 @@ class BestFirst(Planner):
         expanded = 0
         while True:
             fit = self.batch
-            if search.remaining is not None:  # the last batch may be a small one
+            if search.remaining is not None:  # the last batch may be smaller
                 fit = max(1, min(fit, search.remaining // num_actions))
             chosen: list[tuple[float, float, int]] = []
             while queue and len(chosen) < fit:

@@ -20,7 +20,7 @@ from plangym_like.states import Row
 
 _CAMP_EVERY = 8  # moves from one saved swarm to the next
 _CAMPS = 128  # saved swarms that are kept
-_SETBACKS = 6  # times that the swarm goes back before it goes on with a life less
+_SETBACKS = 6  # times that the swarm goes back before it continues with one life less
 _MOST = 8  # times the walkers, at most, after it went back
 
 
@@ -119,7 +119,7 @@ class FractalMonteCarlo(Planner):
                 leader, frames = int(swarm.nodes[row]), int(swarm.frames[row])
             search.report(best.score, f"episode of {frames:,} frames")
             if dead.all() and setbacks >= _SETBACKS and not over.all():
-                # Going back has not helped: go on with a life less.
+                # Going back has not helped: continue with one life less.
                 swarm = swarm._replace(lives=float(step.infos["lives"][~over].max()))
                 dead = over | (step.infos["lives"] < swarm.lives)
             if not dead.all():

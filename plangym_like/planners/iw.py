@@ -78,7 +78,7 @@ class IW(WidthPlanner):
             waiting = waiting[depths > np.min(depths)]
             while len(level):
                 fit = self.batch
-                if search.remaining is not None:  # the last batch may be a small one
+                if search.remaining is not None:  # the last batch may be smaller
                     fit = max(1, min(fit, search.remaining // num_actions))
                 nodes, level = level[:fit], level[fit:]
                 if not search.has(len(nodes) * num_actions):

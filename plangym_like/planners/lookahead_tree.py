@@ -135,7 +135,7 @@ class LookaheadTree:
         Among equal children, a random one is chosen; without `rng`, the first.
         """
         parents, gains = self.parent[: self.size].tolist(), self.gain[: self.size].tolist()
-        best = [-np.inf] * self.size  # of the children; a leaf has none, and is worth 0
+        best = [-np.inf] * self.size  # the best value of the children; a leaf has the value 0
         worth = [0.0] * self.size
         for node in range(self.size - 1, 0, -1):
             below = best[node]

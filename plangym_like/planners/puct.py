@@ -131,7 +131,7 @@ class PUCT(TreePlanner):
     def _scores(self, tree: SearchTree, nodes: Ints, ranks: Ints, counts: Ints) -> Floats:
         totals, visits = tree.scaled(nodes)
         means = totals / np.maximum(visits + self.virtual_loss * ranks, 1e-9)
-        # The node's own visit counts in the paper's code, and is among the descents that come.
+        # The paper's code counts the node's own visit; `counts` includes it.
         parent_visits = visits.sum(axis=1, keepdims=True) + counts
         return puct(
             means, tree["prior"][nodes], visits + ranks, parent_visits, self.explore, self.base

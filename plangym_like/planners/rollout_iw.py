@@ -64,7 +64,7 @@ class RolloutIW(WidthPlanner):
         rollouts = _Rollouts(tree, novel, novelty, self.batch)
         while not rollouts.solved[0]:
             most = self.batch
-            if search.remaining is not None:  # the last batch may be a small one
+            if search.remaining is not None:  # the last batch may be smaller
                 most = max(1, min(most, search.remaining))
             if not search.has(most):
                 return False

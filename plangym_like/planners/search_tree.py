@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 Ints = NDArray[np.intp]
 Floats = NDArray[np.float64]
-# Returns scores ``(n, A)`` of the actions of nodes ``(n,)``. The other arguments are how many
-# descents of this round are under way in each action, and how many come to the node, ``(n, 1)``.
+# Returns scores ``(n, A)`` of the actions of nodes ``(n,)``. The other arguments are the number of
+# this round's descents under way in each action, and the number that reach the node, ``(n, 1)``.
 ScoreFn = Callable[[Ints, Ints, Ints], Floats]
 
 # Steps actions ``(n,)`` of nodes ``(n,)``, and returns the outcomes; None if the budget is spent.

@@ -81,7 +81,7 @@ class ForkServer:
         self._send("preload", tuple(modules)).close()
 
     def get_ready(self, modules: Sequence[str]) -> None:
-        """Wait until all `modules` that can be imported are."""
+        """Wait until all `modules` are imported, except those that cannot be."""
         if self._loaded is None or not self._loaded.issuperset(modules):
             self._ask("preload", tuple(modules))
             self._loaded = (self._loaded or frozenset()).union(modules)

@@ -47,7 +47,7 @@ def handed_out(context: CheckContext) -> bool:
 
 
 def seeds(context: CheckContext) -> bool:
-    """Step the chosen states with seeds, and again in another copy and order."""
+    """Step the chosen states with seeds; repeat this in another copy and another order."""
     env, other = context.used(), context.fresh()
     actions, states = context.batch()
     numbers = np.arange(len(actions)) + context.seed
