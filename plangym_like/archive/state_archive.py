@@ -305,8 +305,8 @@ class StateArchive:
         Raises
         ------
         StateError
-            A step gives another state than the archived one: it was not made by the archived
-            action, dt and seed from its parent.
+            A step gives a different state than the archived one, which the archived action, dt and
+            seed did not produce.
         """
         env = self.env if env is None else env
         path = self.path(node)

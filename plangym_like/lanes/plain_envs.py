@@ -1,4 +1,4 @@
-"""Tests whether nothing around an environment prevents its vectorised form."""
+"""Tests of the wrappers around an environment, which may prevent its vectorised form."""
 
 from __future__ import annotations
 

@@ -140,8 +140,9 @@ class SearchTree:
     def add_outcomes(self, parents: Ints, actions: Ints, keys: Ints, **fields: Any) -> Ints:
         """Append samples of outcomes, and return their nodes ``(n,)``.
 
-        A sample with the key of a known outcome of the same action is counted as that outcome. If
-        an action already has the largest number of outcomes, so is any other sample.
+        A sample with the key of a known outcome of the same action is counted as that outcome.
+        Other samples become new outcomes, unless the action already has the largest number of them;
+        they are then counted as known outcomes too.
         """
         found = np.full(len(parents), -1)
         for row, (parent, action) in enumerate(zip(parents, actions, strict=True)):

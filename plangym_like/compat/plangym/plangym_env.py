@@ -395,6 +395,6 @@ class PlangymEnv(PlanEnv):
         return (*map(list, found), *(list(column) for column in zip(*rows, strict=True)))
 
     def _steps_batches(self) -> bool:
-        """Return whether a batch of `plangym_like` gives what `step` would give row by row."""
+        """Return whether a batch of `plangym_like` has the same results as `step` row by row."""
         kind: Any = type(self)
         return (self._images_in_batches or not self.return_image) and not writes_hooks(kind)
