@@ -159,7 +159,7 @@ class BatchEnv(PlanEnv):
         return self._processes[index]
 
     def get_state(self) -> Row:
-        """Return the state from which batches without states step.
+        """Return the state from which a batch steps if no states are given.
 
         `reset` and `sync_states` set it; before that, it is the state of the first process.
         """

@@ -231,7 +231,7 @@ class WorkerTimeoutError(WorkerError, TimeoutError):
 
 
 class RemoteError(WorkerError):
-    """Stands for an exception of a child process whose type cannot be sent."""
+    """Replaces an exception of a child process if the exception's own type cannot be sent."""
 
 
 class RemoteTraceback(PlangymError):

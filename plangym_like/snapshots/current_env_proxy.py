@@ -1,4 +1,4 @@
-"""`CurrentEnvProxy`: stands for several copies of the base of a wrapper chain."""
+"""`CurrentEnvProxy`: the base of a wrapper chain, which forwards to one of several copies."""
 
 from __future__ import annotations
 

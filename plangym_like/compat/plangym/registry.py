@@ -27,7 +27,7 @@ _OWN = {
 def get_planenv_class(
     name: str | None, domain_name: str | None = None, state: str | None = None, **kwargs: Any
 ) -> type[PlanEnv]:
-    """Return the class for a name; ids that have no class of their own get `PlangymEnv`.
+    """Return the class for a name: a special class, or `PlangymEnv` for all other ids.
 
     Raises
     ------
