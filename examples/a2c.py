@@ -5,8 +5,8 @@
 
 Every update takes one fragment of 51 steps in 16 environments, four of the eight actors' share.
 Advantages are generalised advantage estimates; where an episode was cut off by its time limit, the
-critic's estimate of its final observation stands for what would have come. With ``ordered=True``
-and ``max_lag=0`` a seed learns the same way every time. (V. Mnih et al., "Asynchronous methods for
+critic's estimate for its final observation replaces the missing rewards. With ``ordered=True`` and
+``max_lag=0`` a seed gives the same result every time. (V. Mnih et al., "Asynchronous methods for
 deep reinforcement learning", ICML 2016.)
 """
 
@@ -48,7 +48,7 @@ def a2c_loss(batch: Fragment, actor: Actor, gamma: float, trace: float) -> torch
     """Return the loss of policy and critic, less a little entropy."""
     state = batch.state
     advantage = pyt_gae(
-        # An episode that was cut off would have gone on: count what the critic expects of it.
+        # An episode that was cut off would have continued: add the critic's estimate of the rest.
         batch.rewards(gamma),
         state.fin,
         batch.actor["value"],
@@ -59,7 +59,7 @@ def a2c_loss(batch: Fragment, actor: Actor, gamma: float, trace: float) -> torch
     _, _, info = actor(*batch.inputs(), hx=batch.hx)
     log_pi = info["logits"].gather(-1, state.act.unsqueeze(-1)).squeeze(-1)
     entropy = -(info["logits"].exp() * info["logits"]).sum(-1).mean()
-    # Once all goes well, advantages are small and mostly noise, which is not to be blown up.
+    # When the policy is good, advantages are small and mostly noise, so do not scale them up.
     scale = advantage.std().clamp(min=1.0)
     policy_loss = -(log_pi * (advantage - advantage.mean()) / scale).mean()
     returns = advantage + batch.actor["value"]
@@ -108,7 +108,7 @@ def learn(args: argparse.Namespace, seed: int) -> list[tuple[int, float]]:
             if update % 25 == 0:
                 curve.append((batches.stats.steps, score(actor, args.env, 16, seed + update)))
                 good = curve[-1][1] >= args.enough
-                # Sixteen episodes may have been lucky.
+                # Sixteen good episodes may be luck.
                 if good and score(actor, args.env, 50, seed + update + 5000) >= args.enough:
                     break
                 if time.perf_counter() > end:

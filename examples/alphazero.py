@@ -4,9 +4,9 @@
     python examples/alphazero.py --seeds 0 1 2 --out learn/alphazero.png
 
 Every move of a game is the result of a search with `PUCT`: the network's policy is the prior, and
-its value stands for what comes after a leaf. The network then learns the visits of the searches and
-the returns of the games. What is evaluated is the network's policy alone, without a search, by
-`TensorBatcher` in 100 games at once. (D. Silver et al., "A general reinforcement learning algorithm
+its value estimates the return after a leaf. The network then learns the visits of the searches and
+the returns of the games. The evaluation uses the network's policy alone, without a search, in 100
+games at once, with `TensorBatcher`. (D. Silver et al., "A general reinforcement learning algorithm
 that masters chess, shogi and Go through self-play", Science 2018.)
 """
 
@@ -46,7 +46,7 @@ class Network(torch.nn.Module):
 
     @torch.no_grad()
     def evaluate(self, obs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return what `PUCT` asks for."""
+        """Return the priors and values that `PUCT` needs."""
         logits, values = self(torch.from_numpy(obs))
         return logits.softmax(-1).numpy(), values.numpy()
 
@@ -68,7 +68,7 @@ def self_play(planner: PUCT, args: argparse.Namespace, rng: np.random.Generator)
         planner.advance()
         rewards.append(reward)
         ended = terminated or truncated
-    # What would have come after the time limit is what the search expected there.
+    # The search's value estimates the rewards that the time limit cut off.
     value, returns = 0.0 if terminated else plan.info["value"], []
     for reward in reversed(rewards):
         value = reward + args.discount * value
@@ -123,7 +123,7 @@ def learn(args: argparse.Namespace, seed: int) -> list[tuple[int, float]]:
             played += len(game)
             train(network, optimizer, moves, 20 + len(game) // 4, rng)
             curve.append((played, score(batcher, network, 1_000_000)))
-        # Other games than those that the training was stopped by.
+        # New games, not those that ended the training.
         curve.append((played, score(batcher, network, 2_000_000)))
     return curve
 

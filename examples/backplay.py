@@ -3,17 +3,17 @@
     python examples/backplay.py                        # a frozen lake of 16 x 16, seed 0
     python examples/backplay.py --size 24 --steps 200000
 
-A frozen lake pays 1 for the goal in the far corner, and nothing else; holes end the episode. PPO
-that begins in the first corner never sees the goal, so it learns nothing.
+On a frozen lake, only the goal in the far corner has a reward, which is 1; holes end the episode.
+If PPO begins in the first corner, it never sees the goal, so it learns nothing.
 
 1. A search explores states of the simulator until one path reaches the goal: the demonstration.
-2. PPO begins its episodes near the end of that path. When a fifth of them reach the goal, too, they
-   begin a bit earlier (T. Salimans and R. Chen, "Learning Montezuma's Revenge from a single
-   demonstration", 2018; C. Resnick et al., "Backplay", 2018; the second phase of Go-Explore,
-   A. Ecoffet et al., Nature 590, 2021).
-3. At last they begin where the environment begins, and nothing of the demonstration is needed.
+2. PPO begins its episodes near the end of that path. When a fifth of the episodes reach the goal,
+   they begin a bit earlier (T. Salimans and R. Chen, "Learning Montezuma's Revenge from a single
+   demonstration", 2018; C. Resnick et al., "Backplay", 2018; the second phase of Go-Explore, A.
+   Ecoffet et al., Nature 590, 2021).
+3. In the end they begin where the environment begins, and the demonstration is no longer needed.
 
-Plain PPO is given as many steps as the search and the learning together, and the same settings.
+For comparison, plain PPO gets the same settings, and as many steps as search and learning together.
 """
 
 import argparse
@@ -57,7 +57,7 @@ def search(rng, options, rows=16):
 
 
 def _path(archive, at):
-    """Return the states and observations on the way to entry `at`."""
+    """Return the states and observations on the path to entry `at`."""
     entries = []
     while at is not None:
         *entry, at = archive[at]
@@ -68,7 +68,7 @@ def _path(archive, at):
 class Backplay(VecEnvWrapper):
     """Begins episodes at earlier and earlier steps of a path.
 
-    `first` is the step where they begin now; before step 1 they begin as the environment does.
+    `first` is the step where they currently begin; before step 1, they begin with a normal reset.
     """
 
     def __init__(self, venv, path, rng):
@@ -84,7 +84,7 @@ class Backplay(VecEnvWrapper):
     def step_wait(self):
         obs, rewards, dones, infos = self.venv.step_wait()
         ended = np.flatnonzero(dones)
-        # Only episodes of the present stage count.
+        # Only episodes of the current stage count.
         stage = self.begun[ended] < self.first + STEPS_BACK
         self.recent += (rewards[ended] > 0)[stage & (self.begun[ended] > 0)].tolist()
         if len(self.recent) >= RECENT:
@@ -107,7 +107,7 @@ class Backplay(VecEnvWrapper):
 
 
 def learn(steps, seed, options, path=None):
-    """Return the mean return of 100 episodes of what PPO has learned in so many steps."""
+    """Train PPO for `steps` steps, and return the mean return of 100 episodes."""
     venv = plangym_like.make_vec(ENV, 16, **options).as_sb3()
     if path is not None:
         venv = curriculum = Backplay(venv, path, np.random.default_rng(seed))

@@ -2,11 +2,11 @@
 
     python examples/dqn.py --seeds 0 1 2 3 4
 
-Again and again: let 16 environments run for 16 steps, put the transitions into the buffer, and fit
-the values of actions to what drawn transitions earned and led to. (V. Mnih et al., "Human-level
-control through deep reinforcement learning", Nature 2015; the action that follows is chosen by the
-values being learned, after H. van Hasselt et al., AAAI 2016.) Now and then the greedy player is
-judged by 20 new episodes, and the best one is kept; in the end it plays 100 more.
+Repeat: run 16 environments for 16 steps, put the transitions into the buffer, and fit the values of
+actions to the rewards and next states of sampled transitions. (V. Mnih et al., "Human-level control
+through deep reinforcement learning", Nature 2015; the next action is chosen by the values being
+learned, after H. van Hasselt et al., AAAI 2016.) From time to time, the greedy policy plays 20 new
+episodes, and the best policy is kept; in the end it plays 100 more.
 """
 
 import argparse
@@ -45,7 +45,7 @@ torch.set_num_threads(1)  # a small network is faster on one
 
 
 class Values(Agent):
-    """Writes what each action is worth."""
+    """Writes the value of each action."""
 
     def __init__(self, obs_size, num_actions):
         super().__init__()
@@ -59,7 +59,7 @@ class Values(Agent):
 
 
 class Choice(Agent):
-    """Takes the best action, but with the probability `chance` any."""
+    """Takes the best action, or with probability `chance` a random one."""
 
     def forward(self, t, chance=0.0, **kwargs):
         values = self.get(("values", t))
@@ -80,20 +80,20 @@ def judge(agent):
 
 
 def loss_of(values, target, batch):
-    """Fit the values of what was done to the reward and the value of what followed."""
+    """Fit the values of the actions taken to the reward plus the value of the next state."""
     action, reward, terminated = batch["action", "env/reward", "env/terminated"]
     values(batch, t=0, n_steps=2)
     online = batch["values"]
     with torch.no_grad():
         target(batch, t=1, n_steps=1)
         following = batch.get("values", 1).gather(-1, online[1].argmax(-1, keepdim=True))[:, 0]
-        # An episode that was only cut short would have gone on.
+        # An episode that was only cut off would have continued.
         goal = reward[1] + args.discount * following * ~terminated[1]
     return nn.functional.smooth_l1_loss(online[0].gather(-1, action[0][:, None])[:, 0], goal)
 
 
 def learn(seed):
-    """Return steps and mean returns while learning, and what the best player reaches at the end."""
+    """Return steps and mean returns while learning, and the best policy's final mean return."""
     torch.manual_seed(seed)
     end = time.perf_counter() + args.seconds
     env = ParallelGymAgent(partial(make_env, "CartPole-v1", autoreset=True), args.envs)

@@ -1,8 +1,8 @@
-"""Fractal Monte Carlo plays one game, and its best episode is kept.
+"""Fractal Monte Carlo plays one game, and keeps its best episode.
 
     python examples/fmc.py ALE/MsPacman-v5 --seconds 60
 
-It writes the actions, which `replay.py` plays again, a chart of the score, and a film of the game.
+It writes the actions (for `replay.py`), a chart of the score, and a film of the game.
 The search is `plangym_like.planners.FractalMonteCarlo`.
 """
 
@@ -36,7 +36,7 @@ def random_scores(env: plangym_like.PlanEnv, episodes: int, seed: int) -> np.nda
 
 
 def main() -> None:
-    """Search, compare with a random player, and show what was found."""
+    """Search, compare with a random player, and show the result."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("env", nargs="?", default="ALE/MsPacman-v5", help="a Gymnasium id")
     parser.add_argument("--seconds", type=float, help="how long to search, by default 60")
@@ -53,7 +53,7 @@ def main() -> None:
 
     if args.seconds is None and args.budget is None:
         args.seconds = 60.0
-    # Distances between rows of console memory say more than those between screens, and cost less.
+    # Distances between rows of console memory are more useful than between screens, and cost less.
     kwargs: dict[str, Any] = {"obs_type": "ram"} if args.env.startswith("ALE/") else {}
     with plangym_like.make(
         args.env, n_workers=args.workers, remove_time_limit=False, **kwargs

@@ -1,4 +1,4 @@
-"""Go-Explore: remember every place that was reached, go back to one, explore from there.
+"""Go-Explore: remember every place that was reached, return to one, and explore from there.
 
     python examples/go_explore.py ALE/MontezumaRevenge-v5 --seconds 300 --map rooms.png
     python examples/go_explore.py ALE/MsPacman-v5 --cells fixed
@@ -29,7 +29,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, help="explore for so long, by default 60")
     parser.add_argument("--budget", type=int, help="transitions to explore, in place of a time")
     parser.add_argument("--cells", choices=["position", "dynamic", "fixed", "observation"])
-    parser.add_argument("--batch", type=int, default=64, help="cells explored side by side")
+    parser.add_argument("--batch", type=int, default=64, help="cells explored at the same time")
     parser.add_argument("--steps", type=int, default=100, help="actions from a cell on")
     parser.add_argument("--repeat", type=float, default=0.95, help="chance to repeat an action")
     parser.add_argument("--hold", type=int, default=1, help="steps that one action lasts")
@@ -53,7 +53,7 @@ def main() -> None:
         "fixed": ScreenCells(),
         "observation": None,
     }
-    # With the console's memory as observation, cells also tell what the player carries.
+    # With the console's memory as observation, cells also include what the player carries.
     shown = "ram" if kind == "position" else "grayscale"
     kwargs: dict[str, Any] = {"obs_type": shown} if is_game else {}
     with plangym_like.make(args.env, n_workers=args.workers, **kwargs) as env:

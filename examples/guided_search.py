@@ -1,17 +1,17 @@
-"""A policy guides a search on the states where it is being played.
+"""A policy guides a search from the states of its own episodes.
 
     python examples/guided_search.py                    # CartPole, seed 0
     python examples/guided_search.py --steps 1024 --horizon 80
 
-PPO of Stable-Baselines3 learns for a few seconds, too short to become good. Then some episodes are
-played twice from the same beginnings: first with the actions that the policy prefers, then with a
-search before every step. The search tries each action in the present state of every episode, goes
-on from there with the actions that the policy prefers, and adds the critic's estimate of the rest.
-It takes the action with the best sum (G. Tesauro and G. Galperin, "On-line policy improvement using
-Monte-Carlo search", NIPS 1996; one rollout for each action is enough where nothing is random).
+PPO of Stable-Baselines3 learns for a few seconds, which is too short to become good. Then some
+episodes are played twice from the same beginnings: first with the actions that the policy prefers,
+then with a search before every step. The search tries each action in the current state of every
+episode, continues with the actions that the policy prefers, and adds the critic's estimate of the
+rest. It takes the action with the best sum (G. Tesauro and G. Galperin, "On-line policy improvement
+using Monte-Carlo search", NIPS 1996; one rollout for each action is enough if nothing is random).
 
-`envs.get_states()` gives the present states, and one `envs.step_batch` per step of the search
-branches all of them at once. The episodes themselves do not notice.
+`envs.get_states()` returns the current states, and one `envs.step_batch` per step of the search
+steps all branches at once. The episodes themselves are not affected.
 """
 
 import argparse
@@ -27,7 +27,7 @@ DISCOUNT = 0.99
 
 
 class Search:
-    """Chooses actions in the present states of environments.
+    """Chooses actions in the current states of environments.
 
     Parameters
     ----------
@@ -59,7 +59,7 @@ class Search:
 
 
 def play(env_id, model, seed, search=None, episodes=8):
-    """Return the returns ``(episodes,)``, with the actions of `search` or else of the policy."""
+    """Return the returns ``(episodes,)`` of the actions of `search`, or else of the policy."""
     envs = plangym_like.make_vec(env_id, episodes)
     obs, _ = envs.reset(seed=seed)
     returns, running = np.zeros(episodes), np.ones(episodes, bool)

@@ -5,10 +5,10 @@
     python examples/gumbel_muzero.py ALE/MsPacman-v5 --dt 4 --games 16 --steps 50
 
 mctx builds one search tree for each game, all of them in one compiled program, and asks for one
-transition in each tree at a time. The nodes of its trees hold no states but their numbers in an
-array on the host: a callback looks the rows up, and steps them all with one ``step_batch``. There
-is no network: all actions are equally likely at first, and the value of a new node is the sum of
-rewards of a random rollout.
+transition in each tree at a time. The nodes of its trees hold numbers of states in an array on the
+host: a callback looks up the rows, and steps them all with one ``step_batch``. There is no network:
+all actions are equally likely at first, and the value of a new node is the sum of rewards of a
+random rollout.
 
 The search is that of Danihelka et al., "Policy improvement by planning with Gumbel", ICLR 2022.
 """
@@ -49,7 +49,7 @@ class Nodes:
     dt, rollout : int
         How long an action lasts, and how many random actions a rollout has.
     discount : float
-        By how much a reward counts less for each action that comes before it.
+        The factor by which a reward counts less for each earlier action.
     """
 
     def __init__(
@@ -89,7 +89,7 @@ class Nodes:
     def step(
         self, states: Rows, ended: NDArray[np.bool_], actions: Integers
     ) -> tuple[Rows, Floats, NDArray[np.bool_]]:
-        """Step the games that go on; return all states, the rewards, and which games have ended."""
+        """Step the games that have not ended; return all states, rewards and ends."""
         states, ended = states.copy(), ended.copy()
         rewards = np.zeros(len(ended), np.float32)
         if (alive := np.flatnonzero(~ended)).size:
@@ -147,11 +147,11 @@ def searcher(nodes: Nodes, games: int, simulations: int, considered: int) -> Any
 
 
 def main() -> None:
-    """Play several games by search, and as many at random."""
+    """Play several games with search, and the same number at random."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("env", nargs="?", default="CartPole-v1", help="an id with discrete actions")
     parser.add_argument("--games", type=int, default=8, help="games that are played at once")
-    parser.add_argument("--steps", type=int, default=200, help="play at most so many actions")
+    parser.add_argument("--steps", type=int, default=200, help="the largest number of actions")
     parser.add_argument("--simulations", type=int, default=32, help="new nodes for each action")
     parser.add_argument("--considered", type=int, default=16, help="most actions tried at the root")
     parser.add_argument("--rollout", type=int, default=20, help="random actions after a new node")

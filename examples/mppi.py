@@ -2,7 +2,7 @@
 
     python examples/mppi.py Pendulum-v1 --steps 200
 
-Plans again before every action, and plays the first action of each plan. For the algorithm, see
+It plans again before every action, and plays the first action of each plan. For the algorithm, see
 `plangym_like.planners.MPPI`.
 """
 
@@ -35,10 +35,10 @@ with plangym_like.make(args.env, n_workers=os.cpu_count()) as env:
         temperature=args.temperature,
         dt=args.dt,
     )
-    budget = (args.plans + 1) * args.horizon  # one update of the mean, and one plan more: the mean
+    budget = (args.plans + 1) * args.horizon  # one update of the mean, and the mean itself
     episode = play(planner, args.steps, start, budget=budget, seed=args.seed, progress=True)
 
-    # As many actions from the same start, 64 times at random.
+    # For comparison, play random actions from the same start 64 times.
     shape = (64, len(episode), *planner.low.shape)
     actions = np.random.default_rng(args.seed).uniform(planner.low, planner.high, shape)
     chance = env.rollout_batch(

@@ -10,7 +10,7 @@ policy optimization algorithms", 2017; the settings are those of CleanRL, S. Hua
 
 The autoreset mode is Gymnasium's "NextStep": after the last step of an episode, the next step is
 the reset. It ignores the action, so nothing is learned from it. The observation that it acts on is
-the last one of the episode, so its value is at hand where a time limit has cut the episode short.
+the last one of the episode, so its value is known if a time limit has cut off the episode.
 """
 
 import argparse
@@ -44,7 +44,7 @@ torch.manual_seed(args.seed)
 
 
 def network(num_inputs, num_outputs, scale):
-    """Return a network with two hidden layers, whose outputs begin at this scale."""
+    """Return a network with two hidden layers and outputs of this initial scale."""
     layers = [nn.Linear(num_inputs, 64), nn.Linear(64, 64), nn.Linear(64, num_outputs)]
     for layer, gain in zip(layers, (2**0.5, 2**0.5, scale), strict=True):
         nn.init.orthogonal_(layer.weight, gain)
@@ -74,9 +74,9 @@ class Agent(nn.Module):
 
 
 def collect(envs, agent, obs, was_reset):
-    """Step all environments `horizon` times; return what happened, and where they are now.
+    """Step all environments `horizon` times; return the steps, and the current observations.
 
-    `was_reset` is true where the previous step ended an episode, so that the next one is a reset.
+    `was_reset` is true where the previous step ended an episode, so that this step is a reset.
     """
     rows = []
     for _ in range(args.horizon):
@@ -98,7 +98,7 @@ def advantages_of(rewards, values, last_values, terminated, ended):
     advantages, following = torch.zeros_like(rewards), torch.zeros_like(last_values)
     next_values = last_values
     for t in reversed(range(len(rewards))):
-        # An episode that was only truncated would have gone on: its last observation has a value.
+        # An episode that was only truncated would have continued: its last observation has a value.
         goal = rewards[t] + args.discount * next_values * ~terminated[t]
         following = goal - values[t] + args.discount * args.trace * following * ~ended[t]
         advantages[t], next_values = following, values[t]
@@ -106,7 +106,7 @@ def advantages_of(rewards, values, last_values, terminated, ended):
 
 
 def update(agent, optimizer, obs, actions, log_probs, advantages, returns):
-    """Improve policy and critic by a few passes over what was collected."""
+    """Improve policy and critic in a few passes over the collected steps."""
     for _ in range(args.epochs):
         for chosen in torch.randperm(len(obs)).chunk(args.minibatches):
             choices = agent.choices(obs[chosen])
@@ -125,7 +125,7 @@ def update(agent, optimizer, obs, actions, log_probs, advantages, returns):
 
 envs = plangym_like.make_vec(args.env, args.envs, n_workers=args.workers)
 envs = recorded = wrappers.RecordEpisodeStatistics(envs)
-# With large rewards, the gradients of the critic would leave little of the policy's when clipped.
+# With large rewards, clipping both together would leave little of the policy's gradients.
 envs = wrappers.NormalizeReward(wrappers.NormalizeObservation(envs), gamma=args.discount)
 if isinstance(envs.single_action_space, Box):
     envs = wrappers.ClipAction(envs)

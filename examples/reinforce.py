@@ -2,12 +2,13 @@
 
     python examples/reinforce.py --seeds 0 1 2 3 4
 
-Again and again: play a batch of whole episodes with the policy as it is, then make each action more
-likely by how much better the rest of its episode went than is usual at that step. (R. Williams,
-"Simple statistical gradient-following algorithms", 1992; the usual is the batch's mean.) The limit
-of 500 steps is part of the task here: there is no critic that could say what would come after it,
-and an episode is compared with others at the same step, which have as many steps left. Then the
-policy is judged by the mean return of 100 new episodes in which it takes no chances.
+Repeat: play a batch of whole episodes with the current policy, then make each action more likely in
+proportion to how much better the rest of its episode was than the average at that step. (R.
+Williams, "Simple statistical gradient-following algorithms", 1992; the average is the batch's
+mean.) The limit of 500 steps is part of the task here: there is no critic that could estimate the
+rewards after it, and an episode is compared with others at the same step, which have the same
+number of steps left. In the end, the policy is judged by the mean return of 100 new episodes in
+which it always takes the likeliest action.
 """
 
 import argparse
@@ -52,7 +53,7 @@ def create_env(seed):
 
 
 def play(batcher, policy, n_episodes, explore):
-    """Return `n_episodes` episodes played by the present policy."""
+    """Return `n_episodes` episodes played by the current policy."""
     batcher.update(policy.state_dict())
     batcher.execute(
         n_episodes, agent_info=DictTensor({"explore": torch.full((n_episodes,), explore)})
@@ -61,7 +62,7 @@ def play(batcher, policy, n_episodes, explore):
 
 
 def returns_to_go(rewards):
-    """Return the discounted sum of what follows each step: [B, T] like `rewards`."""
+    """Return the discounted sum of the rewards from each step on: [B, T] like `rewards`."""
     returns = rewards.clone()
     for t in range(rewards.shape[1] - 2, -1, -1):
         returns[:, t] += args.discount * returns[:, t + 1]
@@ -74,14 +75,14 @@ def loss_of(policy, episodes):
     usual = (returns * mask).sum(0) / mask.sum(0)
     advantages = (returns - usual)[mask]
     advantages = advantages / (advantages.std() + 1e-6)
-    # Only the steps that took place are looked at: the mask drops the padding.
+    # Only the steps that took place are used: the mask drops the padding.
     logits = policy.logits(episodes["frame"][mask])
     log_probs = torch.distributions.Categorical(logits=logits).log_prob(episodes["action"][mask])
     return -(log_probs * advantages).mean()
 
 
 def learn(seed):
-    """Return steps and mean returns while learning, and what the policy reaches at the end."""
+    """Return steps and mean returns while learning, and the final mean return of the policy."""
     torch.manual_seed(seed)
     policy, curve, steps, end = Policy(), [], 0, time.perf_counter() + args.seconds
     optimizer = torch.optim.Adam(policy.parameters(), lr=args.rate)

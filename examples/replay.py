@@ -3,7 +3,7 @@
     python examples/replay.py demo/actions.json
     python examples/replay.py demo/actions.json --gymnasium   # without plangym_like
 
-The exit status is 1 where the score differs.
+The exit status is 1 if the score differs.
 """
 
 from __future__ import annotations

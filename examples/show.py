@@ -18,7 +18,7 @@ matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 from matplotlib.patches import Rectangle
 
-# The rooms of Montezuma's Revenge, where they are; the game starts in room 1.
+# The rooms of Montezuma's Revenge, as on the map; the game starts in room 1.
 _PYRAMID = (range(3), range(3, 8), range(8, 15), range(15, 24))
 _ROOM = 160, 160  # width and height of a room, in the console's own numbers
 _FLOOR = 128  # the lowest position of the player
@@ -48,7 +48,7 @@ def draw_scores(path: Path, found: dict[str, Any], curve: np.ndarray) -> None:
 def draw_rooms(path: Path, cells: dict[tuple[int, int, int, int], Any], frames: int) -> None:
     """Draw the cells ``(room, x, y, items)`` that `GoExplore` reached in Montezuma's Revenge.
 
-    The colour of a place is the number of frames until it was found, with whatever items first.
+    The colour of a place is the number of frames until it was first found, with any items.
     """
     found: dict[tuple[int, int, int], int] = {}
     for (room, x, y, _), visit in cells.items():
@@ -95,8 +95,8 @@ def draw_rooms(path: Path, cells: dict[tuple[int, int, int, int], Any], frames: 
 def film(path: Path, found: dict[str, Any], seconds: float = _SECONDS) -> None:
     """Play the moves of `found` once more and film them.
 
-    Pictures are left out of long games, and where a picture takes long, so that drawing them takes
-    about `seconds`. After twice that time the film ends, and says so.
+    Some pictures are left out if the game is long or pictures take long, so that drawing takes
+    about `seconds`. After twice that time the film ends, with a message.
     """
     kwargs = {key: value for key, value in found["kwargs"].items() if key != "obs_type"}
     env = plangym_like.make(
@@ -122,7 +122,7 @@ def film(path: Path, found: dict[str, Any], seconds: float = _SECONDS) -> None:
                 print(f"the film shows {index:,} of {len(steps):,} steps, because it took so long")
                 break
     env.close()
-    # One palette for all pictures, so that what does not move costs nothing.
+    # One palette for all pictures, so that parts that do not move cost nothing.
     some = pictures[:: len(pictures) // 8 + 1]
     palette = Image.fromarray(np.hstack([np.asarray(picture) for picture in some]))
     palette = palette.quantize(64, dither=Image.Dither.NONE)

@@ -1,11 +1,11 @@
-"""UCT: play an episode by Monte Carlo tree search, and as many actions by chance.
+"""UCT: play an episode with Monte Carlo tree search, and compare it with random play.
 
     python examples/uct.py CartPole-v1 --steps 200
     python examples/uct.py ALE/MsPacman-v5 --dt 4 --rollout 10 --batch 16 --steps 100
     python examples/uct.py FrozenLake-v1 --outcomes 4 --discount 0.95 --budget 4000
 
-The search is `plangym_like.planners.UCT`; with ``--outcomes``, it does not know the luck that the
-environment is going to have.
+The search is `plangym_like.planners.UCT`; with ``--outcomes``, it does not know the random numbers
+that the environment will draw.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from plangym_like.planners import UCT, play
 
 
 def main() -> None:
-    """Play one episode by search, and 64 by chance."""
+    """Play one episode with search, and 64 at random."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("env", nargs="?", default="CartPole-v1", help="an id with discrete actions")
-    parser.add_argument("--steps", type=int, default=200, help="play at most so many actions")
+    parser.add_argument("--steps", type=int, default=200, help="the largest number of actions")
     parser.add_argument("--budget", type=int, default=1500, help="transitions for each action")
-    parser.add_argument("--seconds", type=float, help="search at most so long for each action")
+    parser.add_argument("--seconds", type=float, help="the most seconds for each action")
     parser.add_argument("--batch", type=int, default=16, help="descents in a round")
     parser.add_argument("--rollout", type=int, default=20, help="random actions after a new node")
     parser.add_argument("--explore", type=float, default=1.0)

@@ -1,4 +1,4 @@
-"""`BatchEnv`: makes a `PlanEnv` from worker processes that exist already."""
+"""`BatchEnv`: a `PlanEnv` made from existing worker processes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from plangym_like.stats import Stats
 
 
 class BatchEnv(PlanEnv):
-    """A `PlanEnv` of several `ExternalProcess` that each host the same `PlanEnv`.
+    """A `PlanEnv` whose batches are stepped by several `ExternalProcess` that host equal ones.
 
     It is a sequence of its processes. Only they step batches, unless `caller` is given. Methods
     that need a simulator in this process, such as `step`, make one when they are first called.
@@ -143,7 +143,7 @@ class BatchEnv(PlanEnv):
         return self._processes.isolated
 
     def clone(self, **changed: Any) -> Self:
-        """Return another env of new processes with the same constructors, in the same state."""
+        """Return another env in the same state, with new processes from the same constructors."""
         other = type(self)(
             [self._processes[index].make_another() for index in range(len(self))],
             caller=None if self._caller is None else self._caller.clone(),
@@ -159,9 +159,9 @@ class BatchEnv(PlanEnv):
         return self._processes[index]
 
     def get_state(self) -> Row:
-        """Return the state that batches without states branch from.
+        """Return the state from which a batch steps if no states are given.
 
-        This is the state that `reset` or `sync_states` set last, or else that of the first process.
+        `reset` and `sync_states` set it; before that, it is the state of the first process.
         """
         if self._stepper is not None:
             return super().get_state()

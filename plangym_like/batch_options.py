@@ -29,7 +29,7 @@ class Later(TypedDict, total=False):
 
 
 class Sometime(TypedDict, total=False):
-    """Options of a batch with ``blocking=`` any bool."""
+    """Options of a batch with ``blocking=`` a bool that is not known statically."""
 
     seeds: Any
     on_error: str
@@ -85,6 +85,6 @@ class RollLater(Later, total=False):
 
 
 class RollSometime(Sometime, total=False):
-    """Options of ``rollout_batch`` with ``blocking=`` any bool."""
+    """Options of ``rollout_batch`` with ``blocking=`` a bool that is not known statically."""
 
     return_observations: bool

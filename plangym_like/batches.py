@@ -22,8 +22,8 @@ class Inputs:
     ``actions`` ``(N, ...)`` or, in rollouts, ``(N, T, ...)``, for a `Box` in the dtype they were
     given in (a list of objects if the space is not an array); ``states`` ``(N, state_nbytes)`` or
     one row for all; ``dt`` an int for all or ``(N,) int64``; ``seeds`` ``None`` or ``(N,) uint64``.
-    ``verified`` says whether checksums were verified. ``last_infos`` says whether rollouts on this
-    machine return the info of each row's last step, which audits compare.
+    ``verified`` says whether the checksums of states were verified. ``last_infos`` says whether
+    rollouts on this machine return the info of each row's last step, which audits compare.
     """
 
     count: int
@@ -41,9 +41,9 @@ class Rows:
     """A batch in memory: inputs, and the arrays that its steps fill.
 
     ``horizon`` is 0 in ``step_batch``, else T, and then ``rewards``, flags and ``observations``
-    have a second axis T. ``next_states`` and ``observations`` are ``None`` if they are
-    not wanted. ``columns`` are info keys that every row has, ``infos`` the rest of each row's info.
-    ``cursor[0]`` is the row being stepped.
+    have a second axis T. ``next_states`` and ``observations`` are ``None`` if they were not
+    requested. ``columns`` holds the info keys that every row has, ``infos`` the rest of each row's
+    info. ``cursor[0]`` is the row being stepped.
     """
 
     inputs: Inputs
@@ -66,7 +66,7 @@ class Rows:
 def check_on_error(on_error: Any) -> bool:
     """Return whether rows that fail are masked; `InputError` for an unknown `on_error`."""
     if on_error not in ("raise", "mask"):
-        raise InputError(f"on_error is 'raise' or 'mask', got {on_error!r}")
+        raise InputError(f"on_error must be 'raise' or 'mask', got {on_error!r}")
     return bool(on_error == "mask")
 
 
@@ -76,7 +76,7 @@ def dt_of(inputs: Inputs, index: int) -> int:
 
 
 def steps_of(inputs: Inputs) -> int:
-    """Return how many single steps a row of `inputs` takes on average."""
+    """Return the mean number of single steps that a row of `inputs` takes."""
     held = inputs.dt
     if not isinstance(held, int):
         held = -(-int(held.sum()) // max(1, inputs.count))
@@ -109,7 +109,7 @@ def check_one_dt(dt: Any) -> int:
     """Return `dt` as an int; `InputError` unless it is one whole number of at least 1."""
     steps = check_dt(dt)
     if not isinstance(steps, int):
-        raise InputError("step takes one dt")
+        raise InputError("step takes a single dt")
     return steps
 
 

@@ -91,7 +91,7 @@ class CurrentState:
         return owned(self._simulator.image())
 
     def _restore(self) -> None:
-        """Write the current state to the simulator; keep `row`, in case a later call raises."""
+        """Write the current state to the simulator; keep `row` in case a later call raises."""
         if self.row is not None:
             self._simulator.write(self.row[HEADER_NBYTES:])
             if self.picture is not None:
@@ -110,7 +110,7 @@ class CurrentState:
             self._try_to_set_aside()
 
     def drop(self) -> None:
-        """Lose an episode that began with a given state, as if it had not been set aside."""
+        """Drop an episode that began with a given state, as if it had not been set aside."""
         if self.given:
             self.row = self.picture = None
         self.fail()
@@ -234,9 +234,9 @@ class CurrentState:
     ) -> tuple[Row | None, Any, dict[str, Any]]:
         """Start an episode; return its first state if `read`, observation and info.
 
-        The random generator and the wrappers' memory continue from the current state. Without a
-        current state, they are those of a new simulator. If the current state cannot be restored,
-        the generator is a fresh one. If the reset raises, the current state is unchanged.
+        The random generator and the state of the wrappers continue from the current state, or from
+        a new simulator if there is none. If the current state cannot be restored, a new generator
+        is used. If the reset raises, the current state is unchanged.
         """
         self._prepare_reset()
         simulator = self._simulator

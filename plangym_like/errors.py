@@ -23,7 +23,7 @@
     +-- RowExitError (RuntimeError)        a row raised SystemExit, KeyboardInterrupt or the like
     +-- WorkerError (RuntimeError)         a failure of a child process
     |   +-- WorkerDiedError                it has ended
-    |   +-- WorkerStartError               it keeps dying before it is ready
+    |   +-- WorkerStartError               it dies repeatedly before it is ready
     |   +-- PoisonInputError               one row kills every worker that steps it
     |   +-- StepTimeoutError (TimeoutError)  rows that exceeded ``step_timeout``
     |   +-- WorkerTimeoutError (TimeoutError)  it makes no progress
@@ -109,11 +109,11 @@ class ObservationError(PlangymError, ValueError):
 
 
 class RewardError(PlangymError, ValueError):
-    """An environment returned a reward that is not one number, or in a search, not a finite one."""
+    """An environment returned a reward that is not one number or, in a search, not finite."""
 
 
 class EnvApiError(PlangymError, TypeError):
-    """What ``reset`` or ``step`` of an environment returned is not what Gymnasium's API says."""
+    """An environment's ``reset`` or ``step`` returned something that violates Gymnasium's API."""
 
 
 class StateLostError(StateError):
@@ -132,7 +132,7 @@ class ImpureEnvironmentError(PlangymError, RuntimeError):
     index : int
         The row in its batch; 0 for a single step.
     field : str
-        What differs, such as ``"rewards"`` or ``"info['lives']"``.
+        The part that differs, such as ``"rewards"`` or ``"info['lives']"``.
     values : str
         Both values.
     """
@@ -186,11 +186,11 @@ class WorkerDiedError(WorkerError):
 
 
 class WorkerStartError(WorkerError):
-    """Child processes die again and again before they are ready."""
+    """Child processes repeatedly died before they were ready."""
 
 
 class PoisonInputError(WorkerError):
-    """One row of a batch ended every fresh worker that stepped it on its own.
+    """One row of a batch ended every new worker that stepped it alone.
 
     Attributes
     ----------
@@ -231,11 +231,11 @@ class WorkerTimeoutError(WorkerError, TimeoutError):
 
 
 class RemoteError(WorkerError):
-    """Replaces an exception of a child process whose own type cannot be sent."""
+    """Replaces an exception of a child process if the exception's own type cannot be sent."""
 
 
 class RemoteTraceback(PlangymError):
-    """The text of a traceback in a child process; the ``__cause__`` of what was raised there."""
+    """A traceback in a child process as text; the ``__cause__`` of an exception raised there."""
 
     def __str__(self) -> str:
         return "\n" + "".join(str(argument) for argument in self.args)

@@ -3,8 +3,8 @@
 The forked copy must not send messages on its parent's connections, nor keep the write ends of their
 alive pipes open, since the workers would then outlive their owner. So it drops them at once.
 
-Only the thread that forks exists in the copy. A lock that another thread held stays locked there
-for ever, and the data that it guards may be half changed. So locks are replaced in the copy, and
+Only the thread that forks exists in the copy. A lock that another thread held stays locked in the
+copy, and the data that it guards may be half changed. So locks are replaced in the copy, and
 objects that another thread was using cannot be used any more.
 """
 
@@ -19,7 +19,7 @@ class Forgetful(Protocol):
     """An object with descriptors or locks that a forked copy of its process must drop."""
 
     def forget(self) -> None:
-        """Drop them; runs in the child of a fork, where locks may stay locked for ever."""
+        """Drop them; runs in the child of a fork, where a lock may never be released."""
 
 
 class ReentrantLock(Protocol):

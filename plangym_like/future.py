@@ -14,7 +14,7 @@ class Pending(Protocol):
 
     @property
     def what(self) -> str:
-        """What error messages call it."""
+        """Its name in error messages."""
 
     @property
     def settled(self) -> bool:
@@ -27,7 +27,7 @@ class Pending(Protocol):
         """Return the result, and the error or ``None``; only once it is over."""
 
     def cancel(self, error: BaseException) -> bool:
-        """Stop it and make `error` its error; return False if that is not possible."""
+        """Stop it with the error `error`; return False if that is not possible."""
 
 
 class Future(Generic[_Result]):
@@ -40,7 +40,7 @@ class Future(Generic[_Result]):
     Parameters
     ----------
     pending : Pending or None
-        The running operation; ``None`` if it is over already.
+        The running operation; ``None`` if it is already over.
     owner : object
         Kept alive as long as the future waits for it.
     """
@@ -135,7 +135,7 @@ class Future(Generic[_Result]):
         return self._pending is None or self._pending.settled
 
     def cancel(self) -> bool:
-        """Stop a batch; return False if it was over already.
+        """Stop a batch; return False if it was already over.
 
         A request to a process cannot be stopped; this returns False for it.
         """
@@ -161,7 +161,7 @@ class Future(Generic[_Result]):
         if pending is not None:
             if not self._settle(pending, timeout):
                 raise TimeoutError(
-                    f"{pending.what} is not done within {timeout} s; it goes on, so result() may "
+                    f"{pending.what} is not done within {timeout} s; it continues, so result() may "
                     "be called again"
                 )
             self._result, error = pending.outcome()

@@ -19,14 +19,14 @@ from plangym_like.states import Row
 
 
 class GymView(gymnasium.Env[Any, Any]):
-    """A `gymnasium.Env` that shows a `PlanEnv`; `PlanEnv.as_gym` returns it.
+    """A `PlanEnv` as a `gymnasium.Env`; `PlanEnv.as_gym` returns it.
 
-    Seeded episodes are those of the Gymnasium environment inside, infos included. It never resets
-    by itself, even if the `PlanEnv` does when it is used directly. Other attributes are those of
+    Seeded episodes are those of the Gymnasium environment inside, infos included. It is never reset
+    automatically, even if the `PlanEnv` is when it is used directly. Other attributes are those of
     the `PlanEnv`, such as ``state_nbytes`` and ``step_batch``.
 
-    A state holds the Gymnasium environment inside and the wrappers that the `PlanEnv` was made
-    with, but nothing of the wrappers around the view.
+    A state includes the Gymnasium environment inside and the wrappers that the `PlanEnv` was made
+    with, but not the wrappers around the view.
 
     Parameters
     ----------
@@ -73,8 +73,8 @@ class GymView(gymnasium.Env[Any, Any]):
         -------
         tuple
             ``(obs, reward, terminated, truncated, info)`` as the Gymnasium environment returns
-            them; the info has no ``n_step`` and ``dt``, which `PlanEnv.step` adds. Rewards of an
-            action that is several steps (``frameskip=``) are summed.
+            them; the info lacks ``n_step`` and ``dt``, which `PlanEnv.step` adds. If an action
+            takes several steps (``frameskip=``), their rewards are summed.
 
         Raises
         ------
@@ -83,7 +83,7 @@ class GymView(gymnasium.Env[Any, Any]):
         ActionError
             The action is not in the action space; nothing has happened.
         StateLostError
-            A call that was to replace the current state raised half-way.
+            A call that should have replaced the current state raised an error.
         ClosedError
             After `close`.
         """
@@ -114,7 +114,7 @@ class GymView(gymnasium.Env[Any, Any]):
         Raises
         ------
         StateError
-            The row is malformed or of another environment; the current state stays.
+            The row is malformed or of another environment; the current state does not change.
         """
         self.plan_env._set(state, given=True)
 
@@ -131,7 +131,7 @@ class GymView(gymnasium.Env[Any, Any]):
             return self.plan_env.gym_env.render()
 
     def _refuse(self, current: CurrentState) -> NoReturn:
-        """Raise the error for the use of a current state that is not there."""
+        """Raise the error for a missing current state."""
         current.check(self.plan_env.name)
         raise ResetNeeded("there is no current state yet: call reset or set_state first")
 
@@ -141,10 +141,9 @@ class GymView(gymnasium.Env[Any, Any]):
 
     @cached_property
     def spec(self) -> EnvSpec | None:  # type: ignore[override]
-        """What `gymnasium.make` takes to make the Gymnasium environment inside, without states.
+        """The spec with which `gymnasium.make` makes the Gymnasium environment inside.
 
-        ``max_episode_steps`` is the time limit that there is: ``None`` if that of the id is left
-        out.
+        ``max_episode_steps`` is the time limit in use: ``None`` if that of the id is left out.
         """
         spec = copy.copy(self._inner.spec)
         link = self._inner
@@ -158,7 +157,7 @@ class GymView(gymnasium.Env[Any, Any]):
 
     @property
     def np_random(self) -> np.random.Generator:
-        """The generator of the Gymnasium environment inside; setting it changes that."""
+        """The generator of the Gymnasium environment inside; it can be set."""
         return self.plan_env.gym_env.np_random
 
     @np_random.setter
@@ -173,10 +172,10 @@ class GymView(gymnasium.Env[Any, Any]):
 
     @property
     def _np_random(self) -> np.random.Generator | None:  # type: ignore[override]
-        """What Gymnasium's `check_env` reads: the generator, or ``None`` before there is one."""
+        """The generator, or ``None`` before there is one; Gymnasium's `check_env` reads it."""
         return self.plan_env.gym_env.unwrapped._np_random
 
     def set_wrapper_attr(self, name: str, value: Any, *, force: bool = True) -> bool:
-        """Set an attribute of the Gymnasium environment inside, or else of the view."""
+        """Set an attribute of the Gymnasium environment inside or, if it has none, of the view."""
         inside = self.plan_env.gym_env.set_wrapper_attr(name, value, force=False)
         return inside or super().set_wrapper_attr(name, value, force=force)

@@ -34,7 +34,7 @@ class Layout:
         Whether a row that is stepped twice gives the same bytes. If not, a row is never stepped by
         two processes.
     out_of_bounds : {"pass", "raise", "clip"}
-        What to do with actions beyond the bounds of a `Box`.
+        How to treat actions beyond the bounds of a `Box`.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class Layout:
         # The range of actions and their dtype; empty if the space is not `Discrete`.
         self._choices = range(0)
         self._choice: Any = int
-        # What actions of a `Box` are like that are only looked at; none if there is more to do.
+        # The form of `Box` actions that only need a check; ``None`` if they must be converted.
         is_box = isinstance(action_space, Box) and action_space.dtype.kind == "f"
         usual = is_box and out_of_bounds == "pass"
         self._box_dtype = np.dtype(action_space.dtype) if usual else None
@@ -146,7 +146,7 @@ class Layout:
         """Return whether `action` is an array of finite numbers of the usual form for a `Box`."""
         if type(action) is not np.ndarray or action.dtype is not self._box_dtype:
             return False
-        # A sum is finite only if every number is; those of an array take longer to look at.
+        # A sum is finite only if every number is; testing each number of an array takes longer.
         return action.shape == self._box_shape and math.isfinite(sum(action.ravel().tolist()))
 
     def verify(self, inputs: Inputs, start: int = 0, stop: int | None = None) -> None:

@@ -1,7 +1,7 @@
 """Check how much more memory this process may use, on this machine and in its cgroups.
 
-If a process uses more, the kernel does not raise an error but kills it. So requests for large
-arrays raise an error here.
+If a process uses more, the kernel kills it instead of raising an error. So requests for arrays that
+are too large raise an error here.
 """
 
 from __future__ import annotations

@@ -26,8 +26,8 @@ _CONSTANT = frozenset(
 def owned(value: Any) -> Any:
     """Return an independent copy of `value`, including nested dicts, lists, tuples and arrays.
 
-    Other objects are copied by `copy.deepcopy`. Objects that cannot be copied are returned as they
-    are. So are environments, because a copy of an environment may be reset.
+    Other objects are copied by `copy.deepcopy`. Objects that cannot be copied are returned
+    unchanged. So are environments, because a copy of an environment may be reset.
 
     >>> buffer = np.zeros(2)
     >>> info = owned({"buffer": buffer, "lives": 3})

@@ -40,8 +40,8 @@ class ParallelEnv(PlanEnv):
     start_timeout : float, optional
         Limit in seconds for a worker to make its environment. A worker that exceeds it is replaced;
         if that happens three times for each worker, `WorkerStartError` is raised. The default is no
-        limit. With `step_timeout`, it is 60 s, or ten times what making the environment took in
-        this process if that is more.
+        limit. With `step_timeout`, it is 60 s, or ten times as long as making the environment took
+        in this process if that is more.
     start_method : {"forkserver", "spawn", "fork"}
         How child processes are started.
     kwargs

@@ -177,7 +177,7 @@ class PlanEnv(StatefulEnv):
             Any error of the environment. If `state` was given, an episode that began with `reset`
             keeps its current state. An episode that began with a given state loses it, and later
             calls that need it raise `StateLostError`. If `state` was not given, the environment is
-            left as its own ``step`` left it.
+            in the state in which its own ``step`` left it.
         """
         stepper = self._stepper
         if stepper is None or stepper.refusal is not None:
@@ -227,9 +227,9 @@ class PlanEnv(StatefulEnv):
         return result if return_state else Step(*result[1:])
 
     def as_gym(self) -> GymView:
-        """Return a `gymnasium.Env` that shows this env, for Gymnasium's wrappers and its users.
+        """Return this env as a `gymnasium.Env`, for Gymnasium's wrappers and other libraries.
 
-        The current state is shared: a step of either moves both.
+        The current state is shared: a step of either changes it for both.
         """
         return GymView(self)
 
@@ -383,12 +383,12 @@ class PlanEnv(StatefulEnv):
         return sample.audited(result, _again(executor, self._here(executor)))
 
     def _here(self, executor: Executor) -> Executor:
-        """Return what steps rows in this process, or `executor` if it is isolated."""
+        """Return the stepper of rows in this process, or `executor` if it is isolated."""
         return executor if executor.isolated else SerialExecutor(self.row_stepper)
 
 
 def _again(executor: Executor, here: Executor) -> Again:
-    """Return what steps rows of an audit: `executor`, and `here` what needs this process."""
+    """Return the steppers of an audit: `executor`, and `here` for rows that need this process."""
     masked = SubmitOptions(masked=True, audit=True)
     return Again(
         partial(executor.submit, options=masked),

@@ -140,7 +140,7 @@ def _memory_of(bits: Any) -> tuple[memoryview, memoryview]:
 
 @functools.cache
 def _layout_is_known() -> bool:
-    """Return whether this NumPy's memory layout of a PCG64 is that of `save_generator`."""
+    """Return whether this NumPy's memory layout of a PCG64 matches `save_generator`."""
     if sys.byteorder != "little" or struct.calcsize("P") != 8:
         return False
     generator, other = seeded_generator(1), seeded_generator(2)

@@ -96,8 +96,8 @@ _registered: list[tuple[Callable[[Any], bool], EnvClass]] = []
 def register(prefix_or_predicate: str | Callable[[Any], bool], family: EnvClass) -> None:
     """Make `make` use a family of your own for some environments.
 
-    Families that were registered later take precedence, and all of them over the package's own.
-    Workers need not call this: `family` is sent to them.
+    Families that were registered later take precedence over earlier ones, and over the package's
+    own. Workers need not call this: `family` is sent to them.
 
     Parameters
     ----------
@@ -163,7 +163,7 @@ def find_spec(name: str) -> EnvSpec:
 
 
 def _listed(name: str) -> list[str]:
-    """Return the unregistered ids of the families whose ids have the form of `name`."""
+    """Return all unregistered ids of families in which ids look like `name`."""
     found: list[str] = []
     for family in FAMILIES:
         if family.ids and re.fullmatch(family.names, name):
@@ -218,7 +218,7 @@ def _find_family(name: Any) -> Family:
     if not isinstance(name, str):
         hint = ""
         if isinstance(name, gymnasium.Env):
-            hint = "; an environment that exists already cannot be used, give what makes it: "
+            hint = "; an existing environment cannot be used; pass an id or a function: "
             hint += f"make({name.spec.id!r})" if name.spec else "make(lambda: ...)"
         raise InputError(
             "name must be a Gymnasium id or a callable that returns an environment, got "
@@ -236,7 +236,7 @@ def _find_family(name: Any) -> Family:
 
 
 def _takes(family: Family, name: str) -> bool:
-    """Return whether `name`, which has the form of the family's ids, is one of them."""
+    """Return whether `name`, which looks like an id of the family, is one."""
     prefix, slash, _ = name.partition("/")
     if name in gymnasium.registry and not (slash and family.names.startswith(prefix + slash)):
         return False
@@ -339,7 +339,7 @@ def make(
     gymnasium.error.Error
         The name is not registered; the message names near matches.
     InputError
-        An option is invalid, or neither `make` nor the environment has it.
+        An option is invalid, or neither `make` nor the environment supports it.
     SnapshotError
         The environment cannot be saved exactly.
     MissingExtraError

@@ -45,7 +45,7 @@ def errors_suppressed() -> Iterator[None]:
 
 
 def raised_by_signal_handler(error: BaseException) -> bool:
-    """Return whether `error` was raised by a signal handler that interrupted a row, as for Ctrl-C.
+    """Return whether a signal handler that interrupted a row, such as Ctrl-C's, raised `error`.
 
     Handlers run in the main thread only, and a worker process has none.
     """

@@ -40,7 +40,7 @@ class RowStepper:
     lock : threading.RLock
         Held while the simulator is used.
     refusal : ClosedError or None
-        Why the simulator can no longer be used.
+        The reason why the simulator can no longer be used.
     """
 
     def __init__(self, simulator: Simulator, layout: Layout, name: str) -> None:
@@ -86,7 +86,7 @@ class RowStepper:
             state_format.seal(fresh)
 
     def _step_row(self, rows: Rows, index: int) -> bool:
-        """Step one row without the simulator's state; return False without a fast path."""
+        """Step one row without the simulator's state; return False if there is no fast path."""
         inputs, sim = rows.inputs, self.simulator
         if rows.next_states is None or inputs.seeds is not None or "rgb" in rows.columns:
             return False

@@ -95,7 +95,7 @@ def name_of(name: Any) -> str:
 def no_simulator(made: Any) -> InputError:
     """Return the error for `made`, which a user's function returned instead of a `PlanEnv`."""
     return InputError(
-        f"a family, or what makes a simulator, returned {_shown(made)}, not a PlanEnv or a "
+        f"a family, or a factory of simulators, returned {_shown(made)}, not a PlanEnv or a "
         "Simulator: return plangym_like.AnyEnv(..., **kwargs), or another environment class of "
         "this package"
     )
@@ -129,9 +129,10 @@ class Simulator(abc.ABC):
     shown_attributes : tuple of str
         Attributes of the simulator that are also attributes of the environment.
     fewest_rows : int
-        If it steps batches: from how many rows on that is faster than one environment for each.
+        The number of rows from which on stepping a batch is faster than one environment per row.
     step_row_moves : bool
-        Whether `step_row` leaves the simulator in the next state; else it does not use it.
+        Whether `step_row` leaves the simulator in the next state; otherwise it does not use the
+        simulator.
     """
 
     family: ClassVar[str]
@@ -157,7 +158,7 @@ class Simulator(abc.ABC):
 
     @abc.abstractmethod
     def fingerprint_fields(self) -> Mapping[str, Any]:
-        """Return everything that a payload's meaning depends on, as JSON-serialisable values."""
+        """Return everything that determines a payload's meaning, as JSON-serialisable values."""
 
     def view(self, payloads: Row) -> dict[str, NDArray[Any]]:
         """Return the named parts of `payloads` ``(N, payload_nbytes)``, each ``(N, ...)``."""
@@ -191,13 +192,12 @@ class Simulator(abc.ABC):
 
     @abc.abstractmethod
     def reseed(self, seed: int) -> None:
-        """Replace every random generator that the future depends on by one made from `seed`."""
+        """Replace every random generator that affects later steps with one made from `seed`."""
 
     def renew(self) -> None:
         """Undo changes made by trials and batches; called before the first reset.
 
-        Random generators and the wrappers' memory are restored to what they were when the simulator
-        was made.
+        Random generators and the state of wrappers are restored to those of the new simulator.
         """
 
     def forget(self) -> None:
@@ -229,7 +229,7 @@ class Simulator(abc.ABC):
         """
 
     def step_env(self, action: Any) -> EnvStep:
-        """Return what the environment's own ``step`` returns for one action, if possible unchanged.
+        """Return the result of the environment's own ``step``, unchanged if possible.
 
         Observation and info may be the simulator's own objects; `action` is a copy that may change.
         """
@@ -238,8 +238,8 @@ class Simulator(abc.ABC):
     def step_row(self, row: Row, action: Any, dt: int) -> tuple[Row, Outcome] | None:
         """Step from `row` in a way that is faster than `write`, `step` and `read`.
 
-        Returns the next state as a new row without its checksum, and the outcome, which is the
-        caller's own; ``None`` without a fast path. See `step_row_moves`.
+        Return the next state as a new row without its checksum, and the outcome, which the caller
+        may change. Return ``None`` if there is no fast path. See `step_row_moves`.
         """
         return None
 
@@ -320,7 +320,7 @@ class Simulator(abc.ABC):
                 self.save(rows.next_states[index])
 
     def save(self, row: Row) -> None:
-        """Read the current state into a stamped `row` ``(state_nbytes,)``."""
+        """Read the current state into `row` ``(state_nbytes,)``, which already has a header."""
         used = self.read(row[HEADER_NBYTES:])
         if used is not None:
             row[16:24].view(np.uint64)[0] = used
@@ -333,9 +333,9 @@ class Simulator(abc.ABC):
         """Return an image of the current state, ``(height, width, 3) uint8``."""
 
     def keep_picture(self) -> Any:
-        """Return the argument for `give_picture` after other states were written, or ``None``.
+        """Return the image for `give_picture` to restore after other states were written.
 
-        Only for simulators whose image does not depend on the state alone.
+        ``None`` if the image depends on the state alone.
         """
         return None
 
@@ -351,5 +351,5 @@ class Simulator(abc.ABC):
         return names
 
     def close(self) -> None:
-        """Release what the simulator holds; may be called again."""
+        """Release the simulator's resources; may be called again."""
         self.env.close()

@@ -1,9 +1,9 @@
 """Batches of observations and actions as nested arrays, according to Gymnasium spaces.
 
 ``Box``, ``Discrete``, ``MultiDiscrete`` and ``MultiBinary`` are leaves: N elements are one array
-``(N, *shape)``. ``Dict`` and ``Tuple`` are nests of leaves, batched as in Gymnasium: as the same
-nest of arrays. Elements of other spaces (``Text``, ``Graph``, ``Sequence``, ``OneOf``) have no
-fixed size, so N of them are a list of N Python objects.
+``(N, *shape)``. ``Dict`` and ``Tuple`` are trees of leaves, batched as in Gymnasium: as trees of
+arrays with the same structure. Elements of other spaces (``Text``, ``Graph``, ``Sequence``,
+``OneOf``) have no fixed size, so N of them are a list of N Python objects.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def leaves(space: spaces.Space[Any]) -> list[tuple[tuple[int, ...], np.dtype[Any
 
 
 def build(space: spaces.Space[Any], arrays: Iterator[Any]) -> Any:
-    """Return the nest of `space` with its leaves taken from `arrays`, in the order of `leaves`."""
+    """Return the tree of `space` with its leaves taken from `arrays`, in the order of `leaves`."""
     if isinstance(space, spaces.Dict):
         return {key: build(part, arrays) for key, part in space.spaces.items()}
     if isinstance(space, spaces.Tuple):
@@ -214,7 +214,7 @@ def blank(batch: Any, indices: Sequence[int]) -> None:
 
 
 def take(batch: Any, index: int | tuple[int, ...]) -> Any:
-    """Return row `index` of `batch`, a nest of arrays or a list."""
+    """Return row `index` of `batch`, a tree of arrays or a list."""
     if isinstance(batch, dict):
         return {key: take(inner, index) for key, inner in batch.items()}
     if isinstance(batch, tuple):
@@ -245,7 +245,7 @@ def as_actions(
         Either a batch (`lead` leading axes) or a single action, which becomes a batch of one.
     lead : int
         Leading axes of a batch: 1 ``(N, ...)``, 2 ``(N, T, ...)`` for rollouts, or 0 for a single
-        action, which stays one.
+        action, which is not batched.
     out_of_bounds : {"pass", "raise", "clip"}
         What to do with finite numbers beyond the bounds of a `Box`: leave them unchanged (as in
         Gymnasium), raise an error, or clip them like Gymnasium's ``ClipAction``.
@@ -312,7 +312,7 @@ def _native(dtype: np.dtype[Any]) -> np.dtype[Any]:
 
 
 def _within(space: spaces.Box, batch: NDArray[Any], out_of_bounds: str) -> Any:
-    """Return which numbers of `batch` may be passed to an environment."""
+    """Return a mask of the numbers of `batch` that may be passed to an environment."""
     strict = out_of_bounds == "raise"
     if not strict:
         finite = np.isfinite(batch)
@@ -363,7 +363,7 @@ def _is_one_action(space: spaces.Space[Any], action: Any, out_of_bounds: str) ->
 
 
 def _one_action(space: spaces.Space[Any], action: Any, out_of_bounds: str, place: str) -> Any:
-    """Return `action`, of a space that is not an array, after checking its parts."""
+    """Return `action`, whose space is not an array, after checking its parts."""
     if _parts(space) is None:
         if not space.contains(action):
             raise ActionError(f"action {action!r}{place} is not in the action space {space}")

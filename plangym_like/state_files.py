@@ -8,8 +8,7 @@
     rows       count * state_nbytes bytes
     32 bytes   BLAKE2b-256 of everything before
 
-No code in a file is ever executed, and no more memory is allocated than the size of the file
-requires.
+No code in a file is ever executed, and no more memory is allocated than the size of the file.
 """
 
 from __future__ import annotations
@@ -61,14 +60,14 @@ def describe(state_format: StateFormat, count: int) -> dict[str, Any]:
 
 
 def write(path: str | os.PathLike[str], parts: Iterable[Any]) -> None:
-    """Write `parts`, which are buffers, and their digest; see `save`."""
+    """Write the buffers `parts` and their digest; see `save`."""
     with replacing(path) as file:
         _write(file, parts)
 
 
 @contextlib.contextmanager
 def replacing(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
-    """Give a file that takes the place of `path` once the block has ended without an error.
+    """Yield a file that replaces `path` if the block ends without an error.
 
     See `save` for links, permissions and devices.
     """
@@ -143,7 +142,7 @@ def load(path: str | os.PathLike[str], state_format: StateFormat) -> Row:
 
 
 def check_header(path: str | os.PathLike[str], text: bytes, state_format: StateFormat) -> int:
-    """Return the number of rows according to the header `text`, if they have this format.
+    """Return the number of rows from the header `text`, after checking their format.
 
     Raises
     ------
@@ -168,7 +167,7 @@ def check_header(path: str | os.PathLike[str], text: bytes, state_format: StateF
 
 
 def _read(file: BinaryIO, nbytes: int, *, known: bool) -> Row:
-    """Read at most `nbytes`; unless the size is `known`, memory is allocated as data arrives."""
+    """Read at most `nbytes`; allocate memory as data arrives unless the size is `known`."""
     if known:
         content = np.empty(nbytes, np.uint8)
         return content[: file.readinto(content.data)]  # type: ignore[attr-defined]

@@ -26,7 +26,7 @@ from plangym_like.stats import Stats
 
 
 class StatefulEnv:
-    """The base of `PlanEnv`, which describes the parameters: everything except stepping."""
+    """The base of `PlanEnv`, with everything except stepping; see there for the parameters."""
 
     SINGLETON: ClassVar[bool] = False
     STATE_IS_ARRAY: ClassVar[bool] = True
@@ -92,7 +92,7 @@ class StatefulEnv:
         self._stepper = stepper
 
     def _take_over(self, other: StatefulEnv) -> RowStepper:
-        """Use the simulator of `other`, with its options."""
+        """Use the simulator and options of `other`."""
         stepper = other.row_stepper
         self.autoreset, self.return_image = other.autoreset, other.return_image
         self._auditor = other._auditor
@@ -202,7 +202,7 @@ class StatefulEnv:
 
     @property
     def n_workers(self) -> int | None:
-        """How many processes step rows, this one included; ``None`` if it is only this one."""
+        """The number of processes that step rows, with this one; ``None`` without workers."""
         return self._options.n_workers
 
     @property
@@ -249,7 +249,7 @@ class StatefulEnv:
 
     @property
     def exactness(self) -> str:
-        """``"exact"`` if restored states continue bit-identically; else ``"approximate"``."""
+        """``"exact"`` if restored states continue bit-identically, otherwise ``"approximate"``."""
         return self.row_stepper.simulator.exactness
 
     @property
@@ -277,7 +277,7 @@ class StatefulEnv:
             return stepper.current.get()
 
     def view_state(self, states: States) -> dict[str, NDArray[Any]]:
-        """Return the named fields of one row, or of N rows with a leading axis, read-only."""
+        """Return the named fields of one row, or of N rows ``(N, ...)``, as read-only arrays."""
         stepper = self.row_stepper
         self._given.attempt(states, many=True)
         rows = self._layout.format.check(states)
@@ -316,7 +316,7 @@ class StatefulEnv:
         return state_files.load(path, self.layout.format)
 
     def get_image(self) -> NDArray[np.uint8]:
-        """Return an image of the current state, ``(height, width, 3) uint8``; needs no mode."""
+        """Return an image of the current state in any mode, ``(height, width, 3) uint8``."""
         stepper = self.row_stepper
         with stepper.lock:
             self._start(stepper)
@@ -357,7 +357,7 @@ class StatefulEnv:
     def clone(self, **changed: Any) -> Self:
         """Return another env made with the same arguments, except `changed`.
 
-        It is in the same state as this env, unless the change gives states another meaning.
+        It is in the same state as this env, unless `changed` changes the meaning of states.
         """
         arguments = {**self._arguments, **changed}
         if isinstance(arguments.get("simulator"), Simulator):
@@ -376,7 +376,7 @@ class StatefulEnv:
         return other
 
     def _set(self, state: Row, *, given: bool) -> None:
-        """Make `state` the current state; with `given`, a caller gave it."""
+        """Make `state` the current state; `given` says that it comes from a caller."""
         stepper = self.row_stepper
         if given:
             self._given.attempt(state)

@@ -8,7 +8,7 @@ bytes     type       meaning
 ========  =========  ==========================================================================
 0 to 3    char[4]    ``PLS1``: a state row of format 1
 4 to 7    char[4]    the family, for example ``ATAR``
-8 to 15   uint64     fingerprint of what the payload means
+8 to 15   uint64     fingerprint of the payload's meaning
 16 to 23  uint64     bytes of payload in use (the rest of the row is zero)
 24 to 31  uint64     checksum of the payload; 0 in families that need none
 ========  =========  ==========================================================================
@@ -41,7 +41,7 @@ States = Row | Sequence[Row]
 HEADER_NBYTES = 32
 _MAGIC = b"PLS1"
 _WORD = (1 << 64) - 1
-# What comes before the checksum, and the checksum.
+# The fields before the checksum, and the checksum.
 _HEAD = struct.Struct("=24sQ")
 _NUMBER = struct.Struct("=Q")
 # A header is copied as one value, which is faster than four words.
@@ -51,7 +51,7 @@ _session_key: bytes | None = None
 
 
 def session_key() -> bytes:
-    """Return the 32 secret bytes that seal this session's pickled rows."""
+    """Return the key of 32 secret bytes for the tags of this session's pickled rows."""
     global _session_key
     if _session_key is None:
         _session_key = os.urandom(32)
@@ -59,7 +59,7 @@ def session_key() -> bytes:
 
 
 def adopt_session_key(key: bytes) -> None:
-    """Use the key of the session that this process belongs to."""
+    """Use the key of the session to which this process belongs."""
     global _session_key
     _session_key = bytes(key)
 
@@ -70,7 +70,7 @@ def padded(nbytes: int) -> int:
 
 
 def fingerprint_of(family: str, state_nbytes: int, fields: str) -> int:
-    """Return the fingerprint of rows of this family, width and fields."""
+    """Return the fingerprint of rows with this family, payload size and fields."""
     text = f"{family} {state_nbytes} {fields}".encode()
     return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "little")
 
@@ -83,8 +83,8 @@ class StateFormat:
     family : str
         Four ASCII letters.
     fingerprint_fields : mapping
-        Everything that the payload's meaning depends on (ids, digests, versions, dynamics). The
-        fingerprint is a hash of it, so two environments can share rows exactly if it is equal.
+        Everything that determines the payload's meaning (ids, digests, versions, dynamics). The
+        fingerprint is a hash of it; two environments can share rows if and only if it is equal.
     payload_nbytes : int
         Bytes reserved for the payload.
     checksum : bool
@@ -210,7 +210,7 @@ class StateFormat:
         return row
 
     def _is_intact(self, row: Row) -> bool:
-        """Return whether a row ``(state_nbytes,)`` passes a quick check; False if in doubt."""
+        """Return whether a row ``(state_nbytes,)`` certainly passes a quick check."""
         if self.variable:
             return False
         if self.checksum:
@@ -292,7 +292,7 @@ class StateFormat:
 
 @lru_cache(maxsize=32)
 def _weights(count: int) -> tuple[int, NDArray[np.uint64]]:
-    """Return the weight of the length, and those of `count` words of payload."""
+    """Return the weight of the length, and the weights of `count` words of payload."""
     drawn = np.random.Generator(np.random.PCG64(20)).integers(0, 2**63, count + 1, dtype=np.uint64)
     weights = drawn * np.uint64(2) + np.uint64(1)
     return int(weights[0]), weights[1:]
@@ -335,7 +335,7 @@ def mismatch(what: str, family: str, fields: str, its_family: str, its: str) -> 
     family, fields : str
         The family and the fingerprint fields of the environment.
     its_family, its : str
-        Those of the state; `its` may be unknown.
+        The family and the fields of the state; `its` may be unknown.
 
     Examples
     --------
@@ -347,7 +347,7 @@ def mismatch(what: str, family: str, fields: str, its_family: str, its: str) -> 
     with suppress(ValueError):  # an unknown part is not JSON
         if its_family == family:
             found = list(_fields_that_differ("", json.loads(fields), json.loads(its)))
-    # Environments with other names also differ in their models and options, which says no more.
+    # If names differ, models and options differ too, which adds no information.
     found = [one for one in found if one[0] in ("id", "game")] or found
     told = [
         f"{place} is {_short(theirs)} in the row and {_short(ours)} here"
@@ -356,9 +356,9 @@ def mismatch(what: str, family: str, fields: str, its_family: str, its: str) -> 
     if len(found) > 3:
         told.append(f"and {len(found) - 3} more")
     if its_family != family:
-        told.append(f"it is of the family {its_family}, the environment of {family}")
+        told.append(f"it is of the family {its_family}, but the environment is of {family}")
     elif not found:
-        told.append(f"it has {_short(its)}, and the environment {_short(fields)}")
+        told.append(f"it has {_short(its)}, but the environment has {_short(fields)}")
     return StateMismatchError(
         f"{what} of another environment, version or configuration: {'; '.join(told)}",
         f"{family} {fields}",

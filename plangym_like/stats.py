@@ -18,7 +18,7 @@ class Stats:
     rows_sent : int
         Rows that were sent to child processes, including those of audits.
     steals : int
-        How often an idle process took over rows of another one.
+        How often an idle process took rows from another process.
     deaths, restarts, timeouts : int
         Workers that died, workers that were restarted, and rows that exceeded ``step_timeout``.
     rows_retried : int
@@ -26,8 +26,8 @@ class Stats:
     bytes_shared : int
         Bytes of shared memory for batches that were sent to workers: inputs and results.
     seconds_here, seconds_on_workers, seconds_waiting : float
-        The time that this process spent on stepping rows, that all child processes together spent
-        on it, and that this process spent on waiting for them.
+        The time that this process spent stepping rows, the time that all child processes together
+        spent stepping rows, and the time that this process spent waiting for them.
     """
 
     batches: int = 0

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-# What a `PlanEnv` adds to the infos of its environment.
+# The keys that a `PlanEnv` adds to the infos of its environment.
 STEP_COUNTS = ("n_step", "dt")
 
 
@@ -53,8 +53,8 @@ class BatchTransition(NamedTuple):
     """The result of ``step_batch`` with states.
 
     ``states`` is ``(N, state_nbytes) uint8``, ``obs`` ``(N, *obs_shape)`` in the space's dtype (or
-    the nest of such arrays), ``rewards`` ``(N,) float64``, ``terminateds`` and ``truncateds``
-    ``(N,) bool``, ``infos`` a `BatchInfo` of N rows.
+    a tree of such arrays), ``rewards`` ``(N,) float64``, ``terminateds`` and ``truncateds`` ``(N,)
+    bool``, ``infos`` a `BatchInfo` of N rows.
     """
 
     states: NDArray[np.uint8]
@@ -97,9 +97,10 @@ class BatchInfo(Sequence[dict[str, Any]]):
 
     ``infos[3]`` is the dict of row 3. ``infos["lives"]`` is a column. If every row has the key with
     numbers of the same dtype and shape, it is an array of them, otherwise an object array with
-    ``None`` for rows without the key. ``infos.mask("lives")`` tells which rows have the key.
+    ``None`` for rows without the key. ``infos.mask("lives")`` marks the rows that have the key.
 
-    With ``on_error="mask"``, `failed` tells which rows failed, and `errors` holds their exceptions.
+    With ``on_error="mask"``, `failed` marks the rows that failed, and `errors` holds their
+    exceptions.
 
     >>> infos = BatchInfo(2, {"n_step": np.array([4, 3])}, [{}, {"won": True}])
     >>> infos[1]
@@ -142,7 +143,7 @@ class BatchInfo(Sequence[dict[str, Any]]):
         return row
 
     def __contains__(self, item: object) -> bool:
-        """Return whether some row has the key `item`, or is equal to the dict `item`."""
+        """Return whether any row has the key `item`, or equals the dict `item`."""
         return item in self.keys() if isinstance(item, str) else super().__contains__(item)
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
@@ -180,7 +181,7 @@ class BatchInfo(Sequence[dict[str, Any]]):
         return rows
 
     def keys(self) -> set[str]:
-        """Return every key that some row has."""
+        """Return every key that any row has."""
         found = set(self._columns)
         for row in self._rows or ():
             found.update(row)

@@ -144,7 +144,7 @@ def test_a_type_error_of_the_environment_itself_is_raised_unchanged() -> None:
     [
         ({}, {"sutton_barto_reward": True}, "kwargs is {'sutton_barto_reward': True} in the row"),
         ({}, {"name": "Acrobot-v1"}, "id is 'Acrobot-v1' in the row and 'CartPole-v1' here$"),
-        ({}, {"name": "Taxi-v4"}, "it is of the family TOYT, the environment of CLAS$"),
+        ({}, {"name": "Taxi-v4"}, "it is of the family TOYT, but the environment is of CLAS$"),
         (
             {"name": "ALE/MsPacman-v5"},
             {"name": "ALE/Pong-v5"},
@@ -191,7 +191,7 @@ def test_copies_of_a_closed_environment(
 
 def test_an_environment_in_place_of_its_id() -> None:
     live: Any = gymnasium.make("CartPole-v1")
-    with live, pytest.raises(InputError, match=r"exists already .*: make\('CartPole-v1'\)$"):
+    with live, pytest.raises(InputError, match=r"existing environment .*: make\('CartPole-v1'\)$"):
         plangym_like.make(live)
 
 

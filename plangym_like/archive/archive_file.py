@@ -4,11 +4,11 @@
 
     8 bytes    PLSARCH1
     8 bytes    length of the header, little-endian
-    header     JSON: that of a file of states, and `arrays`: name, dtype and shape of each
+    header     JSON, as in a file of states, and `arrays`: name, dtype and shape of each
     arrays     one after the other, each from a multiple of 64 bytes on
     32 bytes   BLAKE2b-256 of everything before
 
-The arrays are mapped into memory, not read: what is not used needs no memory. No code in a file is
+The arrays are mapped into memory, not read, so unused parts need no memory. No code in a file is
 ever executed.
 """
 
@@ -43,7 +43,7 @@ def save(
     count: int,
     arrays: Mapping[str, Sequence[NDArray[Any]]],
 ) -> None:
-    """Write `arrays`, each given in parts, of `count` nodes; see `state_files.save`."""
+    """Write the `arrays` of `count` nodes, each given in parts; see `state_files.save`."""
     described = [
         (name, parts[0].dtype.str, (sum(map(len, parts)), *parts[0].shape[1:]))
         for name, parts in arrays.items()
@@ -63,8 +63,8 @@ def load(
 ) -> tuple[int, dict[str, NDArray[Any]]]:
     """Return the number of nodes in a file, and its arrays by name.
 
-    The arrays can be written to, which does not change the file. The whole file is read once, to
-    compare its digest.
+    Writing to the arrays does not change the file. The whole file is read once, to verify its
+    digest.
 
     Raises
     ------

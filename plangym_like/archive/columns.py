@@ -16,7 +16,7 @@ def dtype_and_shape(name: str, given: Any) -> tuple[np.dtype[Any], tuple[int, ..
     Raises
     ------
     InputError
-        It is not a dtype, or not of numbers.
+        It is not a dtype, or not a dtype of numbers.
 
     Examples
     --------
@@ -36,7 +36,7 @@ def dtype_and_shape(name: str, given: Any) -> tuple[np.dtype[Any], tuple[int, ..
 
 
 def fitted(name: str, values: ArrayLike, like: NDArray[Any], count: int) -> NDArray[Any]:
-    """Return `values` ``(count, *shape)`` in dtype and shape of a column; floats may be rounded.
+    """Return `values` ``(count, *shape)`` in a column's dtype and shape; floats may be rounded.
 
     Parameters
     ----------

@@ -28,8 +28,8 @@ class GrowingArray:
         The shape of one value.
     directory : path, optional
         Keep the values in a file without a name in this directory, which is mapped into memory and
-        vanishes with this object. The operating system then writes values that are not used to the
-        disk, and needs no memory for them. By default, they are kept in memory.
+        vanishes with this object. The operating system can then move unused values from memory to
+        the disk. By default, all values are kept in memory.
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class GrowingArray:
         return self._array.dtype.itemsize * math.prod(self._array.shape[1:])
 
     def adopt(self, values: NDArray[Any]) -> None:
-        """Take over `values` ``(N, *shape)`` without copying them, as long as nothing is added."""
+        """Use `values` ``(N, *shape)`` as the content; they are copied when values are added."""
         self._array, self._count, self._is_mapped = values, len(values), False
 
     def reserve(self, count: int) -> None:

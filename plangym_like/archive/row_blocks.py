@@ -20,7 +20,7 @@ _MOST_NBYTES = 1 << 19
 
 
 class _Complete(NamedTuple):
-    """The number of compressed blocks; the last rows, and how many they are."""
+    """The number of compressed blocks, the last rows, and the number of these rows."""
 
     blocks: int
     open: Row
@@ -31,14 +31,14 @@ class RowBlocks:
     """State rows in the order in which they were added.
 
     Almost all bytes of an emulator's state never change. So a block holds the exclusive or of its
-    rows with the first row of all, only in those bytes in which some row of the block differs from
-    it, and is compressed. Rows of other blocks are not needed to read it.
+    rows with the very first row, but only of those bytes in which some row of the block differs
+    from that row. The block is then compressed, and can be read without other blocks.
 
     ::
 
         frame(bitmap of the bytes that differ | rows, one after the other, only those bytes)
 
-    The last rows, which do not fill a block yet, are kept as they are.
+    The last rows, which do not fill a block yet, are not compressed.
 
     Parameters
     ----------
@@ -76,10 +76,7 @@ class RowBlocks:
         return int(self._frames.values.nbytes + ends.nbytes + self._complete.open.nbytes)
 
     def append(self, rows: Row) -> None:
-        """Append `rows` ``(N, state_nbytes)``; if an error is raised, nothing has changed.
-
-        Nor has it if the call is interrupted.
-        """
+        """Append `rows` ``(N, state_nbytes)``; an error or interrupt changes nothing."""
         if not len(self):
             self.reference = np.array(rows[0]) if len(rows) else self.reference
         blocks, opened, open_count = self._complete
@@ -142,7 +139,7 @@ class RowBlocks:
         return {"reference": [self.reference], "frames": frames, "ends": ends}
 
     def unpack(self, count: int, arrays: dict[str, NDArray[Any]]) -> None:
-        """Take over `count` rows from arrays that `packed` returned.
+        """Use the arrays that `packed` returned, which hold `count` rows.
 
         Raises
         ------

@@ -22,7 +22,7 @@ def hash_rows(rows: Row, reference: Row) -> NDArray[np.uint64]:
 
     The hash is the sum of ``mix(word ^ key) - mix(key)`` over all 64-bit words of the exclusive or
     of row and reference, with a different key for each word. Equal words add 0, so only words that
-    differ need to be read, which are few in an emulator's state.
+    differ need to be read. An emulator's state has few of them.
     """
     changes = rows.view(np.uint64) ^ reference.view(np.uint64)
     columns = np.flatnonzero(changes.any(axis=0))
@@ -52,7 +52,7 @@ def _mix(words: NDArray[np.uint64]) -> NDArray[np.uint64]:
 class RowIndex:
     """A hash table with open addressing and linear probing, filled and searched in batches.
 
-    The hashes themselves are kept by the caller, in an array by node.
+    The caller keeps the hashes themselves, in an array with one element per node.
     """
 
     def __init__(self) -> None:
@@ -108,7 +108,7 @@ class RowIndex:
 
 
 def _insert(table: Nodes, hashes: NDArray[np.uint64], nodes: Nodes) -> int:
-    """Insert nodes with different hashes; return how many of the hashes are new."""
+    """Insert nodes, no two with the same hash; return how many of the hashes are new."""
     inserted, slots = 0, _slots(table, hashes[nodes])
     while len(nodes):
         there = table[slots]

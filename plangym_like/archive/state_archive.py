@@ -34,9 +34,9 @@ _HIGHEST_LEVEL = 22
 class StateArchive:
     """State rows, compressed, each with its parent, its action, and columns of your own.
 
-    Nodes are numbered from 0 in the order in which they are added. Rows come back bit for bit. They
-    are kept as differences to the first row, compressed in blocks of up to 64 rows, so that a row
-    is found again without reading others than those of its block. Threads may share an archive.
+    Nodes are numbered from 0 in the order in which they are added. Rows are restored bit for bit.
+    They are kept as differences from the first row, compressed in blocks of up to 64 rows, so
+    reading a row needs only its block. Threads may share an archive.
 
     Parameters
     ----------
@@ -44,15 +44,16 @@ class StateArchive:
         The environment of the rows.
     columns : mapping of str to dtype, optional
         Columns of your own, such as ``{"visits": int, "cell": (np.uint8, 88)}``. New nodes get
-        zeros where `add` is given no values. `replay` takes the seeds of steps from a column of the
-        name ``seeds``, where -1, the value of nodes that are given none, means no seed.
+        zeros where `add` is given no values. `replay` takes the seeds of steps from a column named
+        ``seeds``. There, -1 means no seed, and is the value of nodes added without one.
     action_dtype : dtype, optional
         The dtype of actions; by default that of the action space. Floats must have exactly this
-        dtype, since environments compute other rewards with other dtypes.
+        dtype, since the rewards of some environments depend on it.
     directory : path, optional
         Keep rows and columns in files without a name in this directory, mapped into memory, instead
         of in memory. They vanish with the archive; `save` keeps it. If the process forks, both
-        copies have the same files, so the forked one can only read: save the archive and load it.
+        copies have the same files, so the child's copy can only be read. To write in the child,
+        save the archive and load it there.
     level : int
         The level of the compression, from 1 to 22.
 
@@ -124,7 +125,7 @@ class StateArchive:
         forget_after_fork(self)
 
     def forget(self) -> None:
-        """Take a lock that no lost thread holds; do not write to the files of another process."""
+        """Replace the lock, which a lost thread may hold; make an archive in files read-only."""
         self._lock = threading.RLock()
         self._read_only = self._directory is not None
 
@@ -141,7 +142,7 @@ class StateArchive:
         return self._blocks.nbytes + columns + self._index.nbytes
 
     def __getitem__(self, name: str) -> NDArray[Any]:
-        """Return a column ``(N, ...)``, a view of the nodes that there are.
+        """Return a column ``(N, ...)``, a view of the values of all current nodes.
 
         Columns of your own can be written to, except in a forked copy of an archive in files. A
         view does not grow with the archive.
@@ -184,8 +185,8 @@ class StateArchive:
     ) -> NDArray[np.int64]:
         """Add nodes, and return their numbers ``(N,)``.
 
-        A row that is there already is added again: it may have been reached on another way. Use
-        `find` before to leave it out.
+        A row that the archive already has is added again, because its path may be different. Use
+        `find` first to leave such rows out.
 
         Parameters
         ----------
@@ -209,8 +210,8 @@ class StateArchive:
         """
         if self._read_only:
             raise ClosedError(
-                "this archive is in files of the process that this one was forked from, and can "
-                "only be read here: save it, and load what was saved"
+                "this archive is in files of the process that forked this one, so it can only be "
+                "read here: save it, and load the new file"
             )
         with self._lock:
             return self._add(states, parents, actions, dt, rewards, columns)
@@ -249,11 +250,11 @@ class StateArchive:
             column.reserve(count)
         for name, column in self._columns.items():
             column.append(values[name], count)
-        self._blocks.append(rows)  # from now on, there are as many nodes
+        self._blocks.append(rows)  # the new nodes exist from here on
         return np.arange(first, first + count)
 
     def get(self, nodes: ArrayLike) -> Row:
-        """Return the row ``(state_nbytes,)`` of one node, or those of several ``(N, ...)``.
+        """Return the row ``(state_nbytes,)`` of one node, or the rows ``(N, ...)`` of several.
 
         Raises
         ------
@@ -270,9 +271,9 @@ class StateArchive:
     def find(self, states: States) -> NDArray[np.int64]:
         """Return the first node ``(N,)`` with each of these rows, or -1.
 
-        Rows are looked up by a hash of 64 bits, and then compared. If two different rows have one
-        hash, the later one is not found; in an archive of ten million different rows, the chance of
-        such a pair is about 3 in a million.
+        Rows are looked up by a hash of 64 bits, and then compared. If two different rows have the
+        same hash, the later one is not found; in an archive of ten million different rows, the
+        chance of such a pair is about 3 in a million.
         """
         rows = self._format.check(states, sums=False)
         with self._lock:
@@ -294,7 +295,7 @@ class StateArchive:
     def replay(self, node: int, env: PlanEnv | None = None) -> float:
         """Step from the root through the path of `node`, and return the sum of the rewards.
 
-        Each state is compared with the archive's.
+        Each state is compared with the archived one.
 
         Parameters
         ----------
@@ -304,8 +305,8 @@ class StateArchive:
         Raises
         ------
         StateError
-            A step gives another state than the archived one: it was not made by the archived
-            action, dt and seed from its parent.
+            A step gives a different state than the archived one, which the archived action, dt and
+            seed did not produce.
         """
         env = self.env if env is None else env
         path = self.path(node)
@@ -318,9 +319,9 @@ class StateArchive:
             states = step.states
             if not np.array_equal(states[0], self.get(child)):
                 raise StateError(
-                    f"the action of node {child} does not lead from its parent to its state: it "
-                    "was archived with another action, dt, seed or parent than it was made with, "
-                    f"or {env.name} is not exact"
+                    f"the action of node {child} does not lead from its parent to its state: "
+                    "its archived action, dt, seed or parent is wrong, or "
+                    f"{env.name} is not exact"
                 )
             rewards.append(float(step.rewards[0]))
         return math.fsum(rewards)
@@ -343,7 +344,7 @@ class StateArchive:
     ) -> Self:
         """Return the archive in a file, which is mapped into memory and never changed.
 
-        What is used of the file is read when it is used. An array is copied to memory (or to
+        Parts of the file are read when they are used. An array is copied to memory (or to
         `directory`) when it grows.
 
         Raises
@@ -371,7 +372,7 @@ class StateArchive:
     def _adopt(
         self, count: int, rows: dict[str, NDArray[Any]], columns: dict[str, NDArray[Any]]
     ) -> None:
-        """Take over arrays of a file."""
+        """Use the arrays of a file."""
         for name, column in self._columns.items():
             expected, got = column.values, columns[name]
             if (got.dtype, got.shape) != (expected.dtype, (count, *expected.shape[1:])):
@@ -392,7 +393,7 @@ class StateArchive:
         wrong = (indices < 0) | (indices >= len(self))
         if wrong.any():
             which = np.atleast_1d(indices)[np.atleast_1d(wrong)][0]
-            raise IndexError(f"node {which} of an archive of {len(self)}")
+            raise IndexError(f"there is no node {which} in an archive of {len(self)}")
         return indices.astype(np.int64)
 
     def _fitted(self, name: str, values: ArrayLike, count: int) -> NDArray[Any]:

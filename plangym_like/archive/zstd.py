@@ -1,4 +1,4 @@
-"""Zstandard: from the standard library where it has it (Python 3.14), else from `zstandard`."""
+"""Zstandard, from the standard library (Python 3.14 or later) or the package `zstandard`."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ class Zstd(NamedTuple):
     Attributes
     ----------
     compress : callable
-        Returns the frame of some bytes, with their number and a checksum.
+        Returns a compressed frame, which holds the number of bytes and a checksum.
     decompress : callable
         Returns the bytes of a frame.
     size : callable
         Returns the number of bytes that a frame claims to hold.
     errors : tuple of exception classes
-        What `decompress` and `size` raise for a damaged frame, and `ValueError`.
+        The exceptions that `decompress` and `size` raise for a damaged frame, besides `ValueError`.
     """
 
     compress: Callable[[Any], bytes]
@@ -31,7 +31,7 @@ class Zstd(NamedTuple):
 
 
 def load_zstd(level: int) -> Zstd:
-    """Return the library, compressing with `level`.
+    """Return the library, set to compress with `level`.
 
     Raises
     ------

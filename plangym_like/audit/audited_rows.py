@@ -30,7 +30,7 @@ from plangym_like.transitions import BatchTransition, Transition
 
 # Errors that prevent an audit but say nothing about the environment.
 _HINDRANCES = (MemoryError, OSError, WorkerError, ClosedError)
-# Rows that an audit compares between two looks at the clock.
+# Rows that an audit compares between two checks of the time.
 _PART = 64
 # The most rows that an audit steps one by one.
 _MOST_ALONE = 8
@@ -177,7 +177,7 @@ class AuditedRows:
         return self._auditor.state_difference(result.state, batch.states[0])
 
     def _compare_earlier(self, again: Again) -> None:
-        """Step a row of an earlier audit again, now that many other rows have been stepped."""
+        """Step a row of an earlier audit again, after many other rows have been stepped."""
         earlier = self._auditor.earlier()
         if earlier is not None:
             second = again.here(earlier.inputs)
@@ -187,9 +187,9 @@ class AuditedRows:
     def _compare_alone(
         self, result: Any, again: Again, order: NDArray[np.intp], begun: float
     ) -> None:
-        """Step some rows again, each in a batch of its own; keep the first for later audits.
+        """Step some rows again, each in a separate batch; keep the first for later audits.
 
-        The environment steps such a row itself, where it has other code to step many at once.
+        A single row is stepped by the environment's own ``step``, not by code for many rows.
         """
         for number, place in enumerate(order[:: -(-len(order) // _MOST_ALONE)]):
             inputs = copy_rows(self._inputs, np.array([place], np.intp))
@@ -270,7 +270,9 @@ class AuditedRows:
                 continue
             if (error := second.infos.errors.get(place)) is not None:
                 if not isinstance(error, _HINDRANCES):
-                    return Difference(row, "its result", f"none the second time but {error!r}")
+                    return Difference(
+                        row, "its result", f"none the second time, but the error {error!r}"
+                    )
                 continue
             if found := self._row_difference(result, second, row, place):
                 return Difference(row, *found)
@@ -336,7 +338,7 @@ def _equal(result: Any, second: Any, rows: NDArray[np.intp]) -> bool:
 
 
 def _as_numbers(value: Any) -> Any:
-    """Return numbers of all types as arrays of one dtype, as a batch may hold them in another."""
+    """Return numbers of all types as arrays of one dtype, since a batch may have another dtype."""
     if isinstance(value, dict):
         return {key: _as_numbers(inner) for key, inner in value.items()}
     if isinstance(value, bool | int | float | np.ndarray | np.generic):

@@ -1,7 +1,7 @@
 """The audit: a sample of rows is stepped a second time, and every byte of the results compared.
 
-No trial of finite length shows that an environment is pure and exact, so both are watched while
-it is used. A row is a function of its inputs, so stepping it again has no side effect.
+No finite trial can prove that an environment is pure and exact, so both are tested while it is
+used. A row is a function of its inputs, so stepping it again has no side effect.
 """
 
 from __future__ import annotations
@@ -63,14 +63,14 @@ class Auditor:
     Parameters
     ----------
     layout : Layout
-        The layout of the environment's batches; marked as not exact after a warning.
+        The layout of the environment's batches, which is marked as not exact after a warning.
     name : str
         What messages call the environment.
     state_difference : callable
         ``state_difference(one, other)`` returns where two payloads differ in meaning, and both
         values, or ``None``.
     on_found : callable
-        Called with a note when a difference was found that is not raised.
+        Called with a note when a difference is found but not raised.
     mode : {"raise", "warn", "off"}
         What happens when results differ.
     every : int
@@ -162,7 +162,7 @@ class Auditor:
 
     @property
     def continues(self) -> bool:
-        """Whether this audit also checks that saving a state changes nothing: every second one."""
+        """Whether this audit (every second one) also checks that saving a state changes nothing."""
         return self._audits % 2 == 0
 
     def note(self, rows: int, compared: int, each: float, seconds: float) -> None:
@@ -233,7 +233,7 @@ class Auditor:
 
 
 def check_audit(mode: Any, every: Any) -> None:
-    """Raise `InputError` unless these are options of an audit."""
+    """Raise `InputError` unless these are valid options of an audit."""
     if mode not in MODES:
         raise InputError(f"audit must be one of {', '.join(map(repr, MODES))}, got {mode!r}")
     as_count("audit_every", every)

@@ -1,7 +1,7 @@
 """Compare an episode that is saved and restored at each step with an uninterrupted one.
 
-What is missing from a row may show only some steps later: a counter that matters when it reaches
-five, or a streak that ends the episode. So a few rows are followed for many steps.
+State that is missing from a row may have an effect only some steps later, such as a counter that
+ends the episode when it reaches five. So a few rows are followed for many steps.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def single_actions(inputs: Inputs) -> list[Any]:
 
 
 def planned(actions: list[Any]) -> list[Any]:
-    """Return the actions of an episode that takes `actions` again and again."""
+    """Return the actions of an episode that repeats `actions` in a cycle."""
     return [actions[number % len(actions)] for number in range(_STEPS)]
 
 
@@ -59,7 +59,7 @@ def continued_difference(
     again : callable
         Steps rows and returns their results, with states and observations, failures masked.
     first : Inputs
-        One row, whose state is where to begin. Its actions are ignored.
+        One row, whose state the episodes begin in. Its actions are ignored.
     plan : list
         Actions to take in turn. An action that raises is replaced by the next one.
     future : Future of Rollout
@@ -75,7 +75,7 @@ def continued_difference(
     if (error := live.infos.errors.get(0)) is not None:
         if isinstance(error, (WorkerError, StateCapacityError)):
             return None
-        return "its result", f"{error!r} without saving and none with it"
+        return "its result", f"{error!r} without saving, and no error with saving"
     for time, step in enumerate(steps):
         for name, of_step in _FIELDS:
             one, other = getattr(live, name), getattr(step, of_step)

@@ -70,8 +70,8 @@ class EpisodeLanes:
         seeds, options : sequence, optional
             One for each lane's reset.
         states : StartStates, optional
-            The states that the episodes begin in, one for each lane. Since lanes in equal states
-            would draw equal numbers in their next resets, those resets are seeded.
+            The states that the episodes begin in, one for each lane. The next reset of each lane is
+            then seeded, since lanes in equal states would otherwise draw equal numbers.
         """
         self.running = None
         self.timestep.fill(0)

@@ -65,7 +65,7 @@ def pyt_returns(
     ``G[t] = rho[t] * (rew[t] + gamma * G[t + 1])``, without ``G[t + 1]`` where ``fin[t]``; ``rho``
     is ``min(exp(omega), r_bar)``, or 1 without `omega`; ``G[T]`` is `bootstrap`. With `omega` it is
     per-decision importance sampling (Precup, Sutton and Singh 2000; Sutton and Barto 2018, section
-    7.4): each reward is weighted by all actions up to its own.
+    7.4): each reward is weighted by all actions up to the one that earned it.
 
     >>> rew, fin = torch.tensor([1.0, 1.0, 1.0]), torch.tensor([False, True, False])
     >>> pyt_returns(rew, fin, gamma=0.5, bootstrap=10.0)
@@ -186,7 +186,7 @@ def _for_arrays(function: Callable[..., torch.Tensor]) -> Callable[..., Array]:
 def _accumulate(each: torch.Tensor, carry: torch.Tensor, last: torch.Tensor) -> torch.Tensor:
     """Return ``x[t] = each[t] + carry[t] * x[t + 1]``, where ``x[T]`` is `last`.
 
-    Where ``carry[t]`` is 0, ``x[t + 1]`` does not matter, also if it is not finite.
+    Where ``carry[t]`` is 0, ``x[t + 1]`` has no effect, even if it is not finite.
     """
     sums, stops = torch.empty_like(each), carry == 0
     for t in range(len(each) - 1, -1, -1):
@@ -238,7 +238,7 @@ def _carry(weights: torch.Tensor, fin: torch.Tensor) -> torch.Tensor:
 
 
 def _carried(carry: torch.Tensor, following: torch.Tensor) -> torch.Tensor:
-    """Return ``carry * following``, 0 where `carry` is 0, also if `following` is not finite."""
+    """Return ``carry * following``, 0 where `carry` is 0, even if `following` is not finite."""
     return carry * following.masked_fill(carry == 0, 0.0)
 
 

@@ -40,7 +40,7 @@ class TensorFuture:
     __call__ = result
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
-        """Wait for the batch and return what stepping it raised; see `Future.exception`."""
+        """Wait for the batch and return its exception, if any; see `Future.exception`."""
         return self._future.exception(timeout)
 
     def done(self) -> bool:
@@ -48,7 +48,7 @@ class TensorFuture:
         return self._future.done()
 
     def cancel(self) -> bool:
-        """Stop the batch; return False if it was over already."""
+        """Stop the batch; return False if it was already over."""
         return self._future.cancel()
 
     def cancelled(self) -> bool:
@@ -112,13 +112,13 @@ class TensorBatcher:
         blocking: bool = True,
         on_error: str = "raise",
     ) -> Any:
-        """Step N states, each by its own action; see `PlanEnv.step_batch`.
+        """Step N states, each with its own action; see `PlanEnv.step_batch`.
 
         Parameters
         ----------
         actions : tensor ``(N, *action_shape)``, tree of tensors, or one action for all rows
         states : tensor ``(N, state_nbytes) uint8`` or one row for all, optional
-            ``None`` branches every action from the env's current state.
+            ``None`` steps every action from the env's current state.
         dt, seeds : int or tensor ``(N,)``
         blocking : bool
             ``False`` returns a `TensorFuture`. Arguments may be overwritten once this call has

@@ -29,7 +29,7 @@ def as_transitions(
     Parameters
     ----------
     before : mapping of str to tree of Tensor ``(*batch_size, ...)``
-        What was known before each step, and its action.
+        The observation before each step, its action, and other values from that time.
     after : mapping of str to tree of Tensor ``(*batch_size, ...)``
         The results of each step: the entries of ``"next"``.
     batch_size : sequence of int
@@ -64,13 +64,13 @@ def merged(*parts: Mapping[str, Any]) -> dict[str, Any]:
     entries: dict[str, Any] = {}
     for part in parts:
         if taken := part.keys() & (entries.keys() | _RESERVED):
-            raise InputError(f"a tensordict has no second place for the names {sorted(taken)}")
+            raise InputError(f"names in a tensordict are reserved or occur twice: {sorted(taken)}")
         entries |= part
     return entries
 
 
 def as_observation(tree: Any) -> dict[str, Any]:
-    """Return an observation by the names of its parts, ``"observation"`` if they have none."""
+    """Return the parts of an observation by name; one without parts is ``"observation"``."""
     return dict(tree) if isinstance(tree, Mapping) else {"observation": tree}
 
 

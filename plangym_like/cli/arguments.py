@@ -1,4 +1,4 @@
-"""What the commands share: arguments, environments, and errors of one line."""
+"""Arguments, environments and one-line errors that all commands share."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ OK, FAILED, USAGE, INTERRUPTED, BROKEN_PIPE = 0, 1, 2, 130, 141
 
 
 class UsageError(Exception):
-    """What was asked for cannot be done; the message says why."""
+    """A request that cannot be fulfilled; the message says why."""
 
 
 def add_id(parser: argparse.ArgumentParser, **options: Any) -> None:
@@ -74,7 +74,7 @@ def counts(text: str) -> tuple[int, ...]:
 def find(name: str) -> Any:
     """Import ``module:callable``; return any other name, which is an id, unchanged.
 
-    Modules are looked for in the current folder, too.
+    Modules are also searched for in the current folder.
 
     >>> find("CartPole-v1")
     'CartPole-v1'

@@ -1,8 +1,8 @@
 """``plangym-like bench ID``: states a second by batch size and number of workers.
 
 Each figure is the median of several slices, measured in turn, so that all columns see the same
-load. "gymnasium" is gymnasium.make's loop of steps, which saves and restores nothing. Below, the
-CPU time of one row without workers is divided into its parts.
+load. "gymnasium" is a loop of steps of gymnasium.make's environment, which saves and restores
+nothing. A second table divides the CPU time of one row without workers into its parts.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _CALLS = 200
 def add_to(commands: Any) -> None:
     """Add this command to `commands`, the subparsers of the program."""
     parser = commands.add_parser(
-        "bench", help="measure states a second, and where the time goes", description=__doc__
+        "bench", help="measure states per second, and where the time goes", description=__doc__
     )
     add_id(parser)
     parser.add_argument(
@@ -52,7 +52,7 @@ def add_to(commands: Any) -> None:
         "--workers",
         type=counts,
         default=(cores,),
-        help=f"numbers of workers, besides none ({cores}, the cores of this machine)",
+        help=f"numbers of workers, in addition to none ({cores}, the cores of this machine)",
     )
     parser.add_argument(
         "--seconds", type=float, default=1.0, help="how long to measure each figure (1)"
@@ -141,7 +141,7 @@ def _rate(call: Callable[[], Any], seconds: float) -> float:
 
 
 def parts_of(env: PlanEnv, states: Row) -> dict[str, float]:
-    """Return microseconds of CPU time to restore, step and save a state, and of a row of a batch.
+    """Return the CPU time in microseconds to restore, step and save a state, and of a batch's row.
 
     They are medians. CPU time does not depend on what else runs on this machine.
     """
@@ -171,7 +171,7 @@ def parts_of(env: PlanEnv, states: Row) -> dict[str, float]:
 
 
 def _gymnasium_rate(name: str, kwargs: dict[str, Any], seconds: float) -> float | None:
-    """Return steps a second of Gymnasium's own loop; None if it cannot make the environment."""
+    """Return the steps per second of Gymnasium alone; None if it cannot make the environment."""
     try:
         found = find(name)
         env = found(**kwargs) if callable(found) else gymnasium.make(found, **kwargs)

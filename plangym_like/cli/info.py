@@ -22,7 +22,7 @@ def add_to(commands: Any) -> None:
 
 
 def run(chosen: argparse.Namespace) -> int:
-    """Print what there is to know."""
+    """Print the facts about an environment."""
     with make_env(chosen.id, **dict(chosen.set)) as env:
         facts = facts_of(env, chosen.id)
     if chosen.json:
@@ -31,7 +31,7 @@ def run(chosen: argparse.Namespace) -> int:
     facts["state_nbytes"] = f"{facts['state_nbytes']:,}"
     saved, exact = facts.pop("snapshot_note"), facts.pop("exactness_note")
     if facts["snapshot"] == "native" and not saved:
-        saved = "in the way of its family, which reads and writes the whole state"
+        saved = "by its family's own method, which reads and writes the whole state"
     facts["snapshot"] += f" ({saved})" if saved else ""
     facts["exactness"] += f" ({exact})" if exact else ""
     names = {"state_nbytes": "bytes of a state", "snapshot": "saved by"}

@@ -1,4 +1,4 @@
-"""Ctrl-C in a search: the first one ends it with what was found, the next one at once."""
+"""Ctrl-C in a search: the first ends it with the best plan so far, the next ends it at once."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ _NOTICE = (
 
 
 class Interrupts:
-    """A context in which the first Ctrl-C raises no `KeyboardInterrupt`, and later ones do.
+    """A context in which Ctrl-C raises `KeyboardInterrupt` only from the second time on.
 
-    Signals that are ignored, or have a handler of another program, are left to it.
+    Nothing changes if the signal is ignored or already has another handler.
 
     Attributes
     ----------
     came : bool
-        Whether there was one.
+        Whether Ctrl-C was pressed.
     """
 
     def __init__(self) -> None:
@@ -51,7 +51,7 @@ class Interrupts:
     def ending(self, show: Callable[[Progress], object] | None) -> Callable[[Progress], object]:
         """Return a function for `progress` that ends the search after a Ctrl-C.
 
-        `show` is called before, if there is one.
+        `show`, if given, is called first.
         """
 
         def report(progress: Progress) -> None:

@@ -1,4 +1,4 @@
-"""``plangym-like list [FAMILY]``: the families of environments, or the ids of one, one per line.
+"""``plangym-like list [FAMILY]``: the families of environments, or the ids of one family.
 
 ``list planners`` names the planners with their options.
 """
@@ -22,7 +22,7 @@ from plangym_like.registry import FAMILIES, GENERIC, Family
 def add_to(commands: Any) -> None:
     """Add this command to `commands`, the subparsers of the program."""
     parser = commands.add_parser(
-        "list", help="name families, the ids of a family, or planners", description=__doc__
+        "list", help="list families, the ids of a family, or planners", description=__doc__
     )
     parser.add_argument(
         "family", nargs="?", metavar="FAMILY", help="the name of a family, other, or planners"
@@ -50,18 +50,18 @@ def run(chosen: argparse.Namespace) -> int:
         return OK
     wanted = chosen.family.lower().replace("-", "_")
     if wanted not in ids:
-        raise UsageError(f"there is no family {chosen.family!r}; there are {', '.join(ids)}")
+        raise UsageError(f"there is no family {chosen.family!r}; the families are {', '.join(ids)}")
     if chosen.json:
         print(json.dumps(ids[wanted]))
     elif ids[wanted]:
         print("\n".join(ids[wanted]))
     else:
-        warn(f"no ids of {wanted} here: its package is not installed, or gives no list")
+        warn(f"no ids of {wanted} are known: its package is not installed, or lists none")
     return OK
 
 
 def family_name(family: Family) -> str:
-    """Return the name of a family, that of its module.
+    """Return the name of a family, which is that of its module.
 
     >>> family_name(FAMILIES[3]), family_name(GENERIC)
     ('atari', 'other')

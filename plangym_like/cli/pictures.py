@@ -23,7 +23,7 @@ _MILLISECONDS = 40
 
 
 def require_pictures() -> None:
-    """Raise `MissingExtraError` unless everything that draws is installed."""
+    """Raise `MissingExtraError` unless the drawing libraries are installed."""
     for name in ("matplotlib", "PIL", "tqdm"):
         try:
             importlib.import_module(name)
@@ -39,7 +39,7 @@ def draw_curve(path: Path, plan: Plan, title: str, label: str) -> None:
     Parameters
     ----------
     label : str
-        What the scores are.
+        The label of the scores' axis.
     """
     from matplotlib.figure import Figure
     from matplotlib.ticker import EngFormatter
@@ -59,7 +59,7 @@ def draw_curve(path: Path, plan: Plan, title: str, label: str) -> None:
 
 
 def film(path: Path, plan: Plan, name: Any, seed: int, kwargs: dict[str, Any]) -> float:
-    """Write a GIF of a plan from the reset with `seed`, and return the score of what it shows.
+    """Write a GIF of a plan from the reset with `seed`, and return the score of the episode shown.
 
     At most 300 frames are drawn, evenly spread, so that long episodes take no longer.
     """
@@ -89,9 +89,9 @@ def film(path: Path, plan: Plan, name: Any, seed: int, kwargs: dict[str, Any]) -
 
 
 def _one_by_one(plan: Plan, start: Row) -> Plan:
-    """Return a plan from `start` in which each step of an action that is held is an action.
+    """Return `plan` from `start`, with each held action written as several actions.
 
-    It has the rewards of `plan`.
+    The rewards are those of `plan`.
     """
     actions = np.repeat(plan.actions, plan.dt, axis=0)
     seeds = None

@@ -1,10 +1,10 @@
 """``plangym-like plan ID --planner NAME --budget N``: search for a plan, and show it.
 
 With ``--steps N`` it plays N steps in closed loop: it plans again before every step, each time with
-the whole budget. Ctrl-C ends the search, or the episode, with what was found so far; a second
+the whole budget. Ctrl-C ends the search, or the episode, with the best plan so far; a second
 Ctrl-C ends the program at once. With ``--out`` it writes actions.json (the actions), plan.json
 (what Plan.load reads), curve.png and, if the environment can be drawn, plan.gif. Every plan is
-replayed; the exit status is 1 if the replay arrives at another score.
+replayed; the exit status is 1 if the replay has a different score.
 """
 
 from __future__ import annotations
@@ -47,20 +47,20 @@ def add_to(commands: Any) -> None:
         "--planner",
         default="random-shooting",
         metavar="NAME",
-        help="the algorithm (random-shooting); `list planners` names all of them",
+        help="the algorithm (random-shooting); `list planners` lists all of them",
     )
-    parser.add_argument("--budget", type=int, metavar="N", help="the most transitions to simulate")
+    parser.add_argument("--budget", type=int, metavar="N", help="the largest number of transitions")
     parser.add_argument("--seconds", type=float, metavar="S", help="how long to search")
     parser.add_argument(
-        "--steps", type=int, metavar="N", help="play so many steps, and plan before each of them"
+        "--steps", type=int, metavar="N", help="play N steps, and plan before each of them"
     )
     parser.add_argument(
-        "--workers", type=int, metavar="W", help="processes that step batches (this one alone)"
+        "--workers", type=int, metavar="W", help="processes that step batches (only this one)"
     )
     parser.add_argument(
         "--seed", type=int, default=0, metavar="S", help="seed of the episode and the search (0)"
     )
-    parser.add_argument("--out", type=Path, metavar="DIR", help="the folder for what was found")
+    parser.add_argument("--out", type=Path, metavar="DIR", help="the folder for the results")
     parser.add_argument(
         "--no-pictures", action="store_true", help="write no PNG and no GIF into the folder"
     )

@@ -39,7 +39,7 @@ def find_planner(name: str) -> type[Planner]:
     Raises
     ------
     UsageError
-        There is none of that name; the message names all of them.
+        No planner has that name; the message lists all names.
     """
     classes = planner_classes()
     for known, planner_class in classes.items():

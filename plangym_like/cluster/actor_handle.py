@@ -29,7 +29,7 @@ class ActorHandle:
     Attributes
     ----------
     tasks : dict of ObjectRef to Chunk
-        The chunks that it was sent and has not answered, in order.
+        The chunks that it was sent and has not returned, in order.
     pid : int
         The id of its process on its machine; 0 until it is ready.
     making : ObjectRef or None
@@ -57,7 +57,7 @@ class ActorHandle:
 
     @property
     def has_suspect(self) -> bool:
-        """Whether it has a chunk that an actor has died in."""
+        """Whether it has a chunk in which an actor has died before."""
         return any(chunk.suspect for chunk in self.tasks.values())
 
     def send(self, chunk: Chunk, request: ChunkRequest, states: Any) -> None:
@@ -66,7 +66,7 @@ class ActorHandle:
         self.tasks[self._actor.run.remote(request, states)] = chunk
 
     def seconds_per_row(self, steps: int) -> float:
-        """Return the least seconds per row of `steps` steps with all workers; 0 if not known."""
+        """Return the least seconds per row of `steps` steps with all workers; 0 if unknown."""
         return self._seconds_per_step * steps
 
     def note(self, steps: int, seconds: float) -> None:

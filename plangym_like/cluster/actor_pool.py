@@ -49,7 +49,7 @@ class ActorPool:
     recipe : callable
         ``recipe(workers)`` returns the recipe of a `NodeEnv` with that number of processes.
     layout : Layout
-        What the batches of every actor must look like.
+        The layout that every actor's batches must have.
     private : bool
         Whether the cluster was started for this program. Then nothing is claimed, and a node may
         get all `n_workers`, however many cores it has.
@@ -199,7 +199,7 @@ class ActorPool:
         Raises
         ------
         WorkerStartError
-            Actors die again and again before they are ready, and nothing else steps rows.
+            Actors repeatedly died before they were ready, and nothing else steps rows.
         Exception
             The environment could not be made on another machine, and nothing else steps rows.
         """
@@ -354,8 +354,8 @@ class ActorPool:
             self._waiting_since = None
             raise WorkerStartError(
                 f"no actor could be started within {_PATIENCE_SECONDS:.0f} seconds: the cluster's "
-                f"{len(self._nodes)} nodes may have no free cores (see `ray status`), or lack what "
-                f"resources={self._resources} asks for"
+                f"{len(self._nodes)} nodes may have no free cores (see `ray status`), or lack "
+                f"resources={self._resources}"
             )
 
     def close(self) -> None:

@@ -48,7 +48,7 @@ class Chunk:
 class ChunkRequest:
     """The request to step a chunk; the states are sent as a separate argument.
 
-    ``inputs`` has no states. Row i starts from state ``which[i]`` of those sent; if ``which`` is
+    ``inputs`` has no states. Row i starts from the sent state ``which[i]``; if ``which`` is
     ``None``, from state i or from the only one. With ``masked``, all rows are stepped even if some
     fail.
     """
@@ -77,7 +77,7 @@ class ChunkResult:
 
     Its rows took ``steps`` single steps in total, in ``seconds``. ``observations`` holds the leaves
     of the tree, or a list of objects; ``infos`` the plain infos by row; ``failed`` the exceptions
-    of masked rows. ``counts`` holds the growth of the counters of the actor's own workers.
+    of masked rows. ``counts`` holds by how much the counters of the actor's own workers have grown.
     ``pool_errors`` are the rows whose errors come from the actor's worker pool, with -1 for
     ``error``; only these errors name rows of the chunk.
     """
@@ -164,7 +164,7 @@ def counted_from_batch(
 ) -> BaseException:
     """Return `error` with row numbers that count from the start of the batch, not of the chunk.
 
-    `of_row` says that the row itself raised it; its message then names no rows of the chunk.
+    With `of_row`, the row itself raised the error; its message then names no rows of the chunk.
     """
     cause, notes = error.__cause__, getattr(error, "__notes__", ())
     if not of_row:

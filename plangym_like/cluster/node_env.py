@@ -23,7 +23,7 @@ _COUNTED_BY_DRIVER = {"batches", "rows", "rows_sent"}
 
 @dataclass(frozen=True, slots=True)
 class Readiness:
-    """An actor's report that its environment is ready, or the error that making it raised."""
+    """An actor's report that its environment is ready, or the error that was raised instead."""
 
     pid: int
     signature: int = 0
@@ -82,7 +82,7 @@ class NodeEnv:
     def _news(self) -> dict[str, float]:
         """Return by how much the counters have grown since the last call.
 
-        Late reports of workers are included with the next chunk.
+        Late reports of workers are counted with the next chunk.
         """
         tally, reported = self._env.executor.tally, self._reported
         names = {item.name for item in fields(tally)} - _COUNTED_BY_DRIVER

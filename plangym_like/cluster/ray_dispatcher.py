@@ -72,7 +72,7 @@ class RayDispatcher(Dispatcher):
     # Dealing out
 
     def launch(self, *, here: bool) -> None:
-        """Give every actor and worker that is ready its first rows; see `Dispatcher.launch`."""
+        """Send the first rows to every actor and worker that is ready; see `Dispatcher.launch`."""
         if not self._actors.any_ready:
             super().launch(here=here)
             return
@@ -104,14 +104,14 @@ class RayDispatcher(Dispatcher):
         return self._seconds_here() < LEAST_SECONDS
 
     def _seconds_here(self) -> float:
-        """Return how many seconds this machine would need for all rows that were not begun."""
+        """Return how many seconds this machine would need for all rows that have not been begun."""
         if not (self._seconds_per_row and (self._pool.workers or self._step_here)):
             return math.inf
         workers = max(1, self._actors.local_workers)
         return self._rows_not_begun() * self._seconds_per_row / workers
 
     def _deal(self, depth: int) -> None:
-        """Give chunks to the actors that have fewer than `depth`."""
+        """Send chunks to the actors that have fewer than `depth` of them."""
         if not (self._actors.handles or self._suspects):
             return
         if (failed := self._faults.lowest) is not None:
@@ -163,7 +163,7 @@ class RayDispatcher(Dispatcher):
         handle.send(chunk, *self._sender.request(chunk))
 
     def _size(self, handle: ActorHandle, share: float, rest: int) -> int:
-        """Return how many of `rest` rows the actor's next chunk should have."""
+        """Return how many of the `rest` rows the actor's next chunk should hold."""
         # A single actor gets its rows in pieces, so that it sends first results while it steps
         # others.
         least = self.count * share / (_DEPTH if share == 1.0 else _PIECES)
@@ -207,7 +207,8 @@ class RayDispatcher(Dispatcher):
     def _deal_late_again(self, ready: list[ActorHandle]) -> None:
         """Requeue the rows of a late chunk if a process is idle.
 
-        Its node may be lost without Ray having noticed yet. A late result is ignored.
+        Ray may not have noticed yet that its node is lost. If the result still arrives, it is
+        ignored.
         """
         if self._rows_not_begun() or self._suspects:
             return
@@ -251,7 +252,7 @@ class RayDispatcher(Dispatcher):
     def requeue(self, chunk: Chunk, *, suspect: bool = False) -> None:
         """Requeue a chunk; `suspect` says that an actor died while it was stepping it.
 
-        It is not known which row killed the actor, so such a chunk is halved until it is one row.
+        It is not known which row killed the actor, so such a chunk is halved until it has one row.
         """
         self._forget(chunk)
         self._actors.stats.rows_retried += len(chunk)
@@ -281,9 +282,9 @@ class RayDispatcher(Dispatcher):
 
 def _poisoned(row: int) -> PoisonInputError:
     return PoisonInputError(
-        f"row {row} killed {_DEATHS_ALONE} fresh actors that stepped nothing else, although rows "
+        f"row {row} killed {_DEATHS_ALONE} new actors that stepped nothing else, although rows "
         "never run in an actor's own process: it may need more memory than its node has; the "
-        "cluster is usable, leave that row out",
+        "cluster can still be used without that row",
         row,
         None,
     )

@@ -92,7 +92,7 @@ class RaySession:
 
 
 def join(address: str | None, object_store_memory: int | None = None) -> RaySession:
-    """Return the session with Ray, which is made if there is none. Each user calls `leave` once.
+    """Return the session with Ray, made if there is none. Each user must call `leave` once.
 
     Parameters
     ----------

@@ -9,7 +9,7 @@ from plangym_like.stats import Stats
 
 @dataclass(slots=True)
 class RayStats(Stats):
-    """Counters: those of `Stats`, summed over the workers of all machines, and the cluster's.
+    """The counters of `Stats`, summed over the workers of all machines, and those of the cluster.
 
     Attributes
     ----------

@@ -1,4 +1,4 @@
-"""The import path and thread settings that actors of a cluster take over from the program."""
+"""The import path and thread settings that actors of a cluster copy from the program."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""ale-py's environment for planning: everything that the future depends on can be saved."""
+"""ale-py's environment for planning: everything on which later steps depend can be saved."""
 
 from __future__ import annotations
 
@@ -127,9 +127,9 @@ class PlannableAle(AleEnv):
         """Reset the game to the state after loading it, without loading it if possible (0.1 s).
 
         An emulator without sticky actions draws no random numbers, so all seeds begin the same way.
-        A plain reset does not clear the frame counters, which restoring the initial state does. It
-        does not clear the tone generators either, nor, in a few games such as Solaris and Berzerk,
-        memory that is visible on the screen.
+        Restoring the initial state clears the frame counters, which a plain reset does not. A plain
+        reset does not clear the tone generators either. In a few games, such as Solaris and
+        Berzerk, it also leaves memory that is visible on the screen.
         """
         seeds = self.seed_game(seed)
         self.ale.reset_game()
@@ -156,7 +156,7 @@ class PlannableAle(AleEnv):
         return saved if self._golf is None else self._golf.written_into(saved)
 
     def restore(self, saved: bytes) -> None:
-        """Restore a serialised state exactly, whichever frames ran before.
+        """Restore a serialised state exactly, whatever frames ran before.
 
         Raises
         ------

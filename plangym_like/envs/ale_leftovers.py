@@ -2,10 +2,10 @@
 
 - *An unfinished frame.* A frame ends when the game synchronises the screen or has drawn too many
   lines. It stays unfinished if the processor runs 25,000 instructions without either, or meets an
-  illegal one; ALE's next frame then continues it. ALE keeps that in a flag that is in no state.
+  illegal one; ALE's next frame then continues it. ALE keeps that in a flag that no state holds.
 - *Banks.* In cartridges of type E0, restoring a state does not select the banks of its program.
-  Games have the same ones selected at the end of every frame, but a forged row may not.
-- *Damage.* A state that ALE refuses may have overwritten the program before it is refused.
+  Games select the same banks at the end of every frame, but a forged row may not.
+- *Damage.* A state that ALE refuses may already have overwritten the program.
 """
 
 from __future__ import annotations

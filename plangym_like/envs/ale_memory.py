@@ -1,7 +1,7 @@
 """Corrections for games whose saved states in ALE are incomplete (as of ale-py 0.12.1).
 
 In addition to the console's state, each game has settings in ALE that count the score and detect
-the end of the game. Some of them remember more than they save.
+the end of the game. Some of these settings have more state than ALE saves.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ class LastTimer:
                 return state
 
     def recall(self, ale: ALEInterface) -> None:
-        """Run a frame after which the current timer counts as that of the previous frame."""
+        """Run a frame, so that ALE takes the current timer for that of the previous frame."""
         late = ale.getRAM()[self._address] == 255
         ale.restoreState(self._before_late if late else self._before_early)
         ale.act(0)

@@ -155,7 +155,7 @@ class AleRows(FastForm):
 
 
 def _drawer(base: PlannableAle) -> Callable[[], NDArray[np.uint8]]:
-    """Return a function that returns the observation, in an array that it reuses.
+    """Return a function that computes the observation in an array that it reuses.
 
     The emulator writes byte by byte, which is fast only in memory that is already in the cache.
     """
@@ -180,7 +180,7 @@ def outgrown(nbytes: int, reserved: int) -> StateCapacityError:
 
 
 def wrong_length(nbytes: int) -> StateFormatError:
-    """Return the error for a row with an impossible length of the emulator's state."""
+    """Return the error for a row whose length of the emulator's state is impossible."""
     return StateFormatError(
         "a state row is damaged, or was not made by this library: its checksum matches, but it "
         f"announces an emulator state of {nbytes} bytes"

@@ -1,7 +1,8 @@
 """The colour image of an emulator's screen: only changed pixels are converted.
 
 ALE converts all 33,600 pixels of a frame byte by byte, which takes an eighth of a transition. Most
-pixels are equal to those of the frame before, even if that was another state of the same game.
+pixels equal those of the frame that was drawn before, even if that belonged to another state of the
+same game.
 """
 
 from __future__ import annotations

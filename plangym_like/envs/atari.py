@@ -66,7 +66,7 @@ class AtariCodec(Codec):
             self.exactness = "approximate"
             self.exactness_note = (
                 "sound depends on the phase of the tone generators, which no emulator "
-                "state holds; all else is exact"
+                "state holds; everything else is exact"
             )
 
     def fingerprint_fields(self) -> Mapping[str, Any]:
@@ -121,7 +121,7 @@ class AtariCodec(Codec):
         return named
 
     def read(self, payload: Row) -> None:
-        """Serialise the emulator, which takes nearly all of the time."""
+        """Write the serialised emulator, which takes nearly all of the time, and what it lacks."""
         base, memory = self._base, payload.data
         saved = base.clone()
         length = len(saved)
@@ -169,7 +169,7 @@ class AtariSimulator(GymnasiumSimulator):
         ``None`` keeps the value that the id registers (4 in v5).
     repeat_action_probability : float
         The probability that a frame repeats the previous action. 0 unless given, as is usual in
-        planning, even if the id registers another one.
+        planning, even if the id registers another value.
     episodic_life : bool
         A lost life ends the episode.
     obs_type : {"rgb", "grayscale", "ram", "coords"}, optional

@@ -22,7 +22,7 @@ WAYS: dict[str, tuple[str, tuple[str, ...]]] = {
 
 
 def auto_simulator(name: Any, **kwargs: Any) -> Simulator:
-    """Return the first simulator that saves `name` exactly, or else the first that saves it at all.
+    """Return the first simulator that saves `name` exactly, or else the first that saves it.
 
     Parameters
     ----------
@@ -59,7 +59,7 @@ def auto_simulator(name: Any, **kwargs: Any) -> Simulator:
         raise SnapshotError(
             f"{name_of(name)} cannot be saved exactly, so it cannot be planned over:\n{listed}"
         )
-    approximate.snapshot_note = "; ".join([*reasons, "no way is exact"])
+    approximate.snapshot_note = "; ".join([*reasons, "no method is exact"])
     return approximate
 
 

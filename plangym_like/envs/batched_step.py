@@ -49,7 +49,7 @@ class BatchedStep(BlockStepper[ObservedStates]):
     space : gymnasium.Space
         The observation space; an observation must be one array.
     frameskip : int
-        How many steps one action lasts.
+        The number of steps for which an action is held.
     """
 
     def __init__(

@@ -153,7 +153,7 @@ class BlockStepper(FastForm, Generic[S]):
 
 
 class _Survivors(Generic[S]):
-    """The rows of `whole` that have not ended; gathered again whenever some of them end.
+    """The rows of `whole` that have not ended; they are gathered again when some of them end.
 
     Attributes
     ----------
@@ -183,13 +183,13 @@ class _Survivors(Generic[S]):
 
 
 def given_states(rows: Rows, block: slice) -> Row:
-    """Return the states that the rows of `block` start from; one row if all share it."""
+    """Return the states that the rows of `block` start from; one row if they all share a state."""
     states = rows.inputs.states
     return states if len(states) == 1 else states[block]
 
 
 def put_generators(fresh: Row, begin: int, seeds: NDArray[np.uint64]) -> None:
-    """Write a generator made from each seed into a row of `fresh`, beginning at byte `begin`."""
+    """Write a generator made from each seed into a row of `fresh`, from byte `begin` on."""
     for row, seed in zip(fresh, seeds.tolist(), strict=True):
         memory = save_generator(seeded_generator(seed))
         row[begin : begin + GENERATOR_NBYTES] = np.frombuffer(memory, np.uint8)

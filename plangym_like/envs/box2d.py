@@ -6,8 +6,8 @@ positions and velocities cannot be exact. The replay restores wind, particles, t
 well.
 
 In Gymnasium, rendering changes the lander's sparks and the walker's lidar ray. Here an image does
-not depend on which states were rendered before: it is what Gymnasium shows if it renders every
-state of an episode once.
+not depend on which states were rendered before: it equals Gymnasium's if Gymnasium renders every
+state of the episode once.
 """
 
 from __future__ import annotations

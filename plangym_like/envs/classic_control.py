@@ -51,7 +51,7 @@ class ClassicControlCodec(Codec):
         known = [cls for cls in type(base).__mro__ if cls in DYNAMICS]
         if not known:
             raise SnapshotError(
-                f"{type(base).__name__} is none of the classic control environments: "
+                f"{type(base).__name__} is not one of the classic control environments: "
                 f"{', '.join(sorted(cls.__name__ for cls in DYNAMICS))}"
             )
         self._base, self.known = base, known[0]
@@ -97,8 +97,8 @@ class ClassicControlCodec(Codec):
         unknown = sorted(physics.keys() - {"x"})
         if unknown:
             raise InputError(
-                f"states of {self.known.__name__} are made of x and, where a time limit is kept, "
-                f"of elapsed_steps, not of {', '.join(unknown)}"
+                f"states of {self.known.__name__} are built from x and, with a time limit, "
+                f"elapsed_steps, not from {', '.join(unknown)}"
             )
         if "x" in physics:
             x = _finite(physics["x"], self._size)
@@ -134,7 +134,7 @@ class ClassicControlCodec(Codec):
             setattr(base, dynamics.hidden, dynamics.as_hidden(hidden, flags >> 1))
 
     def sample_states(self, payload: Row) -> list[Row]:
-        """Return states that differ from `payload` in random ``x``, some in single precision."""
+        """Return copies of `payload` with random ``x``, some of them in single precision."""
         rng = np.random.Generator(np.random.PCG64(4))
         found = []
         for index in range(TRIALS):
@@ -183,7 +183,7 @@ class ClassicControlSimulator(GymnasiumSimulator):
         return self.codec.dynamics.signature(self.base) or (None,)
 
     def step_row(self, row: Row, action: Any, dt: int) -> tuple[Row, Outcome] | None:
-        """Step one row by the dynamics, where those take single states."""
+        """Step one row with the dynamics, if they support single states."""
         form = self._fast_form_of(action)
         return None if form is None else form.step_one(row, action, dt)
 

@@ -41,7 +41,7 @@ class Codec(abc.ABC):
 
     @abc.abstractmethod
     def fingerprint_fields(self) -> Mapping[str, Any]:
-        """Return what the bytes' meaning depends on, other than id, arguments and wrappers."""
+        """Return what determines the meaning of the bytes, except id, arguments and wrappers."""
 
     def view(self, payloads: Row) -> dict[str, NDArray[Any]]:
         """Return the named fields of `payloads` ``(N, nbytes)`` or wider, each ``(N, ...)``."""
@@ -61,8 +61,8 @@ class Codec(abc.ABC):
     def read(self, payload: Row) -> int | None:
         """Write the current state into all of `payload` ``(nbytes,)``.
 
-        A codec whose states vary in length returns the number of bytes used; nothing follows it in
-        a row.
+        A codec whose states vary in length returns the number of bytes used; nothing follows them
+        in a row.
         """
 
     @abc.abstractmethod

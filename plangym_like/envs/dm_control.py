@@ -11,7 +11,7 @@ Payload of a row::
     ...         the wrappers' memory
 
 After a restore, everything that depends on positions and velocities is computed again. dm_control
-keeps it up to date between two steps, so the result is the same.
+does the same after every step, so the result is the same.
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ class DmControlCodec(Codec):
         return changed
 
     def fingerprint_fields(self) -> Mapping[str, Any]:
-        """Return task, model and versions, but no options of observations and images."""
+        """Return task, model and versions, but not the options of observations and images."""
         return {
             "id": self._task_name,
             "kwargs": {k: describe(value) for k, value in sorted(self._env_kwargs.items())},
@@ -218,7 +218,7 @@ class DmControlSimulator(GymnasiumSimulator):
         )
 
     def make_codec(self) -> DmControlCodec:
-        """Return the codec of the task, which finds out what its episodes change."""
+        """Return the codec of the task, after finding out what its episodes change."""
         return DmControlCodec(self.env, self._task_name, self.env_kwargs)
 
     def make_fast_form(self, kind: str) -> FastForm | None:
@@ -260,7 +260,7 @@ class DmControlSimulator(GymnasiumSimulator):
         return np.asarray(self.env.render())
 
     def _upload_terrain(self) -> None:
-        """Update the graphics library's copy of the terrain to that of the current state."""
+        """Copy the terrain of the current state to the graphics library."""
         contexts, model = self.base.physics.contexts, self.codec.model
         with contexts.gl.make_current() as context:
             for index in range(model.nhfield):

@@ -34,7 +34,7 @@ class RestorableRandom:
         return getattr(self._generator, name)
 
     def read(self, memory: NDArray[np.uint8]) -> None:
-        """Write the generator's memory into `memory` ``(RANDOM_NBYTES,)``."""
+        """Write the generator's state into `memory` ``(RANDOM_NBYTES,)``."""
         if self._written is not None:
             memory[:] = self._written
             return

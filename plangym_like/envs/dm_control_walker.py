@@ -17,7 +17,7 @@ _STAND_HEIGHT = 1.2
 
 
 def _advance(model: Any, data: Any, substeps: int) -> None:
-    """Simulate as ``dm_control.mujoco.Physics.step`` does, with its first substep already begun."""
+    """Simulate like ``dm_control.mujoco.Physics.step``, whose first substep has already begun."""
     mujoco.mj_step2(model, data)
     if substeps > 1:
         mujoco.mj_step(model, data, substeps - 1)

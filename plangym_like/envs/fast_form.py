@@ -1,4 +1,4 @@
-"""`FastForm`: steps many rows of a simulator at once; and the trial before it is used."""
+"""`FastForm`: steps many rows of a simulator at once, and is tested before it is used."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class FastForm(abc.ABC):
     Attributes
     ----------
     most : int
-        The most rows that are stepped at once.
+        The maximum number of rows that are stepped at once.
     is_vectorised : bool
         Whether stepping rows together is faster than one by one.
     """
@@ -104,10 +104,10 @@ def disagreement(
     plays_on: bool = True,
     beyond: float = 1.2,
 ) -> str:
-    """Return where `form` differs from stepping `sim` row by row; empty if they agree.
+    """Describe where `form` differs from stepping `sim` row by row; empty if they agree.
 
     NumPy and libm may treat single numbers and arrays differently on another processor or in
-    another version, so each form is tried before it is used. `sim` is left in another state.
+    another version, so each form is tested before it is used. The state of `sim` changes.
 
     Parameters
     ----------
@@ -175,7 +175,7 @@ def _first_difference(rows: Rows, outcomes: Sequence[Outcome], after: Row) -> st
 
 
 def _difference(rows: Rows, index: int, outcome: Any, after: Row) -> tuple[str, Any, Any] | None:
-    """Return what differs in row `index`, its value, and the value of `Simulator.step`."""
+    """Return the name of what differs in row `index`, its value, and that of `Simulator.step`."""
     obs, reward, terminated, truncated, info, _ = outcome
     assert rows.next_states is not None
     pairs = {

@@ -87,7 +87,9 @@ def _game(name: str, **kwargs: Any) -> Functions:
 
     game = name.removeprefix("pgx/")
     if game not in pgx.available_envs():
-        raise InputError(f"pgx has no game {game!r}, but {', '.join(pgx.available_envs())}")
+        raise InputError(
+            f"pgx has no game {game!r}; its games are {', '.join(pgx.available_envs())}"
+        )
     return functions_of(pgx.make(game, **kwargs))
 
 

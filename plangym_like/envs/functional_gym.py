@@ -21,7 +21,7 @@ BLOCK = 64
 
 
 class Program:
-    """The compiled form of `functions`, made once per process.
+    """The compiled form of some `functions`, made once per process.
 
     Attributes
     ----------

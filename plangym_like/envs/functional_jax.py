@@ -1,7 +1,7 @@
 """Gymnasium's own environments on JAX: ``phys2d/...`` and ``tabular/...``.
 
 The state consists of the leaves of the functional environment's state, and the random key. Each
-leaf is restored as the kind of number it was, because JAX treats Python numbers and results
+leaf is restored with its original kind of number, because JAX treats Python numbers and results
 computed from them ("weakly typed") differently from its own arrays. Gymnasium itself steps the
 environment, so seeded episodes are bit-identical.
 """

@@ -55,7 +55,7 @@ class GymnasiumSimulator(TriedSimulator):
     frameskip : int, optional
         The number of ``env.step`` calls per action; 1 by default.
     render_mode : str, optional
-        As in Gymnasium. Images of any other mode are rendered by a second environment.
+        As in Gymnasium. If it is not an image mode, a second environment renders images.
     obs_type : {"coords", "rgb", "grayscale"}, optional
         What is observed: ``"coords"`` (the default) is the environment's own observation, ``"rgb"``
         its image ``(H, W, 3)``, ``"grayscale"`` the image's luminance ``(H, W)`` according to ITU-R
@@ -280,8 +280,8 @@ class GymnasiumSimulator(TriedSimulator):
     ) -> tuple[Any, dict[str, Any]]:
         """Reset the whole chain; without a seed, its generator continues.
 
-        If there is no generator yet, one is made now. Gymnasium would make it at its first use,
-        possibly in a step, and then every row would get a different one.
+        If there is no generator yet, one is made now. Gymnasium would make it at the first use,
+        possibly in a step, and then every row would get a different generator.
         """
         if seed is None:
             random_state.make_generator(self.env.unwrapped)
@@ -295,15 +295,15 @@ class GymnasiumSimulator(TriedSimulator):
         return self.hold(action, dt * self.frameskip)
 
     def step_env(self, action: Any) -> EnvStep:
-        """Return what ``env.step`` returns, unless an action is more than one such step."""
+        """Return what ``env.step`` returns, or the joined result of `frameskip` such steps."""
         if self.frameskip == 1 and not self._pictures:
             return self.env.step(action)
         return super().step_env(action)
 
     def hold(self, action: Any, count: int) -> Outcome:
-        """Call ``env.step`` `count` times, or until the episode ends; the last part is the calls.
+        """Call ``env.step`` `count` times, or until the episode ends; sum the rewards.
 
-        Rewards are summed.
+        The last part of the result is the number of calls.
         """
         total = 0.0
         for left in range(count - 1, -1, -1):
@@ -322,7 +322,7 @@ class GymnasiumSimulator(TriedSimulator):
         return form is not None and form.is_vectorised
 
     def step_rows(self, rows: Rows, start: int, stop: int) -> None:
-        """Step rows with the fast form if there is one, else row by row."""
+        """Step rows with the fast form if there is one, otherwise row by row."""
         self._step_blocks(super().step_rows, rows, start, stop)
 
     def rollout_rows(self, rows: Rows, start: int, stop: int) -> None:
@@ -345,12 +345,12 @@ class GymnasiumSimulator(TriedSimulator):
                 step_singly(rows, first, last)
 
     def fast_form_for(self, rows: Rows) -> FastForm | None:
-        """Return the fast form for `rows`, made for the current configuration; ``None`` if none."""
+        """Return the fast form for `rows` in the current configuration, or ``None``."""
         form = self._fast_form_of(rows.inputs.actions)
         return form if form is not None and form.takes(rows) else None
 
     def _fast_form_of(self, actions: Any) -> FastForm | None:
-        """Return the fast form for actions of this dtype, made and tried when first needed."""
+        """Return the fast form for actions of this dtype, made and tested when first needed."""
         if self._pictures or not isinstance(actions, (np.ndarray, np.generic)):
             return None
         forms, kind = self._fast_forms, actions.dtype.char
@@ -382,13 +382,13 @@ class GymnasiumSimulator(TriedSimulator):
         return painting.render(self._painter, self)
 
     def copy_state(self, other: Self) -> None:
-        """Take over the state of `other`, which differs in its render mode only."""
+        """Copy the state of `other`, which differs only in its render mode."""
         payload = np.zeros(other.payload_nbytes, np.uint8)
         other.read(payload)
         self.write(payload)
 
     def close(self) -> None:
-        """Release what the simulator holds; may be called again."""
+        """Release the simulator's resources; may be called again."""
         if self._painter is not None:
             self._painter.close()
         super().close()

@@ -2,7 +2,8 @@
 
 MuJoCo renders with EGL (a graphics card, or Mesa's software renderer), OSMesa (Mesa's software
 renderer) or GLFW (a display), as set in the environment variable ``MUJOCO_GL``. Without it,
-Gymnasium and dm_control try GLFW first, which fails too late to try another if there is no display.
+Gymnasium and dm_control try GLFW first. Without a display, it fails too late to try another
+library.
 """
 
 from __future__ import annotations
@@ -36,8 +37,8 @@ def draw_without_a_display() -> None:
             os.environ["MUJOCO_GL"] = name
             return
     raise MissingExtraError(
-        "there is no display, and neither of the libraries that MuJoCo can render with without "
-        "one: apt-get install libegl1 libegl-mesa0 libgl1, or apt-get install libosmesa6"
+        "there is no display, and no library with which MuJoCo can render without a display: "
+        "apt-get install libegl1 libegl-mesa0 libgl1, or apt-get install libosmesa6"
     )
 
 

@@ -73,11 +73,11 @@ class MujocoCodec(Codec):
         notes = []
         if self.robot is None:
             notes.append(
-                f"{type(base).__name__} is none of Gymnasium's own robots: what it remembers in "
+                f"{type(base).__name__} is not one of Gymnasium's own robots: its own "
                 "attributes, and contacts that it reads before it simulates, are not in the rows"
             )
         if model.nplugin or model.nflex:
-            notes.append("plugins and flexible bodies have their own memory inside MuJoCo")
+            notes.append("plugins and flexible bodies have internal state that no row holds")
         if notes:
             self.exactness, self.exactness_note = "approximate", "; ".join(notes)
 
@@ -196,11 +196,11 @@ class MujocoSimulator(GymnasiumSimulator):
                 for viewer in self._viewers()
             ]
             for free in self._frees:
-                free.atexit = False  # a process that ends needs no OpenGL for it, nor may have it
+                free.atexit = False  # at exit, OpenGL is not needed and may be gone
         return picture
 
     def copy_state(self, other: Self) -> None:
-        """Take over the data of `other`, and compute from it what images are rendered from."""
+        """Copy the data of `other`, and compute the data that images are rendered from."""
         model, data = self.base.model, self.base.data
         mujoco.mj_copyData(data, model, other.base.data)
         mujoco.mj_forward(model, data)
@@ -210,7 +210,7 @@ class MujocoSimulator(GymnasiumSimulator):
         return [viewer for viewer in found if isinstance(viewer, OffScreenViewer)]
 
     def close(self) -> None:
-        """Release what the simulator holds; may be called again."""
+        """Release the simulator's resources; may be called again."""
         for free in self._frees or ():
             free()
         super().close()
@@ -219,10 +219,10 @@ class MujocoSimulator(GymnasiumSimulator):
 def _free_drawing_memory(context: Any, drawn: mujoco.MjrContext) -> None:
     """Free what MuJoCo has allocated in an OpenGL context.
 
-    MuJoCo's destructor would free the objects with the same numbers in the current context, which
-    may be that of another environment.
+    Later, MuJoCo's destructor would free objects with the same numbers in the current context,
+    which may belong to another environment.
     """
-    with contextlib.suppress(Exception):  # at the end of the process, OpenGL may have gone
+    with contextlib.suppress(Exception):  # at exit, OpenGL may be gone
         context.make_current()
         drawn.free()
 

@@ -1,6 +1,6 @@
 """The state of one MuJoCo simulation as plain bytes.
 
-Integration starts from what MuJoCo itself calls its integration state (time, positions, velocities,
+Integration starts from what MuJoCo calls its integration state (time, positions, velocities,
 activations, the warm start of the solver, controls, applied forces, mocap poses). All other arrays
 of ``MjData`` are derived from it, but not always from the latest state: after ``mj_step``, bodies
 have the positions from before the last integration. Derived arrays that are read before the next
@@ -65,9 +65,9 @@ class PhysicsMemory:
         Bytes of the whole state.
     carried : tuple of str
     slices : list of (array, slice)
-        The carried arrays as bytes, and where each lies.
+        The carried arrays as bytes, and the position of each.
     places : dict of str to (slice, shape)
-        Where each array of numbers lies, in units of 8 bytes, and its shape.
+        The position of each array of numbers, in units of 8 bytes, and its shape.
     """
 
     def __init__(self, model: Any, data: Any, carried: Mapping[str, NDArray[Any]]) -> None:
@@ -102,7 +102,7 @@ class PhysicsMemory:
             view[:] = payload[place]
 
     def view(self, payloads: Row) -> dict[str, NDArray[Any]]:
-        """Return the parts of the integration state that have any size, each ``(N, ...)``."""
+        """Return the parts of the integration state that are not empty, each ``(N, ...)``."""
         numbers = payloads[:, : self.state_nbytes].view(np.float64)
         found = {"time": numbers[:, 0]}
         for name in _PARTS:

@@ -1,7 +1,7 @@
 """Images of environments that were made without ``render_mode="rgb_array"``.
 
-A second simulator with that mode, the painter, is made when the first image is asked for. It takes
-over each state that is to be rendered; the first simulator is only read.
+A second simulator with that mode, the painter, is made when the first image is asked for. Each
+state to be rendered is copied into it; the first simulator is only read.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def make_painter(simulator: TriedSimulator) -> Any:
     Raises
     ------
     InputError
-        The environment cannot be made with ``render_mode="rgb_array"``, or not a second time.
+        The environment cannot be made with ``render_mode="rgb_array"``, or cannot be made twice.
     """
     (name, *rest), _ = simulator._arguments
     if callable(name) and _takes_render_mode(name):

@@ -5,8 +5,8 @@ The state is all attributes of the environment and its wrappers, except spaces, 
 restored and stepped again; if the results differ, it is refused. An environment that holds a set is
 approximate: a pickle does not keep the order of a set (see `plangym_like.snapshots.set_order`).
 
-A row holds a length, a tag and the pickle. Unpickling runs code, so the tag, keyed for this
-session and its workers, is checked first. Two rows of the same state may differ in a few bytes: a
+A row holds a length, a tag and the pickle. Unpickling runs code, so the tag is checked first; only
+this session and its workers have its key. Two rows of the same state may differ in a few bytes: a
 pickle records whether two equal strings are one object.
 """
 
@@ -58,7 +58,7 @@ class PickleCodec(Codec):
     env : gymnasium.Env
         The whole chain, reset at least once.
     allow_pickle : bool
-        Whether pickles of other sessions are loaded.
+        Whether to load pickles from other sessions.
     capacity : int, optional
         Bytes of a payload.
     steps : int
@@ -153,7 +153,7 @@ class PickleCodec(Codec):
         """Return the pickle in `payload` if its tag is this session's, or `allow_pickle` is set."""
         (length,) = _LENGTH.unpack(payload[: _LENGTH.size].tobytes())
         if length > len(payload) - _START:
-            raise StateFormatError("the pickle in a state row is damaged: its length")
+            raise StateFormatError("the pickle in a state row is damaged: its length is wrong")
         data = payload[_START : _START + length].tobytes()
         tag = payload[_LENGTH.size : _START].tobytes()
         if not self._allow_pickle and not hmac.compare_digest(tag, _tag(data)):
@@ -220,7 +220,7 @@ class PickledSimulator(GymnasiumSimulator):
         return self.codec.pickle
 
     def _try_out(self) -> None:
-        """Try the environment; one that holds a set is approximate even if it passes."""
+        """Run the trial; an environment that holds a set is approximate even if it passes."""
         pickle = self.codec.pickle
         try:
             super()._try_out()

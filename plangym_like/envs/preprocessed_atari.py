@@ -20,12 +20,12 @@ from plangym_like.snapshots.known_wrappers import chain
 # The digests of `source_digest` with Gymnasium 1.4.0 and ale-py 0.12.1. With other sources, every
 # screen is drawn.
 _KNOWN = frozenset({"4c9ce2707b5c101b"})
-# What `OrderEnforcing` and `PassiveEnvChecker` remember of the checks of the first steps.
+# The attributes in which `OrderEnforcing` and `PassiveEnvChecker` record their first checks.
 _CHECKS = ("_has_reset", "checked_step", "checked_data_reuse")
 
 
 def is_screen_unread(env: Any) -> bool:
-    """Return whether an `AtariPreprocessing` around the game is all that gets its observations.
+    """Return whether an `AtariPreprocessing` alone gets the observations of the game.
 
     Parameters
     ----------
@@ -36,7 +36,7 @@ def is_screen_unread(env: Any) -> bool:
 
 
 def skip_unread_screens(env: Any) -> None:
-    """Make an `AtariPreprocessing` around ale-py's own game draw only the screens that it reads.
+    """Make `AtariPreprocessing` around ale-py's own game draw only the screens that it reads.
 
     The results, and the state of all wrappers after each step, are the same.
 

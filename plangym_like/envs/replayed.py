@@ -57,7 +57,7 @@ class ReplayCodec(Codec):
         The base of the chain.
     logs : ActionLogFormat
     name : str or callable
-        What the environment was made from.
+        The id or callable that the environment was made from.
     steps, step_nbytes : int
         The number of steps that must fit, and the bytes of each.
     episode : str, optional
@@ -153,11 +153,11 @@ class ReplayedSimulator(GymnasiumSimulator):
     Parameters
     ----------
     replay_capacity : int, optional
-        The most steps from the reset to a state; by default the id's time limit, but at least
-        1,000. Rows become wider with each step.
+        The largest number of steps from the reset to a state; by default the id's time limit, but
+        at least 1,000. Rows become wider with this number.
     live_prefixes : int, optional
         Copies of the environment that each process keeps in its replay cache; usually 64. A search
-        is fast as long as each process continues no more branches at a time than there are copies.
+        is fast if each process continues at most that many branches at a time.
     name, simulator_kwargs
         As in `GymnasiumSimulator`.
 
@@ -230,7 +230,7 @@ class ReplayedSimulator(GymnasiumSimulator):
         return True
 
     def make_codec(self) -> ReplayCodec:
-        """Find out how episodes can be repeated and how long actions are, and return the codec."""
+        """Find out how episodes can be repeated and the size of actions, and return the codec."""
         if self.trial.always:
             single = self._proxy.cache.single = not self._can_be_copied()
             self._proxy.seeds_only = needs_seeds(None if single else self._copy, self._proxy.env)
@@ -272,7 +272,7 @@ class ReplayedSimulator(GymnasiumSimulator):
         return None if self._proxy.cache.single else super()._second_copy()
 
     def _refuse_holders(self) -> None:
-        """Raise `SnapshotError` for wrappers that hold a copy of the base: it may become stale."""
+        """Raise `SnapshotError` for wrappers that hold a copy of the base, which may be stale."""
         base = self._proxy.env
         for wrapper in chain(self.env):
             for name, value in vars(wrapper).items():
@@ -308,7 +308,7 @@ class ReplayedEnv(FamilyEnv):
 def _unpack(payload: Row) -> tuple[bytes, bytes]:
     used = int(payload[:8].view(np.uint64)[0])
     if used > len(payload) - _HEAD:
-        raise StateFormatError("the action log in a state row is damaged: its length")
+        raise StateFormatError("the action log in a state row is damaged: its length is wrong")
     data = payload[8 : _HEAD + used].tobytes()
     return data[DIGEST_NBYTES:], data[:DIGEST_NBYTES]
 

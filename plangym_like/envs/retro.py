@@ -78,8 +78,8 @@ class RetroCodec(Codec):
             )
         elif base.core != _TRIED:
             self.exactness_note = (
-                f"that equal states are equal bytes in every process was tested with {_TRIED}, but "
-                f"not with the core of this game, {base.core}"
+                "whether equal states are equal bytes in every process was tested only with "
+                f"{_TRIED}, not with the core of this game, {base.core}"
             )
         scenario = self._file(self._kwargs.get("scenario") or "scenario")
         if "scripts" in json.loads(scenario.read_text()):
@@ -159,13 +159,13 @@ class RetroCodec(Codec):
         length, height, width = _HEAD.unpack_from(payload.data)
         nbytes = 3 * height * width
         if not (0 <= length <= self._capacity and 0 < nbytes <= self._screen_nbytes):
-            raise StateFormatError("a state row is damaged: its lengths")
+            raise StateFormatError("a state row is damaged: its lengths are wrong")
         screen = payload[self._screen_at : self._screen_at + nbytes].reshape(height, width, 3)
         self._base.write_emulator(payload[_HEAD.size : _HEAD.size + length], screen.copy())
 
 
 class RetroSimulator(GymnasiumSimulator):
-    """A simulator of one game, of which a process may have many, unlike in stable-retro.
+    """A simulator of one game. Unlike in stable-retro, a process may have many of them.
 
     Parameters
     ----------
@@ -195,7 +195,7 @@ class RetroSimulator(GymnasiumSimulator):
         super().__init__(name, **kwargs)
 
     def make_env(self) -> gymnasium.Env[Any, Any]:
-        """Return the game; it takes over the emulator of this process."""
+        """Return the game, which now uses the emulator of this process."""
         self._pictures = self.obs_type == "grayscale"
         game = str(self.name)
         inttype = self.env_kwargs.get("inttype", stable_retro.data.Integrations.STABLE)

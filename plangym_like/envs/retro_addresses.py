@@ -52,7 +52,7 @@ class Addresses:
         self._high_bytes = sorted({kind & 0xFF for kind in kinds}) if self._end else []
 
     def strip(self, state: NDArray[np.uint8]) -> NDArray[np.uint8]:
-        """Return a state with offsets instead of pointers, followed by the positions of these."""
+        """Return a state with offsets instead of pointers, followed by their positions."""
         within = state[_HIGH : len(state) - (7 - _HIGH)]
         places = np.concatenate(
             [np.empty(0, np.int64), *(np.flatnonzero(within == high) for high in self._high_bytes)]

@@ -1,7 +1,7 @@
 """stable-retro's environment for planning: games share one emulator, and states are reproducible.
 
-A process can have only one emulator. When a game is used, it takes over the emulator; all other
-games keep their states as bytes.
+A process can have only one emulator. A game that is used gets the emulator; all other games keep
+their states as bytes.
 """
 
 from __future__ import annotations
@@ -141,7 +141,7 @@ class PlannableRetro(stable_retro.RetroEnv):  # type: ignore[misc]
     # Sharing the emulator
 
     def wake(self, *, restore: bool = True) -> None:
-        """Take over the emulator; with `restore`, in the state in which this game left it."""
+        """Get the emulator; with `restore`, put it into this game's last state."""
         if self._asleep is None:
             return
         _send_to_sleep()

@@ -42,7 +42,7 @@ class SaveLoadCodec(Codec):
     base : gymnasium.Env
         An environment with these methods, reset at least once.
     name : str or callable
-        What the environment was made from.
+        The id or callable that the environment was made from.
     capacity : int, optional
         Bytes for states that are not arrays.
 
@@ -86,7 +86,7 @@ class SaveLoadCodec(Codec):
             return plain_data.encode(saved)
         except SnapshotError as error:
             raise SnapshotError(
-                f"what {type(self._base).__name__}.save_state() returned cannot be kept: {error}"
+                f"what {type(self._base).__name__}.save_state() returned cannot be saved: {error}"
             ) from error
 
     def read(self, payload: Row) -> None:
@@ -107,13 +107,13 @@ class SaveLoadCodec(Codec):
             saved = np.asarray(saved)
         if not _is_plain_array(saved):
             raise SnapshotError(
-                f"{type(self._base).__name__}.save_state() returned {kind_of(saved)}, and an array "
+                f"{type(self._base).__name__}.save_state() returned {kind_of(saved)}, but an array "
                 "when the environment was made"
             )
         if saved.dtype != self.example.dtype or saved.shape != self.example.shape:
             raise SnapshotError(
                 f"{type(self._base).__name__}.save_state() returned {saved.dtype}{saved.shape}, "
-                f"and {self.example.dtype}{self.example.shape} when the environment was made"
+                f"but {self.example.dtype}{self.example.shape} when the environment was made"
             )
         payload[: saved.nbytes] = np.frombuffer(saved.tobytes(), np.uint8)
         payload[saved.nbytes :] = 0
@@ -122,7 +122,7 @@ class SaveLoadCodec(Codec):
         if self.example is None:
             used = int(payload[:8].view(np.uint64)[0])
             if used > len(payload) - 8:
-                raise StateFormatError("a state row is damaged: its length")
+                raise StateFormatError("a state row is damaged: its length is wrong")
             saved = plain_data.decode(payload[8 : 8 + used].tobytes())
         else:
             saved = self._arrays(payload[None])[0].copy()
@@ -130,9 +130,10 @@ class SaveLoadCodec(Codec):
 
 
 def _is_plain_array(saved: Any) -> bool:
-    """Return whether `saved` is an array whose bytes are all of it.
+    """Return whether the bytes of `saved` are an array's whole content.
 
-    A masked array has a mask too, and an array of objects or strings of any length holds addresses.
+    A masked array also has a mask; an array of objects or of variable-length strings holds
+    addresses.
     """
     return type(saved) is np.ndarray and not saved.dtype.hasobject
 

@@ -29,15 +29,15 @@ class ToyTextCodec(Codec):
     Raises
     ------
     SnapshotError
-        The environment is none of the four (a subclass may remember more than they do).
+        The environment is none of the four (a subclass may have more state).
     """
 
     def __init__(self, base: Any) -> None:
         kind = type(base)
         if kind not in GAMES:
             raise SnapshotError(
-                f"{qualified_name(kind)} is none of Gymnasium's toy text environments; plan over "
-                "it with plangym_like.PickledEnv"
+                f"{qualified_name(kind)} is not one of Gymnasium's toy text environments; plan "
+                "over it with plangym_like.PickledEnv"
             )
         self._game = GAMES[kind](base)
         self.columns = {
@@ -48,7 +48,7 @@ class ToyTextCodec(Codec):
         self._first = np.zeros(self.nbytes, np.uint8)
 
     def keep_first(self) -> None:
-        """Keep a copy of the current state, which holds the map of the first episode."""
+        """Keep a copy of the current state, because it holds the map of the first episode."""
         self.read(self._first)
 
     def fingerprint_fields(self) -> Mapping[str, Any]:

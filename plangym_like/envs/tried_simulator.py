@@ -19,13 +19,12 @@ from plangym_like.states import Row
 
 @dataclass(frozen=True, kw_only=True)
 class TrialRule:
-    """The trial that a family requires when one of its environments is made.
+    """The trial that a family requires when an environment is made.
 
     Attributes
     ----------
     always : bool
-        Whether every environment is tried. Otherwise only those with wrappers outside Gymnasium
-        are.
+        Whether every environment is tested, or only those with wrappers from outside Gymnasium.
     copies : bool
         Whether a second copy is made and compared.
     steps : int
@@ -43,7 +42,7 @@ class TrialRule:
 
 
 class TriedSimulator(Simulator):
-    """A simulator that checks whether its environment repeats itself, also in a second copy."""
+    """A simulator that tests whether its environment repeats itself, here and in a second copy."""
 
     trial: ClassVar[TrialRule] = TrialRule()
     _arguments: tuple[tuple[Any, ...], dict[str, Any]]

@@ -1,4 +1,4 @@
-"""`unknown_option`: the error for an option that nothing takes, such as a misspelled one."""
+"""`unknown_option`: the error for an option that does not exist, such as a misspelled one."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from typing import Any
 from plangym_like.envs.auto_snapshot import WAYS
 from plangym_like.errors import InputError
 
-# What Python says about an argument that a function does not have.
+# Python's message about an argument that a function does not have.
 _UNEXPECTED = re.compile(
     r"(\w+)(?:\.__init__)?\(\) (?:got an unexpected keyword argument '(\w+)'|takes no arguments)"
 )
-# What `make` hands to families; see its documentation of `env_kwargs`.
+# The arguments that `make` passes to families; see its documentation of `env_kwargs`.
 _FURTHER_OPTIONS = (
     "wrappers",
     "render_mode",
@@ -31,7 +31,7 @@ _FURTHER_OPTIONS = (
 def unknown_option(
     error: TypeError, options: Mapping[str, Any], parameters: Iterable[str]
 ) -> InputError | None:
-    """Return the error for one of `options`, if `error` says that nothing takes it.
+    """Return the error for one of `options`, if `error` says that it does not exist.
 
     Parameters
     ----------

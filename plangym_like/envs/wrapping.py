@@ -17,7 +17,7 @@ WrapperLike = Callable[..., Any] | tuple[Any, ...]
 
 
 def as_env(made: Any, source: Callable[..., Any]) -> gymnasium.Env[Any, Any]:
-    """Return `made`, which `source` returned.
+    """Return `made`, the result of `source`, if it is an environment.
 
     Raises
     ------

@@ -16,7 +16,7 @@ from plangym_like.row_errors import raised_by_signal_handler
 
 
 class Runner(Protocol):
-    """The interface of an executor that a batch uses."""
+    """The part of an executor's interface that a batch uses."""
 
     @property
     def lock(self) -> Any:
@@ -76,7 +76,7 @@ class BatchRun:
 
     @property
     def what(self) -> str:
-        """What error messages call it."""
+        """Its name in error messages."""
         return f"a batch of {self.count} rows"
 
     @property
@@ -117,7 +117,7 @@ class BatchRun:
         return self._executor.drive(self, until)
 
     def cancel(self, error: BaseException) -> bool:
-        """Stop it, and make `error` its error; return False if it was over already."""
+        """Stop it with the error `error`; return False if it was already over."""
         with self._executor.lock:
             if self.done:
                 return False

@@ -37,7 +37,7 @@ def portion(remaining: int, seconds_per_row: float) -> int:
 
 
 def faded_minimum(best: float, seconds: float, rows: int) -> float:
-    """Return the least seconds per row so far, with older measurements fading; 0 means none.
+    """Return the least seconds per row so far; older measurements count less, 0 means none.
 
     >>> faded_minimum(0.0, 0.5, 4), round(faded_minimum(0.001, 0.012, 10), 5)
     (0.125, 0.00105)
@@ -92,11 +92,11 @@ class _Rows:
         self._try_here, self._try_sending = _Trials(), _Trials()
 
     def here(self, count: int) -> float:
-        """Return the seconds that `count` rows take here."""
+        """Return the time in seconds that `count` rows take here."""
         return count * self.shared * self.quiet
 
     def sent(self, count: int, workers: int) -> float:
-        """Return the least seconds that `count` rows take if they are sent."""
+        """Return the least time in seconds that `count` rows take if they are sent."""
         return self._message + count * self.shared / (workers + 1)
 
     def choose(self, count: int, workers: int) -> bool:
@@ -134,7 +134,7 @@ class _Rows:
 class CostModel:
     """Decides whether to send a batch to workers, from the time that its rows take here.
 
-    Here, a batch of n rows takes n times the seconds of a row. If it is sent, the time of its rows
+    Here, a batch of n rows takes n times as long as one row. If it is sent, the time of its rows
     is divided by the number of processes, and the cost of messages is added. Measurements of
     batches correct both calculations.
 
@@ -167,7 +167,7 @@ class CostModel:
     def worth_sending(self, count: int, steps: int, *, workers: int) -> bool:
         """Return whether to send a batch of `count` rows of `steps` steps each to `workers`.
 
-        True if nothing is known, since a few rows are enough to find out.
+        True if nothing is known yet, since sending a few rows is enough to find out.
         """
         rows = self._rows.get(steps.bit_length())
         return rows is None or rows.choose(count, workers)

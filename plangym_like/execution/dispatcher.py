@@ -3,8 +3,8 @@
 Every process starts with a share of the rows. When it is done, it gets half of the rows that the
 slowest process still has, whose limit is lowered. No lock is needed, so a killed worker cannot hold
 one. If two processes step the same row, they write the same bytes, because rows are pure. This
-process steps its rows in descending order. So the worker below them can be given more rows by
-raising its limit before it runs out, which is cheaper than a message.
+process steps its rows in descending order. So the worker with the rows below can get more rows if
+its limit is raised before it finishes, which is cheaper than a message.
 """
 
 from __future__ import annotations
@@ -128,7 +128,7 @@ class Dispatcher:
         self._batch.supply_rest()
 
     def _probe(self) -> int:
-        """Step the last row if the cost of rows is not known; return how many are left."""
+        """Step the last row if the cost of rows is not known; return the number of other rows."""
         if self._costs.seconds_per_row(self._steps):
             return self.count
         first = self.count - 1
@@ -215,7 +215,7 @@ class Dispatcher:
         return victim.stop, victim.stop + theirs
 
     def _all_done(self) -> bool:
-        """Return whether all rows are done, without waiting for reports that are not needed."""
+        """Return whether all rows are done, without waiting for unneeded reports."""
         busy = self._held()
         done = all(worker.finished and not worker.owes_report for worker in busy)
         if self._needs_reports or not done:
@@ -229,7 +229,7 @@ class Dispatcher:
         return self._reported or self._careful or self._faults.lowest is not None
 
     def watched(self) -> Sequence[RowWorker]:
-        """Return the workers whose rows count as done as soon as shared memory says so."""
+        """Return the workers whose rows are done as soon as shared memory shows it."""
         return [] if self._needs_reports else self._held()
 
     def max_sleep(self) -> float:
@@ -263,7 +263,7 @@ class Dispatcher:
                 return
 
     def _pass_on(self) -> None:
-        """Give some of these rows to the worker below them if it will be done first."""
+        """Give some of these rows to the worker with the rows below, if it will finish first."""
         start, stop = self._own
         for worker in self._held():
             more = min((stop - start - worker.ahead) // 2, worker.most - start)
@@ -369,7 +369,7 @@ class Dispatcher:
         self._pool.tally.rows_retried += max(0, stop - start)
 
     def _stop_above_failure(self) -> None:
-        """Stop stepping rows above the lowest that failed the batch."""
+        """Stop stepping rows above the lowest row that failed the batch."""
         lowest = self._faults.lowest
         if lowest is None:
             return

@@ -58,7 +58,7 @@ class Executor(Protocol):
 
 
 class ExecutorOptions(Protocol):
-    """The options of an executor, which can be pickled. `make` makes the executor."""
+    """The options of an executor; they can be pickled. `make` makes the executor."""
 
     @property
     def n_workers(self) -> int | None:
@@ -69,7 +69,7 @@ class ExecutorOptions(Protocol):
         """Whether rows are never stepped in this process."""
 
     def prepare(self) -> None:
-        """Start processes that can start while the simulator of this process is being made."""
+        """Start processes early, while the simulator of this process is being made."""
 
     def make(self, stepper: RowStepper) -> Executor:
-        """Return the executor of the environment whose simulator in this process is `stepper`."""
+        """Return the executor of the environment that `stepper` steps in this process."""

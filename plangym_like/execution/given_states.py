@@ -1,4 +1,4 @@
-"""`GivenStates`: uses the states that callers gave, which may be forged, in workers."""
+"""`GivenStates`: uses states given by callers, which may be forged, in workers."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from plangym_like.states import Row
 
 
 class GivenStates:
-    """Uses the states that callers gave, if need be in workers only.
+    """Uses states given by callers, if necessary only in workers.
 
     With isolated workers, a forged state cannot crash this process, because its simulator never
-    loads a state that a caller gave, nor one that followed from it: this process holds its row, and
-    workers do what is asked for. That is done for families whose rows have a checksum, since only
-    their simulators could crash. Exceptions are a Ray cluster without workers on this machine, and
-    `StatefulEnv.simulator`, which is the simulator itself.
+    loads a state that a caller gave, nor one that followed from it: this process only holds the
+    row, and workers execute the calls. This applies to families whose rows have a checksum, since
+    only their simulators could crash. Exceptions are a Ray cluster without workers on this machine,
+    and `StatefulEnv.simulator`, which is the simulator itself.
 
     Parameters
     ----------
@@ -35,9 +35,9 @@ class GivenStates:
     Attributes
     ----------
     tries : bool
-        Whether given states are tried by the executor before they are used.
+        Whether the executor steps given states before they are used.
     elsewhere : bool
-        Whether they are used in workers only.
+        Whether given states are used only in workers.
     """
 
     def __init__(self, executor: Executor, layout: Layout) -> None:
@@ -74,7 +74,7 @@ class GivenStates:
         current.hold(row, picture, given=given)
 
     def set(self, current: CurrentState, row: Row) -> None:
-        """Make `row` the current state; raise what the simulator raises if it cannot be loaded."""
+        """Make `row` the current state; raise the simulator's error if it cannot load it."""
         if self.elsewhere:
             self._replace(current, row, "bring_back", (), {})
             self.hold(current, row.copy())
@@ -82,13 +82,13 @@ class GivenStates:
             current.set(row)
 
     def step(self, current: CurrentState, action: Any, dt: int, row: Row | None, **how: Any) -> Any:
-        """Return ``current.step(action, dt, row, **how)``, from a worker if need be."""
+        """Return ``current.step(action, dt, row, **how)``, from a worker if necessary."""
         if row is not None and self.elsewhere:
             return self._replace(current, row, "step", (action, dt), how)
         return self.use(current, "step", action, dt, row, **how)
 
     def use(self, current: CurrentState, method: str, *args: Any, **how: Any) -> Any:
-        """Return ``current.method(*args, **how)``, from a worker if need be.
+        """Return ``current.method(*args, **how)``, from a worker if necessary.
 
         Raises
         ------
@@ -112,7 +112,7 @@ class GivenStates:
             raise
 
     def _call(self, current: CurrentState, *state_and_use: Any) -> Any:
-        """Call a method of a current state in a worker, and hold the state that results."""
+        """Call a method of a current state in a worker, and hold the resulting state."""
         assert self._workers is not None
         result, row, picture, given = self._workers.call(_use, *state_and_use)
         self.hold(current, row, picture, given=given)
@@ -133,7 +133,7 @@ class GivenStates:
 def _use(
     env: HostedEnv, row: Row, picture: Any, given: bool, method: str, args: Any, kwargs: Any
 ) -> tuple[Any, Row, Any, bool]:
-    """Call a method of a current state made of `row`; the worker's own one does not change."""
+    """Call a method with `row` as the current state; the worker's own state does not change."""
     stepper: RowStepper = env.row_stepper
     with stepper.lock:
         stepper.current.set_aside()

@@ -1,4 +1,4 @@
-"""`Job`: rows of a batch for one worker, and what the worker does with them."""
+"""`Job`: rows of a batch for one worker, and the function with which the worker steps them."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ class Report:
 
 
 def run_job(env: HostedEnv, job: Job, fds: Sequence[int] = ()) -> Report:
-    """Step rows from ``job.start`` to the worker's limit, which the parent may change meanwhile.
+    """Step rows from ``job.start`` to the worker's limit, which the parent may change.
 
     The progress slot holds the row being stepped, the end of the finished rows, and the end of the
     rows that may have been written to. From these, the parent knows after a death which rows are
@@ -128,10 +128,11 @@ def run_job(env: HostedEnv, job: Job, fds: Sequence[int] = ()) -> Report:
     layout = stepper.layout
     if signature(layout) != job.signature:
         raise StateMismatchError(
-            "the worker's environment is not the caller's: its constructor made another one, or it "
-            "does something else in every process (it iterates a set of text, or draws from a "
-            f"global generator). The worker's states mean {layout.format.fingerprint_fields}, and "
-            f"its observations are in {layout.observation_space}",
+            "the worker's environment differs from the caller's: its constructor made a different "
+            "one, or it behaves differently in each process (it iterates a set of strings, or "
+            "draws from a global generator). The worker's states mean "
+            f"{layout.format.fingerprint_fields}, and its observations are in "
+            f"{layout.observation_space}",
             f"{job.signature:016x}",
             layout.format.fingerprint_fields,
         )
@@ -173,7 +174,7 @@ def _pack(rows: Rows, job: Job, stop: int) -> tuple[bytes, dict[int, Exception]]
         return b"", {}
     try:
         return dumps((infos, observations)), {}
-    except BaseException:  # workers are not interrupted, so pickling has raised this
+    except BaseException:  # raised by pickling, since workers are not interrupted
         pass
     refused = {}
     for row in range(job.start, stop):
@@ -201,7 +202,7 @@ def _refusal(value: Any) -> Exception | None:
 def _rows_of(layout: Layout, job: Job) -> Rows:
     """Return the batch, which is cached by its shape and blocks.
 
-    Finding each array in its block takes longer than anything else before the first row.
+    Without the cache, finding each array in its block would take longest before the first row.
     """
     key = job.shape, *job.blocks.values()
     if (rows := _placed.get(key)) is not None:

@@ -91,7 +91,7 @@ def common_layout(layouts: Sequence[Layout]) -> Layout:
 
 @lru_cache(maxsize=8)
 def signature(layout: Layout) -> int:
-    """Return a number that is equal for layouts whose batches have equal form and meaning."""
+    """Return a number that is equal for layouts whose batches have the same form and meaning."""
     actions = spaces.leaves(layout.action_space)
     arrays = [*(layout.obs_leaves or ()), *layout.columns.values(), *(actions or ())]
     told = [(shape, dtype.str) for shape, dtype in arrays]

@@ -168,7 +168,7 @@ class ProcessExecutor:
 
     @property
     def _num_helpers(self) -> int:
-        """How many processes other than this one step rows."""
+        """The number of processes other than this one that step rows."""
         return len(self._processes)
 
     def _stays_here(self, count: int, steps: int, *, blocking: bool = True) -> bool:
@@ -222,7 +222,7 @@ class ProcessExecutor:
         self.pool.tend()
 
     def _wait(self, dispatcher: Dispatcher, seconds: float) -> None:
-        """Wait at most `seconds` until there may be something to do."""
+        """Wait at most `seconds` for a reply or another event."""
         self.pool.wait_for_rows(min(seconds, dispatcher.max_sleep()), dispatcher.watched())
 
     def _run_here(self, inputs: Inputs, steps: int, options: SubmitOptions) -> Any:
@@ -279,9 +279,9 @@ class ProcessExecutor:
         Raises
         ------
         PoisonInputError
-            Workers died in it, time after time.
+            Workers repeatedly died in the call.
         StepTimeoutError
-            With a `step_timeout`: it took longer than `start_timeout`, time after time.
+            With a `step_timeout`: the call repeatedly took longer than `start_timeout`.
         """
         with self.lock:
             for run in tuple(self._runs):
@@ -321,7 +321,7 @@ class ProcessExecutor:
         assert isinstance(error, WorkerDiedError)
         self.pool.replace_dead(worker, idle=False)
         raise PoisonInputError(
-            f"workers that use this state end, the last one with status {error.exitcode}",
+            f"workers that use this state die, the last one with status {error.exitcode}",
             0,
             error.exitcode,
         ) from error

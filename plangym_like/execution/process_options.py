@@ -79,8 +79,8 @@ class ProcessOptions:
     def _method(self, index: int) -> str:
         """Return the start method of worker `index`.
 
-        Isolated workers step all rows and audit those of each other. For this, strings must have
-        other hashes in the second half of them, as they do in this process.
+        Isolated workers step all rows and audit each other's rows. So the second half of them must
+        have other hashes of strings than the first, as this process does.
         """
         if self.isolated and self._start_method == "forkserver" and 2 * index >= self.n_workers > 1:
             return "forkserver-2"
@@ -93,7 +93,7 @@ class ProcessOptions:
     def make_as(
         self, make_executor: Callable[..., Executor], stepper: RowStepper, n_workers: int
     ) -> Executor:
-        """Return ``make_executor(workers, **options)`` for workers and options of these options.
+        """Return ``make_executor(workers, **options)``, with workers and options as set here.
 
         `n_workers` processes step rows on this machine; 0 starts none.
         """

@@ -64,7 +64,7 @@ class RowFaults:
         return self._failure[1]
 
     def lose(self, row: int, error: Exception) -> None:
-        """Mark `row` as failed: record its error if rows are masked, else fail the batch."""
+        """Mark `row` as failed: record its error if rows are masked, otherwise fail the batch."""
         if self._masked:
             self.errors[row] = error
         else:
@@ -120,8 +120,9 @@ class RowFaults:
     def waits_for(self, stepped: Collection[int], pending: Collection[int]) -> bool:
         """Return whether rows below the lowest failed row may still fail.
 
-        If the failure is a timeout, rows that hung once are awaited as well, so that its error can
-        name them. Otherwise, workers that step rows above it are awaited for a moment.
+        If the failure is a timeout, this also waits for rows that hung once, because the error
+        names all rows that hung. Otherwise, it waits a moment for workers that step rows above the
+        failure.
 
         Parameters
         ----------
@@ -156,10 +157,10 @@ def _row_is_to_blame(
 
 
 def _poisoned(row: int, deaths: int, deaths_alone: int, error: WorkerDiedError) -> PoisonInputError:
-    """Return the error for a `row` that is to blame for deaths, the last of which is `error`."""
+    """Return the error for a `row` that killed workers; `error` describes the last death."""
     found = PoisonInputError(
-        f"row {row} killed {deaths} workers, {deaths_alone} of which were fresh and stepped "
-        f"nothing else (exit status {error.exitcode}); the pool is usable, leave that row out",
+        f"row {row} killed {deaths} workers, {deaths_alone} of which were new and stepped "
+        f"nothing else (exit status {error.exitcode}); the pool can still be used without that row",
         row,
         error.exitcode,
     )
@@ -171,7 +172,7 @@ def _timed_out(rows: list[int], limit: float | None) -> StepTimeoutError:
     """Return the error for rows that hung twice."""
     named = f"row {rows[0]}" if len(rows) == 1 else f"rows {', '.join(map(str, rows))}"
     return StepTimeoutError(
-        f"{named} took longer than step_timeout={limit} seconds, and hung again in a fresh worker; "
+        f"{named} took longer than step_timeout={limit} seconds, and hung again in a new worker; "
         "the environment hangs in this state, or needs a larger step_timeout",
         rows,
     )

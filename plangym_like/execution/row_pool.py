@@ -33,7 +33,7 @@ class RowPool(WorkerPool[RowWorker]):
     tally : Stats
         Counters of what has happened so far.
     slowest_row : float
-        The most seconds that a row took in a worker; 0 if not known.
+        The longest time in seconds that a row took in a worker; 0 if not known.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class RowPool(WorkerPool[RowWorker]):
         )
 
     def hear_late(self, *, patient: bool = False) -> None:
-        """Read reports that a batch did not wait for; with `patient`, wait for them."""
+        """Read late reports, for which their batch did not wait; with `patient`, wait for them."""
         for worker in self.workers:
             if (late := worker.late_report(patient=patient)) is not None:
                 self.note_rows_done(*late)
@@ -88,7 +88,7 @@ class RowPool(WorkerPool[RowWorker]):
                     worker.abandon()
 
     def tend(self) -> None:
-        """Replace workers that died without rows, and workers that do not abandon their rows."""
+        """Replace workers that died without rows, and workers that do not stop abandoned rows."""
         self.hear_late()
         super().tend()
 

@@ -50,7 +50,7 @@ class RowWorker(WorkerHandle):
         Its range of rows. `stop` is lowered when rows are taken from it, and may be raised to
         `most`.
     alone : bool
-        Whether it was given a single row to find out if that row kills workers.
+        Whether it has a single row, to find out if that row kills workers.
     known : set of int
         The numbers of the blocks of shared memory that the process has.
     """
@@ -86,7 +86,7 @@ class RowWorker(WorkerHandle):
 
     @property
     def reach(self) -> int:
-        """The end of the rows that it may have written to, including rows taken from it since."""
+        """The end of the rows that it may have written to, including rows taken from it later."""
         return max(self.stop, int(self.slot[REACH]))
 
     @property
@@ -123,7 +123,7 @@ class RowWorker(WorkerHandle):
         stop: int,
         most: int,
     ) -> None:
-        """Send it rows `start` to `stop` of `owner`; `make_job` fills in the rest of the job."""
+        """Send it rows `start` to `stop` of `owner`; `make_job` completes the job."""
         if self.process.pid != self._pid:  # other code has restarted it
             self._pid = self.process.pid
             self.known.clear()
@@ -154,7 +154,7 @@ class RowWorker(WorkerHandle):
         self.slot[LIMIT] = stop
 
     def leave(self) -> None:
-        """Release a worker that has finished its rows, although its report has not been read."""
+        """Release the worker, which has finished its rows; its report may be read later."""
         assert self.task is not None
         self._late = self.task, self.start
         self.take_task()
@@ -178,7 +178,7 @@ class RowWorker(WorkerHandle):
         return None
 
     def report(self) -> Report:
-        """Return its report on its rows; raises the error that stepping them raised."""
+        """Return the worker's report on its rows, or raise the error of a row."""
         task = self.take_task()
         try:
             report: Report = portable_result(task)
@@ -189,7 +189,7 @@ class RowWorker(WorkerHandle):
         return report
 
     def take_task(self) -> Future[Any]:
-        """Return the future of its report; the worker is then free."""
+        """Return the future of the worker's report; the worker is then free."""
         task = super().take_task()
         self._owner = None
         return task

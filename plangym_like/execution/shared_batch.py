@@ -40,7 +40,7 @@ class SharedBatch:
     masked : bool
         Whether rows that fail are reported in the result instead of raised.
     audit : bool
-        Whether these rows have been stepped before, for which their first workers are avoided.
+        Whether these rows have been stepped before; if so, their first workers are avoided.
 
     Attributes
     ----------
@@ -105,7 +105,7 @@ class SharedBatch:
             sent.states[:] = given.states
 
     def _first_rows(self, workers: int, seconds_per_row: float) -> int:
-        """Return how many rows each worker is sent first; 0 if it is sent all of its rows at once.
+        """Return how many rows to send to each worker first; 0 sends all of its rows at once.
 
         If rows take long enough, the first ones keep a worker busy while the states of all other
         rows are verified and copied.
@@ -172,7 +172,7 @@ class SharedBatch:
             raise
 
     def _verify_all(self, start: int = 0) -> None:
-        """Verify the states of all rows from `start` on; those before it are verified already."""
+        """Verify the states of all rows from `start` on; earlier ones have been verified."""
         self.layout.verify(self._inputs, start)
         self._inputs.verified = True
 
@@ -184,7 +184,7 @@ class SharedBatch:
         return result
 
     def _own_rows(self) -> Rows:
-        """Return the rows, with all arrays that cannot be lent copied to ordinary memory."""
+        """Return the rows; arrays that cannot be lent are copied to ordinary memory."""
         if not self.memory.private - {"inputs"}:
             return self.rows
         rows = place(self.layout, self._shape, self.memory.results())

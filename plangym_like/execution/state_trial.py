@@ -1,4 +1,4 @@
-"""Try states in a worker first if damaged states could crash the simulator of this process."""
+"""Step states in a worker first if damaged states could crash this process's simulator."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def try_elsewhere(
     actions, dt
         The actions and their durations; one random action if left out.
     many : bool
-        Whether to accept several states. If not, several states are not tried.
+        Whether to step several states too, rather than only a single state.
 
     Raises
     ------

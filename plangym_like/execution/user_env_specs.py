@@ -1,4 +1,4 @@
-"""Make ids that a user's own imports have registered known to worker processes."""
+"""Register ids from a user's own imports in worker processes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from plangym_like.processes.messages import dumps_by_value
 
 
 def specs_for(name: Any) -> list[EnvSpec]:
-    """Return the specs registered in this process that another one needs in order to make `name`.
+    """Return the registered specs that another process needs in order to make `name`.
 
     A callable, or a family of the user's own, may make any id, so it needs all of `user_specs`.
     """
@@ -44,9 +44,9 @@ def _is_picklable(value: Any) -> bool:
 
 
 def know(specs: Sequence[EnvSpec]) -> None:
-    """Register `specs`, also those whose ids are registered here as something else.
+    """Register `specs`, even if their ids are already registered for something else.
 
-    A package that registers them on import may be imported afterwards. Gymnasium's warning that it
+    A package that registers these ids may be imported later. Gymnasium's warning that it
     overrides an id is ignored from then on in this process.
     """
     if specs:

@@ -32,9 +32,9 @@ class AsyncPlanVectorEnv(PlanVectorEnv):
 
     `send` gives actions to some environments, and `recv` returns the first `batch_size` that are
     ready. Which these are depends on how long steps take; the episodes of each environment do not,
-    and are those of `step`. All other calls wait until everything that was sent is done, and leave
-    it to be received. `step` needs everything to have been received, and `set_states` the
-    environments that it is called for.
+    and are those of `step`. All other calls wait until all steps are done, and leave their results
+    to `recv`. `step` raises an error unless all results have been received, and `set_states` unless
+    those of its environments have been.
 
     Parameters
     ----------
@@ -72,7 +72,7 @@ class AsyncPlanVectorEnv(PlanVectorEnv):
     ) -> None:
         """Start a new episode in every environment; `recv` returns them.
 
-        The resets are done when this returns. What was sent and not received is dropped.
+        The resets are done when this returns. Results that have not been received are dropped.
 
         Parameters
         ----------
@@ -82,7 +82,7 @@ class AsyncPlanVectorEnv(PlanVectorEnv):
         Raises
         ------
         InputError
-            `options` has ``"reset_mask"``, or a seed is not one.
+            `options` has ``"reset_mask"``, or a seed is invalid.
         """
         if options is not None and "reset_mask" in options:
             raise InputError("async_reset resets all environments: leave reset_mask out")
@@ -92,14 +92,13 @@ class AsyncPlanVectorEnv(PlanVectorEnv):
     def send(self, actions: Any, env_ids: Which = None) -> None:
         """Give actions to some environments, which are stepped from now on.
 
-        An environment whose episode has ended begins another instead, by `autoreset_mode`.
+        If an environment's episode has ended, a new one begins instead, as `autoreset_mode` says.
 
         Parameters
         ----------
         actions : array ``(K, ...)``, or what the action space of K environments contains
         env_ids : sequence of int, optional
-            Which environments; all of them if left out. Each must have been received since it was
-            last sent an action.
+            The environments; by default all. The last results of each must have been received.
 
         Raises
         ------
@@ -138,8 +137,8 @@ class AsyncPlanVectorEnv(PlanVectorEnv):
         InputError
             Fewer than `batch_size` environments have been sent actions.
         Exception
-            What an environment raised, whichever call noticed it. Environments that were to
-            be stepped with it have no results, and can be sent actions.
+            Any error of an environment, even from another call. Environments that were to be
+            stepped together with it have no results, and can be sent actions.
         """
         queue = self._begin_queue()
         queue.raise_first()
@@ -164,13 +163,13 @@ class AsyncPlanVectorEnv(PlanVectorEnv):
 
     @cached_property
     def _few(self) -> VectorEnv[Any, Any, Any]:
-        """An environment of `batch_size` environments, whose infos have that length."""
+        """A vectorised environment of `batch_size` environments, used to batch their infos."""
         few: VectorEnv[Any, Any, Any] = VectorEnv()
         few.num_envs = self.batch_size
         return few
 
     def _scattered(self, actions: Any, lanes: NDArray[np.intp]) -> Any:
-        """Return actions of `lanes` as rows of those of all environments."""
+        """Return the actions of `lanes` in their rows of an array for all environments."""
         layout, count = self._lanes.action_layout, len(lanes)
         space = self.action_space
         if has_objects(layout):
@@ -189,7 +188,7 @@ class AsyncPlanVectorEnv(PlanVectorEnv):
 
     @contextmanager
     def _dropped_if_interrupted(self) -> Iterator[None]:
-        """Forget the queue if a call is interrupted: what has been stepped is unknown then."""
+        """Drop the queue if a call is interrupted, since it is then unknown what was stepped."""
         try:
             yield
         except Exception:
@@ -217,9 +216,9 @@ class AsyncPlanVectorEnv(PlanVectorEnv):
         seed: int | Sequence[int | None] | None = None,
         options: dict[str, Any] | None = None,
     ) -> tuple[Any, dict[str, Any]]:
-        """Start new episodes, as `PlanVectorEnv.reset`; what has not been received is dropped.
+        """Start new episodes, as `PlanVectorEnv.reset`; drop results that were not received.
 
-        With ``"reset_mask"``, everything must have been received.
+        With ``"reset_mask"``, all results must have been received.
         """
         if options is not None and "reset_mask" in options:
             self._check_received()
@@ -236,12 +235,12 @@ class AsyncPlanVectorEnv(PlanVectorEnv):
         return result
 
     def step(self, actions: Any) -> Step:
-        """Step every environment, as `PlanVectorEnv.step`; everything must have been received.
+        """Step every environment, as `PlanVectorEnv.step`, once all results have been received.
 
         Raises
         ------
         InputError
-            Environments have been reset or sent actions, and have not been received.
+            Results of resets or actions have not been received.
         """
         self._check_received()
         return super().step(actions)
@@ -252,7 +251,7 @@ class AsyncPlanVectorEnv(PlanVectorEnv):
         Raises
         ------
         InputError
-            Environments among them have not been received: their results belong to other states.
+            Results of these environments have not been received; they belong to other states.
         """
         self._check_received(checked_indices(indices, self.num_envs))
         super().set_states(states, indices, **options)

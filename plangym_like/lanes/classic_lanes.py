@@ -110,7 +110,7 @@ class ClassicLanes(Lanes):
         self._columns.elapsed[lane] = elapsed
 
     def _read_state(self, base: Any, columns: Columns, lane: int) -> None:
-        state = np.asarray(base.state)  # somebody may have set a tuple
+        state = np.asarray(base.state)  # a user may have set a tuple
         columns.x[:, lane] = state[self._order]
         if columns.single is not None:
             columns.single[lane] = state.dtype == np.float32
@@ -135,7 +135,7 @@ class ClassicLanes(Lanes):
         self._read_back([lane])
 
     def _write_back(self, lanes: Sequence[int]) -> None:
-        """Put the environments of `lanes` into the lanes' states, once there are some."""
+        """Copy the states of `lanes` to their environments, if the lanes have been started."""
         for lane in lanes if self._is_started else ():
             # Reading `simulator` restores the environment's current state, which is replaced here.
             env = gym_env_of(self.envs[lane])
@@ -146,7 +146,7 @@ class ClassicLanes(Lanes):
                 limit._elapsed_steps = int(self._columns.elapsed[lane])
 
     def _read_back(self, lanes: Sequence[int]) -> None:
-        """Take over the states of the environments of `lanes`, once there are some."""
+        """Copy the states of the environments to `lanes`, if the lanes have been started."""
         for lane in lanes if self._is_started else ():
             limit = time_limit(gym_env_of(self.envs[lane]))
             self._take_over(lane, 0 if limit is None else limit._elapsed_steps)
@@ -232,7 +232,7 @@ class ClassicLanes(Lanes):
             np.greater_equal(columns.elapsed, self._limit, out=truncated)
 
     def _step_few(self, columns: Columns, actions: NDArray[Any], out: StepArrays) -> bool:
-        """Step lanes one by one with Python's numbers; return False, and do nothing, if in doubt.
+        """Step lanes one by one with Python's numbers; if in doubt, do nothing and return False.
 
         For a few lanes this costs less than NumPy's calls.
         """
@@ -272,7 +272,7 @@ class ClassicLanes(Lanes):
 
 
 def suits_few(env: Any) -> bool:
-    """Return whether one environment alone is stepped faster in this form than by itself."""
+    """Return whether a single environment is stepped faster in this form than directly."""
     dynamics = DYNAMICS.get(type(gym_env_of(env).unwrapped))
     return dynamics is not None and dynamics.most_singly > 0
 

@@ -30,7 +30,7 @@ def as_fitting(
     dtype : numpy.dtype
         The dtype of the result, which must hold the numbers; see `plangym_like.spaces.as_dtype`.
     place : str
-        What the error message calls the value.
+        The name of the value in the error message.
 
     Raises
     ------

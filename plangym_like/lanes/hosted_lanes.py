@@ -20,12 +20,12 @@ from plangym_like.processes.messages import dumps
 from plangym_like.processes.remote_errors import is_portable
 from plangym_like.states import Row, StateFormat
 
-# What makes the environments of all lanes: one source, or one for each lane.
+# The id or factory for all lanes, or one for each lane.
 Sources = EnvSource | Sequence[EnvSource]
 
 
 class Traits(NamedTuple):
-    """What lanes are like.
+    """Properties of lanes.
 
     Attributes
     ----------
@@ -39,7 +39,7 @@ class Traits(NamedTuple):
 
 
 class StepReply(NamedTuple):
-    """The results of a step that are not numbers.
+    """The results of a step that are not plain numbers.
 
     Attributes
     ----------
@@ -65,13 +65,13 @@ class HostedLanes:
     Parameters
     ----------
     sources : str, callable or sequence of them
-        What makes the environments of this part.
+        The ids or factories of the environments of this part.
     start, stop : int
         The lanes of this part.
     vectorise : bool
         See `lanes_from`.
     specs : sequence of EnvSpec
-        What the environments' ids may mean, besides what is registered in this process anyway.
+        Specs that the environments may need, in addition to those registered in this process.
 
     Attributes
     ----------
@@ -118,7 +118,7 @@ class HostedLanes:
             raise
 
     def pass_by(self) -> None:
-        """Do nothing: when this returns, everything that was sent before is over."""
+        """Do nothing; its reply shows that all earlier requests are done."""
 
     def attach(
         self,
@@ -128,7 +128,7 @@ class HostedLanes:
         *,
         fds: Sequence[int] = (),
     ) -> None:
-        """Use the memory of all lanes, if there is one yet; set attributes of the environments."""
+        """Use the memory of all lanes, if it exists; set attributes of the environments."""
         if form is not None:
             (fd,) = fds
             self._form, self._arrays = form, form.attach(fd, self._start, self._stop)
@@ -141,10 +141,10 @@ class HostedLanes:
     def restore(
         self, slot: int, saved: int, log: Sequence[tuple[str, Sequence[Any]]], seeds: Any
     ) -> None:
-        """Bring the lanes to where they were: the saved states, and all calls since then.
+        """Restore the saved states of the lanes, and repeat all calls since then.
 
-        A call that raised does so again, and is not heard of. `seeds` are the last ones that lanes
-        were given: not all states hold ``np_random_seed``.
+        A call that raised does so again, which is ignored. `seeds` are the last seeds of the lanes,
+        since not all states hold ``np_random_seed``.
         """
         self.lanes.start(seeds)
         self.lanes.set_states(self._memory.saved[saved])
@@ -155,7 +155,7 @@ class HostedLanes:
     # What lanes do
 
     def traits(self, slot: int, publish: bool) -> Traits:
-        """Return what the lanes are like."""
+        """Return properties of the lanes."""
         return traits_of(self.lanes)
 
     def spaces(self, slot: int, publish: bool) -> list[tuple[Any, Any]]:
@@ -167,7 +167,7 @@ class HostedLanes:
     ) -> tuple[Any, Any, list[dict[str, Any]]]:
         """Reset all lanes; return the layout of observations, observations, and infos.
 
-        Observations are returned if they are not shared, or not yet.
+        Observations are returned unless they are already in shared memory.
         """
         self.lanes.takes_objects = takes_objects
         obs = self.lanes.start(seeds, options)
@@ -259,7 +259,7 @@ class HostedLanes:
         return range(self.lanes.num_lanes) if lanes is None else [int(lane) for lane in lanes]
 
     def _rows_to_write(self, slot: int, lanes: Which) -> Any:
-        """Return the rows of slot `slot`; those of lanes that are not in `lanes` are up to date."""
+        """Update the rows of slot `slot` that are not in `lanes`, and return all rows."""
         recent = self._memory.recent
         if lanes is not None:
             copy_rows(recent[slot], recent[1 - slot])
@@ -303,7 +303,7 @@ class HostedLanes:
 
 
 def traits_of(lanes: Lanes) -> Traits:
-    """Return what `lanes` are like."""
+    """Return properties of `lanes`."""
     return Traits(lanes.step_infos, lanes.steps_ended, lanes.has_states)
 
 
@@ -326,7 +326,7 @@ def make_part(sources: Sources, start: int, stop: int, *, vectorise: bool = True
 
 
 def sources_of_part(sources: Sources, start: int, stop: int) -> Sources:
-    """Return what makes the environments of lanes `start` to `stop`."""
+    """Return the ids or factories for lanes `start` to `stop`."""
     if isinstance(sources, str) or callable(sources):
         return sources
     return list(sources[start:stop])

@@ -18,10 +18,10 @@ class LaneArrays(NamedTuple):
     actions : tree of array or None
         ``None`` if actions are objects, which are sent in messages.
     observations : tree of array
-        The observations that the caller has, if it has asked for this memory.
+        The observations in the caller's hands, if it uses this memory.
     recent : (tree, tree)
-        Two slots for the observations of the last calls. Each call writes to the slot that the one
-        before did not, so that those of the last call are complete whenever a process dies.
+        Two slots for the observations of the last calls. Calls write to them in turn, so those of
+        the last call are complete whenever a process dies.
     rewards : array float64
     terminated, truncated : array bool
     ended : array bool
@@ -46,7 +46,7 @@ class LaneArrays(NamedTuple):
 
 
 class LaneForm(NamedTuple):
-    """What a process needs to know to attach to a `LaneMemory`.
+    """The information with which a process attaches to a `LaneMemory`.
 
     Attributes
     ----------
@@ -71,7 +71,7 @@ class LaneForm(NamedTuple):
         return not has_objects(self.observations)
 
     def layout(self) -> LaneArrays:
-        """Return the layout of what is shared."""
+        """Return the layout of the shared memory."""
         number, flag = Leaf((), np.dtype(np.float64)), Leaf((), np.dtype(bool))
         observations = self.observations if self.shares_observations else None
         row = Leaf((self.saved_nbytes,), np.dtype(np.uint8)) if self.saved_nbytes else None
@@ -89,12 +89,12 @@ class LaneForm(NamedTuple):
         return with_lanes
 
     def attach(self, fd: int, start: int, stop: int) -> LaneArrays:
-        """Return the rows of lanes `start` to `stop` of the memory behind `fd`, which is closed."""
+        """Return the rows of lanes `start` to `stop` in the memory behind `fd`; close `fd`."""
         part = attach_arrays(fd, self.layout()).part(start, stop)
         return self.completed(part, stop - start)
 
     def completed(self, arrays: LaneArrays, num_lanes: int) -> LaneArrays:
-        """Return `arrays` with memory of this process for observations that are not shared."""
+        """Return `arrays`, with ordinary memory for observations that are not shared."""
         if self.shares_observations:
             return arrays
         own = [zeros(self.observations, (num_lanes,)) for _ in range(3)]

@@ -20,7 +20,7 @@ from plangym_like.lanes.lanes_pool import LanesPool, Outcome
 from plangym_like.lanes.lanes_worker import Job, LanesWorker
 from plangym_like.processes.external_process import ExternalProcess
 
-# How long a process waits for the next call before it sleeps, where there are enough cores.
+# How long a process polls for the next call before it sleeps, if there are enough cores.
 _LINGER_SECONDS = 5e-3
 # How long a process may take to make its environments, at least.
 _START_SECONDS = 60.0
@@ -99,11 +99,11 @@ class LaneParts:
         forget_after_fork(self)
 
     def forget(self) -> None:
-        """Refuse all calls: a forked copy would write to the memory that it shares with these."""
+        """Refuse all calls: a forked copy would write to the original's shared memory."""
         self._is_copy = True
 
     def begin(self) -> None:
-        """Do what every call begins with.
+        """Prepare for any call.
 
         Raises
         ------
@@ -117,11 +117,11 @@ class LaneParts:
                 "these lanes belong to the process that this one was forked from; make others here"
             )
         for worker in self.pool.workers:
-            # Of a call that was interrupted before it could tell.
+            # The loss in a call that was interrupted before it could report it.
             self.results.note_loss(worker)
 
     def begin_step(self) -> LaneArrays:
-        """Do what a step or reset begins with, and return the memory of all lanes.
+        """Prepare for a step or reset, and return the memory of all lanes.
 
         Raises
         ------
@@ -137,7 +137,7 @@ class LaneParts:
     def run_all(
         self, job: Callable[[LanesWorker], Job], here: Callable[[], None] = lambda: None
     ) -> list[Any]:
-        """Run a job on every part, and `here` meanwhile; return the replies."""
+        """Run a job on every part, call `here` in the meantime, and return the replies."""
         self.begin()
         workers = self.pool.workers
         outcomes, failure = self.pool.run([(worker, job(worker)) for worker in workers], here)
@@ -160,11 +160,11 @@ class LaneParts:
         ----------
         chosen : sequence of int
         job : callable
-            Given the places of these lanes in `chosen` and their numbers in the part.
+            Called with the places of these lanes in `chosen` and their numbers in the part.
         here : callable
             The same for the part of this process.
         begins : bool
-            Whether the lanes go on from somewhere else then.
+            Whether the lanes then continue from other states.
 
         Returns
         -------
@@ -210,7 +210,7 @@ class LaneParts:
 
 
 def count_lanes(sources: Sources, num_lanes: int | None) -> int:
-    """Return how many lanes there are to be; raise `InputError` if that is not clear."""
+    """Return the number of lanes to make; raise `InputError` if it is not determined."""
     if isinstance(sources, str) or callable(sources):
         if num_lanes is None:
             raise InputError("num_lanes is missing; only a sequence of factories says how many")
@@ -244,9 +244,9 @@ def places_of(chosen: Sequence[int], start: int, stop: int) -> list[int]:
 
 
 def raise_first(failure: Exception | None, outcomes: Sequence[Outcome]) -> None:
-    """Raise what was raised for the first lanes, if anything was; a note tells of the others.
+    """Raise the exception of the first lanes, if any; notes mention the others.
 
-    `failure` is what was raised in this process, whose lanes come first.
+    `failure` is the exception of this process, whose lanes come first.
     """
     errors = [failure, *(outcome.error for outcome in outcomes)]
     raised = [error for error in errors if error is not None]

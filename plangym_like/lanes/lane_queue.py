@@ -36,20 +36,21 @@ class Ready(NamedTuple):
 
 
 class LaneQueue:
-    """Steps lanes part by part, and returns the first that are ready first.
+    """Steps lanes part by part, and returns lanes in the order in which they become ready.
 
-    Each process steps its lanes in the order in which they are put. This one steps its own while it
-    waits for others. A lane has one action at a time: it must be taken before it is put again.
+    Each process steps its lanes in the order in which they are put. This process steps its own
+    while it waits for others. A lane has one action at a time: it must be taken before it is put
+    again.
 
     Parameters
     ----------
     lanes : Lanes
-        Lanes that have been started. Nothing else may step or reset them while a lane is put and
-        not ready; see `finish`.
+        Lanes that have been started. Nothing else may step or reset them while a lane that was put
+        is not ready; see `finish`.
     out : StepArrays
         Where the results of lanes are written.
     ended : array ``(n,) bool``
-        Whether the last step of each lane ended its episode; written, too.
+        Whether the last step of each lane ended its episode; updated here.
     method : {"step_next", "step_same"}
         Of `Lanes`.
     batch_size : int
@@ -68,12 +69,12 @@ class LaneQueue:
         self._batch_size = batch_size
         self.pending = np.zeros(lanes.num_lanes, bool)
         self._ready: deque[Ready] = deque()
-        # What was raised, until it is raised again by `raise_first`.
+        # The exception of an environment, until `raise_first` raises it.
         self._failures: deque[Exception] = deque()
         self.use(lanes)
 
     def use(self, lanes: Lanes) -> None:
-        """Step `lanes` from now on; no lane may be put and not ready."""
+        """Step `lanes` from now on; all lanes that were put must be ready."""
         self._pool = lanes.parts.pool if isinstance(lanes, ProcessLanes) else None
         self._local, self._workers = steppers_of(lanes)
         self._parts: list[PartStepper] = [self._local, *self._workers]
@@ -84,12 +85,12 @@ class LaneQueue:
         self._most_at_once = -(-self._batch_size // len(self._parts))
 
     def add_ready(self, infos: Iterable[dict[str, Any]]) -> None:
-        """Take all lanes as ready, after a reset; `infos` has one entry for each."""
+        """Mark all lanes as ready, after a reset; `infos` has one entry for each."""
         self._ready.extend(Ready(lane, info, None) for lane, info in enumerate(infos))
         self.pending[:] = True
 
     def put(self, lanes: Sequence[int], actions: Any) -> None:
-        """Have `lanes`, none of which is pending, stepped by their rows of `actions` ``(n, ...)``.
+        """Begin to step `lanes` with their rows of `actions` ``(n, ...)``; none may be pending.
 
         `actions` must not be changed afterwards.
         """
@@ -99,7 +100,7 @@ class LaneQueue:
         self._collect()
 
     def take(self, count: int) -> list[Ready]:
-        """Return the first `count` lanes that are ready; so many must be pending.
+        """Return the first `count` lanes that are ready; at least `count` must be pending.
 
         Raises
         ------
@@ -117,7 +118,7 @@ class LaneQueue:
         return taken
 
     def raise_first(self) -> None:
-        """Raise what an environment has raised; the lanes of its call are not pending any more."""
+        """Raise an environment's exception, if any; the lanes of its call are then not pending."""
         if self._failures:
             raise self._failures.popleft()
 
@@ -127,7 +128,7 @@ class LaneQueue:
             self._advance()
 
     def drop(self) -> None:
-        """Forget all lanes that have been put, once no process is stepping them any more."""
+        """Drop all lanes that were put, once no process is stepping them."""
         for waiting in self._waiting:
             waiting.clear()
         self._ready.clear()
@@ -145,7 +146,7 @@ class LaneQueue:
         self._collect()
 
     def _collect(self) -> None:
-        """End the calls of other processes that are over, and begin their next ones."""
+        """End the finished calls of other processes, and begin their next ones."""
         if self._pool is None:
             return
         self._pool.look()

@@ -39,13 +39,13 @@ class LaneResults:
     ----------
     lost : LostLanes
     done : array bool
-        Whether the last step of each lane ended its episode, so that there is none to lose.
+        Whether the last step of each lane ended its episode, so that no episode can be lost.
     """
 
     def __init__(self, num_lanes: int, stats: LaneStats) -> None:
         self._infos: list[dict[str, Any]] = [{} for _ in range(num_lanes)]
         # Infos of the last step as arrays, by the first lane of their part; they become dicts when
-        # somebody asks for these.
+        # these are requested.
         self._columns: dict[int, Columns] = {}
         self.lost = LostLanes(stats)
         self.done = np.zeros(num_lanes, bool)
@@ -66,7 +66,7 @@ class LaneResults:
         return self._infos
 
     def info_columns(self) -> Columns | None:
-        """`Lanes.info_columns` of all lanes: there are some if all parts have alike columns."""
+        """`Lanes.info_columns` of all lanes, if the columns of all parts are alike."""
         parts = [self._columns[first_lane] for first_lane in sorted(self._columns)]
         if not parts or sum(map(_num_rows, parts)) < len(self._infos):
             return None
@@ -75,13 +75,13 @@ class LaneResults:
         return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
     def begin_step(self, call: StepCall) -> None:
-        """Settle what the last step has left open, before the next one changes it."""
+        """Complete the bookkeeping of the last step, before the next step changes its data."""
         if call.lanes is None:
             self._columns = {}
         _ = self.infos
 
     def take_local(self, local: Lanes, lanes: Sequence[int]) -> None:
-        """Take the infos of those of this process's lanes that have new ones."""
+        """Store new infos of this process's lanes."""
         self._take_columns(0, local.info_columns() if lanes else None, local.num_lanes)
         if 0 not in self._columns:
             for lane in lanes:
@@ -93,7 +93,7 @@ class LaneResults:
             self._columns[first_lane] = columns
 
     def note_begun(self, lanes: Sequence[int]) -> None:
-        """Note that `lanes` have begun new episodes, or go on from given states."""
+        """Record that `lanes` have begun new episodes, or continue from given states."""
         self.done[lanes] = False
         self._gone.difference_update(lanes)
         self.lost.forget(lanes)
@@ -103,7 +103,7 @@ class LaneResults:
         return [lane for lane in lanes if lane in self.lost or lane in self._gone]
 
     def note_loss(self, worker: LanesWorker, repeated: Sequence[int] = ()) -> None:
-        """Note that a process has died, and which of its lanes were reset on request."""
+        """Record that a process has died, and which of its lanes were reset on request."""
         loss, worker.loss = worker.loss, None
         if loss is not None:
             own = [lane for lane in range(worker.start, worker.stop) if lane not in repeated]
@@ -140,7 +140,7 @@ class LaneResults:
         *,
         in_place: bool,
     ) -> None:
-        """Take what a reset of the lanes `own` of a part has done; nothing if it has raised."""
+        """Store the results of a reset of the lanes `own` of a part, unless it raised an error."""
         numbers = worker.numbers(own)
         if outcome.error is None:
             self.take_observations(worker, own, outcome.reply, arrays, obs, in_place=in_place)
@@ -170,7 +170,7 @@ class LaneResults:
         in_place: bool,
         step_infos: bool,
     ) -> None:
-        """Take what a part has done in a step; nothing if it has raised.
+        """Store the results of a part's step, unless it raised an error.
 
         Parameters
         ----------
@@ -180,7 +180,7 @@ class LaneResults:
         arrays : LaneArrays
             Of all lanes.
         finals : dict
-            What `Lanes.step_same` is to return.
+            The future result of `Lanes.step_same`.
         in_place : bool
             Whether the process has written observations to the caller's rows.
         step_infos : bool
@@ -215,9 +215,10 @@ class LaneResults:
                 self.infos[lane] = {}
 
     def note_ends(self, call: StepCall, reported: Sequence[int] = ()) -> None:
-        """Note which lanes have ended their episodes in a step.
+        """Record which lanes have ended their episodes in a step.
 
-        The states of the lanes `reported` were lost with their process; `report_lost` returns them.
+        The states of the lanes `reported`, which `report_lost` returned, were lost with their
+        process.
         """
         if self._gone:
             self._gone.difference_update(
@@ -233,7 +234,7 @@ class LaneResults:
             self.done[call.lanes] = out.terminated[call.lanes] | out.truncated[call.lanes]
 
     def _take_loss(self, worker: LanesWorker, loss: Loss, call: StepCall) -> None:
-        """Note lost episodes, and take the new ones where lanes were to be reset."""
+        """Record lost episodes, and store the new episodes of lanes that were to be reset."""
         out, lanes = call.out, worker.numbers(worker.own(call.lanes))
         self.done[lanes] = False
         begun: Sequence[int] = ()
@@ -247,9 +248,9 @@ class LaneResults:
             out.rewards[lane], out.terminated[lane], out.truncated[lane] = 0.0, False, False
 
     def report_lost(self, call: StepCall, finals: dict[int, Any]) -> list[int]:
-        """Write the end of their episode for the lanes of this step that have lost it.
+        """Report the end of the episode for the lanes of this step whose episode was lost.
 
-        They get their last observation again, a reward of 0 and ``truncated``.
+        Their results are the last observation again, a reward of 0 and ``truncated``.
 
         Returns
         -------

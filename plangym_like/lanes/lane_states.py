@@ -1,4 +1,4 @@
-"""State rows of lanes: checked for each of them, and the environment that steps such rows."""
+"""State rows of lanes: checks of the rows, and the environment that steps them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def checked_states(states: Any, formats: Sequence[StateFormat], lanes: Sequence[
     ----------
     states : array ``(K, state_nbytes) uint8``, or one row
     formats : sequence of StateFormat
-        The format of each environment; one alone is that of all.
+        The format of each environment, or a single one for all.
     lanes : sequence of int
         The K lanes.
 
@@ -47,7 +47,7 @@ def checked_states(states: Any, formats: Sequence[StateFormat], lanes: Sequence[
         try:
             checked.append(each.check_row(given[place] if len(given) > 1 else given[0]))
         except StateError as error:
-            error.add_note(f"raised for the state of lane {lane}, whose environment is another one")
+            error.add_note(f"raised for the state of lane {lane}, whose environment is different")
             raise
     return np.stack(checked)
 
@@ -93,7 +93,7 @@ def env_of_rows(env: PlanEnv, n_workers: int) -> PlanEnv:
     ----------
     env : PlanEnv
     n_workers : int
-        How many processes step rows, if `env` itself has no workers and can be made again by name.
+        How many processes step rows, if `env` has no workers and can be made again by its name.
     """
     if n_workers > 1 and env.n_workers is None and env.recipe is not None:
         env_class, name, kwargs = env.recipe

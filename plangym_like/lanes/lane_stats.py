@@ -1,4 +1,4 @@
-"""What has happened to the processes of lanes so far."""
+"""Counters of events in the processes of lanes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class LaneStats:
     lanes_ended : int
         Episodes that ended because the process of their lane died.
     lanes_restored : int
-        Lanes that were brought back to where they were, so that their episodes went on.
+        Lanes whose states were restored, so that their episodes continued.
     """
 
     deaths: int = 0

@@ -30,9 +30,10 @@ Which = Sequence[int] | NDArray[np.intp] | None
 class Lanes(abc.ABC):
     """n environments of one kind that are stepped together, each in its own state.
 
-    Lanes never reset by themselves: a lane whose episode has ended stays in its final state until
-    `reset` or `set_states` is called for it. Results are written into the caller's trees of arrays
-    ``(n, ...)``, row i for lane i. They do not depend on where or in which form lanes are stepped.
+    Lanes are never reset automatically: a lane whose episode has ended stays in its final state
+    until `reset` or `set_states` is called for it. Results are written into the caller's trees of
+    arrays ``(n, ...)``, row i for lane i. They do not depend on where or in which form lanes are
+    stepped.
 
     Parameters
     ----------
@@ -53,7 +54,7 @@ class Lanes(abc.ABC):
         Whether spaces may have elements that are not arrays of one shape, such as text. Their
         leaves have the dtype ``object``. May be set before `start`.
     first_lane : int
-        The number of lane 0 in errors, where these lanes are a part of others.
+        The number of lane 0 in error messages, if these lanes are a part of others.
     has_states : bool
         Whether lanes have state rows, as those of a `PlanEnv` do.
     step_infos : bool
@@ -84,12 +85,12 @@ class Lanes(abc.ABC):
 
     @property
     def pids(self) -> list[int]:
-        """The process ids of the other processes that step lanes, if there are any."""
+        """The process ids of the other processes that step lanes, if any."""
         return []
 
     @property
     def stats(self) -> LaneStats:
-        """What has happened to these processes so far."""
+        """Counters of events in these processes."""
         return LaneStats()
 
     @property
@@ -181,8 +182,8 @@ class Lanes(abc.ABC):
     def step_next(self, actions: Any, out: StepArrays, ended: Flags, lanes: Which = None) -> None:
         """Start a new episode in the lanes where `ended`, ``(n,) bool``, is true; step the others.
 
-        The first have a reward of 0, and their actions have no meaning. With `lanes`, `ended` is
-        false for all others. Otherwise as `step`.
+        Lanes that are reset have a reward of 0, and their actions are ignored. With `lanes`,
+        `ended` is false for all others. Everything else is as in `step`.
         """
         num_ended = np.count_nonzero(ended)
         if not num_ended or (self.steps_ended and lanes is None):
@@ -199,7 +200,7 @@ class Lanes(abc.ABC):
     def step_same(
         self, actions: Any, out: StepArrays, lanes: Which = None
     ) -> dict[int, tuple[Any, dict[str, Any]]]:
-        """Step `lanes`, and start a new episode at once where one has ended.
+        """Step `lanes`, and start a new episode at once in those whose episode has ended.
 
         Returns
         -------
@@ -226,13 +227,13 @@ class Lanes(abc.ABC):
     def check_not_used_elsewhere(self) -> None:
         """Raise an `InputError` if other lanes have reset the environments since `start`.
 
-        Only lanes that step the environments themselves need to know.
+        This only matters for lanes that step the environments themselves.
         """
 
     # The environments
 
     def call(self, name: str, *args: Any, lanes: Which = None, **kwargs: Any) -> list[Any]:
-        """Return attribute `name` of the environment of each of `lanes`, called if it is callable.
+        """Return attribute `name` of the environments of `lanes`; if it is callable, call it.
 
         Wrappers are searched from the outside (`gymnasium.Env.get_wrapper_attr`). Call `refreshed`
         afterwards.
@@ -258,9 +259,9 @@ class Lanes(abc.ABC):
         return found if len(found) == self.num_lanes else found * self.num_lanes
 
     def refreshed(self) -> Lanes:
-        """Return these lanes, or others in their place if `call` or `set_attr` made that necessary.
+        """Return these lanes, or replacements if `call` or `set_attr` made that necessary.
 
-        A vectorised form may no longer be that of the environments.
+        A vectorised form may no longer describe the environments.
         """
         return self
 
@@ -359,7 +360,7 @@ def is_plan_env(env: Any) -> TypeGuard[PlanEnv]:
 
 
 def gym_env_of(env: Any) -> Any:
-    """Return the Gymnasium environment inside a `PlanEnv`, or `env` if it is one itself."""
+    """Return the Gymnasium environment inside a `PlanEnv`; return any other `env` unchanged."""
     return env.simulator.env if is_plan_env(env) else env
 
 

@@ -21,30 +21,30 @@ from plangym_like.processes.worker_pool import WorkerPool
 
 logger = logging.getLogger("plangym_like")
 
-# How long to look for replies before sleeping: the parts of the lanes take about equally long.
-# Where that is in vain, because there are too few free cores or because steps differ, the next
-# waits sleep at once: on a machine with three times as many busy processes as cores, steps of
-# CartPole take a third of the time then.
+# How long to poll for replies before sleeping, because all parts take about equally long. If
+# polling is in vain, because too few cores are free or steps differ, the next waits sleep at once.
+# With three times as many busy processes as cores, this cuts steps of CartPole to a third of the
+# time.
 _SPIN_SECONDS, _WAITS_WITHOUT_SPIN = 3e-4, 16
 # How long to sleep at most; replies and deaths end it.
 _SLEEP_SECONDS = 0.5
-# The longest time between two looks that counts as waiting.
+# The longest time between two polls that counts as waiting.
 _AWAY_SECONDS = 1.0
-# How often a job is tried on a new process. The last of these times, lanes begin new episodes even
-# if there are saved states, because going on from these may be what ends the processes.
+# How often a job is tried on a new process. The last time, lanes begin new episodes even if there
+# are saved states, because continuing from these may be what kills the processes.
 _ATTEMPTS = 3
 
 
 class Outcome(NamedTuple):
-    """What came of a job.
+    """The outcome of a job.
 
     Attributes
     ----------
     reply : object
     error : Exception or None
-        What it raised.
+        The exception that the job raised.
     loss : Loss or None
-        If the lanes had to begin new episodes.
+        Set if the lanes had to begin new episodes.
     """
 
     reply: Any = None
@@ -57,10 +57,10 @@ class _LostWorkerError(Exception):
 
 
 class LanesPool(WorkerPool[LanesWorker]):
-    """Runs jobs on all parts at once, and makes up for processes that die or hang.
+    """Runs jobs on all parts at once, and replaces processes that die or hang.
 
-    After an interrupt, the next call waits until every process is done with what it was sent, so no
-    reply is taken for another's.
+    After an interrupt, the next call waits until every process has done its pending work, so no
+    reply is mistaken for another.
 
     Parameters
     ----------
@@ -78,7 +78,7 @@ class LanesPool(WorkerPool[LanesWorker]):
     memory : LaneMemory or None
         See `share`.
     attributes : dict of str to list
-        What was set in all environments, one value a lane; it is set again in new ones.
+        Attributes set in all environments, one value per lane; they are set again in new ones.
     """
 
     def __init__(
@@ -101,13 +101,13 @@ class LanesPool(WorkerPool[LanesWorker]):
         self._looked_at = time.monotonic()
 
     def wait_ready(self) -> None:
-        """Wait until all processes have made their environments; raise what that raised."""
+        """Wait until all processes have made their environments; raise any error of that."""
         while not all(worker.ready for worker in self.workers):
             self.wait(_SLEEP_SECONDS)
             self.tend()
 
     def share(self, memory: LaneMemory) -> None:
-        """Have all processes use `memory`, once the lanes have started; their states are saved."""
+        """Make all processes use `memory`, once the lanes have started; save the lanes' states."""
         self.settle()
         self._running = True
         for worker in self.workers:
@@ -128,7 +128,7 @@ class LanesPool(WorkerPool[LanesWorker]):
         *,
         publish: bool = False,
     ) -> tuple[list[Outcome], Exception | None]:
-        """Run jobs, and call `here` in this process meanwhile.
+        """Run jobs, and call `here` in this process in the meantime.
 
         Parameters
         ----------
@@ -143,12 +143,12 @@ class LanesPool(WorkerPool[LanesWorker]):
         list of Outcome
             For each job.
         Exception or None
-            What `here` raised.
+            The exception that `here` raised.
 
         Raises
         ------
         WorkerStartError, WorkerDiedError
-            Processes die again and again.
+            Processes die repeatedly.
         """
         self.settle()
         self._running = True
@@ -165,16 +165,16 @@ class LanesPool(WorkerPool[LanesWorker]):
         return outcomes, failure
 
     def begin(self, worker: LanesWorker, job: Job) -> None:
-        """Start a job, and do not wait for it; `end` it before anything else is asked of all.
+        """Start a job without waiting for it; `end` must be called before `run`.
 
-        The jobs of other processes go on meanwhile, and may be ended in any order.
+        Jobs of other processes may run at the same time, and may be ended in any order.
         """
         self._running = True
         if worker.task is None and not worker.fresh:
             self._send(worker, job, publish=False)
 
     def is_over(self, worker: LanesWorker) -> bool:
-        """Return whether `end` would not have to wait for the job, or has waited long enough."""
+        """Return whether the job is done or has exceeded its time, so that `end` need not wait."""
         task = worker.task
         return task is None or task.done() or time.monotonic() >= worker.sent_at + self.timeout
 
@@ -196,7 +196,7 @@ class LanesPool(WorkerPool[LanesWorker]):
         self._looked_at = time.monotonic()
 
     def settle(self) -> None:
-        """After an interrupt, wait until all processes are done with what they were sent."""
+        """After an interrupt, wait until all processes have done their pending work."""
         if not self._running:
             return
         for worker in self.workers:
@@ -253,7 +253,7 @@ class LanesPool(WorkerPool[LanesWorker]):
         return not worker.died
 
     def _look_for(self, task: Future[Any]) -> None:
-        """Look for the end of a task for a while, if that is likely to be soon."""
+        """Poll for the end of a task for a while, if it is likely to end soon."""
         if self._waits_to_sleep:
             self._waits_to_sleep -= 1
             return
@@ -264,7 +264,7 @@ class LanesPool(WorkerPool[LanesWorker]):
                 break
 
     def _take(self, worker: LanesWorker, job: Job) -> Outcome:
-        """Return the outcome of a job that is over, and keep what restoring the lanes needs."""
+        """Return the outcome of a finished job; keep the data for restoring the lanes."""
         task = worker.take_task()
         self.policy.note_progress()
         try:
@@ -291,7 +291,7 @@ class LanesPool(WorkerPool[LanesWorker]):
     # Deaths
 
     def _recover(self, worker: LanesWorker, job: Job, publish: bool) -> Outcome:
-        """Replace a process that has died or hung, bring back its lanes, and repeat the job."""
+        """Replace a process that has died or hung, restore its lanes, and repeat the job."""
         worker.busy_with_job = False
         last = None
         if self.memory is not None:
@@ -306,7 +306,7 @@ class LanesPool(WorkerPool[LanesWorker]):
                 continue
         raise WorkerDiedError(
             f"the process of lanes {worker.start} to {worker.stop - 1} died {_ATTEMPTS} times in "
-            f"{job.method!r}; what it is given seems to end it",
+            f"{job.method!r}; its input seems to be the cause",
             worker.process.pid,
             worker.process.exitcode,
         )
@@ -324,7 +324,7 @@ class LanesPool(WorkerPool[LanesWorker]):
             self.tend()
 
     def _repeat(self, worker: LanesWorker, job: Job, publish: bool, last: Any) -> Outcome:
-        """Bring back the lanes of a new process, and do the job if that is possible."""
+        """Restore the lanes of a new process, and repeat the job if that is possible."""
         loss = None
         try:
             self._attach(worker, save=False)

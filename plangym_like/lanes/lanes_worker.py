@@ -1,4 +1,4 @@
-"""`LanesWorker`: the process of one part of the lanes, and what is needed to replace it."""
+"""`LanesWorker`: the process of one part of the lanes, and the data to replace it."""
 
 from __future__ import annotations
 
@@ -47,12 +47,12 @@ class Job(NamedTuple):
 
     @property
     def reads(self) -> bool:
-        """Whether it changes nothing."""
+        """Whether the method only reads, and changes nothing."""
         return self.method in _READ
 
     @property
     def repeats(self) -> bool:
-        """Whether it is done again if the lanes had to begin new episodes."""
+        """Whether it is repeated if the lanes had to begin new episodes."""
         return self.method in _REPEAT
 
     @property
@@ -66,7 +66,7 @@ class Job(NamedTuple):
 
 
 class Loss(NamedTuple):
-    """What is known of lanes that had to begin new episodes because their process died.
+    """Data of lanes that had to begin new episodes because their process died.
 
     Attributes
     ----------
@@ -92,9 +92,9 @@ class LanesWorker(WorkerHandle):
     rows : slice
         The same.
     fresh : bool
-        Whether the lanes of the process have not been started, or not been brought back yet.
+        Whether the lanes of the process have not been started or restored yet.
     busy_with_job : bool
-        Whether it is unknown which jobs the process has done: one is not over, or was
+        Whether it is unknown which jobs the process has done, because one is not over or was
         interrupted.
     sent_at : float
         When the task was sent.
@@ -111,7 +111,7 @@ class LanesWorker(WorkerHandle):
     num_losses : int
         How often the lanes had to begin new episodes.
     loss : Loss or None
-        The last time that they had to, until that has been reported.
+        The last such loss, until it has been reported.
     """
 
     def __init__(self, process: ExternalProcess, index: int, start: int, stop: int) -> None:
@@ -133,7 +133,7 @@ class LanesWorker(WorkerHandle):
         return self.stop - self.start
 
     def own(self, lanes: Sequence[int] | None) -> list[int] | None:
-        """Return those of `lanes` that it hosts, counted from its first; ``None``: all."""
+        """Return those of `lanes` that it hosts, numbered from its first; ``None`` means all."""
         if lanes is None:
             return None
         return [lane - self.start for lane in lanes if self.start <= lane < self.stop]
@@ -157,6 +157,6 @@ class LanesWorker(WorkerHandle):
         super().start_task(fn, *args, fds=fds)
 
     def restart(self) -> None:
-        """Replace the process by a new one, whose lanes have not been started."""
+        """Replace the process with a new one, whose lanes have not been started."""
         self.fresh = True
         super().restart()

@@ -1,4 +1,4 @@
-"""`LostLanes`: lanes whose process died, until their next step reports that."""
+"""`LostLanes`: lanes whose process died and whose next step must report that."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from plangym_like.lanes.tree import take
 
 
 class LostLanes:
-    """The last observations of lanes that have lost their episode, and have not reported it.
+    """The last observations of lanes whose episode was lost, until the loss is reported.
 
     Parameters
     ----------
@@ -32,7 +32,7 @@ class LostLanes:
         return lane in self._last
 
     def add(self, first_lane: int, lanes: Iterable[int], last: Any) -> None:
-        """Note that `lanes` have lost their episodes.
+        """Record that the episodes of `lanes` were lost.
 
         `last` are the last observations, with a row for each lane from `first_lane` on.
         """
@@ -42,7 +42,7 @@ class LostLanes:
                 self._last[lane] = take(last, lane - first_lane)
 
     def forget(self, lanes: Iterable[int]) -> None:
-        """Drop lanes that begin a new episode, or go on from a given state."""
+        """Drop lanes that begin a new episode, or continue from a given state."""
         for lane in lanes:
             self._last.pop(lane, None)
 

@@ -23,7 +23,7 @@ EnvSource = str | Callable[[], Any]
 
 
 def make_lanes(envs: Sequence[Any], *, vectorise: bool = True, fewest: int = 1) -> Lanes:
-    """Return lanes of `envs`, stepped at once if they have a vectorised form, else one by one.
+    """Return lanes of `envs`, stepped at once in a vectorised form if any, else one by one.
 
     The results are the same byte for byte. With a vectorised form, the environments themselves are
     only reset, and are not stepped.
@@ -35,7 +35,8 @@ def make_lanes(envs: Sequence[Any], *, vectorise: bool = True, fewest: int = 1) 
     vectorise : bool
         Whether to use a vectorised form.
     fewest : int
-        For how many lanes at least, unless the form has another way to step few.
+        The least number of lanes for a vectorised form, unless the form steps a few lanes in
+        another way.
 
     Raises
     ------
@@ -125,17 +126,17 @@ def _make_another(source: EnvSource, envs: list[Any], count: int) -> None:
 
 
 def _is_gymnasiums_own(env: Any, group: str = "") -> bool:
-    """Return whether `env` is one of Gymnasium's, of one `group` such as ``"mujoco"`` if given."""
+    """Return whether `env` is Gymnasium's own, in `group` (such as ``"mujoco"``) if given."""
     package = f"gymnasium.envs.{group}." if group else "gymnasium."
     return type(gym_env_of(env).unwrapped).__module__.startswith(package)
 
 
 def _steps_rows_best(env: Any, num_lanes: int) -> bool:
-    """Return whether `num_lanes` state rows of `env` are stepped faster than as many live copies.
+    """Return whether `num_lanes` state rows of `env` are stepped faster than separate copies.
 
-    They are if the family steps many rows at once, or if the environment has workers. Classic
+    This is true if the family steps many rows at once, or if the environment has workers. Classic
     control is excluded because it has a faster form. Most wrappers are excluded because, at the
-    first reset of a lane, their memory would be that of another lane.
+    first reset of a lane, their state would be that of another lane.
     """
     if not is_plan_env(env) or not is_leaf(env.observation_space):
         return False

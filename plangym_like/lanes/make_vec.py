@@ -31,7 +31,7 @@ _FEWEST_AT_ONCE = 4
 # (`benchmarks/vector.py`).
 _MESSAGES_SECONDS = 3e-4
 _TRIAL_STEPS = 10
-# Arguments of `gymnasium.make_vec` and others, and what takes their place here.
+# Arguments of `gymnasium.make_vec` and similar functions, with their replacements here.
 _ELSEWHERE = {
     "vectorization_mode": "n_workers=k divides the environments among up to k processes, and "
     "vectorise=False steps one after the other",
@@ -75,9 +75,9 @@ def make_vec(
 ) -> PlanVectorEnv:
     """Make n environments that are stepped together, as one `gymnasium.vector.VectorEnv`.
 
-    They give what `gymnasium.vector.SyncVectorEnv` gives, in the fastest form that the environment
-    has. States of environments that are made of an id, or by `plangym_like.make`, can be saved and
-    restored at any time.
+    The results are those of `gymnasium.vector.SyncVectorEnv`, computed in the fastest form that the
+    environment has. If environments are made from an id or by `plangym_like.make`, their states can
+    be saved and restored at any time.
 
     Parameters
     ----------
@@ -93,11 +93,11 @@ def make_vec(
     autoreset_mode, copy, observation_mode
         See `PlanVectorEnv`.
     vectorise : bool
-        Whether environments that have a vectorised form are stepped in it.
+        Whether to use the vectorised form of environments that have one.
     timeout, checkpoint_every
-        With several processes: after how many seconds one that does not reply is replaced, and
-        after how many calls states are copied. With copies, the environments of a process that died
-        go on from where they were; without, their episodes end (`ProcessLanes`).
+        With several processes: the seconds after which a process that does not reply is replaced,
+        and the number of calls after which states are copied. With copies, the environments of a
+        dead process continue where they were; otherwise their episodes end (see `ProcessLanes`).
     batch_size : int, optional
         Make an `AsyncPlanVectorEnv`, whose ``recv`` returns the first `batch_size` environments
         that are ready.
@@ -109,7 +109,7 @@ def make_vec(
     InputError
         `source` is something else, `num_envs` or `n_workers` is not at least 1, `num_envs` is not
         the length of `source`, `batch_size`, `timeout` or `checkpoint_every` is out of range, or a
-        keyword is one of `gymnasium.make_vec` that is not taken here.
+        keyword of `gymnasium.make_vec` is not supported.
 
     Examples
     --------
@@ -190,7 +190,7 @@ def make_vec(
 
 
 def _is_worth_messages(factory: Callable[[], Any], num_envs: int, *, vectorise: bool) -> bool:
-    """Return whether steps of so many environments take longer than messages to processes."""
+    """Return whether stepping the environments takes longer than messages to processes."""
     env = factory()
     try:
         if vectorise and make_lanes([env]).steps_ended:
@@ -206,14 +206,14 @@ def _is_worth_messages(factory: Callable[[], Any], num_envs: int, *, vectorise: 
                 gym_env.reset(seed=0, options=None)
     except BaseException as error:
         not_exiting(error)  # reraises Ctrl-C
-        return True  # not a question of speed: the environments are to raise it, when they do
+        return True  # the environments will raise it again where it matters
     finally:
         env.close()
     return num_envs * fastest > _MESSAGES_SECONDS
 
 
 def _spec_of(source: EnvSource) -> EnvSpec | None:
-    """Return the registered spec of an id, ``None`` for what is not registered."""
+    """Return the registered spec of an id, or ``None`` if there is none."""
     if not isinstance(source, str):
         return None
     try:
@@ -223,6 +223,6 @@ def _spec_of(source: EnvSource) -> EnvSpec | None:
 
 
 def _left_out(spec: EnvSpec | None) -> dict[str, Any]:
-    """Return what an id is registered with, and `plangym_like.make` would leave out."""
+    """Return registered settings of an id that `plangym_like.make` would leave out."""
     stickiness = None if spec is None else spec.kwargs.get("repeat_action_probability")
     return {} if stickiness is None else {"repeat_action_probability": stickiness}

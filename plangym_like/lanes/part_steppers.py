@@ -1,4 +1,4 @@
-"""`PartStepper`: steps the lanes of one part, one call after the other, and waits only if asked."""
+"""`PartStepper`: steps the lanes of one part without waiting, one call after the other."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from plangym_like.lanes.step_runner import StepRunner
 
 
 class PartOutcome(NamedTuple):
-    """What came of a call, besides the numbers.
+    """The outcome of a call, except its numbers.
 
     Attributes
     ----------
@@ -33,7 +33,7 @@ class PartStepper(abc.ABC):
     Parameters
     ----------
     lanes : range
-        Which these are.
+        The lanes of this part.
 
     Attributes
     ----------
@@ -47,7 +47,7 @@ class PartStepper(abc.ABC):
         self.call: StepCall | None = None
 
     def begin(self, call: StepCall) -> None:
-        """Begin to step the lanes that `call` names, which are all of this part."""
+        """Begin to step the lanes named in `call`, all of which belong to this part."""
         self.call = call
 
     @abc.abstractmethod
@@ -60,7 +60,7 @@ class PartStepper(abc.ABC):
         Raises
         ------
         Exception
-            What an environment raised.
+            An error of an environment.
         """
         call, self.call = self.call, None
         assert call is not None
@@ -68,11 +68,11 @@ class PartStepper(abc.ABC):
 
     @abc.abstractmethod
     def _end(self, call: StepCall) -> PartOutcome:
-        """Do what `end` does."""
+        """Implement `end`."""
 
 
 class LocalStepper(PartStepper):
-    """Steps the lanes of this process, which are the first; `end` steps them.
+    """Steps the lanes of this process, which are the first ones; `end` does the work.
 
     Parameters
     ----------
@@ -121,7 +121,7 @@ class WorkerStepper(PartStepper):
 
 
 def steppers_of(lanes: Lanes) -> tuple[LocalStepper, list[WorkerStepper]]:
-    """Return what steps the lanes of this process, and those of each other process."""
+    """Return the steppers of the lanes in this process and in each other process."""
     if not isinstance(lanes, ProcessLanes):
         return LocalStepper(lanes), []
     workers = [WorkerStepper(lanes, worker) for worker in lanes.parts.pool.workers]

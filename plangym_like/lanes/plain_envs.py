@@ -1,4 +1,4 @@
-"""Whether an environment is its own simulation alone, so that a vectorised form may step it."""
+"""Tests of the wrappers around an environment, which may prevent its vectorised form."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def shows_its_base(env: Any) -> bool:
 
 
 def is_bare(env: gymnasium.Env[Any, Any]) -> bool:
-    """Return whether no wrapper except a time limit is around `env`, and nothing is rendered."""
+    """Return whether `env` has no wrapper except a time limit, and renders nothing."""
     if not is_plain(env) or sum(map(_is_limit, chain(env))) > 1:
         return False
     replaced = [link for link in links(env) if not vars(link).keys().isdisjoint(("step", "reset"))]

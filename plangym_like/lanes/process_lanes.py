@@ -25,38 +25,39 @@ from plangym_like.states import Row, StateFormat
 
 
 class ProcessLanes(Lanes):
-    """Lanes in several processes; this one steps the first of them while the others step theirs.
+    """Lanes in several processes; this process steps the first ones, other processes the rest.
 
-    The lanes are split into parts of neighbours, one for each process, and each part is in the
-    fastest form that it has there. The results are those of lanes in one process.
+    The lanes are split into parts of neighbours, one for each process. Each part is in its fastest
+    form. The results are those of lanes in one process.
 
-    **After an exception** of an environment, every other part has done its step; the lanes of the
-    part that raised have been stepped up to the one that raised. **After Ctrl-C**, it is unknown
-    which lanes have been stepped: reset them, or set their states.
+    **After an exception** of an environment, all other parts have been stepped, and the lanes of
+    its own part up to the one that raised. **After Ctrl-C**, it is unknown which lanes have been
+    stepped: reset them, or set their states.
 
-    **If a process dies** or does not reply in time, it is replaced, and a warning is logged. Its
-    lanes then end their episodes: their step returns the last observation again, a reward of 0,
+    **If a process dies** or does not reply in time, it is replaced, and a warning is logged. The
+    episodes of its lanes end: their step returns the last observation again, a reward of 0,
     ``truncated``, and the info ``{"worker_died": True}``. They begin new episodes when they are
     reset. A new environment is seeded by `plangym_like.lanes.seeding.seed_after_loss`, from the
-    last seed that its lane was given. With `checkpoint_every`, lanes that have states go on from
-    where they were instead, and nothing shows but the warning. What cannot be repeated, such as
-    `call`, then raises `WorkerDiedError` if lanes cannot be restored.
+    last seed that its lane was given. With `checkpoint_every`, lanes that have states instead
+    continue where they were, and only the warning shows that anything happened. Calls that cannot
+    be repeated, such as `call`, raise `WorkerDiedError` if lanes cannot be restored.
 
-    In a new process, attributes that `set_attr` has set are set again; what `call` has changed
-    outside of an environment's state is not repeated.
+    In a new process, attributes that were set by `set_attr` are set again. Changes that `call` made
+    outside an environment's state are lost.
 
     Parameters
     ----------
     sources : str, callable, or sequence of them
-        What makes the environments (see `lanes_from`), or what makes each of them.
+        An id or factory for all environments (see `lanes_from`), or one for each.
     num_lanes : int, optional
         n; not needed for a sequence.
     n_workers : int
-        Processes, this one included; at least 2, and no more are used than there are lanes.
+        The number of processes, including this one; at least 2, at most one per lane is used.
     timeout : float
         Seconds after which a process that does not reply is replaced.
     checkpoint_every : int, optional
-        After how many calls the state rows of all lanes are copied, so that lanes can be restored.
+        The number of calls after which the state rows of all lanes are copied, so that lanes can be
+        restored.
     vectorise : bool
         See `lanes_from`.
     start_method : {"forkserver", "spawn", "fork"}
@@ -76,9 +77,9 @@ class ProcessLanes(Lanes):
     InputError
         A number is out of range, or the environments of the parts are not of one kind.
     WorkerStartError
-        Processes die again and again before they are ready.
+        Processes repeatedly die before they are ready.
     Exception
-        What making an environment raised.
+        An error from making an environment.
     """
 
     def __init__(
@@ -191,8 +192,8 @@ class ProcessLanes(Lanes):
     def new_observations(self) -> Any:
         """Return a tree of arrays ``(n, ...)`` for observations.
 
-        The first ones, which `start` returns, lie in memory that all processes write to. Others
-        are ordinary memory, to which every call copies.
+        The first arrays, which `start` returns, are in memory that all processes write to. Others
+        are in ordinary memory, into which every call copies.
         """
         if self._lent is None and self.parts.pool.memory is not None:
             self._lent = self.parts.pool.memory.arrays.observations
@@ -259,7 +260,7 @@ class ProcessLanes(Lanes):
         finals, reported, again = self.runner.run(call, publish=self._is_in_place(call.out.obs))
         self.step_infos = self.runner.step_infos
         if reported and not self.step_infos:
-            # The infos of this step are to be looked at, although steps have none otherwise.
+            # This step has infos to read, although steps usually have none.
             self.step_infos = True
             self._results.keep_infos({*reported, *call.reset_lanes(slice(None), finals)})
         if again:
@@ -356,7 +357,7 @@ class ProcessLanes(Lanes):
         self._results.note_begun(chosen)
 
     def close(self) -> None:
-        """End the processes, within some 3 seconds, and close the environments."""
+        """End the processes within about 3 seconds, and close the environments."""
         self._lent = None
         self.parts.close()
 

@@ -27,8 +27,9 @@ _PYTHONS = (bool, int, float)
 class RobotLanes(SequentialLanes):
     """Lanes that are simulated one after the other, each in its own environment.
 
-    Rewards, observations and infos of all lanes are computed from the simulations' data with NumPy,
-    bit for bit those of the environments, whose own ``step`` is called only at first, to compare.
+    Rewards, observations and infos of all lanes are computed from the simulations' data with NumPy.
+    They equal those of the environments bit for bit. The environments' own ``step`` is called only
+    at first, to compare.
 
     Parameters
     ----------
@@ -39,9 +40,9 @@ class RobotLanes(SequentialLanes):
     def __init__(self, envs: Sequence[Any]) -> None:
         super().__init__(envs)
         self._bodies: list[_Body] = []
-        # How many steps were compared; less than 0 if one of them differed.
+        # The number of compared steps; negative if one of them differed.
         self._tried = 0
-        # The infos of the last step, until somebody asks for them, and its lanes.
+        # The infos of the last step, until they are requested, and its lanes.
         self._columns: dict[str, NDArray[Any]] | None = None
         self._stepped: Sequence[int] = ()
         # The type of each info as the environment returns it; those of NumPy vary with actions.
@@ -56,7 +57,7 @@ class RobotLanes(SequentialLanes):
         return self._infos
 
     def _as_returned(self, columns: dict[str, NDArray[Any]], place: int) -> dict[str, Any]:
-        """Return the info of row `place` in the types that the environment has."""
+        """Return the info of row `place` with the types that the environment uses."""
         info = {name: column[place] for name, column in columns.items()}
         for name, value in info.items():
             if self._kinds.get(name) in _PYTHONS:
@@ -101,7 +102,7 @@ class RobotLanes(SequentialLanes):
         return self._tried >= _TRIED
 
     def _settle(self, rows: Any, actions: Any, out: StepArrays) -> dict[str, NDArray[Any]]:
-        """Compute the results of `rows` from the record, but for `truncated`; return the infos."""
+        """Compute the results of `rows` from the record, except `truncated`; return the infos."""
         numbers = self._record.numbers[rows]
         frames = Frames(numbers, self._places, actions[:, None])
         with np.errstate(all="ignore"):
@@ -157,7 +158,7 @@ class RobotLanes(SequentialLanes):
 
 
 class _Body:
-    """The simulation of one lane, and where its data are recorded before and after a step."""
+    """The simulation of one lane, and the record of its data before and after a step."""
 
     def __init__(self, base: Any, live: Any, limit: Any, parts: Any, views: Any) -> None:
         self._model, self._data, self._substeps = base.model, base.data, base.frame_skip
@@ -167,7 +168,7 @@ class _Body:
         self._settings = RobotSettings(base)
 
     def has_changed(self) -> bool:
-        """Return whether the environment has other settings than before."""
+        """Return whether the settings of the environment have changed."""
         return self._settings.have_changed()
 
     def note(self, when: int) -> None:
@@ -210,7 +211,7 @@ def _same_bytes(one: NDArray[Any], other: NDArray[Any]) -> bool:
 
 
 def _alike(mine: Iterable[dict[str, Any]], theirs: Iterable[dict[str, Any]]) -> bool:
-    """Return whether infos are the same numbers of the same types."""
+    """Return whether infos hold the same numbers with the same types."""
 
     def plain(infos: Iterable[dict[str, Any]]) -> list[Any]:
         return [

@@ -1,4 +1,4 @@
-"""`RobotSettings`: what a robot's step reads of its environment, besides the simulation's data."""
+"""`RobotSettings`: the settings of its environment that a robot's step reads."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-# What resets change, and no step reads.
+# Attributes that resets change and no step reads.
 _OF_RESETS = frozenset(("_np_random", "_np_random_seed", "cylinder_pos", "goal", "goal_pos"))
-# What may be different in robots with the same settings.
+# Attributes that may differ between robots with the same settings.
 _OF_EACH = _OF_RESETS | {
     *("_ezpickle_args", "_ezpickle_kwargs", "action_space", "data", "metadata", "model"),
     *("init_qpos", "mujoco_renderer", "observation_space", "observation_structure", "spec"),
@@ -34,12 +34,12 @@ class RobotSettings:
         self._option = base.model.opt
         self._timestep = self._option.timestep
         # A step computes with these numbers, and users change them in place. Resets of Pusher
-        # change others of the initial positions.
+        # change other initial positions.
         self._arrays = base.model.body_mass, base.init_qpos[1:3]
         self._numbers = [array.tobytes() for array in self._arrays]
 
     def have_changed(self) -> bool:
-        """Return whether an attribute, the timestep, a mass or the initial height is another."""
+        """Return whether an attribute, the timestep, a mass or the initial height has changed."""
         attributes = self._attributes
         return (
             len(attributes) != self._count
@@ -50,18 +50,18 @@ class RobotSettings:
 
 
 def settings_of(base: Any) -> tuple[Any, ...]:
-    """Return all that a robot's results depend on besides its simulation, to be compared."""
+    """Return all settings that affect a robot's results, in a form that can be compared."""
     values = {name: _comparable(each) for name, each in vars(base).items() if name not in _OF_EACH}
     return type(base), base.dt, base.model.nq, base.model.nbody, values
 
 
 def _comparable(value: Any) -> Any:
-    """Return a value that equals that of another robot only if both have the same effect."""
+    """Return a value for comparison: equal values have the same effect on a robot's results."""
     if type(value) in _PLAIN:
         return type(value), value
     if isinstance(value, (tuple, list)):
         return tuple(map(_comparable, value))
     if isinstance(value, (np.ndarray, np.generic)) and not value.dtype.hasobject:
         return value.dtype.str, value.shape, value.tobytes()
-    # For instance a function in place of a method: its effect is not known.
+    # Such as a function that replaces a method; its effect is not known.
     return object()

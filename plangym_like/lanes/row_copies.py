@@ -16,8 +16,8 @@ def put_batch(rows: Any, values: Any, which: Any = ...) -> bool:
     Returns
     -------
     bool
-        False, with nothing copied for good, if `rows` is ``None``, or if containers, shapes or
-        dtypes differ.
+        False if `rows` is ``None``, or if containers, shapes or dtypes differ; any rows already
+        copied must then be written again.
     """
     if isinstance(rows, np.ndarray):
         if type(values) is not np.ndarray or values.dtype != rows.dtype:

@@ -20,7 +20,7 @@ from plangym_like.transitions import STEP_COUNTS, BatchInfo
 class RowLanes(Lanes):
     """Lanes whose states are one batch; each step is one call of `PlanEnv.step_batch`.
 
-    So lanes are stepped with the fast form of the family, and by the workers of the environment.
+    So lanes use the fast form of the family and the workers of the environment.
 
     Parameters
     ----------
@@ -33,10 +33,10 @@ class RowLanes(Lanes):
         super().__init__([env], num_lanes)
         self._env = env
         self._states: Row | None = None
-        # The infos of the last step, until somebody asks for them, and its lanes.
+        # The infos of the last step, until they are requested, and its lanes.
         self._batch: BatchInfo | None = None
         self._stepped: Sequence[int] = ()
-        # The last seed of each lane: the environment knows only that of the last reset.
+        # The last seed of each lane; the environment has only that of its last reset.
         self._seeds: list[int | None] = [None] * num_lanes
 
     @property

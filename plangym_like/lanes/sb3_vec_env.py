@@ -23,8 +23,9 @@ Indices = None | int | Iterable[int]
 class Sb3VecEnv(VecEnv):
     """A `stable_baselines3.common.vec_env.VecEnv`; `PlanVectorEnv.as_sb3` returns it.
 
-    It gives what `DummyVecEnv` gives with the same seeds: an environment whose episode has ended is
-    reset in the same step, and its last observation is ``infos[i]["terminal_observation"]``.
+    With the same seeds, its results are those of `DummyVecEnv`: an environment whose episode has
+    ended is reset in the same step, and its last observation is
+    ``infos[i]["terminal_observation"]``.
 
     Parameters
     ----------
@@ -56,7 +57,7 @@ class Sb3VecEnv(VecEnv):
         return tree_map(np.copy, self._obs)
 
     def step_async(self, actions: Any) -> None:
-        """Note the actions ``(n, ...)`` for `step_wait`."""
+        """Store the actions ``(n, ...)`` for `step_wait`."""
         layout = self._lanes.action_layout
         self._actions = batch_actions(actions, self._batch_space, layout, self.num_envs)
 
@@ -99,7 +100,8 @@ class Sb3VecEnv(VecEnv):
     def set_attr(self, attr_name: str, value: Any, indices: Indices = None) -> None:
         """Set an attribute of the environments.
 
-        If it is set in all, it is set again in those of a process that replaces a dead one.
+        If it is set in all of them, it is also set in new environments that replace those of a dead
+        process.
         """
         if indices is not None:
             self.env_method("set_wrapper_attr", attr_name, value, indices=indices)

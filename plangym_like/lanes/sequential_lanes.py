@@ -22,7 +22,7 @@ from plangym_like.plan_env import PlanEnv
 # Rewards and flags of these types need no further checks.
 _NUMBERS = frozenset((float, int, bool, np.float64, np.float32, np.int64, np.int32, np.bool_))
 _FLAGS = frozenset((bool, np.bool_))
-# So many actions are compared faster one by one than by NumPy.
+# Up to this many actions are compared faster one by one than by NumPy.
 _FEW = 8
 
 
@@ -51,7 +51,7 @@ class SequentialLanes(Lanes):
             if last_user(env) is not self:
                 raise InputError(
                     f"environment {lane} has been reset elsewhere (by another rollout, or by "
-                    "evaluate), so its episode here is lost. Make environments for each of them"
+                    "evaluate), so its episode here is lost. Make separate environments for each"
                 )
 
     def _reset(self, lane: int, seed: int | None, options: dict[str, Any] | None) -> Any:
@@ -111,7 +111,7 @@ class SequentialLanes(Lanes):
 
 
 def one_by_one(lanes: Lanes) -> SequentialLanes:
-    """Return lanes that go on with the environments of `lanes`, which lose their vectorised form.
+    """Return lanes that step the environments of `lanes` one by one from now on.
 
     Parameters
     ----------
@@ -144,8 +144,8 @@ class LiveEnv:
         self._view = env.as_gym()
         stepper = env.row_stepper
         self.current, self._simulator = stepper.current, stepper.simulator
-        # Whether the environment has raised since its last reset. The current state is lost then,
-        # but the generator and the memory of wrappers go on in the next reset, as in Gymnasium.
+        # Whether the environment has raised since its last reset. If so, the current state is lost,
+        # but the generator and the state of wrappers continue in the next reset, as in Gymnasium.
         self._has_raised = False
 
     def reset(self, *, seed: int | None, options: dict[str, Any] | None) -> Any:

@@ -53,7 +53,7 @@ class SharedArrays:
 
 
 def attach_arrays(fd: int, layout: Any) -> Any:
-    """Return the arrays of a `SharedArrays`, whose descriptor `fd` is closed."""
+    """Return the arrays of the `SharedArrays` with descriptor `fd`, and close `fd`."""
     return _lay_out(attach(fd), layout)
 
 

@@ -36,11 +36,11 @@ class StatefulVectorEnv(VectorEnv[Any, Any, Any]):
         self._obs: Any = None
         self._rewards = np.zeros(self.num_envs)
         self._terminated, self._truncated, self._ended = np.zeros((3, self.num_envs), bool)
-        # What steps batches of state rows, made when it is first needed.
+        # The environment that steps batches of state rows, made when it is first needed.
         self._row_env: PlanEnv | None = None
 
     def _begin(self) -> None:
-        """Do what every call begins with."""
+        """Prepare for any call."""
         if self.closed:
             raise ClosedError("the environments have been closed: make others")
 
@@ -51,7 +51,7 @@ class StatefulVectorEnv(VectorEnv[Any, Any, Any]):
 
     @property
     def has_states(self) -> bool:
-        """Whether the environments have state rows: those of `plangym_like.make` do."""
+        """Whether the environments have state rows, as those of `plangym_like.make` do."""
         return self._lanes.has_states
 
     @property
@@ -65,7 +65,7 @@ class StatefulVectorEnv(VectorEnv[Any, Any, Any]):
         Parameters
         ----------
         indices : sequence of int, optional
-            Which; all of them if left out.
+            The environments; by default all.
 
         Returns
         -------
@@ -79,14 +79,14 @@ class StatefulVectorEnv(VectorEnv[Any, Any, Any]):
         InputError
             Their rows have different lengths.
         WorkerDiedError
-            They were lost with their process; the message says which.
+            States were lost with their process; the message names the environments.
         """
         self._begin_started()
         return self._lanes.get_states(checked_indices(indices, self.num_envs))
 
     @property
     def ended(self) -> Flags:
-        """Which episodes have ended and not been followed by others yet, ``(n,) bool``."""
+        """Which environments are at the end of an episode and not yet reset, ``(n,) bool``."""
         return self._ended.copy()
 
     def set_states(
@@ -98,7 +98,7 @@ class StatefulVectorEnv(VectorEnv[Any, Any, Any]):
         ended: bool | Flags = False,
         observations: Any = None,
     ) -> None:
-        """Put environments into states; their episodes go on from there.
+        """Put environments into states, from which their episodes continue.
 
         Parameters
         ----------
@@ -106,7 +106,7 @@ class StatefulVectorEnv(VectorEnv[Any, Any, Any]):
             One for each of `indices`, or one row for all. Environments with equal rows also draw
             equal random numbers from then on, unless there are seeds.
         indices : sequence of int, optional
-            Which; all of them if left out.
+            The environments; by default all.
         seeds : int array ``(K,)``, optional
             For new random generators, in place of the generators in the states.
         ended : bool or array ``(K,) bool``
@@ -118,8 +118,7 @@ class StatefulVectorEnv(VectorEnv[Any, Any, Any]):
         Raises
         ------
         StateError
-            A row is damaged, or of another environment than the one that it is for; nothing has
-            changed.
+            A row is damaged, or belongs to another environment; nothing has changed.
         InputError
             The lengths or shapes do not match, or a seed is not a whole number of at least 0;
             nothing has changed.
@@ -140,15 +139,15 @@ class StatefulVectorEnv(VectorEnv[Any, Any, Any]):
     def step_batch(self, actions: Any, states: Any = None, dt: Any = 1, **options: Any) -> Any:
         """Step state rows, each with its own action; the environments stay as they are.
 
-        This is `PlanEnv.step_batch` of one more environment like these. It is made at the first
-        call, with as many processes as step these environments. What `set_attr` and `call` have
-        changed in these is unchanged there, except what states hold.
+        This is `PlanEnv.step_batch` of an additional environment, made at the first call, with as
+        many processes as step these environments. Changes by `set_attr` and `call` have no effect
+        on it unless they are part of the states.
 
         Parameters
         ----------
         actions : array ``(N, *action_shape)``, sequence, or one action for all rows
         states : array ``(N, state_nbytes) uint8``, or one row for all, optional
-            By default the present states of the environments; there are n actions then.
+            By default the current states of the environments; there are then n actions.
         dt : int or int array ``(N,)``
             How long each action is held, in units of `frameskip` frames.
         options
@@ -171,7 +170,7 @@ class StatefulVectorEnv(VectorEnv[Any, Any, Any]):
         formats = self._lanes.formats
         if len(set(formats)) > 1:
             raise InputError(
-                "the environments were made differently, so that a state row means something else "
+                "the environments were made differently, so a state row has a different meaning "
                 "in each: use step_batch of plangym_like.make(...) for each kind"
             )
         if states is None:

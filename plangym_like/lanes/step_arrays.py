@@ -1,4 +1,4 @@
-"""`StepArrays`: the arrays that a step of lanes writes its results into."""
+"""`StepArrays`: the arrays into which a step of lanes writes its results."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`StepCall`: one step that the caller of `ProcessLanes` has asked for."""
+"""`StepCall`: one step that the caller of `ProcessLanes` has requested."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from plangym_like.lanes.tree import take, tree_map
 
 
 class StepCall(NamedTuple):
-    """What is to be done, and the caller's arrays for the results.
+    """A requested step, and the caller's arrays for the results.
 
     Attributes
     ----------
@@ -57,7 +57,7 @@ class StepCall(NamedTuple):
         return self.method, actions, own, ended
 
     def run_here(self, lanes: Lanes) -> tuple[dict[int, Any], Sequence[int]]:
-        """Step the first lanes, which are `lanes`.
+        """Step the first lanes, which `lanes` hosts.
 
         Returns
         -------
@@ -82,7 +82,7 @@ class StepCall(NamedTuple):
         return finals, stepped if lanes.step_infos else self.reset_lanes(rows, finals)
 
     def reset_lanes(self, rows: slice, finals: Iterable[int]) -> Sequence[int]:
-        """Return which lanes of a part were reset; `finals` are those whose episode ended."""
+        """Return which lanes of a part were reset; `finals` has those whose episode has ended."""
         if self.ended is not None:
             reset: list[int] = np.flatnonzero(self.ended[rows]).tolist()
             return reset

@@ -13,7 +13,7 @@ from plangym_like.lanes.step_call import StepCall
 
 
 class StepOutcome(NamedTuple):
-    """What came of a step, besides the numbers.
+    """The outcome of a step, except its numbers.
 
     Attributes
     ----------
@@ -22,7 +22,7 @@ class StepOutcome(NamedTuple):
     reported : list of int
         The lanes whose episode has ended because their process died.
     again : list of int
-        Those of them that have been stepped since, and are to begin another episode.
+        Those of `reported` that have been stepped since, and must begin another episode.
     """
 
     finals: dict[int, Any]
@@ -31,7 +31,7 @@ class StepOutcome(NamedTuple):
 
 
 class StepRunner:
-    """Runs the steps of all parts at once, or those of one process without waiting for it.
+    """Runs the steps of all parts at once, or of one process without waiting for it.
 
     Parameters
     ----------
@@ -51,7 +51,7 @@ class StepRunner:
         self.step_infos = True
 
     def run(self, call: StepCall, *, publish: bool) -> StepOutcome:
-        """Step lanes of all parts; with `publish`, the caller's observations are shared memory."""
+        """Step lanes of all parts; with `publish`, write observations into shared memory."""
         arrays, results = self._parts.begin_step(), self._results
         results.begin_step(call)
         lost_before = set(results.lost)
@@ -88,7 +88,7 @@ class StepRunner:
     # One process
 
     def begin(self, worker: LanesWorker, call: StepCall) -> Job:
-        """Have a process step those of its lanes that `call` names; return the job, for `end`."""
+        """Begin to step the lanes in `call` in their process; return the job for `end`."""
         arrays: LaneArrays = self._parts.begin_step()
         lanes = call.lanes
         # Other rows belong to lanes that may be being stepped.
@@ -105,7 +105,7 @@ class StepRunner:
         Raises
         ------
         Exception
-            What an environment raised.
+            An error of an environment.
         """
         arrays, results = self._parts.begin_step(), self._results
         results.begin_step(call)

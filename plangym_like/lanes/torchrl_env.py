@@ -35,10 +35,10 @@ _RESERVED = {*_FLAGS, "reward", "action", "next", "_reset", "_step", STATE_KEY}
 class TorchrlEnv(EnvBase):  # type: ignore[misc]
     """A `torchrl.envs.EnvBase` of batch size ``[n]``; `PlanVectorEnv.as_torchrl` returns it.
 
-    A tensordict of it holds, in the dtypes of the spaces:
+    Its tensordicts hold, in the dtypes of the spaces:
 
     ==================  ===========================================================================
-    ``observation``     the observations; instead, the parts of a ``Dict`` space have their own
+    ``observation``     the observations; the parts of a ``Dict`` space instead have their own
                         names, and parts of a ``Tuple`` are called ``"0"``, ``"1"``, ...
     ``action``          the actions; discrete ones are numbers
     ``reward``          ``(n, 1) float32``
@@ -67,7 +67,7 @@ class TorchrlEnv(EnvBase):  # type: ignore[misc]
     RuntimeError
         The spaces of the environments differ.
     SnapshotError
-        `states`, and the environments have no state rows.
+        `states` is true, but the environments have no state rows.
     """
 
     def __init__(self, lanes: Lanes, *, states: bool = False, device: Any = None) -> None:
@@ -168,7 +168,7 @@ class TorchrlEnv(EnvBase):  # type: ignore[misc]
             self._lanes.close()
 
     def _tensordict(self, **more: torch.Tensor) -> Any:
-        """Return observations and flags, and `more`, as a new tensordict."""
+        """Return observations, flags and the entries `more` as a new tensordict."""
         obs = as_tensors(self._obs if self._is_dict else {"observation": self._obs})
         flags = self._terminated | self._truncated, self._terminated, self._truncated
         named = zip(_FLAGS, (torch.from_numpy(each[:, None].copy()) for each in flags), strict=True)
@@ -177,7 +177,7 @@ class TorchrlEnv(EnvBase):  # type: ignore[misc]
         return TensorDict({**obs, **dict(named), **more}, self.batch_size, device=self.device)
 
     def _rows(self) -> Row:
-        """Return all state rows; zeros, which `set_states` refuses, where a state was lost."""
+        """Return all state rows; a lost state is a row of zeros, which `set_states` refuses."""
         try:
             return self._lanes.get_states()
         except WorkerDiedError:

@@ -23,7 +23,7 @@ def spec_of(space: gymnasium.Space[Any], name: str) -> Any:
     ----------
     space : gymnasium.Space
     name : str
-        What the error message calls it.
+        The name of the space in the error message.
 
     Raises
     ------
@@ -63,7 +63,7 @@ def as_tensors(tree: Any) -> Any:
 
 
 def as_tree(space: gymnasium.Space[Any], value: Any) -> Any:
-    """Return nested tensordicts as the tree of arrays that `space` asks for."""
+    """Return nested tensordicts as a tree of arrays with the structure of `space`."""
     if isinstance(space, gymnasium.spaces.Dict):
         return {key: as_tree(part, value[key]) for key, part in space.spaces.items()}
     if isinstance(space, gymnasium.spaces.Tuple):

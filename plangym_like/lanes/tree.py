@@ -41,7 +41,7 @@ OBJECT = Leaf((), np.dtype(object))
 
 
 def tree_map(fn: Callable[..., Any], tree: Any, *others: Any) -> Any:
-    """Return the tree of ``fn(leaf, *leaves of the others in the same place)``.
+    """Return the tree of ``fn(leaf, *leaves at the same place in the other trees)``.
 
     The result has the containers of `tree`, with mappings as plain dicts. The others must have the
     keys and lengths of `tree`, but may have subtrees where `tree` has leaves.
@@ -80,7 +80,7 @@ def tree_unflatten(tree: Any, values: Iterator[Any]) -> Any:
 
 
 def is_leaf(tree: Any) -> bool:
-    """Return whether `tree` is one leaf, and not a container."""
+    """Return whether `tree` is a single leaf, not a container."""
     return tree is not None and (
         isinstance(tree, Leaf) or not isinstance(tree, (Mapping, tuple, list))
     )
@@ -189,7 +189,7 @@ def _subspaces(example: Any, space: Any, part: str) -> Mapping[Any, Any]:
 
 
 def has_object_elements(space: gymnasium.Space[Any] | None) -> bool:
-    """Return whether Gymnasium's vector API has tuples of the elements of `space`, not arrays.
+    """Return whether Gymnasium's vector API batches elements of `space` as tuples, not arrays.
 
     >>> has_object_elements(gymnasium.spaces.Text(5))
     True

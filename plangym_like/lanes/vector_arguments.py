@@ -33,7 +33,7 @@ def observation_spaces(
     of_each : sequence of (Space, Space)
         Observation and action space of each environment, or one pair for all.
     count : int
-        How many environments there are.
+        The number of environments.
     mode
         See `PlanVectorEnv`.
 
@@ -42,7 +42,7 @@ def observation_spaces(
     RuntimeError
         The spaces do not match.
     TypeError, ValueError
-        `mode` is none of those.
+        `mode` is not one of the valid modes.
     """
     spaces, action_spaces = zip(*of_each, strict=True)
     first = spaces[0]
@@ -80,7 +80,7 @@ def observation_spaces(
 
 
 def checked_mode(mode: str | AutoresetMode) -> AutoresetMode:
-    """Return an autoreset mode, given by its name or itself.
+    """Return an autoreset mode, which may be given by its name.
 
     Raises
     ------
@@ -100,7 +100,7 @@ def checked_mode(mode: str | AutoresetMode) -> AutoresetMode:
 
 
 def checked_seeds(seed: Any, count: int) -> list[int | None]:
-    """Return one seed for each of `count` environments: `seed` and the following, or its entries.
+    """Return one seed for each of `count` environments: ``seed + i``, or the entries of `seed`.
 
     Raises
     ------
@@ -125,7 +125,7 @@ def checked_seeds(seed: Any, count: int) -> list[int | None]:
 
 
 def checked_mask(mask: Any, count: int) -> Flags:
-    """Return a mask of resets if it is one; the errors are Gymnasium's."""
+    """Return `mask` if it is a valid mask of resets; raise the same errors as Gymnasium."""
     if not isinstance(mask, np.ndarray):
         raise TypeError(f"`options['reset_mask']` must be a numpy array, got {type(mask)}")
     if mask.shape != (count,):
@@ -161,7 +161,7 @@ def checked_indices(indices: Which, count: int) -> NDArray[np.intp] | None:
             f"{count} environments, got {indices!r}"
         )
     if ((chosen < 0) | (chosen >= count)).any() or len(np.unique(chosen)) < len(chosen):
-        raise InputError(f"indices must be different ones from 0 to {count - 1}, got {indices!r}")
+        raise InputError(f"indices must be distinct, from 0 to {count - 1}, got {indices!r}")
     return chosen.astype(np.intp)
 
 
@@ -171,7 +171,7 @@ def checked_flags(name: str, flags: Any, count: int) -> Flags:
     Raises
     ------
     InputError
-        They are something else.
+        They have another shape or type.
     """
     array = np.asarray(flags)
     if array.dtype != np.bool_ or array.shape not in ((), (count,)):
@@ -219,7 +219,7 @@ def batch_actions(actions: Any, space: Space[Any], layout: Any, count: int) -> A
     Raises
     ------
     TypeError
-        There is one action, not an array of them.
+        `actions` is a single action, not an array of actions.
     BatchLengthError, ActionError
         There are not `count` actions; they have another shape, or are not numbers.
     """
@@ -249,5 +249,5 @@ def _as_array(leaf: Leaf, actions: Any, count: int) -> NDArray[Any]:
     if array.dtype == leaf.dtype or array.dtype.kind not in "iu" or leaf.dtype.kind not in "iu":
         return array
     fitting = as_dtype(array, leaf.dtype)
-    # Numbers that the dtype cannot hold are for the environment to judge.
+    # Numbers that the dtype cannot hold are left to the environment to check.
     return array if fitting is None else fitting

@@ -34,15 +34,15 @@ Step = tuple[Any, NDArray[np.float64], Flags, Flags, dict[str, Any]]
 class PlanVectorEnv(StatefulVectorEnv):
     """n environments as one `gymnasium.vector.VectorEnv`, whose states can be saved and restored.
 
-    Everything that `gymnasium.vector.SyncVectorEnv` does is done here with the same results:
-    autoreset, seeds, options, masks of resets, infos and spaces. `plangym_like.make_vec` makes one.
+    Results are the same as those of `gymnasium.vector.SyncVectorEnv`, including autoreset, seeds,
+    options, masks of resets, infos and spaces. `plangym_like.make_vec` makes one.
 
     Parameters
     ----------
     lanes : Lanes
         The environments. They are closed with this object.
     autoreset_mode : {"NextStep", "SameStep", "Disabled"} or gymnasium.vector.AutoresetMode
-        When an environment is reset whose episode has ended.
+        When to reset an environment whose episode has ended.
     copy : bool
         Whether `reset` and `step` return copies of the observations. Without copies, the next call
         overwrites them.
@@ -53,7 +53,7 @@ class PlanVectorEnv(StatefulVectorEnv):
     Raises
     ------
     InputError
-        `autoreset_mode` is none of these.
+        `autoreset_mode` is not one of these.
     RuntimeError
         The spaces of the environments do not match, as in `gymnasium.vector.SyncVectorEnv`.
     """
@@ -95,12 +95,12 @@ class PlanVectorEnv(StatefulVectorEnv):
 
     @property
     def pids(self) -> list[int]:
-        """The process ids of the other processes that step environments, if there are any."""
+        """The process ids of the other processes that step environments, if any."""
         return self._lanes.pids
 
     @property
     def stats(self) -> LaneStats:
-        """What has happened to these processes so far: deaths, episodes that ended with them."""
+        """Counters of events in these processes, such as deaths and lost episodes."""
         return self._lanes.stats
 
     # Episodes
@@ -116,11 +116,11 @@ class PlanVectorEnv(StatefulVectorEnv):
         Parameters
         ----------
         seed : int, sequence of int or None, optional
-            Environment i is seeded with ``seed + i``, or with entry i. ``None``: it goes on with
+            Environment i is seeded with ``seed + i``, or with entry i. ``None``: it continues with
             its generator.
         options : dict, optional
-            Given to each environment's ``reset``, without ``"reset_mask"``: an array ``(n,) bool``,
-            true for the environments to reset. The others stay as they are.
+            Passed to each environment's ``reset``, except ``"reset_mask"``: an array ``(n,) bool``,
+            true for the environments to reset. The others do not change.
 
         Returns
         -------
@@ -160,7 +160,7 @@ class PlanVectorEnv(StatefulVectorEnv):
         Parameters
         ----------
         actions : array ``(n, ...)``, or what `action_space` contains
-            Whole numbers may have any dtype; real numbers keep theirs.
+            Whole numbers may have any dtype; real numbers keep their dtype.
 
         Returns
         -------
@@ -211,7 +211,7 @@ class PlanVectorEnv(StatefulVectorEnv):
     # The environments
 
     def call(self, name: str, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
-        """Return what method `name` of each environment returns, or the value of an attribute."""
+        """Call method `name` of each environment and return the results, or return an attribute."""
         self._begin()
         values = self._lanes.call(name, *args, **kwargs)
         self._refresh()
@@ -314,7 +314,7 @@ class PlanVectorEnv(StatefulVectorEnv):
         return leaf.copy() if self.copy else leaf
 
     def _infos(self, reset: set[int], *, every: bool, finals: Finals | None = None) -> Any:
-        """Return the batched infos of all environments if `every`, else of those in `reset`."""
+        """Return the batched infos of all environments if `every`, or of those in `reset`."""
         if not every and not reset:
             return {}
         if not reset and (columns := self._lanes.info_columns()) is not None:

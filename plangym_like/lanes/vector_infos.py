@@ -21,12 +21,12 @@ Finals = Mapping[int, tuple[Any, dict[str, Any]]]
 def batch_infos(
     env: VectorEnv[Any, Any, Any], infos: Sequence[Mapping[str, Any]], finals: Finals | None = None
 ) -> dict[str, Any]:
-    """Return what `gymnasium.vector.SyncVectorEnv` makes of the infos of its environments.
+    """Return infos as `gymnasium.vector.SyncVectorEnv` batches them.
 
     Parameters
     ----------
     env : VectorEnv
-        Whose rules are followed (`VectorEnv._add_info`).
+        The environment whose rules are followed (`VectorEnv._add_info`).
     infos : sequence of mapping
         One for each environment; it may be empty.
     finals : mapping of int to (observation, info), optional
@@ -54,7 +54,7 @@ def batch_infos(
 
 
 def _batch_alike(infos: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
-    """Return the batch of infos that have the same numbers and arrays, else ``None``."""
+    """Return the batch of infos with the same keys of numbers and arrays, otherwise ``None``."""
     first, *others = infos
     names = list(first)
     for info in others:
@@ -81,7 +81,7 @@ def _batch_alike(infos: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
 
 
 def _is_special(name: Any) -> bool:
-    """Return whether Gymnasium treats the name in another way, or it may be that of a mask."""
+    """Return whether Gymnasium treats the name specially, or it may be the name of a mask."""
     return name == "final_obs" or str(name)[:1] == "_"
 
 
@@ -95,7 +95,7 @@ def with_masks(columns: Mapping[str, NDArray[Any]]) -> dict[str, Any]:
 
 @lru_cache(16)
 def _mask(count: int) -> NDArray[np.bool_]:
-    """Return a mask that is all true, which must not be changed: copies cost less than new ones."""
+    """Return a mask that is all true; do not change it: copying it is faster than making one."""
     return np.ones(count, bool)
 
 

@@ -10,16 +10,16 @@ class AStar(BestFirst):
 
     P. E. Hart, N. J. Nilsson and B. Raphael, "A formal basis for the heuristic determination of
     minimum cost paths", IEEE Transactions on Systems Science and Cybernetics 4(2), 1968, section
-    II. Of equal sums, the lowest heuristic value comes first. Without a heuristic, that is
+    II. Among equal sums, the lowest heuristic value comes first. Without a heuristic, this is
     Dijkstra's algorithm. States that are reached again at less cost are expanded again, so the
     heuristic need not be consistent, but it must not exceed the true cost.
 
     Difference from the paper: the best `batch` states are expanded at once. So the search does not
     end when a goal is chosen for expansion, but when no other state has a lower sum than the cost
-    of the best goal, which is the same condition. Up to ``batch - 1`` states of the last batches
-    would not be expanded by the paper's algorithm.
+    of the best goal, which is the same condition. The paper's algorithm would not expand up to
+    ``batch - 1`` states of the last batches.
 
-    The parameters are those of `BestFirst`; read there what `key` is for.
+    The parameters are those of `BestFirst`, which also explains `key`.
 
     Examples
     --------

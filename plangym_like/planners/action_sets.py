@@ -1,4 +1,4 @@
-"""What planners ask of action spaces: all actions, bounds, random actions."""
+"""Functions of action spaces for planners: all actions, bounds, random actions."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ def all_actions(env: PlanEnv, planner: str) -> NDArray[Any]:
     Raises
     ------
     InputError
-        The space is not finite, or has more than 4,096 actions. The message calls the planner
-        `planner`.
+        The space is not finite, or has more than 4,096 actions. `planner` is the name in the
+        message.
 
     Examples
     --------

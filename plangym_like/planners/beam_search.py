@@ -1,4 +1,4 @@
-"""Beam search: of all states at a depth, only the best are expanded."""
+"""Beam search: expand only the best states of each depth."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class _Beam(NamedTuple):
 
 
 class BeamSearch(Planner):
-    """Expand the `width` best states of each depth by all actions, in one batch.
+    """Expand the `width` best states of each depth with all actions, in one batch.
 
     The algorithm is described in B. T. Lowerre, "The HARPY speech recognition system", 1976. States
     are compared by the sum of their rewards, then by `heuristic`, then at random. A state that was
@@ -40,10 +40,10 @@ class BeamSearch(Planner):
 
     When the beam has reached `depth`, or has no more states, the search begins again with twice the
     width, as in W. Zhang, "Complete anytime beam search", AAAI 1998, until the budget is spent. It
-    ends earlier if no state was left out for the width: then every state was expanded.
+    ends earlier if the width left out no state, because then every state was expanded.
 
-    An episode counts as found when it has ended or reached `depth`; one that goes on counts if its
-    score is greater than 0.
+    An episode counts as found when it has ended or reached `depth`; an unfinished episode counts if
+    its score is greater than 0.
 
     Parameters
     ----------
@@ -53,12 +53,12 @@ class BeamSearch(Planner):
     depth : int, optional
         The largest number of actions in a plan; by default, the episode or the budget limits it.
     heuristic : callable, optional
-        ``heuristic(obs, infos, states)`` returns ``(N,)`` numbers. Of states with equal scores, the
-        larger is better. It may measure novelty, and remember what it has seen.
+        ``heuristic(obs, infos, states)`` returns ``(N,)`` numbers. Among states with equal scores,
+        larger numbers are better. It may measure novelty, and remember earlier states.
     key : "state", "obs" or callable
         Which states count as the same, as in `BestFirst`: those with equal rows, with equal
         observations, or with equal ``key(obs, infos, states)``, an array ``(N, ...)`` or N
-        hashable objects. Rows also differ in random number generators and counts of steps.
+        hashable objects. Rows may also differ in random generators and step counts.
     dt : int
         How long each action is held.
     branches : int
@@ -159,9 +159,9 @@ def _first_visits(
     known: dict[Hashable, float],
     width: int,
 ) -> tuple[NDArray[np.int64], bool]:
-    """Return the first `width` rows of `order` whose key is not known with as high a score.
+    """Return the first `width` rows of `order` whose key has no visit with as high a score.
 
-    These are known from now on. The second result is whether there were no more of them.
+    The visits are recorded. The second result is whether there were no more such rows.
     """
     found: list[int] = []
     are_all = True

@@ -25,17 +25,17 @@ class BestFirst(Planner):
     """Greedy best-first search for a plan of least cost, with recognition of repeated states.
 
     J. Pearl, "Heuristics: intelligent search strategies for computer problem solving", 1984,
-    chapter 2: of all states that are not expanded yet, expand the one that looks best; here, the
-    one with the lowest heuristic value, and of equal ones, the one that was found first. Without a
-    heuristic, that is breadth-first search.
+    chapter 2: of all states that are not expanded yet, expand the one that looks best. Here, that
+    is the one with the lowest heuristic value; among equal ones, the one that was found first.
+    Without a heuristic, this is breadth-first search.
 
-    The search goes on after the first plan. States from which no cheaper plan can start, those with
-    ``cost so far + heuristic >= cost of the best plan``, are dropped. When none are left, the plan
-    is optimal, if the heuristic never exceeds the true cost, and if states with the same key are
-    equivalent.
+    The search continues after the first plan. States from which no cheaper plan can start, those
+    with ``cost so far + heuristic >= cost of the best plan``, are dropped. When no states are left,
+    the plan is optimal, provided that the heuristic never exceeds the true cost and states with the
+    same key are equivalent.
 
-    Difference from the book: the best `batch` states are expanded at once, so that some are
-    expanded that would not be otherwise.
+    Difference from the book: the best `batch` states are expanded at once, so some states are
+    expanded needlessly.
 
     Parameters
     ----------
@@ -45,19 +45,20 @@ class BestFirst(Planner):
         A function of ``(obs, infos, states)`` of N transitions that returns an estimate ``(N,)`` of
         the cost to the goal: at least 0, and infinite for dead ends.
     cost : "steps", "reward" or callable
-        The cost of an action: 1, minus its reward, or what a function of the `BatchTransition`
-        returns, ``(N,)``; at least 0.
+        The cost of an action, at least 0: 1, its negated reward, or the result
+        ``(N,)`` of a function of the `BatchTransition`.
     goal : callable, optional
-        A function of the `BatchTransition` that tells which transitions arrive at the goal,
-        ``(N,)``. By default, all that terminate the episode with a reward above 0. Give one if
-        the goal's reward is 0 or less, as in MountainCar: ``goal=lambda step: step.terminateds``.
+        A function of the `BatchTransition` that returns which transitions reach the goal, ``(N,)``.
+        By default, these are all that terminate the episode with a reward above 0. If the goal's
+        reward is 0 or less, as in MountainCar, pass a function: ``goal=lambda step:
+        step.terminateds``.
     key : "state", "obs" or callable
-        What tells situations apart: the state row, the observation, or what a function of ``(obs,
-        infos, states)`` of N transitions returns, an array ``(N, ...)`` or N hashable objects.
-        Rows also hold what does not matter to a plan: MiniGrid counts its steps, toy text keeps the
-        last action. Then equal situations have different rows, and the search repeats itself, or
-        never ends. ``"obs"`` is right where observations show all that matters, as on toy text, and
-        on MiniGrid with its ``FullyObsWrapper``. See ``info["duplicates"]``.
+        What distinguishes situations: the state row, the observation, or the result of a function
+        of ``(obs, infos, states)`` of N transitions: an array ``(N, ...)`` or N hashable objects.
+        Rows also hold details that do not matter to a plan: MiniGrid counts its steps, toy text
+        keeps the last action. If so, equal situations have different rows, and the search repeats
+        itself or never ends. Use ``"obs"`` if observations show all that matters, as in toy text,
+        and in MiniGrid with its ``FullyObsWrapper``. See ``info["duplicates"]``.
     batch : int
         The number of states that are expanded at once.
     dt : int
@@ -67,9 +68,9 @@ class BestFirst(Planner):
     -----
     `Plan.info` has ``solved``; ``optimal``; ``cost``; ``bound``, the least cost that a plan can
     have; ``exhausted``, whether nothing was left to search; and the numbers ``expanded``,
-    ``generated`` and ``duplicates``, the transitions to known situations. Without a solution, the
-    plan leads to the state with the lowest heuristic value, and of equal ones, the highest score.
-    After `advance`, the rest of an optimal plan is not searched for again.
+    ``generated`` and ``duplicates`` (transitions to known situations). Without a solution, the plan
+    leads to the state with the lowest heuristic value; among equal ones, to the one with the
+    highest score. After `advance`, the rest of an optimal plan is not searched for again.
 
     Examples
     --------
@@ -120,7 +121,7 @@ class BestFirst(Planner):
         return plan
 
     def _rest_of(self, last: Plan, state: Row, search: Search) -> Plan | None:
-        """Return what remains of a plan, if its first action leads to `state`."""
+        """Return the rest of a plan, if its first action leads to `state`."""
         if search.remaining is not None and search.remaining <= len(self.actions):
             return None  # a new search may need all of it
         step = search.step_batch(last.actions[:1], last.state[None], self.dt)
@@ -142,7 +143,7 @@ class BestFirst(Planner):
         expanded = 0
         while True:
             fit = self.batch
-            if search.remaining is not None:  # the last batch may be a small one
+            if search.remaining is not None:  # the last batch may be smaller
                 fit = max(1, min(fit, search.remaining // num_actions))
             chosen: list[tuple[float, float, int]] = []
             while queue and len(chosen) < fit:

@@ -39,7 +39,7 @@ class Visit(NamedTuple):
 
 
 class Walks(NamedTuple):
-    """N explorations: states, scores, frames, lives, nodes of the lineage, actions, cells."""
+    """N explorations: states, scores, frames, lives, nodes in the lineage, actions, cells."""
 
     states: NDArray[np.uint8]
     scores: NDArray[np.float64]
@@ -50,14 +50,14 @@ class Walks(NamedTuple):
     cells: NDArray[np.object_]
 
     def take(self, rows: NDArray[np.int64]) -> Walks:
-        """Return some of them."""
+        """Return some of the explorations."""
         columns: Any = (column[rows] for column in self)
         return Walks(*columns)
 
 
 @dataclass
 class _Cell:
-    """A visit, where it leads on from, and how often the cell was entered since."""
+    """A visit, the state to continue from, and how often the cell was entered since."""
 
     visit: Visit
     state: Row
@@ -111,7 +111,7 @@ class CellArchive:
         spent: Spent,
         screens: NDArray[np.uint8] | None = None,
     ) -> None:
-        """Count the cells that the given rows have come to, and keep better visits.
+        """Count the cells that the given rows have reached, and keep better visits.
 
         `screens` are the observations, if cells may be computed again from them.
         """
@@ -167,7 +167,7 @@ class CellArchive:
 
 
 def as_column(keys: list[Hashable]) -> NDArray[np.object_]:
-    """Return an array of objects ``(N,)``, also of tuples."""
+    """Return an array ``(N,)`` of objects, which may be tuples."""
     column = np.empty(len(keys), object)
     for row, key in enumerate(keys):
         column[row] = key

@@ -22,8 +22,8 @@ def position_cells(obs: Any, infos: BatchInfo) -> list[Hashable]:
     """Return the player's room and position ``(room, x, y, items)`` in Montezuma's Revenge.
 
     The grid is 8 by 16 pixels of the console, as in the paper ("First return, then explore",
-    Methods; its pixels are twice as wide). `items` tells what the player carries, if observations
-    are the console's memory (``obs_type="ram"``), and is 0 otherwise.
+    Methods; its pixels are twice as wide). `items` are the objects that the player carries if
+    observations are the console's memory (``obs_type="ram"``), and 0 otherwise.
 
     Raises
     ------
@@ -59,7 +59,8 @@ class ObservationCells:
     Raises
     ------
     InputError
-        Observations are something else; cells of so many numbers would never be visited twice.
+        Observations are not numbers, or more than 8 numbers, whose cells would never be visited
+        twice.
     """
 
     def __init__(self, space: Space[Any], bins: int = 16) -> None:

@@ -41,7 +41,7 @@ class CEM(GaussianPlanner):
         The number of plans in each iteration; fewer if the budget allows for less than five
         iterations.
     elites : int
-        The number of best plans that the distribution is fitted to.
+        The number of best plans to which the distribution is fitted.
     std : float
         The first standard deviation, in units of half the range of each action.
     alpha : float
@@ -91,7 +91,7 @@ class CEM(GaussianPlanner):
 def fitted(best: Floats, mean: Floats, std: Floats, alpha: float) -> tuple[Floats, Floats]:
     """Return mean and standard deviation of the best plans ``(K, T, ...)``.
 
-    The old ones have the weight `alpha` in them.
+    The old mean and standard deviation count with the weight `alpha`.
     """
     return (
         alpha * mean + (1 - alpha) * best.mean(axis=0),

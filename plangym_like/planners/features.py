@@ -75,12 +75,13 @@ def tile_colors(screens: NDArray[Any], rows: int = 14, columns: int = 16) -> NDA
     These are the basic features of Y. Liang, M. C. Machado, E. Talvitie and M. Bowling, "State of
     the art control of Atari games using shallow reinforcement learning", AAMAS 2016:
     14 times 16 tiles, of 15 times 10 pixels on a screen of Atari. RGB colours are rounded to 3, 3
-    and 2 bits. No background is subtracted: what never changes is never novel.
+    and 2 bits. No background is subtracted: pixels that never change are never novel.
 
     Parameters
     ----------
     screens : array ``(N, H, W)`` or ``(N, H, W, C)`` or ``(N, C, H, W)``
-        With 1, 3 or 4 channels C. Three are colours; of others, each channel has its own tiles.
+        With 1, 3 or 4 channels C. Three channels are colours; otherwise each channel has its own
+        tiles.
     rows, columns : int
         The number of tiles.
 

@@ -20,7 +20,7 @@ from plangym_like.states import Row
 
 _CAMP_EVERY = 8  # moves from one saved swarm to the next
 _CAMPS = 128  # saved swarms that are kept
-_SETBACKS = 6  # times that the swarm goes back before it goes on with a life less
+_SETBACKS = 6  # times that the swarm goes back before it continues with one life less
 _MOST = 8  # times the walkers, at most, after it went back
 
 
@@ -42,19 +42,19 @@ class FractalMonteCarlo(Planner):
     episode, and the plan is the path of the best walker. Four more differences: each number of an
     observation is divided by its range, or, if one of them is unbounded, by its standard deviation
     among the walkers; the walker with the best score is never replaced; companions are walkers that
-    are alive; and if all walkers die, the swarm goes back to an earlier swarm. With each failure in
-    a row it goes back further, then has more walkers, until its score is higher than ever. If it
-    still dies, it goes on with a life less, until the episode has ended for all.
+    are alive; and if all walkers die, the swarm goes back to an earlier swarm. With each further
+    failure it goes back further, and then gets more walkers, until its score is higher than before.
+    If it still dies, it continues with one life less, until the episode has ended for all walkers.
 
-    An episode counts as found when it has ended; one that goes on counts if its score is greater
-    than 0. With rewards below 0 there is therefore no score before an episode has ended.
+    An episode counts as found when it has ended; an unfinished episode counts if its score is
+    greater than 0. So if rewards are negative, there is no score before an episode has ended.
 
     Parameters
     ----------
     env : PlanEnv
         Its action space is finite or a bounded box; its observations are numbers.
     walkers : int
-        Their number, except in places where all of them died.
+        The number of walkers; it is larger in places where all walkers died.
     hold : int
         The longest time that an action is held, in steps of the environment.
     alpha, beta : float
@@ -119,7 +119,7 @@ class FractalMonteCarlo(Planner):
                 leader, frames = int(swarm.nodes[row]), int(swarm.frames[row])
             search.report(best.score, f"episode of {frames:,} frames")
             if dead.all() and setbacks >= _SETBACKS and not over.all():
-                # Going back has not helped: go on with a life less.
+                # Going back has not helped: continue with one life less.
                 swarm = swarm._replace(lives=float(step.infos["lives"][~over].max()))
                 dead = over | (step.infos["lives"] < swarm.lives)
             if not dead.all():

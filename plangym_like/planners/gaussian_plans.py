@@ -1,4 +1,4 @@
-"""What planners with normally distributed plans share: warm start, noise, the best plan."""
+"""The base of planners with normally distributed plans: warm start, noise, the best plan."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ class GaussianPlanner(Planner):
         return filtered(white, np.sqrt(self._power)) if self.beta else white
 
     def _batch_within(self, search: Search, iterations: int) -> int:
-        """Return N, smaller if the budget allows for less than `iterations` batches."""
+        """Return N, or less if the budget allows for fewer than `iterations` batches."""
         if search.remaining is None:
             return self.batch
         return max(1, min(self.batch, (search.remaining // self.horizon - 1) // iterations))
@@ -137,7 +137,7 @@ class Candidates:
         return actions.astype(np.float64), returns
 
     def plan(self, mean: Floats) -> Plan:
-        """Roll the mean out, too, and return the best plan of all."""
+        """Roll out the mean too, and return the best plan of all."""
         planner = self._planner
         self.roll_out(mean[None])
         self._search.report(self.score)

@@ -1,4 +1,4 @@
-"""Go-Explore: remember every place that was reached, go back to one, and explore from there."""
+"""Go-Explore: remember every place that was reached, return to one, and explore from there."""
 
 from __future__ import annotations
 
@@ -31,16 +31,16 @@ class GoExplore(Planner):
 
     1. Draw cells with probabilities in proportion to ``1 / sqrt(seen + 1)`` (Methods).
     2. From each, take `steps` random actions. Each is the one before with probability `repeat`.
-    3. Put each state into the archive if its cell is new, or if the score is higher than at the
-       best visit before, or as high after fewer frames. Then the cell counts as not seen.
+    3. Put each state into the archive if its cell is new, or if its score is higher than at the
+       best earlier visit, or equal after fewer frames. The cell then counts as not seen.
 
     Differences from the paper: `batch` cells are explored at the same time; an exploration ends
     when a life is lost; a cell counts as seen whenever an exploration enters it and finds nothing
     better; the additional weights for Montezuma's Revenge, by neighbours, keys and levels, are
     left out.
 
-    An episode counts as found when it has ended; one that goes on counts if its score is greater
-    than 0. If there is none, the plan leads to the cell that was found last.
+    An episode counts as found when it has ended; an unfinished episode counts if its score is
+    greater than 0. If no episode counts, the plan leads to the cell that was found last.
 
     Parameters
     ----------
@@ -49,21 +49,21 @@ class GoExplore(Planner):
     cell_of : callable, optional
         ``cell_of(obs, infos)`` returns a list of N hashables, the cells of N rows with these
         observations and this `BatchInfo`. A row with ``None`` is not kept, and its exploration
-        ends. `position_cells` are those for Montezuma's Revenge. By default, `DynamicScreenCells`
-        for screens, and `ObservationCells` for at most 8 numbers.
+        ends. `position_cells` is the function for Montezuma's Revenge. By default,
+        `DynamicScreenCells` for screens, and `ObservationCells` for at most 8 numbers.
     batch : int
         The number of cells that are explored at the same time.
     steps : int
         The length of an exploration, in actions.
     repeat : float
-        The probability that an action is that of the step before.
+        The probability that an action repeats the previous one.
     dt : int
         How long each action is held.
 
     Raises
     ------
     InputError
-        Such observations have no default cells.
+        There are no default cells for such observations.
 
     Notes
     -----

@@ -43,14 +43,14 @@ class ICEM(GaussianPlanner):
         The number of plans in the first iteration, N; fewer if the budget allows for less than
         three iterations.
     elites : int
-        The number of best plans that the distribution is fitted to, K.
+        The number of best plans to which the distribution is fitted, K.
     std : float
         The first standard deviation, in units of half the range of each action.
     beta : float
         The exponent of the noise's spectrum, from 0 to 10: 0 is white noise, larger ones are
         slower.
     decay : float
-        Each iteration has so many times fewer plans than the one before, but at least
+        The factor by which the number of plans falls in each iteration; there are at least
         ``2 * elites``.
     kept : float
         The part of the elites that is kept, from 0 to 1.

@@ -18,31 +18,33 @@ class IW(WidthPlanner):
     Atari video games", IJCAI 2015. An atom is a pair of a variable and its value, such as "byte 17
     of the RAM is 3", so that a search keeps at most as many states as there are atoms. States of
     equal depth are expanded in descending order of their return. The plan is the path with the
-    highest discounted return; of equal ones, a random one. It leads to a leaf of the tree, so where
-    rewards are negative, `Plan.curve` may end with the higher score of an earlier, shorter path.
+    highest discounted return; among equal ones, a random one. It leads to a leaf of the tree, so
+    where rewards are negative, `Plan.curve` may end with the higher score of an earlier, shorter
+    path.
 
     In closed loop (`play`), `advance` keeps the subtree of the action that was taken. Its inner
-    nodes stay, and its leaves are tested again, since what made them old may be in another subtree.
+    nodes are kept. Its leaves are tested again, since the states that made them not novel may be in
+    another subtree.
 
     A batch has nodes of one depth, and its states are tested in order. So exactly the same states
-    are pruned as in the search that expands one node after the other, except for one thing: the
-    atoms of the first root are not known, because a state has no observation before it is stepped.
-    Some states at depth 1 that would be pruned may therefore be kept.
+    are pruned as in a search that expands one node after the other, with one exception: the atoms
+    of the first root are not known, because a state has no observation before it is stepped. Some
+    states at depth 1 that would be pruned may therefore be kept.
 
     Parameters
     ----------
     env : PlanEnv
         Its actions are finite.
     features : callable, optional
-        A function of ``(obs, infos)`` of N transitions. It returns either integers ``(N, F)``, F
-        variables whose values are the atoms, and negative where there is none; or bools ``(N, F)``,
-        whose atoms are the true ones. The default depends on the observations; see
+        A function of ``(obs, infos)`` of N transitions. It returns either integers ``(N, F)``,
+        whose values are the atoms of F variables (a negative value is no atom), or bools ``(N,
+        F)``, whose true entries are the atoms. The default depends on the observations; see
         `default_features`. Without good features, the search is little better than breadth-first.
     discount : float
-        Of the returns; the default is that of the paper's experiments.
+        The discount of the returns; the default is that of the paper's experiments.
     death_penalty : float
-        What the loss of a life costs when paths are compared, if infos have ``"lives"``. The
-        rewards of the plan do not contain it.
+        The penalty for a lost life when paths are compared, if infos have ``"lives"``. It is not
+        part of the plan's rewards.
     batch : int
         The number of nodes that are expanded at once.
     dt : int
@@ -76,7 +78,7 @@ class IW(WidthPlanner):
             waiting = waiting[depths > np.min(depths)]
             while len(level):
                 fit = self.batch
-                if search.remaining is not None:  # the last batch may be a small one
+                if search.remaining is not None:  # the last batch may be smaller
                     fit = max(1, min(fit, search.remaining // num_actions))
                 nodes, level = level[:fit], level[fit:]
                 if not search.has(len(nodes) * num_actions):

@@ -71,8 +71,8 @@ class Lineage:
 class BestNode:
     """The best episode so far, whose score never falls.
 
-    An episode that has ended always counts. One that goes on counts if its score is greater than 0:
-    otherwise, where rewards are negative, the shortest plan would be the best.
+    An episode that has ended always counts. An unfinished episode counts if its score is greater
+    than 0; otherwise the shortest plan would be the best if rewards are negative.
 
     Attributes
     ----------
@@ -92,10 +92,9 @@ class BestNode:
         over: NDArray[np.bool_],
         complete: bool = False,
     ) -> int | None:
-        """Take the best of N nodes ``(N,)``; return its row if it is better than all before.
+        """Keep the best of N nodes ``(N,)`` if it is better than all before; return its row.
 
-        `over` are the episodes that have ended; with `complete`, all count.
-        """
+        `over` marks episodes that have ended; with `complete`, all episodes count."""
         counts = np.where(over | (scores > 0) | complete, scores, -np.inf)
         row = int(np.argmax(counts))
         if not counts[row] > self.score:

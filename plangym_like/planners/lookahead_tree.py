@@ -39,11 +39,11 @@ class LookaheadTree:
     size : int
         The number of nodes; the arrays may be longer.
     parent, action, depth : array ``(C,)``
-        Where a node is, and the number of the action that leads to it.
+        The position of a node, and the number of the action that leads to it.
     reward, gain : array ``(C,) float64``
-        The reward of that action, and what the planner maximises.
+        The reward of that action, and the value that the planner maximises.
     lives : array ``(C,) float64``
-        What infos say about lives; NaN if they do not.
+        The lives according to infos; NaN if infos lack them.
     ended : array ``(C,) bool``
     children : array ``(C, num_actions)``
         Nodes; -1 where an action has not been tried.
@@ -73,7 +73,7 @@ class LookaheadTree:
         atoms: NDArray[np.int32],
         **new: Any,
     ) -> NDArray[np.int32]:
-        """Append children, and return their numbers; `new` are the other columns."""
+        """Append children, and return their numbers; `new` holds the other columns."""
         self._blocks.append(np.array(states))
         self._starts.append(self.size)
         first, self.size = self.size, self.size + len(parents)
@@ -132,10 +132,10 @@ class LookaheadTree:
     def best_path(self, discount: float, rng: np.random.Generator | None = None) -> list[int]:
         """Return the nodes of a path to a leaf with the highest discounted sum of gains.
 
-        Of equal children, a random one is chosen; without `rng`, the first.
+        Among equal children, a random one is chosen; without `rng`, the first.
         """
         parents, gains = self.parent[: self.size].tolist(), self.gain[: self.size].tolist()
-        best = [-np.inf] * self.size  # of the children; a leaf has none, and is worth 0
+        best = [-np.inf] * self.size  # the best value of the children; a leaf has the value 0
         worth = [0.0] * self.size
         for node in range(self.size - 1, 0, -1):
             below = best[node]

@@ -18,7 +18,7 @@ from plangym_like.states import Row
 
 
 class MPPI(GaussianPlanner):
-    """Disturb the mean plan with noise, and average the noise, weighted by what it achieves.
+    """Add noise to the mean plan, and average the noise, weighted by the returns it leads to.
 
     G. Williams, N. Wagener, B. Goldfain, P. Drews, J. M. Rehg, B. Boots and E. A. Theodorou,
     "Information theoretic MPC for model-based reinforcement learning", ICRA 2017, Algorithm 2;
@@ -27,11 +27,11 @@ class MPPI(GaussianPlanner):
     Robotics 34, 2018.
 
     Differences from the papers: rewards take the place of costs; `temperature` is relative to the
-    spread of the returns by default; the noise of a clipped plan is what remains of it; the first
-    plan of each batch is the mean without noise; instead of smoothing the mean afterwards, noise
-    may be coloured (`beta`), and the covariance in the control cost is that of this noise; the mean
-    is updated as often as the budget allows; it is rolled out at the end, and the best of all plans
-    is returned (the papers play the mean).
+    spread of the returns by default; the noise of a clipped plan is what remains after clipping;
+    the first plan of each batch is the mean without noise; instead of smoothing the mean
+    afterwards, noise may be coloured (`beta`), and the covariance in the control cost is that of
+    this noise; the mean is updated as often as the budget allows; it is rolled out at the end, and
+    the best of all plans is returned (the papers play the mean).
 
     Parameters
     ----------
@@ -44,7 +44,7 @@ class MPPI(GaussianPlanner):
     std : float
         The standard deviation of the noise, in units of half the range of each action.
     temperature : float
-        λ: the lower, the more the best plans count. In units of the standard deviation of the
+        λ: the lower it is, the more the best plans count. In units of the standard deviation of the
         batch's returns.
     alpha : float
         From 0 to 1: the control cost is ``(1 - alpha) * λ * u^T Σ^-1 ε``. With 1 there is none.

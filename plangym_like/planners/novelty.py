@@ -60,7 +60,7 @@ class Novelty:
         """Make room for the atoms with the numbers 0 to ``atoms - 1``."""
         if atoms > _MOST_ATOMS:
             raise InputError(
-                f"features have too large values: they make {atoms:,} atoms, and at most "
+                f"features have values that are too large: they make {atoms:,} atoms, and at most "
                 f"{_MOST_ATOMS:,} are possible"
             )
         if atoms >= len(self._depths):
@@ -72,10 +72,10 @@ class Novelty:
     def test(
         self, atoms: NDArray[np.int32], depths: NDArray[np.int32]
     ) -> tuple[NDArray[np.bool_], NDArray[np.int32]]:
-        """Return which states are novel, and for each of these an atom that is; add all of them.
+        """Return which states are novel, with a novel atom for each; add all states to the table.
 
-        The result is that of a test one by one in ascending order of depth, and in the order of
-        rows at the same depth.
+        The result is the same as if states were tested one by one, in ascending order of depth, and
+        at the same depth in the order of rows.
 
         Examples
         --------

@@ -1,4 +1,4 @@
-"""What planners ask of observations: each as a vector of numbers."""
+"""Observations as vectors of numbers, for planners."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def check_vectors(space: spaces.Space[Any], planner: str) -> None:
 
 
 def ranges(space: spaces.Space[Any]) -> NDArray[np.float64] | None:
-    """Return the highest less the lowest value ``(F,)`` of each number of `as_vectors`.
+    """Return the difference between highest and lowest value, ``(F,)``, as for `as_vectors`.
 
     None if one of them is unbounded.
 

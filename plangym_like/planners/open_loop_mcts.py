@@ -20,12 +20,12 @@ class OpenLoopMCTS(TreePlanner):
     """Monte Carlo tree search over action sequences.
 
     D. Perez Liebana et al., "Open loop search for general video game playing", GECCO 2015: a node
-    is the sequence of actions that leads to it, and these may lead to different states.
-    Every descent runs its actions from the root again, and random actions after them up to
-    `horizon`. So memory does not grow with the size of states, a round is one `rollout_batch`, all
-    returns have the same horizon, and random steps need no chance nodes. Yet each transition above
-    a leaf is spent again, and actions do not react to what happened before (E. Lecarpentier et al.,
-    "Open loop execution of tree-search algorithms", 2018, on when that is no loss).
+    stands for a sequence of actions, which may lead to different states. Every descent repeats its
+    actions from the root, followed by random actions up to `horizon`. So memory does not grow with
+    the size of states, a round is one `rollout_batch`, all returns have the same horizon, and
+    random steps need no chance nodes. But transitions above a leaf are stepped again in every
+    descent, and actions do not depend on earlier outcomes (when this loses nothing: E. Lecarpentier
+    et al., "Open loop execution of tree-search algorithms", 2018).
 
     Selection, virtual loss and scaling are those of `UCT`.
 
@@ -40,8 +40,8 @@ class OpenLoopMCTS(TreePlanner):
     explore : float
         The weight of the bounds; ``sqrt(2)`` is UCB1.
     stochastic : bool
-        Whether each trajectory is seeded, so that the search does not know the random numbers that
-        the environment is going to draw. The plan is then the luckiest trajectory.
+        Whether each trajectory has its own seed, so that the search does not know the random
+        numbers that the environment will draw. The plan is then the luckiest trajectory.
 
     Examples
     --------

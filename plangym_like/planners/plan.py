@@ -1,4 +1,4 @@
-"""`Plan`: the actions that a planner found, what they score, and what the search spent."""
+"""`Plan`: the actions that a planner found, their score, and the cost of the search."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ CURVE = np.dtype(
 
 @dataclass(frozen=True)
 class Spent:
-    """What a search spent.
+    """The cost of a search.
 
     Attributes
     ----------
@@ -38,7 +38,7 @@ class Spent:
     seconds : float
         The time that the search took.
     seconds_in_env : float
-        The part of it that `PlanEnv.step_batch` and `PlanEnv.rollout_batch` took.
+        The part of `seconds` that `PlanEnv.step_batch` and `PlanEnv.rollout_batch` took.
     """
 
     transitions: int = 0
@@ -78,7 +78,7 @@ class Plan:
         The best score so far, with the fields ``transitions``, ``frames``, ``seconds`` and
         ``score``. The score never falls.
     info : dict
-        What else the planner has to tell; see the planner. ``info["action"]`` is `next_action`.
+        Other results, described by each planner. ``info["action"]`` is `next_action`.
 
     Examples
     --------
@@ -110,7 +110,7 @@ class Plan:
     def next_action(self) -> Any:
         """The action to take before planning again; `play` takes it.
 
-        It is the first of `actions`, unless the planner recommends another one.
+        It is the first of `actions`, unless the planner recommends another action.
         """
         return self.info.get("action", self.actions[0])
 
@@ -126,8 +126,8 @@ class Plan:
     def replay(self, env: PlanEnv) -> float:
         """Step `env` through the plan, and return the score.
 
-        It equals `score` in every environment that is made like the planner's. The env's current
-        state does not change.
+        It equals `score` in every environment that is made with the same arguments as the
+        planner's. The env's current state does not change.
         """
         return math.fsum(float(step.rewards[0]) for step in self.steps(env))
 
@@ -145,7 +145,7 @@ class Plan:
             yield step
 
     def save(self, path: str | Path) -> None:
-        """Write the plan to a JSON file, without `info`; completely or not at all."""
+        """Write the plan, without `info`, to a JSON file; the file is complete or unchanged."""
         data = {
             "state": self.state.tobytes().hex(),
             "actions": self.actions.tolist(),
@@ -185,7 +185,7 @@ class Plan:
             )
             columns = (plan.dt, plan.rewards, plan.dt if plan.seeds is None else plan.seeds)
             if any(column.shape != plan.actions.shape[:1] for column in columns):
-                raise ValueError("its actions, dt, rewards and seeds are not of one length")
+                raise ValueError("its actions, dt, rewards and seeds differ in length")
         except (KeyError, TypeError, ValueError, OverflowError) as error:
             raise InputError(f"{path} holds no plan: {error!r}") from error
         return plan

@@ -59,10 +59,11 @@ class Planner(ABC):
         budget : int, optional
             The largest number of transitions (see `Spent`).
         seconds : float, optional
-            The time after which no new batch is stepped. With both, the search ends when the first
-            of them is used up.
+            The time after which no new batch is stepped. With both, the search ends at whichever
+            limit it reaches first.
         seed : int, sequence of int, SeedSequence or Generator, optional
-            What `numpy.random.default_rng` takes; by default, each search draws other numbers.
+            An argument for `numpy.random.default_rng`; by default, each search draws different
+            numbers.
         progress : bool or callable
             ``True`` shows a progress bar if stderr is a terminal. A callable is called with a
             `Progress` after every batch; if it raises StopIteration, the search ends with the best
@@ -75,8 +76,8 @@ class Planner(ABC):
         Raises
         ------
         InputError
-            There is neither a budget nor a time, or they are too small for one batch; or `seed` is
-            not a seed.
+            Neither budget nor time is given, or they are too small for one batch; or `seed` is
+            invalid.
         StateError
             `state` is not a state of this environment.
         RewardError
@@ -100,13 +101,13 @@ class Planner(ABC):
     def advance(self) -> None:
         """Tell the planner that `Plan.next_action` of its last plan was played.
 
-        The next search may use what this one found out about the state after that action. Without
-        this call, each search begins afresh.
+        The next search may reuse results about the state after that action. Without this call, each
+        search begins from scratch.
         """
 
     @abstractmethod
     def _search(self, state: Row, search: Search) -> Plan:
-        """Return ``search.plan(...)``; step batches only by `search`, while `Search.has` allows.
+        """Return ``search.plan(...)``; step batches only by `search`, while `Search.has` is true.
 
         All random numbers come from ``search.rng``.
         """

@@ -35,7 +35,7 @@ def play(
     state : row, optional
         Where to start; by default, the env's current state, which does not change.
     budget, seconds : optional
-        What each search may spend; see `Planner.plan`.
+        The limits of each search; see `Planner.plan`.
     seed : int, sequence of int, SeedSequence or Generator, optional
         The seeds of the searches are spawned from it. A SeedSequence or Generator spawns different
         seeds in each call.
@@ -45,8 +45,8 @@ def play(
     Returns
     -------
     Plan
-        What was played, and what all searches spent. Its curve is the score of the episode so far,
-        which may fall.
+        The actions played, and the cost of all searches. The curve is the score of the episode so
+        far, which may fall.
 
     Examples
     --------

@@ -14,7 +14,7 @@ _LAYOUT = "{desc}: {percentage:3.0f}%|{bar}| {elapsed}{postfix}"
 
 
 class ProgressBar:
-    """A context that gives a function which shows a `Progress`, or None if nothing is to be shown.
+    """A context whose value is a function that shows a `Progress`, or None to show nothing.
 
     Parameters
     ----------
@@ -26,7 +26,7 @@ class ProgressBar:
     Raises
     ------
     MissingExtraError
-        tqdm is needed, and not installed.
+        tqdm is needed, but is not installed.
     """
 
     def __init__(self, name: str, progress: bool | Callable[[Progress], object]) -> None:

@@ -35,13 +35,13 @@ class PUCT(TreePlanner):
       shogi by planning with a learned model", 2020, equation 5.
     - A round has up to `batch` descents, kept apart by the virtual loss, one `step_batch` and one
       call of `evaluate`. If several descents find the same leaf, one of them counts.
-    - With `rollout`, the value of a new state is the mean of what `evaluate` says and of the return
-      of random actions (D. Silver et al., "Mastering the game of Go with deep neural networks and
-      tree search", 2016), or that return alone without `evaluate`.
+    - With `rollout`, the value of a new state is the mean of the value from `evaluate` and the
+      return of random actions (D. Silver et al., "Mastering the game of Go with deep neural
+      networks and tree search", 2016), or that return alone without `evaluate`.
 
-    The plan is the path in the tree with the best score, the first of them. The action for closed
-    loop, `Plan.next_action`, is the most visited one; ``info["visits"]`` are the targets of a
-    policy network, ``info["value"]`` is the mean return of the root.
+    The plan is the path in the tree with the best score; among equal ones, the first. The action
+    for closed loop, `Plan.next_action`, is the most visited one; ``info["visits"]`` are the targets
+    of a policy network, ``info["value"]`` is the mean return of the root.
 
     Parameters
     ----------
@@ -50,12 +50,11 @@ class PUCT(TreePlanner):
     evaluate : callable, optional
         ``evaluate(observations) -> (priors, values)``: observations ``(N, *obs_shape)`` of states,
         as `PlanEnv.step_batch` returns them, probabilities of their actions ``(N, A)`` in the order
-        of `actions`, and the returns ``(N,)`` that they expect. Actions with a prior of 0 are not
-        tried. It is not called for states where the episode has ended. Without it, priors are
-        uniform.
+        of `actions`, and their expected returns ``(N,)``. Actions with a prior of 0 are not tried.
+        It is not called for states where the episode has ended. Without it, priors are uniform.
     observe : callable, optional
         ``observe(state) -> observations (1, *obs_shape)`` of a root. A state holds no observation,
-        so without it, the priors of a root are uniform, except where it was reached by `advance`.
+        so without it, the priors of a root are uniform unless it was reached by `advance`.
     batch, discount, virtual_loss, dt
         See `TreePlanner`.
     rollout : int
@@ -70,7 +69,7 @@ class PUCT(TreePlanner):
 
     Examples
     --------
-    A policy that knows nothing, and a value that says how upright the pole is:
+    A uniform policy, and a value that measures how upright the pole is:
 
     >>> import numpy as np, plangym_like
     >>> from plangym_like.planners import PUCT, play
@@ -105,7 +104,7 @@ class PUCT(TreePlanner):
         self.evaluate, self.observe = evaluate, observe
         self.rollout = as_count("rollout", rollout, 0)
         if evaluate is None and not self.rollout:
-            raise InputError("PUCT needs evaluate or rollout, to know values")
+            raise InputError("PUCT needs evaluate or rollout, to estimate values")
         self.explore = as_number("explore", explore, 0.0)
         self.base = as_number("base", base, 1.0)
         self.noise = as_number("noise", noise, 0.0, 1.0)
@@ -132,7 +131,7 @@ class PUCT(TreePlanner):
     def _scores(self, tree: SearchTree, nodes: Ints, ranks: Ints, counts: Ints) -> Floats:
         totals, visits = tree.scaled(nodes)
         means = totals / np.maximum(visits + self.virtual_loss * ranks, 1e-9)
-        # The node's own visit counts in the paper's code, and is among the descents that come.
+        # The paper's code counts the node's own visit; `counts` includes it.
         parent_visits = visits.sum(axis=1, keepdims=True) + counts
         return puct(
             means, tree["prior"][nodes], visits + ranks, parent_visits, self.explore, self.base

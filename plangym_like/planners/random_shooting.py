@@ -17,7 +17,7 @@ class RandomShooting(Planner):
     """Draw random plans, roll them out, and keep the best one.
 
     A. V. Rao, "A survey of numerical methods for optimal control", 2009, describes it as the
-    simplest shooting method. It is what other planners are compared with.
+    simplest shooting method. Other planners are compared with it.
 
     Parameters
     ----------
@@ -54,7 +54,7 @@ class RandomShooting(Planner):
         return search.plan(state, actions, rewards, self.dt, ended=ended)
 
     def _affordable(self, search: Search) -> int:
-        """Return the number of plans in the next batch; it is small if little is left to spend."""
+        """Return the number of plans in the next batch; it is small near the end of the budget."""
         if search.remaining is None:
             return self.batch
         return max(1, min(self.batch, search.remaining // self.horizon))

@@ -1,4 +1,4 @@
-"""Rollout-IW(1): IW(1) by rollouts, which gives good plans at any time."""
+"""Rollout-IW(1): IW(1) with rollouts, which has good plans at any time."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ _LEVELS = 32
 class RolloutIW(WidthPlanner):
     """Rollout-IW(1): random rollouts that end at states that are not novel.
 
-    W. Bandres, B. Bonet and H. Geffner, "Planning with pixels in (almost) real time", AAAI 2018.
-    A rollout starts at the root, and takes random actions that lead to states that are not solved.
-    A new state is novel if one of its atoms was never seen at its depth or above. If it is not, or
-    if it ends the episode, the state is solved, and the rollout ends. A state whose atoms were all
-    seen higher up since then is solved, too, and so is one whose children are all solved. The
-    search ends when the root is solved. With time, the states that are kept are those of `IW`, but
-    deep ones are reached early.
+    W. Bandres, B. Bonet and H. Geffner, "Planning with pixels in (almost) real time", AAAI 2018. A
+    rollout starts at the root, and takes random actions among those that lead to unsolved states. A
+    new state is novel if one of its atoms was never seen at its depth or above. If a new state is
+    not novel, or if it ends the episode, it is solved and the rollout ends. A state is also solved
+    if all its atoms were later seen at a smaller depth, or if all its children are solved. The
+    search ends when the root is solved. In the end, the same states are kept as in `IW`, but deep
+    ones are reached early.
 
-    The plan is the path with the highest discounted return; of equal ones, a random one. `advance`
-    keeps the subtree of the action that was taken, as in `IW`.
+    The plan is the path with the highest discounted return; among equal ones, a random one.
+    `advance` keeps the subtree of the action that was taken, as in `IW`.
 
-    Differences from the paper: `batch` rollouts go on at the same time, each with one transition in
-    a batch, and no two with the same one. So a rollout does not know the atoms of the other
-    transitions of the batch when it chooses its action. The new states of a batch are tested in
-    ascending order of depth. The atoms of the first root are not known; see `IW`. The features of
-    screens are the basic ones of B-PROST (`tile_colors`), without those of pairs of tiles.
+    Differences from the paper: `batch` rollouts run at the same time, each with a different
+    transition in a batch. So a rollout does not know the atoms of the other transitions of the
+    batch when it chooses its action. The new states of a batch are tested in ascending order of
+    depth. The atoms of the first root are not known; see `IW`. The features of screens are the
+    basic ones of B-PROST (`tile_colors`), without the features of pairs of tiles.
 
     Parameters
     ----------
@@ -43,7 +43,7 @@ class RolloutIW(WidthPlanner):
     features, discount, death_penalty
         As for `IW`.
     batch : int
-        The number of rollouts that go on at the same time.
+        The number of rollouts that run at the same time.
     dt : int
         How long each action is held. The paper holds each for 15 frames.
 
@@ -64,7 +64,7 @@ class RolloutIW(WidthPlanner):
         rollouts = _Rollouts(tree, novel, novelty, self.batch)
         while not rollouts.solved[0]:
             most = self.batch
-            if search.remaining is not None:  # the last batch may be a small one
+            if search.remaining is not None:  # the last batch may be smaller
                 most = max(1, min(most, search.remaining))
             if not search.has(most):
                 return False
@@ -76,7 +76,7 @@ class RolloutIW(WidthPlanner):
 
 
 class _Rollouts:
-    """Where the rollouts are, and which nodes are solved."""
+    """The positions of the rollouts, and which nodes are solved."""
 
     def __init__(
         self, tree: LookaheadTree, novel: NDArray[np.bool_], novelty: Novelty, count: int
@@ -93,7 +93,7 @@ class _Rollouts:
         self._solve_old()
 
     def _solve(self, node: int) -> None:
-        """Mark a node as solved, and the nodes above that have no unsolved child any more."""
+        """Mark a node as solved, and all nodes above it that then have no unsolved child."""
         while not self.solved[node]:
             self.solved[node] = True
             parent = int(self.tree.parent[node])
@@ -109,7 +109,7 @@ class _Rollouts:
     ) -> tuple[NDArray[np.int64], NDArray[np.int32], NDArray[np.int64]]:
         """Move rollouts down to untried actions; return rollouts, nodes and actions.
 
-        Rollouts that find nothing to try are left out of this batch, and start again.
+        Rollouts that find no untried action are left out of this batch, and start again.
         """
         size, num_actions = self.tree.size, self.tree.children.shape[1]
         free = self._open[:size].copy()
@@ -146,7 +146,7 @@ class _Rollouts:
         return np.concatenate(chosen), (order // num_actions).astype(np.int32), order % num_actions
 
     def _solve_old(self) -> None:
-        """Solve nodes whose atoms were all seen higher up in the meantime, except for the root."""
+        """Solve nodes, except the root, whose atoms were all seen at a smaller depth since."""
         tree, depth_of, size = self.tree, self._novelty.depth_of, self.tree.size
         lost = depth_of(tree.witness[:size]) != tree.depth[:size]
         lost &= ~self.solved[:size]

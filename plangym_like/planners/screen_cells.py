@@ -44,7 +44,7 @@ class ScreenCells:
         Raises
         ------
         InputError
-            They are not screens.
+            The observations are not screens.
         """
         screens = np.asarray(obs)
         if screens.dtype != np.uint8 or screens.ndim not in (3, 4):
@@ -59,17 +59,17 @@ class ScreenCells:
 
 
 class DynamicScreenCells(ScreenCells):
-    """`ScreenCells` whose size and shades follow from the screens that were seen.
+    """`ScreenCells` whose size and shades are fitted to the screens seen so far.
 
     The paper's representation without domain knowledge ("First return, then explore", Methods):
-    of `trials` sizes, take the one with the largest ``H(p) / sqrt(|n / (share * M) - 1| + 1)`` for
+    use the one of `trials` sizes with the largest ``H(p) / sqrt(|n / (share * M) - 1| + 1)`` for
     M recent screens that fall into n cells with frequencies p. H is the entropy, divided by that of
     n equally frequent cells.
 
     Parameters
     ----------
     share : float
-        The aim for the number of cells, as a part of the number of screens.
+        The intended number of cells, as a fraction of the number of screens.
     every : int
         The number of transitions from one choice to the next.
     trials : int
@@ -135,7 +135,7 @@ def _areas(old: int, new: int) -> NDArray[np.float32]:
 
 
 def packed(screen: NDArray[Any]) -> bytes:
-    """Return a screen in few bytes; see `unpacked`."""
+    """Return a compressed screen; see `unpacked`."""
     return zlib.compress(screen.tobytes(), 1)
 
 

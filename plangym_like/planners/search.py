@@ -17,7 +17,7 @@ from plangym_like.transitions import BatchTransition, Rollout
 
 
 class Progress(NamedTuple):
-    """How far a search is.
+    """The progress of a search.
 
     Attributes
     ----------
@@ -27,7 +27,7 @@ class Progress(NamedTuple):
         The best score so far; NaN before there is one.
     spent : Spent
     note : str
-        What the planner adds, such as the number of cells.
+        A note of the planner, such as the number of cells.
     """
 
     done: float
@@ -37,7 +37,7 @@ class Progress(NamedTuple):
 
 
 class Search:
-    """Steps the environment of a planner, and counts what that costs.
+    """Steps the environment of a planner, and counts the cost.
 
     Parameters
     ----------
@@ -75,12 +75,12 @@ class Search:
         self._note, self._stopped = "", False
 
     def has(self, transitions: int) -> bool:
-        """Return whether the budget allows for so many more transitions.
+        """Return whether the budget allows for this many more transitions.
 
         Raises
         ------
         InputError
-            It does not, and none was made yet, so that the search would find nothing.
+            It does not, and no transition was made yet, so the search would find nothing.
         """
         if self._budget is not None and self._transitions + transitions > self._budget:
             if not self._transitions:
@@ -150,8 +150,8 @@ class Search:
         finite = np.isfinite(rewards)
         if not finite.all():
             raise RewardError(
-                f"{self.env.name} returned the reward {rewards[~finite][0]}, and planners can only "
-                "compare finite ones: replace it, such as by a wrapper "
+                f"{self.env.name} returned the reward {rewards[~finite][0]}, but planners can only "
+                "compare finite rewards: replace it, for example with the wrapper "
                 "gymnasium.wrappers.TransformReward(env, numpy.nan_to_num)"
             )
         self._transitions += transitions
@@ -163,9 +163,9 @@ class Search:
                 self._stopped = True
 
     def report(self, score: float, note: str = "") -> None:
-        """Record the score of the best plan so far; lower ones than before are ignored.
+        """Record the score of the best plan so far; a lower score than before is ignored.
 
-        Minus infinity means that there is no plan with a score yet.
+        Minus infinity means that no plan has a score yet.
         """
         spent = self.spent()
         self._note = note
@@ -173,12 +173,12 @@ class Search:
             self._curve.append((spent.transitions, spent.frames, spent.seconds, float(score)))
 
     def spent(self) -> Spent:
-        """Return what was spent until now."""
+        """Return the cost so far."""
         seconds = time.perf_counter() - self._begun
         return Spent(self._transitions, self._frames, seconds, self._seconds_in_env)
 
     def progress(self) -> Progress:
-        """Return how far the search is."""
+        """Return the progress of the search."""
         spent = self.spent()
         parts = [0.0]
         if self._budget is not None:
@@ -237,7 +237,7 @@ def make_rng(seed: Any) -> np.random.Generator:
     Raises
     ------
     InputError
-        It is not a seed.
+        `seed` is invalid.
     """
     try:
         return np.random.default_rng(seed)

@@ -1,4 +1,4 @@
-"""`SearchGraph`: the states that a search for the least cost has found, and the ways to them."""
+"""`SearchGraph`: the states that a search for the least cost has found, and the paths to them."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from plangym_like.states import Row
 
 
 class SearchGraph:
-    """Nodes with a cheapest known way for each key. Node 0 is the root.
+    """Nodes with a cheapest known path for each key. Node 0 is the root.
 
-    A cheaper way to a known key is a new node, so that a node's path never changes.
+    A cheaper path to a known key is a new node, so a node's path never changes.
 
     Parameters
     ----------
@@ -60,8 +60,8 @@ class SearchGraph:
         parents, keys : list
         states : rows
         *columns : array
-            The actions, rewards, costs, heuristic values, whether they arrive at a goal, and
-            whether they end the episode.
+            The actions, rewards, costs, heuristic values, whether they reach a goal, and whether
+            they end the episode.
 
         Yields
         ------
@@ -116,11 +116,11 @@ class SearchGraph:
         return True
 
     def is_open(self, node: int, heuristic: float) -> bool:
-        """Return whether a node is still to be expanded, as it may lead to a cheaper goal."""
+        """Return whether a node must still be expanded because it may lead to a cheaper goal."""
         return node in self._rows and self.costs[node] + heuristic < self.best_cost
 
     def take(self, node: int) -> Row:
-        """Return the state of a node that is expanded, and forget it."""
+        """Return the state of a node that is being expanded, and drop it."""
         return self._rows.pop(node)
 
     @property
@@ -129,7 +129,7 @@ class SearchGraph:
         return self._nearest[2] if self.goal is None else self.goal
 
     def path(self, node: int) -> list[int]:
-        """Return the nodes of the way from the root, which is left out."""
+        """Return the nodes of the path from the root to a node, without the root."""
         path = []
         while node:
             path.append(node)
@@ -137,5 +137,5 @@ class SearchGraph:
         return path[::-1]
 
     def score(self, node: int) -> float:
-        """Return the sum of the rewards on the way to a node."""
+        """Return the sum of the rewards on the path to a node."""
         return math.fsum(self.rewards[one] for one in self.path(node))

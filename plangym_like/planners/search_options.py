@@ -99,7 +99,7 @@ def digests(keys: Any, count: int) -> list[Any]:
     Raises
     ------
     InputError
-        There are not N keys, or they are not hashable.
+        The number of keys is not N, or they are not hashable.
 
     Examples
     --------
@@ -151,7 +151,7 @@ def as_numbers(name: str, numbers: Any, count: int) -> NDArray[np.float64]:
     Raises
     ------
     InputError
-        They are something else, or NaN.
+        They are not numbers, or they are negative or NaN.
     """
     array = np.asarray(numbers, np.float64)
     if array.shape != (count,):

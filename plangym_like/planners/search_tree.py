@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 Ints = NDArray[np.intp]
 Floats = NDArray[np.float64]
-# Returns scores ``(n, A)`` of the actions of nodes ``(n,)``. The other arguments are how many
-# descents of this round are under way in each action, and how many come to the node, ``(n, 1)``.
+# Returns scores ``(n, A)`` of the actions of nodes ``(n,)``. The other arguments are the number of
+# this round's descents under way in each action, and the number that reach the node, ``(n, 1)``.
 ScoreFn = Callable[[Ints, Ints, Ints], Floats]
 
 # Steps actions ``(n,)`` of nodes ``(n,)``, and returns the outcomes; None if the budget is spent.
@@ -22,7 +22,7 @@ FIRST = 1e18
 
 
 class Level(NamedTuple):
-    """One step down of some descents: all arrays ``(n,)``; `kids` as in `Descents.last`."""
+    """One step of some descents: all arrays are ``(n,)``, and `kids` is as in `Descents.last`."""
 
     ids: Ints
     nodes: Ints
@@ -39,7 +39,7 @@ class Descents(NamedTuple):
     last : array ``(B,)``
         Where each descent ends: a node, or ``-1 - i`` for leaf i.
     parents, actions : array ``(L,)``
-        The leaves: what has to be stepped to get their states.
+        The transitions to the leaves, which have to be stepped.
     """
 
     levels: list[Level]
@@ -48,7 +48,7 @@ class Descents(NamedTuple):
     actions: Ints
 
     def without_repeats(self) -> Descents:
-        """Return the descents, only the first of several that end at the same node."""
+        """Return the descents, but only the first of those that end at the same node."""
         _, first = np.unique(self.last, return_index=True)
         kept = np.zeros(len(self.last), bool)
         kept[first] = True
@@ -70,7 +70,7 @@ class SearchTree:
     state : array uint8
         The root's state; an empty one if the search keeps no states.
     outcomes : int
-        K, the most outcomes of an action: 1 unless there are chance nodes.
+        K, the largest number of outcomes of an action: 1 unless there are chance nodes.
     widening : float
         After n visits, an action has at most ``ceil(n ** widening)`` samples of its outcome
         (progressive widening, A. Couetoux et al. 2011, "Continuous upper confidence trees").
@@ -80,9 +80,9 @@ class SearchTree:
     size : int
     nodes : structured array
         With the fields ``parent``, ``action`` (the index of the action on the way in), ``seed``,
-        ``reward``, ``score`` (the rewards from the root on), ``value`` (what the planner gives),
+        ``reward``, ``score`` (the rewards from the root on), ``value`` (set by the planner),
         ``ended``, ``samples`` (how often this
-        outcome was drawn), ``passes`` (descents), ``key`` (tells outcomes apart), ``visits`` and
+        outcome was drawn), ``passes`` (descents), ``key`` (distinguishes outcomes), ``visits`` and
         ``total`` ``(A,)`` (number and sum of the returns of each action), ``prior`` ``(A,)``,
         ``child`` ``(A, K)`` (-1 if there is none), ``closed`` ``(A,)`` (see `close`), and
         ``state``.
@@ -140,8 +140,9 @@ class SearchTree:
     def add_outcomes(self, parents: Ints, actions: Ints, keys: Ints, **fields: Any) -> Ints:
         """Append samples of outcomes, and return their nodes ``(n,)``.
 
-        A sample that has the key of an outcome of the same action is counted in it. So is one more
-        outcome than an action can have.
+        A sample with the key of a known outcome of the same action is counted as that outcome.
+        Other samples become new outcomes, unless the action already has the largest number of them;
+        they are then counted as known outcomes too.
         """
         found = np.full(len(parents), -1)
         for row, (parent, action) in enumerate(zip(parents, actions, strict=True)):
@@ -162,11 +163,11 @@ class SearchTree:
     ) -> Descents:
         """Walk down from the root `count` times, always to an action with the highest score.
 
-        All descents take a step together. k descents that come to a node get the k best of all
-        scores that the actions have with 0 to k - 1 descents under way in them. If these scores
-        fall with each descent, that is what k descents after another would take.
+        All descents take a step together. k descents that reach a node take the k best of all
+        scores of its actions with 0 to k - 1 descents under way. If the scores fall with each
+        descent, k descents one after another would make the same choices.
 
-        A descent ends in a node that no descent has reached before, or in an ended one.
+        A descent ends at a node that no descent has reached before, or where the episode has ended.
 
         Parameters
         ----------
@@ -175,7 +176,7 @@ class SearchTree:
         score, draw : callable
             `draw` is needed if there are chance nodes. If it returns None, the descents end.
         depth : int
-            The most steps of a descent.
+            The maximum number of steps of a descent.
         """
         levels: list[Level] = []
         last = np.zeros(count, np.intp)
@@ -211,9 +212,9 @@ class SearchTree:
         return Descents(levels, last, *np.divmod(leaves, self.num_actions))
 
     def _outcomes(self, nodes: Ints, actions: Ints, draw: DrawFn) -> Ints | None:
-        """Return an outcome ``(n,)`` of each action: a sample, or one that is known.
+        """Return an outcome ``(n,)`` of each action: a new sample or a known outcome.
 
-        Known outcomes get visits in proportion to how often they were sampled.
+        Known outcomes are visited in proportion to how often they were sampled.
         """
         starts, sizes, ranks = _groups(nodes * self.num_actions + actions)
         known = self["child"][nodes, actions]
@@ -232,7 +233,7 @@ class SearchTree:
         return kids
 
     def back_up(self, descents: Descents, new: Ints, values: Floats, discount: float) -> None:
-        """Add the return of each descent to the actions on its way.
+        """Add the return of each descent to the actions on its path.
 
         Parameters
         ----------
@@ -240,7 +241,7 @@ class SearchTree:
         new : array ``(L,)``
             The nodes of the leaves.
         values : array ``(B,)``
-            The return from the last node of each descent on.
+            The return that follows the last node of each descent.
         discount : float
         """
         values = values.copy()
@@ -257,7 +258,7 @@ class SearchTree:
     def close(self, descents: Descents, new: Ints, discount: float) -> None:
         """Close the actions whose whole subtree is known, and give them their best return.
 
-        For searches without chance: another descent would find nothing new there (compare M.
+        For searches without chance nodes: another descent would find nothing new there (compare M.
         Winands, Y. Bjornsson and J. Saito, "Monte-Carlo tree search solver", 2008). Later descents
         through the same node return no less than that.
         """
@@ -289,7 +290,7 @@ class SearchTree:
         return np.zeros_like(totals), visits
 
     def path(self, node: int) -> Ints:
-        """Return the nodes from the root, without it, down to `node`."""
+        """Return the nodes of the path from the root to `node`, without the root."""
         found = []
         while node > 0:
             found.append(node)
@@ -319,7 +320,7 @@ class SearchTree:
 
 
 def _resolved(kids: Ints, new: Ints) -> Ints:
-    """Return nodes, where ``-1 - i`` is replaced by ``new[i]``."""
+    """Return `nodes`, with every ``-1 - i`` replaced by ``new[i]``."""
     (leaves,) = (kids < 0).nonzero()
     if not len(leaves):
         return kids

@@ -13,7 +13,7 @@ from plangym_like.transitions import BatchTransition
 
 
 class Swarm(NamedTuple):
-    """N walkers, with their nodes of the lineage, and the lives that they have."""
+    """N walkers, with their nodes in the lineage and their lives."""
 
     states: NDArray[np.uint8]
     obs: NDArray[np.float64]
@@ -24,7 +24,7 @@ class Swarm(NamedTuple):
 
     @classmethod
     def at(cls, state: Row, size: int) -> Swarm:
-        """Return `size` walkers at the root; observations and lives are not known there."""
+        """Return `size` walkers at the root, where observations and lives are not known."""
         states, zeros = np.repeat(np.asarray(state)[None], size, axis=0), np.zeros(size)
         return cls(states, zeros[:, None], zeros, zeros.astype(int), np.full(size, ROOT), -np.inf)
 
@@ -43,7 +43,7 @@ class Swarm(NamedTuple):
 
 
 def dead_walkers(step: BatchTransition, lives: float) -> tuple[NDArray[np.bool_], float]:
-    """Return which rows ``(N,)`` ended or lost a life, and the lives that others have."""
+    """Return which rows ``(N,)`` ended or lost a life, and the lives of the others."""
     over = step.terminateds | step.truncateds
     if not step.infos.mask("lives").all():
         return over, lives

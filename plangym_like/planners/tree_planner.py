@@ -1,4 +1,4 @@
-"""`TreePlanner`: what tree searches share: their options, the tree they keep, and their plan."""
+"""`TreePlanner`: the base of tree searches, with their options, their tree and their plan."""
 
 from __future__ import annotations
 
@@ -43,9 +43,9 @@ class TreePlanner(Planner):
     batch : int
         The number of descents in a round.
     discount : float
-        What the return after a step is multiplied with; from 0 to 1.
+        The factor for the return after a step, from 0 to 1.
     virtual_loss : float
-        How much each descent under way counts as a return of 0: from 0, not at all, to 1. In the
+        The weight, from 0 to 1, with which each descent under way counts as a return of 0. In the
         number of visits, each counts as 1.
     dt : int
         How long each action is held.
@@ -69,11 +69,11 @@ class TreePlanner(Planner):
         self._best: Trajectory | None = None
 
     def advance(self) -> None:
-        """Keep what the last search found out below the action that was played."""
+        """Keep the part of the tree below the action that was played."""
         self._kept = self._last
 
     def _begin(self, tree: SearchTree) -> SearchTree:
-        """Return `tree`, a root only, or the part of the last one that was kept for its state."""
+        """Return `tree`, which has only a root, or the kept part of the last tree for its state."""
         kept, self._kept, self._last, self._best = self._kept, None, None, None
         if kept is None:
             return tree
@@ -100,10 +100,10 @@ class TreePlanner(Planner):
         return self._best
 
     def _affordable(self, search: Search, tree: SearchTree, descents: int, cost: int) -> int:
-        """Return how many descents, each with at most `cost` transitions, the next round has.
+        """Return the number of descents in the next round; each costs at most `cost` transitions.
 
-        Descents to states where the episode has ended may cost nothing, so there are no more than
-        transitions in the budget, and none after the time.
+        Descents to ended states may cost nothing, so their number is also limited by the
+        transitions in the budget, and is 0 when the time is over.
         """
         if tree["closed"][0].all() or (descents and search.progress().done == 1.0):
             return 0
@@ -116,7 +116,7 @@ class TreePlanner(Planner):
         return count if search.has(max(count, 1) * cost) else 0
 
     def _plan(self, search: Search, state: Row, tree: SearchTree, **info: Any) -> Plan:
-        """Return the best trajectory, and what is known of the root's actions."""
+        """Return the best trajectory, with statistics of the root's actions."""
         assert self._best is not None, "the first round ends somewhere"
         best = self._best
         visits, totals = tree["visits"][0].copy(), tree["total"][0].copy()

@@ -37,12 +37,12 @@ def ucb1(
     pending : array ``(n, 1)`` or ``(n, A)``
         Descents under way, which count as visits.
     virtual_loss : float
-        The part of each of them that counts as a return of 0.
+        The weight of each as a return of 0.
 
     Returns
     -------
     array ``(n, A)``
-        Infinite without a visit.
+        Infinite for actions without a visit.
 
     >>> ucb1(np.array([[1.0, 3.0, 0.0]]), np.array([[2.0, 4.0, 0.0]]), 1.0, 6).round(3)
     array([[1.447, 1.419,   inf]])
@@ -63,7 +63,7 @@ def tree_bounds(
     ranks: Ints,
     counts: Ints,
 ) -> Floats:
-    """Return the bounds that descents go by. With the first four arguments bound, a `ScoreFn`.
+    """Return the scores for descents. With its first four arguments bound, this is a `ScoreFn`.
 
     Actions that were not tried come first, in random order; closed ones last.
     """

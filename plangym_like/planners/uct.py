@@ -34,19 +34,19 @@ class UCT(TreePlanner):
 
     - A round has `batch` descents, stepped by one `step_batch` and one `rollout_batch`. Descents
       under way count as visits with low returns: the virtual loss of G. Chaslot, M. Winands and J.
-      van den Herik, "Parallel Monte-Carlo tree search", 2008. Descents that reach the same new node
-      step it once, and roll it out once each.
+      van den Herik, "Parallel Monte-Carlo tree search", 2008. A new node that several descents
+      reach is stepped once, but each of them makes a rollout from it.
     - Mean returns are scaled to [0, 1] by the range seen, as in equation 5 of J. Schrittwieser et
       al., "Mastering Atari, Go, chess and shogi by planning with a learned model", 2020.
     - Without chance nodes, actions whose whole subtree is known are not tried again. Their best
-      return is certain, so that no descent through their node returns less.
+      return is certain, so no descent through their node returns less.
 
     States hold random generators. So without chance nodes, the search knows the random numbers that
-    the environment is going to draw. With ``outcomes=K``, it does not: each descent draws the
-    outcomes of its actions with new seeds. Outcomes with the same observation, reward and end are
-    one node. For actions with many outcomes there is progressive widening (A. Couetoux et al.,
-    "Continuous upper confidence trees", 2011): no more than K are told apart, and with `widening`
-    less than 1, most descents pass through outcomes that are known, and save the transitions.
+    the environment will draw. With ``outcomes=K``, it does not: each descent draws the outcomes of
+    its actions with new seeds. Outcomes with the same observation, reward and end are one node. For
+    actions with many outcomes there is progressive widening (A. Couetoux et al., "Continuous upper
+    confidence trees", 2011): at most K are distinguished, and with `widening` less than 1, most
+    descents pass through known outcomes, which costs no transitions.
 
     The plan is the trajectory with the best score; with chance nodes, that is the luckiest one. The
     action for closed loop, `Plan.next_action`, is the most visited one.
@@ -62,8 +62,8 @@ class UCT(TreePlanner):
     explore : float
         The weight of the bounds; ``sqrt(2)`` is UCB1.
     outcomes : int
-        The most outcomes of an action, at most 4,096. When it has so many, no more are drawn; let
-        it be greater than their number where that is known.
+        The largest number of outcomes of an action, at most 4,096. When an action has this many, no
+        more are drawn. If the true number is known, choose a larger one.
     widening : float
         After n visits, an action has ``ceil(n ** widening)`` samples of its outcome.
 
@@ -152,7 +152,7 @@ class UCT(TreePlanner):
         )
 
     def _evaluate(self, tree: SearchTree, search: Search, nodes: Ints) -> tuple[Floats, Trajectory]:
-        """Return what nodes are worth (new ones: the return of a rollout), and the best plan."""
+        """Return the values of nodes (for new ones, the return of a rollout), and the best plan."""
         visits, ended = tree["visits"][nodes].sum(axis=1), tree["ended"][nodes]
         values = tree["total"][nodes].sum(axis=1) / np.maximum(visits, 1)
         (new,) = (~ended & (visits == 0)).nonzero()
@@ -185,9 +185,9 @@ class UCT(TreePlanner):
 
 
 def outcome_keys(step: BatchTransition) -> NDArray[np.int64]:
-    """Return a number ``(N,)`` of each row's observation, reward and end, to tell rows apart.
+    """Return a number ``(N,)`` that identifies each row's observation, reward and end.
 
-    Not of its state, which holds the random generator.
+    The state is left out, because it holds the random generator.
     """
     observed = digests(make_key("obs")(step.obs, step.infos, step.states), len(step.rewards))
     columns = (step.rewards, step.terminateds, step.truncateds)

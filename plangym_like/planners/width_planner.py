@@ -1,4 +1,4 @@
-"""`WidthPlanner`: what IW(1) and Rollout-IW(1) have in common."""
+"""`WidthPlanner`: the base of IW(1) and Rollout-IW(1)."""
 
 from __future__ import annotations
 
@@ -81,9 +81,9 @@ class WidthPlanner(Planner):
 
     @staticmethod
     def _test_again(tree: LookaheadTree, novelty: Novelty) -> NDArray[np.bool_]:
-        """Return which nodes of a kept tree are novel, in it alone.
+        """Return which nodes of a kept tree are novel if only its own nodes count.
 
-        At the same depth, nodes with children come first, because they are not pruned again.
+        At the same depth, nodes with children are tested first, because they are not pruned.
         """
         size = tree.size
         leaf = (tree.children[:size] < 0).all(axis=1)
@@ -103,7 +103,7 @@ class WidthPlanner(Planner):
         parents: NDArray[np.int32],
         actions: NDArray[Any],
     ) -> tuple[NDArray[np.int32], NDArray[np.bool_]]:
-        """Step actions in nodes, and return the new nodes, and which of them are novel."""
+        """Step actions from nodes; return the new nodes, and which of them are novel."""
         step = search.step_batch(self.actions[actions], tree.states(parents), self.dt)
         count = len(parents)
         atoms = novelty.atoms(self.features(step.obs, step.infos), count)
@@ -134,4 +134,4 @@ class WidthPlanner(Planner):
     def _grow(
         self, tree: LookaheadTree, novel: NDArray[np.bool_], novelty: Novelty, search: Search
     ) -> bool:
-        """Add nodes by `_step`; return whether the search ended before the budget did."""
+        """Add nodes with `_step`; return whether the search ended before the budget was spent."""

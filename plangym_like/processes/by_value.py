@@ -11,8 +11,8 @@ import cloudpickle  # type: ignore[import-untyped]
 class ByValuePickler(cloudpickle.Pickler):  # type: ignore[misc]
     """Pickles classes of ``__main__`` and local classes, including slots and cached members.
 
-    It works around three limits of cloudpickle 3.1. A class with ``__slots__`` becomes one without,
-    whose objects the original class cannot restore. Before Python 3.12,
+    It works around three limits of cloudpickle 3.1. A class with ``__slots__`` becomes a class
+    without, and the original class cannot restore objects of that class. Before Python 3.12,
     ``functools.cached_property`` is rejected. Functions with an ``lru_cache`` are looked up in
     modules that another process does not have.
     """

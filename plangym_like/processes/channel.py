@@ -38,8 +38,8 @@ class Channel:
     """Frames messages over a non-blocking stream socket.
 
     A signal handler that raises may interrupt every method between two bytecodes, and the method
-    can then be repeated. Bytes are moved from the kernel into `_chunks`, and from `_outbox` to the
-    kernel, in single uninterruptible operations, and the rest of the work is derived from these two
+    can then be repeated. Single uninterruptible operations move bytes from the kernel into
+    `_chunks`, and from `_outbox` to the kernel. Everything else is derived from these two
     attributes.
 
     It is not thread safe: hold one lock around `post`, `flush` and `retract`, and another one
@@ -97,7 +97,7 @@ class Channel:
             Called with kind, request id and payload. It may be called twice for a message if a
             signal handler interrupts this method.
         everything : bool
-            Continue until the kernel certainly has no more data, rather than probably.
+            Continue until it is certain, not only likely, that the kernel has no more data.
         """
         while True:
             wanted = _CHUNK_NBYTES if len(self._chunks) < 2 else _LARGE_CHUNK_NBYTES

@@ -49,7 +49,7 @@ class Connection:
     launched : Launched
         A new worker, which this object owns from now on.
     name : str
-        What error messages call it.
+        The name of the worker in error messages.
     """
 
     def __init__(self, launched: Launched, name: str) -> None:
@@ -97,8 +97,8 @@ class Connection:
     ) -> Future[Any]:
         """Send a request and return the future of its reply.
 
-        If the worker has ended, the future raises the error, not this call. With `patient`, the
-        rest of a request that the kernel does not accept at once is sent with the next request or
+        If the worker has ended, the future raises the error, not this call. With `patient`, if the
+        kernel does not accept the whole request at once, the rest is sent with the next request or
         while waiting.
         """
         request = Request(next(self._numbers), self._worker, self.wait)
@@ -106,7 +106,7 @@ class Connection:
             if self._end is None:
                 if self._flushing:
                     raise RuntimeError(
-                        f"a signal handler used {self._worker} just while it was interrupting "
+                        f"a signal handler used {self._worker} while it was interrupting "
                         "another use of it; set a flag in the handler instead"
                     )
                 parts = outgoing(kind, request.number, payload, descriptors)
@@ -152,7 +152,7 @@ class Connection:
             request.answer(self._end)
 
     def drain(self) -> None:
-        """Process all available replies, and the worker's end if it has come, without blocking."""
+        """Process all available replies, and the worker's end if it has ended, without blocking."""
         self._listen(0.0)
 
     def _listen(self, timeout: float, request: Request | None = None) -> None:
@@ -217,7 +217,7 @@ class Connection:
     def _send_aside(self, parts: list[Outgoing], timeout: float) -> bool:
         """Send the queue and then `parts`; return False if the lock for sending is held.
 
-        It may be held by another thread, which is awaited for `timeout` seconds, or by the code
+        It may be held by another thread, for which this waits `timeout` seconds, or by the code
         that a signal handler has interrupted.
         """
         sending: list[bool] = []

@@ -240,7 +240,7 @@ class ExternalProcess:
         return self._connection.unsent
 
     def drain(self) -> None:
-        """Process all available replies, and the process's end if it has come, without blocking.
+        """Process all available replies, and the process's end if it has ended, without blocking.
 
         Their futures are then done; nothing is raised here.
         """
@@ -251,7 +251,7 @@ class ExternalProcess:
         self._connection.kill()
 
     def restart(self) -> None:
-        """Replace the process, dead or alive, by a new one with the same constructor.
+        """Replace the process, dead or alive, with a new one from the same constructor.
 
         Pending futures fail with `WorkerDiedError`. The object is made again in the background.
         """
@@ -276,8 +276,8 @@ class ExternalProcess:
     def close(self, timeout: float = 3.0) -> None:
         """Ask the process to exit, and kill it if it is still running after `timeout` seconds.
 
-        If the hosted object has a ``close`` method, it is called. Futures that are pending after
-        that fail with `ClosedError`. Calling `close` again does nothing.
+        If the hosted object has a ``close`` method, it is called. Futures that are then still
+        pending fail with `ClosedError`. Calling `close` again does nothing.
         """
         self._closed = True
         message = f"worker {self._name!r} has been closed; make another one"

@@ -1,11 +1,11 @@
 """The fork server: a process with everything imported, which forks workers on request.
 
-A worker that is forked from it starts within milliseconds, and inherits nothing from the user's
-process, neither threads nor locks. A fork server is started when it is first needed. It runs
+A worker that is forked from it starts within milliseconds, and inherits no threads, locks or other
+state of the user's process. A fork server is started when it is first needed. It runs
 `fork_server_main`.
 
 All workers of a fork server have its memory, and so the same hashes of strings and orders of sets.
-Where workers have to differ in this, some of them come from a second one.
+If workers must differ in this, some of them are forked from a second fork server.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class ForkServer:
         self._send("preload", tuple(modules)).close()
 
     def get_ready(self, modules: Sequence[str]) -> None:
-        """Wait until all `modules` that can be imported are."""
+        """Wait until all `modules` are imported, except those that cannot be."""
         if self._loaded is None or not self._loaded.issuperset(modules):
             self._ask("preload", tuple(modules))
             self._loaded = (self._loaded or frozenset()).union(modules)
@@ -180,8 +180,8 @@ def get_ready(preload: Sequence[str] = (), number: int = 1) -> bool:
             fork_server.close()
             if failure is not None:
                 raise WorkerStartError(
-                    "the process that forks workers ended twice in a row, or did not answer; what "
-                    'it printed may say why. Without it: start_method="spawn"'
+                    "the process that forks workers ended twice in a row, or did not answer; its "
+                    'output may say why. start_method="spawn" does not need it'
                 ) from error
             failure = error
 

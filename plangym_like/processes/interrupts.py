@@ -73,7 +73,7 @@ def interrupts_deferred(*, by_finalizer: bool = False) -> Iterator[None]:
 
 
 def _interrupt_soon(thread: int, restored: threading.Event) -> None:
-    """Interrupt the thread once its handler is `restored` and its finalizer has returned."""
+    """Interrupt the thread once its handler is `restored` and its finalizer has ended."""
     restored.wait(1.0)
     time.sleep(_SOON_SECONDS)
     # Not `_thread.interrupt_main`, which would not end a `time.sleep`.

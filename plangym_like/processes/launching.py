@@ -77,7 +77,7 @@ def start_python(
     if not sys.executable:
         raise WorkerStartError(
             "this Python does not know its own executable (sys.executable is empty), so it cannot "
-            'start another interpreter; start_method="fork" does without'
+            'start another interpreter; start_method="fork" does not need it'
         )
     path = [entry for entry in sys.path if type(entry) is str]
     first = "from plangym_like.processes import parent_death; parent_death.die_with_parent(); "
@@ -100,7 +100,7 @@ def start_python(
 
 @contextlib.contextmanager
 def _interrupts_blocked() -> Iterator[None]:
-    """Block SIGINT, so that it is blocked in the new process until that ignores it."""
+    """Block SIGINT, so that it is blocked in the new process until the process ignores it."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield

@@ -3,8 +3,8 @@
 The worker packs an exception in the first of these forms that it can pack and rebuild. The owner
 rebuilds it, with the remote traceback as its ``__cause__``:
 
-``whole``    the exception pickles and comes back as its own type
-``parts``    its type, arguments and those attributes that pickle, without calling ``__init__``
+``whole``    the exception itself, if it can be pickled and unpickled as its own type
+``parts``    its type, arguments and picklable attributes; ``__init__`` is not called
 ``group``    an exception group: its parts, with each member packed on its own
 ``name``     text only: a `RemoteError` that names the type
 """

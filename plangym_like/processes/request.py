@@ -20,7 +20,7 @@ class Request:
     number : int
         The request's id.
     worker : str
-        What error messages call the worker.
+        The name of the worker in error messages.
     wait : callable
         ``wait(request, timeout)`` returns when the request has been answered, or after `timeout`
         seconds. The request holds a reference to it until then.
@@ -44,7 +44,7 @@ class Request:
 
     @property
     def what(self) -> str:
-        """What error messages call it."""
+        """Its name in error messages."""
         return f"request {self.number} to {self._worker}"
 
     @property

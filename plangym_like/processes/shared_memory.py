@@ -1,7 +1,7 @@
 """Shared memory without a name in any file system.
 
-A block is a memory file (``memfd``; where the platform lacks it, a temporary file that is unlinked
-at once). Other processes get it through its descriptor. Nothing can leak: the kernel frees a block
+A block is a memory file (``memfd``, or on platforms without it a temporary file that is unlinked at
+once). Other processes get it through its descriptor. Nothing can leak: the kernel frees a block
 when the last process that has it open ends. Its pages are reserved when it is made, so a lack of
 memory raises an error at that time instead of a SIGBUS later.
 """
@@ -35,7 +35,7 @@ class SharedBlock:
     Parameters
     ----------
     nbytes : int
-        The size, at least 1; rounded up to whole pages.
+        The size, at least 1; it is rounded up to whole pages.
 
     Raises
     ------
@@ -154,7 +154,7 @@ class BlockPool:
             self._drop(self._idle.pop())
 
     def forget(self, known: Callable[[int], bool]) -> None:
-        """Forget the numbers of dropped blocks that are not `known` to a worker any more."""
+        """Forget the numbers of dropped blocks that are no longer `known` to a worker."""
         if self.dropped:
             self.dropped = [number for number in self.dropped if known(number)]
 

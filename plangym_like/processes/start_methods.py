@@ -3,12 +3,12 @@
 ``"forkserver"``
     Forked from the fork server: fast, and safe.
 ``"forkserver-2"``
-    Forked from a second fork server, in which strings have other hashes.
+    Forked from a second fork server, in which strings have different hashes.
 ``"spawn"``
     A new interpreter, which imports everything again.
 ``"fork"``
     Forked from the user's own process. It has everything in that process's memory, but locks held
-    by other threads stay locked for ever, and simulators, GPU contexts and BLAS threads may hang or
+    by other threads are never released, and simulators, GPU contexts and BLAS threads may hang or
     crash. Use it only if none of this applies.
 """
 
@@ -145,7 +145,7 @@ START_METHODS: dict[str, Callable[..., ChildProcess]] = {
 def worker_environ() -> dict[str, str]:
     """Return the environment variables of a worker, which limit each library to one thread.
 
-    Workers share the cores. A number of threads that the user has set is kept.
+    Workers share the cores. Variables that the user has set are kept.
     """
     return ONE_THREAD | dict(os.environ)
 

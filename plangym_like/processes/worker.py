@@ -108,7 +108,7 @@ class Worker:
         return 0
 
     def _look_out(self) -> None:
-        """Poll for a while, so that the next request need not wake this worker."""
+        """Poll for a while, so that the next request need not wake the worker."""
         poller = select.poll()
         poller.register(self._connection, select.POLLIN)
         until = time.perf_counter() + self._linger
@@ -178,7 +178,7 @@ class Worker:
 def _settle_in(
     *, path: list[str], directory: str | None, environ: dict[str, str], session_key: bytes
 ) -> None:
-    """Take over the owner's import path, directory, environment variables and session key."""
+    """Adopt the owner's import path, directory, environment variables and session key."""
     sys.path[:] = path
     if directory is not None:
         with contextlib.suppress(OSError):

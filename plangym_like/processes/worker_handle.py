@@ -78,7 +78,7 @@ class WorkerHandle:
         return self._greeting is not None and _ended(self._greeting)
 
     def become_ready(self) -> bool:
-        """Return whether the hosted object has just become ready.
+        """Check whether the hosted object has become ready; return whether this was new.
 
         Raises
         ------
@@ -110,11 +110,11 @@ class WorkerHandle:
         return task
 
     def abandon(self) -> None:
-        """Abandon the task: its result is not needed any more, and the worker should stop."""
+        """Abandon the task: its result is no longer needed, and the worker should stop."""
         self.abandoned_at = time.monotonic()
 
     def restart(self) -> None:
-        """Replace the process, dead or alive, by a new one without a task."""
+        """Replace the process, dead or alive, with a new one without a task."""
         self.process.restart()
         self._greet()
         self.task = self.abandoned_at = None

@@ -57,7 +57,7 @@ class WorkerPool(Generic[Handle]):
         Seconds that a process may take to become ready before it is replaced; by default no limit.
     spin_seconds : float
         How long `wait` polls before it sleeps. Waking up costs as much as a short task, so this
-        should be about the time by which the ends of several workers' last tasks differ.
+        should be about as long as the time between the ends of different workers' last tasks.
     counts : PoolCounts, optional
         Where deaths and restarts are counted.
 
@@ -119,7 +119,7 @@ class WorkerPool(Generic[Handle]):
             self._watched = watched
 
     def replace(self, worker: Handle) -> None:
-        """Replace the worker's process, dead or alive, by one without a task."""
+        """Replace the worker's process, dead or alive, with one without a task."""
         worker.restart()
         if self._counts is not None:
             self._counts.restarts += 1
@@ -146,7 +146,7 @@ class WorkerPool(Generic[Handle]):
         self.tend()
 
     def tend(self) -> None:
-        """Replace workers without a task, or with an abandoned one, where needed; never waits.
+        """Replace workers without a task or with an abandoned task if needed; never waits.
 
         Raises
         ------

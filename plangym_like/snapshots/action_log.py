@@ -1,6 +1,6 @@
 """`ActionLogFormat`: encodes how an episode began and every action since as bytes.
 
-A log is a sequence of entries, each a tag byte and the fields of that tag, little-endian:
+A log is a sequence of entries. Each is a tag byte and the fields of that tag, little-endian:
 
 ======  ====================================================================================
 tag     what follows
@@ -13,8 +13,8 @@ tag     what follows
 ``G``   40 bytes: the environment's generator, after a wrapper drew from it
 ======  ====================================================================================
 
-``S`` is the first entry and occurs only there. No entry's bytes are a prefix of another entry's, so
-one log continues another exactly if its bytes do.
+``S`` is the first entry and occurs only there. No entry's bytes are a prefix of another entry's. So
+one log continues another if and only if the bytes of the first begin with those of the second.
 """
 
 from __future__ import annotations
@@ -174,7 +174,7 @@ class ActionLogFormat:
 
 
 def _narrowest(space: gymnasium.Space[Any], dtype: np.dtype[Any]) -> np.dtype[Any]:
-    """Return the smallest integer dtype that can hold the elements of `space`, else `dtype`."""
+    """Return the smallest integer dtype for the elements of `space`, otherwise `dtype`."""
     if isinstance(space, gymnasium.spaces.Discrete):
         first, last = int(space.start), int(space.start + space.n) - 1
     elif isinstance(space, gymnasium.spaces.MultiDiscrete) and space.nvec.size:

@@ -40,13 +40,13 @@ class ArrayLayout:
         self._made: list[NDArray[Any]] = []
 
     def reduce(self, array: NDArray[Any]) -> Reduced | None:
-        """Return `array` as a view of another array, or ``None`` if it has to be written itself.
+        """Return `array` as a view of another array, or ``None`` if it must be written itself.
 
         Raises
         ------
         OverlapError
-            It overlaps another array that was written itself. Start the snapshot again, with the
-            id in the error added to `whole`.
+            It overlaps another array that was written itself. Start the snapshot again, after
+            adding the id in the error to `whole`.
         SnapshotError
             The shared memory has gaps, so it cannot be written.
         """
@@ -86,10 +86,10 @@ class ArrayLayout:
 
 
 def copies(arrays: list[NDArray[Any]]) -> dict[int, Any]:
-    """Return copies of `arrays` by their ids; copies share memory if their originals do.
+    """Return copies of `arrays` by their ids; copies share memory where their originals do.
 
-    The result can be the memo of `copy.deepcopy`. If memory is shared in a way that cannot be kept,
-    it is empty.
+    The result can be the memo of `copy.deepcopy`. The result is empty if memory is shared in a way
+    that copies cannot keep.
     """
     whole: set[int] = set()
     while True:
@@ -108,7 +108,7 @@ def view_of(
     strides: tuple[int, ...],
     offset: int,
 ) -> NDArray[Any]:
-    """Return an array in the memory of `owner`, which is contiguous."""
+    """Return an array in the memory of the contiguous array `owner`."""
     flat = (owner if owner.flags.c_contiguous else owner.T).reshape(-1).view(np.uint8)
     return np.ndarray(shape, dtype, flat, offset, strides)
 

@@ -1,4 +1,4 @@
-"""`ChainPickle`: saves an environment and its wrappers as one pickle, without windows and the like.
+"""`ChainPickle`: saves an environment and its wrappers as one pickle, without windows or locks.
 
 The attributes of the base and of each wrapper are in one pickle, so that shared objects stay
 shared. Spaces, specs, functions and modules are references: the pickle names the place where they
@@ -101,7 +101,7 @@ class ChainPickle(ChainState):
         return data
 
     def place_of(self, thing: Any) -> str | None:
-        """Return the place of `thing` if it is a reference in the bytes."""
+        """Return the place of `thing` if it is written as a reference."""
         return self._ids.get(id(thing))
 
     def thing_at(self, place: str) -> Any:
@@ -160,7 +160,7 @@ class ChainPickle(ChainState):
         if held:
             raise SnapshotError(
                 f"{place} cannot be saved: the function holds {kind_of(held[0])}, which may "
-                "remember something, out of reach of a pickle; keep it in an attribute of the "
+                "have state that a pickle does not include; keep it in an attribute of the "
                 "environment or wrapper itself"
             )
 
@@ -234,7 +234,7 @@ class _Pickler(pickle.Pickler):
         if isinstance(thing, EzPickle):
             raise TypeError(f"{kind_of(thing)} is an EzPickle and would come back as it was made")
         if isinstance(thing, threading.Thread):
-            raise TypeError("what a thread does is no part of a state")
+            raise TypeError("the work of a thread is not part of a state")
         if type(thing) in LOCKS:
             return LOCKS[type(thing)], ()
         if is_handle(thing):
@@ -290,12 +290,12 @@ def _check_class(base: Any) -> None:
     if isinstance(base, EzPickle):
         raise SnapshotError(
             f"{name} is an EzPickle: it wraps a simulator that is not written in Python, and would "
-            f"come back from a pickle unstepped; {_WAY_OUT}"
+            f"come back from a pickle in its initial state; {_WAY_OUT}"
         )
     method = own_pickling(kind)
     if method is not None:
         raise SnapshotError(
-            f"{name} has its own {method}, so a pickle of it need not be its state; {_WAY_OUT}"
+            f"{name} has its own {method}, so a pickle may not hold its whole state; {_WAY_OUT}"
         )
     if not is_ordinary(kind):
         raise SnapshotError(

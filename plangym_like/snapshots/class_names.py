@@ -27,7 +27,7 @@ def can_be_imported(kind: type) -> bool:
 
 
 def classes_named(module: str, name: str, roots: Iterable[type]) -> list[type]:
-    """Return the classes of that name among `roots` and the classes that these use."""
+    """Return the classes with that name among `roots` and the classes that they use."""
     seen: dict[int, Any] = {}
     pending: list[tuple[Any, type | None]] = [(kind, None) for kind in roots]
     while pending:

@@ -1,7 +1,7 @@
 """Decide which attributes of an environment are configuration, and describe them.
 
-Functions, classes, modules, spaces, loggers, windows and the like are not changed when a state is
-restored.
+Functions, classes, modules, spaces, loggers, windows and similar objects do not change when a state
+is restored.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def is_handle(value: Any) -> bool:
 
 
 def is_configuration(value: Any) -> bool:
-    """Return whether `value` has a type that no step of an environment changes."""
+    """Return whether `value` has a type whose objects no step changes."""
     return isinstance(value, (*_FIXED, *FUNCTIONS, enum.Enum))
 
 

@@ -1,4 +1,4 @@
-"""`CurrentEnvProxy`: the base of a wrapper chain, of which there are several copies."""
+"""`CurrentEnvProxy`: the base of a wrapper chain, which forwards to one of several copies."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class CurrentEnvProxy(gymnasium.Wrapper[Any, Any, Any, Any]):
 
     @property
     def spec(self) -> EnvSpec | None:  # type: ignore[override]
-        """The spec of the base: nothing that ``gymnasium.make`` would have to add."""
+        """The spec of the base, without anything that ``gymnasium.make`` would add."""
         return self.env.spec
 
     @property
@@ -55,7 +55,7 @@ class CurrentEnvProxy(gymnasium.Wrapper[Any, Any, Any, Any]):
 
     @property
     def trace_digest(self) -> bytes:
-        """The digest of what was observed on the way."""
+        """The digest of all observations, rewards and flags on the way."""
         return self._current.trace_digest
 
     def restore(self, log: bytes, trace_digest: bytes) -> None:
@@ -73,7 +73,7 @@ class CurrentEnvProxy(gymnasium.Wrapper[Any, Any, Any, Any]):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Any, dict[str, Any]]:
-        """Begin an episode; without a seed, the generator of the last episode continues."""
+        """Begin an episode; without a seed, continue with the last episode's generator."""
         self.cache.log_draws(self._current)
         generator = None
         if seed is None:
@@ -103,7 +103,7 @@ class CurrentEnvProxy(gymnasium.Wrapper[Any, Any, Any, Any]):
         self.cache.reseed(self._current, seed)
 
     def release_copy(self) -> None:
-        """Keep the current state as a log only, because the generator of its copy was removed."""
+        """Keep the current state only as a log, because the generator of its copy was removed."""
         self.cache.release(self._current)
 
     def clear(self) -> None:
@@ -125,7 +125,7 @@ class CurrentEnvProxy(gymnasium.Wrapper[Any, Any, Any, Any]):
         self.cache.close()
 
     def _ensure_copy(self) -> None:
-        """Restore a copy to the current state if there is none."""
+        """Restore a copy to the current state, unless one is in it."""
         if not self._current.alive and self._current.log:
             self._show(self.cache.restore(self._current.log, self._current.trace_digest))
 

@@ -99,7 +99,7 @@ def attributes(env: gymnasium.Env[Any, Any]) -> dict[str, bytes]:
 
 
 def differing_attributes(one: dict[str, bytes], other: dict[str, bytes]) -> list[str]:
-    """Return the names under which two environments hold different data."""
+    """Return the names of attributes whose data differ between two environments."""
     return sorted(name for name in {*one, *other} if one.get(name) != other.get(name))
 
 
@@ -148,7 +148,7 @@ def _parts_of(thing: Any) -> dict[str, Any] | None:
 
 
 def _value_of(thing: Any) -> dict[str, Any]:
-    """Return the content of an object of a class in C, other than its attributes."""
+    """Return the content, except attributes, of an object whose class is written in C."""
     for kind in _NUMBERS:
         if isinstance(thing, kind):
             return {"": kind(thing)}
@@ -163,7 +163,7 @@ def _value_of(thing: Any) -> dict[str, Any]:
 
 
 def _reduced(thing: Any) -> dict[str, Any] | None:
-    """Return the content of a pickle of `thing`."""
+    """Return what a pickle of `thing` would contain."""
     try:
         reduced = thing.__reduce_ex__(4)
     except Exception:

@@ -1,4 +1,4 @@
-"""Values that functions and wrappers of a chain keep outside of state rows.
+"""Find values that functions and wrappers of a chain keep outside state rows.
 
 Code can keep values in a closure, a default argument, the arguments of a partial, a class or a
 module. The trial copies these values, and compares them after some steps.
@@ -50,8 +50,8 @@ def held_objects(function: Any) -> list[Any]:
 def values_outside(env: gymnasium.Env[Any, Any]) -> dict[str, Any]:
     """Return copies of the values outside the attributes of a chain, by place.
 
-    They are looked for in the classes of wrappers outside Gymnasium, and in functions that are
-    attributes of a wrapper or of the environment.
+    The search covers classes of wrappers from outside Gymnasium, and functions that are attributes
+    of a wrapper or of the environment.
     """
     found: dict[str, Any] = {}
     seen: set[int] = set()
@@ -106,7 +106,7 @@ def _look_into_function(
 
 
 def _held(function: Any, seen: set[int], depth: int) -> Iterator[tuple[str, Any]]:
-    """Yield the values in `function`, and in the functions among them."""
+    """Yield the values that `function` holds; functions among them are searched too."""
     if id(function) in seen or depth > _DEEPEST:
         return
     seen.add(id(function))
@@ -167,7 +167,7 @@ def _codes(code: types.CodeType) -> Iterator[types.CodeType]:
 
 
 def _note(place: str, value: Any, found: dict[str, Any], *, objects: bool = True) -> None:
-    """Put a copy of `value` into `found`, if it is data."""
+    """Put a copy of `value` into `found` if it is data."""
     if isinstance(value, np.random.Generator):
         found[place] = pickle.dumps(value.bit_generator.state)
     elif isinstance(value, _GENERATORS):

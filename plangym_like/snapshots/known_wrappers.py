@@ -71,15 +71,15 @@ def chain(env: gymnasium.Env[Any, Any]) -> Iterator[gymnasium.Wrapper[Any, Any, 
     Raises
     ------
     SnapshotError
-        They do not wrap a single environment.
+        A wrapper does not wrap a single environment.
     """
     while isinstance(env, gymnasium.Wrapper):
         yield env
         env = env.env
     if not isinstance(env, gymnasium.Env):
         raise SnapshotError(
-            f"{kind_of(env)} is not a gymnasium.Env; what steps several environments, in threads "
-            "or in processes, cannot be saved: give the single environment"
+            f"{kind_of(env)} is not a gymnasium.Env; an object that steps several environments, "
+            "in threads or in processes, cannot be saved: give a single environment"
         )
 
 

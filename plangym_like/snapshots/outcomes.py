@@ -19,14 +19,14 @@ Outcome = tuple[Any, ...]
 def outcome_of(step: Callable[[Any], Any], action: Any, *, error_text: bool = True) -> Outcome:
     """Call ``step(action)``; return copies of observation, reward, flags and info.
 
-    If the step raises, the outcome is a tuple of one text, since environments may reject actions
-    that are not legal in their state. ``error_text=False`` leaves out the message of the exception,
-    which may contain a process id or a time.
+    If the step raises, the outcome is a tuple of one string, since environments may reject actions
+    that are illegal in the current state. ``error_text=False`` leaves out the message of the
+    exception, which may contain a process id or a time.
 
     Raises
     ------
     EnvApiError
-        ``step`` returned something other than its five parts.
+        ``step`` did not return five values.
     SnapshotError, StateError
         A state could not be saved or restored.
     """

@@ -64,7 +64,7 @@ class PlainDataReader:
         return value
 
     def count(self) -> int:
-        """Read a length; it is at most the number of remaining bytes, as every item takes one."""
+        """Read a length; at most the number of remaining bytes, since an item takes one or more."""
         count: int = self.unpack(_COUNT)
         if count > len(self.data) - self.place:
             self.damaged("it ends too early")

@@ -34,9 +34,9 @@ _Env = gymnasium.Env[Any, Any]
 class CachedCopy:
     """A copy of the environment and the action log that led to its current state.
 
-    ``trace_digest`` is a digest of all observations, rewards and flags along the way; it is equal
-    for two replays of a log that observed the same. ``generator`` is the environment's generator
-    after the last entry, which is kept only if wrappers may draw from it.
+    ``trace_digest`` is a digest of all observations, rewards and flags along the way; two replays
+    of a log have equal digests if all of these were equal. ``generator`` is the environment's
+    generator after the last entry, which is kept only if wrappers may draw from it.
     """
 
     env: _Env
@@ -57,9 +57,9 @@ class ReplayCache:
     logs : ActionLogFormat
         The format of the action logs.
     capacity : int
-        The most copies that may be open at once.
+        The maximum number of copies that are open at once.
     first : gymnasium.Env, optional
-        A copy that exists already.
+        An existing copy.
 
     Attributes
     ----------
@@ -139,7 +139,7 @@ class ReplayCache:
             raise SnapshotError(
                 f"{qualified_name(type(best.env))} did not repeat itself: its states are "
                 "saved as the actions since the reset, and stepping through them again gave other "
-                "observations, rewards or flags than the first time. Its future depends on "
+                "observations, rewards or flags than the first time. Later steps depend on "
                 "something that neither reset(seed=...) nor its actions set (time, a global "
                 "generator, another version of the simulator, another processor)"
             )
@@ -236,9 +236,9 @@ class ReplayCache:
     def _evicted(self) -> CachedCopy:
         """Return the copy to discard for a new one.
 
-        If more branches are continued in turn than there are copies, the least recently used copy
-        is always the next one needed, and evicting it would cause a miss every time. So the most
-        recently used copy is evicted, unless another one has been unused for long.
+        If there are more branches than copies and they are continued in turn, the least recently
+        used copy is always the next one needed, and evicting it would cause a miss every time. So
+        the most recently used copy is evicted, unless another one has been unused for long.
         """
         oldest = min(self._copies, key=lambda cached: cached.last_used)
         if self._restores - oldest.last_used > _UNUSED_RESTORES * self._capacity:

@@ -1,8 +1,8 @@
 """Restore the state that a wrapper chain had before its first reset, after the trial.
 
 Making a simulator resets the environment, and the trial steps it. This changes wrappers that keep
-data across episodes (running statistics, counters), and advances generators. For these, the user's
-first episode must be the first one.
+data across episodes (running statistics, counters), and advances generators. For them, the user's
+first episode must look like the first one.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def restorer(env: gymnasium.Env[Any, Any], *, base: bool = False) -> Callable[[]
 
 
 def _held(wrappers: list[Any]) -> list[Any]:
-    """Return the ordinary objects that functions in attributes of `wrappers` hold."""
+    """Return the ordinary objects held by functions that are attributes of `wrappers`."""
     return [
         held
         for wrapper in wrappers

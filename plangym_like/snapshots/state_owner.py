@@ -1,4 +1,4 @@
-"""`StateOwner`: an object that owns state, which is a wrapper or an object in one."""
+"""`StateOwner`: an object that owns state: a wrapper, or an object in a wrapper."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ CONSTANT = frozenset(
 
 @dataclass(slots=True)
 class StateOwner:
-    """An object, with the names of those of its attributes that are state.
+    """An object, with the names of its attributes that are state.
 
     Attributes
     ----------
     place : str
-        What error messages call it.
+        The name of the object in error messages.
     kind : type
         The class of the object.
     locate : callable

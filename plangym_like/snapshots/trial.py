@@ -67,7 +67,7 @@ class Trial:
     Parameters
     ----------
     simulator : Simulator
-        A new simulator of a Gymnasium environment. The trial leaves it in another state.
+        A new simulator of a Gymnasium environment. The trial changes its state.
     make_copy : callable
         Returns a second simulator made with the same arguments, or ``None`` if there can be only
         one.
@@ -134,13 +134,13 @@ class Trial:
         if changed:
             raise SnapshotError(
                 f"{self._name()} cannot be saved: its steps change {' and '.join(changed[:_NAMED])}"
-                ", which no state row holds; keep what is remembered in attributes of a wrapper or "
+                ", which no state row holds; keep such values in attributes of a wrapper or "
                 "of the environment"
             )
         return first
 
     def _compare_with_copy(self, other: Simulator, first: _Episode) -> None:
-        """Play the same seeded episode in a second copy, and step the first one in between."""
+        """Play the same seeded episode in a second copy, stepping the first copy in between."""
         second = self._begin(other, 0)
         self._steps(second, self._actions, stepped_between=self._sim)
         for step, pair in enumerate(zip(first.outcomes, second.outcomes, strict=False)):
@@ -263,7 +263,7 @@ class Trial:
             found = None if np.array_equal(one, other) else self._sim.state_difference(one, other)
             if found is not None:
                 self._notes.append(
-                    f"the state after step {step} is not the same when it is repeated: "
+                    f"the state after step {step} is not the same when the step is repeated: "
                     f"{found[0]}, {found[1]}"
                 )
                 return

@@ -6,10 +6,10 @@ attributes. The state of any other wrapper consists of every attribute that is n
 an attribute is an object of an ordinary Python class, the attributes of this object are part of the
 state too.
 
-`NormalizeObservation` and `NormalizeReward` have their running statistics in the state, so a
-branch changes only its own; with ``update_running_mean`` false the statistics do not change.
-`RecordEpisodeStatistics` is saved without its clock: ``info["episode"]["t"]`` and ``time_queue``
-belong to this process, and are the only values that differ from run to run.
+`NormalizeObservation` and `NormalizeReward` have their running statistics in the state, so a branch
+changes only its own statistics; with ``update_running_mean`` false the statistics do not change.
+`RecordEpisodeStatistics` is saved without its clock: only ``info["episode"]["t"]`` and
+``time_queue`` belong to this process, and differ from run to run.
 
 Data that a wrapper keeps in its class, its module or a C library is not found. Neither is an array
 that it shares with the environment; such a wrapper must keep a copy.
@@ -63,8 +63,8 @@ class WrapperState(ChainState):
     nbytes : int
         Bytes that the state takes; 0 if no wrapper has any.
     time_limit : gymnasium.wrappers.TimeLimit or None
-        The wrapper whose step counter is the whole state, if there is no other. The state is then
-        one little-endian int64, -1 for ``None``.
+        The wrapper whose step counter is the whole state, if there is no other state. The state is
+        then one little-endian int64, -1 for ``None``.
 
     Raises
     ------
@@ -110,7 +110,7 @@ class WrapperState(ChainState):
         payload[end : self.nbytes] = 0
 
     def write(self, payload: Row) -> None:
-        """Set the state of the wrappers to that in `payload`; they share no memory with it.
+        """Set the state of the wrappers to that in `payload`, without sharing its memory.
 
         Write the state of the base first: a wrapper may draw from the base's generator.
 
@@ -222,7 +222,9 @@ class WrapperState(ChainState):
         """Return the values of all owners in `payload`."""
         used = int(payload[:8].view(_NUMBER)[0])
         if not 0 <= used <= self.nbytes - _NUMBER.itemsize:
-            raise StateFormatError("the wrappers' part of a state row is damaged: its length")
+            raise StateFormatError(
+                "the wrappers' part of a state row is damaged: its length is wrong"
+            )
         return self.decoded(payload[8 : 8 + used].tobytes())
 
     def _named(self, payload: Row) -> dict[str, Any]:
@@ -272,7 +274,7 @@ class WrapperState(ChainState):
 
 
 def _nbytes_of_one(wrapper: Any) -> int:
-    """Return the size of an observation or an action, for a value that is still ``None``."""
+    """Return the size of an observation or action, for a value that is still ``None``."""
     lengths = [0]
     for name in ("observation_space", "action_space"):
         space = getattr(wrapper, name, None)

@@ -71,7 +71,7 @@ class CheckContext:
         return self._made[-1]
 
     def used(self) -> Any:
-        """Return the oldest copy, since making a new one may take long."""
+        """Return the oldest copy, because making a new one may take long."""
         return self._made[0] if self._made else self.fresh()
 
     def play(self, *, save: bool) -> list[ReferenceEpisode]:
@@ -146,7 +146,7 @@ def as_in_batch(env: Any, outcome: Outcome) -> Outcome:
 
 
 def python_numbers(info: dict[str, Any]) -> dict[str, Any]:
-    """Return `info` with NumPy scalars as Python numbers, in which batches and steps may differ."""
+    """Return `info` with NumPy scalars as Python numbers, since batches may change the types."""
     return {
         key: value.item() if isinstance(value, np.generic) else value for key, value in info.items()
     }

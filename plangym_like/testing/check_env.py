@@ -28,7 +28,7 @@ def check_env(
     workers: Sequence[int] = (1, 2, 3),
     **make_kwargs: Any,
 ) -> Report:
-    """Test whether an environment is saved, restored and stepped exactly; report where it is not.
+    """Test whether an environment is saved, restored and stepped exactly; report any difference.
 
     It plays random episodes without interruption, and plays them again: in other copies, from
     states restored in random order, in batches, from files, and in child processes; with seeds,
@@ -55,7 +55,7 @@ def check_env(
     Returns
     -------
     Report
-        ``report.ok`` tells whether all promises hold; ``print(report)`` shows which one does not,
+        ``report.ok`` is true if all promises hold; ``print(report)`` shows which promise is broken,
         where, and what to do.
 
     Examples

@@ -1,6 +1,6 @@
 """The checks of `check_env` that use plain episodes, one function for each promise.
 
-Each returns whether it applies, or raises `CheckFailed`.
+Each function returns whether its check applies, or raises `CheckFailed`.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def past(context: CheckContext) -> bool:
 
 
 def purity(context: CheckContext) -> bool:
-    """Step the chosen states in one batch, in another order, one by one, and all from one state."""
+    """Step the chosen states in one batch, reordered, one by one, and from one shared state."""
     env = context.used()
     actions, states = context.batch()
     env.reset(seed=context.seed)
@@ -226,7 +226,7 @@ def _compare_episodes(
 
 
 def _rows(batch: Any, indices: list[int]) -> Any:
-    """Return some rows of a batch's result as another result."""
+    """Return some rows of a batch's result."""
     parts = {
         name: [spaces.take(getattr(batch, name), index) for index in indices]
         for name in ("states", "obs", "rewards", "terminateds", "truncateds", "infos")

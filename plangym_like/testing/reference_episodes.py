@@ -1,4 +1,4 @@
-"""Uninterrupted episodes of random steps, with which restored ones are compared."""
+"""Uninterrupted episodes of random steps, to compare with restored episodes."""
 
 from __future__ import annotations
 
@@ -89,8 +89,8 @@ def compare_continued(
 ) -> tuple[int, tuple[str, str] | None]:
     """Restore the state before step `start` of `episode` in `env`, and repeat the following steps.
 
-    Returns the number of steps taken, and what differed in the last one. States are compared by
-    `judge`, which is another copy.
+    Return the number of steps taken, and what differed in the last one. `judge`, another copy,
+    compares the states.
     """
     states = episode.states
     env.set_state(states[start])

@@ -26,7 +26,7 @@ PROMISES: dict[str, tuple[str, str]] = {
     "restore": (
         "an episode continues from a restored state as if it had never stopped",
         (
-            "save what is named here; keep everything that the future depends on in attributes of "
+            "save what is named here; keep everything on which later steps depend in attributes of "
             "the environment or its wrappers, and nothing in a closure"
         ),
     ),
@@ -53,7 +53,7 @@ PROMISES: dict[str, tuple[str, str]] = {
         "worker processes give the same results, whatever their number",
         (
             "depend on nothing that differs between processes: hashes of strings, memory "
-            "addresses, process numbers, the order of sets, environment variables"
+            "addresses, process ids, the order of sets, environment variables"
         ),
     ),
     "picture": (
@@ -94,7 +94,8 @@ class BrokenPromise:
     step : int or None
         Steps since the state was restored, or since the reset; the first is 1.
     field : str
-        What differs: ``reward``, ``observation[3]``, ``info['lives']``, ``next state``, ...
+        The part that differs: ``reward``, ``observation[3]``, ``info['lives']``, ``next state``,
+        ...
     detail : str
         The two values, and the cause if it is known.
     """

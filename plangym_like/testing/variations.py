@@ -47,7 +47,7 @@ def handed_out(context: CheckContext) -> bool:
 
 
 def seeds(context: CheckContext) -> bool:
-    """Step the chosen states with seeds, and again in another copy and order."""
+    """Step the chosen states with seeds; repeat this in another copy and another order."""
     env, other = context.used(), context.fresh()
     actions, states = context.batch()
     numbers = np.arange(len(actions)) + context.seed
@@ -99,7 +99,7 @@ def unseeded(context: CheckContext) -> bool:
 
 
 def wrapped(context: CheckContext) -> bool:
-    """Do the same as `unseeded`, with and without a seed, inside wrappers that draw and count."""
+    """Do the same, with and without a seed, inside wrappers with generators and counters."""
     try:
         env, other = context.fresh(_WRAPPERS), context.fresh(_WRAPPERS)
     except TypeError as error:
@@ -122,7 +122,7 @@ VARIATIONS = {
 
 
 def _continue_elsewhere(env: Any, other: Any, seed: int | None, steps: int) -> None:
-    """Play an episode in `env`, and continue some of its states, the last first, in `other`."""
+    """Play an episode in `env`, and continue some of its states in `other`, from last to first."""
     episode = play(env, seed, steps, save=True)
     numbers = range(len(episode.steps))
     for number in sorted({*numbers[:: max(1, len(numbers) // 3)]}, reverse=True):

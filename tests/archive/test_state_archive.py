@@ -277,7 +277,7 @@ def test_archives_and_nodes_that_are_refused(env: Any) -> None:
     assert archive.find(env.get_state()).tolist() == [-1]
     assert archive.get([]).shape == (0, env.state_nbytes)
     for node in (0, -1, [0]):
-        with pytest.raises(IndexError, match="of an archive of 0"):
+        with pytest.raises(IndexError, match="in an archive of 0"):
             archive.get(node)
     with pytest.raises(InputError, match="a whole number"):
         archive.get(0.5)

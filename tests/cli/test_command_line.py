@@ -188,7 +188,7 @@ def test_an_environment_that_cannot_be_drawn(
         (["info", "no_such_module:Env"], "cannot be made: ModuleNotFoundError"),
         (["bench", "CartPole-v1", "--batches", "0"], "--batches needs numbers"),
         (["bench", "CartPole-v1", "--seconds", "0"], "--seconds must be greater"),
-        (["list", "nothing"], "no family 'nothing'; there are"),
+        (["list", "nothing"], "no family 'nothing'; the families are"),
     ],
 )
 def test_errors_are_one_line(

@@ -103,7 +103,7 @@ def test_wrappers_are_in_workers_too(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_dt_of_another_length_is_refused(env: Any) -> None:
     state, *_ = env.reset()
     for states in (None, [state] * 2):
-        with pytest.raises(InputError, match=r"dt must be one number or 2, one a row, got"):
+        with pytest.raises(InputError, match=r"dt must be one number or 2, one for each row, got"):
             env.step_batch([0, 1], states, dt=[1, 2, 3])
 
 

@@ -97,7 +97,7 @@ def test_what_cannot_be_saved_is_refused_with_every_reason() -> None:
 def test_an_approximation_says_so() -> None:
     env = plangym_like.make(Ticking)
     assert env.exactness == "approximate" and "ticks" in env.exactness_note
-    assert env.snapshot_note.endswith("no way is exact")
+    assert env.snapshot_note.endswith("no method is exact")
 
 
 @pytest.mark.parametrize(

@@ -122,12 +122,12 @@ class Ending(Dungeon):
 
 
 REFUSED = {
-    Wrapped: "Wrapped is an EzPickle.*come back from a pickle unstepped.*write a Simulator",
+    Wrapped: "Wrapped is an EzPickle.*from a pickle in its initial state.*write a Simulator",
     Reduced: "Reduced has its own __reduce__",
     Stated: "Stated has its own __getstate__",
     Slotted: "Slotted keeps state outside its __dict__",
     Filed: r"Filed\.file, an object of class _io\.TextIOWrapper, cannot be pickled",
-    Threaded: r"Threaded\.workers, .*cannot be pickled: what a thread does.*state_attributes",
+    Threaded: r"Threaded\.workers, .*cannot be pickled: the work of a thread.*state_attributes",
     Nested: r"Nested\.inner, .*Wrapped is an EzPickle",
     Remembering: r"Remembering does not repeat itself.*the reward of step",
     Entangled: r"Entangled\.score cannot be saved: the function holds an object of class .*Cell",

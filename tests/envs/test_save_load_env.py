@@ -212,7 +212,7 @@ class Nest(Sleds):
     "kind, reason",
     [
         (Forgets, "does not repeat itself: the observation"),
-        (Objects, r"Objects\.save_state\(\) returned cannot be kept"),
+        (Objects, r"Objects\.save_state\(\) returned cannot be saved"),
         (Wrong, r"Wrong\.step_states does not do what step does: the reward of row 0"),
         (Chancy, "draws random numbers"),
         (Telling, "gives infos"),
@@ -261,7 +261,7 @@ class Words(Sled):
 
 @pytest.mark.parametrize("kind", [Masked, Words])
 def test_an_array_that_is_more_than_its_bytes_is_not_native(kind: Any) -> None:
-    with pytest.raises(SnapshotError, match=r"save_state\(\) returned cannot be kept"):
+    with pytest.raises(SnapshotError, match=r"save_state\(\) returned cannot be saved"):
         plangym_like.make(kind, snapshot="native")
     raw, env = kind(), plangym_like.make(kind)
     raw.reset(seed=0)
@@ -301,7 +301,7 @@ def test_arrays_without_axes() -> None:
     assert reward == 40
     env = plangym_like.make(TurnsPlain, snapshot="native")
     state = env.reset(seed=0).state
-    with pytest.raises(SnapshotError, match=r"builtins\.float, and an array"):
+    with pytest.raises(SnapshotError, match=r"builtins\.float, but an array"):
         for _ in range(40):
             state = env.step(1, state).state
 

@@ -316,9 +316,9 @@ def test_only_the_games_themselves_are_taken() -> None:
     class Longer(TaxiEnv):
         pass
 
-    with pytest.raises(SnapshotError, match=r"Longer is none of .*PickledEnv"):
+    with pytest.raises(SnapshotError, match=r"Longer is not one of .*PickledEnv"):
         ToyTextSimulator(Longer)
-    with pytest.raises(SnapshotError, match="none of Gymnasium's toy text"):
+    with pytest.raises(SnapshotError, match="not one of Gymnasium's toy text"):
         ToyTextSimulator("CartPole-v1")
     assert ToyTextSimulator(TaxiEnv).reset(seed=0)[1]["prob"] == 1.0
 

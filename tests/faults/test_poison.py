@@ -50,7 +50,7 @@ def find_poison(serial: CounterEnv, times: int) -> None:
                 with pytest.raises(PoisonInputError) as caught:
                     env.step_batch(actions, states)
                 assert (caught.value.index, caught.value.exitcode) == (index, exitcode)
-                on_its_own = re.search(r"(\d+) of which were fresh", str(caught.value))
+                on_its_own = re.search(r"(\d+) of which were new", str(caught.value))
                 assert on_its_own is not None and int(on_its_own[1]) <= 3
                 assert env.stats.deaths - before == 4
                 actions[index] = 0
@@ -250,5 +250,5 @@ def test_statistics_add_up(serial: CounterEnv) -> None:
 
 
 def test_an_unknown_way_to_treat_errors_is_refused(serial: CounterEnv) -> None:
-    with pytest.raises(ValueError, match="on_error is 'raise' or 'mask', got 'skip'"):
+    with pytest.raises(ValueError, match="on_error must be 'raise' or 'mask', got 'skip'"):
         serial.step_batch([1], serial.get_state(), on_error="skip")

@@ -397,7 +397,7 @@ def test_mistakes(make: Callable[..., Any]) -> None:
     _receive_all(envs)
     with pytest.raises(InputError, match="2 environments, got 1"):
         envs.send([0], [0, 1])
-    with pytest.raises(InputError, match="different ones"):
+    with pytest.raises(InputError, match="must be distinct"):
         envs.send([0, 0], [0, 4])
     envs.send([0, 7], [0, 1])
     with pytest.raises(ActionError):

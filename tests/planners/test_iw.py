@@ -307,7 +307,7 @@ def test_options_that_are_refused(planner: Any, options: dict[str, Any], words: 
         (lambda obs, infos: obs * 0.5, "array .* of integers or bools"),
         (lambda obs, infos: obs, "array .* of integers or bools"),
         (lambda obs, infos: obs[:1, None], r"\(1, 1\)"),
-        (lambda obs, infos: obs[:, None] + (1 << 40), "too large values"),
+        (lambda obs, infos: obs[:, None] + (1 << 40), "values that are too large"),
     ],
 )
 def test_features_that_are_refused(features: Any, words: str) -> None:

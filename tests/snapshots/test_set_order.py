@@ -139,7 +139,7 @@ def test_words_are_never_taken_for_the_same_in_another_process() -> None:
         assert env.snapshot == "replay" and "Words.words holds a set" in env.snapshot_note
     with plangym_like.make(Words, n_workers=1, isolate=True) as env:
         state, *_ = env.reset(seed=5)
-        with pytest.raises(StateMismatchError, match="iterates a set of text"):
+        with pytest.raises(StateMismatchError, match="iterates a set of strings"):
             env.step_batch([0], state)
     with plangym_like.make(Words, snapshot="pickle") as env:
         assert env.exactness == "approximate"

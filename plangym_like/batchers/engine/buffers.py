@@ -10,10 +10,10 @@ from plangym_like.lanes.tree import take
 
 
 class Buffers(Protocol):
-    """Trees of tensors of one layout, by index, as their owner reads them."""
+    """Trees of tensors with one layout, which their owner reads by index."""
 
     def __getitem__(self, index: int) -> Any:
-        """Return the tree of tensors that buffer `index` was last filled with."""
+        """Return the tree of tensors that was last written to buffer `index`."""
 
     def close(self) -> None:
         """Release the memory; trees that were returned stay valid."""

@@ -30,7 +30,7 @@ class Heartbeat(NamedTuple):
 
 
 class SharedUpdate(NamedTuple):
-    """New content of the memory shared as `name`; only its layout if `is_empty`."""
+    """New content of the memory shared as `name`; if `is_empty`, only the layout."""
 
     name: str
     packed: PackedTree

@@ -16,7 +16,7 @@ Send = Callable[[str, int, Any], None]
 
 
 def control_layout(num_groups: int) -> Any:
-    """Return the layout of the heartbeats, one a group, and of the flag that stops all work."""
+    """Return the layout of the heartbeats (one per group) and of the flag that stops all work."""
     return {"beats": Leaf((num_groups,), torch.int64), "stop": Leaf((1,), torch.int64)}
 
 
@@ -68,7 +68,7 @@ class GroupContext:
     def local_index(self, name: str, index: int) -> int:
         """Return which row of ``memory[name]`` holds buffer `index` of `name`.
 
-        Memory that is not shared with the owner may hold fewer buffers than there are.
+        Memory that is not shared with the owner may hold only some of the buffers.
         """
         return index % len(tree_leaves(self.memory[name])[0])
 

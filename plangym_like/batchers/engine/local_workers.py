@@ -13,7 +13,7 @@ from plangym_like.batchers.engine.workers import Call, PoolOptions, Workers
 
 
 class LocalWorkers(Workers):
-    """A single worker, which is this process; `wait` makes the calls.
+    """A single worker, which is this process; `wait` executes the calls.
 
     Objects are made when the first of them is needed.
     """
@@ -44,7 +44,7 @@ class LocalWorkers(Workers):
         return future
 
     def wait(self, seconds: float, group: int | None) -> None:
-        """Make the next call, of `group` if given."""
+        """Execute the next call (of `group` if given)."""
         chosen = next((call for call in self._calls if group in (None, call[0])), None)
         if chosen is None:
             return

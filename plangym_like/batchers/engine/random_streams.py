@@ -24,7 +24,7 @@ def without_trace() -> Iterator[None]:
 class RandomStreams:
     """One group's states of the global random generators of torch (CPU), NumPy and Python.
 
-    With them, results do not depend on which process hosts a group, or what else it does.
+    So results do not depend on which process hosts a group, or on what else that process does.
 
     Parameters
     ----------

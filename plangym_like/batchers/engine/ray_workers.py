@@ -40,7 +40,7 @@ class _SharedContent:
         self._ref = None
 
     def ref(self) -> Any:
-        """Return a reference to it; it is put into the object store once for all workers."""
+        """Return a reference to the content, which is stored only once for all workers."""
         if self._ref is None:
             self._ref = ray_session.load().put(self._update())
         return self._ref
@@ -118,7 +118,7 @@ class RayWorkers(Workers):
 
     @property
     def pids(self) -> list[int]:
-        """The process ids of the actors that have reported theirs."""
+        """The process ids of the actors, as far as they are known."""
         return [heartbeat.pid for heartbeat in self._heartbeats if heartbeat is not None]
 
     def describe(self, worker: int) -> str:

@@ -57,7 +57,7 @@ class SharedTree:
 
 
 def attach_tree(fd: int, layout: Any) -> Any:
-    """Return the tensors of a `SharedTree` from its descriptor, which is closed, and its layout."""
+    """Return the tensors of the `SharedTree` with this layout and descriptor; close the latter."""
     return _lay_out(attach(fd), layout)
 
 

@@ -11,7 +11,7 @@ from plangym_like.lanes.tree import tree_map
 
 
 def copy_fitting(target: torch.Tensor, value: Any, place: str) -> None:
-    """Copy a tensor into `target`, which has its shape and a dtype that holds all its values.
+    """Copy `value` into `target`, whose shape must be equal and whose dtype must hold all values.
 
     Raises
     ------

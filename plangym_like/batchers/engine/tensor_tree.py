@@ -36,12 +36,12 @@ def tensor_layout(layout: Any) -> Any:
 
 
 def as_torch_dtype(dtype: np.dtype[Any]) -> torch.dtype:
-    """Return the torch dtype of the same numbers.
+    """Return the torch dtype that corresponds to a NumPy dtype.
 
     Raises
     ------
     InputError
-        There is none, as for text, objects and long doubles.
+        Torch has no such dtype, for example for text, objects and long doubles.
     """
     try:
         return torch.from_numpy(np.empty(0, dtype)).dtype
@@ -88,10 +88,10 @@ def as_tensors(tree: Any) -> Any:
 
 
 def put(rows: Any, index: Any, value: Any) -> None:
-    """Write `value`, a tree of the same containers, as row `index` of a tree of arrays or tensors.
+    """Write `value`, a tree of the same structure, as row `index` of a tree of arrays or tensors.
 
-    Leaves of `rows` take what NumPy assignment takes, such as lists of numbers. Keys of `value`
-    that `rows` does not have are ignored.
+    Leaves of `value` may be anything that NumPy can assign, such as lists of numbers. Keys of
+    `value` that `rows` does not have are ignored.
     """
     if isinstance(rows, dict):
         for key, row in rows.items():

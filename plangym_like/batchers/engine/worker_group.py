@@ -51,7 +51,7 @@ class WorkerGroup:
     timeout : float
         Seconds without progress (see `GroupContext.beat`) after which a worker counts as hung.
     name : str
-        What error messages call a worker, followed by its number.
+        The name of a worker in error messages, where its number follows.
     preload : sequence of str
         Modules that all workers need.
 
@@ -94,7 +94,7 @@ class WorkerGroup:
 
     @property
     def num_pending(self) -> int:
-        """How many jobs `wait` has not returned yet."""
+        """The number of jobs that `wait` has not returned yet."""
         return len(self._jobs)
 
     def share(self, name: str, shared: Any) -> None:
@@ -148,9 +148,9 @@ class WorkerGroup:
         return job
 
     def wait(self, timeout: float | None = None, job: Job | None = None) -> Job | None:
-        """Return the next job that is done, or `job` when it is; ``None`` after `timeout` seconds.
+        """Wait for `job`, or else for any job, and return it; ``None`` after `timeout` seconds.
 
-        Without jobs, return ``None`` at once.
+        If there are no jobs, return ``None`` at once.
 
         Raises
         ------
@@ -160,7 +160,7 @@ class WorkerGroup:
         WorkerDiedError
             A worker has died.
         WorkerTimeoutError
-            A worker that has jobs has made no progress for the group's `timeout`.
+            A worker with jobs has made no progress for `timeout` seconds (that of the group).
         ClosedError
             The workers have been closed.
         """
@@ -199,7 +199,7 @@ class WorkerGroup:
         return job.result
 
     def _next_done(self, wanted: Job | None) -> Job | None:
-        """Return `wanted` (any job if ``None``) if it is done, or a failed job."""
+        """Return `wanted` (``None``: any job) if it is done, or a job that has failed."""
         for job in self._jobs:
             if job.call.done():
                 if wanted is None or job is wanted or job.call.exception() is not None:

@@ -25,7 +25,7 @@ class PoolOptions:
     timeout : float
         Seconds without progress after which a worker counts as hung.
     name : str
-        What error messages call a worker, followed by its number.
+        The name of a worker in error messages, where its number follows.
     preload : sequence of str
         Modules that all workers need.
     """
@@ -87,7 +87,7 @@ class Workers(abc.ABC):
 
     @abc.abstractmethod
     def describe(self, worker: int) -> str:
-        """Return what error messages call a worker."""
+        """Return the name of a worker for error messages."""
 
     @abc.abstractmethod
     def is_ready(self, worker: int) -> bool:
@@ -110,10 +110,10 @@ class Workers(abc.ABC):
 
     @abc.abstractmethod
     def wait(self, seconds: float, group: int | None) -> None:
-        """Wait at most `seconds` until a call, of `group` if given, is over."""
+        """Wait at most `seconds` until a call (of `group` if given) is over."""
 
     def beats(self, worker: int) -> int:
-        """Return how often the worker is known to have reported progress."""
+        """Return how often the worker has reported progress, as far as known."""
         return 0
 
     @abc.abstractmethod

@@ -4,8 +4,8 @@
 - `VecEnv`, `GymEnv`, `GymInfEnv`: groups of environments
 - `Agent`: chooses the actions
 - `DictTensor`, `Trajectories`: the arguments and results
-- `masked_tensor`, `masked_dicttensor`: rows of one or another, by a mask
-- `replay_agent`: computes an agent's answers again, with gradients
+- `masked_tensor`, `masked_dicttensor`: rows of one or the other, selected by a mask
+- `replay_agent`: computes an agent's outputs again, with gradients
 """
 
 from plangym_like.batchers.episodes.agent import Agent

@@ -14,10 +14,10 @@ if TYPE_CHECKING:
 class Agent:
     """A policy: computes an action and its next state from its state and an observation.
 
-    Between two calls, an agent keeps only its weights. Its memory of an episode is in its state,
-    one row for each environment. Inherit from this class, and from `torch.nn.Module` if the agent
-    has weights (list `Agent` first). Any callable with this signature and an `update` method can be
-    used as well.
+    An agent keeps nothing between two calls except its weights. What it remembers of an episode is
+    in its state, which has one row for each environment. Inherit from this class, and from
+    `torch.nn.Module` if the agent has weights (list `Agent` first). Any callable with this
+    signature and an `update` method can be used as well.
     """
 
     def require_history(self) -> bool:

@@ -123,7 +123,7 @@ class BackgroundBatcher(Closable):
                 raise
 
     def _ask_n_envs(self) -> None:
-        """Find out whether seeds overlap; the next `get` raises errors of the workers."""
+        """Ask for the number of environments, to check the seeds; the next `get` raises errors."""
         job = self._workers.submit(0, "count_envs")
         try:
             is_known = self._workers.wait(_ASK_SECONDS, job) is not None
@@ -212,14 +212,14 @@ class BackgroundBatcher(Closable):
         self._workers.submit(group, "collect", freed, seconds)
 
     def get(self, blocking: bool = True, timeout: float | None = None) -> Trajectories | None:
-        """Return the result of the last `execute`; it belongs to the caller.
+        """Return the result of the last `execute`; the caller may change it.
 
         Parameters
         ----------
         blocking : bool
             Wait until it is complete.
         timeout : float, optional
-            The most seconds to wait.
+            The maximum number of seconds to wait.
 
         Returns
         -------
@@ -284,8 +284,8 @@ class BackgroundBatcher(Closable):
         pids = self._workers.pids or [os.getpid()]
         missing = ", ".join(f"{g} (pid {pids[g % len(pids)]})" for g in sorted(self._unfinished))
         return (
-            f"not done after {timeout:g} s: groups {missing}. Nothing is lost, get() may be called "
-            f"again; a worker counts as hung after {self._workers.timeout:g} s without a step"
+            f"not done after {timeout:g} s: groups {missing}. Nothing is lost; get() may be called "
+            f"again, and a worker counts as hung after {self._workers.timeout:g} s without a step"
         )
 
     def _take_in(self, group: int, progress: Progress) -> None:

@@ -104,7 +104,7 @@ def masked_dicttensor(
 
 
 def has_tensors(fields: TensorDict) -> bool:
-    """Return whether there are tensors in `fields`; they may have no rows."""
+    """Return whether `fields` holds tensors, even without rows."""
     return not fields.is_empty()  # type: ignore[no-untyped-call]
 
 

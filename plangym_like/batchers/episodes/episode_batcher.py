@@ -26,17 +26,17 @@ class EpisodeBatcher(BackgroundBatcher):
     n_timesteps : int
         Steps that a slot holds. A longer episode continues in another slot.
     n_slots : int
-        The number of slots in shared memory, which limits how much can be played before `get` reads
-        it. Every group has at least one slot for each of its environments.
+        The number of slots in shared memory, which limits how many steps can be played before `get`
+        reads them. Every group has at least one slot for each of its environments.
     n_threads : int
         The number of processes, at most one per group; 0 plays in this process, inside `get`.
     seeds : sequence of int, or int, or None
         One for each group: environment i of group k is seeded with ``seeds[k] + i``. If two groups
-        would share seeds, one of them gets others, with a warning. A single number makes one group
-        per process; ``None`` does the same with fresh entropy.
+        would share seeds, the seeds of one are changed, with a warning. For a single number, there
+        is one group per process; for ``None`` too, with fresh entropy.
     create_agent : callable
         ``create_agent(**agent_args)`` returns an `Agent`. It is called once per group, in the
-        group's process, and draws the same random numbers in each, so all agents begin with equal
+        group's process, and draws the same random numbers each time, so all agents begin with equal
         weights.
     agent_args : mapping, optional
     create_env : callable
@@ -117,7 +117,7 @@ class EpisodeBatcher(BackgroundBatcher):
         self._start(n_episodes, args)
 
     def reexecute(self) -> None:
-        """Play as many episodes again, with the same infos and states, without blocking.
+        """Play the same number of episodes again, with the same infos and states, without blocking.
 
         Raises
         ------

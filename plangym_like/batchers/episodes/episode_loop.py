@@ -39,7 +39,7 @@ class EpisodeArgs(NamedTuple):
         return EpisodeArgs(*parts)
 
     def check(self, num_rows: int, what: str) -> None:
-        """Raise an `InputError` that names the part that does not have `num_rows` rows."""
+        """Raise an `InputError` unless every argument has `num_rows` rows."""
         for name, part in zip(self._fields, self, strict=True):
             if part is not None and len(part) != num_rows:
                 raise InputError(f"{name} has {len(part)} rows for {num_rows} {what}")
@@ -130,7 +130,7 @@ class EpisodeLoop:
         self._observation, self._running = observation, still_running
 
     def _ask(self) -> tuple[DictTensor, DictTensor, DictTensor]:
-        """Return the agent's output for the current observation, which is computed once."""
+        """Return the agent's output for the current observation; it is computed only once."""
         if self._answer is None:
             history = self._history_of_running() if self._wants_history else None
             answer = self.agent(self._state, self._observation, self._agent_info, history=history)

@@ -37,7 +37,7 @@ class EpisodePlan:
     endless: bool
 
     def __call__(self, context: GroupContext) -> EpisodeWorker:
-        """Return the worker of the group that `context` is for."""
+        """Return the worker of the group that `context` belongs to."""
         return EpisodeWorker(context, self)
 
 
@@ -133,7 +133,7 @@ class EpisodeWorker:
         return self._loop.n_envs
 
     def episodes(self, first_row: int, num: int, args: EpisodeArgs, weights: Weights) -> None:
-        """Prepare to play `num` whole episodes, for the rows of the result from `first_row`."""
+        """Prepare to play `num` whole episodes, the rows of the result from `first_row` on."""
         self._update(weights)
         self._work = self._play_episodes(first_row, num, args)
 
@@ -214,7 +214,7 @@ class EpisodeWorker:
             yield from self._fill_buffer(self._rows.start, 0, self._loop.n_envs)
 
     def _fill_buffer(self, first_row: int, start: int, n_wanted: int) -> Iterator[bool]:
-        """Fill a buffer with steps of the running lanes, and report those of the first `n_wanted`.
+        """Fill a buffer with steps of the running lanes; report those of the first `n_wanted`.
 
         After every step, yield whether to wait for a free buffer.
         """
@@ -253,7 +253,7 @@ class EpisodeWorker:
 
 
 def _stopped_by(error: BaseException) -> Iterator[bool]:
-    """Return an iterator that always raises: a step that was interrupted cannot be continued."""
+    """Return an iterator that always raises, because an interrupted step cannot be continued."""
     message = f"a {type(error).__name__} stopped the episodes in the middle of a step"
 
     def fail() -> bool:

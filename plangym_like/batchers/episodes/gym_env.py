@@ -31,7 +31,7 @@ class GymEnv(VecEnv):
     An observation has these fields, ``[B, ...]`` each, in the environment's own dtypes:
 
     ==================  ===========================================================================
-    ``frame``           the environment's observation; instead, the parts of a ``Dict`` space have
+    ``frame``           the environment's observation; the parts of a ``Dict`` space instead have
                         their own names, and parts of a ``Tuple`` are called ``"0"``, ``"1"``, ...
     ``reward``          float32, the reward of the last action
     ``done``            bool, ``terminated`` or ``truncated``
@@ -130,7 +130,7 @@ class GymEnv(VecEnv):
             raise InputError("no environment is running; reset them first")
         names = list(action.keys())
         if "action" not in names:
-            raise InputError(f"the agent's answer has no field 'action', only {names}")
+            raise InputError(f"the agent's output has no field 'action', only {names}")
         everyone = len(running) == n
         actions = _as_actions(self._action_layout, action["action"], len(running), "action")
         if not everyone:

@@ -28,7 +28,7 @@ class Trajectories:
     lengths : tensor
         ``[B]`` int64, between 0 and ``T``.
     agent_info, env_info : DictTensor, optional
-        ``[B, ...]``; row i was played with row i of them. Empty if none were given.
+        ``[B, ...]``; row i belongs to trajectory i. Empty if none were given.
 
     Examples
     --------
@@ -80,7 +80,7 @@ class Trajectories:
         return int(self.steps.batch_size[1])
 
     def mask(self) -> torch.Tensor:
-        """Return which steps belong to the episodes: ``[B, T]`` bool."""
+        """Return a mask of the steps that took place, ``[B, T]`` bool."""
         steps = torch.arange(self.n_timesteps, device=self.lengths.device)
         return steps < self.lengths[:, None]
 
@@ -144,14 +144,14 @@ class Trajectories:
             Unless ``0 <= start <= stop``.
         """
         if not 0 <= start <= stop:
-            raise InputError(f"steps {start} to {stop}: 0 <= start <= stop")
+            raise InputError(f"steps {start} to {stop}: need 0 <= start <= stop")
         steps = self.steps[:, start:stop]
         lengths = (self.lengths - start).clamp(0, int(steps.batch_size[1]))
         return type(self)(steps, lengths, self.agent_info, self.env_info)
 
     @classmethod
     def cat(cls, parts: Sequence[Self]) -> Self:
-        """Return the rows of all `parts`, padded to the longest.
+        """Return the trajectories of all `parts`, padded to the length of the longest.
 
         Raises
         ------

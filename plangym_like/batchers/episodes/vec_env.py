@@ -13,7 +13,7 @@ Observed = tuple[DictTensor, torch.Tensor]
 class VecEnv:
     """The interface between a batcher and its environments.
 
-    An environment is running until its episode ends. Observations and actions have one row for each
+    An environment runs until its episode ends. Observations and actions have one row for each
     running environment. An int64 vector says which environment each row belongs to.
 
     Attributes
@@ -66,7 +66,7 @@ class VecEnv:
         raise NotImplementedError
 
     def stop_from(self, n: int) -> bool:
-        """Stop environments `n` and following; return whether that is possible.
+        """Stop environment `n` and all after it; return whether that is possible.
 
         This is called right after `reset`, when fewer episodes than environments are left to play.
         If it is not possible, the results of these environments are ignored.

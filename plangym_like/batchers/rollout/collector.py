@@ -135,11 +135,11 @@ class Collector:
         self._fin = torch.ones(1, count, dtype=torch.bool)
 
     def _probe_actor(self, inputs: Any) -> Any:
-        """Initialise the recurrent state, and return the layout of the actor's info of one lane."""
+        """Initialise the recurrent state; return the layout of the actor's info for one lane."""
         answer = self._actor.step(*inputs, hx=None)
         if not (isinstance(answer, tuple) and len(answer) == 3 and isinstance(answer[2], dict)):
             raise InputError(
-                f"{type(self._actor).__name__} must answer (actions, hx, info), the last a dict, "
+                f"{type(self._actor).__name__} must return (actions, hx, info), the last a dict, "
                 f"got {_brief(answer)}"
             )
         actions, self._hx, info = answer
@@ -268,8 +268,8 @@ class Collector:
             copy_actions(act, answer)
             if info.keys() != row.actor.keys():
                 raise InputError(
-                    f"the actor's info has the keys {list(info)} now, and had {list(row.actor)} in "
-                    "its first answer"
+                    f"the actor's info has the keys {list(info)} now, but had {list(row.actor)} in "
+                    "its first output"
                 )
             for key, place in row.actor.items():
                 _copy(place, info[key], key)
@@ -361,7 +361,7 @@ def _copy(rows: Any, value: Any, name: str) -> None:
         if isinstance(error, InputError):
             raise
         raise InputError(
-            f"the actor's {name!r} is not the tree that it was at first: {_brief(value)}"
+            f"the actor's {name!r} differs in structure from its first output: {_brief(value)}"
         ) from error
 
 

@@ -138,7 +138,7 @@ def _named(path: Path) -> str:
 class EnvInfos:
     """Writes extras into the columns of fragments, in the process of the owner.
 
-    Columns that were widened or added stay so in all later fragments.
+    Columns that were widened or added are kept in all later fragments.
     """
 
     def __init__(self) -> None:

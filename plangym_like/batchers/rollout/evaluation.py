@@ -43,11 +43,12 @@ def evaluate(
     Parameters
     ----------
     envs : sequence of gymnasium.Env
-        They are reset first, so give others than a rollout steps. The caller closes them.
+        They are reset first, so do not pass environments that a rollout uses. The caller closes
+        them.
     actor : BaseActorModule
         Its training mode is not changed; call ``actor.eval()`` first if it should not explore.
     n_steps : int, optional
-        The most steps of an episode; ``None`` plays until all have ended.
+        The maximum length of an episode; ``None`` plays until all episodes have ended.
     render : bool
         Render the environment after every step; it must be the only one.
     device : torch.device, optional

@@ -92,7 +92,7 @@ class Fragment(NamedTuple):
     hx : tree of Tensor
         The recurrent state before ``state.obs[0]``.
     version : Tensor int64 ``(B,)``
-        How often the weights had changed since the beginning, for the actor of each lane.
+        How often the weights had changed when each lane's actor loaded them.
     before : Inputs
         ``act``, ``rew`` and ``fin`` ``(1, B, ...)`` of the step before the fragment; its ``obs`` is
         ``None``. In the first fragment ``fin`` is true and the others are 0.
@@ -171,7 +171,7 @@ class Fragment(NamedTuple):
         state, final = self.state, self.final
         ends = state.fin & ~self.frozen
         if final is None and bool(ends.any()):
-            raise InputError("the observations at ends of episodes are unknown: give keep_final")
+            raise InputError("the final observations of episodes are unknown: give keep_final=True")
 
         def following(obs: torch.Tensor, last: torch.Tensor | None) -> torch.Tensor:
             obs = obs[1:].clone()

@@ -1,4 +1,4 @@
-"""`FragmentBuffer`: the memory of one group's fragment; and fragments made from filled buffers."""
+"""`FragmentBuffer`: the memory of one group's fragment. Also makes fragments from buffers."""
 
 from __future__ import annotations
 

@@ -68,8 +68,8 @@ def rollout(
     n_actors, n_per_actor : int
         Copies of the actor, and lanes of each.
     n_buffers : int
-        The number of buffers, at least `n_per_batch`. With fewer than `n_actors`, some actors are
-        always idle.
+        The number of buffers, at least `n_per_batch`. With fewer buffers than actors, some actors
+        are always idle.
     n_per_batch : int
         Buffers joined into one fragment; B is ``n_per_batch * n_per_actor``.
     sticky : bool
@@ -98,8 +98,8 @@ def rollout(
     ordered : bool
         Yield the actors' fragments in the order of the actors, not in the order of completion.
     max_lag : int, optional
-        The most changes of the actor's weights between the collection of a fragment and its
-        ``next``. 0 collects only while the caller waits.
+        How many times the actor's weights may change between the collection of a fragment and the
+        ``next`` that returns it. 0 collects only while the caller waits.
     copy : bool
         Return fragments in new memory. Otherwise, if ``n_per_batch=1``, a fragment is a view of the
         workers' memory, valid until the next call of ``next``.

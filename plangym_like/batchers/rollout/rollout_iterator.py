@@ -36,7 +36,7 @@ class RolloutStats:
 
 
 class RolloutIterator(Closable):
-    """Yields fragments for ever.
+    """Yields fragments without end.
 
     An error closes the iterator. Later calls raise `ClosedError`; they never end a loop silently.
 

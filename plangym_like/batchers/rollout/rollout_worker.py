@@ -41,7 +41,7 @@ class RolloutPlan:
     close: bool
 
     def __call__(self, context: GroupContext) -> RolloutWorker:
-        """Return the worker of the group that `context` is for."""
+        """Return the worker of the group that `context` belongs to."""
         return RolloutWorker(self, context)
 
 

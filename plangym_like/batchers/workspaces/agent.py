@@ -77,7 +77,7 @@ class Agent(nn.Module):
         return self
 
     def with_prefix(self, prefix: str) -> Self:
-        """Set `prefix`, an empty string at first, which ``forward`` may put before its names."""
+        """Set `prefix`, which ``forward`` may put before variable names; empty by default."""
         self.prefix = prefix
         return self
 

@@ -20,7 +20,7 @@ def make_env(
     Parameters
     ----------
     autoreset : bool
-        Whether an environment that has ended is reset; otherwise it waits until all have ended.
+        Whether an environment is reset when its episode ends; otherwise it waits for the others.
     """
     env = gymnasium.make(env_name, **kwargs)
     for wrapper in wrappers:

@@ -40,12 +40,12 @@ class ParallelGymAgent(Agent):
     - ``env_obs``, in the environment's dtype (``env_obs/key`` for every part of a tree);
     - ``terminated``, ``truncated`` and ``done`` (either of them), bool;
     - ``reward``, float32: the reward of the step to this row, 0 at the start of an episode;
-    - ``cumulated_reward``, float32, and ``timestep``, int64: totals of the episode so far.
+    - ``cumulated_reward``, float32, and ``timestep``, int64: totals for the episode so far.
 
     When an episode has ended, its last observation is written like any other. If the factory makes
     environments inside Gymnasium's ``Autoreset`` (``make_env(..., autoreset=True)`` does), the next
-    row is the start of another episode. If not, the environment waits until time 0 comes again:
-    its row is repeated with a reward of 0.
+    row is the start of another episode. If not, the environment waits until the next time 0: its
+    row is repeated with a reward of 0.
 
     Parameters
     ----------
@@ -143,7 +143,7 @@ class ParallelGymAgent(Agent):
         self.seed(seed)
 
     def seed(self, seed: int | None) -> Self:
-        """Seed the environments at the next time 0; ``None`` means fresh entropy.
+        """Seed the environments when time 0 is next run; ``None`` means fresh entropy.
 
         Every environment gets a different seed. Later resets draw from the environments' own
         generators, so a run depends on its seed alone, and no episode is repeated.
@@ -162,7 +162,7 @@ class ParallelGymAgent(Agent):
         states : tuple, optional
             The states that the episodes begin in at time 0: ``(rows, obs)``, state rows uint8
             ``(num_envs, state_nbytes)`` and the observations ``(num_envs, ...)`` that came with
-            them. Later times ignore it.
+            them. Ignored at later times.
 
         Raises
         ------
@@ -224,7 +224,7 @@ class ParallelGymAgent(Agent):
         )
 
     def _equals(self, last: Row, workspace: Workspace, t: int) -> bool:
-        """Return whether a row without a number, for example in a copy, equals `last`."""
+        """Return whether a row that has no number, for example in a copy, equals `last`."""
         for path, array in _named("", {"env_obs": last.obs, "timestep": last.timestep}):
             name = self.output + path
             if not workspace.has(name, t):
@@ -325,7 +325,7 @@ class ParallelGymAgent(Agent):
         return isinstance(self.action_space, spaces.Box)
 
     def is_discrete_action(self) -> bool:
-        """Return whether an action is one of some choices."""
+        """Return whether the action space is discrete."""
         return isinstance(self.action_space, spaces.Discrete)
 
     def is_continuous_state(self) -> bool:
@@ -333,7 +333,7 @@ class ParallelGymAgent(Agent):
         return isinstance(self.observation_space, spaces.Box)
 
     def is_discrete_state(self) -> bool:
-        """Return whether an observation is one of some choices."""
+        """Return whether the observation space is discrete."""
         return isinstance(self.observation_space, spaces.Discrete)
 
     def close(self) -> None:

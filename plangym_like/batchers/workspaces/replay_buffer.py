@@ -72,7 +72,7 @@ class ReplayBuffer:
         self._write()
 
     def _write(self) -> None:
-        """Write the new entries, or the rest of those of an interrupted `put`."""
+        """Write the new entries, or those that remain from an interrupted `put`."""
         if self._unwritten is None:
             return
         places, new = self._unwritten

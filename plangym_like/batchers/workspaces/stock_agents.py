@@ -1,4 +1,4 @@
-"""`CopyTAgent`, `PrintAgent`, `EpisodesDone`: small agents that many programs need."""
+"""`CopyTAgent`, `PrintAgent`, `EpisodesDone`: small agents for common tasks."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class PrintAgent(Agent):
 
 
 class EpisodesDone(Agent):
-    """Keeps a flag true once it was true, to tell when first episodes have ended under autoreset.
+    """Keeps a flag true once it was true, to show which first episodes have ended under autoreset.
 
     With ``stop_variable=out_var``, a run ends when every environment has ended an episode.
     """

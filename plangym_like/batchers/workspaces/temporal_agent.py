@@ -30,7 +30,7 @@ class TemporalAgent(Agent):
         Parameters
         ----------
         n_steps : int, optional
-            The number of calls, at most.
+            The maximum number of calls.
         stop_variable : str, optional
             Stop after the first step at which this variable is true for the whole batch. An agent
             may write it one step ahead; a time that has no row then counts as false.
@@ -45,7 +45,7 @@ class TemporalAgent(Agent):
         if n_steps is None and stop_variable is None:
             raise InputError("a TemporalAgent needs n_steps, a stop_variable, or both")
         if t < 0 or (n_steps is not None and n_steps < 1):
-            raise InputError(f"{n_steps} steps from time {t} on: t >= 0 and n_steps >= 1")
+            raise InputError(f"{n_steps} steps from time {t} on: need t >= 0 and n_steps >= 1")
         times = itertools.count(t) if n_steps is None else range(t, t + n_steps)
         try:
             for now in times:

@@ -20,7 +20,7 @@ class Variable:
     Attributes
     ----------
     origins : dict of int to int
-        The numbers that identify rows, by time, for rows whose writer gave them one.
+        The number that identifies the row of each time, for rows that have one.
     """
 
     __slots__ = ("_buffer", "_full", "_like", "_name", "_rows", "origins")

@@ -14,7 +14,7 @@ from plangym_like.errors import InputError
 
 
 class Workspace:
-    """Named variables, each with a row ``[B, ...]`` for every time: ``[T, B, ...]`` as a whole.
+    """Named variables, each with a row ``[B, ...]`` for every time; all rows are ``[T, B, ...]``.
 
     Reading a row that was never written is an error; such rows are never filled in. When an
     environment writes time t again (`rewind`), the rows after t are removed from every variable.
@@ -84,9 +84,9 @@ class Workspace:
     def rewind(self, t: int) -> None:
         """Remove the rows from time `t` on from every variable.
 
-        An agent that writes an environment's rows calls this before it writes a time again: the
-        rows from there on belong to the earlier run. What other agents wrote at `t` in the running
-        step of a `TemporalAgent` stays.
+        An agent that writes the rows of an environment calls this before it starts again at an
+        earlier time: the rows from there on belong to the earlier run. Rows that other agents wrote
+        at `t` in the current step of a `TemporalAgent` are kept.
         """
         for name, variable in list(self.variables.items()):
             fresh = self._written is not None and name in self._written
@@ -95,7 +95,7 @@ class Workspace:
                 del self.variables[name]
 
     def follow(self, buffer: TimeBuffer) -> None:
-        """Read the variables named in `buffer` from it from now on; it may still grow."""
+        """Read the variables named in `buffer` from that buffer from now on; it may still grow."""
         for name in buffer.tensors:
             self.variables.setdefault(name, Variable(name)).follow(buffer)
 
@@ -237,7 +237,7 @@ class Workspace:
     def get_time_truncated(self, var_name: str, from_time: int, to_time: int) -> Tensor:
         """Return the rows `from_time` to `to_time` of one variable, ``[T', B, ...]``."""
         if not 0 <= from_time < to_time:
-            raise InputError(f"steps {from_time} to {to_time}: 0 <= from_time < to_time")
+            raise InputError(f"steps {from_time} to {to_time}: need 0 <= from_time < to_time")
         return self._variable(var_name).part(from_time, to_time)
 
     def get_time_truncated_workspace(self, from_time: int, to_time: int) -> Workspace:
@@ -252,7 +252,7 @@ class Workspace:
         time_size, columns = self.time_size(), torch.arange(self.batch_size())
         if len(t) != len(columns) or bool(((t < 0) | (t + window_size > time_size)).any()):
             raise InputError(
-                f"windows of {window_size} steps from {t.tolist()} on, "
+                f"cannot select windows of {window_size} steps from {t.tolist()} on "
                 f"in a workspace of {len(columns)} columns and {time_size} steps"
             )
         times = t.cpu() + torch.arange(window_size)[:, None]
@@ -271,7 +271,7 @@ class Workspace:
 
     @staticmethod
     def cat_batch(workspaces: Sequence[Workspace]) -> Workspace:
-        """Return the columns of several workspaces of one length, side by side."""
+        """Return the columns of several workspaces of the same length, side by side."""
         sizes = {f"workspace {i}": each.time_size() for i, each in enumerate(workspaces)}
         Workspace._shared("steps", sizes)
         whole = Workspace()
@@ -292,7 +292,7 @@ class Workspace:
         time_size, batch_size = self.time_size(), self.batch_size()
         if not 1 <= n_timesteps <= time_size or not 1 <= n_batch_elements <= batch_size:
             raise InputError(
-                f"{n_timesteps} steps of {n_batch_elements} columns, "
+                f"cannot sample {n_timesteps} steps of {n_batch_elements} columns "
                 f"from a workspace of {time_size} steps and {batch_size} columns"
             )
         samples = []

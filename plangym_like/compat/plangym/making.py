@@ -1,4 +1,4 @@
-"""How a `plangym_like.PlanEnv` is made for a class of plangym's, and what it may step itself."""
+"""Make the `plangym_like.PlanEnv` behind a class of plangym's; decide which steps it may take."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ def make_core(
     execution: Mapping[str, Any],
     kwargs: Mapping[str, Any],
 ) -> PlanEnv:
-    """Return the environment that does the work.
+    """Return the environment that takes the steps.
 
     Parameters
     ----------
     source : str or callable
-        An id, or what makes a Gymnasium environment.
+        An id, or a callable that returns a Gymnasium environment.
     family : callable, optional
         The class for environments that a callable makes.
     execution : mapping
@@ -53,13 +53,13 @@ def make_core(
 
 
 def is_ours(env_class: type, name: str) -> bool:
-    """Return whether a method is one of this package, not of a subclass by somebody else."""
+    """Return whether a method is defined in this package, not in a subclass from elsewhere."""
     return str(getattr(env_class, name).__module__).startswith(_PACKAGE)
 
 
 @cache
 def writes_hooks(env_class: type) -> bool:
-    """Return whether a subclass by somebody else takes part in steps.
+    """Return whether a subclass from elsewhere defines methods that take part in steps.
 
     Its batches are stepped row by row, because only its own methods know what a step returns.
     """

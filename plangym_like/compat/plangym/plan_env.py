@@ -1,4 +1,4 @@
-"""`PlanEnv`: plangym's base class, which makes `step` of the methods that subclasses write."""
+"""`PlanEnv`: plangym's base class, which builds `step` from methods that subclasses define."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from plangym_like.errors import BatchLengthError, InputError
 class PlanEnv:
     """An environment whose `step` may start from any state.
 
-    A subclass writes `apply_action`, `apply_reset`, `get_state` and `set_state`, and the properties
-    `obs_shape` and `action_shape`; it may write `get_image`, `sample_action`, `setup`, `close`, and
-    the methods whose names begin with ``process_``.
+    A subclass defines `apply_action`, `apply_reset`, `get_state` and `set_state`, and the
+    properties `obs_shape` and `action_shape`; it may define `get_image`, `sample_action`, `setup`,
+    `close`, and the methods whose names begin with ``process_``.
 
     Parameters
     ----------
@@ -28,7 +28,7 @@ class PlanEnv:
     autoreset : bool
         Whether `step` begins a new episode once one has ended.
     delay_setup : bool
-        Do not call `setup`; the first use does.
+        Call `setup` at the first use, not in the constructor.
     return_image : bool
         Put an image of each resulting state into ``info["rgb"]``.
     """
@@ -156,7 +156,7 @@ class PlanEnv:
     def begin_step(
         self, action: Any = None, dt: Any = None, state: Any = None, return_state: Any = None
     ) -> None:
-        """Note what this step returns; called first."""
+        """Record what this step should return; called first."""
         self._dt_step = dt
         self._returns_state = state is not None if return_state is None else bool(return_state)
         self._begin_frames()
@@ -167,7 +167,7 @@ class PlanEnv:
         self._terminal_step = False
 
     def step_with_dt(self, action: Any, dt: Any = 1) -> tuple[Any, Any, Any, Any, Any]:
-        """Apply `action` for ``dt * frameskip`` steps; return no state and reset nothing."""
+        """Apply `action` for ``dt * frameskip`` steps; return no state and do not reset."""
         self._begin_frames()
         for _ in range(int(dt) * self.frameskip):
             self._n_step += 1
@@ -180,7 +180,7 @@ class PlanEnv:
     def process_apply_action(
         self, obs: Any, reward: Any, terminal: Any, truncated: Any, info: Any
     ) -> tuple[Any, Any, Any, Any, Any]:
-        """Add what one `apply_action` returned to what this step has so far."""
+        """Add the result of one `apply_action` to the results of this step so far."""
         info["n_step"] = self._n_step
         return obs, self._reward_step + reward, terminal or self._terminal_step, truncated, info
 
@@ -213,7 +213,7 @@ class PlanEnv:
     # What subclasses write
 
     def setup(self) -> None:
-        """Make what the environment needs and what cannot be pickled."""
+        """Make the objects that the environment needs and that cannot be pickled."""
 
     def apply_action(self, action: Any) -> tuple[Any, Any, Any, Any, Any]:
         """Step once; return ``(obs, reward, terminal, truncated, info)``."""
@@ -239,7 +239,7 @@ class PlanEnv:
         """Return a random action."""
 
     def process_obs(self, obs: Any, **kwargs: Any) -> Any:
-        """Return what is to be observed."""
+        """Return the observation, computed from the environment's own."""
         return obs
 
     def process_reward(self, reward: Any, **kwargs: Any) -> Any:
@@ -255,7 +255,7 @@ class PlanEnv:
         return info
 
     def close(self) -> None:
-        """Release what the environment holds."""
+        """Release the environment's resources."""
 
 
 def without_states(states: Any) -> bool:
@@ -267,5 +267,5 @@ def as_steps(dt: Any, count: int) -> list[int]:
     """Return the ``dt`` of each of `count` rows; fractions are cut off."""
     steps = np.asarray(dt)
     if steps.shape not in ((), (1,), (count,)):
-        raise BatchLengthError(f"dt must be one number or {count}, one a row, got {dt!r}")
+        raise BatchLengthError(f"dt must be one number or {count}, one for each row, got {dt!r}")
     return [int(each) for each in np.broadcast_to(steps, (count,))]

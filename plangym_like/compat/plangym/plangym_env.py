@@ -50,7 +50,7 @@ class PlangymEnv(PlanEnv):
     AVAILABLE_RENDER_MODES: set[str | None] = {"human", "rgb_array", None}  # noqa: RUF012
     AVAILABLE_OBS_TYPES: set[str | None] = {"coords", "rgb", "grayscale"}  # noqa: RUF012
     DEFAULT_OBS_TYPE: str = "coords"
-    # What makes the environment from a callable, if `init_gym_env` is written by a subclass.
+    # The class for an environment from a callable, if a subclass defines `init_gym_env`.
     core_class: ClassVar[Callable[..., plan_env.PlanEnv] | None] = None
 
     def __init__(
@@ -103,7 +103,7 @@ class PlangymEnv(PlanEnv):
         )
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return what another process needs to make the environment again, and its state."""
+        """Return the arguments with which another process makes the environment, and its state."""
         mine = {key: value for key, value in vars(self).items() if key != "img_shape"}
         row = self.get_state() if self._core is not None else None
         return {**mine, "_core": None, "row": row}
@@ -117,7 +117,7 @@ class PlangymEnv(PlanEnv):
     # Making it
 
     def setup(self) -> None:
-        """Make the environment, again if it exists."""
+        """Make the environment; replace it if it exists."""
         self._use(self._make_core(self._wrappers))
 
     def _use(self, core: plan_env.PlanEnv) -> None:
@@ -180,7 +180,7 @@ class PlangymEnv(PlanEnv):
 
     @_gym_env.setter
     def _gym_env(self, env: gymnasium.Env[Any, Any]) -> None:
-        """Take off the wrappers outside `env`; or use another environment altogether."""
+        """Remove the wrappers outside `env`, or use `env` in place of the environment."""
         depth = next((i for i, link in enumerate(links(self.gym_env)) if link is env), None)
         if depth is None:
             kwargs = {**self._core_kwargs(), "frameskip": 1, "autoreset": False}
@@ -288,7 +288,7 @@ class PlangymEnv(PlanEnv):
         return self._ended(*self._live.step(action))
 
     def step_with_dt(self, action: Any, dt: Any = 1) -> tuple[Any, Any, Any, Any, Any]:
-        """Apply `action` for ``dt * frameskip`` steps; return no state and reset nothing."""
+        """Apply `action` for ``dt * frameskip`` steps; return no state and do not reset."""
         if not all(is_ours(type(self), name) for name in ("apply_action", "process_apply_action")):
             return super().step_with_dt(action, dt)
         result = self._ended(*self._live.step(action, dt=int(dt) * self.frameskip))
@@ -298,7 +298,7 @@ class PlangymEnv(PlanEnv):
     def _ended(
         self, obs: Any, reward: Any, terminal: Any, truncated: Any, info: Any
     ) -> tuple[Any, Any, Any, Any, Any]:
-        """Return the result of a step in this class's form."""
+        """Return the result of a step in plangym's form."""
         return obs, reward, terminal, truncated, info
 
     def get_state(self) -> Any:
@@ -314,7 +314,7 @@ class PlangymEnv(PlanEnv):
         return self._live.sample_action()
 
     def process_obs(self, obs: Any, **kwargs: Any) -> Any:
-        """Return what is to be observed, by ``get_coords_obs`` and the like."""
+        """Return the observation for `obs_type`, from ``get_coords_obs`` or a similar method."""
         name = f"get_{self.obs_type}_obs"
         return getattr(self, name)(obs, **kwargs) if name in HOOKS else obs
 
@@ -395,6 +395,6 @@ class PlangymEnv(PlanEnv):
         return (*map(list, found), *(list(column) for column in zip(*rows, strict=True)))
 
     def _steps_batches(self) -> bool:
-        """Return whether a batch of `plangym_like` gives what `step` would give row by row."""
+        """Return whether a batch of `plangym_like` has the same results as `step` row by row."""
         kind: Any = type(self)
         return (self._images_in_batches or not self.return_image) and not writes_hooks(kind)

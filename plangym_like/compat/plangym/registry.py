@@ -27,7 +27,7 @@ _OWN = {
 def get_planenv_class(
     name: str | None, domain_name: str | None = None, state: str | None = None, **kwargs: Any
 ) -> type[PlanEnv]:
-    """Return the class for a name; of ids that no other class is for, it is `PlangymEnv`.
+    """Return the class for a name: a special class, or `PlangymEnv` for all other ids.
 
     Raises
     ------
@@ -70,7 +70,7 @@ def make(
     domain_name : str, optional
         A domain of dm_control, with ``task_name=`` for the task.
     state : str, optional
-        Where the episodes of a game of stable-retro begin.
+        The saved state in which the episodes of a game of stable-retro begin.
     kwargs
         Arguments of the class.
 

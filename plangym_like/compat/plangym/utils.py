@@ -61,7 +61,7 @@ def process_frame_opencv(
 def process_frame(
     frame: NDArray[np.uint8], width: int | None = None, height: int | None = None, mode: str = "RGB"
 ) -> NDArray[np.uint8]:
-    """Return an image in another size and mode, made with Pillow, or with OpenCV without it."""
+    """Return an image in another size and mode, made with Pillow or, if it is missing, OpenCV."""
     try:
         return process_frame_pil(frame, width, height, mode)
     except ImportError:
@@ -71,7 +71,7 @@ def process_frame(
 def get_display(visible: bool = False, size: tuple[int, int] = (400, 400), **kwargs: Any) -> Any:
     """Start and return a virtual display, which needs ``pyvirtualdisplay`` and Xvfb.
 
-    Images here need no display.
+    Images in this package need no display.
     """
     display_class = importlib.import_module("pyvirtualdisplay").Display
     os.environ["PYVIRTUALDISPLAY_DISPLAYFD"] = "0"

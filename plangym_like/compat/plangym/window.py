@@ -14,8 +14,8 @@ def show(picture: NDArray[np.uint8], title: str) -> None:
     Raises
     ------
     pygame.error
-        There is no display. ``SDL_VIDEODRIVER=dummy`` in the process's environment shows nothing
-        and raises nothing.
+        No display is available. With ``SDL_VIDEODRIVER=dummy`` in the process's environment,
+        nothing is shown, and no error is raised.
     """
     import pygame
 

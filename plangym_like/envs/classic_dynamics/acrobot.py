@@ -49,7 +49,7 @@ class Acrobot(Dynamics):
 
     @classmethod
     def suits(cls, env: Any) -> bool:
-        """Exclude noise on the torque, which the environment's own generator draws row by row."""
+        """Return False for noise on the torque, which the environment draws row by row."""
         quiet = not env.torque_noise_max > 0
         return quiet and len(env.AVAIL_TORQUE) == cls.num_actions and super().suits(env)
 
@@ -117,7 +117,7 @@ class Acrobot(Dynamics):
 
 
 def _wrap(angles: Floats) -> None:
-    """Bring `angles` into ``[-pi, pi]`` in place, turn by turn because each turn is rounded."""
+    """Wrap `angles` into ``[-pi, pi]`` in place, one turn at a time, since each turn is rounded."""
     if (np.abs(angles) > _FAR).any():
         raise NotVectorisableError
     turn = np.pi - -np.pi

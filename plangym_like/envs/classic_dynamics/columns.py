@@ -18,8 +18,8 @@ class Columns:
     """The states of N rows.
 
     ``x`` ``(size, N)`` is the physical state and ``hidden`` ``(N,)`` the hidden attribute.
-    ``single`` ``(N,) bool`` tells which rows the environment would store in ``float32`` (``None``:
-    no row). ``elapsed`` ``(N,) int64`` counts the steps for a time limit.
+    ``single`` ``(N,) bool`` marks the rows that the environment would store in ``float32``
+    (``None``: no row). ``elapsed`` ``(N,) int64`` counts the steps for a time limit.
     """
 
     x: Floats

@@ -30,7 +30,7 @@ class Dynamics(abc.ABC):
         The number of discrete actions; 0 if the space is a ``float32`` box of shape ``(1,)``, whose
         actions may have any dtype.
     hidden : str
-        The attribute, other than ``state``, that the future or the image depends on; "" for none.
+        The attribute, other than ``state``, on which later steps or images depend; "" for none.
     no_hidden : numpy.int32 or numpy.float64
         The value of ``Columns.hidden`` that means ``None``, in its dtype.
     hidden_kinds : str
@@ -40,8 +40,8 @@ class Dynamics(abc.ABC):
     takes_single, leaves_single : bool
         Whether ``float32`` states can be stepped here, and whether a step leads to such states.
     most_singly : int
-        Up to how many rows are stepped faster by `advance_one` than by `advance`; 0 if there is
-        only `advance` (`benchmarks/vector.py`).
+        The number of rows up to which `advance_one` is faster than `advance`; 0 if there is only
+        `advance` (measured by `benchmarks/vector.py`).
     sample_range : tuple of float
         The largest absolute values of the state's numbers in trials.
     """
@@ -65,7 +65,7 @@ class Dynamics(abc.ABC):
 
     @classmethod
     def signature(cls, env: Any) -> tuple[Any, ...] | None:
-        """Return what a step depends on other than the state; ``None`` for replaced methods."""
+        """Return what a step depends on besides the state; ``None`` if methods were replaced."""
         if not vars(env).keys().isdisjoint(("step", *cls.methods)):
             return None
         values: tuple[Any, ...] = attrgetter(*cls.constants)(env)
@@ -83,12 +83,12 @@ class Dynamics(abc.ABC):
 
     @classmethod
     def as_hidden(cls, number: Any, kind: int = 0) -> Any:
-        """Return the value of the attribute `hidden` for a saved number and kind."""
+        """Return the attribute's value (see `hidden`) for a saved number and kind."""
         return None if number == -1 else number
 
     @classmethod
     def kind_of(cls, hidden: Any) -> int:
-        """Return the index in `hidden_kinds` of the type of `hidden`, a number or an array."""
+        """Return which of `hidden_kinds` is the type of `hidden`, a number or an array."""
         if not cls.hidden_kinds or hidden is None:
             return 0
         kind = np.asarray(hidden).dtype.char
@@ -126,7 +126,7 @@ class Dynamics(abc.ABC):
     ) -> tuple[Sequence[float], Any, float, bool] | None:
         """Return `x` and `hidden` after one step, then reward and terminated.
 
-        `x` is in the order of ``env.state``. Returns ``None`` if the step needs arrays.
+        `x` is in the order of ``env.state``. Return ``None`` if the step needs arrays.
         """
         return None
 

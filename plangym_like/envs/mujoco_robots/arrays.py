@@ -11,7 +11,7 @@ Array = NDArray[Any]
 
 
 def length_of(vectors: Array) -> Array:
-    """Return ``np.linalg.norm`` of each vector; as there, the dot product is computed by BLAS."""
+    """Return ``np.linalg.norm`` of each vector, with its dot product also computed by BLAS."""
     lengths: Array = np.sqrt(np.vecdot(vectors, vectors))
     return lengths
 

@@ -210,7 +210,7 @@ class ChunkStepper(FastForm):
         infos: dict[str, Any],
         elapsed: NDArray[np.int64],
     ) -> None:
-        """Write the results of one frame per row; the same as `_tell` in fewer operations."""
+        """Write the results of one frame per row, like `_tell` but with fewer operations."""
         lead = (block, 0) if rows.inputs.horizon else (block,)
         rows.n_step[block] = 1
         # Adding 0 turns -0.0 into 0.0, as sums that begin at 0 do.

@@ -1,4 +1,4 @@
-"""`Robot`: what a robot's step computes in Python around the simulation."""
+"""`Robot`: the computations of a robot's step in Python, before and after the simulation."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Robot(abc.ABC):
     Attributes
     ----------
     contact_forces : bool
-        Whether the step reads what `mj_rnePostConstraint` computes.
+        Whether the step reads results of `mj_rnePostConstraint`.
     advance : callable
         ``advance(model, data, substeps)`` simulates one frame.
     refresh : callable or None
@@ -73,7 +73,7 @@ class Robot(abc.ABC):
         self.env = env
 
     def simulation(self) -> tuple[Any, Any, int]:
-        """Return model, data, and how many substeps a frame has."""
+        """Return model, data, and the number of substeps per frame."""
         return self.env.model, self.env.data, self.env.frame_skip
 
     @classmethod
@@ -82,7 +82,7 @@ class Robot(abc.ABC):
         return {}
 
     def recorded(self) -> dict[str, Array]:
-        """Return the arrays that a step reads afterwards, except those of the state."""
+        """Return the arrays that a step reads after the simulation, except those of the state."""
         return {}
 
     def over(self) -> bool:

@@ -97,7 +97,7 @@ class Walker2d(Robot):
 
 
 class Walker2dV4(Walker2d):
-    """Walker2d-v4, where a step that ends the episode is rewarded as healthy."""
+    """Walker2d-v4, where a step that ends the episode still gets the reward for being healthy."""
 
     def alive(self, healthy: Array) -> Array:
         env = self.env

@@ -26,7 +26,7 @@ class DMControlEnv(PlangymEnv):
     domain_name, task_name : str, optional
         The two parts of the name.
     render_mode : {"rgb_array", "human", None}
-        What `render` does if it is not told.
+        The default mode of `render`.
     remove_time_limit : bool, optional
         Has no effect.
 

@@ -16,7 +16,7 @@ from plangym_like.envs.wrapping import WrapperLike
 
 
 class _Midpoints:
-    """In place of a random generator: draws the middle of every interval."""
+    """A substitute for a random generator that returns the middle of every interval."""
 
     def uniform(self, low: float, high: float, size: Any = None) -> Any:
         middle = (low + high) / 2

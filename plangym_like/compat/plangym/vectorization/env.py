@@ -94,11 +94,11 @@ class VectorizedEnv(PlangymEnv):
         raise NotImplementedError
 
     def create_env_callable(self, **kwargs: Any) -> Callable[..., Any]:
-        """Return what makes an environment in this process or another."""
+        """Return a callable that makes an environment in any process."""
         return partial(self._env_class, **{**self._env_kwargs, **kwargs})
 
     def _create_worker_callable(self) -> Callable[..., Any]:
-        """Return what makes an environment in a worker, where nothing is shown."""
+        """Return a callable that makes an environment in a worker, without a window."""
         shown = self._env_kwargs.get("render_mode") == "human"
         mode = {"render_mode": "rgb_array"} if shown else {}
         return self.create_env_callable(delay_setup=False, **mode)
@@ -134,9 +134,9 @@ class VectorizedEnv(PlangymEnv):
         self.sync_states(state)
 
     def sync_states(self, state: Any = None) -> None:
-        """Make `state` the current one of all workers; by default that of this process.
+        """Make `state`, by default that of this process, the current state of all workers.
 
-        If a worker has died, all are ended. New ones are made when they are needed.
+        If a worker has died, all workers are closed. New ones are made when they are needed.
         """
         self._worker_state = copy(self.get_state() if state is None else state)
         if not self._set_worker_states(self._worker_state):
@@ -147,11 +147,11 @@ class VectorizedEnv(PlangymEnv):
         return self.get_state() if self._worker_state is None else self._worker_state
 
     def _set_worker_states(self, state: Any) -> bool:
-        """Make `state` the current one of all workers that there are; return False if one died."""
+        """Make `state` the current one of all existing workers; return False if one has died."""
         return True
 
     def _end_workers(self) -> None:
-        """End all workers that there are."""
+        """Close all existing workers."""
 
     def apply_wrappers(self, wrappers: Iterable[WrapperLike]) -> None:
         """Put wrappers around the environment, in workers too; it begins a new episode."""
@@ -200,7 +200,7 @@ class VectorizedEnv(PlangymEnv):
 
     @staticmethod
     def split_similar_chunks(vector: Any, n_chunks: int) -> Iterator[Any]:
-        """Yield at most `n_chunks` parts of `vector`, of one length except for the last."""
+        """Yield at most `n_chunks` parts of `vector`, equally long except for the last."""
         length = max(1, -(-len(vector) // n_chunks))
         for start in range(0, len(vector), length):
             yield vector[start : start + length]
@@ -218,7 +218,7 @@ class VectorizedEnv(PlangymEnv):
 
     @staticmethod
     def unpack_transitions(results: Sequence[Any], return_states: bool) -> tuple[list[Any], ...]:
-        """Return the results of the parts of a batch as one."""
+        """Join the results of the parts of a batch."""
         width = 6 if return_states else 5
         return tuple([row for part in results for row in part[index]] for index in range(width))
 

@@ -17,13 +17,13 @@ __all__ = ["BatchEnv", "ExternalProcess", "ParallelEnv"]
 
 
 class BatchEnv:
-    """Environments in other processes that step a batch together, a part each.
+    """Environments in other processes, each of which steps a part of a batch.
 
     Parameters
     ----------
     envs : sequence of ExternalProcess
     blocking : bool
-        Step one after another, to find errors.
+        Let the processes step one after another, for debugging.
     """
 
     def __init__(self, envs: Sequence[ExternalProcess], blocking: bool) -> None:
@@ -126,7 +126,7 @@ class ParallelEnv(VectorizedEnv):
     def make_transitions(
         self, actions: Any, states: Any, dt: Any, return_state: bool | None = None
     ) -> tuple[list[Any], ...]:
-        """Step N times in workers; without states, each worker continues from its own."""
+        """Step N times in workers; without states, each worker continues from its own state."""
         return self._batch_env.make_transitions(actions, states, dt, return_state)
 
     def _set_worker_states(self, state: Any) -> bool:

@@ -88,7 +88,7 @@ class RayEnv(VectorizedEnv):
     def make_transitions(
         self, actions: Any, states: Any, dt: Any, return_state: bool | None = None
     ) -> tuple[list[Any], ...]:
-        """Step N times in actors; without states, each actor continues from its own."""
+        """Step N times in actors; without states, each actor continues from its own state."""
         import ray
 
         if return_state is None:

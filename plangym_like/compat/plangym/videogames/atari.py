@@ -99,7 +99,7 @@ class AtariEnv(VideogameEnv):
 
     @property
     def full_action_space(self) -> bool:
-        """Whether actions are all 18."""
+        """Whether all 18 actions can be given."""
         return bool(self._game["full_action_space"])
 
     def _core_kwargs(self) -> dict[str, Any]:

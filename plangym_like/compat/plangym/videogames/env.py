@@ -35,11 +35,11 @@ class VideogameEnv(PlangymEnv):
 
     @staticmethod
     def get_lifes_from_info(info: dict[str, Any]) -> int:
-        """Return the number of lives that an info tells, or -1."""
+        """Return the number of lives in an info, or -1."""
         return int(info.get("lives", info.get("life", -1)))
 
     def step_with_dt(self, action: Any, dt: Any = 1) -> tuple[Any, Any, Any, Any, Any]:
-        """Apply `action` for ``dt * frameskip`` frames; return no state and reset nothing."""
+        """Apply `action` for ``dt * frameskip`` frames; return no state and do not reset."""
         before = self._lives_now()
         data = super().step_with_dt(action, dt)
         self._note_lives(data[-1], before)

@@ -75,11 +75,12 @@ class CustomMontezuma(gymnasium.Wrapper[Any, Any, Any, Any]):
     obs_type : {"rgb", "grayscale", "ram", "coords"}
         ``"coords"`` are x, y, the room and the byte of the objects, ``(4,) float32``.
     score_objects : bool
-        Whether ``pos.score`` is what the player carries, in bits, instead of the score.
+        Whether ``pos.score`` holds the objects that the player carries, as bits, instead of the
+        score.
     objects_from_pixels : bool
-        Whether that is found on the screen instead of in memory.
+        Whether the objects are found on the screen instead of in memory.
     objects_remember_rooms : bool
-        Whether it is then a tuple of objects, each with the room where it was found.
+        Whether ``pos.score`` is then a tuple of objects, each with the room where it was found.
     only_keys : bool
         Whether only keys count as objects.
     death_room_8 : bool
@@ -189,7 +190,7 @@ class CustomMontezuma(gymnasium.Wrapper[Any, Any, Any, Any]):
     def pos_from_obs(
         self, face_pixels: set[tuple[int, int]], obs: NDArray[np.uint8]
     ) -> MontezumaPosLevel:
-        """Return where the player is; while no face is shown, the position does not change."""
+        """Return where the player is; the position does not change while no face is visible."""
         _, score, _, x, y = self._pos
         if face_pixels:
             y, x = np.mean(list(face_pixels), axis=0).tolist()
@@ -207,8 +208,8 @@ class CustomMontezuma(gymnasium.Wrapper[Any, Any, Any, Any]):
     def get_objects_from_pixels(self, obs: NDArray[np.uint8], room: int, old_objects: Any) -> Any:
         """Return the objects that the screen shows.
 
-        Bits, one for each of `OBJECT_PIXELS`; or with `objects_remember_rooms` a tuple of pairs
-        ``(pixels, room)``, where objects that are in `old_objects` keep their room.
+        They are bits, one for each of `OBJECT_PIXELS`. With `objects_remember_rooms`, they are a
+        tuple of pairs ``(pixels, room)``, in which objects from `old_objects` keep their room.
         """
         import cv2
 

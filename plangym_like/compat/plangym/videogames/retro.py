@@ -28,7 +28,7 @@ _ACTIONS = (
 
 
 class ActionDiscretizer(gymnasium.ActionWrapper[Any, Any, Any]):
-    """Makes the twelve buttons of a Genesis a few numbered actions.
+    """Maps a few numbered actions to the twelve buttons of a Genesis.
 
     Parameters
     ----------
