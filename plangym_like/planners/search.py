@@ -100,6 +100,14 @@ class Search:
         """The transitions that remain of the budget; None if only the time is limited."""
         return None if self._budget is None else self._budget - self._transitions
 
+    def fit(self, count: int, cost: int = 1) -> int:
+        """Return `count`, or less if the budget does not allow for so many of `cost` transitions.
+
+        It is at least 1, so that the last batch may be a small one.
+        """
+        remaining = self.remaining
+        return count if remaining is None else max(1, min(count, remaining // cost))
+
     def step_batch(
         self, actions: Any, states: States, dt: Any = 1, *, seeds: Any = None
     ) -> BatchTransition:
