@@ -102,7 +102,7 @@ class LookaheadTree:
     @property
     def leaves(self) -> NDArray[np.bool_]:
         """Which nodes have no children, ``(size,) bool``."""
-        leaves: NDArray[np.bool_] = (self.children[: self.size] < 0).all(axis=1)
+        leaves: NDArray[np.bool_] = np.all(self.children[: self.size] < 0, axis=1)
         return leaves
 
     def states(self, nodes: NDArray[Any]) -> Row:
