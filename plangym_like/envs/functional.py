@@ -18,9 +18,9 @@ from numpy.typing import NDArray
 from plangym_like.envs.functional_gym import FunctionalGym
 from plangym_like.envs.functions import Functions, functions_of
 from plangym_like.envs.save_load_env import SaveLoadCodec, SaveLoadSimulator
-from plangym_like.envs.tried_simulator import TrialRule
 from plangym_like.errors import InputError, MissingExtraError
 from plangym_like.family_env import FamilyEnv
+from plangym_like.snapshots.trial import TrialRule
 from plangym_like.states import Row
 
 

@@ -125,16 +125,8 @@ class ProcessExecutor:
                 return run_here() if blocking else Future.of(run_here)
             self._drop_unwanted()
             begun, alone = time.perf_counter(), not self._runs
-            batch = SharedBatch(
-                self.layout,
-                self._audit_pools if options.audit else self._pools,
-                inputs,
-                states=options.states,
-                observations=options.observations,
-                kept=blocking,
-                masked=options.masked,
-                audit=options.audit,
-            )
+            pools = self._audit_pools if options.audit else self._pools
+            batch = SharedBatch(self.layout, pools, inputs, options)
             run = BatchRun(self, self._dispatcher(batch, steps))
             # From here on, the batch is cancelled if its future is dropped, also by an interrupt.
             future = run.future(self)
