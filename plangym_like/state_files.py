@@ -62,8 +62,12 @@ def describe(state_format: StateFormat, count: int) -> dict[str, Any]:
 
 def write(path: str | os.PathLike[str], parts: Iterable[Any]) -> None:
     """Write `parts`, which are buffers, and their digest; see `save`."""
+    digest = hashlib.blake2b(digest_size=_DIGEST_NBYTES)
     with replacing(path) as file:
-        _write(file, parts)
+        for part in parts:
+            digest.update(part)
+            file.write(part)
+        file.write(digest.digest())
 
 
 @contextlib.contextmanager
@@ -93,15 +97,6 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
         os.replace(partial, target)
     finally:
         partial.unlink(missing_ok=True)
-
-
-def _write(file: BinaryIO, parts: Iterable[Any]) -> None:
-    """Write `parts` and their digest."""
-    digest = hashlib.blake2b(digest_size=_DIGEST_NBYTES)
-    for part in parts:
-        digest.update(part)
-        file.write(part)
-    file.write(digest.digest())
 
 
 def load(path: str | os.PathLike[str], state_format: StateFormat) -> Row:

@@ -69,7 +69,7 @@ class ProcessWorkers(Workers):
 
     def share(self, name: str, shared: Any) -> None:
         for worker in self._workers:
-            worker.process.apply(_attach, name, shared.layout, fds=[shared.fd])
+            worker.process.apply(HostedObjects.attach, name, shared.layout, fds=[shared.fd])
 
     def call(self, group: int, method: str, args: tuple[Any, ...]) -> Call:
         process = self._workers[group % self.num_workers].process
@@ -88,7 +88,3 @@ class ProcessWorkers(Workers):
         self._pool.close(timeout)
         self._workers.clear()
         self._control.close()
-
-
-def _attach(hosted: HostedObjects, *args: Any, fds: Any) -> None:
-    hosted.attach(*args, fds=fds)
