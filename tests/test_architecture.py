@@ -22,6 +22,7 @@ LIKE_PLANGYM = PACKAGE / "compat" / "plangym"
 # Modules that every layer may import.
 BASE = {
     "errors",
+    "extras",
     "counts",
     "fork_safety",
     "memory_limits",
