@@ -23,6 +23,7 @@ LIKE_PLANGYM = PACKAGE / "compat" / "plangym"
 BASE = {
     "errors",
     "extras",
+    "lazy_names",
     "counts",
     "fork_safety",
     "memory_limits",
