@@ -55,8 +55,7 @@ class ProcessExecutor:
     step_timeout : float, optional
         Limit in seconds for one row; a worker that exceeds it is replaced.
     start_timeout : float, optional
-        Seconds that a worker may take to make its environment before it is replaced. The default is
-        no limit, or 60 s with `step_timeout`.
+        Seconds that a worker may take to make its environment before it is replaced.
     stats : Stats, optional
         The counters to update.
     """
