@@ -11,8 +11,7 @@ from plangym_like.audit.auditor import Auditor
 from plangym_like.errors import InputError
 from plangym_like.execution.placement import common_layout
 from plangym_like.execution.process_executor import ProcessExecutor
-from plangym_like.execution.process_options import check_timeouts
-from plangym_like.execution.row_pool import START_SECONDS
+from plangym_like.execution.process_options import START_SECONDS, check_timeouts
 from plangym_like.layout import Layout
 from plangym_like.plan_env import PlanEnv
 from plangym_like.processes.external_process import ExternalProcess

@@ -12,27 +12,28 @@ class ResetOptions(TypedDict, total=False):
     options: dict[str, Any] | None
 
 
-class Now(TypedDict, total=False):
-    """Options of a batch with ``blocking=True``."""
+class _Batch(TypedDict, total=False):
+    """Options of every batch."""
 
     seeds: Any
     on_error: str
+
+
+class Now(_Batch, total=False):
+    """Options of a batch with ``blocking=True``."""
+
     blocking: Literal[True]
 
 
-class Later(TypedDict, total=False):
+class Later(_Batch, total=False):
     """Options of a batch with ``blocking=False``."""
 
-    seeds: Any
-    on_error: str
     blocking: Required[Literal[False]]
 
 
-class Sometime(TypedDict, total=False):
+class Sometime(_Batch, total=False):
     """Options of a batch with ``blocking=`` a bool that is not known statically."""
 
-    seeds: Any
-    on_error: str
     blocking: bool
 
 

@@ -37,7 +37,13 @@ from collections.abc import Sequence
 
 
 class PlangymError(Exception):
-    """The base of all errors in this package."""
+    """The base of all errors in this package.
+
+    The first argument is the message; others are the attributes of the class.
+    """
+
+    def __str__(self) -> str:
+        return str(self.args[0]) if self.args else ""
 
 
 class InputError(PlangymError, ValueError):
@@ -78,9 +84,6 @@ class StateMismatchError(StateError):
         self.expected = expected
         self.got = got
 
-    def __str__(self) -> str:
-        return str(self.args[0])
-
 
 class StateCapacityError(StateError):
     """A snapshot is larger than the fixed width of the environment's state rows."""
@@ -105,7 +108,7 @@ class ObservationError(PlangymError, ValueError):
 
     def __str__(self) -> str:
         place = "".join(f"[{key!r}]" for key in self.path)
-        return f"obs{place}: {self.args[0]}" if place else str(self.args[0])
+        return f"obs{place}: {self.args[0]}" if place else super().__str__()
 
 
 class RewardError(PlangymError, ValueError):
@@ -143,9 +146,6 @@ class ImpureEnvironmentError(PlangymError, RuntimeError):
         self.field = field
         self.values = values
 
-    def __str__(self) -> str:
-        return str(self.args[0])
-
 
 class MissingExtraError(PlangymError, ImportError):
     """An optional dependency is missing; the message holds the command that installs it."""
@@ -181,9 +181,6 @@ class WorkerDiedError(WorkerError):
         self.pid = pid
         self.exitcode = exitcode
 
-    def __str__(self) -> str:
-        return str(self.args[0])
-
 
 class WorkerStartError(WorkerError):
     """Child processes repeatedly died before they were ready."""
@@ -205,9 +202,6 @@ class PoisonInputError(WorkerError):
         self.index = index
         self.exitcode = exitcode
 
-    def __str__(self) -> str:
-        return str(self.args[0])
-
 
 class StepTimeoutError(WorkerError, TimeoutError):
     """Rows took longer than ``step_timeout`` seconds, twice.
@@ -221,9 +215,6 @@ class StepTimeoutError(WorkerError, TimeoutError):
     def __init__(self, message: str, indices: Sequence[int] = ()) -> None:
         super().__init__(message, tuple(indices))
         self.indices = tuple(indices)
-
-    def __str__(self) -> str:
-        return str(self.args[0])
 
 
 class WorkerTimeoutError(WorkerError, TimeoutError):

@@ -61,8 +61,12 @@ def describe(state_format: StateFormat, count: int) -> dict[str, Any]:
 
 def write(path: str | os.PathLike[str], parts: Iterable[Any]) -> None:
     """Write the buffers `parts` and their digest; see `save`."""
+    digest = hashlib.blake2b(digest_size=_DIGEST_NBYTES)
     with replacing(path) as file:
-        _write(file, parts)
+        for part in parts:
+            digest.update(part)
+            file.write(part)
+        file.write(digest.digest())
 
 
 @contextlib.contextmanager
@@ -92,15 +96,6 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
         os.replace(partial, target)
     finally:
         partial.unlink(missing_ok=True)
-
-
-def _write(file: BinaryIO, parts: Iterable[Any]) -> None:
-    """Write `parts` and their digest."""
-    digest = hashlib.blake2b(digest_size=_DIGEST_NBYTES)
-    for part in parts:
-        digest.update(part)
-        file.write(part)
-    file.write(digest.digest())
 
 
 def load(path: str | os.PathLike[str], state_format: StateFormat) -> Row:

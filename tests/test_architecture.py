@@ -22,6 +22,8 @@ LIKE_PLANGYM = PACKAGE / "compat" / "plangym"
 # Modules that every layer may import.
 BASE = {
     "errors",
+    "extras",
+    "lazy_names",
     "counts",
     "fork_safety",
     "memory_limits",

@@ -66,12 +66,7 @@ def load(
     Writing to the arrays does not change the file. The whole file is read once, to verify its
     digest.
 
-    Raises
-    ------
-    StateFormatError
-        The file is not an archive, or it is damaged.
-    StateMismatchError
-        The rows belong to another environment, version or configuration.
+    It raises the errors of `StateArchive.load`.
     """
     with open(path, "rb") as file:
         if os.fstat(file.fileno()).st_size < _START + _DIGEST_NBYTES:

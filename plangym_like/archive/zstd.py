@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from plangym_like.errors import MissingExtraError
+from plangym_like.extras import needs_extra
 
 
 class Zstd(NamedTuple):
@@ -40,12 +40,8 @@ def load_zstd(level: int) -> Zstd:
     """
     if sys.version_info >= (3, 14):
         return _standard(level)
-    try:
+    with needs_extra("StateArchive needs zstandard", "archive"):
         import zstandard
-    except ImportError as error:
-        raise MissingExtraError(
-            "StateArchive needs zstandard: pip install 'plangym_like[archive]'"
-        ) from error
     return Zstd(
         zstandard.ZstdCompressor(level=level, write_checksum=True).compress,
         zstandard.ZstdDecompressor().decompress,

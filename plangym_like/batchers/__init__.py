@@ -10,15 +10,9 @@ import each other. Only this folder imports torch.
 
 from __future__ import annotations
 
-from plangym_like.errors import MissingExtraError
+from plangym_like.extras import needs_extra
 
-try:
+with needs_extra("plangym_like.batchers needs torch", "torch", "torch"):
     import torch
-except ModuleNotFoundError as error:
-    if error.name != "torch":
-        raise
-    raise MissingExtraError(
-        "plangym_like.batchers needs torch: pip install 'plangym_like[torch]'"
-    ) from error
 
 del torch

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from plangym_like.batchers.start_states import StartStates
-from plangym_like.lanes.lanes import Lanes
+from plangym_like.lanes.lanes import Lanes, Options, Seeds
 from plangym_like.lanes.step_arrays import StepArrays
 from plangym_like.lanes.tree import tree_map
 
@@ -57,11 +57,7 @@ class EpisodeLanes:
         self._next_seeds: dict[int, int] = {}
 
     def begin(
-        self,
-        seeds: Sequence[int | None] | None = None,
-        *,
-        options: Sequence[dict[str, Any] | None] | None = None,
-        states: StartStates | None = None,
+        self, seeds: Seeds = None, *, options: Options = None, states: StartStates | None = None
     ) -> Any:
         """Begin an episode in every lane; return the first observations in new arrays ``(B, ...)``.
 
@@ -87,12 +83,7 @@ class EpisodeLanes:
             states.place(self.lanes, obs)
         return obs
 
-    def restart(
-        self,
-        obs: Any,
-        lanes: NDArray[np.intp],
-        options: Sequence[dict[str, Any] | None] | None = None,
-    ) -> None:
+    def restart(self, obs: Any, lanes: NDArray[np.intp], options: Options = None) -> None:
         """Begin an episode in each of `lanes`; write the first observations into `obs`."""
         seeds = None
         if self._next_seeds:

@@ -32,8 +32,10 @@ class RayExecutor(ProcessExecutor):
         The connection to Ray, which is left in `close`.
     actors : ActorPool
         The actors on other machines.
-    workers, layout, stepper, step_timeout, start_timeout
+    workers, layout, stepper
         As in `ProcessExecutor`; `workers` may be empty.
+    timeouts
+        ``step_timeout`` and ``start_timeout``, as in `ProcessExecutor`.
     """
 
     def __init__(
@@ -43,18 +45,9 @@ class RayExecutor(ProcessExecutor):
         workers: Sequence[ExternalProcess],
         layout: Layout,
         stepper: RowStepper | None = None,
-        *,
-        step_timeout: float | None = None,
-        start_timeout: float | None = None,
+        **timeouts: float | None,
     ) -> None:
-        super().__init__(
-            workers,
-            layout,
-            stepper,
-            step_timeout=step_timeout,
-            start_timeout=start_timeout,
-            stats=actors.stats,
-        )
+        super().__init__(workers, layout, stepper, stats=actors.stats, **timeouts)
         if not workers:
             self._costs = CostModel(LEAST_SECONDS)
         self._session = session

@@ -18,9 +18,9 @@ from typing import Any, ClassVar
 import gymnasium
 
 from plangym_like.envs.replayed import ReplayedSimulator
-from plangym_like.envs.tried_simulator import TrialRule
 from plangym_like.errors import MissingExtraError
 from plangym_like.family_env import FamilyEnv
+from plangym_like.snapshots.trial import TrialRule
 
 # A CarRacing environment with its track takes 6 MB.
 _CARS = 24

@@ -18,9 +18,10 @@ from numpy.typing import NDArray
 from plangym_like.envs.functional_gym import FunctionalGym
 from plangym_like.envs.functions import Functions, functions_of
 from plangym_like.envs.save_load_env import SaveLoadCodec, SaveLoadSimulator
-from plangym_like.envs.tried_simulator import TrialRule
-from plangym_like.errors import InputError, MissingExtraError
+from plangym_like.errors import InputError
+from plangym_like.extras import needs_extra
 from plangym_like.family_env import FamilyEnv
+from plangym_like.snapshots.trial import TrialRule
 from plangym_like.states import Row
 
 
@@ -72,12 +73,8 @@ class FunctionalSimulator(SaveLoadSimulator):
         """Return the environment as a Gymnasium environment."""
         if callable(self.name):
             return FunctionalGym(functions_of(self.name(**self.env_kwargs)))
-        try:
+        with needs_extra(f"{self.name} needs pgx", "jax"):
             return FunctionalGym(_game(str(self.name), **self.env_kwargs))
-        except ImportError as error:
-            raise MissingExtraError(
-                f"{self.name} needs pgx: pip install 'plangym_like[jax]'"
-            ) from error
 
 
 @functools.lru_cache(maxsize=16)

@@ -19,10 +19,10 @@ from gymnasium.envs.functional_jax_env import FunctionalJaxEnv
 
 from plangym_like.envs.gymnasium_simulator import GymnasiumSimulator
 from plangym_like.envs.save_load_env import SaveLoadCodec, SaveLoadSimulator
-from plangym_like.envs.tried_simulator import TrialRule
 from plangym_like.errors import MissingExtraError
 from plangym_like.family_env import FamilyEnv
 from plangym_like.random_state import seeded_generator
+from plangym_like.snapshots.trial import TrialRule
 
 # The kinds of leaves: Python numbers, NumPy numbers, weakly typed arrays, arrays.
 _PLAIN, _WEAK, _ARRAY = range(3)

@@ -26,7 +26,6 @@ from numpy.typing import NDArray
 from plangym_like import random_state
 from plangym_like.envs.codec import Codec
 from plangym_like.envs.gymnasium_simulator import GymnasiumSimulator
-from plangym_like.envs.tried_simulator import TrialRule
 from plangym_like.errors import (
     SnapshotError,
     StateCapacityError,
@@ -40,6 +39,7 @@ from plangym_like.snapshots.chain_state import columns_of
 from plangym_like.snapshots.configuration import describe, qualified_name
 from plangym_like.snapshots.differences import difference
 from plangym_like.snapshots.restore_after_trial import restorer
+from plangym_like.snapshots.trial import TrialRule
 from plangym_like.states import Row, padded, session_key
 
 _LENGTH = struct.Struct("<Q")

@@ -28,7 +28,6 @@ from numpy.typing import NDArray
 from plangym_like.counts import as_count
 from plangym_like.envs.codec import Codec
 from plangym_like.envs.gymnasium_simulator import GymnasiumSimulator
-from plangym_like.envs.tried_simulator import TrialRule
 from plangym_like.envs.wrapping import is_plain
 from plangym_like.errors import SnapshotError, StateCapacityError, StateFormatError
 from plangym_like.family_env import FamilyEnv
@@ -40,6 +39,7 @@ from plangym_like.snapshots.known_wrappers import chain
 from plangym_like.snapshots.replay_cache import DIGEST_NBYTES, ReplayCache
 from plangym_like.snapshots.replay_trial import needs_seeds
 from plangym_like.snapshots.set_order import set_of_addresses
+from plangym_like.snapshots.trial import TrialRule
 from plangym_like.states import Row, padded
 
 _HEAD = 8 + DIGEST_NBYTES

@@ -20,7 +20,6 @@ from plangym_like.envs.batched_step import BatchedStep
 from plangym_like.envs.codec import Codec
 from plangym_like.envs.fast_form import FastForm, disagreement
 from plangym_like.envs.gymnasium_simulator import GymnasiumSimulator
-from plangym_like.envs.tried_simulator import TrialRule
 from plangym_like.envs.wrapping import forget_seed
 from plangym_like.errors import SnapshotError, StateCapacityError, StateFormatError
 from plangym_like.family_env import FamilyEnv
@@ -28,6 +27,7 @@ from plangym_like.snapshots import plain_data
 from plangym_like.snapshots.configuration import describe, qualified_name
 from plangym_like.snapshots.known_wrappers import TRANSPARENT, chain
 from plangym_like.snapshots.state_owner import kind_of
+from plangym_like.snapshots.trial import TrialRule
 from plangym_like.states import Row, padded
 
 _METHODS = ("save_state", "load_state")

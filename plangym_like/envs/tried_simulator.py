@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -13,32 +12,8 @@ from plangym_like.envs.wrapping import forget_seed
 from plangym_like.errors import SnapshotError
 from plangym_like.simulator import Simulator
 from plangym_like.snapshots.known_wrappers import has_foreign_code
-from plangym_like.snapshots.trial import REMEDY, Trial
+from plangym_like.snapshots.trial import Trial, TrialRule
 from plangym_like.states import Row
-
-
-@dataclass(frozen=True, kw_only=True)
-class TrialRule:
-    """The trial that a family requires when an environment is made.
-
-    Attributes
-    ----------
-    always : bool
-        Whether every environment is tested, or only those with wrappers from outside Gymnasium.
-    copies : bool
-        Whether a second copy is made and compared.
-    steps : int
-    seeds_matter : bool
-        Whether it is an error if a seeded reset differs between copies.
-    remedy : str
-        The advice to the user at the end of error messages.
-    """
-
-    always: bool = False
-    copies: bool = True
-    steps: int = 12
-    seeds_matter: bool = False
-    remedy: str = REMEDY
 
 
 class TriedSimulator(Simulator):
@@ -65,13 +40,7 @@ class TriedSimulator(Simulator):
         fresh, self._fresh = self._fresh, None
         original = np.zeros(self.payload_nbytes, np.uint8)
         self.read(original)
-        trial = Trial(
-            self,
-            self._second_copy,
-            steps=rule.steps,
-            seeds_matter=rule.seeds_matter,
-            remedy=rule.remedy,
-        )
+        trial = Trial(self, self._second_copy, rule)
         try:
             note = trial.run()
         except SnapshotError as error:

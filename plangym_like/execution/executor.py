@@ -21,7 +21,8 @@ class SubmitOptions(NamedTuple):
     masked : bool
         Report rows that fail in the result instead of raising their exception.
     audit : bool
-        Do not count these rows in `stats`.
+        These rows have been stepped before: avoid their first workers, and do not count them in
+        `stats`.
     """
 
     states: bool = True

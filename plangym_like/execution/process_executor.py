@@ -55,8 +55,7 @@ class ProcessExecutor:
     step_timeout : float, optional
         Limit in seconds for one row; a worker that exceeds it is replaced.
     start_timeout : float, optional
-        Seconds that a worker may take to make its environment before it is replaced. The default is
-        no limit, or 60 s with `step_timeout`.
+        Seconds that a worker may take to make its environment before it is replaced.
     stats : Stats, optional
         The counters to update.
     """
@@ -125,16 +124,8 @@ class ProcessExecutor:
                 return run_here() if blocking else Future.of(run_here)
             self._drop_unwanted()
             begun, alone = time.perf_counter(), not self._runs
-            batch = SharedBatch(
-                self.layout,
-                self._audit_pools if options.audit else self._pools,
-                inputs,
-                states=options.states,
-                observations=options.observations,
-                kept=blocking,
-                masked=options.masked,
-                audit=options.audit,
-            )
+            pools = self._audit_pools if options.audit else self._pools
+            batch = SharedBatch(self.layout, pools, inputs, options)
             run = BatchRun(self, self._dispatcher(batch, steps))
             # From here on, the batch is cancelled if its future is dropped, also by an interrupt.
             future = run.future(self)

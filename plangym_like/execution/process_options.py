@@ -10,7 +10,6 @@ from typing import Any, TypeVar
 
 from plangym_like.counts import as_count, check_seconds
 from plangym_like.execution.process_executor import ProcessExecutor
-from plangym_like.execution.row_pool import START_SECONDS
 from plangym_like.execution.user_env_specs import construct, specs_for
 from plangym_like.processes import fork_server
 from plangym_like.processes.external_process import ExternalProcess
@@ -19,6 +18,8 @@ from plangym_like.row_stepper import RowStepper
 
 Executor = TypeVar("Executor", bound=ProcessExecutor)
 
+# How long a worker may take to make its environment if only `step_timeout` is given.
+START_SECONDS = 60.0
 # How long a worker polls for the next batch before it sleeps; most searches submit their next batch
 # within this time (`benchmarks/never_slower.py`).
 _LINGER_SECONDS = 5e-3

@@ -12,8 +12,6 @@ from plangym_like.processes.shared_memory import SharedBlock
 from plangym_like.processes.worker_pool import WorkerPool
 from plangym_like.stats import Stats
 
-# How long a worker may take to make its environment if only `step_timeout` is given.
-START_SECONDS = 60.0
 # How long to poll for the last rows before sleeping; they take little longer in workers than here.
 _SPIN_SECONDS = 3e-4
 
@@ -26,7 +24,7 @@ class RowPool(WorkerPool[RowWorker]):
     envs : sequence of ExternalProcess
         The processes; each hosts a `PlanEnv`.
     step_timeout, start_timeout : float, optional
-        As in `BatchEnv`.
+        As in `ProcessExecutor`.
 
     Attributes
     ----------
@@ -44,8 +42,6 @@ class RowPool(WorkerPool[RowWorker]):
         stats: Stats | None = None,
     ) -> None:
         self.step_timeout = step_timeout
-        if start_timeout is None and step_timeout is not None:
-            start_timeout = START_SECONDS
         self._slots = SharedBlock(8 * SLOT_WORDS * max(1, len(envs)))
         self.tally = Stats() if stats is None else stats
         super().__init__(

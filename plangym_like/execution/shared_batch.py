@@ -11,6 +11,7 @@ from typing import Any
 from plangym_like.batches import Inputs, Rows
 from plangym_like.errors import StateFormatError
 from plangym_like.execution.batch_memory import BatchMemory
+from plangym_like.execution.executor import SubmitOptions
 from plangym_like.execution.job import Job
 from plangym_like.execution.placement import Shape, place, region_nbytes, signature
 from plangym_like.execution.row_worker import RowWorker
@@ -32,15 +33,9 @@ class SharedBatch:
         The pools that its memory is taken from.
     inputs : Inputs
         The checked inputs.
-    states, observations : bool
-        Whether the result includes states and observations.
-    kept : bool
-        Whether the caller's arrays do not change until the batch is over. If they may, all inputs
-        are copied now.
-    masked : bool
-        Whether rows that fail are reported in the result instead of raised.
-    audit : bool
-        Whether these rows have been stepped before; if so, their first workers are avoided.
+    options : SubmitOptions
+        If the caller does not wait for the batch, all inputs are copied now, because its arrays
+        may change.
 
     Attributes
     ----------
@@ -51,23 +46,14 @@ class SharedBatch:
     """
 
     def __init__(
-        self,
-        layout: Layout,
-        pools: dict[str, BlockPool],
-        inputs: Inputs,
-        *,
-        states: bool,
-        observations: bool,
-        kept: bool,
-        masked: bool = False,
-        audit: bool = False,
+        self, layout: Layout, pools: dict[str, BlockPool], inputs: Inputs, options: SubmitOptions
     ) -> None:
-        self.layout, self.masked, self.audit = layout, masked, audit
-        self._pools = pools
+        self.layout, self.masked, self.audit = layout, options.masked, options.audit
+        self._pools, kept = pools, options.blocking
         if not kept and isinstance(inputs.actions, list):
             inputs = replace(inputs, actions=copy.deepcopy(inputs.actions))
         self._inputs = inputs
-        self._shape = Shape.of(inputs, states=states, observations=observations)
+        self._shape = Shape.of(inputs, states=options.states, observations=options.observations)
         sizes = region_nbytes(layout, self._shape)
         self.memory = BatchMemory(pools, sizes)
         self.nbytes = sum(sizes.values())

@@ -14,7 +14,7 @@ from plangym_like.envs.classic_dynamics import DYNAMICS
 from plangym_like.envs.classic_dynamics.columns import Columns
 from plangym_like.envs.fast_form import NotVectorisableError
 from plangym_like.errors import ActionError
-from plangym_like.lanes.lanes import Lanes, Which, gym_env_of, is_plan_env
+from plangym_like.lanes.lanes import Lanes, Options, Seeds, Which, gym_env_of, is_plan_env
 from plangym_like.lanes.plain_envs import is_bare, shows_its_base, time_limit
 from plangym_like.lanes.sequential_lanes import as_gym_env, one_by_one
 from plangym_like.lanes.step_arrays import Flags, StepArrays
@@ -63,23 +63,14 @@ class ClassicLanes(Lanes):
         # The type of each lane's hidden attribute, for its state row.
         self._kinds = np.zeros(count, np.int64)
 
-    def start(
-        self,
-        seeds: Sequence[int | None] | None = None,
-        options: Sequence[dict[str, Any] | None] | None = None,
-    ) -> Any:
+    def start(self, seeds: Seeds = None, options: Options = None) -> Any:
         self._is_started = False
         obs = super().start(seeds, options)
         self._is_started = True
         return obs
 
     def reset(
-        self,
-        obs: Any,
-        lanes: Which = None,
-        *,
-        seeds: Sequence[int | None] | None = None,
-        options: Sequence[dict[str, Any] | None] | None = None,
+        self, obs: Any, lanes: Which = None, *, seeds: Seeds = None, options: Options = None
     ) -> None:
         if self.has_states:
             super().reset(obs, lanes, seeds=seeds, options=options)

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from plangym_like.lanes.shared_arrays import SharedArrays, attach_arrays
-from plangym_like.lanes.tree import Leaf, has_objects, take, tree_map, zeros
+from plangym_like.lanes.tree import Leaf, has_objects, take, with_axes, zeros
 
 
 class LaneArrays(NamedTuple):
@@ -82,10 +82,7 @@ class LaneForm(NamedTuple):
             *(number, flag, flag, flag),
             (row, row),
         )
-        lead = (self.num_lanes,)
-        with_lanes: LaneArrays = tree_map(
-            lambda leaf: Leaf((*lead, *leaf.shape), leaf.dtype), layout
-        )
+        with_lanes: LaneArrays = with_axes(layout, (self.num_lanes,))
         return with_lanes
 
     def attach(self, fd: int, start: int, stop: int) -> LaneArrays:
@@ -101,7 +98,7 @@ class LaneForm(NamedTuple):
         return arrays._replace(observations=own[0], recent=(own[1], own[2]))
 
 
-class LaneMemory:
+class LaneMemory(SharedArrays):
     """The memory of all lanes.
 
     Parameters
@@ -119,15 +116,6 @@ class LaneMemory:
     """
 
     def __init__(self, form: LaneForm) -> None:
+        super().__init__(form.layout())
         self.form = form
-        self._shared = SharedArrays(form.layout())
-        self.arrays: LaneArrays = form.completed(self._shared.arrays, form.num_lanes)
-
-    @property
-    def fd(self) -> int:
-        """The descriptor of the memory."""
-        return self._shared.fd
-
-    def close(self) -> None:
-        """Close the descriptor; the memory lives as long as the arrays do."""
-        self._shared.close()
+        self.arrays: LaneArrays = form.completed(self.arrays, form.num_lanes)

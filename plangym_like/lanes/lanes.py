@@ -25,6 +25,9 @@ from plangym_like.states import Row, StateFormat
 
 # The lanes that a call concerns; ``None`` for all.
 Which = Sequence[int] | NDArray[np.intp] | None
+# The seeds and the options of their resets; ``None`` for none.
+Seeds = Sequence[int | None] | None
+Options = Sequence[dict[str, Any] | None] | None
 
 
 class Lanes(abc.ABC):
@@ -107,11 +110,7 @@ class Lanes(abc.ABC):
         """One action, a tree of `Leaf`."""
         return layout_of_space(self.action_space, objects=self.takes_objects)
 
-    def start(
-        self,
-        seeds: Sequence[int | None] | None = None,
-        options: Sequence[dict[str, Any] | None] | None = None,
-    ) -> Any:
+    def start(self, seeds: Seeds = None, options: Options = None) -> Any:
         """Reset all lanes and return their observations, a tree of new arrays ``(n, ...)``.
 
         `seeds` and `options`, one for each lane, are passed to the environments' ``reset``. May be
@@ -136,12 +135,7 @@ class Lanes(abc.ABC):
         return zeros(self.observation_layout, (self.num_lanes,))
 
     def reset(
-        self,
-        obs: Any,
-        lanes: Which = None,
-        *,
-        seeds: Sequence[int | None] | None = None,
-        options: Sequence[dict[str, Any] | None] | None = None,
+        self, obs: Any, lanes: Which = None, *, seeds: Seeds = None, options: Options = None
     ) -> None:
         """Start new episodes in `lanes`, and write the first observations into their rows of `obs`.
 

@@ -14,7 +14,7 @@ from plangym_like.lanes.lane_memory import LaneForm, LaneMemory
 from plangym_like.lanes.lane_parts import LaneParts, count_lanes, places_of, raise_first
 from plangym_like.lanes.lane_states import checked_reseeds, checked_states
 from plangym_like.lanes.lane_stats import LaneStats
-from plangym_like.lanes.lanes import Lanes, Which
+from plangym_like.lanes.lanes import Lanes, Options, Seeds, Which
 from plangym_like.lanes.lanes_worker import Job, LanesWorker
 from plangym_like.lanes.row_copies import copy_rows, write_rows
 from plangym_like.lanes.step_arrays import Flags, StepArrays
@@ -151,11 +151,7 @@ class ProcessLanes(Lanes):
 
     # Episodes
 
-    def start(
-        self,
-        seeds: Sequence[int | None] | None = None,
-        options: Sequence[dict[str, Any] | None] | None = None,
-    ) -> Any:
+    def start(self, seeds: Seeds = None, options: Options = None) -> Any:
         self.parts.begin()
         self.parts.local.takes_objects = self.takes_objects
         found: list[Any] = []
@@ -201,12 +197,7 @@ class ProcessLanes(Lanes):
         return zeros(self.observation_layout, (self.num_lanes,))
 
     def reset(
-        self,
-        obs: Any,
-        lanes: Which = None,
-        *,
-        seeds: Sequence[int | None] | None = None,
-        options: Sequence[dict[str, Any] | None] | None = None,
+        self, obs: Any, lanes: Which = None, *, seeds: Seeds = None, options: Options = None
     ) -> None:
         arrays = self.parts.begin_step()
         chosen = self._chosen(lanes)

@@ -1,8 +1,9 @@
-"""A tree of NumPy arrays in memory that several processes share."""
+"""A tree of arrays or tensors in memory that several processes share."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,15 @@ from plangym_like.processes.shared_memory import SharedBlock, attach
 
 # Each array begins at a new cache line.
 _ALIGNMENT = 64
+
+# Returns the bytes of a leaf as an array or tensor over the same memory.
+Over = Callable[[NDArray[np.uint8], Leaf], Any]
+
+
+def array_over(content: NDArray[np.uint8], leaf: Leaf) -> NDArray[Any]:
+    """Return the bytes in `content` as an array over the same memory."""
+    array: NDArray[Any] = content.view(leaf.dtype).reshape(leaf.shape)
+    return array
 
 
 class SharedArrays:
@@ -25,6 +35,8 @@ class SharedArrays:
     ----------
     layout : tree of Leaf
         Shapes with all axes; no leaf has the dtype ``object``.
+    over : callable
+        Makes the arrays; by default, they are NumPy's.
 
     Attributes
     ----------
@@ -37,10 +49,10 @@ class SharedArrays:
         There is not enough memory.
     """
 
-    def __init__(self, layout: Any) -> None:
+    def __init__(self, layout: Any, over: Over = array_over) -> None:
         self.layout = layout
         self._block = SharedBlock(sum(map(_padded_nbytes, tree_leaves(layout))))
-        self.arrays = _lay_out(self._block.array(), layout)
+        self.arrays = _lay_out(self._block.array(), layout, over)
 
     @property
     def fd(self) -> int:
@@ -52,26 +64,27 @@ class SharedArrays:
         self._block.close()
 
 
-def attach_arrays(fd: int, layout: Any) -> Any:
+def attach_arrays(fd: int, layout: Any, over: Over = array_over) -> Any:
     """Return the arrays of the `SharedArrays` with descriptor `fd`, and close `fd`."""
-    return _lay_out(attach(fd), layout)
+    return _lay_out(attach(fd), layout, over)
 
 
-def _nbytes(leaf: Leaf) -> int:
-    return math.prod(leaf.shape) * int(np.dtype(leaf.dtype).itemsize)
+def nbytes_of(leaf: Leaf) -> int:
+    """Return the size of one array or tensor in bytes."""
+    nbytes: int = math.prod(leaf.shape) * leaf.dtype.itemsize
+    return nbytes
 
 
 def _padded_nbytes(leaf: Leaf) -> int:
-    return -(-_nbytes(leaf) // _ALIGNMENT) * _ALIGNMENT
+    return -(-nbytes_of(leaf) // _ALIGNMENT) * _ALIGNMENT
 
 
-def _lay_out(memory: NDArray[np.uint8], layout: Any) -> Any:
+def _lay_out(memory: NDArray[np.uint8], layout: Any, over: Over) -> Any:
     place = 0
 
-    def array(leaf: Leaf) -> NDArray[Any]:
+    def leaf_over(leaf: Leaf) -> Any:
         nonlocal place
         begin, place = place, place + _padded_nbytes(leaf)
-        part: NDArray[Any] = memory[begin : begin + _nbytes(leaf)].view(leaf.dtype)
-        return part.reshape(leaf.shape)
+        return over(memory[begin : begin + nbytes_of(leaf)], leaf)
 
-    return tree_map(array, layout)
+    return tree_map(leaf_over, layout)

@@ -63,6 +63,15 @@ def _sequence_like(example: Any, parts: list[Any]) -> Any:
     return tuple(parts) if isinstance(example, tuple) else parts
 
 
+def with_axes(layout: Any, lead: Sequence[int]) -> Any:
+    """Return a layout with the axes `lead` before those of each leaf.
+
+    >>> with_axes({"x": Leaf((3,), "f")}, (8, 2))
+    {'x': Leaf(shape=(8, 2, 3), dtype='f')}
+    """
+    return tree_map(lambda leaf: Leaf((*lead, *leaf.shape), leaf.dtype), layout)
+
+
 def tree_leaves(tree: Any) -> list[Any]:
     """Return the leaves of `tree` in order.
 

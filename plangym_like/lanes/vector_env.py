@@ -12,7 +12,8 @@ from gymnasium.vector import AutoresetMode
 from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 
-from plangym_like.errors import InputError, MissingExtraError
+from plangym_like.errors import InputError
+from plangym_like.extras import needs_extra
 from plangym_like.lanes.lane_stats import LaneStats
 from plangym_like.lanes.lanes import Lanes, gym_env_of
 from plangym_like.lanes.stateful_vector_env import StatefulVectorEnv
@@ -259,14 +260,8 @@ class PlanVectorEnv(StatefulVectorEnv):
         MissingExtraError
             Stable-Baselines3 is not installed.
         """
-        try:
+        with needs_extra("Stable-Baselines3 is not installed", "sb3", "stable_baselines3"):
             from plangym_like.lanes.sb3_vec_env import Sb3VecEnv
-        except ImportError as error:
-            if error.name is None or not error.name.startswith("stable_baselines3"):
-                raise
-            raise MissingExtraError(
-                "Stable-Baselines3 is not installed: pip install 'plangym_like[sb3]'"
-            ) from error
         self._begin()
         self._close_row_env()
         return Sb3VecEnv(self._lanes)
@@ -290,14 +285,8 @@ class PlanVectorEnv(StatefulVectorEnv):
         InputError, SnapshotError
             See `TorchrlEnv`.
         """
-        try:
+        with needs_extra("torchrl is not installed", "torchrl", "torch", "torchrl"):
             from plangym_like.lanes.torchrl_env import TorchrlEnv
-        except ImportError as error:
-            if error.name is None or error.name.split(".")[0] not in ("torch", "torchrl"):
-                raise
-            raise MissingExtraError(
-                "torchrl is not installed: pip install 'plangym_like[torchrl]'"
-            ) from error
         self._begin()
         self._close_row_env()
         return TorchrlEnv(self._lanes, states=states, device=device)

@@ -142,9 +142,7 @@ class BestFirst(Planner):
         queue = [(0.0, 0.0, 0)]
         expanded = 0
         while True:
-            fit = self.batch
-            if search.remaining is not None:  # the last batch may be smaller
-                fit = max(1, min(fit, search.remaining // num_actions))
+            fit = search.fit(self.batch, num_actions)
             chosen: list[tuple[float, float, int]] = []
             while queue and len(chosen) < fit:
                 entry = heapq.heappop(queue)

@@ -33,21 +33,15 @@ class CEM(GaussianPlanner):
 
     Parameters
     ----------
-    env : PlanEnv
-        Its action space is a bounded box of floats.
-    horizon : int
-        The number of actions in a plan.
+    env, horizon, std, dt
+        See `GaussianPlanner`. `std` is the first standard deviation.
     batch : int
         The number of plans in each iteration; fewer if the budget allows for less than five
         iterations.
     elites : int
         The number of best plans to which the distribution is fitted.
-    std : float
-        The first standard deviation, in units of half the range of each action.
     alpha : float
         The weight of the old mean and standard deviation in the new ones, from 0 to 1.
-    dt : int
-        How long each action is held.
 
     Examples
     --------

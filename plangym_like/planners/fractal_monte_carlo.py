@@ -89,7 +89,7 @@ class FractalMonteCarlo(Planner):
         self._ranges = ranges(env.observation_space)
 
     def _search(self, state: Row, search: Search) -> Plan:
-        size = self.walkers if search.remaining is None else min(self.walkers, search.remaining)
+        size = search.fit(self.walkers)
         lineage, rng = Lineage(self.env), search.rng
         start = swarm = Swarm.at(state, size)
         camps = deque([start], maxlen=_CAMPS)

@@ -36,7 +36,8 @@ class GaussianPlanner(Planner):
     std : float
         The standard deviation of the noise, in units of half the range of each action.
     beta : float
-        The exponent of the noise's spectrum, from 0 to 10; see `power_spectrum`.
+        The exponent of the noise's spectrum, from 0 to 10: 0 is white noise, larger ones are
+        slower; see `power_spectrum`.
     dt : int
         How long each action is held.
 

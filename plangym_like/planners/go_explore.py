@@ -105,7 +105,7 @@ class GoExplore(Planner):
 
     def _search(self, state: Row, search: Search) -> Plan:
         archive, lineage, best = CellArchive(state), Lineage(self.env), BestNode()
-        batch = self.batch if search.remaining is None else min(self.batch, search.remaining)
+        batch = search.fit(self.batch)
         dynamic = self.cell_of if isinstance(self.cell_of, DynamicScreenCells) else None
         dynamic = copy(dynamic)  # each search begins with the same representation
         cell_of, recent, due = dynamic or self.cell_of, deque[bytes](), 0

@@ -35,29 +35,18 @@ class ICEM(GaussianPlanner):
 
     Parameters
     ----------
-    env : PlanEnv
-        Its action space is a bounded box of floats.
-    horizon : int
-        The number of actions in a plan, h.
+    env, horizon, std, beta, dt
+        See `GaussianPlanner`. `std` is the first standard deviation, `horizon` is h.
     batch : int
         The number of plans in the first iteration, N; fewer if the budget allows for less than
         three iterations.
-    elites : int
-        The number of best plans to which the distribution is fitted, K.
-    std : float
-        The first standard deviation, in units of half the range of each action.
-    beta : float
-        The exponent of the noise's spectrum, from 0 to 10: 0 is white noise, larger ones are
-        slower.
+    elites, alpha
+        As in `CEM`; `elites` is K.
     decay : float
         The factor by which the number of plans falls in each iteration; there are at least
         ``2 * elites``.
     kept : float
         The part of the elites that is kept, from 0 to 1.
-    alpha : float
-        The weight of the old mean and standard deviation in the new ones, from 0 to 1.
-    dt : int
-        How long each action is held.
 
     Examples
     --------

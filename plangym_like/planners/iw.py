@@ -68,18 +68,14 @@ class IW(WidthPlanner):
         returns = np.zeros(tree.size)
         for node in range(1, tree.size):
             returns[node] = returns[tree.parent[node]] + tree.gain[node]
-        leaf = (tree.children[: tree.size] < 0).all(axis=1)
-        novel[0] = True  # the root is always expanded
-        waiting = np.flatnonzero(leaf & novel & ~tree.ended[: tree.size])
+        waiting = np.flatnonzero(tree.leaves & novel & ~tree.ended[: tree.size])
         while len(waiting):
             depths = tree.depth[waiting]
             level = waiting[depths == np.min(depths)]
             level = level[np.argsort(-returns[level], kind="stable")]
             waiting = waiting[depths > np.min(depths)]
             while len(level):
-                fit = self.batch
-                if search.remaining is not None:  # the last batch may be smaller
-                    fit = max(1, min(fit, search.remaining // num_actions))
+                fit = search.fit(self.batch, num_actions)
                 nodes, level = level[:fit], level[fit:]
                 if not search.has(len(nodes) * num_actions):
                     return False

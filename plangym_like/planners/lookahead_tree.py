@@ -99,6 +99,12 @@ class LookaheadTree:
             new[: len(old)] = old
             setattr(self, name, new)
 
+    @property
+    def leaves(self) -> NDArray[np.bool_]:
+        """Which nodes have no children, ``(size,) bool``."""
+        leaves: NDArray[np.bool_] = np.all(self.children[: self.size] < 0, axis=1)
+        return leaves
+
     def states(self, nodes: NDArray[Any]) -> Row:
         """Return the state rows of nodes."""
         blocks = np.searchsorted(self._starts, nodes, side="right") - 1

@@ -35,26 +35,17 @@ class MPPI(GaussianPlanner):
 
     Parameters
     ----------
-    env : PlanEnv
-        Its action space is a bounded box of floats.
-    horizon : int
-        The number of actions in a plan, T.
+    env, horizon, std, beta, dt
+        See `GaussianPlanner`.
     batch : int
         The number of plans in each batch, K; fewer if the budget is smaller.
-    std : float
-        The standard deviation of the noise, in units of half the range of each action.
     temperature : float
         λ: the lower it is, the more the best plans count. In units of the standard deviation of the
         batch's returns.
     alpha : float
         From 0 to 1: the control cost is ``(1 - alpha) * λ * u^T Σ^-1 ε``. With 1 there is none.
-    beta : float
-        The exponent of the noise's spectrum, from 0 to 10: 0 is white noise, larger ones are
-        slower.
     relative : bool
         If False, λ is `temperature` itself, in units of the rewards.
-    dt : int
-        How long each action is held.
 
     Examples
     --------

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from math import isnan
 from typing import Any
 
-from plangym_like.errors import MissingExtraError
+from plangym_like.extras import needs_extra
 from plangym_like.planners.search import Progress
 
 _LAYOUT = "{desc}: {percentage:3.0f}%|{bar}| {elapsed}{postfix}"
@@ -38,12 +38,8 @@ class ProgressBar:
             return self._progress
         if not self._progress or not sys.stderr.isatty():
             return None
-        try:
+        with needs_extra("a progress bar needs tqdm", "viz"):
             from tqdm import tqdm
-        except ImportError as error:
-            raise MissingExtraError(
-                "a progress bar needs tqdm: pip install 'plangym_like[viz]'"
-            ) from error
         self._bar = tqdm(total=1.0, desc=self._name, bar_format=_LAYOUT, mininterval=0.2)
         return self._show
 

@@ -39,7 +39,7 @@ class RandomShooting(Planner):
 
     def _search(self, state: Row, search: Search) -> Plan:
         best, found = -np.inf, None
-        while search.has((batch := self._affordable(search)) * self.horizon):
+        while search.has((batch := search.fit(self.batch, self.horizon)) * self.horizon):
             plans = self._sample(search.rng, batch, self.horizon)
             rollout = search.rollout_batch(plans, state, dt=self.dt)
             returns = rollout.rewards.sum(axis=1)
@@ -52,9 +52,3 @@ class RandomShooting(Planner):
         assert found is not None, "`has` raises an error before this"
         actions, rewards, ended = found
         return search.plan(state, actions, rewards, self.dt, ended=ended)
-
-    def _affordable(self, search: Search) -> int:
-        """Return the number of plans in the next batch; it is small near the end of the budget."""
-        if search.remaining is None:
-            return self.batch
-        return max(1, min(self.batch, search.remaining // self.horizon))

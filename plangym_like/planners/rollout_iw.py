@@ -63,9 +63,7 @@ class RolloutIW(WidthPlanner):
     ) -> bool:
         rollouts = _Rollouts(tree, novel, novelty, self.batch)
         while not rollouts.solved[0]:
-            most = self.batch
-            if search.remaining is not None:  # the last batch may be smaller
-                most = max(1, min(most, search.remaining))
+            most = search.fit(self.batch)
             if not search.has(most):
                 return False
             walkers, parents, actions = rollouts.choose(search.rng, most)
@@ -86,9 +84,7 @@ class _Rollouts:
         # Whether a child is unsolved, or was not tried yet.
         self._open = np.ones((len(tree.parent), tree.children.shape[1]), np.bool_)
         self.solved = np.zeros(len(tree.parent), np.bool_)
-        leaf = (tree.children[: tree.size] < 0).all(axis=1)
-        novel[0] = True  # the root is always expanded
-        for node in np.flatnonzero(tree.ended[: tree.size] | leaf & ~novel)[::-1].tolist():
+        for node in np.flatnonzero(tree.ended[: tree.size] | tree.leaves & ~novel)[::-1].tolist():
             self._solve(node)
         self._solve_old()
 

@@ -100,6 +100,14 @@ class Search:
         """The transitions that remain of the budget; None if only the time is limited."""
         return None if self._budget is None else self._budget - self._transitions
 
+    def fit(self, count: int, cost: int = 1) -> int:
+        """Return how many of `count` items, of `cost` transitions each, the budget still allows.
+
+        At least 1, so that `has` decides whether the search ends.
+        """
+        remaining = self.remaining
+        return count if remaining is None else max(1, min(count, remaining // cost))
+
     def step_batch(
         self, actions: Any, states: States, dt: Any = 1, *, seeds: Any = None
     ) -> BatchTransition:

@@ -86,13 +86,13 @@ class WidthPlanner(Planner):
         At the same depth, nodes with children are tested first, because they are not pruned.
         """
         size = tree.size
-        leaf = (tree.children[:size] < 0).all(axis=1)
-        order = np.argsort(leaf, kind="stable")
+        order = np.argsort(tree.leaves, kind="stable")
         novel, witness = np.zeros(size, np.bool_), np.full(size, -1, np.int32)
         atoms = tree.atoms[:size]
         novelty.reserve(int(np.max(atoms)) + 1)
         novel[order], witness[order] = novelty.test(atoms[order], tree.depth[:size][order])
         tree.witness[:size] = witness
+        novel[0] = True  # the root is always expanded
         return novel
 
     def _step(

@@ -61,6 +61,31 @@ class _Episode:
         self.generators.append(own_generators(self.simulator.env))
 
 
+@dataclass(frozen=True, kw_only=True)
+class TrialRule:
+    """The trial that a family requires when an environment is made.
+
+    Attributes
+    ----------
+    always : bool
+        Whether every environment is tested, or only those with wrappers from outside Gymnasium.
+    copies : bool
+        Whether a second copy is made and compared.
+    steps : int
+        The number of steps to take.
+    seeds_matter : bool
+        Whether it is an error if a seeded reset differs between copies.
+    remedy : str
+        The advice to the user at the end of error messages.
+    """
+
+    always: bool = False
+    copies: bool = True
+    steps: int = 12
+    seeds_matter: bool = False
+    remedy: str = REMEDY
+
+
 class Trial:
     """One trial of a simulator.
 
@@ -71,31 +96,19 @@ class Trial:
     make_copy : callable
         Returns a second simulator made with the same arguments, or ``None`` if there can be only
         one.
-    steps : int
-        The number of steps to take.
-    seeds_matter : bool
-        Whether it is an error if a seeded reset differs between copies.
-    remedy : str
-        The advice to the user at the end of error messages.
+    rule : TrialRule
     """
 
     def __init__(
-        self,
-        simulator: Simulator,
-        make_copy: Callable[[], Simulator | None],
-        *,
-        steps: int,
-        seeds_matter: bool,
-        remedy: str = REMEDY,
+        self, simulator: Simulator, make_copy: Callable[[], Simulator | None], rule: TrialRule
     ) -> None:
         self._sim = simulator
         self._make_copy = make_copy
-        self._seeds_matter = seeds_matter
-        self._remedy = remedy
+        self._rule = rule
         space = copy.deepcopy(simulator.env.action_space)
         space.seed(0)
-        self._actions = [space.sample() for _ in range(steps)]
-        self._others = [space.sample() for _ in range(steps)]
+        self._actions = [space.sample() for _ in range(rule.steps)]
+        self._others = [space.sample() for _ in range(rule.steps)]
         self._copy: Simulator | None = None
         self._notes: list[str] = []
         self._drawn: dict[str, None] = {}
@@ -147,7 +160,7 @@ class Trial:
             found = compare_outcomes(*pair)
             if found is not None:
                 place, values = found
-                if self._seeds_matter and not place.startswith("info"):
+                if self._rule.seeds_matter and not place.startswith("info"):
                     raise self._refusal(place, step, values)
                 self._notes.append(
                     "an episode with a seed is not the same in another copy: the "
@@ -256,7 +269,7 @@ class Trial:
         if len(first.outcomes) - start != len(again.outcomes):
             raise SnapshotError(
                 f"{self._name()} does not repeat itself: the episode ended at a different step. "
-                f"{draws_note(self._drawn)}{self._remedy}"
+                f"{draws_note(self._drawn)}{self._rule.remedy}"
             )
         rows = zip(first.rows[start:], again.rows, strict=False)
         for step, (one, other) in enumerate(rows, start):
@@ -273,14 +286,14 @@ class Trial:
     ) -> SnapshotError:
         return SnapshotError(
             f"{self._name()} does not repeat itself: the {place} of step {step} was {values} the "
-            f"second time. {draws_note(self._drawn)}{self._cause(row, start)}{self._remedy}"
+            f"second time. {draws_note(self._drawn)}{self._cause(row, start)}{self._rule.remedy}"
         )
 
     def _refusal_of_draw(self, generator: str, step: int | None) -> SnapshotError:
         at = "" if step is None else f" (first at step {step})"
         return SnapshotError(
             f"{self._name()} does not repeat itself: its steps draw from {generator}{at}, which no "
-            f"state row holds. {self._remedy}"
+            f"state row holds. {self._rule.remedy}"
         )
 
     def _name(self) -> str:

@@ -214,6 +214,13 @@ def test_random_shooting_spends_what_short_episodes_leave(cartpole: Any) -> None
     assert 1500 < plan.spent.transitions <= 2000
 
 
+def test_a_search_makes_its_last_batch_fit(cartpole: Any) -> None:
+    search = Search(cartpole, 25, None)
+    assert (search.fit(8), search.fit(8, 3), search.fit(8, 5)) == (8, 8, 5)
+    assert search.fit(8, 100) == 1  # `has` then says that there is no more
+    assert Search(cartpole, None, 1.0).fit(8, 100) == 8
+
+
 def test_progress_is_reported_after_every_batch(cartpole: Any) -> None:
     seen: list[Progress] = []
     plan = RandomShooting(cartpole, horizon=10, batch=10).plan(

@@ -7,7 +7,6 @@ from typing import Any
 
 import torch
 
-from plangym_like.batchers.engine.buffers import Buffers, SharedBuffers
 from plangym_like.batchers.engine.hosted_objects import HostedObjects
 from plangym_like.batchers.engine.workers import Call, PoolOptions, Workers
 
@@ -32,11 +31,6 @@ class LocalWorkers(Workers):
 
     def share(self, name: str, shared: Any) -> None:
         self._memory[name] = shared.tensors
-
-    def make_buffers(self, name: str, layout: Any, count: int, group: int | None) -> Buffers:
-        buffers = SharedBuffers(layout, count)
-        self.share(name, buffers.shared)
-        return buffers
 
     def call(self, group: int, method: str, args: tuple[Any, ...]) -> Call:
         future: Future[Any] = Future()

@@ -7,7 +7,6 @@ from contextlib import suppress
 from functools import partial
 from typing import Any
 
-from plangym_like.batchers.engine.buffers import Buffers, SharedBuffers
 from plangym_like.batchers.engine.group_context import CONTROL, control_layout
 from plangym_like.batchers.engine.hosted_objects import HostedObjects
 from plangym_like.batchers.engine.shared_tree import SharedTree
@@ -70,12 +69,7 @@ class ProcessWorkers(Workers):
 
     def share(self, name: str, shared: Any) -> None:
         for worker in self._workers:
-            worker.process.apply(_attach, name, shared.layout, fds=[shared.fd])
-
-    def make_buffers(self, name: str, layout: Any, count: int, group: int | None) -> Buffers:
-        buffers = SharedBuffers(layout, count)
-        self.share(name, buffers.shared)
-        return buffers
+            worker.process.apply(HostedObjects.attach, name, shared.layout, fds=[shared.fd])
 
     def call(self, group: int, method: str, args: tuple[Any, ...]) -> Call:
         process = self._workers[group % self.num_workers].process
@@ -94,7 +88,3 @@ class ProcessWorkers(Workers):
         self._pool.close(timeout)
         self._workers.clear()
         self._control.close()
-
-
-def _attach(hosted: HostedObjects, *args: Any, fds: Any) -> None:
-    hosted.attach(*args, fds=fds)

@@ -16,7 +16,7 @@ from plangym_like.cluster import ray_session
 from plangym_like.cluster.actor_options import actor_options
 from plangym_like.cluster.worker_context import worker_context
 from plangym_like.errors import InputError, WorkerDiedError
-from plangym_like.lanes.tree import Leaf, tree_map
+from plangym_like.lanes.tree import with_axes
 from plangym_like.processes.messages import dumps, dumps_by_value, loads
 from plangym_like.processes.remote_errors import unpack_exception
 from plangym_like.states import session_key
@@ -145,7 +145,7 @@ class RayWorkers(Workers):
     def make_buffers(self, name: str, layout: Any, count: int, group: int | None) -> Buffers:
         # One buffer for each worker is enough if each job fills one.
         lead = 1 if group is None else count
-        there = tree_map(lambda leaf: Leaf((lead, *leaf.shape), leaf.dtype), layout)
+        there = with_axes(layout, (lead,))
         self._update(name, lambda: SharedUpdate(name, PackedTree(there, []), is_empty=True))
         buffers = self._buffers[name] = ReceivedBuffers()
         return buffers

@@ -12,7 +12,6 @@ Leaf(shape=(2, 2), dtype=torch.uint8)
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -49,15 +48,9 @@ def as_torch_dtype(dtype: np.dtype[Any]) -> torch.dtype:
         raise InputError(f"no tensor can hold numbers of dtype {dtype}") from error
 
 
-def nbytes_of(leaf: Leaf) -> int:
-    """Return the size of one tensor in bytes."""
-    nbytes: int = math.prod(leaf.shape) * leaf.dtype.itemsize
-    return nbytes
-
-
 def tensor_over(content: NDArray[np.uint8], leaf: Leaf) -> torch.Tensor:
     """Return the bytes in `content` as a tensor over the same memory."""
-    if not nbytes_of(leaf):
+    if not len(content):
         return torch.empty(leaf.shape, dtype=leaf.dtype)
     return torch.from_numpy(content).view(leaf.dtype).view(leaf.shape)
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from plangym_like.batchers.engine.buffers import Buffers
+from plangym_like.batchers.engine.buffers import Buffers, SharedBuffers
 from plangym_like.batchers.engine.group_context import GroupContext
 
 
@@ -100,9 +100,11 @@ class Workers(abc.ABC):
     def mark_changed(self, name: str) -> None:
         """Make the current content of the memory shared as `name` available to later jobs."""
 
-    @abc.abstractmethod
     def make_buffers(self, name: str, layout: Any, count: int, group: int | None) -> Buffers:
         """Make buffers that hosted objects fill; see `WorkerGroup.make_buffers`."""
+        buffers = SharedBuffers(layout, count)
+        self.share(name, buffers.shared)
+        return buffers
 
     @abc.abstractmethod
     def call(self, group: int, method: str, args: tuple[Any, ...]) -> Call:

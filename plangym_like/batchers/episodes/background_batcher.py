@@ -34,7 +34,7 @@ from plangym_like.batchers.start_states import StartStates
 from plangym_like.counts import as_count
 from plangym_like.errors import ClosedError, InputError, WorkerTimeoutError
 from plangym_like.lanes.seeding import whole_seeds
-from plangym_like.lanes.tree import Leaf, tree_map
+from plangym_like.lanes.tree import Leaf, with_axes
 from plangym_like.processes.interrupts import interrupts_deferred
 
 # Seconds of one quantum in this process when the caller does not want to wait.
@@ -300,8 +300,7 @@ class BackgroundBatcher(Closable):
         if progress.layout is not None:
             # A slot is one lane's part of a buffer.
             num_buffers = max(self._n_slots // len(self._seeds) // progress.n_envs, 1)
-            lead = (self._n_timesteps, progress.n_envs)
-            buffer = tree_map(lambda leaf: Leaf((*lead, *leaf.shape), leaf.dtype), progress.layout)
+            buffer = with_axes(progress.layout, (self._n_timesteps, progress.n_envs))
             name = buffers_name(group)
             self._buffers[group] = self._workers.make_buffers(name, buffer, num_buffers, group)
         self._start_quantum(group, freed)

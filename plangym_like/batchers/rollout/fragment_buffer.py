@@ -14,7 +14,7 @@ from plangym_like.batchers.episode_lanes import Outcome
 from plangym_like.batchers.rollout.env_infos import EnvInfos, Extra
 from plangym_like.batchers.rollout.fragment import Final, Fragment, Inputs, State
 from plangym_like.batchers.time_buffer import TimeBuffer
-from plangym_like.lanes.tree import Leaf, take, tree_map
+from plangym_like.lanes.tree import Leaf, take, tree_map, with_axes
 
 _FLAGS = ("fin", "terminated", "truncated")
 
@@ -45,7 +45,7 @@ def fragment_layout(
     """
 
     def rows(steps: int, layout: Any) -> Any:
-        return tree_map(lambda leaf: Leaf((steps, n_lanes, *leaf.shape), leaf.dtype), layout)
+        return with_axes(layout, (steps, n_lanes))
 
     flag, number = Leaf((), torch.bool), Leaf((), torch.int64)
     reward = Leaf((), torch.float32)
@@ -75,8 +75,8 @@ def fragment_layout(
             "count": Leaf((1,), torch.int64),
             "t": Leaf((most,), torch.int64),
             "lane": Leaf((most,), torch.int64),
-            "obs": tree_map(lambda leaf: Leaf((most, *leaf.shape), leaf.dtype), observation),
-            "value": Leaf((most, *value.shape), value.dtype),
+            "obs": with_axes(observation, (most,)),
+            "value": with_axes(value, (most,)),
             "hx": tree_map(lane_first, hx),
         },
     }

@@ -359,11 +359,7 @@ class PlangymEnv(PlanEnv):
     # Batches
 
     def step_batch(
-        self,
-        actions: Any,
-        states: Any = None,
-        dt: Any = 1,
-        return_state: bool | None = True,
+        self, actions: Any, states: Any = None, dt: Any = 1, return_state: bool | None = True
     ) -> tuple[list[Any], ...]:
         """Step N times; return a tuple of lists of N elements, in the order of `step`.
 
@@ -392,7 +388,11 @@ class PlangymEnv(PlanEnv):
         ]
         for row, each in zip(rows, steps, strict=True):
             row[4]["dt"] = each
+        self._complete_infos([row[4] for row in rows], states)
         return (*map(list, found), *(list(column) for column in zip(*rows, strict=True)))
+
+    def _complete_infos(self, infos: list[dict[str, Any]], states: Any) -> None:
+        """Add what only this class knows to the infos of a batch of steps from `states`."""
 
     def _steps_batches(self) -> bool:
         """Return whether a batch of `plangym_like` has the same results as `step` row by row."""

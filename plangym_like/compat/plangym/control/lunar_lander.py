@@ -71,10 +71,8 @@ class LunarLander(PlangymEnv):
     ----------
     name : str, optional
         Has no effect.
-    deterministic : bool
-        Flat ground, no push at the beginning, and engines that do not scatter.
-    continuous : bool
-        Whether actions are the power of the two engines.
+    deterministic, continuous : bool
+        As in `FastGymLunarLander`.
     frameskip, autoreset, wrappers, delay_setup, render_mode, kwargs
         As in `PlangymEnv`.
     """

@@ -178,11 +178,7 @@ class VectorizedEnv(PlangymEnv):
     # Batches
 
     def step_batch(
-        self,
-        actions: Any,
-        states: Any = None,
-        dt: Any = 1,
-        return_state: bool | None = None,
+        self, actions: Any, states: Any = None, dt: Any = 1, return_state: bool | None = None
     ) -> tuple[list[Any], ...]:
         """Step N times; return a tuple of lists of N elements, in the order of `step`."""
         if self._steps_here and not without_states(states):

@@ -45,20 +45,9 @@ class VideogameEnv(PlangymEnv):
         self._note_lives(data[-1], before)
         return data
 
-    def step_batch(
-        self,
-        actions: Any,
-        states: Any = None,
-        dt: Any = 1,
-        return_state: bool | None = True,
-    ) -> tuple[list[Any], ...]:
-        """Step N times; see `PlangymEnv.step_batch`."""
-        data = super().step_batch(actions, states, dt, return_state)
-        infos = data[-1]
-        if infos and LIFE_KEY not in infos[0]:
-            for info, before in zip(infos, self._lives_of(states), strict=True):
-                self._note_lives(info, before)
-        return data
+    def _complete_infos(self, infos: list[dict[str, Any]], states: Any) -> None:
+        for info, before in zip(infos, self._lives_of(states) if infos else (), strict=True):
+            self._note_lives(info, before)
 
     def _note_lives(self, info: dict[str, Any], before: int) -> None:
         info[LIFE_KEY] = self.get_lifes_from_info(info)

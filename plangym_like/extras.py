@@ -1,0 +1,28 @@
+"""`needs_extra`: translates the absence of an optional dependency."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from plangym_like.errors import MissingExtraError
+
+
+@contextmanager
+def needs_extra(what: str, extra: str, *modules: str) -> Iterator[None]:
+    """Raise `MissingExtraError`, with the command that installs `extra`, if an import fails.
+
+    If `modules` are given, only failed imports of these modules and of their parts count.
+
+    >>> with needs_extra("pictures need nothing_like_this", "viz"):
+    ...     import nothing_like_this
+    Traceback (most recent call last):
+        ...
+    plangym_like.errors.MissingExtraError: pictures need nothing_like_this: pip install ...
+    """
+    try:
+        yield
+    except ImportError as error:
+        if modules and (error.name or "").partition(".")[0] not in modules:
+            raise
+        raise MissingExtraError(f"{what}: pip install 'plangym_like[{extra}]'") from error
