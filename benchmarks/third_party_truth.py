@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import functools
 import importlib
 import os
 import sys
@@ -100,8 +101,10 @@ def listed(module: str | None = None) -> Iterator[tuple[str, str, str]]:
 
 
 def wrappers_of(name: str) -> list[Any]:
-    """Return the wrappers without which rewards are vectors."""
+    """Return the wrappers without which rewards are vectors, or lists with one for each agent."""
     maker = gymnasium.spec(name).entry_point
+    if isinstance(maker, str) and maker.startswith("rware"):
+        return [functools.partial(gymnasium.wrappers.TransformReward, func=sum)]
     if isinstance(maker, str) and maker.startswith("mo_gymnasium"):
         return [importlib.import_module("mo_gymnasium").wrappers.LinearReward]
     return []

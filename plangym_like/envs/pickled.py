@@ -28,6 +28,7 @@ from plangym_like.envs.codec import Codec
 from plangym_like.envs.gymnasium_simulator import GymnasiumSimulator
 from plangym_like.envs.tried_simulator import TrialRule
 from plangym_like.errors import (
+    PlangymError,
     SnapshotError,
     StateCapacityError,
     StateFormatError,
@@ -231,6 +232,12 @@ class PickledSimulator(GymnasiumSimulator):
             # deterministic.
             if not pickle.unordered:
                 raise
+        except PlangymError:
+            raise
+        except Exception as error:
+            raise SnapshotError(
+                f"after it was restored from a pickle, it raised {type(error).__name__}: {error}"
+            ) from error
         pickle.strict = not pickle.unordered
         if pickle.unordered:
             self.exactness, self.exactness_note = "approximate", pickle.unordered

@@ -235,6 +235,11 @@ class _Pickler(pickle.Pickler):
             raise TypeError(f"{kind_of(thing)} is an EzPickle and would come back as it was made")
         if isinstance(thing, threading.Thread):
             raise TypeError("what a thread does is no part of a state")
+        if hasattr(type(thing), "__del__"):
+            raise TypeError(
+                f"{kind_of(thing)} has a __del__, so it releases something that a pickle does not "
+                "copy, and each copy of it would release the same"
+            )
         if type(thing) in LOCKS:
             return LOCKS[type(thing)], ()
         if is_handle(thing):
