@@ -17,7 +17,7 @@ import numpy as np
 # Types whose objects cannot change, so that no copy is needed.
 _CONSTANT = frozenset(
     [
-        *(type(None), bool, int, float, complex, str, bytes, range, np.str_, np.bytes_),
+        *(type(None), bool, int, float, complex, str, bytes, range, object, np.str_, np.bytes_),
         *(np.dtype(code).type for code in "?bBhHiIlLqQefdgFDG"),
     ]
 )
@@ -27,7 +27,8 @@ def owned(value: Any) -> Any:
     """Return an independent copy of `value`, including nested dicts, lists, tuples and arrays.
 
     Other objects are copied by `copy.deepcopy`. Objects that cannot be copied are returned as they
-    are. So are environments, because a copy of an environment may be reset.
+    are. So are environments, because a copy of an environment may be reset, and objects with a
+    ``__del__``, because a copy of one would release what it owns.
 
     >>> buffer = np.zeros(2)
     >>> info = owned({"buffer": buffer, "lives": 3})
@@ -75,7 +76,7 @@ def _copied(value: Any, memo: dict[int, Any]) -> Any:
         return members
     if kind is tuple:
         return tuple([_copied(item, memo) for item in value])
-    if isinstance(value, gymnasium.Env):
+    if isinstance(value, gymnasium.Env) or hasattr(kind, "__del__"):
         return value
     try:
         return copy.deepcopy(value, memo)
