@@ -8,6 +8,7 @@ simulator is copied by `owned`, except values that are written into the arrays o
 from __future__ import annotations
 
 import copy
+import types
 from collections.abc import Container, Mapping
 from typing import Any
 
@@ -44,6 +45,14 @@ def owned(value: Any) -> Any:
     return _copied(value, {})
 
 
+def releases(thing: Any) -> bool:
+    """Return whether the class of `thing` has a ``__del__`` that is written in Python.
+
+    Such an object owns something that is not in its attributes. A copy would release it, too.
+    """
+    return isinstance(getattr(type(thing), "__del__", None), types.FunctionType)
+
+
 def owned_info(info: Mapping[str, Any], without: Container[str] = ()) -> dict[str, Any]:
     """Return an independent copy of `info`, leaving out the keys in `without`."""
     return {
@@ -76,7 +85,7 @@ def _copied(value: Any, memo: dict[int, Any]) -> Any:
         return members
     if kind is tuple:
         return tuple([_copied(item, memo) for item in value])
-    if isinstance(value, gymnasium.Env) or hasattr(kind, "__del__"):
+    if isinstance(value, gymnasium.Env) or releases(value):
         return value
     try:
         return copy.deepcopy(value, memo)

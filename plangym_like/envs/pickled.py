@@ -52,7 +52,7 @@ _SLACK = 1024
 class PickleCodec(Codec):
     """Saves environment and wrappers as one pickle, with its length and its tag.
 
-    To find out how many bytes it needs, a few steps are taken and undone.
+    To find out how many bytes it needs, a few steps are taken.
 
     Parameters
     ----------
@@ -88,9 +88,8 @@ class PickleCodec(Codec):
         self.nbytes = padded(capacity)
 
     def _longest(self, steps: int) -> int:
-        """Return the length of the longest snapshot during a few steps, which are then undone."""
-        env, original = self._env, self.pickle.dumps()
-        longest = len(original)
+        """Return the length of the longest snapshot during a few steps."""
+        env, longest = self._env, len(self.pickle.dumps())
         env.unwrapped._np_random = random_state.seeded_generator(0)
         space = copy.deepcopy(env.action_space)
         space.seed(0)
@@ -101,7 +100,6 @@ class PickleCodec(Codec):
                 longest = max(longest, len(self.pickle.dumps()))
                 if terminated or truncated:
                     break
-        self.pickle.restore(self.pickle.decoded(original))
         return longest
 
     def fingerprint_fields(self) -> Mapping[str, Any]:
@@ -205,16 +203,19 @@ class PickledSimulator(GymnasiumSimulator):
         super().__init__(name, state_capacity=state_capacity, **simulator_kwargs)
 
     def make_codec(self) -> PickleCodec:
-        """Reset the environment once, and return the codec; keep a copy of its initial memory."""
+        """Reset the environment, and return the codec; keep a copy of its initial memory."""
         self._fresh = restorer(self.env, base=True)
         self.reset_once()
-        return PickleCodec(
+        codec = PickleCodec(
             self.env,
             self.name,
             steps=self.trial.steps,
             capacity=self.state_capacity,
             allow_pickle=self._allow_pickle,
         )
+        # Nothing is restored before the trial, so its first episode is one that never was.
+        self.reset_once()
+        return codec
 
     def make_memory(self) -> ChainPickle:
         """Return the pickle of base and wrappers; wrappers need no other bytes."""

@@ -23,6 +23,7 @@ import numpy as np
 from gymnasium.utils import EzPickle
 
 from plangym_like.errors import SnapshotError, StateFormatError
+from plangym_like.ownership import releases
 from plangym_like.snapshots.array_layout import ArrayLayout, OverlapError
 from plangym_like.snapshots.chain_state import ChainState
 from plangym_like.snapshots.class_names import can_be_imported, classes_named, name_of
@@ -272,7 +273,7 @@ class _Pickler(pickle.Pickler):
             raise TypeError(f"{kind_of(thing)} is an EzPickle and would come back as it was made")
         if isinstance(thing, threading.Thread):
             raise TypeError("what a thread does is no part of a state")
-        if hasattr(type(thing), "__del__"):
+        if releases(thing):
             raise TypeError(
                 f"{kind_of(thing)} has a __del__, so it releases something that a pickle does not "
                 "copy, and each copy of it would release the same"

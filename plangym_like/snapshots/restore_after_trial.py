@@ -17,6 +17,7 @@ import gymnasium
 import numpy as np
 from numpy.typing import NDArray
 
+from plangym_like.ownership import releases
 from plangym_like.snapshots.array_layout import copies
 from plangym_like.snapshots.configuration import FUNCTIONS, is_configuration, is_ordinary
 from plangym_like.snapshots.impure_functions import held_objects
@@ -50,7 +51,8 @@ def restorer(env: gymnasium.Env[Any, Any], *, base: bool = False) -> Callable[[]
         copied = {}
         for name, value in owner.items(owner.read()):
             try:
-                if is_configuration(value) or _releases(value, set(shared)):
+                within = (thing for _, thing in reachable(value, name, set(shared)))
+                if is_configuration(value) or any(map(releases, within)):
                     raise TypeError(f"{name} is configuration, or releases something")
                 copied[name] = copy.deepcopy(value, memo)
             except Exception:
@@ -66,11 +68,6 @@ def restorer(env: gymnasium.Env[Any, Any], *, base: bool = False) -> Callable[[]
             put(state)
 
     return restore
-
-
-def _releases(value: Any, seen: set[int]) -> bool:
-    """Return whether `value` holds an object with a ``__del__``, which a copy would call too."""
-    return any(hasattr(type(thing), "__del__") for _, thing in reachable(value, "", seen))
 
 
 def _held(wrappers: list[Any]) -> list[Any]:

@@ -1,5 +1,6 @@
 """The generic snapshot refuses what it cannot save, with the reason."""
 
+import io
 import itertools
 import threading
 import time
@@ -163,6 +164,28 @@ class Parts:
         return {}
 
 
+class Board(np.ndarray):
+    pass
+
+
+class TwoArrays(Dungeon):
+    """The arrays share their memory from the start, but not in copies; it matters late."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.board = np.zeros(4).view(Board)
+        self.array = np.asarray(self.board)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        self.board[:] = 0
+        return super().reset(seed=seed)
+
+    def step(self, action: Any) -> Any:
+        obs, _, _, *rest = super().step(action)
+        self.board += 1
+        return obs, float(self.array.sum()) if self.time > 15 else 0.0, False, *rest
+
+
 class Incomplete(Dungeon):
     def __init__(self) -> None:
         super().__init__()
@@ -200,8 +223,8 @@ def test_what_cannot_be_saved_is_refused_with_the_reason(kind: Any) -> None:
         PickledSimulator(kind)
 
 
-@pytest.mark.parametrize("kind", [Connected, Incomplete])
-def test_replay_is_used_if_a_restored_copy_cannot_work(kind: Any) -> None:
+@pytest.mark.parametrize("kind", [Connected, Incomplete, TwoArrays])
+def test_replay_is_used_if_a_restored_copy_works_otherwise(kind: Any) -> None:
     with plangym_like.make(kind) as env:
         assert (env.snapshot, env.exactness) == ("replay", "exact")
         raw = kind()
@@ -215,6 +238,16 @@ def test_replay_is_used_if_a_restored_copy_cannot_work(kind: Any) -> None:
             state = batch.states[0]
             if expected[2]:
                 break
+
+
+def test_buffers_have_a_del_and_are_pickled_all_the_same() -> None:
+    class Writing(Dungeon):
+        def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+            self.text = io.StringIO()
+            return super().reset(seed=seed)
+
+    sim = PickledSimulator(Writing)
+    assert sim.exactness == "exact"
 
 
 def test_a_window_around_it_is_refused() -> None:
