@@ -24,6 +24,8 @@ MODULES = (
     *("panda_gym", "rware", "minigrid", "flappy_bird_gymnasium", "gym_anytrading"),
     *("tetris_gymnasium.envs", "gymnasium_robotics", "metaworld", "vizdoom.gymnasium_wrapper"),
     *("pybullet_envs_gymnasium", "PyFlyt.gym_envs", "gym_classics", "evogym.envs", "nle"),
+    *("bluesky_gym", "gym_electric_motor", "gym_simplegrid", "gymnasium_2048"),
+    *("gymnasium_sudoku", "mobile_env", "myosuite"),
 )
 REGISTER = ("register_envs", "_register_highway_envs", "register")
 OWN = ("gymnasium.envs.", "gymnasium.", "ale_py", "plangym_like", "stable_retro", "shimmy")
