@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import enum
+import hashlib
 import io
 import pickle
 import threading
@@ -138,8 +139,8 @@ class ChainPickle(ChainState):
         return place
 
     def _content(self, thing: Any) -> bytes:
-        """Return a pickle of `thing` in which no constant is a reference."""
-        return self._pickled(thing, constants=False)[0]
+        """Return the digest of a pickle of `thing` in which no constant is a reference."""
+        return hashlib.blake2b(self._pickled(thing, constants=False)[0]).digest()
 
     def has_class(self, kind: type) -> bool:
         """Return whether `kind` was found in the environment when it was made."""

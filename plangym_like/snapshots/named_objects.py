@@ -7,6 +7,7 @@ states refer to it instead.
 
 from __future__ import annotations
 
+import dataclasses
 import random
 import types
 from collections.abc import Iterator
@@ -14,7 +15,7 @@ from typing import Any
 
 import gymnasium
 
-from plangym_like.snapshots.configuration import LOCKS, is_configuration, is_handle
+from plangym_like.snapshots.configuration import LOCKS, is_configuration, is_handle, own_pickling
 from plangym_like.snapshots.impure_functions import named_values
 from plangym_like.snapshots.known_wrappers import links
 from plangym_like.snapshots.reachable import reachable
@@ -58,6 +59,9 @@ def _may_be_compared(thing: Any) -> bool:
     kind = type(thing)
     if kind is object:
         return True
+    if own_pickling(kind) and not dataclasses.is_dataclass(thing):
+        # Data frames, models and the like, which may be large.
+        return False
     in_python = all(link.__flags__ & _IN_PYTHON for link in kind.__mro__[:-1])
     configuration = isinstance(thing, _NEVER) or is_configuration(thing) or is_handle(thing)
     return in_python and not configuration

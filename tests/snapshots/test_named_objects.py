@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any, ClassVar
 
 import gymnasium
@@ -69,6 +70,22 @@ class InContainers(Late):
         return (self.grid[0][0] is TILES["wall"]) + 2.0 * (self.grid[1][0] is TILES["door"][0])
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class Colour:
+    name: str
+
+
+RED = Colour("red")
+
+
+class Frozen(Late):
+    def begin(self) -> None:
+        self.colour = RED
+
+    def value(self) -> float:
+        return float(self.colour is RED)
+
+
 class Sentinel(Late):
     """The object is part of the state only later."""
 
@@ -119,7 +136,7 @@ class FromTheStart(Late):
         return float(is_floor(self.tile))
 
 
-KINDS = [Global, InContainers, Sentinel, ClassAttribute, Default, FromTheStart]
+KINDS = [Global, InContainers, Frozen, Sentinel, ClassAttribute, Default, FromTheStart]
 
 
 @pytest.mark.parametrize("n_workers", [None, 2])
