@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import functools
 import importlib
 import os
 import sys
@@ -23,6 +24,8 @@ MODULES = (
     *("panda_gym", "rware", "minigrid", "flappy_bird_gymnasium", "gym_anytrading"),
     *("tetris_gymnasium.envs", "gymnasium_robotics", "metaworld", "vizdoom.gymnasium_wrapper"),
     *("pybullet_envs_gymnasium", "PyFlyt.gym_envs", "gym_classics", "evogym.envs", "nle"),
+    *("bluesky_gym", "gym_electric_motor", "gym_simplegrid", "gymnasium_2048"),
+    *("gymnasium_sudoku", "mobile_env", "myosuite"),
 )
 REGISTER = ("register_envs", "_register_highway_envs", "register")
 OWN = ("gymnasium.envs.", "gymnasium.", "ale_py", "plangym_like", "stable_retro", "shimmy")
@@ -100,8 +103,10 @@ def listed(module: str | None = None) -> Iterator[tuple[str, str, str]]:
 
 
 def wrappers_of(name: str) -> list[Any]:
-    """Return the wrappers without which rewards are vectors."""
+    """Return the wrappers without which rewards are vectors, or lists with one for each agent."""
     maker = gymnasium.spec(name).entry_point
+    if isinstance(maker, str) and maker.startswith("rware"):
+        return [functools.partial(gymnasium.wrappers.TransformReward, func=sum)]
     if isinstance(maker, str) and maker.startswith("mo_gymnasium"):
         return [importlib.import_module("mo_gymnasium").wrappers.LinearReward]
     return []

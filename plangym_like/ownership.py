@@ -8,6 +8,7 @@ simulator is copied by `owned`, except values that are written into the arrays o
 from __future__ import annotations
 
 import copy
+import types
 from collections.abc import Container, Mapping
 from typing import Any
 
@@ -17,7 +18,7 @@ import numpy as np
 # Types whose objects cannot change, so that no copy is needed.
 _CONSTANT = frozenset(
     [
-        *(type(None), bool, int, float, complex, str, bytes, range, np.str_, np.bytes_),
+        *(type(None), bool, int, float, complex, str, bytes, range, object, np.str_, np.bytes_),
         *(np.dtype(code).type for code in "?bBhHiIlLqQefdgFDG"),
     ]
 )
@@ -27,7 +28,8 @@ def owned(value: Any) -> Any:
     """Return an independent copy of `value`, including nested dicts, lists, tuples and arrays.
 
     Other objects are copied by `copy.deepcopy`. Objects that cannot be copied are returned
-    unchanged. So are environments, because a copy of an environment may be reset.
+    unchanged. So are environments, because a copy of an environment may be reset, and objects with
+    a ``__del__``, because each copy would release what the object owns.
 
     >>> buffer = np.zeros(2)
     >>> info = owned({"buffer": buffer, "lives": 3})
@@ -41,6 +43,14 @@ def owned(value: Any) -> Any:
     if kind is np.ndarray and not value.dtype.hasobject:
         return value.copy()
     return _copied(value, {})
+
+
+def releases(thing: Any) -> bool:
+    """Return whether the class of `thing` has a ``__del__`` that is written in Python.
+
+    Such an object owns something that is not in its attributes. A copy would release it, too.
+    """
+    return isinstance(getattr(type(thing), "__del__", None), types.FunctionType)
 
 
 def owned_info(info: Mapping[str, Any], without: Container[str] = ()) -> dict[str, Any]:
@@ -75,7 +85,7 @@ def _copied(value: Any, memo: dict[int, Any]) -> Any:
         return members
     if kind is tuple:
         return tuple([_copied(item, memo) for item in value])
-    if isinstance(value, gymnasium.Env):
+    if isinstance(value, gymnasium.Env) or releases(value):
         return value
     try:
         return copy.deepcopy(value, memo)

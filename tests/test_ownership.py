@@ -382,6 +382,23 @@ def test_copies_share_nothing() -> None:
     assert owned_info(original, {"one", "objects"}).keys() == {"other", "pair"}
 
 
+class Client:
+    released = 0
+
+    def __del__(self) -> None:
+        Client.released += 1
+
+
+def test_what_can_be_released_only_once_is_not_copied() -> None:
+    client = Client()
+    assert owned({"client": client})["client"] is client and Client.released == 0
+
+
+def test_a_bare_object_stays_the_same() -> None:
+    mark = object()
+    assert owned({"mark": [mark]})["mark"][0] is mark
+
+
 def test_what_holds_itself_is_copied() -> None:
     original: list[Any] = [1]
     original.append(original)

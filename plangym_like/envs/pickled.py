@@ -27,6 +27,7 @@ from plangym_like import random_state
 from plangym_like.envs.codec import Codec
 from plangym_like.envs.gymnasium_simulator import GymnasiumSimulator
 from plangym_like.errors import (
+    PlangymError,
     SnapshotError,
     StateCapacityError,
     StateFormatError,
@@ -51,7 +52,7 @@ _SLACK = 1024
 class PickleCodec(Codec):
     """Saves environment and wrappers as one pickle, with its length and its tag.
 
-    To find out how many bytes it needs, a few steps are taken and undone.
+    To find out how many bytes it needs, a few steps are taken.
 
     Parameters
     ----------
@@ -87,9 +88,8 @@ class PickleCodec(Codec):
         self.nbytes = padded(capacity)
 
     def _longest(self, steps: int) -> int:
-        """Return the length of the longest snapshot during a few steps, which are then undone."""
-        env, original = self._env, self.pickle.dumps()
-        longest = len(original)
+        """Return the length of the longest snapshot during a few steps."""
+        env, longest = self._env, len(self.pickle.dumps())
         env.unwrapped._np_random = random_state.seeded_generator(0)
         space = copy.deepcopy(env.action_space)
         space.seed(0)
@@ -100,7 +100,6 @@ class PickleCodec(Codec):
                 longest = max(longest, len(self.pickle.dumps()))
                 if terminated or truncated:
                     break
-        self.pickle.restore(self.pickle.decoded(original))
         return longest
 
     def fingerprint_fields(self) -> Mapping[str, Any]:
@@ -204,16 +203,19 @@ class PickledSimulator(GymnasiumSimulator):
         super().__init__(name, state_capacity=state_capacity, **simulator_kwargs)
 
     def make_codec(self) -> PickleCodec:
-        """Reset the environment once, and return the codec; keep a copy of its initial memory."""
+        """Reset the environment, and return the codec; keep a copy of its initial memory."""
         self._fresh = restorer(self.env, base=True)
         self.reset_once()
-        return PickleCodec(
+        codec = PickleCodec(
             self.env,
             self.name,
             steps=self.trial.steps,
             capacity=self.state_capacity,
             allow_pickle=self._allow_pickle,
         )
+        # Nothing is restored before the trial, so its first episode is one that never was.
+        self.reset_once()
+        return codec
 
     def make_memory(self) -> ChainPickle:
         """Return the pickle of base and wrappers; wrappers need no other bytes."""
@@ -231,6 +233,12 @@ class PickledSimulator(GymnasiumSimulator):
             # deterministic.
             if not pickle.unordered:
                 raise
+        except PlangymError:
+            raise
+        except Exception as error:
+            raise SnapshotError(
+                f"after it was restored from a pickle, it raised {type(error).__name__}: {error}"
+            ) from error
         pickle.strict = not pickle.unordered
         if pickle.unordered:
             self.exactness, self.exactness_note = "approximate", pickle.unordered

@@ -9,7 +9,9 @@ classes, since a worker process has another ``__main__``.
 
 from __future__ import annotations
 
+import contextlib
 import enum
+import hashlib
 import io
 import pickle
 import threading
@@ -22,6 +24,7 @@ import numpy as np
 from gymnasium.utils import EzPickle
 
 from plangym_like.errors import SnapshotError, StateFormatError
+from plangym_like.ownership import releases
 from plangym_like.snapshots.array_layout import ArrayLayout, OverlapError
 from plangym_like.snapshots.chain_state import ChainState
 from plangym_like.snapshots.class_names import can_be_imported, classes_named, name_of
@@ -35,6 +38,7 @@ from plangym_like.snapshots.configuration import (
 )
 from plangym_like.snapshots.impure_functions import held_objects
 from plangym_like.snapshots.known_wrappers import links
+from plangym_like.snapshots.named_objects import named_objects
 from plangym_like.snapshots.reachable import reachable
 from plangym_like.snapshots.set_order import is_set, order_is_kept, order_note
 from plangym_like.snapshots.state_owner import StateOwner, kind_of
@@ -85,6 +89,14 @@ class ChainPickle(ChainState):
         for number, link in enumerate(links(env)):
             self._references[f"link {number}"] = link
         self._ids = {id(thing): place for place, thing in self._references.items()}
+        self._constants: dict[str, bytes] = {}
+        for place, thing in named_objects(env):
+            if id(thing) not in self._ids:
+                # One that cannot be pickled cannot be part of a state either.
+                with contextlib.suppress(Exception):
+                    content = self._content(thing)
+                    self._constants[self._refer(place, thing)] = content
+        self._ids |= {id(self._references[place]): place for place in self._constants}
         self.dumps()
 
     def dumps(self) -> bytes:
@@ -100,13 +112,35 @@ class ChainPickle(ChainState):
             self._look_for_sets()
         return data
 
-    def place_of(self, thing: Any) -> str | None:
+    def place_of(self, thing: Any, *, constants: bool = True) -> str | None:
         """Return the place of `thing` if it is written as a reference."""
-        return self._ids.get(id(thing))
+        place = self._ids.get(id(thing))
+        if place not in self._constants:
+            return place
+        return self._unchanged(place, thing) if constants else None
 
     def thing_at(self, place: str) -> Any:
         """Return the object that was found at `place`."""
-        return self._references[place]
+        if place not in self._references:
+            raise SnapshotError(f"a state row refers to {place}, which this process does not have")
+        thing = self._references[place]
+        if place in self._constants:
+            self._unchanged(place, thing)
+        return thing
+
+    def _unchanged(self, place: str, thing: Any) -> str:
+        """Return `place`; raise `SnapshotError` if the content of `thing` has changed."""
+        if self._content(thing) != self._constants[place]:
+            raise SnapshotError(
+                f"{kind_of(thing)} is {place}, so it is shared by all copies of the environment, "
+                "and it has changed; keep what changes in objects that the environment makes, or "
+                "make it with snapshot='replay'"
+            )
+        return place
+
+    def _content(self, thing: Any) -> bytes:
+        """Return the digest of a pickle of `thing` in which no constant is a reference."""
+        return hashlib.blake2b(self._pickled(thing, constants=False)[0]).digest()
 
     def has_class(self, kind: type) -> bool:
         """Return whether `kind` was found in the environment when it was made."""
@@ -176,12 +210,15 @@ class ChainPickle(ChainState):
         except Exception as error:
             raise StateFormatError(f"the pickle in a state row is damaged: {error}") from error
 
-    def _pickled(self, value: Any, *, watch_sets: bool = False) -> tuple[bytes, list[Any]]:
+    def _pickled(
+        self, value: Any, *, watch_sets: bool = False, constants: bool = True
+    ) -> tuple[bytes, list[Any]]:
         """Return a pickle and, with `watch_sets`, the sets in it whose order is lost."""
         whole: set[int] = set()
         while True:
             stream = io.BytesIO()
-            pickler = (_SetWatcher if watch_sets else _Pickler)(stream, self, whole)
+            kind = _SetWatcher if watch_sets else _Pickler
+            pickler = kind(stream, self, whole, constants=constants)
             try:
                 pickler.dump(value)
             except OverlapError as overlap:
@@ -208,14 +245,16 @@ class ChainPickle(ChainState):
 
 
 class _Pickler(pickle.Pickler):
-    def __init__(self, stream: io.BytesIO, owner: ChainPickle, whole: set[int]) -> None:
+    def __init__(
+        self, stream: io.BytesIO, owner: ChainPickle, whole: set[int], *, constants: bool
+    ) -> None:
         super().__init__(stream, protocol=5)
-        self._owner = owner
+        self._owner, self._constants = owner, constants
         self._arrays = ArrayLayout(whole)
         self.unordered_sets: list[Any] = []
 
     def reducer_override(self, thing: Any) -> Any:
-        place = self._owner.place_of(thing)
+        place = self._owner.place_of(thing, constants=self._constants)
         if place is not None:
             return _thing_at, (place,)
         if type(thing) is np.ndarray:
@@ -235,6 +274,11 @@ class _Pickler(pickle.Pickler):
             raise TypeError(f"{kind_of(thing)} is an EzPickle and would come back as it was made")
         if isinstance(thing, threading.Thread):
             raise TypeError("the work of a thread is not part of a state")
+        if releases(thing):
+            raise TypeError(
+                f"{kind_of(thing)} has a __del__, so it owns something that a pickle does not "
+                "copy, and each copy of it would release that"
+            )
         if type(thing) in LOCKS:
             return LOCKS[type(thing)], ()
         if is_handle(thing):

@@ -127,11 +127,12 @@ class ChainState(abc.ABC):
     def _unsaveable(self, place: str, value: Any, reason: Exception) -> SnapshotError:
         """Return the error for an attribute that cannot be saved."""
 
-    def _refer(self, place: str, value: Any) -> None:
-        """Encode `value` as a reference from now on."""
+    def _refer(self, place: str, value: Any) -> str:
+        """Encode `value` as a reference from now on, and return its place in the bytes."""
         while place in self._references:
             place += "'"
         self._references[place] = value
+        return place
 
     def _refused(self, values: list[Any], error: Exception) -> SnapshotError:
         """Return the error that names the attribute in `values` that cannot be saved."""

@@ -81,6 +81,15 @@ def changed_places(before: dict[str, Any], after: dict[str, Any]) -> list[str]:
     ]
 
 
+def named_values(thing: Any) -> Iterator[tuple[str, Any]]:
+    """Yield the places and values that a class or a function refers to by a name."""
+    if isinstance(thing, type):
+        yield from ((f"the attribute {name}", value) for name, value in vars(thing).items())
+    else:
+        yield from _parts(thing)
+        yield from _globals(thing)
+
+
 def _look_into_class(kind: type, found: dict[str, Any], seen: set[int]) -> None:
     if id(kind) in seen:
         return

@@ -73,9 +73,13 @@ def _parts(place: str, thing: Any, into_objects: bool) -> Iterator[tuple[str, An
     elif into_objects and isinstance(thing, types.MethodType):
         yield f"{place}.__self__", thing.__self__
     elif into_objects and not is_configuration(thing) and not is_handle(thing):
-        for name, value in getattr(thing, "__dict__", {}).items():
+        own = getattr(thing, "__dict__", None)
+        # An object without a `__dict__` may make up every attribute that it is asked for.
+        for name, value in own.items() if type(own) is dict else ():
             yield f"{place}.{name}", value
 
 
 def _is_atom(thing: Any) -> bool:
-    return isinstance(thing, ATOMS) and not isinstance(thing, enum.Enum)
+    # A weak proxy does not hold its object, which may be gone.
+    proxy = type(thing) in weakref.ProxyTypes
+    return proxy or (isinstance(thing, ATOMS) and not isinstance(thing, enum.Enum))

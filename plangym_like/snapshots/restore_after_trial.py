@@ -17,10 +17,12 @@ import gymnasium
 import numpy as np
 from numpy.typing import NDArray
 
+from plangym_like.ownership import releases
 from plangym_like.snapshots.array_layout import copies
 from plangym_like.snapshots.configuration import FUNCTIONS, is_configuration, is_ordinary
 from plangym_like.snapshots.impure_functions import held_objects
 from plangym_like.snapshots.known_wrappers import TRANSPARENT, links
+from plangym_like.snapshots.named_objects import named_objects
 from plangym_like.snapshots.reachable import reachable
 from plangym_like.snapshots.state_owner import CONSTANT, StateOwner, always
 
@@ -37,8 +39,9 @@ def restorer(env: gymnasium.Env[Any, Any], *, base: bool = False) -> Callable[[]
     wrappers = [wrapper for wrapper in wrappers if type(wrapper) not in TRANSPARENT]
     things = [*wrappers, *_held(wrappers), *([inner] if base else ())]
     things = list({id(thing): thing for thing in things}.values())
-    # Objects that refer to each other must still do so.
-    shared = {id(thing): thing for thing in (*links(env), *things)}
+    # Objects that refer to each other, or are compared with others, must still be the same.
+    named = [thing for _, thing in named_objects(env)]
+    shared = {id(thing): thing for thing in (*links(env), *things, *named)}
     owners = [
         StateOwner(type(thing).__name__, type(thing), always(thing), None) for thing in things
     ]
@@ -48,8 +51,9 @@ def restorer(env: gymnasium.Env[Any, Any], *, base: bool = False) -> Callable[[]
         copied = {}
         for name, value in owner.items(owner.read()):
             try:
-                if is_configuration(value):
-                    raise TypeError(f"{name} is configuration")
+                within = (thing for _, thing in reachable(value, name, set(shared)))
+                if is_configuration(value) or any(map(releases, within)):
+                    raise TypeError(f"{name} is configuration, or releases something")
                 copied[name] = copy.deepcopy(value, memo)
             except Exception:
                 owner.exclude(name, value)

@@ -1,10 +1,11 @@
 """The generic snapshot refuses what it cannot save, with the reason."""
 
+import io
 import itertools
 import threading
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -16,6 +17,7 @@ from dungeon import Cell, Dungeon
 from gymnasium import wrappers
 from gymnasium.utils import EzPickle
 
+import plangym_like
 from plangym_like.envs.pickled import PickledEnv, PickledSimulator
 from plangym_like.errors import (
     SnapshotError,
@@ -121,6 +123,79 @@ class Ending(Dungeon):
         return obs, reward, terminated, next(self.ends), info
 
 
+class Connection:
+    """A connection to a simulator outside of Python, as a client of PyBullet is."""
+
+    places: ClassVar[dict[int, int]] = {}
+
+    def __init__(self) -> None:
+        self.number = next(number for number in itertools.count() if number not in self.places)
+        self.places[self.number] = 0
+
+    def __del__(self) -> None:
+        self.places.pop(self.number, None)
+
+    def move(self) -> int:
+        self.places[self.number] += 1
+        return self.places[self.number]
+
+
+class Connected(Dungeon):
+    def __init__(self) -> None:
+        super().__init__()
+        self.connection = Connection()
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        self.connection.places[self.connection.number] = 0
+        return super().reset(seed=seed)
+
+    def step(self, action: Any) -> Any:
+        obs, _, *rest = super().step(action)
+        return obs, float(self.connection.move()), *rest
+
+
+class Parts:
+    """What it works with is missing from a pickle."""
+
+    def __init__(self) -> None:
+        self.rooms = memoryview(bytearray(9))
+
+    def __getstate__(self) -> Any:
+        return {}
+
+
+class Board(np.ndarray):
+    pass
+
+
+class TwoArrays(Dungeon):
+    """The arrays share their memory from the start, but not in copies; it matters late."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.board = np.zeros(4).view(Board)
+        self.array = np.asarray(self.board)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        self.board[:] = 0
+        return super().reset(seed=seed)
+
+    def step(self, action: Any) -> Any:
+        obs, _, _, *rest = super().step(action)
+        self.board += 1
+        return obs, float(self.array.sum()) if self.time > 15 else 0.0, False, *rest
+
+
+class Incomplete(Dungeon):
+    def __init__(self) -> None:
+        super().__init__()
+        self.parts = Parts()
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        self.parts.rooms[0] = 1
+        return super().reset(seed=seed)
+
+
 REFUSED = {
     Wrapped: "Wrapped is an EzPickle.*from a pickle in its initial state.*write a Simulator",
     Reduced: "Reduced has its own __reduce__",
@@ -136,6 +211,8 @@ REFUSED = {
     SpaceDrawing: r"SpaceDrawing does not repeat itself.*draw from self.np_random",
     GlobalDrawing: r"GlobalDrawing does not repeat itself.*the reward of step",
     Ending: "Ending does not repeat itself",
+    Connected: r"Connected\.connection, .*has a __del__, so it owns something",
+    Incomplete: "after it was restored from a pickle, it raised AttributeError",
 }
 
 
@@ -144,6 +221,33 @@ REFUSED = {
 def test_what_cannot_be_saved_is_refused_with_the_reason(kind: Any) -> None:
     with pytest.raises(SnapshotError, match=f"(?s){REFUSED[kind]}"):
         PickledSimulator(kind)
+
+
+@pytest.mark.parametrize("kind", [Connected, Incomplete, TwoArrays])
+def test_replay_is_used_if_a_restored_copy_works_otherwise(kind: Any) -> None:
+    with plangym_like.make(kind) as env:
+        assert (env.snapshot, env.exactness) == ("replay", "exact")
+        raw = kind()
+        raw.reset(seed=0)
+        state = env.reset(seed=0).state
+        for _ in range(20):
+            expected = raw.step(1)
+            batch = env.step_batch([1, 2, 1], state)
+            assert batch.rewards[0] == batch.rewards[2] == expected[1]
+            np.testing.assert_array_equal(batch.obs[0], expected[0])
+            state = batch.states[0]
+            if expected[2]:
+                break
+
+
+def test_buffers_have_a_del_and_are_pickled_all_the_same() -> None:
+    class Writing(Dungeon):
+        def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+            self.text = io.StringIO()
+            return super().reset(seed=seed)
+
+    sim = PickledSimulator(Writing)
+    assert sim.exactness == "exact"
 
 
 def test_a_window_around_it_is_refused() -> None:

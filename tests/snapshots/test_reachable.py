@@ -77,3 +77,20 @@ def test_containers_alone() -> None:
     kept = Thing(inner=Thing())
     root = [kept, {"set": weakref.WeakSet([kept])}]
     assert _names(root, into_objects=False) == ["root", "root[0]", "root[1]", "root[1]['set']"]
+
+
+class MadeUp:
+    """Has no `__dict__`, and any other attribute, as a library loaded by llvmlite does."""
+
+    __slots__ = ()
+
+    def __getattr__(self, name: str) -> Any:
+        return self
+
+
+def test_attributes_that_are_made_up_and_weak_proxies_are_not_walked() -> None:
+    thing = Thing()
+    root = {"made up": MadeUp(), "proxy": weakref.proxy(thing)}
+    assert _names(root) == ["root", "root['made up']"]
+    del thing
+    assert _names(root) == ["root", "root['made up']"]

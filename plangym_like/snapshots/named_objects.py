@@ -1,0 +1,67 @@
+"""`named_objects`: objects that the code of an environment names, and may compare by identity.
+
+Code may ask ``tile is WALL``, where ``WALL`` is a global variable, a class attribute, a default
+argument or a variable in a closure. A copy of that object would be another object, so copies of
+states refer to it instead.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+import types
+from collections.abc import Iterator
+from typing import Any
+
+import gymnasium
+
+from plangym_like.snapshots.configuration import LOCKS, is_configuration, is_handle, own_pickling
+from plangym_like.snapshots.impure_functions import named_values
+from plangym_like.snapshots.known_wrappers import links
+from plangym_like.snapshots.reachable import reachable
+
+_IN_PYTHON = 1 << 9  # the flag of classes that are made by a class statement
+_NEVER = (type, gymnasium.Env, random.Random, *LOCKS)
+
+
+def named_objects(env: gymnasium.Env[Any, Any]) -> Iterator[tuple[str, Any]]:
+    """Yield the places and values of the objects that the packages of a chain name in their code.
+
+    They are instances of classes written in Python, or of `object`, directly or in containers.
+    The places are the same in every process.
+    """
+    pending: list[Any] = [type(link) for link in links(env)]
+    packages = {_package(kind) for kind in pending} - {"gymnasium"}
+    seen: set[int] = set()
+    found: set[int] = set()
+    while pending:
+        thing = pending.pop()
+        if id(thing) in seen or _package(thing) not in packages:
+            continue
+        seen.add(id(thing))
+        for name, named in named_values(thing):
+            for place, value in reachable(named, name, into_objects=False):
+                inner = getattr(value, "__func__", None) or getattr(value, "fget", None) or value
+                if isinstance(inner, type | types.FunctionType):
+                    pending.append(inner)
+                elif id(value) not in found and _may_be_compared(value):
+                    found.add(id(value))
+                    yield f"{place} of {thing.__module__}.{thing.__name__}", value
+        if isinstance(thing, type):
+            pending += thing.__mro__
+
+
+def _package(thing: Any) -> str:
+    return str(thing.__module__).partition(".")[0]
+
+
+def _may_be_compared(thing: Any) -> bool:
+    kind = type(thing)
+    if kind is object:
+        return True
+    if own_pickling(kind) and not dataclasses.is_dataclass(thing):
+        # Data frames, models and the like, which may be large.
+        return False
+    in_python = all(link.__flags__ & _IN_PYTHON for link in kind.__mro__[:-1])
+    configuration = isinstance(thing, _NEVER) or is_configuration(thing) or is_handle(thing)
+    return in_python and not configuration
