@@ -63,6 +63,8 @@ class Moment:
     @contextmanager
     def strikes(self) -> Iterator[None]:
         """Press Ctrl-C at that moment in this block, and swallow the ``KeyboardInterrupt``."""
+        # Without this, Python 3.12 traces no opcodes until settrace is called a second time.
+        sys._getframe().f_trace_opcodes = True
         sys.settrace(self._enter)
         try:
             yield

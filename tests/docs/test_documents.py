@@ -29,8 +29,11 @@ NEEDED = {
 }
 OURS = ("plangym_like", "tests", "docs", "examples", "benchmarks")
 FENCE = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-# Warnings are errors, but for those of SWIG, which end a process that imports Box2D.
-PYTHON = [sys.executable, "-W", "error", "-W", "ignore:builtin type:DeprecationWarning"]
+# Warnings are errors, except those of SWIG's types, which end a process that imports Box2D, of
+# dm_control with NumPy 2.5, and of stable-retro on Python 3.12.
+IGNORED = ("builtin type", "Setting the shape on a NumPy array", "Bitwise inversion")
+PYTHON = [sys.executable, "-W", "error"]
+PYTHON += [part for text in IGNORED for part in ("-W", f"ignore:{text}:DeprecationWarning")]
 # What a fence prints, right after it.
 OUTPUT = re.compile(r"\n+```output\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 # Printed after each fence, so that their outputs can be told apart.
