@@ -19,19 +19,21 @@ unexport PYTHONDONTWRITEBYTECODE
 .NOTPARALLEL:
 
 help:
- @echo "make demo   search $(DEMO_ENV) for about $(DEMO_SECONDS) seconds and show the result"
- @echo "make learn  let the learners in examples/ learn, five seeds each, and draw their curves"
- @echo "make results  play games and robots with every planner, beside published scores" @echo "make
- test   lint, type-check, build the docs, run every test and documented example" @echo "make lint
- ruff and mypy --strict alone" @echo "make faults run tests that kill and hang workers and look for
- leaks (takes minutes)" @echo "make soak   SOAK_MINUTES=$(SOAK_MINUTES) of mixed load with kills"
- @echo "make fault-table  compare this package with other libraries under the same faults" @echo
- "make docs build the documentation into docs/_build/html" @echo "make site-test  build the
- documentation, and click through it in a headless Chromium" @echo "make table  restore each family
- a thousand times, check everything installed, write docs/support.md" @echo "make bench  compare
- this package with other libraries and redraw the published figures" @echo "make test-all  make test
- with each of $(PYTHONS) that is installed" @echo "make release-check  build wheel and sdist, and
- test the wheel with each extra alone" @echo "make clean  remove what the other targets made"
+	@echo "make demo   search $(DEMO_ENV) for about $(DEMO_SECONDS) seconds and show the result"
+	@echo "make learn  let the learners in examples/ learn, five seeds each, and draw their curves"
+	@echo "make results  play games and robots with every planner, beside published scores"
+	@echo "make test   lint, type-check, build the docs, run every test and documented example"
+	@echo "make lint   ruff and mypy --strict alone"
+	@echo "make faults run tests that kill and hang workers and look for leaks (takes minutes)"
+	@echo "make soak   SOAK_MINUTES=$(SOAK_MINUTES) of mixed load with kills"
+	@echo "make fault-table  compare this package with other libraries under the same faults"
+	@echo "make docs   build the documentation into docs/_build/html"
+	@echo "make site-test  build the documentation, and click through it in a headless Chromium"
+	@echo "make table  restore each family a thousand times, check everything installed, write docs/support.md"
+	@echo "make bench  compare this package with other libraries and redraw the published figures"
+	@echo "make test-all  make test with each of $(PYTHONS) that is installed"
+	@echo "make release-check  build wheel and sdist, and test the wheel with each extra alone"
+	@echo "make clean  remove what the other targets made"
 
 demo: .venv/.demo
 	$(BIN)/python examples/fmc.py $(DEMO_ENV) --seconds $(DEMO_SECONDS) --out $(DEMO_DIR)
