@@ -22,8 +22,8 @@ class GymView(gymnasium.Env[Any, Any]):
     """A `PlanEnv` as a `gymnasium.Env`; `PlanEnv.as_gym` returns it.
 
     Seeded episodes are those of the Gymnasium environment inside, infos included. It is never reset
-    automatically, even if the `PlanEnv` is when it is used directly. Other attributes are those of
-    the `PlanEnv`, such as ``state_nbytes`` and ``step_batch``.
+    automatically, even if the `PlanEnv` has ``autoreset=True``. Other attributes are those of the
+    `PlanEnv`, such as ``state_nbytes`` and ``step_batch``.
 
     A state includes the Gymnasium environment inside and the wrappers that the `PlanEnv` was made
     with, but not the wrappers around the view.

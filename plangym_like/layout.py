@@ -63,7 +63,7 @@ class Layout:
         # The range of actions and their dtype; empty if the space is not `Discrete`.
         self._choices = range(0)
         self._choice: Any = int
-        # The form of `Box` actions that only need a check; ``None`` if they must be converted.
+        # The dtype of `Box` actions that only need a check; ``None`` if all need more than that.
         is_box = isinstance(action_space, Box) and action_space.dtype.kind == "f"
         usual = is_box and out_of_bounds == "pass"
         self._box_dtype = np.dtype(action_space.dtype) if usual else None

@@ -129,7 +129,8 @@ class Simulator(abc.ABC):
     shown_attributes : tuple of str
         Attributes of the simulator that are also attributes of the environment.
     fewest_rows : int
-        The number of rows from which on stepping a batch is faster than one environment per row.
+        If it steps batches: the least number of rows for which a batch is faster than one
+        environment per row.
     step_row_moves : bool
         Whether `step_row` leaves the simulator in the next state; otherwise it does not use the
         simulator.
@@ -197,7 +198,7 @@ class Simulator(abc.ABC):
     def renew(self) -> None:
         """Undo changes made by trials and batches; called before the first reset.
 
-        Random generators and the state of wrappers are restored to those of the new simulator.
+        Random generators and wrappers are restored to their states when the simulator was made.
         """
 
     def forget(self) -> None:

@@ -70,7 +70,7 @@ def padded(nbytes: int) -> int:
 
 
 def fingerprint_of(family: str, state_nbytes: int, fields: str) -> int:
-    """Return the fingerprint of rows with this family, payload size and fields."""
+    """Return the fingerprint of rows with this family, width (header included) and fields."""
     text = f"{family} {state_nbytes} {fields}".encode()
     return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "little")
 

@@ -55,7 +55,7 @@ class GymnasiumSimulator(TriedSimulator):
     frameskip : int, optional
         The number of ``env.step`` calls per action; 1 by default.
     render_mode : str, optional
-        As in Gymnasium. If it is not an image mode, a second environment renders images.
+        As in Gymnasium. Unless it is ``"rgb_array"``, a second environment renders images.
     obs_type : {"coords", "rgb", "grayscale"}, optional
         What is observed: ``"coords"`` (the default) is the environment's own observation, ``"rgb"``
         its image ``(H, W, 3)``, ``"grayscale"`` the image's luminance ``(H, W)`` according to ITU-R

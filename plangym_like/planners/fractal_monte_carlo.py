@@ -43,8 +43,9 @@ class FractalMonteCarlo(Planner):
     observation is divided by its range, or, if one of them is unbounded, by its standard deviation
     among the walkers; the walker with the best score is never replaced; companions are walkers that
     are alive; and if all walkers die, the swarm goes back to an earlier swarm. With each further
-    failure it goes back further, and then gets more walkers, until its score is higher than before.
-    If it still dies, it continues with one life less, until the episode has ended for all walkers.
+    failure it goes back further, and then gets more walkers, until its score is higher than ever
+    before. If it still dies, it continues with one life less, until the episode has ended for all
+    walkers.
 
     An episode counts as found when it has ended; an unfinished episode counts if its score is
     greater than 0. So if rewards are negative, there is no score before an episode has ended.

@@ -46,7 +46,7 @@ def check_vectors(space: spaces.Space[Any], planner: str) -> None:
 
 
 def ranges(space: spaces.Space[Any]) -> NDArray[np.float64] | None:
-    """Return the difference between highest and lowest value, ``(F,)``, as for `as_vectors`.
+    """Return the highest minus the lowest value of each number of `as_vectors`, ``(F,)``.
 
     None if one of them is unbounded.
 

@@ -37,7 +37,7 @@ def ucb1(
     pending : array ``(n, 1)`` or ``(n, A)``
         Descents under way, which count as visits.
     virtual_loss : float
-        The weight of each as a return of 0.
+        The weight, from 0 to 1, with which each of these counts as a return of 0.
 
     Returns
     -------

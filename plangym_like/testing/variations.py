@@ -99,7 +99,7 @@ def unseeded(context: CheckContext) -> bool:
 
 
 def wrapped(context: CheckContext) -> bool:
-    """Do the same, with and without a seed, inside wrappers with generators and counters."""
+    """Do as in `unseeded`, with and without a seed, in wrappers that draw and count."""
     try:
         env, other = context.fresh(_WRAPPERS), context.fresh(_WRAPPERS)
     except TypeError as error:

@@ -160,7 +160,7 @@ class WorkerGroup:
         WorkerDiedError
             A worker has died.
         WorkerTimeoutError
-            A worker with jobs has made no progress for `timeout` seconds (that of the group).
+            A worker with jobs has made no progress within the `timeout` of the group.
         ClosedError
             The workers have been closed.
         """
