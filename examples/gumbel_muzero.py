@@ -49,7 +49,7 @@ class Nodes:
     dt, rollout : int
         How long an action lasts, and how many random actions a rollout has.
     discount : float
-        The factor by which a reward counts less for each earlier action.
+        The factor by which a reward is multiplied for each earlier action.
     """
 
     def __init__(

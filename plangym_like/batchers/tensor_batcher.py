@@ -118,7 +118,7 @@ class TensorBatcher:
         ----------
         actions : tensor ``(N, *action_shape)``, tree of tensors, or one action for all rows
         states : tensor ``(N, state_nbytes) uint8`` or one row for all, optional
-            ``None`` steps every action from the env's current state.
+            ``None`` applies every action to the env's current state.
         dt, seeds : int or tensor ``(N,)``
         blocking : bool
             ``False`` returns a `TensorFuture`. Arguments may be overwritten once this call has
