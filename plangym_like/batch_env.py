@@ -21,7 +21,7 @@ from plangym_like.stats import Stats
 
 
 class BatchEnv(PlanEnv):
-    """A `PlanEnv` whose batches are stepped by several `ExternalProcess` that host equal ones.
+    """A `PlanEnv` whose batches are stepped by equal ones, each in an `ExternalProcess`.
 
     It is a sequence of its processes. Only they step batches, unless `caller` is given. Methods
     that need a simulator in this process, such as `step`, make one when they are first called.

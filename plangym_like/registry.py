@@ -163,7 +163,7 @@ def find_spec(name: str) -> EnvSpec:
 
 
 def _listed(name: str) -> list[str]:
-    """Return all unregistered ids of families in which ids look like `name`."""
+    """Return the unregistered ids of all families whose ids have the form of `name`."""
     found: list[str] = []
     for family in FAMILIES:
         if family.ids and re.fullmatch(family.names, name):

@@ -202,7 +202,7 @@ class StatefulEnv:
 
     @property
     def n_workers(self) -> int | None:
-        """The number of processes that step rows, with this one; ``None`` without workers."""
+        """The number of processes that step rows, this one included; ``None`` without workers."""
         return self._options.n_workers
 
     @property

@@ -31,8 +31,8 @@ class RowBlocks:
     """State rows in the order in which they were added.
 
     Almost all bytes of an emulator's state never change. So a block holds the exclusive or of its
-    rows with the very first row, but only of those bytes in which some row of the block differs
-    from that row. The block is then compressed, and can be read without other blocks.
+    rows with the very first row, limited to the bytes in which some row of the block differs from
+    it. The block is then compressed, and can be read without other blocks.
 
     ::
 

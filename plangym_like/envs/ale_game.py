@@ -124,7 +124,7 @@ class PlannableAle(AleEnv):
         return result
 
     def _begin(self, seed: int) -> tuple[Any, Any]:
-        """Reset the game to the state after loading it, without loading it if possible (0.1 s).
+        """Reset the game to its state after loading; load it again (0.1 s) only if necessary.
 
         An emulator without sticky actions draws no random numbers, so all seeds begin the same way.
         Restoring the initial state clears the frame counters, which a plain reset does not. A plain

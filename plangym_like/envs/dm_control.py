@@ -127,7 +127,7 @@ class DmControlCodec(Codec):
         }
 
     def view(self, payloads: Row) -> dict[str, NDArray[Any]]:
-        """Return ``qpos``, ``qvel``, ..., ``elapsed_steps``, the task's numbers, ``(N, ...)``."""
+        """Return ``qpos``, ``qvel``, ..., ``elapsed_steps`` and the numbers of the task by name."""
         named = self.physics.view(payloads)
         rest = payloads[:, self.count_at : self.random_at]
         named["elapsed_steps"] = rest[:, :8].view(np.int64)[:, 0]

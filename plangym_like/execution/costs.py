@@ -37,7 +37,7 @@ def portion(remaining: int, seconds_per_row: float) -> int:
 
 
 def faded_minimum(best: float, seconds: float, rows: int) -> float:
-    """Return the least seconds per row so far; older measurements count less, 0 means none.
+    """Return the shortest time per row so far; older measurements count less, 0 means none.
 
     >>> faded_minimum(0.0, 0.5, 4), round(faded_minimum(0.001, 0.012, 10), 5)
     (0.125, 0.00105)

@@ -54,7 +54,7 @@ class GivenStates:
             try_elsewhere(self._executor, self._layout, states, actions, dt, many=many)
 
     def attempt_step(self, current: CurrentState, action: Any, state: Any, dt: int = 1) -> None:
-        """Step `state`, or a current state that follows from a given one, as `attempt` does."""
+        """Call `attempt` for `state`, or for the current state if it follows from a given one."""
         if state is None and self.includes(current):
             state = current.get()
         if state is not None:

@@ -163,7 +163,7 @@ def run_job(env: HostedEnv, job: Job, fds: Sequence[int] = ()) -> Report:
 
 
 def _pack(rows: Rows, job: Job, stop: int) -> tuple[bytes, dict[int, Exception]]:
-    """Return pickled results that are objects, and the errors of rows that cannot be pickled."""
+    """Return the pickled infos and observations, and errors for rows that cannot be pickled."""
     infos: dict[int, Any] = dict(rows.infos or {})
     observations: dict[int, Any] = {}
     span = max(1, job.shape.horizon)
@@ -202,7 +202,7 @@ def _refusal(value: Any) -> Exception | None:
 def _rows_of(layout: Layout, job: Job) -> Rows:
     """Return the batch, which is cached by its shape and blocks.
 
-    Without the cache, finding each array in its block would take longest before the first row.
+    Otherwise, most of the time before the first row would go into finding arrays in their blocks.
     """
     key = job.shape, *job.blocks.values()
     if (rows := _placed.get(key)) is not None:

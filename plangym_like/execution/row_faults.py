@@ -146,7 +146,7 @@ class RowFaults:
 def _row_is_to_blame(
     policy: RetryPolicy, deaths: int, deaths_alone: int, exitcode: int | None
 ) -> bool:
-    """Return whether a row in which `deaths` workers have died is to blame.
+    """Return whether a row is to blame, after `deaths` workers have died in it.
 
     For `deaths_alone` of them, it was the only row that they stepped. The last one ended with
     `exitcode`.

@@ -180,7 +180,7 @@ class LaneResults:
         arrays : LaneArrays
             Of all lanes.
         finals : dict
-            The future result of `Lanes.step_same`.
+            The result that `Lanes.step_same` will return.
         in_place : bool
             Whether the process has written observations to the caller's rows.
         step_infos : bool

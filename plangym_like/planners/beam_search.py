@@ -159,9 +159,9 @@ def _first_visits(
     known: dict[Hashable, float],
     width: int,
 ) -> tuple[NDArray[np.int64], bool]:
-    """Return the first `width` rows of `order` whose key has no visit with as high a score.
+    """Return the first `width` rows of `order` whose score is the highest so far for their key.
 
-    The visits are recorded. The second result is whether there were no more such rows.
+    These scores are recorded. The second result is whether there were no more such rows.
     """
     found: list[int] = []
     are_all = True

@@ -97,7 +97,7 @@ class Novelty:
         return novel, witness
 
     def depth_of(self, atoms: NDArray[np.int32]) -> NDArray[np.int32]:
-        """Return the least depth at which atoms were seen, and -1 for -1."""
+        """Return the least depth at which each atom was seen; the atom -1 (none) gives -1."""
         depths: NDArray[np.int32] = self._depths[atoms]
         return depths
 

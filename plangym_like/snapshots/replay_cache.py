@@ -161,7 +161,7 @@ class ReplayCache:
         return result
 
     def reseed(self, cached: CachedCopy, seed: int) -> None:
-        """Replace the generator of `cached` in place by one made from `seed`."""
+        """Replace the generator of `cached` in place with one made from `seed`."""
         random_state.reseed(cached.env, seed)
         cached.log += self._logs.reseed(seed)
         self._save_generator(cached)

@@ -41,9 +41,10 @@ class PrintAgent(Agent):
 
 
 class EpisodesDone(Agent):
-    """Keeps a flag true once it was true, to show which first episodes have ended under autoreset.
+    """Keeps a flag true once it has been true.
 
-    With ``stop_variable=out_var``, a run ends when every environment has ended an episode.
+    It shows which environments have ended their first episode, even under autoreset. With
+    ``stop_variable=out_var``, a run ends when all of them have.
     """
 
     def __init__(self, in_var: str = "env/done", out_var: str = "env/done") -> None:

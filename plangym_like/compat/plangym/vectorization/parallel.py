@@ -87,7 +87,7 @@ class ParallelEnv(VectorizedEnv):
     env_class, name, frameskip, autoreset, delay_setup, n_workers, kwargs
         As in `VectorizedEnv`.
     blocking : bool
-        Whether workers step batches without states one after another.
+        Whether workers take turns, instead of running at once, if a batch has no states.
     """
 
     def __init__(
@@ -110,7 +110,7 @@ class ParallelEnv(VectorizedEnv):
 
     @property
     def blocking(self) -> bool:
-        """Whether workers step batches without states one after another."""
+        """Whether workers take turns, instead of running at once, if a batch has no states."""
         return self._blocking
 
     @property
