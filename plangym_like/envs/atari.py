@@ -121,7 +121,7 @@ class AtariCodec(Codec):
         return named
 
     def read(self, payload: Row) -> None:
-        """Write the emulator's state, which takes nearly all of the time, and what it lacks."""
+        """Write the state of the emulator (nearly all of the time), and what is not part of it."""
         base, memory = self._base, payload.data
         saved = base.clone()
         length = len(saved)

@@ -78,7 +78,7 @@ class WorkerHandle:
         return self._greeting is not None and _ended(self._greeting)
 
     def become_ready(self) -> bool:
-        """Check whether the hosted object has become ready; return whether this was new.
+        """Return whether the hosted object has become ready since the last call.
 
         Raises
         ------

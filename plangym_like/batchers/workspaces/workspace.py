@@ -252,7 +252,7 @@ class Workspace:
         time_size, columns = self.time_size(), torch.arange(self.batch_size())
         if len(t) != len(columns) or bool(((t < 0) | (t + window_size > time_size)).any()):
             raise InputError(
-                f"cannot select windows of {window_size} steps from {t.tolist()} on "
+                f"cannot select windows of {window_size} steps that begin at {t.tolist()} "
                 f"in a workspace of {len(columns)} columns and {time_size} steps"
             )
         times = t.cpu() + torch.arange(window_size)[:, None]

@@ -88,7 +88,7 @@ class Dynamics(abc.ABC):
 
     @classmethod
     def kind_of(cls, hidden: Any) -> int:
-        """Return which of `hidden_kinds` is the type of `hidden`, a number or an array."""
+        """Return the index in `hidden_kinds` of the type of `hidden`, a number or an array."""
         if not cls.hidden_kinds or hidden is None:
             return 0
         kind = np.asarray(hidden).dtype.char
