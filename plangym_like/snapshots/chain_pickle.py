@@ -115,7 +115,7 @@ class ChainPickle(ChainState):
     def place_of(self, thing: Any, *, constants: bool = True) -> str | None:
         """Return the place of `thing` if it is written as a reference."""
         place = self._ids.get(id(thing))
-        if place not in self._constants:
+        if place is None or place not in self._constants:
             return place
         return self._unchanged(place, thing) if constants else None
 
