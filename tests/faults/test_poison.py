@@ -140,7 +140,8 @@ def test_masked_rows_that_kill_hang_and_raise(serial: CounterEnv) -> None:
     expected = serial.step_batch(actions, serial.get_state())
     for index, action in bad.items():
         actions[index] = action
-    with ParallelEnv(dangerous(harms), "toy", n_workers=2, isolate=True, step_timeout=0.5) as env:
+    # Long enough for a process to overflow its stack and die on a busy machine.
+    with ParallelEnv(dangerous(harms), "toy", n_workers=2, isolate=True, step_timeout=3) as env:
         sending(env)
         result = env.step_batch(actions, serial.get_state(), on_error="mask")
         errors = result.infos.errors
