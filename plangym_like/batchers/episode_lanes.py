@@ -32,13 +32,14 @@ class Outcome(NamedTuple):
 
 
 class EpisodeLanes:
-    """Steps lanes for all batchers, and reports which episodes ended; batchers restart them.
+    """Steps the lanes of a batcher, and reports which episodes ended; the batcher restarts lanes.
 
     Parameters
     ----------
     lanes : Lanes
     seed : sequence of int, optional
-        Seeds the resets after episodes that began in given states; by default fresh entropy.
+        Used if episodes begin in given states: it seeds the next reset of each lane. By default,
+        fresh entropy.
 
     Attributes
     ----------

@@ -41,7 +41,7 @@ class Agent:
         observation : DictTensor
             ``[B, ...]``.
         agent_info : DictTensor, optional
-            These episodes' rows of the `agent_info` that `execute` was given.
+            The rows of the argument `agent_info` of `execute` that belong to these episodes.
         history : Trajectories, optional
             If `require_history` returns true: the steps of these episodes so far ``[B, t, ...]``
             (in a `Batcher`, the steps of this chunk), ``None`` before the first step.

@@ -46,7 +46,7 @@ class EpisodeArgs(NamedTuple):
 
 
 class EpisodeLoop:
-    """Steps environments whose episodes start together and end one by one, with one agent.
+    """Steps environments with one agent. Their episodes start together and end one by one.
 
     Parameters
     ----------
