@@ -40,7 +40,7 @@ def planned(actions: list[Any]) -> list[Any]:
 
 
 def uninterrupted(first: Inputs, plan: list[Any]) -> Inputs:
-    """Return the inputs of an episode from row `first` whose state is not saved in between."""
+    """Return the inputs of an episode that starts from row `first` and is not saved in between."""
     actions = _batch(plan, plan=True)
     return replace(first, horizon=len(plan), actions=actions, last_infos=True)
 

@@ -58,7 +58,8 @@ class BeamSearch(Planner):
     key : "state", "obs" or callable
         Which states count as the same, as in `BestFirst`: states with equal rows, with equal
         observations, or with equal values of ``key(obs, infos, states)``, which returns an array
-        ``(N, ...)`` or N hashable objects. Rows may differ just in random generators or step counts.
+        ``(N, ...)`` or N hashable objects. Rows of the same situation may differ, for example in
+        random generators and step counts.
     dt : int
         How long each action is held.
     branches : int

@@ -47,8 +47,8 @@ def position_cells(obs: Any, infos: BatchInfo) -> list[Hashable]:
 class ObservationCells:
     """Divides the range of each number of an observation into bins.
 
-    Numbers without bounds are mapped to -1 to 1 by ``x / (1 + |x|)``. Each value of a discrete space
-    is a separate bin.
+    Numbers without bounds are mapped to -1 to 1 by ``x / (1 + |x|)``. Each value of a discrete
+    space is a separate bin.
 
     Parameters
     ----------

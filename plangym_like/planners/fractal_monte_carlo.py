@@ -166,8 +166,9 @@ class FractalMonteCarlo(Planner):
 def relativize(values: NDArray[np.float64]) -> NDArray[np.float64]:
     """Map values ``(N,)`` of any scale to positive ones around 1, in the same order.
 
-    With ``z = (values - mean) / standard deviation``, the result is ``1 + log(1 + z)`` if ``z > 0``,
-    else ``exp(z)`` (arXiv:1803.05049, section 2.2.3). This limits the weight of outliers.
+    With ``z = (values - mean) / standard deviation``, the result is ``1 + log(1 + z)`` if
+    ``z > 0``, else ``exp(z)`` (arXiv:1803.05049, section 2.2.3). This limits the weight of
+    outliers.
 
     >>> relativize(np.array([0.0, 1.0, 2.0])).round(3)
     array([0.294, 1.   , 1.8  ])

@@ -80,7 +80,8 @@ class Search:
         Raises
         ------
         InputError
-            It does not, and no transition was made yet, so the search would find nothing.
+            The budget does not allow for them, and no transition was made yet. The search would
+            find nothing.
         """
         if self._budget is not None and self._transitions + transitions > self._budget:
             if not self._transitions:
@@ -103,7 +104,7 @@ class Search:
     def fit(self, count: int, cost: int = 1) -> int:
         """Return how many of `count` items, of `cost` transitions each, the budget still allows.
 
-        At least 1, so that `has` decides whether the search ends.
+        The result is at least 1, so that `has` decides whether the search ends.
         """
         remaining = self.remaining
         return count if remaining is None else max(1, min(count, remaining // cost))

@@ -24,9 +24,9 @@ def ucb1(
 ) -> Floats:
     """Return the upper confidence bounds of the actions of nodes.
 
-    ``totals / visits + explore * sqrt(log(parent_visits) / visits)``, with ``explore = sqrt(2)`` in
-    P. Auer, N. Cesa-Bianchi and P. Fischer, "Finite-time analysis of the multiarmed bandit
-    problem", 2002, and ``explore = 2 * C_p`` in Kocsis and Szepesvari 2006.
+    They are ``totals / visits + explore * sqrt(log(parent_visits) / visits)``. ``explore`` is
+    ``sqrt(2)`` in P. Auer, N. Cesa-Bianchi and P. Fischer, "Finite-time analysis of the multiarmed
+    bandit problem", 2002, and ``2 * C_p`` in Kocsis and Szepesvari 2006.
 
     Parameters
     ----------
@@ -37,7 +37,7 @@ def ucb1(
     pending : array ``(n, 1)`` or ``(n, A)``
         Descents under way, which count as visits.
     virtual_loss : float
-        The weight, from 0 to 1, with which each of these counts as a return of 0.
+        From 0 to 1. In the mean return, each of these descents counts as this many returns of 0.
 
     Returns
     -------

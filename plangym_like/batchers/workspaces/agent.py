@@ -45,13 +45,13 @@ class Agent(nn.Module):
             self.__dict__["workspace"] = before
 
     def get(self, index: str | tuple[str, int]) -> Tensor:
-        """Return the variable `index` ``[T, B, ...]``; for ``(name, t)``, only row t ``[B, ...]``."""
+        """Return variable `index` ``[T, B, ...]``, or for ``(name, t)`` its row t ``[B, ...]``."""
         if isinstance(index, str):
             return self._board().get_full(index)
         return self._board().get(*index)
 
     def set(self, index: str | tuple[str, int], value: Tensor) -> None:
-        """Write the variable `index` ``[T, B, ...]``; for ``(name, t)``, only row t ``[B, ...]``."""
+        """Write variable `index` ``[T, B, ...]``, or for ``(name, t)`` its row t ``[B, ...]``."""
         if isinstance(index, str):
             self._board().set_full(index, value)
         else:
