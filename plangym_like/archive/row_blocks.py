@@ -31,8 +31,8 @@ class RowBlocks:
     """State rows in the order in which they were added.
 
     Almost all bytes of an emulator's state never change. So a block holds the exclusive or (XOR) of
-    each row and the very first row. Bytes that are the same in all these rows are left out. The
-    block is then compressed, and can be read without other blocks.
+    each row and the very first row. Bytes in which no row differs from the first one are left out.
+    The block is then compressed, and can be read without other blocks.
 
     ::
 

@@ -5,7 +5,7 @@ Time is the first axis of all arguments:
 - ``rew[t]``: the reward of step t
 - ``fin[t]``: whether step t ended the episode; of any dtype, true if not 0
 - ``val[t]``: the estimated value before step t
-- `bootstrap`: the estimated value after the last step: a number, or an array like one step
+- `bootstrap`: the estimated value after the last step; a number, or shaped like one step
 - `gamma`: the discount
 - ``omega[t]``: the log of the importance weight of the action, target over behaviour; weights are
   clipped at `r_bar` and `c_bar`
@@ -239,7 +239,7 @@ def _carry(weights: torch.Tensor, fin: torch.Tensor) -> torch.Tensor:
 
 
 def _carried(carry: torch.Tensor, following: torch.Tensor) -> torch.Tensor:
-    """Return ``carry * following``, and 0 where `carry` is 0 and `following` is not finite."""
+    """Return ``carry * following``; where `carry` is 0, infinite and NaN values give 0 too."""
     return carry * following.masked_fill(carry == 0, 0.0)
 
 

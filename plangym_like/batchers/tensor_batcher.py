@@ -225,7 +225,7 @@ class TensorBatcher:
 
 
 def _arrays(value: Any) -> Any:
-    """Return a tree with arrays in place of its tensors; tensors on the CPU share their memory."""
+    """Return a tree with arrays in place of its tensors; they share memory with CPU tensors."""
     if isinstance(value, torch.Tensor):
         value = value.detach().cpu()
         # NumPy has no bfloat16; float32 can hold all its values.

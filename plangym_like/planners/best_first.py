@@ -49,8 +49,8 @@ class BestFirst(Planner):
         ``"reward"``, or the result ``(N,)`` of a function of the `BatchTransition`.
     goal : callable, optional
         A function of the `BatchTransition` that returns which transitions reach the goal, ``(N,)``.
-        By default, transitions that terminate the episode with a reward above 0 do. If the goal's
-        reward is 0 or less, as in MountainCar, pass a function: ``goal=lambda step:
+        By default, these are the transitions that terminate the episode with a reward above 0. If
+        the goal's reward is 0 or less, as in MountainCar, pass a function: ``goal=lambda step:
         step.terminateds``.
     key : "state", "obs" or callable
         What distinguishes situations: the state row, the observation, or the result of a function

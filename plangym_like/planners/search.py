@@ -80,8 +80,7 @@ class Search:
         Raises
         ------
         InputError
-            The budget does not allow for them, and no transition was made yet. The search would
-            find nothing.
+            The first batch does not fit into the budget, so the search would find nothing.
         """
         if self._budget is not None and self._transitions + transitions > self._budget:
             if not self._transitions:

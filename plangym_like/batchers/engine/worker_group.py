@@ -148,7 +148,7 @@ class WorkerGroup:
         return job
 
     def wait(self, timeout: float | None = None, job: Job | None = None) -> Job | None:
-        """Wait until `job` (by default, any job) is done; ``None`` after `timeout` seconds.
+        """Wait for `job` (by default, any job) and return it; ``None`` after `timeout` seconds.
 
         If there are no jobs, return ``None`` at once.
 

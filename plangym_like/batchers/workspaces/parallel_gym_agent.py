@@ -44,7 +44,7 @@ class ParallelGymAgent(Agent):
 
     When an episode has ended, its last observation is written like any other. If environments are
     wrapped in Gymnasium's ``Autoreset`` (as by ``make_env(..., autoreset=True)``), the next row is
-    the start of another episode. If not, the environment waits until the next time 0: its row is
+    the start of another episode. Otherwise, the environment waits until the next time 0: its row is
     repeated with a reward of 0.
 
     Parameters

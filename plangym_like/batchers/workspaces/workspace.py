@@ -14,7 +14,7 @@ from plangym_like.errors import InputError
 
 
 class Workspace:
-    """Named variables. Each has a row ``[B, ...]`` for every time, together ``[T, B, ...]``.
+    """Named variables. Each has a row ``[B, ...]`` for every time, so its shape is ``[T, B, ...]``.
 
     Reading a row that was never written is an error; such rows are never filled in. When an
     environment writes time t again (`rewind`), the rows after t are removed from every variable.
