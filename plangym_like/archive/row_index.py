@@ -20,9 +20,9 @@ _CHUNK = 1 << 18
 def hash_rows(rows: Row, reference: Row) -> NDArray[np.uint64]:
     """Return 64-bit hashes ``(N,)`` of `rows` ``(N, state_nbytes)``.
 
-    The hash is the sum of ``mix(word ^ key) - mix(key)`` over all 64-bit words of ``row ^
-    reference``, with a different key for each word. Words that are equal in row and reference add
-    0, so only words that differ need to be read. An emulator's state has few of them.
+    The hash is the sum of ``mix(word ^ key) - mix(key)`` over all 64-bit words of
+    ``row ^ reference``, with a different key for each word. Words that are equal in row and
+    reference add 0, so only words that differ need to be read. An emulator's state has few of them.
     """
     changes = rows.view(np.uint64) ^ reference.view(np.uint64)
     columns = np.flatnonzero(changes.any(axis=0))
@@ -66,7 +66,7 @@ class RowIndex:
         return self._table.nbytes
 
     def find(self, hashes: NDArray[np.uint64], wanted: NDArray[np.uint64]) -> NDArray[np.int64]:
-        """Return the first node ``(M,)`` with each of the hashes `wanted` ``(M,)``, or -1.
+        """Return the first node ``(M,)`` with each hash in `wanted` ``(M,)``, or -1.
 
         Parameters
         ----------

@@ -32,7 +32,7 @@ _HIGHEST_LEVEL = 22
 
 
 class StateArchive:
-    """State rows, compressed, each with its parent, its action, and columns of your own.
+    """Compressed state rows, each with its parent, its action, and columns of your own.
 
     Nodes are numbered from 0 in the order in which they are added. Rows are restored bit for bit.
     They are kept as differences from the first row, compressed in blocks of up to 64 rows, so
@@ -269,7 +269,7 @@ class StateArchive:
         return rows[0] if indices.ndim == 0 else rows
 
     def find(self, states: States) -> NDArray[np.int64]:
-        """Return the first node ``(N,)`` with each of these rows, or -1.
+        """Return the first node ``(N,)`` that holds each row, or -1.
 
         Rows are looked up by a hash of 64 bits, and then compared. If two different rows have the
         same hash, the later one is not found; in an archive of ten million different rows, the

@@ -348,7 +348,7 @@ def _as_numbers(value: Any) -> Any:
 
 
 def _twice(actions: Any) -> Any:
-    """Return action sequences of two steps that take each action twice."""
+    """Return action sequences of two steps, in which each action is taken twice."""
     if isinstance(actions, list):
         return [[action, copy.deepcopy(action)] for action in actions]
     return np.repeat(actions[:, None], 2, axis=1)

@@ -58,7 +58,7 @@ class Earlier(NamedTuple):
 
 
 class Auditor:
-    """Chooses rows to audit, and reports those whose results differ.
+    """Chooses rows to audit, and reports rows whose results differ.
 
     Parameters
     ----------
@@ -121,7 +121,7 @@ class Auditor:
         return self._left <= 0
 
     def choose(self, count: int) -> NDArray[np.intp]:
-        """Return which of `count` rows to audit, chosen at random, in order."""
+        """Choose rows to audit at random, out of `count` rows; return their indices in order."""
         wanted = max(self._first, int(min(_MOST, -self._left // self._gap + 1)))
         rows = np.arange(count)
         if wanted < count:

@@ -57,7 +57,7 @@ def continued_difference(
     Parameters
     ----------
     again : callable
-        Steps rows and returns their results, with states and observations, failures masked.
+        Steps rows with failures masked, and returns their results, states and observations.
     first : Inputs
         One row, whose state the episodes begin in. Its actions are ignored.
     plan : list

@@ -95,7 +95,7 @@ class EpisodeLanes:
     def step(
         self, actions: Any, outcome: Outcome, previous: Outcome | None = None
     ) -> NDArray[np.intp]:
-        """Step the running lanes, and return those whose episodes ended with this step.
+        """Step the running lanes, and return the lanes whose episodes ended with this step.
 
         Parameters
         ----------

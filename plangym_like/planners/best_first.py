@@ -29,10 +29,10 @@ class BestFirst(Planner):
     the state with the lowest heuristic value. If several states have this value, it is the one
     found first. Without a heuristic, this is breadth-first search.
 
-    The search continues after the first plan. States with ``cost so far + heuristic >= cost of the
-    best plan`` are dropped, because they lead to no cheaper plan. When no states are left, the plan
-    is optimal, provided that the heuristic never exceeds the true cost and states with the same key
-    are equivalent.
+    The search continues after the first plan. States with
+    ``cost so far + heuristic >= cost of the best plan`` are dropped, because they lead to no
+    cheaper plan. When no states are left, the plan is optimal, provided that the heuristic never
+    exceeds the true cost and states with the same key are equivalent.
 
     Difference from the book: the best `batch` states are expanded at once, so some states are
     expanded needlessly.
@@ -53,8 +53,8 @@ class BestFirst(Planner):
         the goal's reward is 0 or less, as in MountainCar, pass a function: ``goal=lambda step:
         step.terminateds``.
     key : "state", "obs" or callable
-        What distinguishes situations: the state row, the observation, or the result of a function
-        of ``(obs, infos, states)`` of N transitions: an array ``(N, ...)`` or N hashable objects.
+        What distinguishes situations: the state row, the observation, or a function. It takes
+        ``(obs, infos, states)`` of N transitions, and returns an array ``(N, ...)`` or N hashables.
         Rows also hold details that do not matter to a plan: MiniGrid counts its steps, toy text
         keeps the last action. Equal situations then have different rows, and the search repeats
         itself or never ends. Use ``"obs"`` if observations show all that matters, as in toy text,

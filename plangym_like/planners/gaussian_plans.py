@@ -85,7 +85,7 @@ class GaussianPlanner(Planner):
         return filtered(white, np.sqrt(self._power)) if self.beta else white
 
     def _batch_within(self, search: Search, iterations: int) -> int:
-        """Return N, or less if the budget allows for fewer than `iterations` batches of N."""
+        """Return N, or less if the budget does not allow for `iterations` batches of N plans."""
         if search.remaining is None:
             return self.batch
         return max(1, min(self.batch, (search.remaining // self.horizon - 1) // iterations))

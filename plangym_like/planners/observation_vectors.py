@@ -46,7 +46,7 @@ def check_vectors(space: spaces.Space[Any], planner: str) -> None:
 
 
 def ranges(space: spaces.Space[Any]) -> NDArray[np.float64] | None:
-    """Return the highest minus the lowest value of each number of `as_vectors`, ``(F,)``.
+    """Return the range (highest minus lowest value) of each number of `as_vectors`, ``(F,)``.
 
     Return None if one of the numbers is unbounded.
 

@@ -21,7 +21,7 @@ from plangym_like.states import Row
 
 
 class PUCT(TreePlanner):
-    """Tree search guided by priors and values, such as a network's: AlphaZero's search.
+    """AlphaZero's tree search, guided by priors and values, for example from a network.
 
     D. Silver et al., "A general reinforcement learning algorithm that masters chess, shogi and Go
     through self-play", 2018, section "Search" of the supplement: descend to the action with the
@@ -49,8 +49,8 @@ class PUCT(TreePlanner):
         Its action space is finite.
     evaluate : callable, optional
         ``evaluate(observations) -> (priors, values)``. It takes observations ``(N, *obs_shape)`` of
-        N states, as `PlanEnv.step_batch` returns them. It returns probabilities of actions ``(N,
-        A)``, in the order of `actions`, and expected returns ``(N,)``. Actions with a prior of 0
+        N states, as `PlanEnv.step_batch` returns them. It returns probabilities ``(N, A)`` of
+        actions, in the order of `actions`, and expected returns ``(N,)``. Actions with a prior of 0
         are not tried. It is not called for states where the episode has ended. Without it, priors
         are uniform.
     observe : callable, optional
@@ -186,7 +186,7 @@ class PUCT(TreePlanner):
 def puct(
     means: Floats, priors: Floats, visits: Any, parent_visits: Any, explore: float, base: float
 ) -> Floats:
-    """Return AlphaZero's scores of the actions of nodes; -inf where the prior is 0.
+    """Return AlphaZero's score of each action in each of n nodes; -inf where the prior is 0.
 
     `means`, `priors` and `visits` are ``(n, A)``, `parent_visits` is ``(n, 1)``.
 

@@ -17,7 +17,7 @@ _LEVELS = 32
 
 
 class RolloutIW(WidthPlanner):
-    """Rollout-IW(1): random rollouts that end at states that are not novel.
+    """Rollout-IW(1): random rollouts that end at the first state that is not novel.
 
     W. Bandres, B. Bonet and H. Geffner, "Planning with pixels in (almost) real time", AAAI 2018. A
     rollout starts at the root, and takes random actions that lead to unsolved states. A new state
@@ -30,9 +30,9 @@ class RolloutIW(WidthPlanner):
     The plan is the path with the highest discounted return; among equal ones, a random one.
     `advance` keeps the subtree of the action that was taken, as in `IW`.
 
-    Differences from the paper: `batch` rollouts run at the same time, each with a different
-    transition in a batch. So a rollout does not know the atoms of the other transitions of the
-    batch when it chooses its action. The new states of a batch are tested in ascending order of
+    Differences from the paper: `batch` rollouts run at the same time, and each has a different
+    transition in a batch. So a rollout does not know the atoms of the batch's other transitions
+    when it chooses its action. The new states of a batch are tested in ascending order of
     depth. The atoms of the first root are not known; see `IW`. The features of screens are the
     basic ones of B-PROST (`tile_colors`), without the features of pairs of tiles.
 

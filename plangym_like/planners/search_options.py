@@ -1,4 +1,4 @@
-"""The options of searches for the least cost, as functions whose results are checked."""
+"""Turn the options of searches for the least cost into functions with checked results."""
 
 from __future__ import annotations
 

@@ -329,7 +329,7 @@ def _resolved(kids: Ints, new: Ints) -> Ints:
 
 
 def _groups(keys: Ints) -> tuple[Ints, Ints, Ints]:
-    """Return where the group of each sorted key starts, its size, and the key's rank in it."""
+    """Return, for each sorted key, the start and the size of its group, and its rank there."""
     rows = np.arange(len(keys))
     if len(keys) == 1:
         return rows, rows + 1, rows

@@ -22,7 +22,7 @@ def ucb1(
     pending: Any = 0,
     virtual_loss: float = 0.0,
 ) -> Floats:
-    """Return the upper confidence bounds of the actions of nodes.
+    """Return the upper confidence bound of each action in each of n nodes.
 
     They are ``totals / visits + explore * sqrt(log(parent_visits) / visits)``. ``explore`` is
     ``sqrt(2)`` in P. Auer, N. Cesa-Bianchi and P. Fischer, "Finite-time analysis of the multiarmed
@@ -65,7 +65,7 @@ def tree_bounds(
 ) -> Floats:
     """Return the scores for descents. With its first four arguments bound, this is a `ScoreFn`.
 
-    Actions that were not tried come first, in random order; closed ones last.
+    Untried actions come first, in random order; closed actions come last.
     """
     totals, visits = tree.scaled(nodes)
     bounds = ucb1(

@@ -180,7 +180,7 @@ class WorkerGroup:
             self._wait(left, job)
 
     def wait_until_done(self, job: Job | None = None) -> None:
-        """Wait until `wait` would return at once. An interrupt loses no job.
+        """Wait until a call of `wait` would return at once. No job is lost if this is interrupted.
 
         Raises
         ------

@@ -26,7 +26,7 @@ WEIGHTS = "weights"
 
 @dataclass(frozen=True)
 class EpisodePlan:
-    """The user's arguments. Calling it with a context makes the worker of a group."""
+    """The user's arguments. A call with a context makes the worker of a group."""
 
     create_agent: Callable[..., Any]
     agent_args: Mapping[str, Any]

@@ -58,7 +58,7 @@ def note_infos(
     Raises
     ------
     InputError
-        The shape of an array differs from that of its column.
+        The shape of an array differs from its column's shape.
     """
     for key, value in infos.items():
         column = columns.get(key)

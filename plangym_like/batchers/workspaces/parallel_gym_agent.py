@@ -203,7 +203,7 @@ class ParallelGymAgent(Agent):
             workspace.rewind(t)
 
     def _check_last_row(self, workspace: Workspace, t: int) -> None:
-        """Raise an error unless the row of time `t` is what the environments wrote last."""
+        """Raise an error unless the row of time `t` is the last row that the environments wrote."""
         last = self._rows.last
         if not self._rows.last_number or last is None:
             raise InputError(

@@ -53,13 +53,13 @@ def make_core(
 
 
 def is_ours(env_class: type, name: str) -> bool:
-    """Return whether a method is defined in this package, not in a subclass from elsewhere."""
+    """Return whether a method is defined in this package, not in a user's subclass."""
     return str(getattr(env_class, name).__module__).startswith(_PACKAGE)
 
 
 @cache
 def writes_hooks(env_class: type) -> bool:
-    """Return whether a subclass from elsewhere defines methods that take part in steps.
+    """Return whether a user's subclass defines methods that take part in steps.
 
     Batches of such a subclass are stepped row by row, because only its methods know what a step
     returns.

@@ -156,7 +156,7 @@ class PlanEnv:
     def begin_step(
         self, action: Any = None, dt: Any = None, state: Any = None, return_state: Any = None
     ) -> None:
-        """Record what this step should return; called first."""
+        """Record what this step should return; called before the action is applied."""
         self._dt_step = dt
         self._returns_state = state is not None if return_state is None else bool(return_state)
         self._begin_frames()

@@ -103,7 +103,7 @@ class PlangymEnv(PlanEnv):
         )
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return the arguments with which another process makes the environment, and its state."""
+        """Return the environment's state, and the arguments to make it in another process."""
         mine = {key: value for key, value in vars(self).items() if key != "img_shape"}
         row = self.get_state() if self._core is not None else None
         return {**mine, "_core": None, "row": row}
@@ -180,7 +180,7 @@ class PlangymEnv(PlanEnv):
 
     @_gym_env.setter
     def _gym_env(self, env: gymnasium.Env[Any, Any]) -> None:
-        """Remove the wrappers outside `env`, or use `env` in place of the environment."""
+        """Remove the wrappers around `env`, or replace the environment by `env`."""
         depth = next((i for i, link in enumerate(links(self.gym_env)) if link is env), None)
         if depth is None:
             kwargs = {**self._core_kwargs(), "frameskip": 1, "autoreset": False}

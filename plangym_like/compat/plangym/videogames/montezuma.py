@@ -71,7 +71,8 @@ class CustomMontezuma(gymnasium.Wrapper[Any, Any, Any, Any]):
     env : gymnasium.Env, optional
         The game, observed as its screen, one frame a step; by default it is made here.
     check_death : bool
-        Whether a death ends the episode. Otherwise room 8 does, unless ``death_room_8=False``.
+        Whether a death ends the episode. Otherwise, reaching room 8 ends it, unless
+        ``death_room_8=False``.
     obs_type : {"rgb", "grayscale", "ram", "coords"}
         ``"coords"`` are x, y, the room and the byte of the objects, ``(4,) float32``.
     score_objects : bool
