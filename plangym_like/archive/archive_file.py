@@ -5,7 +5,7 @@
     8 bytes    PLSARCH1
     8 bytes    length of the header, little-endian
     header     JSON, as in a file of states, and `arrays`: name, dtype and shape of each
-    arrays     one after the other, each from a multiple of 64 bytes on
+    arrays     one after the other, each aligned to 64 bytes
     32 bytes   BLAKE2b-256 of everything before
 
 The arrays are mapped into memory, not read, so unused parts need no memory. No code in a file is

@@ -11,12 +11,12 @@ from plangym_like.errors import BatchLengthError, InputError
 
 
 def dtype_and_shape(name: str, given: Any) -> tuple[np.dtype[Any], tuple[int, ...]]:
-    """Return dtype and shape of one value of a column, from a dtype that may have a shape.
+    """Split the dtype of a column, which may have a shape, into dtype and shape of one value.
 
     Raises
     ------
     InputError
-        It is not a dtype, or not a dtype of numbers.
+        `given` is not a dtype, or not a dtype of numbers.
 
     Examples
     --------
@@ -49,9 +49,9 @@ def fitted(name: str, values: ArrayLike, like: NDArray[Any], count: int) -> NDAr
     Raises
     ------
     InputError
-        They are not numbers, or the dtype cannot hold them.
+        The values are not numbers, or the dtype cannot hold them.
     BatchLengthError
-        They have another shape.
+        The values have another shape.
     """
     try:
         given = np.asarray(values)

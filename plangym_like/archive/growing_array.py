@@ -27,7 +27,7 @@ class GrowingArray:
     shape : tuple of int
         The shape of one value.
     directory : path, optional
-        Keep the values in a file without a name in this directory, which is mapped into memory and
+        Keep the values in an unnamed file in this directory. The file is mapped into memory, and
         vanishes with this object. The operating system can then move unused values from memory to
         the disk. By default, all values are kept in memory.
     """
@@ -49,7 +49,7 @@ class GrowingArray:
 
     @property
     def values(self) -> NDArray[Any]:
-        """A view of the values ``(N, *shape)``; values that are appended later are not in it."""
+        """A view of the values ``(N, *shape)``, without values that are appended later."""
         return self._array[: self._count]
 
     @property

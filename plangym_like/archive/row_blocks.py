@@ -30,9 +30,9 @@ class _Complete(NamedTuple):
 class RowBlocks:
     """State rows in the order in which they were added.
 
-    Almost all bytes of an emulator's state never change. So a block holds the exclusive or of its
-    rows with the very first row, limited to the bytes in which some row of the block differs from
-    it. The block is then compressed, and can be read without other blocks.
+    Almost all bytes of an emulator's state never change. So a block holds the exclusive or (XOR) of
+    each row and the very first row. Bytes in which no row differs from the first one are left out.
+    The block is then compressed, and can be read without other blocks.
 
     ::
 

@@ -1,4 +1,4 @@
-"""`RowIndex`: a hash table from hashes of rows to the first node of each."""
+"""`RowIndex`: a hash table from hashes of rows to the first node with each hash."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ _CHUNK = 1 << 18
 def hash_rows(rows: Row, reference: Row) -> NDArray[np.uint64]:
     """Return 64-bit hashes ``(N,)`` of `rows` ``(N, state_nbytes)``.
 
-    The hash is the sum of ``mix(word ^ key) - mix(key)`` over all 64-bit words of the exclusive or
-    of row and reference, with a different key for each word. Equal words add 0, so only words that
-    differ need to be read. An emulator's state has few of them.
+    The hash is the sum of ``mix(word ^ key) - mix(key)`` over all 64-bit words of
+    ``row ^ reference``, with a different key for each word. Words that are equal in row and
+    reference add 0, so only words that differ need to be read. An emulator's state has few of them.
     """
     changes = rows.view(np.uint64) ^ reference.view(np.uint64)
     columns = np.flatnonzero(changes.any(axis=0))
@@ -39,7 +39,7 @@ def _keys(count: int) -> NDArray[np.uint64]:
 
 
 def _mix(words: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """Return `words` after the mixing function of SplitMix64, a permutation.
+    """Apply the mixing function of SplitMix64, a permutation, to `words`.
 
     G. Steele, D. Lea, C. Flood, "Fast splittable pseudorandom number generators", 2014; the
     constants are D. Stafford's variant 13, which Java and Vigna's reference code use.
@@ -66,7 +66,7 @@ class RowIndex:
         return self._table.nbytes
 
     def find(self, hashes: NDArray[np.uint64], wanted: NDArray[np.uint64]) -> NDArray[np.int64]:
-        """Return the first node ``(M,)`` with each of the hashes `wanted` ``(M,)``, or -1.
+        """Return the first node ``(M,)`` with each hash in `wanted` ``(M,)``, or -1.
 
         Parameters
         ----------
@@ -108,7 +108,7 @@ class RowIndex:
 
 
 def _insert(table: Nodes, hashes: NDArray[np.uint64], nodes: Nodes) -> int:
-    """Insert nodes, no two with the same hash; return how many of the hashes are new."""
+    """Insert nodes with distinct hashes; return how many of the hashes are new."""
     inserted, slots = 0, _slots(table, hashes[nodes])
     while len(nodes):
         there = table[slots]

@@ -32,7 +32,7 @@ _HIGHEST_LEVEL = 22
 
 
 class StateArchive:
-    """State rows, compressed, each with its parent, its action, and columns of your own.
+    """Compressed state rows, each with its parent, its action, and columns of your own.
 
     Nodes are numbered from 0 in the order in which they are added. Rows are restored bit for bit.
     They are kept as differences from the first row, compressed in blocks of up to 64 rows, so
@@ -45,23 +45,23 @@ class StateArchive:
     columns : mapping of str to dtype, optional
         Columns of your own, such as ``{"visits": int, "cell": (np.uint8, 88)}``. New nodes get
         zeros where `add` is given no values. `replay` takes the seeds of steps from a column named
-        ``seeds``. There, -1 means no seed, and is the value of nodes added without one.
+        ``seeds``. In this column, -1 means no seed, and is the value of nodes added without one.
     action_dtype : dtype, optional
-        The dtype of actions; by default that of the action space. Floats must have exactly this
-        dtype, since the rewards of some environments depend on it.
+        The dtype of actions, by default the action space's. Floats must have exactly this dtype,
+        because the rewards of some environments depend on it.
     directory : path, optional
-        Keep rows and columns in files without a name in this directory, mapped into memory, instead
-        of in memory. They vanish with the archive; `save` keeps it. If the process forks, both
-        copies have the same files, so the child's copy can only be read. To write in the child,
-        save the archive and load it there.
+        Keep rows and columns in unnamed files in this directory instead of in memory. The files are
+        mapped into memory, and vanish with the archive; use `save` to keep it. If the process
+        forks, both copies of the archive use the same files, so the child's copy can only be read.
+        To write in the child, save the archive and load it there.
     level : int
         The level of the compression, from 1 to 22.
 
     Raises
     ------
     InputError
-        The actions of `env` are not arrays, a column has an unusable name or dtype, or there is no
-        such level.
+        The actions of `env` are not arrays, a column has an unusable name or dtype, or `level` does
+        not exist.
     MissingExtraError
         zstandard is not installed; Python 3.14 and later need no extra.
 
@@ -125,7 +125,7 @@ class StateArchive:
         forget_after_fork(self)
 
     def forget(self) -> None:
-        """Replace the lock, which a lost thread may hold; make an archive in files read-only."""
+        """After a fork: replace the lock, which a lost thread may hold; do not write to files."""
         self._lock = threading.RLock()
         self._read_only = self._directory is not None
 
@@ -269,7 +269,7 @@ class StateArchive:
         return rows[0] if indices.ndim == 0 else rows
 
     def find(self, states: States) -> NDArray[np.int64]:
-        """Return the first node ``(N,)`` with each of these rows, or -1.
+        """Return the first node ``(N,)`` that holds each row, or -1.
 
         Rows are looked up by a hash of 64 bits, and then compared. If two different rows have the
         same hash, the later one is not found; in an archive of ten million different rows, the
@@ -305,8 +305,7 @@ class StateArchive:
         Raises
         ------
         StateError
-            A step gives a different state than the archived one, which the archived action, dt and
-            seed did not produce.
+            A step with the archived action, dt and seed gives another state than the archived one.
         """
         env = self.env if env is None else env
         path = self.path(node)

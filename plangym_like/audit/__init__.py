@@ -1,1 +1,1 @@
-"""The audit: a sample of rows is stepped a second time, and every byte of the results compared."""
+"""The audit: step a sample of rows a second time, and compare every byte of the results."""

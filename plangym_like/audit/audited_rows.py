@@ -1,4 +1,4 @@
-"""`AuditedRows`: some rows of one batch, stepped again once it is done."""
+"""`AuditedRows`: some rows of one batch, stepped again once the batch is done."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ _INCOMPLETE = "Its state row does not hold everything that the next step depends
 
 
 class Again(NamedTuple):
-    """Steps rows a second time: masks failures, and returns states and observations too.
+    """Steps rows a second time. Failures are masked; states and observations are returned too.
 
     Attributes
     ----------
@@ -163,7 +163,7 @@ class AuditedRows:
     def _step_difference(
         self, result: Transition, batch: BatchTransition
     ) -> tuple[str, str] | None:
-        """Return the first difference of a single step and the only row of a batch, if any."""
+        """Return the first difference between a single step and a batch of one row, if any."""
         infos = [_as_numbers(without_clock(info)) for info in (result.info, batch.infos[0])]
         for name, one, other in (
             ("obs", self._auditor.as_row(result.obs), spaces.take(batch.obs, 0)),
@@ -262,7 +262,7 @@ class AuditedRows:
         rows: NDArray[np.intp],
         left_out: NDArray[np.bool_] | None = None,
     ) -> Difference | None:
-        """Return the first difference of ``result[rows[i]]`` and ``second[i]``, if any."""
+        """Return the first difference between ``result[rows[i]]`` and ``second[i]``, if any."""
         if (left_out is None or not left_out.any()) and _equal(result, second, rows):
             return None
         for place, row in enumerate(rows.tolist()):
@@ -348,7 +348,7 @@ def _as_numbers(value: Any) -> Any:
 
 
 def _twice(actions: Any) -> Any:
-    """Return action sequences of two steps that take each action twice."""
+    """Return action sequences of two steps, in which each action is taken twice."""
     if isinstance(actions, list):
         return [[action, copy.deepcopy(action)] for action in actions]
     return np.repeat(actions[:, None], 2, axis=1)

@@ -1,4 +1,4 @@
-"""The audit: a sample of rows is stepped a second time, and every byte of the results compared.
+"""The audit: step a sample of rows a second time, and compare every byte of the results.
 
 No finite trial can prove that an environment is pure and exact, so both are tested while it is
 used. A row is a function of its inputs, so stepping it again has no side effect.
@@ -58,14 +58,14 @@ class Earlier(NamedTuple):
 
 
 class Auditor:
-    """Chooses rows to audit, and reports those whose results differ.
+    """Chooses rows to audit, and reports rows whose results differ.
 
     Parameters
     ----------
     layout : Layout
         The layout of the environment's batches, which is marked as not exact after a warning.
     name : str
-        What messages call the environment.
+        The name of the environment in messages.
     state_difference : callable
         ``state_difference(one, other)`` returns where two payloads differ in meaning, and both
         values, or ``None``.
@@ -121,7 +121,7 @@ class Auditor:
         return self._left <= 0
 
     def choose(self, count: int) -> NDArray[np.intp]:
-        """Return which of `count` rows to audit, chosen at random, in order."""
+        """Choose rows to audit at random, out of `count` rows; return their indices in order."""
         wanted = max(self._first, int(min(_MOST, -self._left // self._gap + 1)))
         rows = np.arange(count)
         if wanted < count:
@@ -140,7 +140,7 @@ class Auditor:
             self._earlier[self._random.integers(_KEPT)] = row
 
     def forget(self) -> None:
-        """Drop the kept rows: if the environment is edited, their results may change."""
+        """Drop the kept rows, because an edit of the environment may change their results."""
         self._earlier.clear()
 
     @property
@@ -188,7 +188,7 @@ class Auditor:
         self._left = self._pause
 
     def state_difference(self, one: Row, other: Row) -> tuple[str, str] | None:
-        """Return where two rows differ in meaning, and both values; ``None`` if nowhere."""
+        """Return where two rows differ in meaning, and both values; ``None`` if they do not."""
         if np.array_equal(one, other):
             return None
         found = self._state_difference(one[HEADER_NBYTES:], other[HEADER_NBYTES:])

@@ -40,7 +40,7 @@ def planned(actions: list[Any]) -> list[Any]:
 
 
 def uninterrupted(first: Inputs, plan: list[Any]) -> Inputs:
-    """Return the inputs of an episode from row `first` whose state is not saved in between."""
+    """Return the inputs of an episode that starts from row `first` and is not saved in between."""
     actions = _batch(plan, plan=True)
     return replace(first, horizon=len(plan), actions=actions, last_infos=True)
 
@@ -57,7 +57,7 @@ def continued_difference(
     Parameters
     ----------
     again : callable
-        Steps rows and returns their results, with states and observations, failures masked.
+        Steps rows with failures masked, and returns their results, states and observations.
     first : Inputs
         One row, whose state the episodes begin in. Its actions are ignored.
     plan : list

@@ -9,7 +9,7 @@ from plangym_like.errors import ClosedError
 
 
 class Closable(abc.ABC):
-    """A context manager that raises `ClosedError` when it is used after it was closed."""
+    """A context manager. Using it after it was closed raises `ClosedError`."""
 
     _end: str | None = None
 

@@ -32,13 +32,14 @@ class Outcome(NamedTuple):
 
 
 class EpisodeLanes:
-    """Steps lanes for all batchers, and reports which episodes ended; batchers restart them.
+    """Steps the lanes of a batcher, and reports which episodes ended; the batcher restarts lanes.
 
     Parameters
     ----------
     lanes : Lanes
     seed : sequence of int, optional
-        Seeds the resets after episodes that began in given states; by default fresh entropy.
+        Used if episodes begin in given states: it seeds the next reset of each lane. By default,
+        fresh entropy.
 
     Attributes
     ----------
@@ -94,7 +95,7 @@ class EpisodeLanes:
     def step(
         self, actions: Any, outcome: Outcome, previous: Outcome | None = None
     ) -> NDArray[np.intp]:
-        """Step the running lanes, and return those whose episodes ended with this step.
+        """Step the running lanes, and return the lanes whose episodes ended with this step.
 
         Parameters
         ----------

@@ -1,11 +1,11 @@
-"""Returns and advantages over fragments, and their estimates, in torch and in NumPy.
+"""Returns, advantages and their estimates over fragments, in torch and in NumPy.
 
 Time is the first axis of all arguments:
 
 - ``rew[t]``: the reward of step t
 - ``fin[t]``: whether step t ended the episode; of any dtype, true if not 0
 - ``val[t]``: the estimated value before step t
-- `bootstrap`: the estimated value after the last step, a number or of the shape of one step
+- `bootstrap`: the estimated value after the last step; a number, or shaped like one step
 - `gamma`: the discount
 - ``omega[t]``: the log of the importance weight of the action, target over behaviour; weights are
   clipped at `r_bar` and `c_bar`
@@ -16,8 +16,8 @@ Axes that `fin` lacks are broadcast. Results have the widest floating dtype of `
 A truncated episode is treated as ended. `plangym_like.batchers.rollout.Fragment.rewards` returns
 rewards that include the estimated value after it.
 
-``pyt_`` takes tensors, ``npy_`` arrays; the numbers are the same. All raise `InputError` for shapes
-that do not fit together.
+Functions named ``pyt_...`` take tensors, ``npy_...`` arrays; their results are the same. All raise
+`InputError` for shapes that do not fit together.
 """
 
 from __future__ import annotations
@@ -62,10 +62,11 @@ def pyt_returns(
 ) -> torch.Tensor:
     """Return the discounted return from each step on.
 
-    ``G[t] = rho[t] * (rew[t] + gamma * G[t + 1])``, without ``G[t + 1]`` where ``fin[t]``; ``rho``
-    is ``min(exp(omega), r_bar)``, or 1 without `omega`; ``G[T]`` is `bootstrap`. With `omega` it is
-    per-decision importance sampling (Precup, Sutton and Singh 2000; Sutton and Barto 2018, section
-    7.4): each reward is weighted by all actions up to the one that earned it.
+    The return is ``G[t] = rho[t] * (rew[t] + gamma * G[t + 1])``, without ``G[t + 1]`` where
+    ``fin[t]``. ``G[T]`` is `bootstrap`, and ``rho`` is ``min(exp(omega), r_bar)``, or 1 without
+    `omega`. With `omega`, this is per-decision importance sampling (Precup, Sutton and Singh 2000;
+    Sutton and Barto 2018, section 7.4): each reward is weighted by all actions up to the one that
+    earned it.
 
     >>> rew, fin = torch.tensor([1.0, 1.0, 1.0]), torch.tensor([False, True, False])
     >>> pyt_returns(rew, fin, gamma=0.5, bootstrap=10.0)
@@ -109,8 +110,8 @@ def pyt_gae(
 ) -> torch.Tensor:
     """Return generalised advantage estimates (Schulman et al. 2016, eq. 16; `C` is their lambda).
 
-    ``A[t] = delta[t] + gamma * C * A[t + 1]``, the second term 0 where ``fin[t]``. With ``C=1`` it
-    is the return minus `val`, with ``C=0`` it is `pyt_deltas`.
+    ``A[t] = delta[t] + gamma * C * A[t + 1]``; the second term is 0 where ``fin[t]``. ``C=1`` gives
+    the return minus `val`, ``C=0`` gives `pyt_deltas`.
     """
     deltas = pyt_deltas(rew, fin, val, gamma=gamma, bootstrap=bootstrap)
     return _accumulate(deltas, _carry(torch.full_like(deltas, gamma * C), fin), _nothing(deltas))
@@ -128,11 +129,11 @@ def pyt_vtrace(
     r_bar: float | None = 1.0,
     c_bar: float | None = 1.0,
 ) -> torch.Tensor:
-    """Return V-trace targets of the estimates (Espeholt et al. 2018, remark 1 in section 4.1).
+    """Return V-trace targets for the estimates (Espeholt et al. 2018, remark 1 in section 4.1).
 
-    ``v[t] = val[t] + delta[t] + gamma * c[t] * (v[t + 1] - val[t + 1])``, the last term 0 where
-    ``fin[t]``; ``delta`` as in `pyt_deltas` with `r_bar`, and ``c`` is ``min(exp(omega), c_bar)``.
-    With ``omega=0`` it is the return.
+    ``v[t] = val[t] + delta[t] + gamma * c[t] * (v[t + 1] - val[t + 1])``; the last term is 0 where
+    ``fin[t]``. ``delta`` is as in `pyt_deltas` with `r_bar`; ``c`` is ``min(exp(omega), c_bar)``.
+    With ``omega=0``, the targets are the returns.
     """
     deltas = pyt_deltas(rew, fin, val, gamma=gamma, bootstrap=bootstrap, omega=omega, r_bar=r_bar)
     rew, val, _, see = _operands(rew, val, bootstrap, omega, c_bar)
@@ -154,8 +155,8 @@ def pyt_multistep(
     """Return the discounted rewards of `n_lookahead` steps, plus the estimate after them.
 
     ``G[t, n] = rho[t] * (rew[t] + gamma * G[t + 1, n - 1])`` and ``G[t, 0] = val[t]``, without
-    ``G[t + 1]`` where ``fin[t]`` (Sutton and Barto 2018, sections 7.1 and 7.4). ``None`` looks
-    ahead to the end of the fragment, which gives `pyt_returns`.
+    ``G[t + 1]`` where ``fin[t]`` (Sutton and Barto 2018, sections 7.1 and 7.4).
+    ``n_lookahead=None`` looks ahead to the end of the fragment, which gives `pyt_returns`.
     """
     if n_lookahead is not None and n_lookahead < 1:
         raise InputError(f"n_lookahead must be None or at least 1, got {n_lookahead}")
@@ -201,7 +202,7 @@ def _operands(
     omega: torch.Tensor | None,
     limit: float | None,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Return rewards, estimates, bootstrap and weights, with one real dtype and one rank.
+    """Return rewards, estimates, bootstrap and weights in one real dtype, broadcast to fit.
 
     Without `val`, the rewards take the place of the estimates; without `omega`, weights are 1.
     """
@@ -232,13 +233,13 @@ def _operands(
 
 
 def _carry(weights: torch.Tensor, fin: torch.Tensor) -> torch.Tensor:
-    """Return the weights of later rewards at each step: 0 where the episode ended."""
+    """Return `weights`, with 0 at the steps that ended an episode."""
     ended = torch.as_tensor(fin, device=weights.device).bool()
     return weights.masked_fill(_like(ended, weights, "fin"), 0.0)
 
 
 def _carried(carry: torch.Tensor, following: torch.Tensor) -> torch.Tensor:
-    """Return ``carry * following``, 0 where `carry` is 0, even if `following` is not finite."""
+    """Return ``carry * following``; where `carry` is 0, infinite and NaN values give 0 too."""
     return carry * following.masked_fill(carry == 0, 0.0)
 
 

@@ -20,7 +20,7 @@ def multinomial(
     Parameters
     ----------
     probs : Tensor ``(..., K)``
-        Weights of at least 0 that need not sum to 1.
+        Weights, at least 0; they need not sum to 1.
     num_samples, replacement, generator
         See `torch.multinomial`.
 

@@ -39,7 +39,7 @@ class StartStates:
         Raises
         ------
         InputError
-            It is not a pair of state rows and the same number of observations.
+            `given` is not a pair of state rows and as many observations.
         """
         if given is None:
             return None

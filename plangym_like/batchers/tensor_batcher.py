@@ -93,7 +93,7 @@ class TensorBatcher:
         self.device = torch.device(device)
 
     def reset(self, *, return_state: bool = True, **kwargs: Any) -> Any:
-        """Start an episode, as `PlanEnv.reset` does: ``(state, obs, info)``.
+        """Start an episode and return ``(state, obs, info)``, as `PlanEnv.reset` does.
 
         ``state`` is ``(state_nbytes,) uint8``.
         """
@@ -206,7 +206,7 @@ class TensorBatcher:
         return self._tensors(result) if blocking else TensorFuture(result, self._tensors)
 
     def _tensors(self, value: Any) -> Any:
-        """Return a tree with its arrays and NumPy numbers as tensors on the device."""
+        """Return a tree with tensors on the device in place of its arrays and NumPy numbers."""
         if isinstance(value, Mapping):
             return {key: self._tensors(part) for key, part in value.items()}
         if isinstance(value, tuple):
@@ -225,7 +225,7 @@ class TensorBatcher:
 
 
 def _arrays(value: Any) -> Any:
-    """Return a tree with its tensors as arrays, which share memory with tensors on the CPU."""
+    """Return a tree with arrays in place of its tensors; they share memory with CPU tensors."""
     if isinstance(value, torch.Tensor):
         value = value.detach().cpu()
         # NumPy has no bfloat16; float32 can hold all its values.

@@ -59,7 +59,7 @@ def merged(*parts: Mapping[str, Any]) -> dict[str, Any]:
     Raises
     ------
     InputError
-        Two of them have the same name, or one is called ``"next"`` or ``"mask"``.
+        Two entries have the same name, or one is called ``"next"`` or ``"mask"``.
     """
     entries: dict[str, Any] = {}
     for part in parts:
@@ -70,7 +70,7 @@ def merged(*parts: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def as_observation(tree: Any) -> dict[str, Any]:
-    """Return the parts of an observation by name; one without parts is ``"observation"``."""
+    """Return the parts of an observation by name; if it has no parts, it is ``"observation"``."""
     return dict(tree) if isinstance(tree, Mapping) else {"observation": tree}
 
 

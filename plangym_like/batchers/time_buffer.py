@@ -79,7 +79,7 @@ class TimeBuffer:
         self.capacity = len(self._arrays[0]) if self._arrays else 0
 
     def make_room(self, num_steps: int) -> None:
-        """Make the buffer large enough for `num_steps` steps, and keep those already written.
+        """Make the buffer large enough for `num_steps` steps, and keep the steps already written.
 
         Tensors that were returned earlier keep their content and do not grow.
         """

@@ -48,7 +48,7 @@ def add_json(parser: argparse.ArgumentParser, what: str = "print one JSON object
 
 
 def setting(text: str) -> tuple[str, Any]:
-    """Return name and value of ``NAME=VALUE``: a Python literal, or else a string.
+    """Return name and value of ``NAME=VALUE``; the value is a Python literal or else a string.
 
     >>> setting("obs_type=ram"), setting("frameskip=4")
     (('obs_type', 'ram'), ('frameskip', 4))
@@ -72,7 +72,7 @@ def counts(text: str) -> tuple[int, ...]:
 
 
 def find(name: str) -> Any:
-    """Import ``module:callable``; return any other name, which is an id, unchanged.
+    """Import ``module:callable``; any other name is an id, and is returned unchanged.
 
     Modules are also searched for in the current folder.
 

@@ -1,8 +1,8 @@
 """``plangym-like bench ID``: states a second by batch size and number of workers.
 
 Each figure is the median of several slices, measured in turn, so that all columns see the same
-load. "gymnasium" is a loop of steps of gymnasium.make's environment, which saves and restores
-nothing. A second table divides the CPU time of one row without workers into its parts.
+load. "gymnasium" is a plain loop of steps in gymnasium.make's environment, without saving and
+restoring. A second table divides the CPU time of one row without workers into its parts.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ def pool_of_states(env: PlanEnv, seed: int) -> Row:
 def _rates(
     envs: dict[str, PlanEnv], states: Row, chosen: argparse.Namespace
 ) -> dict[str, dict[str, float]]:
-    """Return rows a second by batch size and env."""
+    """Return rows per second, by batch size and env."""
     rates: dict[str, dict[str, float]] = {}
     rng = np.random.default_rng(chosen.seed)
     for size in chosen.batches:
@@ -141,9 +141,9 @@ def _rate(call: Callable[[], Any], seconds: float) -> float:
 
 
 def parts_of(env: PlanEnv, states: Row) -> dict[str, float]:
-    """Return the CPU time in microseconds to restore, step and save a state, and of a batch's row.
+    """Return CPU times in microseconds: to restore, step and save a state, and per row of a batch.
 
-    They are medians. CPU time does not depend on what else runs on this machine.
+    They are medians. CPU time does not depend on other programs on this machine.
     """
     actions = ActionSampler(env, "bench")(np.random.default_rng(0), len(states))
     taken: dict[str, list[float]] = {"restore": [], "step": [], "save": []}

@@ -61,7 +61,7 @@ def run(chosen: argparse.Namespace) -> int:
 
 
 def family_name(family: Family) -> str:
-    """Return the name of a family, which is that of its module.
+    """Return the name of a family, which is the name of its module.
 
     >>> family_name(FAMILIES[3]), family_name(GENERIC)
     ('atari', 'other')
@@ -70,7 +70,7 @@ def family_name(family: Family) -> str:
 
 
 def _register_packages() -> None:
-    """Import the packages that register ids, where they are installed."""
+    """Import the packages that register ids, if they are installed."""
     for family in FAMILIES:
         if family.package:
             with contextlib.suppress(ImportError):

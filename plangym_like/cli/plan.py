@@ -3,7 +3,7 @@
 With ``--steps N`` it plays N steps in closed loop: it plans again before every step, each time with
 the whole budget. Ctrl-C ends the search, or the episode, with the best plan so far; a second
 Ctrl-C ends the program at once. With ``--out`` it writes actions.json (the actions), plan.json
-(what Plan.load reads), curve.png and, if the environment can be drawn, plan.gif. Every plan is
+(a file for Plan.load), curve.png and, if the environment can be drawn, plan.gif. Every plan is
 replayed; the exit status is 1 if the replay has a different score.
 """
 

@@ -1,4 +1,4 @@
-"""The planners by the names that the command line gives them, and their options."""
+"""Planners by their names on the command line, and their options."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def _plain(name: str) -> str:
 
 
 def options_of(planner_class: type[Planner]) -> dict[str, Any]:
-    """Return the names of a planner's options with their defaults, ``...`` if there is none."""
+    """Return a planner's options and their defaults, with ``...`` for options that have none."""
     parameters = list(inspect.signature(planner_class).parameters.values())[1:]
     return {
         one.name: ... if one.default is one.empty else one.default
@@ -63,7 +63,7 @@ def options_of(planner_class: type[Planner]) -> dict[str, Any]:
 
 
 def make_planner(planner_class: type[Planner], env: PlanEnv, options: dict[str, Any]) -> Planner:
-    """Return a planner over `env`; options ``module:callable`` are imported.
+    """Return a planner over `env`; options of the form ``module:callable`` are imported.
 
     Raises
     ------

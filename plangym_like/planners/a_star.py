@@ -10,16 +10,16 @@ class AStar(BestFirst):
 
     P. E. Hart, N. J. Nilsson and B. Raphael, "A formal basis for the heuristic determination of
     minimum cost paths", IEEE Transactions on Systems Science and Cybernetics 4(2), 1968, section
-    II. Among equal sums, the lowest heuristic value comes first. Without a heuristic, this is
-    Dijkstra's algorithm. States that are reached again at less cost are expanded again, so the
-    heuristic need not be consistent, but it must not exceed the true cost.
+    II. Of states with equal sums, the one with the lowest heuristic value comes first. Without a
+    heuristic, this is Dijkstra's algorithm. States that are reached again at less cost are expanded
+    again. The heuristic must not exceed the true cost, but need not be consistent.
 
-    Difference from the paper: the best `batch` states are expanded at once. So the search does not
-    end when a goal is chosen for expansion, but when no other state has a lower sum than the cost
-    of the best goal, which is the same condition. The paper's algorithm would not expand up to
-    ``batch - 1`` states of the last batches.
+    Difference from the paper: the best `batch` states are expanded at once. The search ends when no
+    other state has a lower sum than the cost of the best goal. (The paper's search ends when a goal
+    is chosen for expansion, which is the same condition.) The last batches may expand up to
+    ``batch - 1`` states that the paper's algorithm would not expand.
 
-    The parameters are those of `BestFirst`, which also explains `key`.
+    See `BestFirst` for the parameters, including `key`.
 
     Examples
     --------

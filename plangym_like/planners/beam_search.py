@@ -35,12 +35,12 @@ class BeamSearch(Planner):
     """Expand the `width` best states of each depth with all actions, in one batch.
 
     The algorithm is described in B. T. Lowerre, "The HARPY speech recognition system", 1976. States
-    are compared by the sum of their rewards, then by `heuristic`, then at random. A state that was
-    in the beam before, with a score at least as high, is dropped.
+    are compared by the sum of their rewards, then by `heuristic`, then at random. A state is
+    dropped if it was in the beam before with a score at least as high.
 
     When the beam has reached `depth`, or has no more states, the search begins again with twice the
-    width, as in W. Zhang, "Complete anytime beam search", AAAI 1998, until the budget is spent. It
-    ends earlier if the width left out no state, because then every state was expanded.
+    width, as in W. Zhang, "Complete anytime beam search", AAAI 1998. It ends when the budget is
+    spent, or when the width left out no state, because every state was then expanded.
 
     An episode counts as found when it has ended or reached `depth`; an unfinished episode counts if
     its score is greater than 0.
@@ -56,9 +56,10 @@ class BeamSearch(Planner):
         ``heuristic(obs, infos, states)`` returns ``(N,)`` numbers. Among states with equal scores,
         larger numbers are better. It may measure novelty, and remember earlier states.
     key : "state", "obs" or callable
-        Which states count as the same, as in `BestFirst`: those with equal rows, with equal
-        observations, or with equal ``key(obs, infos, states)``, an array ``(N, ...)`` or N
-        hashable objects. Rows may also differ in random generators and step counts.
+        Which states count as the same, as in `BestFirst`: states with equal rows, with equal
+        observations, or with equal values of ``key(obs, infos, states)``, which returns an array
+        ``(N, ...)`` or N hashable objects. Rows of the same situation may differ, for example in
+        random generators and step counts.
     dt : int
         How long each action is held.
     branches : int
@@ -159,9 +160,9 @@ def _first_visits(
     known: dict[Hashable, float],
     width: int,
 ) -> tuple[NDArray[np.int64], bool]:
-    """Return the first `width` rows of `order` whose score is the highest so far for their key.
+    """Return the first `width` rows of `order` that have a new highest score for their key.
 
-    These scores are recorded. The second result is whether there were no more such rows.
+    `known` records these scores. The second result is true if `width` left out no such row.
     """
     found: list[int] = []
     are_all = True

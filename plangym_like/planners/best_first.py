@@ -1,4 +1,4 @@
-"""Best-first search: expand the most promising states first, until the best plan is proven."""
+"""Best-first search: expand the most promising states first, until a plan is proven optimal."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ class BestFirst(Planner):
     """Greedy best-first search for a plan of least cost, with recognition of repeated states.
 
     J. Pearl, "Heuristics: intelligent search strategies for computer problem solving", 1984,
-    chapter 2: of all states that are not expanded yet, expand the one that looks best. Here, that
-    is the one with the lowest heuristic value; among equal ones, the one that was found first.
-    Without a heuristic, this is breadth-first search.
+    chapter 2: of all states that are not expanded yet, expand the one that looks best. Here, it is
+    the state with the lowest heuristic value. If several states have this value, it is the one
+    found first. Without a heuristic, this is breadth-first search.
 
-    The search continues after the first plan. States from which no cheaper plan can start, those
-    with ``cost so far + heuristic >= cost of the best plan``, are dropped. When no states are left,
-    the plan is optimal, provided that the heuristic never exceeds the true cost and states with the
-    same key are equivalent.
+    The search continues after the first plan. States with
+    ``cost so far + heuristic >= cost of the best plan`` are dropped, because they lead to no
+    cheaper plan. When no states are left, the plan is optimal, provided that the heuristic never
+    exceeds the true cost and states with the same key are equivalent.
 
     Difference from the book: the best `batch` states are expanded at once, so some states are
     expanded needlessly.
@@ -45,18 +45,18 @@ class BestFirst(Planner):
         A function of ``(obs, infos, states)`` of N transitions that returns an estimate ``(N,)`` of
         the cost to the goal: at least 0, and infinite for dead ends.
     cost : "steps", "reward" or callable
-        The cost of an action, at least 0: 1, its negated reward, or the result
-        ``(N,)`` of a function of the `BatchTransition`.
+        The cost of an action, which must be at least 0: 1 for ``"steps"``, the negated reward for
+        ``"reward"``, or the result ``(N,)`` of a function of the `BatchTransition`.
     goal : callable, optional
         A function of the `BatchTransition` that returns which transitions reach the goal, ``(N,)``.
-        By default, these are all that terminate the episode with a reward above 0. If the goal's
-        reward is 0 or less, as in MountainCar, pass a function: ``goal=lambda step:
+        By default, these are the transitions that terminate the episode with a reward above 0. If
+        the goal's reward is 0 or less, as in MountainCar, pass a function: ``goal=lambda step:
         step.terminateds``.
     key : "state", "obs" or callable
-        What distinguishes situations: the state row, the observation, or the result of a function
-        of ``(obs, infos, states)`` of N transitions: an array ``(N, ...)`` or N hashable objects.
+        What distinguishes situations: the state row, the observation, or a function. It takes
+        ``(obs, infos, states)`` of N transitions, and returns an array ``(N, ...)`` or N hashables.
         Rows also hold details that do not matter to a plan: MiniGrid counts its steps, toy text
-        keeps the last action. If so, equal situations have different rows, and the search repeats
+        keeps the last action. Equal situations then have different rows, and the search repeats
         itself or never ends. Use ``"obs"`` if observations show all that matters, as in toy text,
         and in MiniGrid with its ``FullyObsWrapper``. See ``info["duplicates"]``.
     batch : int
@@ -69,8 +69,8 @@ class BestFirst(Planner):
     `Plan.info` has ``solved``; ``optimal``; ``cost``; ``bound``, the least cost that a plan can
     have; ``exhausted``, whether nothing was left to search; and the numbers ``expanded``,
     ``generated`` and ``duplicates`` (transitions to known situations). Without a solution, the plan
-    leads to the state with the lowest heuristic value; among equal ones, to the one with the
-    highest score. After `advance`, the rest of an optimal plan is not searched for again.
+    leads to the state with the lowest heuristic value. If several states have this value, it leads
+    to the one with the highest score. After `advance`, the rest of an optimal plan is reused.
 
     Examples
     --------
@@ -106,7 +106,7 @@ class BestFirst(Planner):
         self._rest: Plan | None = None
 
     def advance(self) -> None:
-        """Keep the rest of the last plan, if it is optimal, for the next search."""
+        """If the last plan is optimal, keep the rest of it for the next search."""
         self._rest, self._last = self._last, None
 
     def _priority(self, cost: float, heuristic: float) -> float:

@@ -113,7 +113,7 @@ class CellArchive:
     ) -> None:
         """Count the cells that the given rows have reached, and keep better visits.
 
-        `screens` are the observations, if cells may be computed again from them.
+        `screens` are the observations; they are needed if cells may later be computed again.
         """
         visits = zip(
             rows.tolist(),
@@ -143,7 +143,7 @@ class CellArchive:
         space: Space[Any],
         rng: np.random.Generator,
     ) -> None:
-        """Choose a new representation for recent screens, and sort all visits by it."""
+        """Choose a new representation for recent screens, and assign all visits to its cells."""
         cells.fit(unpacked(recent, space), rng)
         new: dict[Hashable, _Cell] = {START: self._cells.pop(START)}
         old = list(self._cells.values())

@@ -47,8 +47,8 @@ def position_cells(obs: Any, infos: BatchInfo) -> list[Hashable]:
 class ObservationCells:
     """Divides the range of each number of an observation into bins.
 
-    Numbers without bounds are mapped to -1 to 1 by ``x / (1 + |x|)``. Numbers of discrete spaces
-    are their own bins.
+    Numbers without bounds are mapped to -1 to 1 by ``x / (1 + |x|)``. Each value of a discrete
+    space is a separate bin.
 
     Parameters
     ----------
@@ -59,8 +59,8 @@ class ObservationCells:
     Raises
     ------
     InputError
-        Observations are not numbers, or more than 8 numbers, whose cells would never be visited
-        twice.
+        Observations are not numbers, or have more than 8 numbers. With more, cells would never be
+        visited twice.
     """
 
     def __init__(self, space: Space[Any], bins: int = 16) -> None:

@@ -26,9 +26,9 @@ class CEM(GaussianPlanner):
     learning in a handful of trials using probabilistic dynamics models", NeurIPS 2018.
 
     Differences from these: plans are clipped to the bounds (Chua et al. draw from a truncated
-    normal distribution); the mean is rolled out at the end, and the best of all plans is returned
-    (Chua et al. play the mean); after `advance`, the new last action of the mean is the one before
-    it instead of 0. The search ends before its budget is spent if the standard deviations have
+    normal distribution). The mean is rolled out at the end, and the best of all plans is returned
+    (Chua et al. play the mean). After `advance`, the mean ends with its last action repeated
+    instead of a 0. The search ends before its budget is spent if the standard deviations have
     fallen to a thousandth.
 
     Parameters
@@ -36,8 +36,8 @@ class CEM(GaussianPlanner):
     env, horizon, std, dt
         See `GaussianPlanner`. `std` is the first standard deviation.
     batch : int
-        The number of plans in each iteration; fewer if the budget allows for less than five
-        iterations.
+        The number of plans in each iteration; it is smaller if the budget would otherwise allow for
+        fewer than five iterations.
     elites : int
         The number of best plans to which the distribution is fitted.
     alpha : float

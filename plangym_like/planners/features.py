@@ -25,7 +25,7 @@ _MOST_VALUES = 1 << 16
 
 
 def default_features(env: PlanEnv, planner: str) -> Features:
-    """Return the features of observations, by the kind of the observation space.
+    """Return a function that computes features, chosen by the kind of the observation space.
 
     - ``Discrete``, ``MultiDiscrete``, ``MultiBinary``, and boxes of at most 1,024 bounded integers,
       such as the RAM of Atari: each number is one variable, and its values are the atoms.

@@ -25,27 +25,29 @@ _MOST = 8  # times the walkers, at most, after it went back
 
 
 class FractalMonteCarlo(Planner):
-    """Let a swarm of walkers play, and copy those with high scores in rarely visited places.
+    """Let a swarm of walkers play, and copy walkers with high scores in rarely visited places.
 
     S. Hernandez Cerezo and G. Duran-Ballester, "Fractal AI: a fragile theory of intelligence",
     2018, arXiv:1803.05049. All walkers start from one state. Then, until the budget is spent:
 
     1. Every walker holds a random action for a random time, in one batch.
-    2. Every walker gets a virtual reward, ``score**alpha * distance**beta``: the sum of its
-       rewards, and the distance of its observation to that of a random companion. Both are made
-       comparable by `relativize`.
+    2. Every walker gets a virtual reward, ``score**alpha * distance**beta``. Its score is the sum
+       of its rewards. The distance is measured from its observation to a random companion's.
+       `relativize` makes both comparable.
     3. Every walker is compared with another random companion, and becomes a copy of it with
-       probability ``(companion's - own) / own`` virtual reward. Walkers whose episode has ended,
-       or that have lost a life, always become a copy of one that has not.
+       probability ``(companion's - own) / own``, in virtual rewards. A walker is dead if its
+       episode has ended or it has lost a life; it always becomes a copy of a living one.
 
     The paper plans each action with a new swarm of a fixed depth. Here one swarm plays the whole
-    episode, and the plan is the path of the best walker. Four more differences: each number of an
-    observation is divided by its range, or, if one of them is unbounded, by its standard deviation
-    among the walkers; the walker with the best score is never replaced; companions are walkers that
-    are alive; and if all walkers die, the swarm goes back to an earlier swarm. With each further
-    failure it goes back further, and then gets more walkers, until its score is higher than ever
-    before. If it still dies, it continues with one life less, until the episode has ended for all
-    walkers.
+    episode, and the plan is the path of the best walker. There are four more differences:
+
+    - Each number of an observation is divided by its range. If any number is unbounded, all are
+      divided by their standard deviations among the walkers instead.
+    - The walker with the best score is never replaced.
+    - Companions are walkers that are alive.
+    - If all walkers die, the swarm goes back to an earlier swarm. With each further failure it goes
+      back further, and then gets more walkers, until its score is higher than ever before. If it
+      still dies, it continues with one life less, until the episode has ended for all walkers.
 
     An episode counts as found when it has ended; an unfinished episode counts if its score is
     greater than 0. So if rewards are negative, there is no score before an episode has ended.
@@ -145,7 +147,7 @@ class FractalMonteCarlo(Planner):
     def _copies(
         self, swarm: Swarm, dead: NDArray[np.bool_], rng: np.random.Generator
     ) -> NDArray[np.int64]:
-        """Return for each walker the row ``(N,)`` that it becomes, its own or a companion's."""
+        """Return the row ``(N,)`` that each walker continues from, its own or a companion's."""
         size, alive = len(dead), np.flatnonzero(~dead)
         companion = alive[rng.integers(len(alive), size=size)]
         spread = swarm.obs.std(axis=0) if self._ranges is None else self._ranges
@@ -164,8 +166,9 @@ class FractalMonteCarlo(Planner):
 def relativize(values: NDArray[np.float64]) -> NDArray[np.float64]:
     """Map values ``(N,)`` of any scale to positive ones around 1, in the same order.
 
-    With ``z = (values - mean) / standard deviation``: ``1 + log(1 + z)`` if ``z > 0``, else
-    ``exp(z)`` (arXiv:1803.05049, section 2.2.3), so that outliers have a bounded weight.
+    With ``z = (values - mean) / standard deviation``, the result is ``1 + log(1 + z)`` if
+    ``z > 0``, else ``exp(z)`` (arXiv:1803.05049, section 2.2.3). This limits the weight of
+    outliers.
 
     >>> relativize(np.array([0.0, 1.0, 2.0])).round(3)
     array([0.294, 1.   , 1.8  ])

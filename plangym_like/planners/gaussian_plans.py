@@ -1,4 +1,4 @@
-"""The base of planners with normally distributed plans: warm start, noise, the best plan."""
+"""The base of planners that draw normally distributed plans: warm start, noise, best plan."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ class GaussianPlanner(Planner):
     std : float
         The standard deviation of the noise, in units of half the range of each action.
     beta : float
-        The exponent of the noise's spectrum, from 0 to 10: 0 is white noise, larger ones are
-        slower; see `power_spectrum`.
+        The exponent of the noise's spectrum, from 0 to 10. 0 is white noise; with larger values,
+        noise changes more slowly. See `power_spectrum`.
     dt : int
         How long each action is held.
 
@@ -85,7 +85,7 @@ class GaussianPlanner(Planner):
         return filtered(white, np.sqrt(self._power)) if self.beta else white
 
     def _batch_within(self, search: Search, iterations: int) -> int:
-        """Return N, or less if the budget allows for fewer than `iterations` batches."""
+        """Return N, or less if the budget does not allow for `iterations` batches of N plans."""
         if search.remaining is None:
             return self.batch
         return max(1, min(self.batch, (search.remaining // self.horizon - 1) // iterations))
@@ -151,9 +151,9 @@ class Candidates:
 def power_spectrum(beta: float, horizon: int) -> Floats:
     """Return the power ``(T // 2 + 1,)`` of noise whose spectrum is proportional to ``f**-beta``.
 
-    Noise of white spectrum (0), pink (1) or red (2), as in J. Timmer and M. König, "On generating
-    power law noise", Astronomy and Astrophysics 300, 1995. The mean over all T frequencies is 1,
-    which is the variance of every sample of the noise. Frequency 0 has the power of ``1 / T``.
+    A `beta` of 0 gives white noise, 1 pink and 2 red (J. Timmer and M. König, "On generating power
+    law noise", Astronomy and Astrophysics 300, 1995). The mean over all T frequencies is 1, which
+    is the variance of every sample of the noise. Frequency 0 has the power of frequency ``1 / T``.
 
     Examples
     --------

@@ -30,14 +30,16 @@ class GoExplore(Planner):
     explore", Nature 590, 2021 (arXiv:2004.12919), which returns to a cell by restoring its state:
 
     1. Draw cells with probabilities in proportion to ``1 / sqrt(seen + 1)`` (Methods).
-    2. From each, take `steps` random actions. Each is the one before with probability `repeat`.
-    3. Put each state into the archive if its cell is new, or if its score is higher than at the
-       best earlier visit, or equal after fewer frames. The cell then counts as not seen.
+    2. From each, take `steps` random actions. Each repeats the previous one with probability
+       `repeat`.
+    3. Put each state into the archive if its cell is new, if its score is higher than at the best
+       earlier visit, or if it has the same score after fewer frames. The cell then counts as not
+       seen.
 
-    Differences from the paper: `batch` cells are explored at the same time; an exploration ends
-    when a life is lost; a cell counts as seen whenever an exploration enters it and finds nothing
-    better; the additional weights for Montezuma's Revenge, by neighbours, keys and levels, are
-    left out.
+    Differences from the paper: `batch` cells are explored at the same time. An exploration ends
+    when a life is lost. A cell counts as seen whenever an exploration enters it and finds nothing
+    better. The paper's additional weights for Montezuma's Revenge, by neighbours, keys and levels,
+    are left out.
 
     An episode counts as found when it has ended; an unfinished episode counts if its score is
     greater than 0. If no episode counts, the plan leads to the cell that was found last.

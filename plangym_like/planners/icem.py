@@ -23,13 +23,13 @@ class ICEM(GaussianPlanner):
     """The cross-entropy method with coloured noise, and elites that are kept.
 
     C. Pinneri, S. Sawant, S. Blaes, J. Achterhold, J. Stueckler, M. Rolinek and G. Martius,
-    "Sample-efficient cross-entropy method for real-time planning", CoRL 2020, Algorithm 1: noise
-    with a power spectrum of ``f**-beta``, batches that become smaller, elites that are kept for the
-    next iteration and shifted for the next search, a mean that is shifted for the next search, and
-    the best plan instead of the mean.
+    "Sample-efficient cross-entropy method for real-time planning", CoRL 2020, Algorithm 1. Noise
+    has a power spectrum of ``f**-beta``, and batches become smaller. Elites are kept for the next
+    iteration. For the next search, the mean and the kept elites are shifted by one action. The
+    result is the best plan, not the mean.
 
     Differences from the paper: elites that are kept within a search are not rolled out again,
-    because that would give the same returns; the mean is rolled out after the last iteration,
+    because that would give the same returns. The mean is rolled out after the last iteration
     instead of in it. The search ends before its budget is spent if the standard deviations have
     fallen to a thousandth.
 
@@ -38,15 +38,15 @@ class ICEM(GaussianPlanner):
     env, horizon, std, beta, dt
         See `GaussianPlanner`. `std` is the first standard deviation, `horizon` is h.
     batch : int
-        The number of plans in the first iteration, N; fewer if the budget allows for less than
-        three iterations.
+        The number of plans in the first iteration, N; it is smaller if the budget would otherwise
+        allow for fewer than three iterations.
     elites, alpha
         As in `CEM`; `elites` is K.
     decay : float
-        The factor by which the number of plans falls in each iteration; there are at least
+        The number of plans is divided by this factor after each iteration, but is at least
         ``2 * elites``.
     kept : float
-        The part of the elites that is kept, from 0 to 1.
+        The fraction of the elites that is kept, from 0 to 1.
 
     Examples
     --------

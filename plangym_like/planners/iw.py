@@ -16,20 +16,20 @@ class IW(WidthPlanner):
 
     N. Lipovetzky, M. Ramirez and H. Geffner, "Classical planning with simulators: results on the
     Atari video games", IJCAI 2015. An atom is a pair of a variable and its value, such as "byte 17
-    of the RAM is 3", so that a search keeps at most as many states as there are atoms. States of
+    of the RAM is 3". A search therefore keeps at most as many states as there are atoms. States of
     equal depth are expanded in descending order of their return. The plan is the path with the
-    highest discounted return; among equal ones, a random one. It leads to a leaf of the tree, so
-    where rewards are negative, `Plan.curve` may end with the higher score of an earlier, shorter
-    path.
+    highest discounted return; among equal ones, a random one. It leads to a leaf of the tree. If
+    rewards are negative, `Plan.curve` may therefore end with the higher score of an earlier,
+    shorter path.
 
     In closed loop (`play`), `advance` keeps the subtree of the action that was taken. Its inner
-    nodes are kept. Its leaves are tested again, since the states that made them not novel may be in
-    another subtree.
+    nodes are kept. Its leaves are tested again, because they may be novel without the states of
+    other subtrees.
 
     A batch has nodes of one depth, and its states are tested in order. So exactly the same states
-    are pruned as in a search that expands one node after the other, with one exception: the atoms
+    are pruned as in a search that expands one node after the other, with one exception. The atoms
     of the first root are not known, because a state has no observation before it is stepped. Some
-    states at depth 1 that would be pruned may therefore be kept.
+    states at depth 1 may therefore be kept, although they have no new atom.
 
     Parameters
     ----------
@@ -41,7 +41,7 @@ class IW(WidthPlanner):
         F)``, whose true entries are the atoms. The default depends on the observations; see
         `default_features`. Without good features, the search is little better than breadth-first.
     discount : float
-        The discount of the returns; the default is that of the paper's experiments.
+        The discount of the returns; the default is the discount in the paper's experiments.
     death_penalty : float
         The penalty for a lost life when paths are compared, if infos have ``"lives"``. It is not
         part of the plan's rewards.

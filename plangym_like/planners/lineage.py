@@ -1,4 +1,4 @@
-"""`Lineage`: the tree of all steps of a search, of which a plan is one path."""
+"""`Lineage`: the tree of all steps of a search; a plan is one path in it."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ class BestNode:
     Attributes
     ----------
     score : float
-        Minus infinity before there is an episode that counts.
+        Minus infinity while no episode counts.
     node : int
     ended : bool
     """
@@ -92,7 +92,7 @@ class BestNode:
         over: NDArray[np.bool_],
         complete: bool = False,
     ) -> int | None:
-        """Keep the best of N nodes ``(N,)`` if it is better than all before; return its row.
+        """If the best of N nodes ``(N,)`` beats all earlier ones, keep it and return its row.
 
         `over` marks episodes that have ended; with `complete`, all episodes count."""
         counts = np.where(over | (scores > 0) | complete, scores, -np.inf)

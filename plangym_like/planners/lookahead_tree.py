@@ -30,7 +30,7 @@ class LookaheadTree:
     Parameters
     ----------
     state : row
-        The root's.
+        The state of the root.
     num_actions : int
         Actions are numbers from 0 to ``num_actions - 1``.
 
@@ -39,7 +39,7 @@ class LookaheadTree:
     size : int
         The number of nodes; the arrays may be longer.
     parent, action, depth : array ``(C,)``
-        The position of a node, and the number of the action that leads to it.
+        The parent and depth of a node, and the number of the action that leads to it.
     reward, gain : array ``(C,) float64``
         The reward of that action, and the value that the planner maximises.
     lives : array ``(C,) float64``
@@ -48,7 +48,7 @@ class LookaheadTree:
     children : array ``(C, num_actions)``
         Nodes; -1 where an action has not been tried.
     atoms : array ``(C, K)``
-        As `Novelty.atoms` returns them. Those of the first search's root are not known.
+        As `Novelty.atoms` returns them. The atoms of the first search's root are not known.
     witness : array ``(C,)``
         An atom that is novel in the node; -1 if there is none.
     """
@@ -101,7 +101,7 @@ class LookaheadTree:
 
     @property
     def leaves(self) -> NDArray[np.bool_]:
-        """Which nodes have no children, ``(size,) bool``."""
+        """Whether each node has no children, ``(size,) bool``."""
         leaves: NDArray[np.bool_] = np.all(self.children[: self.size] < 0, axis=1)
         return leaves
 

@@ -18,7 +18,7 @@ from plangym_like.states import Row
 
 
 class MPPI(GaussianPlanner):
-    """Add noise to the mean plan, and average the noise, weighted by the returns it leads to.
+    """Add noise to the mean plan, weight the noise by the returns, and add its average to the mean.
 
     G. Williams, N. Wagener, B. Goldfain, P. Drews, J. M. Rehg, B. Boots and E. A. Theodorou,
     "Information theoretic MPC for model-based reinforcement learning", ICRA 2017, Algorithm 2;
@@ -26,12 +26,16 @@ class MPPI(GaussianPlanner):
     predictive control: theory and applications to autonomous driving", IEEE Transactions on
     Robotics 34, 2018.
 
-    Differences from the papers: rewards take the place of costs; `temperature` is relative to the
-    spread of the returns by default; the noise of a clipped plan is what remains after clipping;
-    the first plan of each batch is the mean without noise; instead of smoothing the mean
-    afterwards, noise may be coloured (`beta`), and the covariance in the control cost is that of
-    this noise; the mean is updated as often as the budget allows; it is rolled out at the end, and
-    the best of all plans is returned (the papers play the mean).
+    Differences from the papers:
+
+    - Rewards take the place of costs.
+    - By default, `temperature` is relative to the spread of the returns.
+    - The noise of a clipped plan is its difference from the mean after clipping.
+    - The first plan of each batch is the mean without noise.
+    - The mean is not smoothed afterwards. Instead, noise may be coloured (`beta`), and the control
+      cost uses the covariance of the coloured noise.
+    - The mean is updated as often as the budget allows, and rolled out at the end. The best of all
+      plans is returned (the papers play the mean).
 
     Parameters
     ----------
@@ -40,7 +44,7 @@ class MPPI(GaussianPlanner):
     batch : int
         The number of plans in each batch, K; fewer if the budget is smaller.
     temperature : float
-        λ: the lower it is, the more the best plans count. In units of the standard deviation of the
+        λ: the lower it is, the more the best plans count. Its unit is the standard deviation of the
         batch's returns.
     alpha : float
         From 0 to 1: the control cost is ``(1 - alpha) * λ * u^T Σ^-1 ε``. With 1 there is none.

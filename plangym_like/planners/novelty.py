@@ -1,4 +1,4 @@
-"""`Novelty`: at which depth of a search each atom was seen first."""
+"""`Novelty`: the least depth at which a search has seen each atom."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ _MOST_ATOMS = 1 << 27
 
 
 class Novelty:
-    """The least depth of the states in which each atom was seen.
+    """A table of the least depth at which each atom was seen.
 
     It is the table ``d(p)`` of Rollout-IW. A state at depth d is novel if it has an atom p with
-    ``d < d(p)``. In a breadth-first search, these are the states that have an atom which no state
-    had before, as in IW(1).
+    ``d < d(p)``. In a breadth-first search, a state is novel if it has an atom that no earlier
+    state had, as in IW(1).
     """
 
     def __init__(self) -> None:
@@ -74,8 +74,8 @@ class Novelty:
     ) -> tuple[NDArray[np.bool_], NDArray[np.int32]]:
         """Return which states are novel, with a novel atom for each; add all states to the table.
 
-        The result is the same as if states were tested one by one, in ascending order of depth, and
-        at the same depth in the order of rows.
+        The result is the same as if states were tested one by one, in ascending order of depth.
+        States of the same depth are tested in the order of rows.
 
         Examples
         --------

@@ -12,7 +12,7 @@ from plangym_like.errors import InputError
 
 
 def as_vectors(obs: Any) -> NDArray[np.float64]:
-    """Flatten a batch of observations, nested ones too, to ``(N, F)``.
+    """Flatten a batch of observations, which may be nested, to ``(N, F)``.
 
     >>> as_vectors({"at": np.array([3, 4]), "speed": np.array([[0.5, 1.0], [1.5, 2.0]])})
     array([[3. , 0.5, 1. ],
@@ -26,7 +26,7 @@ def as_vectors(obs: Any) -> NDArray[np.float64]:
 
 
 def check_vectors(space: spaces.Space[Any], planner: str) -> None:
-    """Raise InputError unless observations are a fixed count of numbers, for `planner`.
+    """Raise InputError, naming `planner`, unless observations are a fixed count of numbers.
 
     >>> check_vectors(spaces.Text(5), "FractalMonteCarlo")
     Traceback (most recent call last):
@@ -46,9 +46,9 @@ def check_vectors(space: spaces.Space[Any], planner: str) -> None:
 
 
 def ranges(space: spaces.Space[Any]) -> NDArray[np.float64] | None:
-    """Return the highest minus the lowest value of each number of `as_vectors`, ``(F,)``.
+    """Return the range (highest minus lowest value) of each number of `as_vectors`, ``(F,)``.
 
-    None if one of them is unbounded.
+    Return None if one of the numbers is unbounded.
 
     >>> ranges(spaces.Dict(at=spaces.Discrete(5), speed=spaces.Box(-2, 2, (2,))))
     array([4., 4., 4.])

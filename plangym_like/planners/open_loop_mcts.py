@@ -21,13 +21,15 @@ class OpenLoopMCTS(TreePlanner):
 
     D. Perez Liebana et al., "Open loop search for general video game playing", GECCO 2015: a node
     stands for a sequence of actions, which may lead to different states. Every descent repeats its
-    actions from the root, followed by random actions up to `horizon`. So memory does not grow with
-    the size of states, a round is one `rollout_batch`, all returns have the same horizon, and
-    random steps need no chance nodes. But transitions above a leaf are stepped again in every
-    descent, and actions do not depend on earlier outcomes (when this loses nothing: E. Lecarpentier
-    et al., "Open loop execution of tree-search algorithms", 2018).
+    actions from the root, followed by random actions up to `horizon`.
 
-    Selection, virtual loss and scaling are those of `UCT`.
+    This has advantages: memory does not grow with the size of states, a round is one
+    `rollout_batch`, all returns have the same horizon, and random steps need no chance nodes. But
+    transitions above a leaf are stepped again in every descent, and actions do not depend on
+    earlier outcomes. E. Lecarpentier et al., "Open loop execution of tree-search algorithms", 2018,
+    show when this loses nothing.
+
+    Selection, virtual loss and scaling work as in `UCT`.
 
     Parameters
     ----------

@@ -145,7 +145,7 @@ class Plan:
             yield step
 
     def save(self, path: str | Path) -> None:
-        """Write the plan, without `info`, to a JSON file; the file is complete or unchanged."""
+        """Write the plan, without `info`, to a JSON file; if this fails, the file is unchanged."""
         data = {
             "state": self.state.tobytes().hex(),
             "actions": self.actions.tolist(),

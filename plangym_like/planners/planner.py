@@ -18,10 +18,10 @@ from plangym_like.states import Row
 class Planner(ABC):
     """Searches for good actions from a state of an environment.
 
-    A planner steps batches only: the environment's current state does not change. With the same
+    A planner only steps batches, so the environment's current state does not change. With the same
     seed and a budget in transitions, the plan is the same for any number of workers.
 
-    To write one, implement `_search`.
+    To write a planner, implement `_search`.
 
     Parameters
     ----------
@@ -59,8 +59,8 @@ class Planner(ABC):
         budget : int, optional
             The largest number of transitions (see `Spent`).
         seconds : float, optional
-            The time after which no new batch is stepped. With both, the search ends at whichever
-            limit it reaches first.
+            The time after which no new batch is stepped. With both limits, the search ends at the
+            first one that it reaches.
         seed : int, sequence of int, SeedSequence or Generator, optional
             An argument for `numpy.random.default_rng`; by default, each search draws different
             numbers.
@@ -107,9 +107,9 @@ class Planner(ABC):
 
     @abstractmethod
     def _search(self, state: Row, search: Search) -> Plan:
-        """Return ``search.plan(...)``; step batches only by `search`, while `Search.has` is true.
+        """Search while `Search.has` is true, and return ``search.plan(...)``.
 
-        All random numbers come from ``search.rng``.
+        All batches are stepped by `search`, and all random numbers come from ``search.rng``.
         """
 
 

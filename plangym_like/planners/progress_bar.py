@@ -14,7 +14,7 @@ _LAYOUT = "{desc}: {percentage:3.0f}%|{bar}| {elapsed}{postfix}"
 
 
 class ProgressBar:
-    """A context whose value is a function that shows a `Progress`, or None to show nothing.
+    """A context manager that returns a function to show a `Progress`, or None to show nothing.
 
     Parameters
     ----------

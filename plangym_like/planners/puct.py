@@ -21,7 +21,7 @@ from plangym_like.states import Row
 
 
 class PUCT(TreePlanner):
-    """Tree search guided by priors and values, such as a network's: AlphaZero's search.
+    """AlphaZero's tree search, guided by priors and values, for example from a network.
 
     D. Silver et al., "A general reinforcement learning algorithm that masters chess, shogi and Go
     through self-play", 2018, section "Search" of the supplement: descend to the action with the
@@ -33,11 +33,11 @@ class PUCT(TreePlanner):
       discounted return after it. Mean returns are scaled to [0, 1] by the range seen, and are 0
       where there was no visit, as in J. Schrittwieser et al., "Mastering Atari, Go, chess and
       shogi by planning with a learned model", 2020, equation 5.
-    - A round has up to `batch` descents, kept apart by the virtual loss, one `step_batch` and one
-      call of `evaluate`. If several descents find the same leaf, one of them counts.
+    - A round has up to `batch` descents, which the virtual loss keeps apart. It calls `step_batch`
+      once and `evaluate` once. If several descents find the same leaf, one of them counts.
     - With `rollout`, the value of a new state is the mean of the value from `evaluate` and the
       return of random actions (D. Silver et al., "Mastering the game of Go with deep neural
-      networks and tree search", 2016), or that return alone without `evaluate`.
+      networks and tree search", 2016). Without `evaluate`, it is this return alone.
 
     The plan is the path in the tree with the best score; among equal ones, the first. The action
     for closed loop, `Plan.next_action`, is the most visited one; ``info["visits"]`` are the targets
@@ -48,13 +48,14 @@ class PUCT(TreePlanner):
     env : PlanEnv
         Its action space is finite.
     evaluate : callable, optional
-        ``evaluate(observations) -> (priors, values)``: observations ``(N, *obs_shape)`` of states,
-        as `PlanEnv.step_batch` returns them, probabilities of their actions ``(N, A)`` in the order
-        of `actions`, and their expected returns ``(N,)``. Actions with a prior of 0 are not tried.
-        It is not called for states where the episode has ended. Without it, priors are uniform.
+        ``evaluate(observations) -> (priors, values)``. It takes observations ``(N, *obs_shape)`` of
+        N states, as `PlanEnv.step_batch` returns them. It returns probabilities ``(N, A)`` of
+        actions, in the order of `actions`, and expected returns ``(N,)``. Actions with a prior of 0
+        are not tried. It is not called for states where the episode has ended. Without it, priors
+        are uniform.
     observe : callable, optional
-        ``observe(state) -> observations (1, *obs_shape)`` of a root. A state holds no observation,
-        so without it, the priors of a root are uniform unless it was reached by `advance`.
+        ``observe(state) -> observations (1, *obs_shape)`` of a root, because a state holds no
+        observation. Without `observe`, priors are uniform in a root that `advance` did not reach.
     batch, discount, virtual_loss, dt
         See `TreePlanner`.
     rollout : int
@@ -62,7 +63,7 @@ class PUCT(TreePlanner):
     explore, base : float
         ``c_init`` and ``c_base`` of the paper.
     noise : float
-        The part of the root's priors that is drawn from a Dirichlet distribution; 0.25 in the
+        The fraction of the root's priors that is drawn from a Dirichlet distribution; 0.25 in the
         paper, for learning.
     alpha : float
         The parameter of that distribution.
@@ -185,7 +186,7 @@ class PUCT(TreePlanner):
 def puct(
     means: Floats, priors: Floats, visits: Any, parent_visits: Any, explore: float, base: float
 ) -> Floats:
-    """Return AlphaZero's scores of the actions of nodes; -inf where the prior is 0.
+    """Return AlphaZero's score of each action in each of n nodes; -inf where the prior is 0.
 
     `means`, `priors` and `visits` are ``(n, A)``, `parent_visits` is ``(n, 1)``.
 

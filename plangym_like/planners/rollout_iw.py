@@ -1,4 +1,4 @@
-"""Rollout-IW(1): IW(1) with rollouts, which has good plans at any time."""
+"""Rollout-IW(1): IW(1) with rollouts, which give good plans at any time."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ _LEVELS = 32
 
 
 class RolloutIW(WidthPlanner):
-    """Rollout-IW(1): random rollouts that end at states that are not novel.
+    """Rollout-IW(1): random rollouts that end at the first state that is not novel.
 
     W. Bandres, B. Bonet and H. Geffner, "Planning with pixels in (almost) real time", AAAI 2018. A
-    rollout starts at the root, and takes random actions among those that lead to unsolved states. A
-    new state is novel if one of its atoms was never seen at its depth or above. If a new state is
+    rollout starts at the root, and takes random actions that lead to unsolved states. A new state
+    is novel if one of its atoms was never seen at its depth or a smaller one. If a new state is
     not novel, or if it ends the episode, it is solved and the rollout ends. A state is also solved
     if all its atoms were later seen at a smaller depth, or if all its children are solved. The
     search ends when the root is solved. In the end, the same states are kept as in `IW`, but deep
@@ -30,9 +30,9 @@ class RolloutIW(WidthPlanner):
     The plan is the path with the highest discounted return; among equal ones, a random one.
     `advance` keeps the subtree of the action that was taken, as in `IW`.
 
-    Differences from the paper: `batch` rollouts run at the same time, each with a different
-    transition in a batch. So a rollout does not know the atoms of the other transitions of the
-    batch when it chooses its action. The new states of a batch are tested in ascending order of
+    Differences from the paper: `batch` rollouts run at the same time, and each has a different
+    transition in a batch. So a rollout does not know the atoms of the batch's other transitions
+    when it chooses its action. The new states of a batch are tested in ascending order of
     depth. The atoms of the first root are not known; see `IW`. The features of screens are the
     basic ones of B-PROST (`tile_colors`), without the features of pairs of tiles.
 
@@ -142,7 +142,7 @@ class _Rollouts:
         return np.concatenate(chosen), (order // num_actions).astype(np.int32), order % num_actions
 
     def _solve_old(self) -> None:
-        """Solve nodes, except the root, whose atoms were all seen at a smaller depth since."""
+        """Solve nodes if all their atoms were later seen at a smaller depth; skip the root."""
         tree, depth_of, size = self.tree, self._novelty.depth_of, self.tree.size
         lost = depth_of(tree.witness[:size]) != tree.depth[:size]
         lost &= ~self.solved[:size]
@@ -157,7 +157,7 @@ class _Rollouts:
     def go_on(
         self, walkers: NDArray[np.int64], nodes: NDArray[np.int32], novel: NDArray[np.bool_]
     ) -> None:
-        """Move rollouts to the new nodes, and back to the root where these are not novel."""
+        """Move each rollout to its new node, or back to the root if that node is not novel."""
         if self.tree.size > len(self.solved):
             capacity = len(self.tree.parent) - len(self.solved)
             self.solved = np.append(self.solved, np.zeros(capacity, np.bool_))

@@ -61,10 +61,10 @@ class ScreenCells:
 class DynamicScreenCells(ScreenCells):
     """`ScreenCells` whose size and shades are fitted to the screens seen so far.
 
-    The paper's representation without domain knowledge ("First return, then explore", Methods):
-    use the one of `trials` sizes with the largest ``H(p) / sqrt(|n / (share * M) - 1| + 1)`` for
-    M recent screens that fall into n cells with frequencies p. H is the entropy, divided by that of
-    n equally frequent cells.
+    This is the paper's representation without domain knowledge ("First return, then explore",
+    Methods). Of `trials` sizes, it uses the one with the largest
+    ``H(p) / sqrt(|n / (share * M) - 1| + 1)``. Here, M recent screens fall into n cells with
+    frequencies p, and H is their entropy, divided by the entropy of n equally frequent cells.
 
     Parameters
     ----------

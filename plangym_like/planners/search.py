@@ -80,7 +80,7 @@ class Search:
         Raises
         ------
         InputError
-            It does not, and no transition was made yet, so the search would find nothing.
+            The first batch does not fit into the budget, so the search would find nothing.
         """
         if self._budget is not None and self._transitions + transitions > self._budget:
             if not self._transitions:
@@ -101,9 +101,9 @@ class Search:
         return None if self._budget is None else self._budget - self._transitions
 
     def fit(self, count: int, cost: int = 1) -> int:
-        """Return how many of `count` items, of `cost` transitions each, the budget still allows.
+        """Return how many items of `cost` transitions each the budget allows, at most `count`.
 
-        At least 1, so that `has` decides whether the search ends.
+        The result is at least 1, so that `has` decides whether the search ends.
         """
         remaining = self.remaining
         return count if remaining is None else max(1, min(count, remaining // cost))

@@ -13,7 +13,7 @@ from plangym_like.states import Row
 
 
 class SearchGraph:
-    """Nodes with a cheapest known path for each key. Node 0 is the root.
+    """Nodes that record a cheapest known path to each key. Node 0 is the root.
 
     A cheaper path to a known key is a new node, so a node's path never changes.
 
@@ -21,7 +21,7 @@ class SearchGraph:
     ----------
     state : row
     key : hashable, optional
-        The root's; None if it is not known.
+        The key of the root; None if it is not known.
 
     Attributes
     ----------
@@ -32,7 +32,7 @@ class SearchGraph:
     goal : int, optional
         The cheapest goal.
     best_cost : float
-        Its cost; infinite if there is none.
+        The cost of the cheapest goal; infinite if there is none.
     duplicates : int
         How many transitions led to a key that had been reached at the same cost or less.
     """
@@ -60,8 +60,8 @@ class SearchGraph:
         parents, keys : list
         states : rows
         *columns : array
-            The actions, rewards, costs, heuristic values, whether they reach a goal, and whether
-            they end the episode.
+            The actions, rewards, costs and heuristic values, and two flags: whether transitions
+            reach a goal, and whether they end the episode.
 
         Yields
         ------

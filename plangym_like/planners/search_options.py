@@ -1,4 +1,4 @@
-"""The options of searches for the least cost, as functions whose results are checked."""
+"""Turn the options of searches for the least cost into functions with checked results."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Key = Callable[[Any, BatchInfo, States], Any]
 
 
 def make_key(key: Any) -> Key:
-    """Return the function of the option ``key=``: "state", "obs" or a function.
+    """Return a function for the option ``key=``, which is "state", "obs" or a function.
 
     Raises
     ------
@@ -38,7 +38,7 @@ def make_key(key: Any) -> Key:
 
 
 def make_cost(cost: Any) -> Callable[[BatchTransition], NDArray[np.float64]]:
-    """Return the function of the option ``cost=``: "steps", "reward" or a function.
+    """Return a function for the option ``cost=``, which is "steps", "reward" or a function.
 
     Raises
     ------
@@ -55,7 +55,7 @@ def make_cost(cost: Any) -> Callable[[BatchTransition], NDArray[np.float64]]:
 
 
 def make_goal(goal: Any) -> Callable[[BatchTransition], NDArray[np.bool_]]:
-    """Return the function of the option ``goal=``: a function or None.
+    """Return a function for the option ``goal=``, which is a function or None.
 
     Raises
     ------
@@ -77,7 +77,7 @@ def make_goal(goal: Any) -> Callable[[BatchTransition], NDArray[np.bool_]]:
 
 
 def make_heuristic(heuristic: Any) -> Callable[..., NDArray[np.float64]]:
-    """Return the function of the option ``heuristic=``: a function or None.
+    """Return a function for the option ``heuristic=``, which is a function or None.
 
     Raises
     ------

@@ -48,7 +48,7 @@ class Descents(NamedTuple):
     actions: Ints
 
     def without_repeats(self) -> Descents:
-        """Return the descents, but only the first of those that end at the same node."""
+        """Return the descents; if several end at the same node, keep only the first."""
         _, first = np.unique(self.last, return_index=True)
         kept = np.zeros(len(self.last), bool)
         kept[first] = True
@@ -56,7 +56,7 @@ class Descents(NamedTuple):
         return self._replace(levels=levels)
 
     def ends(self, new: Ints) -> Ints:
-        """Return the nodes ``(B,)`` where the descents end, from the nodes ``(L,)`` of leaves."""
+        """Return the nodes ``(B,)`` where the descents end; `new` ``(L,)`` are nodes of leaves."""
         return _resolved(self.last, new)
 
 
@@ -68,7 +68,7 @@ class SearchTree:
     num_actions : int
         A, the number of actions of each node.
     state : array uint8
-        The root's state; an empty one if the search keeps no states.
+        The root's state; an empty array if the search keeps no states.
     outcomes : int
         K, the largest number of outcomes of an action: 1 unless there are chance nodes.
     widening : float
@@ -81,11 +81,10 @@ class SearchTree:
     nodes : structured array
         With the fields ``parent``, ``action`` (the index of the action on the way in), ``seed``,
         ``reward``, ``score`` (the rewards from the root on), ``value`` (set by the planner),
-        ``ended``, ``samples`` (how often this
-        outcome was drawn), ``passes`` (descents), ``key`` (distinguishes outcomes), ``visits`` and
-        ``total`` ``(A,)`` (number and sum of the returns of each action), ``prior`` ``(A,)``,
-        ``child`` ``(A, K)`` (-1 if there is none), ``closed`` ``(A,)`` (see `close`), and
-        ``state``.
+        ``ended``, ``samples`` (how often this outcome was drawn), ``passes`` (how many descents
+        came through), ``key`` (distinguishes outcomes), ``visits`` and ``total`` ``(A,)`` (number
+        and sum of the returns of each action), ``prior`` ``(A,)``, ``child`` ``(A, K)`` (-1 if
+        there is none), ``closed`` ``(A,)`` (see `close`), and ``state``.
     low, high : float
         The range of the mean returns that were seen.
     """
@@ -141,8 +140,8 @@ class SearchTree:
         """Append samples of outcomes, and return their nodes ``(n,)``.
 
         A sample with the key of a known outcome of the same action is counted as that outcome.
-        Other samples become new outcomes, unless the action already has the largest number of them;
-        they are then counted as known outcomes too.
+        Other samples become new outcomes. If the action already has the largest number of outcomes,
+        they are counted as known outcomes instead.
         """
         found = np.full(len(parents), -1)
         for row, (parent, action) in enumerate(zip(parents, actions, strict=True)):
@@ -163,9 +162,9 @@ class SearchTree:
     ) -> Descents:
         """Walk down from the root `count` times, always to an action with the highest score.
 
-        All descents take a step together. k descents that reach a node take the k best of all
-        scores of its actions with 0 to k - 1 descents under way. If the scores fall with each
-        descent, k descents one after another would make the same choices.
+        All descents take a step together. When k descents reach a node, its actions are scored for
+        0 to k - 1 descents under way, and the descents take the k best of all these scores. If an
+        action's score falls with each descent, k descents one by one would make the same choices.
 
         A descent ends at a node that no descent has reached before, or where the episode has ended.
 
@@ -258,9 +257,9 @@ class SearchTree:
     def close(self, descents: Descents, new: Ints, discount: float) -> None:
         """Close the actions whose whole subtree is known, and give them their best return.
 
-        For searches without chance nodes: another descent would find nothing new there (compare M.
-        Winands, Y. Bjornsson and J. Saito, "Monte-Carlo tree search solver", 2008). Later descents
-        through the same node return no less than that.
+        Used in searches without chance nodes: another descent would find nothing new there (compare
+        M. Winands, Y. Bjornsson and J. Saito, "Monte-Carlo tree search solver", 2008). Later
+        descents through the same node return at least this best return.
         """
         for level in reversed(descents.levels):
             kids = _resolved(level.kids, new)
@@ -330,7 +329,7 @@ def _resolved(kids: Ints, new: Ints) -> Ints:
 
 
 def _groups(keys: Ints) -> tuple[Ints, Ints, Ints]:
-    """Return where the group of each sorted key starts, its size, and the key's rank in it."""
+    """Return, for each sorted key, the start and the size of its group, and its rank there."""
     rows = np.arange(len(keys))
     if len(keys) == 1:
         return rows, rows + 1, rows

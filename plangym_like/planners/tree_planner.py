@@ -45,8 +45,8 @@ class TreePlanner(Planner):
     discount : float
         The factor for the return after a step, from 0 to 1.
     virtual_loss : float
-        The weight, from 0 to 1, with which each descent under way counts as a return of 0. In the
-        number of visits, each counts as 1.
+        From 0 to 1. In the mean return of an action, each descent under way counts as this many
+        returns of 0. In the number of visits, it counts as 1.
     dt : int
         How long each action is held.
 
@@ -73,7 +73,7 @@ class TreePlanner(Planner):
         self._kept = self._last
 
     def _begin(self, tree: SearchTree) -> SearchTree:
-        """Return `tree`, which has only a root, or the kept part of the last tree for its state."""
+        """Return the kept part of the last tree if it begins in the same state, else `tree`."""
         kept, self._kept, self._last, self._best = self._kept, None, None, None
         if kept is None:
             return tree
@@ -102,8 +102,8 @@ class TreePlanner(Planner):
     def _affordable(self, search: Search, tree: SearchTree, descents: int, cost: int) -> int:
         """Return the number of descents in the next round; each costs at most `cost` transitions.
 
-        Descents to ended states may cost nothing, so their number is also limited by the
-        transitions in the budget, and is 0 when the time is over.
+        Descents to ended states may cost nothing, so the number of descents is also limited to the
+        transitions in the budget. It is 0 when the time is over.
         """
         if tree["closed"][0].all() or (descents and search.progress().done == 1.0):
             return 0

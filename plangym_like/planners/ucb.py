@@ -22,11 +22,11 @@ def ucb1(
     pending: Any = 0,
     virtual_loss: float = 0.0,
 ) -> Floats:
-    """Return the upper confidence bounds of the actions of nodes.
+    """Return the upper confidence bound of each action in each of n nodes.
 
-    ``totals / visits + explore * sqrt(log(parent_visits) / visits)``, with ``explore = sqrt(2)`` in
-    P. Auer, N. Cesa-Bianchi and P. Fischer, "Finite-time analysis of the multiarmed bandit
-    problem", 2002, and ``explore = 2 * C_p`` in Kocsis and Szepesvari 2006.
+    They are ``totals / visits + explore * sqrt(log(parent_visits) / visits)``. ``explore`` is
+    ``sqrt(2)`` in P. Auer, N. Cesa-Bianchi and P. Fischer, "Finite-time analysis of the multiarmed
+    bandit problem", 2002, and ``2 * C_p`` in Kocsis and Szepesvari 2006.
 
     Parameters
     ----------
@@ -37,7 +37,7 @@ def ucb1(
     pending : array ``(n, 1)`` or ``(n, A)``
         Descents under way, which count as visits.
     virtual_loss : float
-        The weight, from 0 to 1, with which each of these counts as a return of 0.
+        From 0 to 1. In the mean return, each of these descents counts as this many returns of 0.
 
     Returns
     -------
@@ -65,7 +65,7 @@ def tree_bounds(
 ) -> Floats:
     """Return the scores for descents. With its first four arguments bound, this is a `ScoreFn`.
 
-    Actions that were not tried come first, in random order; closed ones last.
+    Untried actions come first, in random order; closed actions come last.
     """
     totals, visits = tree.scaled(nodes)
     bounds = ucb1(

@@ -45,11 +45,11 @@ class UCT(TreePlanner):
     the environment will draw. With ``outcomes=K``, it does not: each descent draws the outcomes of
     its actions with new seeds. Outcomes with the same observation, reward and end are one node. For
     actions with many outcomes there is progressive widening (A. Couetoux et al., "Continuous upper
-    confidence trees", 2011): at most K are distinguished, and with `widening` less than 1, most
-    descents pass through known outcomes, which costs no transitions.
+    confidence trees", 2011). At most K outcomes of an action are distinguished. With `widening`
+    less than 1, most descents pass through known outcomes, which costs no transitions.
 
-    The plan is the trajectory with the best score; with chance nodes, that is the luckiest one. The
-    action for closed loop, `Plan.next_action`, is the most visited one.
+    The plan is the trajectory with the best score; with chance nodes, it is the luckiest one. The
+    action for closed loop, `Plan.next_action`, is the most visited action of the root.
 
     Parameters
     ----------
@@ -135,7 +135,7 @@ class UCT(TreePlanner):
     def _draw(
         self, tree: SearchTree, search: Search, reserve: int, parents: Ints, actions: Ints
     ) -> Ints | None:
-        """Return an outcome of each action; None if less than `reserve` would remain."""
+        """Return an outcome of each action; None if the budget would fall below `reserve`."""
         if not search.has(len(parents) + reserve):
             return None
         seeds = search.rng.integers(SEEDS, size=len(parents))

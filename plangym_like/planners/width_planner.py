@@ -25,7 +25,7 @@ from plangym_like.states import Row
 class WidthPlanner(Planner):
     """Grows a tree of novel states, and returns the path with the highest return.
 
-    The parameters are those of `IW`.
+    See `IW` for the parameters.
     """
 
     def __init__(

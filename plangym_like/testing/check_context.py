@@ -106,7 +106,7 @@ class CheckContext:
         return [step.action for step in self.chosen], np.stack(states)
 
     def cause(self, env: Any, episode: ReferenceEpisode, number: int) -> str:
-        """Return which attributes differ between a restored copy and one that was not."""
+        """Return which attributes differ between a restored copy and an uninterrupted one."""
         try:
             before = self.fresh()
             for earlier in self.episodes[: self.episodes.index(episode)]:

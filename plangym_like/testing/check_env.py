@@ -30,11 +30,11 @@ def check_env(
 ) -> Report:
     """Test whether an environment is saved, restored and stepped exactly; report any difference.
 
-    It plays random episodes without interruption, and plays them again: in other copies, from
-    states restored in random order, in batches, from files, and in child processes; with seeds,
-    with ``dt``, from resets without a seed, and inside Gymnasium's wrappers. It compares
-    observations, rewards, flags, infos and the next states to the last bit, and stops at the first
-    promise that is broken. Faults that show only after more steps are not found.
+    It plays random episodes without interruption. It then plays them again in other copies, from
+    states restored in random order, in batches, from files, and in child processes. It also tests
+    seeds, ``dt``, resets without a seed, and Gymnasium's wrappers. It compares observations,
+    rewards, flags, infos and the next states to the last bit, and stops at the first promise that
+    is broken. Faults that show only after more steps are not found.
 
     Parameters
     ----------
@@ -105,7 +105,7 @@ _OPTIONS = {"autoreset": False, "audit": "off"}
 
 
 def _makers(env_or_name: Any, kwargs: dict[str, Any]) -> _Makers:
-    """Return a name, and functions that make an env in this process and one with n workers."""
+    """Return a name, and functions that make an env: one here, one with n workers."""
     given = env_or_name
     kind: Callable[..., PlanEnv]
     name: Any

@@ -28,7 +28,7 @@ _WRAPPERS: tuple[Any, ...] = (
 
 
 def handed_out(context: CheckContext) -> bool:
-    """Keep the results of some steps, and compare them after later steps."""
+    """Keep the results of some steps, and check that later steps do not change them."""
     env = context.used()
     episode = context.episodes[0]
     obs, info = env.reset(seed=episode.seed, return_state=False)
@@ -99,7 +99,7 @@ def unseeded(context: CheckContext) -> bool:
 
 
 def wrapped(context: CheckContext) -> bool:
-    """Do as in `unseeded`, with and without a seed, in wrappers that draw and count."""
+    """Repeat `unseeded`, with and without a seed, in wrappers that draw numbers and count steps."""
     try:
         env, other = context.fresh(_WRAPPERS), context.fresh(_WRAPPERS)
     except TypeError as error:

@@ -30,7 +30,7 @@ class Heartbeat(NamedTuple):
 
 
 class SharedUpdate(NamedTuple):
-    """New content of the memory shared as `name`; if `is_empty`, only the layout."""
+    """New content of the memory shared as `name`; if `is_empty`, it has only the layout."""
 
     name: str
     packed: PackedTree
@@ -55,8 +55,8 @@ class GroupActor:
     Parameters
     ----------
     recipe : bytes
-        The pickled worker context and session key of the caller, and the function that makes an
-        object.
+        The pickled tuple of the caller's worker context, its session key, and the function that
+        makes an object.
     groups : sequence of int
     num_groups : int
         The number of groups of all workers.
@@ -87,7 +87,7 @@ class GroupActor:
         return JobResult(self.heartbeat(), dumps(None), self._failure)
 
     def call(self, group: int, method: str, args: bytes, *updates: SharedUpdate) -> JobResult:
-        """Apply updates of shared memory, and call a method of a group's object."""
+        """Apply updates of shared memory, then call a method of a group's object."""
         hosted = self._hosted
         if hosted is None:
             return JobResult(self.heartbeat(), error=self._failure)

@@ -34,7 +34,7 @@ class GroupContext:
     memory : dict of str to tree of torch.Tensor
         The memory that `WorkerGroup.share` and `make_buffers` have shared so far, by name.
     own_process : bool
-        Whether the process hosts nothing else; otherwise it is the owner's.
+        Whether the worker has a process of its own. If not, it runs in the owner's process.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class GroupContext:
             raise StoppedError("the workers are being closed")
 
     def local_index(self, name: str, index: int) -> int:
-        """Return which row of ``memory[name]`` holds buffer `index` of `name`.
+        """Return the row of ``memory[name]`` that holds buffer `index`.
 
         Memory that is not shared with the owner may hold only some of the buffers.
         """

@@ -53,7 +53,7 @@ class HostedObjects:
                 raise
 
     def attach(self, name: str, layout: Any, *, fds: Sequence[int]) -> None:
-        """Map shared memory under `name`; if that fails, so does every later call."""
+        """Map shared memory as `name`. If this fails, every later call fails too."""
         (fd,) = fds
         try:
             self.memory[name] = attach_tree(fd, layout)
@@ -82,7 +82,7 @@ class HostedObjects:
             raise RuntimeError(f"an environment, actor or factory raised {error!r}") from error
 
     def close(self) -> None:
-        """Close all objects that have a ``close`` method; then raise the first failure."""
+        """Close all objects that have a ``close`` method; then raise the first error."""
         failures: list[Exception] = []
         for hosted in self._objects.values():
             try:

@@ -14,7 +14,7 @@ from plangym_like.batchers.engine.workers import Call, PoolOptions, Workers
 class LocalWorkers(Workers):
     """A single worker, which is this process; `wait` executes the calls.
 
-    Objects are made when the first of them is needed.
+    All objects are made when the first one is needed.
     """
 
     def __init__(self, options: PoolOptions) -> None:

@@ -44,7 +44,7 @@ def _bytes_of(tensor: torch.Tensor) -> NDArray[np.uint8]:
 
 
 def _writable(content: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """Return `content` as a writable array, which torch needs, over the same memory.
+    """Return `content` as a writable array over the same memory, because torch needs one.
 
     Ray delivers read-only arrays; no other object uses this memory.
     """

@@ -22,17 +22,17 @@ def without_trace() -> Iterator[None]:
 
 
 class RandomStreams:
-    """One group's states of the global random generators of torch (CPU), NumPy and Python.
+    """A group's own states for the global random generators of torch (CPU), NumPy and Python.
 
-    So results do not depend on which process hosts a group, or on what else that process does.
+    Results are therefore the same in every process, whatever else the process does.
 
     Parameters
     ----------
     words : sequence of int, optional
         The ``words`` of a `GroupSeed`; ``None`` uses the process's generators as they are.
     own_process : bool
-        Whether only groups draw random numbers in this process. If so, the states of other users
-        need not be restored.
+        Whether groups are the only users of random generators in this process. If so, no other
+        states need to be restored.
     """
 
     _in_place: ClassVar[RandomStreams | None] = None
@@ -53,7 +53,7 @@ class RandomStreams:
     def in_place(self, *, keep: bool = True) -> Iterator[None]:
         """Let the code inside the block draw from the group's generators.
 
-        With ``keep=False``, the generators are then set back, so the next block draws the same.
+        With ``keep=False``, they are then set back, so the next block draws the same numbers.
         """
         if self._own_process and keep and self._states is not None:
             self._take_the_place()

@@ -206,7 +206,7 @@ class RayWorkers(Workers):
         )
 
     def _ask_for_heartbeats(self) -> None:
-        """Ask each actor for its progress, several times within its time limit."""
+        """Ask each actor for its progress, unless it was asked recently."""
         now = time.monotonic()
         for worker, actor in enumerate(self._actors):
             due = now - self._asked_at[worker] >= self.options.timeout / 4

@@ -18,8 +18,8 @@ _TICKET, _VERSION = 0, 1
 class SharedActor(SharedTree):
     """Publishes the weights of a module that its owner trains.
 
-    Parameters and buffers on any device are published, and the ``training`` flag of each submodule.
-    Other attributes, such as an exploration rate, are not; register them as buffers.
+    This includes parameters and buffers, on any device, and the ``training`` flag of each
+    submodule. To publish other attributes, such as an exploration rate, register them as buffers.
 
     Parameters
     ----------
@@ -138,7 +138,7 @@ def _weights(actor: torch.nn.Module) -> Iterator[torch.Tensor]:
 
 
 def _equal(new: torch.Tensor, old: torch.Tensor) -> bool:
-    """Return whether the bytes of both are the same (a NaN equals itself)."""
+    """Return whether two tensors have the same bytes, so that a NaN equals itself."""
     if new.dtype != old.dtype:
         return False
     return torch.equal(new, old) or torch.equal(

@@ -11,7 +11,7 @@ from plangym_like.lanes.tree import tree_map
 
 
 def copy_fitting(target: torch.Tensor, value: Any, place: str) -> None:
-    """Copy `value` into `target`, whose shape must be equal and whose dtype must hold all values.
+    """Copy `value` into `target`, which must have the same shape and a dtype that holds all values.
 
     Raises
     ------
@@ -36,11 +36,12 @@ def copy_fitting(target: torch.Tensor, value: Any, place: str) -> None:
 def as_actions(value: Any, shape: tuple[int, ...], dtype: torch.dtype, place: str) -> torch.Tensor:
     """Return actions ``(n, ...)`` in the dtype of the action space, on the CPU, without gradients.
 
+    Real numbers are rounded to the precision of a real `dtype`; whole numbers keep their values.
+
     Raises
     ------
     ActionError
-        It is not a tensor, the shape differs, or the dtype cannot hold the values. Real numbers
-        are rounded to the precision of a real `dtype`; whole numbers must keep their values.
+        `value` is not a tensor, its shape differs, or `dtype` cannot hold its values.
     """
     if not isinstance(value, torch.Tensor):
         raise ActionError(

@@ -24,7 +24,7 @@ from plangym_like.lanes.tree import Leaf, tree_map
 
 
 def tensor_layout(layout: Any) -> Any:
-    """Return a layout of arrays as the layout of tensors with the same shapes and numbers.
+    """Convert a layout of arrays to one of tensors with the same shapes and number types.
 
     Raises
     ------
@@ -40,7 +40,7 @@ def as_torch_dtype(dtype: np.dtype[Any]) -> torch.dtype:
     Raises
     ------
     InputError
-        Torch has no such dtype, for example for text, objects and long doubles.
+        Torch has no corresponding dtype, for example for text, objects and long doubles.
     """
     try:
         return torch.from_numpy(np.empty(0, dtype)).dtype
@@ -99,7 +99,7 @@ def put(rows: Any, index: Any, value: Any) -> None:
 
 
 def copy_to(target: Any, source: Any) -> None:
-    """Copy the tensors of `source` into those of `target`, from any device to any device."""
+    """Copy the tensors of `source` into `target`; both may be on any device."""
     tree_map(lambda leaf, value: leaf.copy_(value), target, source)
 
 

@@ -33,8 +33,8 @@ class WorkerGroup:
     """Hosts one object for each group of lanes, and runs jobs on them.
 
     Workers start at once. A worker may have several jobs, and runs them in the order of submission.
-    If a job fails, or a worker dies or makes no progress, the next `wait` raises an exception that
-    names worker and group; then all workers are closed.
+    If a job fails, or a worker dies or makes no progress, the next `wait` closes all workers and
+    raises an exception that names the worker and the group.
 
     Parameters
     ----------
@@ -44,14 +44,14 @@ class WorkerGroup:
     num_groups : int
     num_workers : int, optional
         The number of processes; worker ``g % num_workers`` hosts group g. 0 hosts all groups in
-        this process, where `wait` runs the jobs. ``None``: one for each core, but no more than
-        groups.
+        this process, where `wait` runs the jobs. ``None`` starts one per core, but at most one per
+        group.
     backend : Backend, optional
         Where workers run; by default in processes of this machine.
     timeout : float
         Seconds without progress (see `GroupContext.beat`) after which a worker counts as hung.
     name : str
-        The name of a worker in error messages, where its number follows.
+        The name of workers in error messages, followed by the number of the worker.
     preload : sequence of str
         Modules that all workers need.
 
@@ -118,7 +118,7 @@ class WorkerGroup:
         self._workers.mark_changed(name)
 
     def make_buffers(self, name: str, layout: Any, count: int, group: int | None = None) -> Buffers:
-        """Make buffers that hosted objects fill, as ``context.memory[name]``.
+        """Make buffers for hosted objects to fill; they find them as ``context.memory[name]``.
 
         Parameters
         ----------
@@ -127,7 +127,7 @@ class WorkerGroup:
             The layout of one buffer.
         count : int
         group : int, optional
-            The only group that fills them. By default all groups do, one buffer in each job.
+            The only group that fills them. By default all groups fill them, one buffer per job.
 
         Returns
         -------
@@ -138,7 +138,7 @@ class WorkerGroup:
         return self._workers.make_buffers(name, layout, count, group)
 
     def submit(self, group: int, method: str, *args: Any) -> Job:
-        """Schedule a call of `method` of the object of `group`, and return the job."""
+        """Schedule a call of `method` on the object of `group`, and return the job."""
         self._check_usable()
         worker = group % self._workers.num_workers
         if not any(self._worker_of(job) == worker for job in self._jobs):
@@ -148,7 +148,7 @@ class WorkerGroup:
         return job
 
     def wait(self, timeout: float | None = None, job: Job | None = None) -> Job | None:
-        """Wait for `job`, or else for any job, and return it; ``None`` after `timeout` seconds.
+        """Wait for `job` (by default, any job) and return it; ``None`` after `timeout` seconds.
 
         If there are no jobs, return ``None`` at once.
 
@@ -180,7 +180,7 @@ class WorkerGroup:
             self._wait(left, job)
 
     def wait_until_done(self, job: Job | None = None) -> None:
-        """Wait until `wait` would return at once. An interrupt loses no job.
+        """Wait until a call of `wait` would return at once. No job is lost if this is interrupted.
 
         Raises
         ------

@@ -25,7 +25,7 @@ class PoolOptions:
     timeout : float
         Seconds without progress after which a worker counts as hung.
     name : str
-        The name of a worker in error messages, where its number follows.
+        The name of workers in error messages, followed by the number of the worker.
     preload : sequence of str
         Modules that all workers need.
     """
@@ -43,7 +43,7 @@ class PoolOptions:
         return min(wanted, self.num_groups)
 
     def groups_of(self, worker: int, num_workers: int) -> list[int]:
-        """Return the groups that `worker` hosts, out of `num_workers` workers."""
+        """Return the groups that `worker` hosts if there are `num_workers` workers."""
         return list(range(worker, self.num_groups, num_workers))
 
 
@@ -71,7 +71,7 @@ class Workers(abc.ABC):
     ----------
     num_workers : int
     start_seconds : float
-        The least time that a worker is given to make its objects.
+        The minimum time that a worker has to make its objects.
     """
 
     num_workers = 1
@@ -120,4 +120,4 @@ class Workers(abc.ABC):
 
     @abc.abstractmethod
     def close(self, timeout: float) -> None:
-        """Close the hosted objects; kill workers that run longer than about `timeout` seconds."""
+        """Close the hosted objects; kill workers still running after about `timeout` seconds."""

@@ -4,7 +4,7 @@
 - `VecEnv`, `GymEnv`, `GymInfEnv`: groups of environments
 - `Agent`: chooses the actions
 - `DictTensor`, `Trajectories`: the arguments and results
-- `masked_tensor`, `masked_dicttensor`: rows of one or the other, selected by a mask
+- `masked_tensor`, `masked_dicttensor`: rows of either of two arguments, chosen by a mask
 - `replay_agent`: computes an agent's outputs again, with gradients
 """
 

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class Agent:
-    """A policy: computes an action and its next state from its state and an observation.
+    """A policy: computes an action and a new state from its current state and an observation.
 
     An agent keeps nothing between two calls except its weights. What it remembers of an episode is
     in its state, which has one row for each environment. Inherit from this class, and from
@@ -41,10 +41,10 @@ class Agent:
         observation : DictTensor
             ``[B, ...]``.
         agent_info : DictTensor, optional
-            These episodes' rows of the `agent_info` that `execute` was given.
+            The rows of the argument `agent_info` of `execute` that belong to these episodes.
         history : Trajectories, optional
-            If `require_history` returns true: the steps of these episodes so far ``[B, t, ...]``
-            (in a `Batcher`, the steps of this chunk), ``None`` before the first step.
+            Given if `require_history` returns true: the steps so far of these episodes (in a
+            `Batcher`, of this chunk), ``[B, t, ...]``. ``None`` before the first step.
 
         Returns
         -------

@@ -16,8 +16,8 @@ from plangym_like.processes.interrupts import interrupts_deferred
 class Batcher(BackgroundBatcher):
     """Steps all environments `n_timesteps` times per `execute`, in the background.
 
-    The parameters are those of `EpisodeBatcher`. With a `GymInfEnv` the chunks never end. With a
-    `GymEnv`, an environment is not stepped after the end of its episode, and its last chunk is
+    See `EpisodeBatcher` for the parameters. With a `GymInfEnv`, there is always another chunk. With
+    a `GymEnv`, an environment is not stepped after the end of its episode, and its last chunk is
     shorter.
 
     Lane i of group k is row ``k * n_envs + i`` of the infos and states. It is the same row of the
@@ -55,8 +55,8 @@ class Batcher(BackgroundBatcher):
         Parameters
         ----------
         agent_info, env_info : DictTensor, optional
-            One row for each environment of all groups: the `agent_info` that the agent gets at each
-            step, and the ``options`` of the environment's reset.
+            One row for each environment of all groups. The agent gets `agent_info` at each step;
+            the environment's reset gets `env_info` as its ``options``.
         states : tuple, optional
             The states that the episodes begin in: ``(rows, obs)``, state rows uint8
             ``(num_envs, state_nbytes)`` and the observations ``(num_envs, ...)`` that came with
@@ -84,7 +84,7 @@ class Batcher(BackgroundBatcher):
         Parameters
         ----------
         n_episodes : int, optional
-            Must be the number of all environments, if it is given.
+            If given, it must equal the number of all environments.
         agent_info : DictTensor, optional
             Replaces the `agent_info` of `reset` from now on.
         env_info, states : optional

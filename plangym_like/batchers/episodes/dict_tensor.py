@@ -104,7 +104,7 @@ def masked_dicttensor(
 
 
 def has_tensors(fields: TensorDict) -> bool:
-    """Return whether `fields` holds tensors, even without rows."""
+    """Return whether `fields` holds tensors, even if they have no rows."""
     return not fields.is_empty()  # type: ignore[no-untyped-call]
 
 

@@ -32,8 +32,8 @@ class EpisodeBatcher(BackgroundBatcher):
         The number of processes, at most one per group; 0 plays in this process, inside `get`.
     seeds : sequence of int, or int, or None
         One for each group: environment i of group k is seeded with ``seeds[k] + i``. If two groups
-        would share seeds, the seeds of one are changed, with a warning. For a single number, there
-        is one group per process; for ``None`` too, with fresh entropy.
+        would share seeds, the seeds of one are changed, with a warning. A single number makes one
+        group per process; so does ``None``, with fresh entropy.
     create_agent : callable
         ``create_agent(**agent_args)`` returns an `Agent`. It is called once per group, in the
         group's process, and draws the same random numbers each time, so all agents begin with equal
@@ -49,7 +49,7 @@ class EpisodeBatcher(BackgroundBatcher):
         Seconds without a step after which a worker counts as hung.
     backend : {"process", "ray"}
         Whether workers are processes on this machine or `n_threads` actors on a Ray cluster.
-        Results are the same; those of actors travel through Ray's object store.
+        Results are the same; actors send theirs through Ray's object store.
     address, resources, runtime_env
         Options of actors, as in `plangym_like.RayEnv`; by default an actor claims one core.
 
@@ -91,15 +91,15 @@ class EpisodeBatcher(BackgroundBatcher):
         """Begin to play episodes, without blocking.
 
         Episodes are played with the weights of the last `update`. Each group plays a contiguous
-        block of rows, so which environment plays row i depends on `n_episodes` only.
+        block of rows, so the environment that plays row i depends only on `n_episodes`.
 
         Parameters
         ----------
         n_episodes : int
             At least 1.
         agent_info, env_info : DictTensor, optional
-            ``[n_episodes, ...]``, row i for episode i: the `agent_info` that the agent gets at each
-            step, and the ``options`` of the environment's reset.
+            ``[n_episodes, ...]``, row i for episode i. The agent gets `agent_info` at each step;
+            the environment's reset gets `env_info` as its ``options``.
         states : tuple, optional
             The states that the episodes begin in: ``(rows, obs)``, state rows uint8
             ``(n_episodes, state_nbytes)`` and the observations ``(n_episodes, ...)`` that came with

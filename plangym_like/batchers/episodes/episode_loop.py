@@ -46,7 +46,7 @@ class EpisodeArgs(NamedTuple):
 
 
 class EpisodeLoop:
-    """Steps environments whose episodes start together and end one by one, with one agent.
+    """Steps environments with one agent. Their episodes start together and end one by one.
 
     Parameters
     ----------
@@ -151,7 +151,7 @@ class EpisodeLoop:
     def _record(
         self, answer: tuple[DictTensor, DictTensor, DictTensor], outcome: DictTensor
     ) -> dict[str, Any]:
-        """Return the fields of one step by name; those after the action begin with ``_``."""
+        """Return the fields of one step by name; results of the action begin with ``_``."""
         agent_state, action, new_state = answer
         record: dict[str, Any] = {}
         for prefix, parts in (

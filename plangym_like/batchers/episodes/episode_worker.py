@@ -26,7 +26,7 @@ WEIGHTS = "weights"
 
 @dataclass(frozen=True)
 class EpisodePlan:
-    """The user's arguments; called with a context, it makes the worker of a group."""
+    """The user's arguments. A call with a context makes the worker of a group."""
 
     create_agent: Callable[..., Any]
     agent_args: Mapping[str, Any]
@@ -133,7 +133,7 @@ class EpisodeWorker:
         return self._loop.n_envs
 
     def episodes(self, first_row: int, num: int, args: EpisodeArgs, weights: Weights) -> None:
-        """Prepare to play `num` whole episodes, the rows of the result from `first_row` on."""
+        """Prepare to play `num` whole episodes, which fill the result from row `first_row` on."""
         self._update(weights)
         self._work = self._play_episodes(first_row, num, args)
 
@@ -145,7 +145,7 @@ class EpisodeWorker:
 
     @property
     def _rows(self) -> slice:
-        """The rows of this group among those of all groups."""
+        """The rows of this group among the rows of all groups."""
         first = self._context.group * self._loop.n_envs
         return slice(first, first + self._loop.n_envs)
 
@@ -214,7 +214,7 @@ class EpisodeWorker:
             yield from self._fill_buffer(self._rows.start, 0, self._loop.n_envs)
 
     def _fill_buffer(self, first_row: int, start: int, n_wanted: int) -> Iterator[bool]:
-        """Fill a buffer with steps of the running lanes; report those of the first `n_wanted`.
+        """Fill a buffer with steps of the running lanes; report only the first `n_wanted` lanes.
 
         After every step, yield whether to wait for a free buffer.
         """
@@ -253,7 +253,7 @@ class EpisodeWorker:
 
 
 def _stopped_by(error: BaseException) -> Iterator[bool]:
-    """Return an iterator that always raises, because an interrupted step cannot be continued."""
+    """Return an iterator that always raises, because `error` interrupted a step."""
     message = f"a {type(error).__name__} stopped the episodes in the middle of a step"
 
     def fail() -> bool:

@@ -31,8 +31,8 @@ class GymEnv(VecEnv):
     An observation has these fields, ``[B, ...]`` each, in the environment's own dtypes:
 
     ==================  ===========================================================================
-    ``frame``           the environment's observation; the parts of a ``Dict`` space instead have
-                        their own names, and parts of a ``Tuple`` are called ``"0"``, ``"1"``, ...
+    ``frame``           the environment's observation. A ``Dict`` or ``Tuple`` space instead has one
+                        field for each part, named by its key or ``"0"``, ``"1"``, ...
     ``reward``          float32, the reward of the last action
     ``done``            bool, ``terminated`` or ``truncated``
     ``terminated``      bool, the episode has reached its end
@@ -46,8 +46,8 @@ class GymEnv(VecEnv):
     Parameters
     ----------
     envs : sequence of gymnasium.Env or PlanEnv, or callable, or str
-        Environments with equal spaces; or, with `num_envs`, a callable that returns a new one, or
-        an id, which means ``plangym_like.make(id, remove_time_limit=False)``.
+        Environments with equal spaces. With `num_envs`: a callable that returns a new environment,
+        or an id for ``plangym_like.make(id, remove_time_limit=False)``.
     num_envs : int, optional
         How many environments to make from a callable or an id.
     seed : int
@@ -56,7 +56,7 @@ class GymEnv(VecEnv):
     Raises
     ------
     InputError
-        No environments are given, `seed` is invalid, or the spaces cannot be held in tensors.
+        No environments are given, `seed` is invalid, or tensors cannot hold values of the spaces.
 
     Examples
     --------
@@ -96,8 +96,8 @@ class GymEnv(VecEnv):
         Parameters
         ----------
         env_info : DictTensor, optional
-            Row i is passed to environment i as the ``options`` of its ``reset``, in Python numbers
-            and NumPy arrays.
+            Row i is passed to environment i as the ``options`` of its ``reset``, converted to
+            Python numbers and NumPy arrays.
         states : StartStates, optional
             The states that the episodes begin in.
         """

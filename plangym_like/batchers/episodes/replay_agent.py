@@ -14,7 +14,7 @@ from plangym_like.batchers.episodes.trajectories import Trajectories
 def replay_agent(
     agent: Any, trajectories: Trajectories, state: DictTensor | None = None
 ) -> TensorDict:
-    """Call `agent` again on each recorded step in turn, with gradients and its recurrent state.
+    """Call `agent` again on the recorded steps, in order, with gradients and its recurrent state.
 
     The outputs equal the recorded ones, except for random draws of the agent. After the end of a
     trajectory the agent gets zeros; `Trajectories.mask` tells which outputs are valid.
@@ -26,13 +26,13 @@ def replay_agent(
     trajectories : Trajectories
     state : DictTensor, optional
         ``[B, ...]``, the agent's state before the first step; ``None`` at the beginning of
-        episodes. For a chunk, it was recorded:
+        episodes. A chunk holds the recorded state, for example
         ``DictTensor({"memory": chunk["memory"][:, 0]})``.
 
     Returns
     -------
     TensorDict
-        ``[B, T, ...]``, the actions that the agent returned: ``replayed["logits"]``.
+        ``[B, T, ...]``, the fields of the agent's actions, for example ``replayed["logits"]``.
     """
     info = trajectories.agent_info if has_tensors(trajectories.agent_info) else None
     answers = []

@@ -14,12 +14,12 @@ from plangym_like.errors import InputError
 
 
 class Trajectories:
-    """``B`` trajectories of up to ``T`` steps each, by name: ``trajectories["action"]``.
+    """``B`` trajectories of up to ``T`` steps; ``trajectories["action"]`` is one of the fields.
 
     Step t of row i holds an observation (``"frame"``, ``"initial_state"``, ...), the agent's output
     for it (``"action"`` and the other fields of its action), and the agent's state at that point.
     Names with a leading underscore hold the results of the action: ``"_reward"``, ``"_done"``,
-    ``"_frame"``, the agent's next state. Rows are zero after their length.
+    ``"_frame"``, and the agent's next state. After the end of a trajectory, its row holds zeros.
 
     Parameters
     ----------
@@ -112,9 +112,9 @@ class Trajectories:
     def to_tensordict(self) -> TensorDict:
         """Return the steps as a tensordict of batch size ``[B, T]``, in the layout of torchrl.
 
-        ``"_reward"`` is ``("next", "reward")``, and so on for all names with an underscore;
-        ``"frame"`` is ``"observation"``; rewards and flags are ``[B, T, 1]``. There is a ``"mask"``
-        of the steps that took place. Tensors may share memory with the trajectories.
+        ``"_reward"`` becomes ``("next", "reward")``, and likewise all names with an underscore;
+        ``"frame"`` becomes ``"observation"``. Rewards and flags are ``[B, T, 1]``. ``"mask"`` is
+        true for steps that took place. Tensors may share memory with the trajectories.
 
         Raises
         ------

@@ -68,7 +68,7 @@ class VecEnv:
     def stop_from(self, n: int) -> bool:
         """Stop environment `n` and all after it; return whether that is possible.
 
-        This is called right after `reset`, when fewer episodes than environments are left to play.
+        This is called right after `reset` if there are more environments than episodes to play.
         If it is not possible, the results of these environments are ignored.
         """
         return False

@@ -27,16 +27,16 @@ class BaseActorModule(torch.nn.Module):
         obs : tree of Tensor ``(T, B, ...)``
             The observations.
         act : tree of Tensor ``(T, B, ...)``
-            The actions before them.
+            The action before each observation.
         rew : Tensor float32 ``(T, B)``
-            The rewards of those actions.
+            The rewards of these actions.
         fin : Tensor bool ``(T, B)``
-            Whether those actions ended an episode: `obs` is then the first observation of a new
+            Whether these actions ended an episode: `obs` is then the first observation of a new
             episode, and `act` and `rew` belong to the old one. With T > 1, a recurrent actor must
             reset its state where `fin` is true.
         hx : tree of Tensor, or None
-            The recurrent state before ``obs[0]``, lanes along the second dimension, as in torch's
-            recurrent layers; ``None`` at the beginning.
+            The recurrent state before ``obs[0]``, with the lanes along the second dimension, as in
+            torch's recurrent layers; ``None`` at the beginning.
 
         Returns
         -------

@@ -45,8 +45,8 @@ class Collector:
     actor : BaseActorModule
     options : FragmentOptions
     seed : GroupSeed, optional
-        Its ``lanes`` seed the first reset of each environment, its ``words`` the resets after
-        episodes that began in given states.
+        Its ``lanes`` seed the first reset of each environment. If episodes begin in given states,
+        its ``words`` seed the resets after them.
     streams : RandomStreams
         The random generators of the actor and the environments.
     states : StartStates, optional
@@ -223,7 +223,7 @@ class Collector:
         return tree if self._device is None else to_device(tree, self._device)
 
     def collect(self, buffer: FragmentBuffer, version: int) -> Sequence[Extra]:
-        """Fill `buffer` with the next steps of all lanes; `version` is that of the actor's weights.
+        """Fill `buffer` with the next steps of all lanes; `version` belongs to the actor's weights.
 
         If the last call was interrupted (for example by Ctrl-C), the states of the lanes are
         unknown, so all lanes begin new episodes.
@@ -236,8 +236,8 @@ class Collector:
         Raises
         ------
         InputError
-            The form of the actor's output differs from that of its first output, or the
-            environments have been reset elsewhere.
+            The actor's output has another form than its first output, or the environments have been
+            reset elsewhere.
         """
         self.describe()
         if not self._is_halfway:
@@ -317,9 +317,9 @@ class Collector:
     def _final_value(
         self, buffer: FragmentBuffer, t: int, ended: NDArray[np.intp], hx: Any
     ) -> torch.Tensor | None:
-        """Return the critic's estimates ``(B, ...)`` of the rewards that step `t` cut off.
+        """Return the critic's estimates ``(B, ...)`` for the episodes that step `t` truncated.
 
-        They are 0 where an episode terminated; ``None`` means that all are 0.
+        They are 0 in all other lanes; ``None`` means that all are 0.
         """
         row = buffer.rows[t]
         outcome = row.outcome

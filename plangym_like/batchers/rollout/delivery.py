@@ -51,7 +51,7 @@ class Delivery:
         self._infos = EnvInfos()
 
     def deliver(self, memories: Sequence[Any], extras: Sequence[Sequence[Extra]]) -> Fragment:
-        """Return the fragment in the `memories` of buffers, with the `extras` of each."""
+        """Return the fragment in the `memories` of buffers; `extras` are given for each buffer."""
         fragment = as_fragment(memories, extras, self._infos, self._options, self._join)
         if self._device.type == "cpu":
             return fragment

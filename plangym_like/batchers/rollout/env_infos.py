@@ -33,7 +33,7 @@ class Extra(NamedTuple):
 
 
 def layout_of_infos(infos: Mapping[Any, Any]) -> dict[Any, Any]:
-    """Return the layout of those infos that are numbers, or trees or arrays of numbers."""
+    """Return the layout of the infos that are numbers, arrays of numbers, or trees of these."""
     layouts = {}
     for key, value in infos.items():
         try:
@@ -58,7 +58,7 @@ def note_infos(
     Raises
     ------
     InputError
-        The shape of an array differs from that of its column.
+        The shape of an array differs from its column's shape.
     """
     for key, value in infos.items():
         column = columns.get(key)

@@ -50,7 +50,7 @@ def evaluate(
     n_steps : int, optional
         The maximum length of an episode; ``None`` plays until all episodes have ended.
     render : bool
-        Render the environment after every step; it must be the only one.
+        Render the environment after every step; there must be only one environment.
     device : torch.device, optional
         Where the actor is.
     seeds : sequence of int, optional

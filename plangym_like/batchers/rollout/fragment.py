@@ -85,7 +85,7 @@ class Fragment(NamedTuple):
         The actor's infos: ``actor[key][t]`` came with ``state.act[t]``.
     env : dict of str to tree of Tensor ``(T, B, ...)``
         The numbers in the environments' infos; 0 if a step's info lacks the key. If a number does
-        not fit the dtype of earlier ones, the dtype becomes wider with that fragment. A new key is
+        not fit the dtype of earlier ones, the dtype is wider from that fragment on. A new key is
         present from the first fragment in which it occurs.
     bootstrap : Tensor ``(1, B)``
         The critic's estimate at ``state.obs[T]``; float32 0 without a critic.
@@ -156,12 +156,11 @@ class Fragment(NamedTuple):
     def to_tensordict(self) -> TensorDict:
         """Return the steps as a tensordict of batch size ``[B, T]``, in the layout of torchrl.
 
-        ``"observation"`` (parts of a dict have their own names), ``"action"`` and the actor's infos
-        belong to the beginning of a step. Its results are ``("next", "observation")``, which is the
-        final observation at the end of an episode, ``("next", "reward")``, ``"done"``,
-        ``"terminated"``, ``"truncated"`` ``[B, T, 1]``, and the environments' infos. A `sticky`
-        fragment also has a ``"mask"`` of the steps that are not `frozen`. Tensors may share memory
-        with the fragment.
+        The beginning of a step has ``"observation"`` (parts of a dict have their own names),
+        ``"action"``, and the actor's infos. Its ``"next"`` has ``"observation"`` (at the end of an
+        episode, the final one), ``"reward"``, ``"done"``, ``"terminated"``, ``"truncated"``
+        ``[B, T, 1]``, and the environments' infos. A `sticky` fragment also has a ``"mask"`` of the
+        steps that are not `frozen`. Tensors may share memory with the fragment.
 
         Raises
         ------

@@ -83,7 +83,7 @@ def fragment_layout(
 
 
 def without_empty_rows(memory: Any) -> Any:
-    """Return the memory of a buffer without the rows of `final` that were not needed."""
+    """Return the memory of a buffer without the unused rows of `final`."""
     final = dict(memory["final"])
     count = final.pop("count")
     return {**memory, "final": {"count": count, **take(final, slice(0, int(count)))}}

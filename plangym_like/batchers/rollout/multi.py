@@ -73,7 +73,7 @@ def rollout(
     n_per_batch : int
         Buffers joined into one fragment; B is ``n_per_batch * n_per_actor``.
     sticky : bool
-        Freeze a lane whose episode has ended for the rest of the fragment. This is meant for
+        When an episode ends, freeze its lane for the rest of the fragment. This is meant for
         cudnn's fast recurrent layers, whose state cannot be reset inside a sequence.
     pinned : bool
         Deliver fragments in page-locked memory; for a GPU this is always done.

@@ -25,7 +25,7 @@ class RolloutStats:
     discarded : int
         Fragments that were dropped because their weights were too old.
     waited : float
-        Seconds for which the iterator had to wait for fragments.
+        Seconds that the iterator spent waiting for fragments.
     """
 
     batches: int = 0

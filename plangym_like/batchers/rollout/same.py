@@ -48,7 +48,7 @@ def rollout(
     n_steps : int
         The number of steps in a fragment, T.
     sticky : bool
-        Freeze a lane whose episode has ended for the rest of the fragment.
+        When an episode ends, freeze its lane for the rest of the fragment.
     device : torch.device, optional
         The device of the actor, and of the fragments.
     seed : int or sequence of int, optional

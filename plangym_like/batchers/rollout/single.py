@@ -36,9 +36,9 @@ def rollout(
 ) -> PooledRollout:
     """Collect the next fragment in a worker process while the caller learns from the last one.
 
-    There are two buffers: the worker fills one while the caller reads the other. Parameters are
-    those of `plangym_like.batchers.rollout.multi.rollout`, with one actor and its `n_envs` lanes;
-    ``n_workers=0`` collects in this process.
+    There are two buffers: the worker fills one while the caller reads the other. There is one actor
+    with `n_envs` lanes; ``n_workers=0`` collects in this process. See
+    `plangym_like.batchers.rollout.multi.rollout` for the other parameters.
 
     Returns
     -------

@@ -45,13 +45,13 @@ class Agent(nn.Module):
             self.__dict__["workspace"] = before
 
     def get(self, index: str | tuple[str, int]) -> Tensor:
-        """Return the variable `name` ``[T, B, ...]``, or for ``(name, t)`` its row ``[B, ...]``."""
+        """Return variable `index` ``[T, B, ...]``, or for ``(name, t)`` its row t ``[B, ...]``."""
         if isinstance(index, str):
             return self._board().get_full(index)
         return self._board().get(*index)
 
     def set(self, index: str | tuple[str, int], value: Tensor) -> None:
-        """Write the variable `name` ``[T, B, ...]``, or for ``(name, t)`` its row ``[B, ...]``."""
+        """Write variable `index` ``[T, B, ...]``, or for ``(name, t)`` its row t ``[B, ...]``."""
         if isinstance(index, str):
             self._board().set_full(index, value)
         else:
@@ -86,7 +86,7 @@ class Agent(nn.Module):
         return self.name
 
     def get_by_name(self, name: str) -> list[Agent]:
-        """Return all agents of this name: this one and those inside it."""
+        """Return all agents with this name, among this agent and the agents inside it."""
         return [each for each in self.modules() if isinstance(each, Agent) and each.name == name]
 
     def _board(self) -> Workspace:

@@ -54,7 +54,7 @@ class EpisodeRows:
     last : Row or None
         The last row that was written; ``None`` if a step or reset was not finished.
     last_number : int
-        The number that the user of this object gave to that row; 0 if none. It is kept here because
+        The number that the user of this object gave to `last`; 0 if none. It is kept here because
         setting attributes of torch modules is slow.
     keeps_last : bool
         Whether rows hold the last observations of episodes.
@@ -74,7 +74,7 @@ class EpisodeRows:
         self._returns = np.zeros(lanes.num_lanes)
 
     def seed(self, seed: Sequence[int]) -> None:
-        """Seed the resets after episodes that began in given states."""
+        """Seed the resets that follow if episodes begin in given states."""
         self._episodes = EpisodeLanes(self.lanes, seed)
 
     def begin(

@@ -42,10 +42,10 @@ class ParallelGymAgent(Agent):
     - ``reward``, float32: the reward of the step to this row, 0 at the start of an episode;
     - ``cumulated_reward``, float32, and ``timestep``, int64: totals for the episode so far.
 
-    When an episode has ended, its last observation is written like any other. If the factory makes
-    environments inside Gymnasium's ``Autoreset`` (``make_env(..., autoreset=True)`` does), the next
-    row is the start of another episode. If not, the environment waits until the next time 0: its
-    row is repeated with a reward of 0.
+    When an episode has ended, its last observation is written like any other. If environments are
+    wrapped in Gymnasium's ``Autoreset`` (as by ``make_env(..., autoreset=True)``), the next row is
+    the start of another episode. Otherwise, the environment waits until the next time 0: its row is
+    repeated with a reward of 0.
 
     Parameters
     ----------
@@ -63,7 +63,7 @@ class ParallelGymAgent(Agent):
         Write the reward of the step from t to t + 1 at t, rather than at t + 1.
     include_last_state : bool
         If ``False``, with autoreset, the row that ends an episode holds the first observation of
-        the next one, and the row after it is that episode's first step.
+        the next episode. The row after it is the first step of that next episode.
     seed : int, optional
         See `seed`.
 
@@ -169,7 +169,7 @@ class ParallelGymAgent(Agent):
         InputError
             The environments are not in the states that the workspace holds at t - 1.
         ActionError
-            The actions at t - 1 have another shape or dtype than those of the environments.
+            The actions at t - 1 do not have the shape or dtype that the environments take.
         """
         workspace, rows = self._board(), self._rows
         ended = rows.done.copy()
@@ -203,7 +203,7 @@ class ParallelGymAgent(Agent):
             workspace.rewind(t)
 
     def _check_last_row(self, workspace: Workspace, t: int) -> None:
-        """Raise an error unless the row of time `t` is what the environments wrote last."""
+        """Raise an error unless the row of time `t` is the last row that the environments wrote."""
         last = self._rows.last
         if not self._rows.last_number or last is None:
             raise InputError(
@@ -234,7 +234,7 @@ class ParallelGymAgent(Agent):
         return True
 
     def _blank(self, workspace: Workspace, t: int) -> Row:
-        """Return the row of time `t`, which is to be written."""
+        """Return the row to write for time `t`."""
         buffer = self._buffer
         if buffer is None or self._start + buffer.num_steps != t or self._whose() is not workspace:
             buffer = self._buffer = self._new_buffer(workspace, t)

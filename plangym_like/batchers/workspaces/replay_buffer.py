@@ -49,8 +49,8 @@ class ReplayBuffer:
         Raises
         ------
         InputError
-            Its variables differ from those of the first `put` in name, number of steps, shape or
-            dtype. Nothing was added.
+            The variables have other names, numbers of steps, shapes or dtypes than in the first
+            `put`. Nothing was added.
         """
         self._write()
         columns = workspace.batch_size()

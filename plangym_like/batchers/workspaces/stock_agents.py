@@ -26,7 +26,7 @@ class CopyTAgent(Agent):
 
 
 class PrintAgent(Agent):
-    """Prints the rows of some variables, by default of all that have a row at `t`."""
+    """Prints the rows of some variables, by default of all variables that have a row at `t`."""
 
     def __init__(self, *names: str, name: str | None = None) -> None:
         super().__init__(name)
@@ -44,7 +44,7 @@ class EpisodesDone(Agent):
     """Keeps a flag true once it has been true.
 
     It shows which environments have ended their first episode, even under autoreset. With
-    ``stop_variable=out_var``, a run ends when all of them have.
+    ``stop_variable=out_var``, a run ends when all environments have ended an episode.
     """
 
     def __init__(self, in_var: str = "env/done", out_var: str = "env/done") -> None:

@@ -32,8 +32,8 @@ class TemporalAgent(Agent):
         n_steps : int, optional
             The maximum number of calls.
         stop_variable : str, optional
-            Stop after the first step at which this variable is true for the whole batch. An agent
-            may write it one step ahead; a time that has no row then counts as false.
+            Stop after the first step at which this variable is true for the whole batch. If an
+            agent writes it one step ahead, times without a row count as false.
         kwargs
             Other arguments of every agent.
 

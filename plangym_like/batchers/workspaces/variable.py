@@ -12,15 +12,15 @@ from plangym_like.errors import InputError
 class Variable:
     """Rows ``[B, ...]`` at times 0, 1, 2, ..., kept as they were given.
 
-    Rows written one by one become one ``[T, B, ...]`` tensor when the whole is first read, and are
-    views of it from then on. So reading costs one copy, and gradients flow through both forms. A
-    variable may also follow a `TimeBuffer`: it then reads the tensor of its name there, until
-    something else is written to it.
+    Rows written one by one become one ``[T, B, ...]`` tensor when the whole variable is first read,
+    and are views of it from then on. So reading costs one copy, and gradients flow through both
+    forms. A variable may also follow a `TimeBuffer`: it then reads the buffer's tensor of the same
+    name, until something else is written to the variable.
 
     Attributes
     ----------
     origins : dict of int to int
-        The number that identifies the row of each time, for rows that have one.
+        The identifying numbers of rows, by time; not every row has one.
     """
 
     __slots__ = ("_buffer", "_full", "_like", "_name", "_rows", "origins")
@@ -132,7 +132,7 @@ class Variable:
         return torch.stack(rows) if rows else self.full()[:0]
 
     def last(self, n: int) -> Variable:
-        """Return a variable with the same tensors as the last `n` rows, at times 0, 1, ..."""
+        """Return a variable that holds the tensors of the last `n` rows at times 0, 1, ..."""
         start = self.time_size() - n
         kept = Variable(self._name)
         kept._like = self._like
@@ -181,7 +181,7 @@ class Variable:
         return self._like is None or bool(self._like[0])
 
     def _stop_following(self) -> list[Tensor | None]:
-        """Stop reading from a buffer; keep its rows, and return the separately stored ones."""
+        """Stop reading from a buffer, keep its rows, and return the rows stored separately."""
         if self._buffer is not None:
             self._full, self._buffer = self.full(), None
         return self._rows

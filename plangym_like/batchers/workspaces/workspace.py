@@ -14,7 +14,7 @@ from plangym_like.errors import InputError
 
 
 class Workspace:
-    """Named variables, each with a row ``[B, ...]`` for every time; all rows are ``[T, B, ...]``.
+    """Named variables. Each has a row ``[B, ...]`` for every time, so its shape is ``[T, B, ...]``.
 
     Reading a row that was never written is an error; such rows are never filled in. When an
     environment writes time t again (`rewind`), the rows after t are removed from every variable.
@@ -84,9 +84,9 @@ class Workspace:
     def rewind(self, t: int) -> None:
         """Remove the rows from time `t` on from every variable.
 
-        An agent that writes the rows of an environment calls this before it starts again at an
-        earlier time: the rows from there on belong to the earlier run. Rows that other agents wrote
-        at `t` in the current step of a `TemporalAgent` are kept.
+        An agent that writes the rows of an environment calls this before it starts again at `t`,
+        because the rows from `t` on belong to the earlier run. Rows that other agents wrote at `t`
+        in the current step of a `TemporalAgent` are kept.
         """
         for name, variable in list(self.variables.items()):
             fresh = self._written is not None and name in self._written
@@ -120,7 +120,7 @@ class Workspace:
         self._variable(var_name).origins[t] = origin
 
     def origin(self, var_name: str, t: int) -> int | None:
-        """Return the number that `sign` gave the row at time `t`, ``None`` if there is none."""
+        """Return the number that `sign` gave the row at time `t`, or ``None``."""
         variable = self.variables.get(var_name)
         return None if variable is None else variable.origins.get(t)
 
@@ -175,7 +175,7 @@ class Workspace:
         return self._shared("steps", {name: v.time_size() for name, v in self.variables.items()})
 
     def batch_size(self) -> int:
-        """Return B; `InputError` if it differs between variables. See `time_size`."""
+        """Return B, as `time_size` returns T; `InputError` if B differs between variables."""
         return self._shared("columns", {name: v.batch_size() for name, v in self.variables.items()})
 
     def clear(self, name: str | None = None) -> None:
@@ -206,7 +206,7 @@ class Workspace:
         Raises
         ------
         InputError
-            The variables differ in their number of steps, or it is less than `n`.
+            The variables differ in their number of steps, or have fewer than `n`.
         """
         names = list(self.variables) if var_names is None else list(var_names)
         sizes = {name: self._variable(name).time_size() for name in names}
@@ -284,10 +284,10 @@ class Workspace:
     def sample_subworkspace(
         self, n_times: int, n_batch_elements: int, n_timesteps: int
     ) -> Workspace:
-        """Return `n_times` samples side by side, each a window of steps of a few columns.
+        """Return `n_times` random samples side by side.
 
-        A sample holds `n_timesteps` consecutive steps, beginning at a random time, of
-        `n_batch_elements` columns drawn without replacement.
+        Each sample begins at a random time, and holds `n_timesteps` consecutive steps of
+        `n_batch_elements` columns, which are drawn without replacement.
         """
         time_size, batch_size = self.time_size(), self.batch_size()
         if not 1 <= n_timesteps <= time_size or not 1 <= n_batch_elements <= batch_size:

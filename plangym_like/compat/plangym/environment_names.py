@@ -1,4 +1,4 @@
-"""Names of environments that `make` knows, by the package that they come from."""
+"""Names of environments that `make` knows, by package."""
 
 from __future__ import annotations
 

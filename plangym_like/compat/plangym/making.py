@@ -1,4 +1,4 @@
-"""Make the `plangym_like.PlanEnv` behind a class of plangym's; decide which steps it may take."""
+"""Make the `plangym_like.PlanEnv` behind a plangym class; decide which steps it may take."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def make_core(
     execution : mapping
         The arguments of `plangym_like.make` that say where batches are stepped.
     kwargs : mapping
-        Its other arguments.
+        Other arguments of `plangym_like.make`.
     """
     if isinstance(source, str):
         return make(source, **execution, **kwargs)
@@ -53,14 +53,15 @@ def make_core(
 
 
 def is_ours(env_class: type, name: str) -> bool:
-    """Return whether a method is defined in this package, not in a subclass from elsewhere."""
+    """Return whether a method is defined in this package, not in a user's subclass."""
     return str(getattr(env_class, name).__module__).startswith(_PACKAGE)
 
 
 @cache
 def writes_hooks(env_class: type) -> bool:
-    """Return whether a subclass from elsewhere defines methods that take part in steps.
+    """Return whether a user's subclass defines methods that take part in steps.
 
-    Its batches are stepped row by row, because only its own methods know what a step returns.
+    Batches of such a subclass are stepped row by row, because only its methods know what a step
+    returns.
     """
     return not all(is_ours(env_class, name) for name in HOOKS)

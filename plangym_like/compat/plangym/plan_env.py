@@ -98,8 +98,8 @@ class PlanEnv:
         Returns
         -------
         tuple
-            ``(state, obs, reward, terminal, truncated, info)``. The state is left out with
-            ``return_state=False``, and without `state` unless ``return_state=True``.
+            ``(state, obs, reward, terminal, truncated, info)``. The state is left out if
+            `return_state` is false; by default, it is returned only if `state` is given.
         """
         self.begin_step(action=action, dt=dt, state=state, return_state=return_state)
         if state is not None:
@@ -142,7 +142,7 @@ class PlanEnv:
         return tuple(list(column) for column in zip(*rows, strict=True))
 
     def clone(self, **kwargs: Any) -> Self:
-        """Return another environment made with the same arguments, except `kwargs`."""
+        """Return another environment made with the same arguments, except for those in `kwargs`."""
         given = {
             "name": self.name,
             "frameskip": self.frameskip,
@@ -156,7 +156,7 @@ class PlanEnv:
     def begin_step(
         self, action: Any = None, dt: Any = None, state: Any = None, return_state: Any = None
     ) -> None:
-        """Record what this step should return; called first."""
+        """Record what this step should return; called before the action is applied."""
         self._dt_step = dt
         self._returns_state = state is not None if return_state is None else bool(return_state)
         self._begin_frames()
@@ -239,7 +239,7 @@ class PlanEnv:
         """Return a random action."""
 
     def process_obs(self, obs: Any, **kwargs: Any) -> Any:
-        """Return the observation, computed from the environment's own."""
+        """Return the observation, computed from the environment's own observation."""
         return obs
 
     def process_reward(self, reward: Any, **kwargs: Any) -> Any:
@@ -259,7 +259,7 @@ class PlanEnv:
 
 
 def without_states(states: Any) -> bool:
-    """Return whether a batch continues from current states: no states, or a list of ``None``."""
+    """Return whether `states` is ``None`` or a list of ``None``: steps use current states."""
     return states is None or (len(states) > 0 and states[0] is None)
 
 

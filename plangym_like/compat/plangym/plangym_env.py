@@ -33,7 +33,7 @@ class PlangymEnv(PlanEnv):
     remove_time_limit : bool
         Whether to remove the time limit that the id registers.
     render_mode : {"rgb_array", "human", None}
-        ``"human"`` shows each state in a window; ``None`` refuses images.
+        ``"human"`` shows each state in a window; ``None`` allows no images.
     episodic_life : bool
         Whether losing a life ends an episode, in games.
     obs_type : {"coords", "rgb", "grayscale"}, optional
@@ -103,7 +103,7 @@ class PlangymEnv(PlanEnv):
         )
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return the arguments with which another process makes the environment, and its state."""
+        """Return the environment's state, and the arguments to make it in another process."""
         mine = {key: value for key, value in vars(self).items() if key != "img_shape"}
         row = self.get_state() if self._core is not None else None
         return {**mine, "_core": None, "row": row}
@@ -180,7 +180,7 @@ class PlangymEnv(PlanEnv):
 
     @_gym_env.setter
     def _gym_env(self, env: gymnasium.Env[Any, Any]) -> None:
-        """Remove the wrappers outside `env`, or use `env` in place of the environment."""
+        """Remove the wrappers around `env`, or replace the environment by `env`."""
         depth = next((i for i, link in enumerate(links(self.gym_env)) if link is env), None)
         if depth is None:
             kwargs = {**self._core_kwargs(), "frameskip": 1, "autoreset": False}
@@ -199,7 +199,7 @@ class PlangymEnv(PlanEnv):
         self.apply_wrappers([lambda env: wrapper(env, *args, **kwargs)])
 
     def clone(self, **kwargs: Any) -> Self:
-        """Return another environment made with the same arguments, except `kwargs`."""
+        """Return another environment made with the same arguments, except for those in `kwargs`."""
         given: dict[str, Any] = {
             "wrappers": self._wrappers,
             "remove_time_limit": self._remove_time_limit,
@@ -271,7 +271,7 @@ class PlangymEnv(PlanEnv):
     # Single steps
 
     def seed(self, seed: int | None = None) -> None:
-        """Make the next `reset` begin the episode of `seed`."""
+        """Seed the next `reset` with `seed`."""
         self._seed = seed
 
     def apply_reset(self, **kwargs: Any) -> tuple[Any, dict[str, Any]]:
@@ -392,7 +392,7 @@ class PlangymEnv(PlanEnv):
         return (*map(list, found), *(list(column) for column in zip(*rows, strict=True)))
 
     def _complete_infos(self, infos: list[dict[str, Any]], states: Any) -> None:
-        """Add what only this class knows to the infos of a batch of steps from `states`."""
+        """Add the values that only this class knows to the infos of steps from `states`."""
 
     def _steps_batches(self) -> bool:
         """Return whether a batch of `plangym_like` has the same results as `step` row by row."""

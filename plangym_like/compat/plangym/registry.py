@@ -1,4 +1,4 @@
-"""`make`: plangym's function that makes an environment of the class for its name."""
+"""`make`: plangym's function that makes an environment from its name."""
 
 from __future__ import annotations
 

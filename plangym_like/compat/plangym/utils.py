@@ -23,7 +23,7 @@ def remove_time_limit_from_spec(spec: Any) -> None:
 
 
 def remove_time_limit(gym_env: gymnasium.Env[Any, Any]) -> gymnasium.Env[Any, Any]:
-    """Return the chain `gym_env` without time limits, in its wrappers and in its spec."""
+    """Return `gym_env` with the time limits removed from its wrappers and its spec."""
     env = without_time_limit(gym_env)
     if env.spec is not None:
         remove_time_limit_from_spec(env.spec)

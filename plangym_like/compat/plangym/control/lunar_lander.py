@@ -1,4 +1,4 @@
-"""A LunarLander without sparks, and with a deterministic form."""
+"""A LunarLander without sparks, which can be deterministic."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class _NoSpark:
 
 
 class FastGymLunarLander(lunar_lander.LunarLander):
-    """Gymnasium's LunarLander without the sparks of its engines, which only images show.
+    """Gymnasium's LunarLander without engine sparks, which are only visible in images.
 
     Parameters
     ----------
@@ -129,6 +129,6 @@ class LunarLander(PlangymEnv):
         return {"obs_type": self.obs_type}
 
     def clone(self, **kwargs: Any) -> Self:
-        """Return another lander made with the same arguments, except `kwargs`."""
+        """Return another lander made with the same arguments, except for those in `kwargs`."""
         given = {"deterministic": self.deterministic, "continuous": self.continuous}
         return super().clone(**{**given, **kwargs})

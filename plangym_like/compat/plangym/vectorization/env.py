@@ -24,12 +24,12 @@ _FORWARDED = (
 
 
 class VectorizedEnv(PlangymEnv):
-    """One environment in this process, and batches in many.
+    """One environment in this process, whose batches are stepped in many processes.
 
-    Batches from given states are those of `plangym_like`. Batches without states are split into
+    Batches from given states are stepped by `plangym_like`. Batches without states are split into
     equal parts, which worker processes step row by row. Each worker has its own current state,
-    which `reset`, `set_state` and `sync_states` set. Workers also step the batches of environments
-    that a subclass has changed, by its own ``process_obs`` for example.
+    which `reset`, `set_state` and `sync_states` set. If a subclass changes the environment, for
+    example by its own ``process_obs``, workers step all its batches.
 
     Parameters
     ----------
@@ -37,7 +37,7 @@ class VectorizedEnv(PlangymEnv):
         ``env_class(name=..., delay_setup=..., **kwargs)`` returns a `PlanEnv`.
     name : str, optional
     frameskip : int, optional
-        By default that of `env_class`.
+        By default, the default of `env_class`.
     autoreset : bool
     delay_setup : bool
         Make the environment on first use.
@@ -134,7 +134,7 @@ class VectorizedEnv(PlangymEnv):
         self.sync_states(state)
 
     def sync_states(self, state: Any = None) -> None:
-        """Make `state`, by default that of this process, the current state of all workers.
+        """Make `state` (by default, this process's current state) the current state of all workers.
 
         If a worker has died, all workers are closed. New ones are made when they are needed.
         """
@@ -160,7 +160,7 @@ class VectorizedEnv(PlangymEnv):
         self._env_kwargs["wrappers"] = self._plan_env._wrappers
 
     def clone(self, **kwargs: Any) -> Self:
-        """Return another environment made with the same arguments, except `kwargs`."""
+        """Return another environment made with the same arguments, except for those in `kwargs`."""
         given = {
             "env_class": self._env_class,
             "n_workers": self.n_workers,

@@ -87,7 +87,7 @@ class ParallelEnv(VectorizedEnv):
     env_class, name, frameskip, autoreset, delay_setup, n_workers, kwargs
         As in `VectorizedEnv`.
     blocking : bool
-        Whether workers take turns, instead of running at once, if a batch has no states.
+        Whether workers take turns on batches without states, instead of running at once.
     """
 
     def __init__(
@@ -110,7 +110,7 @@ class ParallelEnv(VectorizedEnv):
 
     @property
     def blocking(self) -> bool:
-        """Whether workers take turns, instead of running at once, if a batch has no states."""
+        """Whether workers take turns on batches without states, instead of running at once."""
         return self._blocking
 
     @property
@@ -143,7 +143,7 @@ class ParallelEnv(VectorizedEnv):
             self._workers = None
 
     def clone(self, **kwargs: Any) -> Self:
-        """Return another environment made with the same arguments, except `kwargs`."""
+        """Return another environment made with the same arguments, except for those in `kwargs`."""
         return super().clone(**{"blocking": self.blocking, **kwargs})
 
 

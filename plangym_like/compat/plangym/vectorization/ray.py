@@ -64,7 +64,7 @@ def __getattr__(name: str) -> Any:
 class RayEnv(VectorizedEnv):
     """An environment whose batches are stepped on a Ray cluster.
 
-    The parameters are those of `VectorizedEnv`.
+    See `VectorizedEnv` for the parameters.
     """
 
     _actors: list[Any] | None = None

@@ -35,7 +35,7 @@ class AtariEnv(VideogameEnv):
     obs_type : {"rgb", "grayscale", "ram"}
         The screen, or the console's memory.
     mode, difficulty : int
-        Those of the game; 0 is its default.
+        The mode and difficulty of the game; 0 is its default.
     repeat_action_probability : float
         The probability that a frame repeats the previous action.
     full_action_space : bool
@@ -108,7 +108,7 @@ class AtariEnv(VideogameEnv):
         return {**super()._core_kwargs(), **game, "episodic_life": self.episodic_life}
 
     def clone(self, **kwargs: Any) -> Self:
-        """Return another environment made with the same arguments, except `kwargs`."""
+        """Return another environment made with the same arguments, except for those in `kwargs`."""
         given = {**self._game, "obs_type": self.obs_type, "episodic_life": self.episodic_life}
         return super().clone(**{**given, **kwargs})
 

@@ -15,8 +15,8 @@ LIFE_KEY = "lifes"
 class VideogameEnv(PlangymEnv):
     """A game of an emulator.
 
-    Infos have ``"lifes"``, the number of lives, or -1 if it is not known, and ``"lost_life"``,
-    whether this step lost one.
+    Infos have ``"lifes"``, the number of lives (-1 if it is not known), and ``"lost_life"``, which
+    is true if this step lost a life.
     """
 
     AVAILABLE_OBS_TYPES = {"rgb", "grayscale", "ram"}  # noqa: RUF012

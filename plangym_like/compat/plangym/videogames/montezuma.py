@@ -1,4 +1,4 @@
-"""Montezuma's Revenge with the player's position, and with deaths as ends of episodes."""
+"""Montezuma's Revenge with the player's position; a death can end an episode."""
 
 from __future__ import annotations
 
@@ -71,7 +71,8 @@ class CustomMontezuma(gymnasium.Wrapper[Any, Any, Any, Any]):
     env : gymnasium.Env, optional
         The game, observed as its screen, one frame a step; by default it is made here.
     check_death : bool
-        Whether a death ends the episode. Otherwise room 8 does, unless ``death_room_8=False``.
+        Whether a death ends the episode. Otherwise, reaching room 8 ends it, unless
+        ``death_room_8=False``.
     obs_type : {"rgb", "grayscale", "ram", "coords"}
         ``"coords"`` are x, y, the room and the byte of the objects, ``(4,) float32``.
     score_objects : bool
@@ -80,13 +81,14 @@ class CustomMontezuma(gymnasium.Wrapper[Any, Any, Any, Any]):
     objects_from_pixels : bool
         Whether the objects are found on the screen instead of in memory.
     objects_remember_rooms : bool
-        Whether ``pos.score`` is then a tuple of objects, each with the room where it was found.
+        With `objects_from_pixels`, whether ``pos.score`` is a tuple of objects, each with the room
+        where it was found.
     only_keys : bool
         Whether only keys count as objects.
     death_room_8 : bool
         See `check_death`.
     render_mode : str, optional
-        That of the game, if it is made here.
+        The render mode of the game, if the game is made here.
     x_repeat : int
         The scale of x.
     """
@@ -277,5 +279,5 @@ class MontezumaEnv(AtariEnv):
         return super()._make_core([tracker, *wrappers])
 
     def clone(self, **kwargs: Any) -> Self:
-        """Return another environment made with the same arguments, except `kwargs`."""
+        """Return another environment made with the same arguments, except for those in `kwargs`."""
         return super().clone(**{**self._options, **kwargs})

@@ -34,7 +34,7 @@ class ActionDiscretizer(gymnasium.ActionWrapper[Any, Any, Any]):
     ----------
     env : gymnasium.Env
     actions : sequence of sequences of str, optional
-        The buttons that each action holds; by default what Sonic can do.
+        The buttons that each action holds; by default, the actions of Sonic.
     """
 
     def __init__(
@@ -112,6 +112,6 @@ class RetroEnv(VideogameEnv):
         return self._live.get_image()
 
     def clone(self, **kwargs: Any) -> Self:
-        """Return another environment made with the same arguments, except `kwargs`."""
+        """Return another environment made with the same arguments, except for those in `kwargs`."""
         given = {"obs_type": self.obs_type, "episodic_life": self.episodic_life}
         return super().clone(**{**given, **kwargs})
