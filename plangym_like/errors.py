@@ -112,7 +112,7 @@ class ObservationError(PlangymError, ValueError):
 
 
 class RewardError(PlangymError, ValueError):
-    """An environment returned a reward that is not one number or, in a search, not finite."""
+    """An environment returned a reward that is not one number, or not finite in a search."""
 
 
 class EnvApiError(PlangymError, TypeError):
@@ -187,7 +187,7 @@ class WorkerStartError(WorkerError):
 
 
 class PoisonInputError(WorkerError):
-    """One row of a batch ended every new worker that stepped it alone.
+    """One row of a batch killed each new worker that stepped only this row.
 
     Attributes
     ----------

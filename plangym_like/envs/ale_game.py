@@ -145,7 +145,10 @@ class PlannableAle(AleEnv):
         return self._get_obs(), info
 
     def settle(self) -> None:
-        """Save and restore the current state, so that steps start from it; keep the image."""
+        """Save and restore the current state, so that steps start from a restored state.
+
+        The image is kept.
+        """
         self.picture = self.ale.getScreenRGB()
         self.restore(self.clone())
 

@@ -88,7 +88,7 @@ class LastTimer:
                 return state
 
     def recall(self, ale: ALEInterface) -> None:
-        """Run a frame, so that ALE takes the current timer for that of the previous frame."""
+        """Run a frame, so that ALE takes the current timer as the timer of the previous frame."""
         late = ale.getRAM()[self._address] == 255
         ale.restoreState(self._before_late if late else self._before_early)
         ale.act(0)

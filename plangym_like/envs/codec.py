@@ -14,7 +14,7 @@ from plangym_like.states import Row
 
 
 class Codec(abc.ABC):
-    """The state of one environment without its wrappers as bytes, and back.
+    """Saves and restores the state of one environment, without its wrappers, as bytes.
 
     In a row, the generator ``np_random`` and the wrappers' memory follow these bytes;
     `GymnasiumSimulator` saves them.

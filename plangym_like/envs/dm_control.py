@@ -2,8 +2,8 @@
 
 Payload of a row::
 
-    ...         MuJoCo's integration state, the sensors, and those arrays of the *model* that
-                episodes change (targets are moved there)
+    ...         MuJoCo's integration state, the sensors, and the arrays of the *model* that episodes
+                change (to move targets)
     8 bytes     steps since the episode began
     8 bytes     for each number that the task keeps in attributes
     2512 bytes  the task's random generator
@@ -93,7 +93,10 @@ class DmControlCodec(Codec):
         self.columns = None if self.saves_generator else {}
 
     def _play(self, env: gymnasium.Env[Any, Any]) -> set[str]:
-        """Play some steps; return the task's attributes that they change, and record arrays."""
+        """Play some steps; return which attributes of the task they change.
+
+        The names of the model's arrays that they change are recorded in `edited`.
+        """
         arrays = model_arrays(self.model)
         before = {name: array.copy() for name, array in arrays.items()}
         remembered = dict(vars(self.task))

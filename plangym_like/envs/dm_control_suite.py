@@ -132,7 +132,7 @@ class SuiteEnv(gymnasium.Env[Any, Any]):
         return self._observed(self.suite_env.reset().observation), {}
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        """Step the task, even after the end of an episode, when the suite would start another."""
+        """Step the task, even if the episode has ended (the suite itself would start another)."""
         self.suite_env._reset_next_step = False
         found = self.suite_env.step(action)
         over = found.last()

@@ -62,7 +62,7 @@ class Walker(Robot):
 
 
 def _near(values: Array, least: float) -> Array:
-    """Return ``tolerance(x, (least, inf), margin=least / 2)``; squares are libm's ``pow``."""
+    """Return ``tolerance(x, (least, inf), margin=least / 2)``; libm's ``pow`` makes squares."""
     gap = np.where(values < least, least - values, values - np.inf) / (least / 2)
     scaled = gap * np.sqrt(-2 * np.log(0.1))
     return np.where(least <= values, 1.0, np.exp(-0.5 * np.float_power(scaled, 2.0)))

@@ -175,7 +175,7 @@ def _first_difference(rows: Rows, outcomes: Sequence[Outcome], after: Row) -> st
 
 
 def _difference(rows: Rows, index: int, outcome: Any, after: Row) -> tuple[str, Any, Any] | None:
-    """Return the name of what differs in row `index`, its value, and that of `Simulator.step`."""
+    """Return the name of a result of row `index` that differs, its value, and the right value."""
     obs, reward, terminated, truncated, info, _ = outcome
     assert rows.next_states is not None
     pairs = {
@@ -196,7 +196,7 @@ def _difference(rows: Rows, index: int, outcome: Any, after: Row) -> tuple[str, 
 
 
 def _same(one: NDArray[Any], other: NDArray[Any]) -> bool:
-    """Return whether two values have the same bytes in the dtype of either."""
+    """Return whether two values have the same bytes in one of their two dtypes."""
     return one.shape == other.shape and (
         one.astype(other.dtype).tobytes() == other.tobytes()
         or one.tobytes() == other.astype(one.dtype).tobytes()

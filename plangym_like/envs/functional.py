@@ -50,7 +50,7 @@ class FunctionalSimulator(SaveLoadSimulator):
     Parameters
     ----------
     name : str or callable
-        ``"pgx/<game>"``, or a callable that returns an object that
+        ``"pgx/<game>"``, or a callable. It returns an object of a kind that
         `plangym_like.envs.functions.functions_of` accepts.
     kwargs
         As in `GymnasiumSimulator`, or passed to the callable.

@@ -39,9 +39,9 @@ class Functions:
 def functions_of(env: Any) -> Functions:
     """Return `env` as `Functions`.
 
-    `env` may be `Functions` already, Gymnasium's `FuncEnv`, or an object as in pgx: with
-    ``init(key)`` and ``step(state, action, key)``, whose states have ``observation``, ``rewards``,
-    ``terminated`` and ``truncated``.
+    `env` may be a `Functions`, Gymnasium's `FuncEnv`, or an object like pgx's environments. Such an
+    object has ``init(key)`` and ``step(state, action, key)``, and its states have
+    ``observation``, ``rewards``, ``terminated`` and ``truncated``.
 
     Raises
     ------

@@ -67,7 +67,7 @@ class Addresses:
         return np.concatenate([data, np.frombuffer(tail, np.uint8)])
 
     def fill_in(self, stripped: NDArray[np.uint8]) -> NDArray[np.uint8]:
-        """Return the state that `strip` was given, with the pointers of this process.
+        """Return the state that was given to `strip`, with the pointers of this process.
 
         Raises
         ------

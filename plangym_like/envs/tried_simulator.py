@@ -76,9 +76,10 @@ class TriedSimulator(Simulator):
         return other
 
     def make_again(self, *args: Any, **changed: Any) -> Self:
-        """Return a simulator made with the positional arguments `args`, which runs no trial.
+        """Return a simulator that is made with other arguments, and runs no trial.
 
-        Its keyword arguments are those of this one, except `changed`.
+        Its positional arguments are `args`. Its keyword arguments are the same as for this
+        simulator, except `changed`.
         """
         kwargs = {**self._arguments[1], **changed}
         if "wrappers" in kwargs:

@@ -91,8 +91,8 @@ class ChildProcess:
     pidfd : int or None
         Its descriptor, owned by this object.
     status_fn, collect_fn : callable
-        Given the pid: return the exit status or a `Fate`, without blocking; and collect the
-        process. The defaults are for a child of this process.
+        ``status_fn(pid)`` returns the exit status or a `Fate` without blocking.
+        ``collect_fn(pid)`` collects the process. The defaults are for a child of this process.
     """
 
     def __init__(

@@ -56,8 +56,8 @@ class WorkerPool(Generic[Handle]):
     start_timeout : float, optional
         Seconds that a process may take to become ready before it is replaced; by default no limit.
     spin_seconds : float
-        How long `wait` polls before it sleeps. Waking up costs as much as a short task, so this
-        should be about as long as the time between the ends of different workers' last tasks.
+        How long `wait` polls before it sleeps. Waking up takes as long as a short task, so this
+        should cover the time from the end of one worker's last task to the end of the next one's.
     counts : PoolCounts, optional
         Where deaths and restarts are counted.
 
@@ -87,8 +87,8 @@ class WorkerPool(Generic[Handle]):
     def wait(self, seconds: float, stop: Callable[[], bool] | None = None) -> float:
         """Wait at most `seconds` until a worker replies or dies; return the seconds waited.
 
-        Replies and deaths are processed. While this polls, it also ends when ``stop()`` returns
-        True.
+        Replies and deaths are processed. While this polls, before it sleeps, it also returns when
+        ``stop()`` is true.
         """
         self._watch_all()
         begun = time.perf_counter()
@@ -146,7 +146,7 @@ class WorkerPool(Generic[Handle]):
         self.tend()
 
     def tend(self) -> None:
-        """Replace workers without a task or with an abandoned task if needed; never waits.
+        """Replace, if needed, workers that have no task or an abandoned one; never waits.
 
         Raises
         ------

@@ -38,8 +38,8 @@ def difference(
     """Return the place of the first difference between two values, and both values there.
 
     Everything that they contain is compared. Types, dtypes and bits must be equal: 1 and 1.0
-    differ, as do 0.0 and -0.0; a NaN equals itself. It does not matter whether equal parts are the
-    same object, although pickles then differ.
+    differ, as do 0.0 and -0.0; a NaN equals itself. Equal parts may be one object or two, although
+    this changes a pickle.
 
     >>> difference({"reward": 1.0}, {"reward": 2.0})
     ("['reward']", '1.0 and 2.0')

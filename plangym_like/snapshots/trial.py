@@ -303,7 +303,7 @@ class Trial:
         return f"{name} in {', '.join(own)}" if own else name
 
     def _cause(self, row: Row | None, start: int) -> str:
-        """Return which attributes differ between a restored copy and one that was not."""
+        """Return which attributes differ between a restored copy and a copy stepped there."""
         if row is None or self._copy is None:
             return ""
         try:

@@ -82,7 +82,7 @@ class Robot(abc.ABC):
         return {}
 
     def recorded(self) -> dict[str, Array]:
-        """Return the arrays that a step reads after the simulation, except those of the state."""
+        """Return the arrays, except the state's, that a step reads after the simulation."""
         return {}
 
     def over(self) -> bool:
