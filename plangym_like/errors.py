@@ -28,7 +28,7 @@
     |   +-- StepTimeoutError (TimeoutError)  rows that exceeded ``step_timeout``
     |   +-- WorkerTimeoutError (TimeoutError)  it makes no progress
     |   +-- RemoteError                    a remote exception whose own type cannot be sent
-    +-- RemoteTraceback                    a child's traceback, the ``__cause__`` of what it raised
+    +-- RemoteTraceback                    a child's traceback, the ``__cause__`` of its exception
 """
 
 from __future__ import annotations

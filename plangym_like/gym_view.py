@@ -176,6 +176,9 @@ class GymView(gymnasium.Env[Any, Any]):
         return self.plan_env.gym_env.unwrapped._np_random
 
     def set_wrapper_attr(self, name: str, value: Any, *, force: bool = True) -> bool:
-        """Set an attribute of the Gymnasium environment inside if it has it, else of the view."""
+        """Set an attribute of the Gymnasium environment inside.
+
+        If that environment does not have the attribute, set it on the view.
+        """
         inside = self.plan_env.gym_env.set_wrapper_attr(name, value, force=False)
         return inside or super().set_wrapper_attr(name, value, force=force)

@@ -117,7 +117,7 @@ class RowStepper:
     def view(self, rows: Row, *, single: bool) -> dict[str, NDArray[Any]]:
         """Return the named fields of checked rows ``(N, state_nbytes)``, read-only.
 
-        With `single`, return those of the first row, without the leading axis.
+        With `single`, return the fields of the first row, without the leading axis.
         """
         with self.lock:
             fields = self.simulator.view(rows[:, HEADER_NBYTES:])

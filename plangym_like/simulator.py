@@ -117,7 +117,7 @@ class Simulator(abc.ABC):
     columns : dict of str to (shape, dtype)
         Info keys that every step returns, in the order of `info`.
     plain_infos : bool
-        Whether `info` may hold other keys than those.
+        Whether `info` may hold other keys than those in `columns`.
     exactness : str
         ``"exact"`` (bit-identical to an uninterrupted episode) or ``"approximate"``;
         `exactness_note` is the reason.
@@ -198,7 +198,7 @@ class Simulator(abc.ABC):
     def renew(self) -> None:
         """Undo changes made by trials and batches; called before the first reset.
 
-        Random generators and wrappers are restored to their states when the simulator was made.
+        Random generators and wrappers get the states that they had when the simulator was made.
         """
 
     def forget(self) -> None:

@@ -82,7 +82,7 @@ def put(space: spaces.Space[Any], batch: Any, index: int | tuple[int, ...], valu
     Raises
     ------
     ObservationError
-        Its keys, shape or dtype differ from those of the space; bounds are not checked.
+        Its keys, shape or dtype do not match the space; bounds are not checked.
     """
     if isinstance(batch, np.ndarray):
         lead = 1 if isinstance(index, int) else len(index)

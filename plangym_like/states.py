@@ -84,7 +84,7 @@ class StateFormat:
         Four ASCII letters.
     fingerprint_fields : mapping
         Everything that determines the payload's meaning (ids, digests, versions, dynamics). The
-        fingerprint is a hash of it; two environments can share rows if and only if it is equal.
+        fingerprint is a hash of it; environments can share rows if and only if it is the same.
     payload_nbytes : int
         Bytes reserved for the payload.
     checksum : bool
@@ -326,7 +326,7 @@ def _kinds(states: Any) -> str:
 
 
 def mismatch(what: str, family: str, fields: str, its_family: str, its: str) -> StateMismatchError:
-    """Return the error for a state of another environment, which names what differs.
+    """Return the error for a state of another environment; it names the difference.
 
     Parameters
     ----------

@@ -16,7 +16,7 @@ class Stats:
     rows_audited : int
         Rows that were stepped a second time and compared (see `plangym_like.audit`).
     rows_sent : int
-        Rows that were sent to child processes, including those of audits.
+        Rows that were sent to child processes, including audited rows.
     steals : int
         How often an idle process took rows from another process.
     deaths, restarts, timeouts : int

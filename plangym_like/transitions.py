@@ -66,7 +66,7 @@ class BatchTransition(NamedTuple):
 
 
 class BatchStep(NamedTuple):
-    """The result of ``step_batch`` without states; the fields are those of `BatchTransition`."""
+    """The result of ``step_batch`` without states; the fields are as in `BatchTransition`."""
 
     obs: Any
     rewards: NDArray[np.float64]

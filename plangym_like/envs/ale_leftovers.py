@@ -29,9 +29,9 @@ _TRIES = 1000
 class Leftovers:
     """Prepares one emulator so that a state can be restored exactly.
 
-    The value of the flag that belongs to a state follows from the processor's status, which is part
-    of every state: it tells whether the processor stopped at the end of a frame. To set the flag, a
-    suitable frame is run before the state is restored.
+    The processor's status is part of every state, and tells whether the processor stopped at the
+    end of a frame. This gives the value of the flag for this state. To set the flag, a suitable
+    frame is run before the state is restored.
 
     Parameters
     ----------

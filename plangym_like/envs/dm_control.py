@@ -155,7 +155,7 @@ class DmControlCodec(Codec):
         self._base.random.read(payload[self.random_at :])
 
     def write(self, payload: Row) -> None:
-        """Write the state, and compute what depends on positions and velocities."""
+        """Write the state, and compute everything that depends on positions and velocities."""
         self.physics.write(payload)
         mujoco.mj_step1(self.model, self._data)
         count = payload[self.count_at : self.count_at + 8].view(np.int64)[0]
@@ -221,7 +221,7 @@ class DmControlSimulator(GymnasiumSimulator):
         )
 
     def make_codec(self) -> DmControlCodec:
-        """Return the codec of the task, after finding out what its episodes change."""
+        """Return the codec of the task, which finds out what episodes change."""
         return DmControlCodec(self.env, self._task_name, self.env_kwargs)
 
     def make_fast_form(self, kind: str) -> FastForm | None:

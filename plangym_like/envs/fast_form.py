@@ -67,7 +67,7 @@ class FastForm(abc.ABC):
 
     @abc.abstractmethod
     def rollout(self, rows: Rows, first: int, last: int) -> None:
-        """Step rows `first` to `last` through all their T actions; raises what `step` raises."""
+        """Step rows `first` to `last` through all their T actions; raises the errors of `step`."""
 
 
 def held_frames(inputs: Inputs, block: slice, frameskip: int) -> int | NDArray[np.int64]:
@@ -116,7 +116,7 @@ def disagreement(
     kind : str
         The type character of the actions.
     starts : sequence of payloads, optional
-        `TRIALS` states to step from; by default those of one episode.
+        `TRIALS` states to step from; by default, the states of one episode.
     plays_on : bool
         Whether to continue past the end of an episode; otherwise another one begins.
     beyond : float
@@ -196,7 +196,7 @@ def _difference(rows: Rows, index: int, outcome: Any, after: Row) -> tuple[str, 
 
 
 def _same(one: NDArray[Any], other: NDArray[Any]) -> bool:
-    """Return whether two values have the same bytes in one of their two dtypes."""
+    """Return whether two values have the same bytes if one is converted to the other's dtype."""
     return one.shape == other.shape and (
         one.astype(other.dtype).tobytes() == other.tobytes()
         or one.tobytes() == other.astype(one.dtype).tobytes()

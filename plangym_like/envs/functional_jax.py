@@ -39,7 +39,7 @@ class FunctionalJaxCodec(SaveLoadCodec):
 
 
 class FunctionalJaxSimulator(SaveLoadSimulator):
-    """A simulator of one of these environments; the arguments are those of `GymnasiumSimulator`."""
+    """A simulator of one of these environments, with the arguments of `GymnasiumSimulator`."""
 
     family = "FJAX"
     # A second copy would be compiled a second time.

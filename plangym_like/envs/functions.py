@@ -46,7 +46,7 @@ def functions_of(env: Any) -> Functions:
     Raises
     ------
     InputError
-        It is none of these.
+        It is something else.
     """
     if isinstance(env, Functions):
         return env

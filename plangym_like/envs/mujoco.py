@@ -217,7 +217,7 @@ class MujocoSimulator(GymnasiumSimulator):
 
 
 def _free_drawing_memory(context: Any, drawn: mujoco.MjrContext) -> None:
-    """Free what MuJoCo has allocated in an OpenGL context.
+    """Free the objects that MuJoCo has made in an OpenGL context.
 
     MuJoCo's destructor runs later, and would free the objects with the same numbers in the context
     that is then current. This context may belong to another environment.

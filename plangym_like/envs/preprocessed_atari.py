@@ -88,7 +88,7 @@ def source_digest() -> str:
 
 
 def _step(env: Any, inner: list[Any], base: Any, action: Any) -> Any:
-    """Do what `AtariPreprocessing.step` does; `inner` are the wrappers between `env` and `base`."""
+    """Step like `AtariPreprocessing.step`; `inner` are the wrappers between `env` and `base`."""
     frames = base._frameskip
     if not (type(frames) is int and _are_checked(inner)):
         return AtariPreprocessing.step(env, action)

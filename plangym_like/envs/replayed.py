@@ -50,7 +50,7 @@ _SAMPLE = 12
 
 
 class ReplayCodec(Codec):
-    """Saves the action log of the current copy, and the digest of what it observed.
+    """Saves the action log of the current copy, and the digest of its results.
 
     Parameters
     ----------
@@ -62,7 +62,7 @@ class ReplayCodec(Codec):
     steps, step_nbytes : int
         The number of steps that must fit, and the bytes of each.
     episode : str, optional
-        The digest of a short episode. Processes in which it differs cannot replay these logs.
+        The digest of a short episode. A process with another digest cannot replay these logs.
     """
 
     saves_generator = False

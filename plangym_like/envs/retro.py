@@ -3,8 +3,8 @@
 Payload of a row::
 
     24 bytes    the length of the emulator's state, and the screen's height and width
-    ...         the emulator's state, zero padded; what differs between processes is left out
-                (`plangym_like.envs.retro_addresses`)
+    ...         the emulator's state, zero padded, without the parts that differ between processes
+                (see `plangym_like.envs.retro_addresses`)
     ...         the screen, which cannot be computed from it
     40 bytes    the random generator, for wrappers that draw from it
     ...         the wrappers' memory
@@ -195,7 +195,7 @@ class RetroSimulator(GymnasiumSimulator):
         super().__init__(name, **kwargs)
 
     def make_env(self) -> gymnasium.Env[Any, Any]:
-        """Return the game, to which this process's emulator now belongs."""
+        """Return the game, and give it the emulator of this process."""
         self._pictures = self.obs_type == "grayscale"
         game = str(self.name)
         inttype = self.env_kwargs.get("inttype", stable_retro.data.Integrations.STABLE)

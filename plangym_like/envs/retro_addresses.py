@@ -72,7 +72,7 @@ class Addresses:
         Raises
         ------
         ValueError
-            The bytes are not what `strip` returns.
+            The bytes are not a result of `strip`.
         """
         if len(stripped) < _COUNT.size:
             raise ValueError("no count of addresses")

@@ -148,7 +148,7 @@ class SaveLoadSimulator(GymnasiumSimulator):
     terminateds and truncateds as ``step``, each with N rows, but no infos. It must not draw random
     numbers.
 
-    The arguments are those of `GymnasiumSimulator`; ``state_capacity`` is for states that are not
+    The arguments are as in `GymnasiumSimulator`; ``state_capacity`` is for states that are not
     arrays.
 
     Raises
@@ -182,7 +182,7 @@ class SaveLoadSimulator(GymnasiumSimulator):
         return env
 
     def make_codec(self) -> SaveLoadCodec:
-        """Return the codec, which depends on what ``save_state`` returns."""
+        """Return the codec, which depends on the result of ``save_state``."""
         # Seeded, because the saved form of a fresh generator has a different length in each
         # process.
         self.env.reset(seed=0)

@@ -33,7 +33,7 @@ class TriedSimulator(Simulator):
         return simulator
 
     def _try_out(self) -> None:
-        """Run the trial; record what is not exact, or raise an error."""
+        """Run the trial; record inexact results, or raise an error."""
         rule = self.trial
         if self._is_copy or not (rule.always or has_foreign_code(self.env)):
             return

@@ -63,7 +63,7 @@ class Channel:
         self._outbox.extend(parts)
 
     def flush(self) -> bool:
-        """Send what the kernel accepts without blocking; return whether everything was sent."""
+        """Send as much as possible without blocking; return whether everything was sent."""
         outbox = self._outbox
         while outbox:
             part = outbox[0]

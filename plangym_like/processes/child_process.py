@@ -17,7 +17,7 @@ from plangym_like.fork_safety import forget_after_fork
 
 
 class Fate(Enum):
-    """The state of a process whose exit status does not exist or is not known."""
+    """The state of a process that has no exit status yet, or an unknown one."""
 
     RUNNING = "running"
     UNKNOWN = "unknown"

@@ -214,7 +214,7 @@ def fork_worker(
 
 
 def fork_server_supported() -> bool:
-    """Return whether this platform has what a fork server needs (Linux 5.3 or later)."""
+    """Return whether a fork server can run on this platform (Linux 5.3 or later)."""
     if sys.platform != "linux":
         return False
     pidfd = open_pidfd(os.getpid())

@@ -36,7 +36,7 @@ class PoolCounts(Protocol):
 class WorkerPool(Generic[Handle]):
     """Worker processes that host any object and execute any task.
 
-    The pool does not know what the tasks are, and has no reference to its owner, which starts them.
+    The pool does not know the tasks, and has no reference to its owner, which starts them.
     The owner works in a loop: start a task (`WorkerHandle.start_task`) in each worker that is
     `WorkerHandle.free`; call `wait`; read the results of finished tasks; call `tend`. The pool does
     the following:
@@ -133,7 +133,7 @@ class WorkerPool(Generic[Handle]):
         self.replace(worker)
 
     def prepare(self) -> None:
-        """Replace workers that died since the last task, and then do what `tend` does.
+        """Replace workers that died since the last task, and then call `tend`.
 
         If a constructor has raised, workers that are not ready are restarted.
         """

@@ -14,7 +14,7 @@ tag     what follows
 ======  ====================================================================================
 
 ``S`` is the first entry and occurs only there. No entry's bytes are a prefix of another entry's. So
-one log continues another if and only if the bytes of the first begin with those of the second.
+one log continues another if and only if its bytes begin with all bytes of the other.
 """
 
 from __future__ import annotations

@@ -147,7 +147,7 @@ class ChainPickle(ChainState):
         return self._classes.get(name_of(kind)) is kind
 
     def class_named(self, module: str, name: str) -> type:
-        """Return the class ``module.name`` from the environment's classes and those they use.
+        """Return the class ``module.name`` from the environment's classes and classes they use.
 
         Raises
         ------

@@ -163,7 +163,7 @@ def _value_of(thing: Any) -> dict[str, Any]:
 
 
 def _reduced(thing: Any) -> dict[str, Any] | None:
-    """Return what a pickle of `thing` would contain."""
+    """Return the parts of `thing` that a pickle would contain."""
     try:
         reduced = thing.__reduce_ex__(4)
     except Exception:

@@ -1,4 +1,4 @@
-"""Random generators outside state rows: the global ones, and those of spaces."""
+"""Random generators outside state rows: the global generators, and the generators of spaces."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ class StateOwner:
         Returns the object, since a wrapper may replace it in ``reset``.
     names : tuple of str or None
         The attributes that are its state (a dotted name is an attribute of an attribute). ``None``
-        means all except windows and those in `constant`.
+        means all attributes except windows and the names in `constant`.
     constant : set of str
         Attributes that are not state of this object.
     fixed : dict

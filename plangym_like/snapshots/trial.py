@@ -114,7 +114,7 @@ class Trial:
         self._drawn: dict[str, None] = {}
 
     def run(self) -> str:
-        """Return a description of what is not exact, or an empty string.
+        """Return a description of inexact results, or an empty string.
 
         This draws from the global generators.
 

@@ -55,8 +55,8 @@ class WrapperState(ChainState):
     env : gymnasium.Env
         The chain, reset at least once, so that its wrappers have the attributes of an episode.
     capacity : int, optional
-        Bytes reserved for the state. The default is the size now, with queues counted as full, or
-        at least twice that if a wrapper is not Gymnasium's.
+        Bytes reserved for the state. The default is the current size, with queues counted as full.
+        If a wrapper is not Gymnasium's, the default is at least twice that size.
 
     Attributes
     ----------

@@ -65,7 +65,7 @@ class Dynamics(abc.ABC):
 
     @classmethod
     def signature(cls, env: Any) -> tuple[Any, ...] | None:
-        """Return what a step depends on besides the state; ``None`` if methods were replaced."""
+        """Return all that steps depend on except the state; ``None`` if methods were replaced."""
         if not vars(env).keys().isdisjoint(("step", *cls.methods)):
             return None
         values: tuple[Any, ...] = attrgetter(*cls.constants)(env)
