@@ -170,7 +170,7 @@ class CurrentState:
         Raises
         ------
         Exception
-            Any error of the environment; see `set` for the current state after it.
+            Any error of the environment; `set` describes the current state after an error.
         """
         sim = self._simulator
         if self._quick and row is not None and read and not image:
@@ -232,7 +232,7 @@ class CurrentState:
     def reset(
         self, seed: int | None, options: dict[str, Any] | None, *, read: bool, image: bool
     ) -> tuple[Row | None, Any, dict[str, Any]]:
-        """Start an episode; return its first state if `read`, observation and info.
+        """Start an episode; return its first state (if `read`), observation and info.
 
         The random generator and the state of the wrappers continue from the current state, or from
         a new simulator if there is none. If the current state cannot be restored, a new generator

@@ -20,7 +20,7 @@ class Forgetful(Protocol):
     """An object with descriptors or locks that a forked copy of its process must drop."""
 
     def forget(self) -> None:
-        """Drop them; runs in the child of a fork, where a lock may never be released."""
+        """Drop descriptors and locks; runs in the forked copy, where locks may stay locked."""
 
 
 class ReentrantLock(Protocol):

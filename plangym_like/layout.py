@@ -150,7 +150,7 @@ class Layout:
         return action.shape == self._box_shape and math.isfinite(sum(action.ravel().tolist()))
 
     def verify(self, inputs: Inputs, start: int = 0, stop: int | None = None) -> None:
-        """Raise `StateFormatError` if a checksum that was not verified yet does not match."""
+        """Raise `StateFormatError` if a checksum is wrong, unless all were verified before."""
         if not inputs.verified:
             self.format.verify(inputs.states[start:stop], start)
 

@@ -183,7 +183,7 @@ class Simulator(abc.ABC):
 
     @abc.abstractmethod
     def read(self, payload: Row) -> int | None:
-        """Write the current state into `payload`; return the bytes used if that varies."""
+        """Write the current state into `payload`; return the number of bytes if it varies."""
 
     # Writing
 

@@ -171,7 +171,7 @@ class AtariSimulator(GymnasiumSimulator):
         Emulator frames per action; for a pair, a number in this range is drawn for each action.
         ``None`` keeps the value that the id registers (4 in v5).
     repeat_action_probability : float
-        The probability that a frame repeats the previous action. 0 unless given, as is usual in
+        The probability that a frame repeats the previous action. The default is 0, as is usual in
         planning, even if the id registers another value.
     episodic_life : bool
         A lost life ends the episode.

@@ -34,7 +34,7 @@ def parse(name: str) -> tuple[str, str, bool] | None:
 
 
 def all_ids() -> list[str]:
-    """Return the ids of all tasks, plangym's and shimmy's; ``ImportError`` without dm_control."""
+    """Return all ids of tasks, as in plangym and shimmy; ``ImportError`` without dm_control."""
     tasks = sorted(f"{domain}-{task}" for domain, task in load_suite().ALL_TASKS)
     return [*tasks, *(f"dm_control/{task}-v0" for task in tasks)]
 

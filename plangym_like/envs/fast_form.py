@@ -61,7 +61,7 @@ class FastForm(abc.ABC):
         Raises
         ------
         NotVectorisableError
-            A row must be stepped by the environment itself; results of any of these rows may be
+            A row must be stepped by the environment itself; the results of all these rows may be
             wrong.
         """
 

@@ -157,8 +157,8 @@ class ReplayedSimulator(GymnasiumSimulator):
         The largest number of steps from the reset to a state; by default the id's time limit, but
         at least 1,000. Rows become wider with this number.
     live_prefixes : int, optional
-        Copies of the environment that each process keeps in its replay cache; usually 64. A search
-        is fast if each process continues at most that many branches at a time.
+        The number of copies of the environment in each process's replay cache; in most families, 64
+        by default. A search is fast if each process continues at most as many branches at a time.
     name, simulator_kwargs
         As in `GymnasiumSimulator`.
 

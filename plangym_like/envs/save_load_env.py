@@ -222,7 +222,7 @@ class SaveLoadSimulator(GymnasiumSimulator):
         )
 
     def make_fast_form(self, kind: str) -> FastForm | None:
-        """Return the form that calls ``step_states``, if it agrees for actions of this dtype."""
+        """Return the form that calls ``step_states``, if it is right for actions of this dtype."""
         if not self._steps_states():
             return None
         try:

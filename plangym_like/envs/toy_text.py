@@ -1,9 +1,9 @@
 """Gymnasium's toy text: FrozenLake, CliffWalking, Taxi and Blackjack, in rows of about 100 bytes.
 
 The state consists of the few attributes that ``step`` changes, and the generator. The tables of a
-game (maps, probabilities, rewards) never change and are part of the rows' fingerprint. Only a
-FrozenLake map that was generated at random is stored in rows, because every process generates a
-different one.
+game (maps, probabilities, rewards) never change and are part of the rows' fingerprint. There is one
+exception: a FrozenLake map that was generated at random is stored in rows, because every process
+generates a different one.
 """
 
 from __future__ import annotations

@@ -244,7 +244,7 @@ class Connection:
     # The end
 
     def _note_end(self) -> None:
-        """Complete all requests after the connection or process has ended; `_reading` is held."""
+        """Complete all requests when connection or process has ended; `_reading` must be held."""
         failed_start = self._failed_start
         by_itself = self.process.wait(0.5)
         if not by_itself:

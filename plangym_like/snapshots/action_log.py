@@ -174,7 +174,7 @@ class ActionLogFormat:
 
 
 def _narrowest(space: gymnasium.Space[Any], dtype: np.dtype[Any]) -> np.dtype[Any]:
-    """Return the smallest integer dtype for the elements of `space`, otherwise `dtype`."""
+    """Return the smallest unsigned dtype for elements of `space`, or `dtype` if there is none."""
     if isinstance(space, gymnasium.spaces.Discrete):
         first, last = int(space.start), int(space.start + space.n) - 1
     elif isinstance(space, gymnasium.spaces.MultiDiscrete) and space.nvec.size:

@@ -76,7 +76,7 @@ def without_clock(info: Mapping[str, Any]) -> dict[str, Any]:
     """Return `info` without the elapsed time that one of Gymnasium's wrappers adds to it.
 
     `gymnasium.wrappers.RecordEpisodeStatistics` puts a dict of return, length and elapsed seconds
-    into ``"episode"``, or under the key that it is given: ``{"r": ..., "l": ..., "t": ...}``.
+    under the key ``"episode"``, or a key of your choice: ``{"r": ..., "l": ..., "t": ...}``.
     """
     if not isinstance(info, Mapping):
         raise EnvApiError(f"the info must be a dict, got {type(info).__name__}")
@@ -88,7 +88,7 @@ def without_clock(info: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def attributes(env: gymnasium.Env[Any, Any]) -> dict[str, bytes]:
-    """Return the values of all attributes in a chain of wrappers that are plain data, as bytes.
+    """Return the attributes in a chain of wrappers that are plain data, with their bytes.
 
     Keys are ``Class.attribute``, or ``Class.attribute.attribute`` inside objects.
     """

@@ -48,7 +48,7 @@ def held_objects(function: Any) -> list[Any]:
 
 
 def values_outside(env: gymnasium.Env[Any, Any]) -> dict[str, Any]:
-    """Return copies of the values outside the attributes of a chain, by place.
+    """Return copies of the values that a chain keeps outside its attributes, by place.
 
     The search covers classes of wrappers from outside Gymnasium, and functions that are attributes
     of a wrapper or of the environment.

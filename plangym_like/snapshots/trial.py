@@ -45,7 +45,7 @@ REMEDY = (
 
 @dataclass(slots=True)
 class _Episode:
-    """An episode: ``outcomes[0]`` is the reset, and ``rows[k]`` the state after k steps."""
+    """An episode: ``outcomes[0]`` belongs to the reset; ``rows[k]`` is the state after k steps."""
 
     simulator: Simulator
     outcomes: list[Outcome] = field(default_factory=list)
