@@ -153,7 +153,7 @@ def lay_out(
     begin: int,
     places: dict[str, tuple[slice, tuple[int, ...]]],
 ) -> tuple[list[tuple[NDArray[np.uint8], slice]], int]:
-    """Assign consecutive positions in a payload to `arrays`, beginning at byte `begin`.
+    """Assign consecutive positions in a payload to live `arrays`, beginning at byte `begin`.
 
     Return each array as bytes with its slice, and the end of the last slice. The positions in units
     of 8 bytes are added to `places`.
