@@ -21,10 +21,10 @@ from plangym_like.stats import Stats
 
 
 class BatchEnv(PlanEnv):
-    """A `PlanEnv` whose batches are stepped by equal ones, each in an `ExternalProcess`.
+    """A `PlanEnv` whose batches are stepped by equal environments in worker processes.
 
-    It is a sequence of its processes. Only they step batches, unless `caller` is given. Methods
-    that need a simulator in this process, such as `step`, make one when they are first called.
+    It is a sequence of these processes. This process steps no rows of batches unless `caller` is
+    given. Methods that need a simulator here, such as `step`, make one when they are first called.
 
     Parameters
     ----------
@@ -98,7 +98,7 @@ class BatchEnv(PlanEnv):
         }
 
     def _audit_of(self, worker: ExternalProcess, layout: Layout) -> Auditor:
-        """Return the auditor of rows that are stepped by `worker` and the other workers only."""
+        """Return the auditor for batches that only workers step; `worker` compares states."""
 
         def state_difference(one: Row, other: Row) -> Any:
             return worker.apply(_state_difference, one, other)()
@@ -180,9 +180,9 @@ class BatchEnv(PlanEnv):
     ) -> Any:
         """Reset hosted environments; return ``(states, obs, infos)``, or ``(obs, infos)``.
 
-        ``states`` is ``(K, state_nbytes)``, ``obs`` a batch of K observations, ``infos`` a list of
-        K dicts, for the K processes that `indices` names (all of them if left out). The first of
-        the states becomes the current state.
+        The environments are those of the K processes in `indices`, by default of all processes.
+        ``states`` is ``(K, state_nbytes)``, ``obs`` a batch of K observations, and ``infos`` a
+        list of K dicts. The first of the states becomes the current state.
         """
         self.setup()
         with self._processes.lock:

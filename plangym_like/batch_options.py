@@ -32,7 +32,7 @@ class Later(_Batch, total=False):
 
 
 class Sometime(_Batch, total=False):
-    """Options of a batch with ``blocking=`` a bool that is not known statically."""
+    """Options of a batch if the value of ``blocking`` is not known statically."""
 
     blocking: bool
 
@@ -86,6 +86,6 @@ class RollLater(Later, total=False):
 
 
 class RollSometime(Sometime, total=False):
-    """Options of ``rollout_batch`` with ``blocking=`` a bool that is not known statically."""
+    """Options of ``rollout_batch`` if the value of ``blocking`` is not known statically."""
 
     return_observations: bool

@@ -19,11 +19,12 @@ Leaf = tuple[tuple[int, ...], np.dtype[Any]]
 class Inputs:
     """The checked arguments of a batch, all of one length.
 
-    ``actions`` ``(N, ...)`` or, in rollouts, ``(N, T, ...)``, for a `Box` in the dtype they were
-    given in (a list of objects if the space is not an array); ``states`` ``(N, state_nbytes)`` or
-    one row for all; ``dt`` an int for all or ``(N,) int64``; ``seeds`` ``None`` or ``(N,) uint64``.
-    ``verified`` says whether the checksums of states were verified. ``last_infos`` says whether
-    rollouts on this machine return the info of each row's last step, which audits compare.
+    ``actions`` is ``(N, ...)``, or ``(N, T, ...)`` in rollouts. Actions of a `Box` keep the dtype
+    in which they were given; actions that are not arrays are a list of objects. ``states`` is
+    ``(N, state_nbytes)``, or one row for all. ``dt`` is an int for all, or ``(N,) int64``.
+    ``seeds`` is ``None`` or ``(N,) uint64``. ``verified`` says whether the checksums of states were
+    verified. ``last_infos`` says whether rollouts on this machine return the info of each row's
+    last step, which audits compare.
     """
 
     count: int
@@ -40,10 +41,10 @@ class Inputs:
 class Rows:
     """A batch in memory: inputs, and the arrays that its steps fill.
 
-    ``horizon`` is 0 in ``step_batch``, else T, and then ``rewards``, flags and ``observations``
-    have a second axis T. ``next_states`` and ``observations`` are ``None`` if they were not
-    requested. ``columns`` holds the info keys that every row has, ``infos`` the rest of each row's
-    info. ``cursor[0]`` is the row being stepped.
+    ``horizon`` is 0 in ``step_batch``. In rollouts it is T, and ``rewards``, flags and
+    ``observations`` have a second axis T. ``next_states`` and ``observations`` are ``None`` if they
+    were not requested. ``columns`` holds the info keys that every row has, and ``infos`` the rest
+    of each row's info. ``cursor[0]`` is the row being stepped.
     """
 
     inputs: Inputs
@@ -64,7 +65,7 @@ class Rows:
 
 
 def check_on_error(on_error: Any) -> bool:
-    """Return whether rows that fail are masked; `InputError` for an unknown `on_error`."""
+    """Return whether rows that fail are masked; raise `InputError` for an unknown `on_error`."""
     if on_error not in ("raise", "mask"):
         raise InputError(f"on_error must be 'raise' or 'mask', got {on_error!r}")
     return bool(on_error == "mask")
@@ -84,7 +85,7 @@ def steps_of(inputs: Inputs) -> int:
 
 
 def check_dt(dt: Any) -> int | NDArray[np.int64]:
-    """Return `dt` as an int or ``(N,) int64``; `StepCountError` unless whole and at least 1."""
+    """Return `dt` as an int or ``(N,) int64``; raise `StepCountError` unless whole and positive."""
     if type(dt) is int:
         if 1 <= dt < 2**63:
             return dt
@@ -106,7 +107,7 @@ def check_dt(dt: Any) -> int | NDArray[np.int64]:
 
 
 def check_one_dt(dt: Any) -> int:
-    """Return `dt` as an int; `InputError` unless it is one whole number of at least 1."""
+    """Return `dt` as an int; raise `InputError` unless it is one whole number of at least 1."""
     steps = check_dt(dt)
     if not isinstance(steps, int):
         raise InputError("step takes a single dt")
@@ -114,7 +115,7 @@ def check_one_dt(dt: Any) -> int:
 
 
 def split(count: int, parts: int) -> Iterator[tuple[int, int]]:
-    """Yield `parts` ranges that cover ``range(count)``, as equal as they can be.
+    """Yield `parts` ranges of nearly equal length that cover ``range(count)``.
 
     >>> list(split(7, 3))
     [(0, 3), (3, 5), (5, 7)]

@@ -15,7 +15,7 @@ def as_count(name: str, number: Any, least: int = 1) -> int:
     Raises
     ------
     InputError
-        It is not a whole number, or less than `least`; the message calls it `name`.
+        It is not a whole number, or is less than `least`; the message calls it `name`.
 
     Examples
     --------

@@ -15,7 +15,7 @@ from plangym_like.transitions import Step, Transition
 
 
 class CurrentState:
-    """The current state of an environment, which is in its simulator or set aside as a row.
+    """The current state of an environment: in the simulator, or set aside as a row.
 
     Parameters
     ----------
@@ -110,7 +110,7 @@ class CurrentState:
             self._try_to_set_aside()
 
     def drop(self) -> None:
-        """Drop an episode that began with a given state, as if it had not been set aside."""
+        """Treat an episode that began with a given state as lost, even if it was set aside."""
         if self.given:
             self.row = self.picture = None
         self.fail()
@@ -131,7 +131,7 @@ class CurrentState:
         self._begin(given=given)
 
     def step_env(self, action: Any) -> EnvStep:
-        """Step from the current state as ``env.step`` does; the next state is the current one.
+        """Step from the current state as ``env.step`` does; the next state becomes current.
 
         Returns
         -------
@@ -170,7 +170,7 @@ class CurrentState:
         Raises
         ------
         Exception
-            Any error of the environment; see `set` for the current state after it.
+            Any error of the environment; `set` describes the current state after an error.
         """
         sim = self._simulator
         if self._quick and row is not None and read and not image:
@@ -232,7 +232,7 @@ class CurrentState:
     def reset(
         self, seed: int | None, options: dict[str, Any] | None, *, read: bool, image: bool
     ) -> tuple[Row | None, Any, dict[str, Any]]:
-        """Start an episode; return its first state if `read`, observation and info.
+        """Start an episode; return its first state (if `read`), observation and info.
 
         The random generator and the state of the wrappers continue from the current state, or from
         a new simulator if there is none. If the current state cannot be restored, a new generator

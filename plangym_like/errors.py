@@ -28,7 +28,7 @@
     |   +-- StepTimeoutError (TimeoutError)  rows that exceeded ``step_timeout``
     |   +-- WorkerTimeoutError (TimeoutError)  it makes no progress
     |   +-- RemoteError                    a remote exception whose own type cannot be sent
-    +-- RemoteTraceback                    a child's traceback, the ``__cause__`` of what it raised
+    +-- RemoteTraceback                    a child's traceback, the ``__cause__`` of its exception
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ class ObservationError(PlangymError, ValueError):
 
 
 class RewardError(PlangymError, ValueError):
-    """An environment returned a reward that is not one number or, in a search, not finite."""
+    """An environment returned a reward that is not one number, or not finite in a search."""
 
 
 class EnvApiError(PlangymError, TypeError):
@@ -187,7 +187,7 @@ class WorkerStartError(WorkerError):
 
 
 class PoisonInputError(WorkerError):
-    """One row of a batch ended every new worker that stepped it alone.
+    """One row of a batch killed each new worker that stepped only this row.
 
     Attributes
     ----------

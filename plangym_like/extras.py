@@ -1,4 +1,4 @@
-"""`needs_extra`: translates the absence of an optional dependency."""
+"""`needs_extra`: reports a missing optional dependency."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from plangym_like.errors import MissingExtraError
 def needs_extra(what: str, extra: str, *modules: str) -> Iterator[None]:
     """Raise `MissingExtraError`, with the command that installs `extra`, if an import fails.
 
-    If `modules` are given, only failed imports of these modules and of their parts count.
+    If `modules` are given, only failed imports of these modules and their submodules count.
 
     >>> with needs_extra("pictures need nothing_like_this", "viz"):
     ...     import nothing_like_this

@@ -60,7 +60,7 @@ class FamilyEnv(PlanEnv):
 
 
 def as_wrappers(given: Iterable[Any] | None) -> tuple[Any, ...]:
-    """Return the wrappers in a list that a user gave.
+    """Return a user's list of wrappers as a tuple, after checking it.
 
     Raises
     ------

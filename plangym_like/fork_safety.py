@@ -1,7 +1,8 @@
 """Keep environments and workers safe when the process that owns them forks.
 
-The forked copy must not send messages on its parent's connections, nor keep the write ends of their
-alive pipes open, since the workers would then outlive their owner. So it drops them at once.
+The forked copy must not send messages on its parent's connections to workers. It must not keep the
+write ends of the workers' alive pipes open either: the workers would then outlive their owner. So
+the copy drops the connections and pipes at once.
 
 Only the thread that forks exists in the copy. A lock that another thread held stays locked in the
 copy, and the data that it guards may be half changed. So locks are replaced in the copy, and
@@ -19,7 +20,7 @@ class Forgetful(Protocol):
     """An object with descriptors or locks that a forked copy of its process must drop."""
 
     def forget(self) -> None:
-        """Drop them; runs in the child of a fork, where a lock may never be released."""
+        """Drop descriptors and locks; runs in the forked copy, where locks may stay locked."""
 
 
 class ReentrantLock(Protocol):
@@ -87,7 +88,7 @@ def take_care_after_fork(thing: Careful) -> None:
 
 
 def held_by_lost_thread(lock: ReentrantLock) -> bool:
-    """Return whether a thread that does not exist in this forked copy held `lock`."""
+    """Return whether `lock` was held by a thread that does not exist in this forked copy."""
     if lock.acquire(blocking=False):
         lock.release()
         return False

@@ -24,7 +24,7 @@ class Pending(Protocol):
         """Wait at most `timeout` seconds, and return whether it is over."""
 
     def outcome(self) -> tuple[Any, BaseException | None]:
-        """Return the result, and the error or ``None``; only once it is over."""
+        """Return the result, and the error or ``None``; call this only once it is over."""
 
     def cancel(self, error: BaseException) -> bool:
         """Stop it with the error `error`; return False if that is not possible."""
@@ -156,7 +156,7 @@ class Future(Generic[_Result]):
         return over
 
     def _wait(self, timeout: float | None) -> BaseException | None:
-        """Wait, and return the error if there is one; otherwise `_result` is the result."""
+        """Wait, and return the error if there is one; otherwise, `_result` holds the result."""
         pending = self._pending
         if pending is not None:
             if not self._settle(pending, timeout):

@@ -21,9 +21,9 @@ from plangym_like.states import Row
 class GymView(gymnasium.Env[Any, Any]):
     """A `PlanEnv` as a `gymnasium.Env`; `PlanEnv.as_gym` returns it.
 
-    Seeded episodes are those of the Gymnasium environment inside, infos included. It is never reset
-    automatically, even if the `PlanEnv` has ``autoreset=True``. Other attributes are those of the
-    `PlanEnv`, such as ``state_nbytes`` and ``step_batch``.
+    Seeded episodes, including their infos, are the same as in the Gymnasium environment inside. The
+    view is never reset automatically, even if the `PlanEnv` has ``autoreset=True``. It also has all
+    attributes of the `PlanEnv`, such as ``state_nbytes`` and ``step_batch``.
 
     A state includes the Gymnasium environment inside and the wrappers that the `PlanEnv` was made
     with, but not the wrappers around the view.
@@ -38,7 +38,7 @@ class GymView(gymnasium.Env[Any, Any]):
     plan_env : PlanEnv
     observation_space, action_space : gymnasium.Space
     metadata, render_mode
-        Those of the Gymnasium environment inside.
+        The same as in the Gymnasium environment inside.
     """
 
     def __init__(self, plan_env: StatefulEnv) -> None:
@@ -121,7 +121,7 @@ class GymView(gymnasium.Env[Any, Any]):
     # What else Gymnasium environments have
 
     def render(self) -> Any:
-        """Render the current state, as ``render_mode`` says; raises what `step` raises."""
+        """Render the current state in ``render_mode``; raises the same errors as `step`."""
         stepper = self.plan_env.row_stepper
         with stepper.lock:
             if not stepper.current.started or stepper.current.lost:
@@ -131,7 +131,7 @@ class GymView(gymnasium.Env[Any, Any]):
             return self.plan_env.gym_env.render()
 
     def _refuse(self, current: CurrentState) -> NoReturn:
-        """Raise the error for a missing current state."""
+        """Raise the error for a current state that is lost or does not exist yet."""
         current.check(self.plan_env.name)
         raise ResetNeeded("there is no current state yet: call reset or set_state first")
 
@@ -143,7 +143,7 @@ class GymView(gymnasium.Env[Any, Any]):
     def spec(self) -> EnvSpec | None:  # type: ignore[override]
         """The spec with which `gymnasium.make` makes the Gymnasium environment inside.
 
-        ``max_episode_steps`` is the time limit in use: ``None`` if that of the id is left out.
+        ``max_episode_steps`` is the time limit in use, or ``None`` if the id's limit was removed.
         """
         spec = copy.copy(self._inner.spec)
         link = self._inner
@@ -176,6 +176,9 @@ class GymView(gymnasium.Env[Any, Any]):
         return self.plan_env.gym_env.unwrapped._np_random
 
     def set_wrapper_attr(self, name: str, value: Any, *, force: bool = True) -> bool:
-        """Set an attribute of the Gymnasium environment inside or, if it has none, of the view."""
+        """Set an attribute of the Gymnasium environment inside.
+
+        If that environment does not have the attribute, set it on the view.
+        """
         inside = self.plan_env.gym_env.set_wrapper_attr(name, value, force=False)
         return inside or super().set_wrapper_attr(name, value, force=force)

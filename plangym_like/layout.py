@@ -31,8 +31,8 @@ class Layout:
     plain_infos : bool
         Whether rows may have other info keys.
     exact : bool
-        Whether a row that is stepped twice gives the same bytes. If not, a row is never stepped by
-        two processes.
+        Whether stepping a row twice gives the same bytes. If not, a row is never stepped by two
+        processes.
     out_of_bounds : {"pass", "raise", "clip"}
         How to treat actions beyond the bounds of a `Box`.
     """
@@ -143,14 +143,14 @@ class Layout:
         return (kind is int or kind is self._choice) and int(action) in self._choices
 
     def _is_box(self, action: Any) -> bool:
-        """Return whether `action` is an array of finite numbers of the usual form for a `Box`."""
+        """Return whether `action` is a finite array with the shape and dtype of a `Box` space."""
         if type(action) is not np.ndarray or action.dtype is not self._box_dtype:
             return False
         # A sum is finite only if every number is; testing each number of an array takes longer.
         return action.shape == self._box_shape and math.isfinite(sum(action.ravel().tolist()))
 
     def verify(self, inputs: Inputs, start: int = 0, stop: int | None = None) -> None:
-        """Raise `StateFormatError` if a checksum that was not verified yet does not match."""
+        """Raise `StateFormatError` if a checksum is wrong, unless all were verified before."""
         if not inputs.verified:
             self.format.verify(inputs.states[start:stop], start)
 
@@ -190,7 +190,7 @@ class Layout:
     def result(
         self, rows: Rows, errors: Mapping[int, Exception] | None = None
     ) -> BatchTransition | BatchStep | Rollout:
-        """Return the result of finished `rows`, of which those in `errors` failed."""
+        """Return the result of finished `rows`; the rows in `errors` have failed."""
         if errors:
             _blank(rows, list(errors))
         infos = self._infos(rows, errors)

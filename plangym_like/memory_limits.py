@@ -1,7 +1,7 @@
 """Check how much more memory this process may use, on this machine and in its cgroups.
 
-If a process uses more, the kernel kills it instead of raising an error. So requests for arrays that
-are too large raise an error here.
+If a process uses more, the kernel kills it instead of raising an error. So the functions here raise
+an error before an array is made that is too large.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def _available(proc: Path) -> Iterator[tuple[int, str]]:
 
 
 def _cgroups(proc: Path) -> Iterator[tuple[int, Path]]:
-    """Yield version and folder of each cgroup with a memory limit, from the innermost outward."""
+    """Yield the version and folder of each cgroup with a memory limit, innermost first."""
     paths: dict[int, str] = {}
     for line in _read(proc / "self/cgroup").splitlines():
         number, controllers, path = line.split(":", 2)
@@ -131,7 +131,7 @@ def _counts(folder: Path) -> dict[str, int]:
 
 
 def _number(path: Path) -> int | None:
-    """Return the number in a file, or ``None`` without a file or a limit in it."""
+    """Return the number in a file, or ``None`` if the file is missing or holds no limit."""
     try:
         text = _read(path).strip()
     except OSError:

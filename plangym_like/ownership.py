@@ -63,7 +63,7 @@ def owned_info(info: Mapping[str, Any], without: Container[str] = ()) -> dict[st
 
 
 def _copied(value: Any, memo: dict[int, Any]) -> Any:
-    """Copy `value`; `memo` is that of `copy.deepcopy`, so that shared objects are copied once."""
+    """Copy `value`; shared objects are copied once, with `memo` as in `copy.deepcopy`."""
     kind = type(value)
     if kind in _CONSTANT:
         return value

@@ -35,13 +35,13 @@ class ParallelEnv(PlanEnv):
         single steps from given states are made in a child process too.
     step_timeout : float, optional
         Limit in seconds for one row. A worker that exceeds it is replaced, and the row is tried
-        again, for 0.2 s or the time of ten usual rows; then `StepTimeoutError` is raised. Implies
-        `isolate`.
+        once more, for at most 0.2 s, or ten times the usual time of a row if that is longer. If
+        this fails too, `StepTimeoutError` is raised. Implies `isolate`.
     start_timeout : float, optional
         Limit in seconds for a worker to make its environment. A worker that exceeds it is replaced;
         if that happens three times for each worker, `WorkerStartError` is raised. The default is no
-        limit. With `step_timeout`, it is 60 s, or ten times as long as making the environment took
-        in this process if that is more.
+        limit. With `step_timeout`, the default is 60 s, or ten times the time that it took to make
+        the environment in this process, whichever is longer.
     start_method : {"forkserver", "spawn", "fork"}
         How child processes are started.
     kwargs

@@ -383,12 +383,12 @@ class PlanEnv(StatefulEnv):
         return sample.audited(result, _again(executor, self._here(executor)))
 
     def _here(self, executor: Executor) -> Executor:
-        """Return the stepper of rows in this process, or `executor` if it is isolated."""
+        """Return an executor that steps rows in this process, or `executor` if it is isolated."""
         return executor if executor.isolated else SerialExecutor(self.row_stepper)
 
 
 def _again(executor: Executor, here: Executor) -> Again:
-    """Return the steppers of an audit: `executor`, and `here` for rows that need this process."""
+    """Return how audits step rows: with `executor`, or `here` if they need this process."""
     masked = SubmitOptions(masked=True, audit=True)
     return Again(
         partial(executor.submit, options=masked),

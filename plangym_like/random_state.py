@@ -131,7 +131,7 @@ class GeneratorMemory:
 
 
 def _memory_of(bits: Any) -> tuple[memoryview, memoryview]:
-    """Return the memory of a PCG64: position and increment, and the rest of a draw."""
+    """Return the memory of a PCG64: the position, the increment, and a left-over half draw."""
     address = int(bits.ctypes.state_address)
     numbers = (ctypes.c_char * 32).from_address(ctypes.c_uint64.from_address(address).value)
     rest = (ctypes.c_char * 8).from_address(address + 8)

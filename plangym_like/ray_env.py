@@ -38,21 +38,21 @@ class RayEnv(PlanEnv):
     start_method : {"forkserver", "spawn", "fork"}
         How worker processes are started.
     address : str, optional
-        The cluster to join, such as ``"10.0.0.1:6379"`` or ``"auto"``. By default the one in the
-        environment variable ``RAY_ADDRESS``, or else a local Ray that is started. A program that
-        has called ``ray.init`` keeps its connection.
+        The cluster to join, such as ``"10.0.0.1:6379"`` or ``"auto"``. The default is the cluster
+        in the environment variable ``RAY_ADDRESS``; if it is not set, a local Ray is started. A
+        program that has called ``ray.init`` keeps its connection.
     resources : dict, optional
         The resources that each actor claims, instead of a core for each process: ``num_cpus``,
-        ``num_gpus``, ``memory`` and the cluster's own resources. Nodes without them are not used,
-        including this machine.
+        ``num_gpus``, ``memory`` and the cluster's own resources. A node without these resources is
+        not used, even if it is this machine.
     placement : {"spread", "pack"} or PlacementGroup
-        Use nodes evenly, or fill one after another. A placement group gives one process for each
-        CPU of each bundle, and no others.
+        Use nodes evenly, or fill one after another. With a placement group, there is exactly one
+        process for each CPU of each bundle.
     runtime_env : dict, optional
         Ray's description of the runtime environment of actors.
     cores_per_actor : int, optional
-        Processes of one actor. By default, each node gets the fewest actors with at most 16
-        processes each.
+        The number of processes of one actor. By default, each node gets as few actors as possible,
+        with at most 16 processes each.
     object_store_memory : int, optional
         Size of the object store in bytes, if a local Ray is started.
     kwargs

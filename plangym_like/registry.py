@@ -40,7 +40,7 @@ class Family:
     names : str
         A regular expression for ids that are not registered.
     ids : str
-        ``"module:function"``, which returns these ids, if there is a list of them.
+        ``"module:function"``: a function that lists these ids; empty if there is none.
     extra : str
         The extra that installs the additional dependencies of the family.
     """
@@ -102,8 +102,8 @@ def register(prefix_or_predicate: str | Callable[[Any], bool], family: EnvClass)
     Parameters
     ----------
     prefix_or_predicate : str or callable
-        The prefix of the ids, which need not be registered with Gymnasium; or a function of the
-        first argument of `make` that returns whether the family handles it.
+        The prefix of the ids, which need not be registered with Gymnasium. Or a function that takes
+        the first argument of `make`, and returns whether the family handles it.
     family : callable
         ``family(name, **kwargs)`` returns a `PlanEnv`, like all environment classes of this
         package.
@@ -163,7 +163,7 @@ def find_spec(name: str) -> EnvSpec:
 
 
 def _listed(name: str) -> list[str]:
-    """Return the unregistered ids of all families whose ids have the form of `name`."""
+    """Return the unregistered ids of all families whose pattern for ids matches `name`."""
     found: list[str] = []
     for family in FAMILIES:
         if family.ids and re.fullmatch(family.names, name):
@@ -236,7 +236,7 @@ def _find_family(name: Any) -> Family:
 
 
 def _takes(family: Family, name: str) -> bool:
-    """Return whether `name`, which looks like an id of the family, is one."""
+    """Return whether `name`, which matches the pattern of `family`, is really one of its ids."""
     prefix, slash, _ = name.partition("/")
     if name in gymnasium.registry and not (slash and family.names.startswith(prefix + slash)):
         return False

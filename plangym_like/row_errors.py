@@ -37,7 +37,7 @@ def not_exiting(error: BaseException) -> Exception:
 
 @contextlib.contextmanager
 def errors_suppressed() -> Iterator[None]:
-    """Suppress every error that an environment raises, but not that of a signal handler."""
+    """Suppress every error that an environment raises; errors of signal handlers are raised."""
     try:
         yield
     except BaseException as error:
@@ -45,7 +45,7 @@ def errors_suppressed() -> Iterator[None]:
 
 
 def raised_by_signal_handler(error: BaseException) -> bool:
-    """Return whether a signal handler that interrupted a row, such as Ctrl-C's, raised `error`.
+    """Return whether `error` comes from a signal handler that interrupted a row (Ctrl-C).
 
     Handlers run in the main thread only, and a worker process has none.
     """

@@ -86,7 +86,7 @@ class RowStepper:
             state_format.seal(fresh)
 
     def _step_row(self, rows: Rows, index: int) -> bool:
-        """Step one row without the simulator's state; return False if there is no fast path."""
+        """Step one row by the simulator's fast path for one row; return False if it has none."""
         inputs, sim = rows.inputs, self.simulator
         if rows.next_states is None or inputs.seeds is not None or "rgb" in rows.columns:
             return False
@@ -117,7 +117,7 @@ class RowStepper:
     def view(self, rows: Row, *, single: bool) -> dict[str, NDArray[Any]]:
         """Return the named fields of checked rows ``(N, state_nbytes)``, read-only.
 
-        With `single`, return those of the first row, without the leading axis.
+        With `single`, return the fields of the first row, without the leading axis.
         """
         with self.lock:
             fields = self.simulator.view(rows[:, HEADER_NBYTES:])

@@ -117,7 +117,7 @@ class Simulator(abc.ABC):
     columns : dict of str to (shape, dtype)
         Info keys that every step returns, in the order of `info`.
     plain_infos : bool
-        Whether `info` may hold other keys than those.
+        Whether `info` may hold other keys than those in `columns`.
     exactness : str
         ``"exact"`` (bit-identical to an uninterrupted episode) or ``"approximate"``;
         `exactness_note` is the reason.
@@ -129,8 +129,8 @@ class Simulator(abc.ABC):
     shown_attributes : tuple of str
         Attributes of the simulator that are also attributes of the environment.
     fewest_rows : int
-        If it steps batches: the least number of rows for which a batch is faster than one
-        environment per row.
+        The least number of rows for which stepping a batch at once is faster than one environment
+        per row; used only if `steps_batches` is true.
     step_row_moves : bool
         Whether `step_row` leaves the simulator in the next state; otherwise it does not use the
         simulator.
@@ -183,7 +183,7 @@ class Simulator(abc.ABC):
 
     @abc.abstractmethod
     def read(self, payload: Row) -> int | None:
-        """Write the current state into `payload`; return the bytes used if that varies."""
+        """Write the current state into `payload`; return the number of bytes if it varies."""
 
     # Writing
 
@@ -198,7 +198,7 @@ class Simulator(abc.ABC):
     def renew(self) -> None:
         """Undo changes made by trials and batches; called before the first reset.
 
-        Random generators and wrappers are restored to their states when the simulator was made.
+        Random generators and wrappers get the states that they had when the simulator was made.
         """
 
     def forget(self) -> None:
@@ -208,7 +208,7 @@ class Simulator(abc.ABC):
 
     @property
     def steps_batches(self) -> bool:
-        """Whether many rows are stepped at once, faster than one by one."""
+        """Whether many rows can be stepped at once, and this is faster than one by one."""
         return False
 
     @abc.abstractmethod
@@ -247,8 +247,8 @@ class Simulator(abc.ABC):
     def step_rows(self, rows: Rows, start: int, stop: int) -> None:
         """Step rows `start` to `stop` of a batch, each from its own state.
 
-        Families that can step many rows at once override this. They also write the headers of the
-        next states, which equal those of the states that rows start from.
+        Families that can step many rows at once override this. Their method also writes the header
+        of each next state, which is the header of the state that the row starts from.
         """
         inputs = rows.inputs
         for index in range(start, stop):
@@ -334,9 +334,9 @@ class Simulator(abc.ABC):
         """Return an image of the current state, ``(height, width, 3) uint8``."""
 
     def keep_picture(self) -> Any:
-        """Return the image for `give_picture` to restore after other states were written.
+        """Return the image, which `give_picture` restores after other states were written.
 
-        ``None`` if the image depends on the state alone.
+        Return ``None`` if the image depends on the state alone.
         """
         return None
 

@@ -58,7 +58,7 @@ def build(space: spaces.Space[Any], arrays: Iterator[Any]) -> Any:
 
 
 def flatten(space: spaces.Space[Any], nest: Any) -> list[Any]:
-    """Return the leaves of `nest`, the inverse of :func:`build`."""
+    """Return the leaves of `nest`; the inverse of :func:`build`."""
     if isinstance(space, spaces.Dict):
         return [x for key, part in space.spaces.items() for x in flatten(part, nest[key])]
     if isinstance(space, spaces.Tuple):
@@ -82,7 +82,7 @@ def put(space: spaces.Space[Any], batch: Any, index: int | tuple[int, ...], valu
     Raises
     ------
     ObservationError
-        Its keys, shape or dtype differ from those of the space; bounds are not checked.
+        Its keys, shape or dtype do not match the space; bounds are not checked.
     """
     if isinstance(batch, np.ndarray):
         lead = 1 if isinstance(index, int) else len(index)
@@ -223,7 +223,7 @@ def take(batch: Any, index: int | tuple[int, ...]) -> Any:
 
 
 def check_out_of_bounds(policy: Any) -> str:
-    """Return `policy`; `InputError` unless ``"pass"``, ``"raise"`` or ``"clip"``."""
+    """Return `policy`; raise `InputError` unless it is ``"pass"``, ``"raise"`` or ``"clip"``."""
     if policy not in _POLICIES:
         raise InputError(f"out_of_bounds must be 'pass', 'raise' or 'clip', got {policy!r}")
     return str(policy)
@@ -363,7 +363,7 @@ def _is_one_action(space: spaces.Space[Any], action: Any, out_of_bounds: str) ->
 
 
 def _one_action(space: spaces.Space[Any], action: Any, out_of_bounds: str, place: str) -> Any:
-    """Return `action`, whose space is not an array, after checking its parts."""
+    """Return one action of a space that is not an array, after checking its parts."""
     if _parts(space) is None:
         if not space.contains(action):
             raise ActionError(f"action {action!r}{place} is not in the action space {space}")

@@ -6,7 +6,7 @@
     8 bytes    length of the header, little-endian
     header     JSON: family, meaning, fingerprint, state_nbytes, count
     rows       count * state_nbytes bytes
-    32 bytes   BLAKE2b-256 of everything before
+    32 bytes   BLAKE2b-256 of all bytes before
 
 No code in a file is ever executed, and no more memory is allocated than the size of the file.
 """
@@ -137,7 +137,7 @@ def load(path: str | os.PathLike[str], state_format: StateFormat) -> Row:
 
 
 def check_header(path: str | os.PathLike[str], text: bytes, state_format: StateFormat) -> int:
-    """Return the number of rows from the header `text`, after checking their format.
+    """Return the number of rows from the header `text`, after checking the rows' format.
 
     Raises
     ------

@@ -84,7 +84,7 @@ class StateFormat:
         Four ASCII letters.
     fingerprint_fields : mapping
         Everything that determines the payload's meaning (ids, digests, versions, dynamics). The
-        fingerprint is a hash of it; two environments can share rows if and only if it is equal.
+        fingerprint is a hash of it; environments can share rows if and only if it is the same.
     payload_nbytes : int
         Bytes reserved for the payload.
     checksum : bool
@@ -192,7 +192,7 @@ class StateFormat:
         return rows
 
     def check_row(self, state: Any) -> Row:
-        """Return the only row of `state` ``(state_nbytes,)``, checked as by `check`.
+        """Return the only row of `state` ``(state_nbytes,)``, after the checks of `check`.
 
         Raises
         ------
@@ -210,7 +210,7 @@ class StateFormat:
         return row
 
     def _is_intact(self, row: Row) -> bool:
-        """Return whether a row ``(state_nbytes,)`` certainly passes a quick check."""
+        """Return whether a quick check is enough to accept a row ``(state_nbytes,)``."""
         if self.variable:
             return False
         if self.checksum:
@@ -302,7 +302,7 @@ def _checksums(rows: Row) -> NDArray[np.uint64]:
     """Return the multilinear hash of length and payload modulo 2**64, ``(N,)``.
 
     Words have 32 bits and weights are odd 64-bit numbers. So a change within one word always
-    changes the sum, and any other change does so except in about one of 2**32 cases.
+    changes the sum. Any other change goes unnoticed in about one of 2**32 cases.
     """
     head = rows[:, 16:24].view(np.uint64)[:, 0]
     words = rows[:, HEADER_NBYTES:].view(np.uint32)
@@ -326,7 +326,7 @@ def _kinds(states: Any) -> str:
 
 
 def mismatch(what: str, family: str, fields: str, its_family: str, its: str) -> StateMismatchError:
-    """Return the error for a state of another environment, which names what differs.
+    """Return the error for a state of another environment; it names the difference.
 
     Parameters
     ----------

@@ -16,7 +16,7 @@ class Stats:
     rows_audited : int
         Rows that were stepped a second time and compared (see `plangym_like.audit`).
     rows_sent : int
-        Rows that were sent to child processes, including those of audits.
+        Rows that were sent to child processes, including audited rows.
     steals : int
         How often an idle process took rows from another process.
     deaths, restarts, timeouts : int
@@ -25,9 +25,10 @@ class Stats:
         Rows that were requeued after a death.
     bytes_shared : int
         Bytes of shared memory for batches that were sent to workers: inputs and results.
-    seconds_here, seconds_on_workers, seconds_waiting : float
-        The time that this process spent stepping rows, the time that all child processes together
-        spent stepping rows, and the time that this process spent waiting for them.
+    seconds_here, seconds_waiting : float
+        The time that this process spent stepping rows, and waiting for child processes.
+    seconds_on_workers : float
+        The time that all child processes together spent stepping rows.
     """
 
     batches: int = 0

@@ -66,7 +66,7 @@ class BatchTransition(NamedTuple):
 
 
 class BatchStep(NamedTuple):
-    """The result of ``step_batch`` without states; the fields are those of `BatchTransition`."""
+    """The result of ``step_batch`` without states; the fields are as in `BatchTransition`."""
 
     obs: Any
     rewards: NDArray[np.float64]
@@ -79,9 +79,10 @@ class Rollout(NamedTuple):
     """The result of ``rollout_batch``: T steps of N rows.
 
     ``states`` ``(N, state_nbytes)`` are the final ones, ``observations`` ``(N, T, *obs_shape)`` or
-    ``None``, ``rewards`` ``(N, T)``, ``terminateds`` and ``truncateds`` ``(N, T) bool``. After its
-    end, a row keeps its final state and flags, and its rewards are 0. ``infos`` is a `BatchInfo` of
-    N rows with ``n_step`` (the total number of frames of each row), ``dt``, and the failed rows.
+    ``None``, ``rewards`` ``(N, T)``, ``terminateds`` and ``truncateds`` ``(N, T) bool``. A row that
+    has ended keeps its final state and flags, and its further rewards are 0. ``infos`` is a
+    `BatchInfo` of N rows with ``n_step`` (the total number of frames of each row), ``dt``, and the
+    failed rows.
     """
 
     states: NDArray[np.uint8]
@@ -95,8 +96,8 @@ class Rollout(NamedTuple):
 class BatchInfo(Sequence[dict[str, Any]]):
     """The infos of a batch, by row or by key; they are built when they are read.
 
-    ``infos[3]`` is the dict of row 3. ``infos["lives"]`` is a column. If every row has the key with
-    numbers of the same dtype and shape, it is an array of them, otherwise an object array with
+    ``infos[3]`` is the dict of row 3. ``infos["lives"]`` is a column. It is an array of numbers if
+    every row has the key, with the same dtype and shape. Otherwise it is an object array, with
     ``None`` for rows without the key. ``infos.mask("lives")`` marks the rows that have the key.
 
     With ``on_error="mask"``, `failed` marks the rows that failed, and `errors` holds their

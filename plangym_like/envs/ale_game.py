@@ -127,8 +127,8 @@ class PlannableAle(AleEnv):
         """Reset the game to its state after loading; load it again (0.1 s) only if necessary.
 
         An emulator without sticky actions draws no random numbers, so all seeds begin the same way.
-        Restoring the initial state clears the frame counters, which a plain reset does not. A plain
-        reset does not clear the tone generators either. In a few games, such as Solaris and
+        A plain reset does not clear the frame counters, but restoring the initial state does. A
+        plain reset does not clear the tone generators either. In a few games, such as Solaris and
         Berzerk, it also leaves memory that is visible on the screen.
         """
         seeds = self.seed_game(seed)
@@ -145,7 +145,10 @@ class PlannableAle(AleEnv):
         return self._get_obs(), info
 
     def settle(self) -> None:
-        """Save and restore the current state, so that steps start from it; keep the image."""
+        """Save and restore the current state, so that steps start from a restored state.
+
+        The image is kept.
+        """
         self.picture = self.ale.getScreenRGB()
         self.restore(self.clone())
 

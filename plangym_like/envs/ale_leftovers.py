@@ -1,8 +1,9 @@
 """State of an emulator that ALE 0.12.1 neither saves nor restores.
 
 - *An unfinished frame.* A frame ends when the game synchronises the screen or has drawn too many
-  lines. It stays unfinished if the processor runs 25,000 instructions without either, or meets an
-  illegal one; ALE's next frame then continues it. ALE keeps that in a flag that no state holds.
+  lines. If neither happens within 25,000 instructions, or if an instruction is illegal, the frame
+  stays unfinished, and ALE's next frame continues it. ALE has a flag for this, which is not part of
+  a state.
 - *Banks.* In cartridges of type E0, restoring a state does not select the banks of its program.
   Games select the same banks at the end of every frame, but a forged row may not.
 - *Damage.* A state that ALE refuses may already have overwritten the program.
@@ -28,9 +29,9 @@ _TRIES = 1000
 class Leftovers:
     """Prepares one emulator so that a state can be restored exactly.
 
-    The processor's status, which is part of every state, tells whether the end of a frame stopped
-    it. This determines the flag that belongs to a state, and running a suitable frame before the
-    state is restored sets the flag.
+    The processor's status is part of every state, and tells whether the processor stopped at the
+    end of a frame. This gives the value of the flag for this state. To set the flag, a suitable
+    frame is run before the state is restored.
 
     Parameters
     ----------
@@ -97,9 +98,9 @@ class Leftovers:
         return not self._damaged and self._is(self.finished(self._beginning.serialize()))
 
     def prepare(self, finished: bool) -> None:
-        """Prepare for a state whose last frame was `finished` or not.
+        """Prepare to restore a state; `finished` says whether its last frame was finished.
 
-        If this runs a frame, the emulator is in another state afterwards.
+        This may run frames, and so change the emulator's state.
         """
         ale = self._ale
         if self._known is None or self._known[0] != ale.getFrameNumber():

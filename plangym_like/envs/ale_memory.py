@@ -58,10 +58,10 @@ class GolfCounts:
 
 
 class LastTimer:
-    """The timer in the previous frame, from which ALE detects that the time is up.
+    """The timer in the previous frame, which ALE needs to detect that the time is up.
 
-    The time is up when 255 is followed by 0. No state holds the timer of the previous frame, so
-    before a state is restored, a frame with the right timer is run.
+    The time is up when 255 is followed by 0. States do not include the timer of the previous frame.
+    So a frame with the right timer is run before a state is restored.
 
     Parameters
     ----------
@@ -88,7 +88,7 @@ class LastTimer:
                 return state
 
     def recall(self, ale: ALEInterface) -> None:
-        """Run a frame, so that ALE takes the current timer for that of the previous frame."""
+        """Run a frame, so that ALE takes the current timer as the timer of the previous frame."""
         late = ale.getRAM()[self._address] == 255
         ale.restoreState(self._before_late if late else self._before_early)
         ale.act(0)

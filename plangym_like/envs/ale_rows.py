@@ -1,4 +1,4 @@
-"""Rows of Atari games that hold only the emulator's state, stepped in one loop.
+"""Steps rows of Atari games in one loop, if the rows hold only the emulator's state.
 
 A payload begins with the length of the emulator's serialised state and the previous action; the
 state follows, then zeros.
@@ -180,7 +180,7 @@ def outgrown(nbytes: int, reserved: int) -> StateCapacityError:
 
 
 def wrong_length(nbytes: int) -> StateFormatError:
-    """Return the error for a row whose length of the emulator's state is impossible."""
+    """Return the error for a row that gives an impossible length of the emulator's state."""
     return StateFormatError(
         "a state row is damaged, or was not made by this library: its checksum matches, but it "
         f"announces an emulator state of {nbytes} bytes"

@@ -121,7 +121,10 @@ class AtariCodec(Codec):
         return named
 
     def read(self, payload: Row) -> None:
-        """Write the state of the emulator (nearly all of the time), and what is not part of it."""
+        """Write the emulator's state, the previous action and the screen.
+
+        The emulator's state takes nearly all of the time.
+        """
         base, memory = self._base, payload.data
         saved = base.clone()
         length = len(saved)
@@ -168,7 +171,7 @@ class AtariSimulator(GymnasiumSimulator):
         Emulator frames per action; for a pair, a number in this range is drawn for each action.
         ``None`` keeps the value that the id registers (4 in v5).
     repeat_action_probability : float
-        The probability that a frame repeats the previous action. 0 unless given, as is usual in
+        The probability that a frame repeats the previous action. The default is 0, as is usual in
         planning, even if the id registers another value.
     episodic_life : bool
         A lost life ends the episode.
@@ -269,13 +272,13 @@ class AtariSimulator(GymnasiumSimulator):
         return AleRows(self.base, self.codec.ale_nbytes) if self._is_plain else None
 
     def fingerprint_fields(self) -> Mapping[str, Any]:
-        """Return the codec's fields and those of the wrappers."""
+        """Return the fields of the codec and of the wrappers."""
         return {**self.codec.fingerprint_fields(), "wrappers": self.memory.fingerprint_fields()}
 
     # Stepping
 
     def step_row(self, row: Row, action: Any, dt: int) -> tuple[Row, Outcome] | None:
-        """Step a row that holds the emulator alone."""
+        """Step a row that holds only the emulator's state."""
         if not self._is_plain:
             return None
         self.codec.write(row[HEADER_NBYTES:])
@@ -300,7 +303,7 @@ class AtariSimulator(GymnasiumSimulator):
         return *outcome[:5], base.frames
 
     def step_env(self, action: Any) -> EnvStep:
-        """Return what ``env.step`` returns: the game skips frames itself."""
+        """Return the result of ``env.step``; the game itself skips frames."""
         return self.env.step(action)
 
     # Images
@@ -323,7 +326,7 @@ class AtariSimulator(GymnasiumSimulator):
         return base.ale.getScreenRGB()
 
     def keep_picture(self) -> NDArray[np.uint8]:
-        """Return the screen, which no emulator state holds."""
+        """Return the screen, because the emulator's states do not include it."""
         return self.image()
 
     def give_picture(self, picture: NDArray[np.uint8]) -> None:

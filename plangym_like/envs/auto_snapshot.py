@@ -1,6 +1,6 @@
 """Environments outside the known families, saved by the first method that is exact.
 
-The methods are tried on the environment, when it is made, in this order: its own ``save_state`` and
+When an environment is made, the methods are tried on it in this order: its own ``save_state`` and
 ``load_state``, a pickle of its attributes, its action log.
 """
 
@@ -22,7 +22,7 @@ WAYS: dict[str, tuple[str, tuple[str, ...]]] = {
 
 
 def auto_simulator(name: Any, **kwargs: Any) -> Simulator:
-    """Return the first simulator that saves `name` exactly, or else the first that saves it.
+    """Return the first simulator that saves `name` exactly, or else the first that can save it.
 
     Parameters
     ----------

@@ -5,9 +5,9 @@ each step from the impulses of its contacts and joints and gives no access to th
 positions and velocities cannot be exact. The replay restores wind, particles, terrain and tiles as
 well.
 
-In Gymnasium, rendering changes the lander's sparks and the walker's lidar ray. Here an image does
-not depend on which states were rendered before: it equals Gymnasium's if Gymnasium renders every
-state of the episode once.
+In Gymnasium, rendering changes the lander's sparks and the walker's lidar ray. Here, an image does
+not depend on earlier images. It equals the image in Gymnasium if every state of the episode is
+rendered once there.
 """
 
 from __future__ import annotations

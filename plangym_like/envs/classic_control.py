@@ -2,16 +2,17 @@
 
 Payload of a row::
 
-    float64 * size   the physical state, ``env.state`` 4 or 8 bytes CartPole's
-    steps_beyond_terminated (int32, -1 for None), Pendulum's last_u
+    float64 * size   the physical state, ``env.state``
+    4 or 8 bytes     CartPole's steps_beyond_terminated (int32, -1 for None), Pendulum's last_u
                      (float64, NaN for None), 4 unused bytes elsewhere
-    as many          1 where ``env.state`` is single precision, else 0; Pendulum adds 2 where last_u
-                     is double, and 4 where it is half precision
+    4 or 8 bytes     1 if ``env.state`` is in single precision, else 0; Pendulum adds 2 if last_u is
+                     in double precision, and 4 if it is in half precision
     40 bytes         the random generator
     ...              the wrappers' memory
 
 If there are no wrappers except a time limit, and `classic_dynamics` supports the configuration,
-whole blocks of rows are stepped at once, otherwise row by row. The results are the same.
+whole blocks of rows are stepped at once. Otherwise, rows are stepped one by one. The results are
+the same.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ class ClassicControlCodec(Codec):
     Raises
     ------
     SnapshotError
-        The environment is none of them.
+        The environment is not one of them.
     """
 
     def __init__(self, base: Any) -> None:
@@ -84,7 +85,7 @@ class ClassicControlCodec(Codec):
         }
 
     def view(self, payloads: Row) -> dict[str, NDArray[Any]]:
-        """Return ``x`` ``(N, size)``, and the hidden attribute ``(N,)``; -1 or NaN is ``None``."""
+        """Return ``x`` ``(N, size)``, and the hidden attribute ``(N,)``: -1 or NaN for ``None``."""
         end = 8 * self._size
         fields: dict[str, NDArray[Any]] = {"x": payloads[:, :end].view(np.float64)}
         if self.dynamics.hidden:
@@ -228,7 +229,7 @@ class ClassicControlEnv(FamilyEnv):
 
 
 def agrees(env: Any) -> bool:
-    """Return whether the vectorised form of `env`, without wrappers, agrees with a copy of it."""
+    """Return whether the vectorised form agrees with a copy of `env`, which has no wrappers."""
     twin = copy.copy(env)
     twin.render_mode = None
     kind = np.dtype(env.action_space.dtype).char

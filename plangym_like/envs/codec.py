@@ -14,7 +14,7 @@ from plangym_like.states import Row
 
 
 class Codec(abc.ABC):
-    """The state of one environment without its wrappers as bytes, and back.
+    """Saves and restores the state of one environment, without its wrappers, as bytes.
 
     In a row, the generator ``np_random`` and the wrappers' memory follow these bytes;
     `GymnasiumSimulator` saves them.
@@ -41,7 +41,7 @@ class Codec(abc.ABC):
 
     @abc.abstractmethod
     def fingerprint_fields(self) -> Mapping[str, Any]:
-        """Return what determines the meaning of the bytes, except id, arguments and wrappers."""
+        """Return all that determines the bytes' meaning, except id, arguments and wrappers."""
 
     def view(self, payloads: Row) -> dict[str, NDArray[Any]]:
         """Return the named fields of `payloads` ``(N, nbytes)`` or wider, each ``(N, ...)``."""

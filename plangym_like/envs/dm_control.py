@@ -2,8 +2,8 @@
 
 Payload of a row::
 
-    ...         MuJoCo's integration state, the sensors, and those arrays of the *model* that
-                episodes change (targets are moved there)
+    ...         MuJoCo's integration state, the sensors, and the arrays of the *model* that episodes
+                change (to move targets)
     8 bytes     steps since the episode began
     8 bytes     for each number that the task keeps in attributes
     2512 bytes  the task's random generator
@@ -93,7 +93,10 @@ class DmControlCodec(Codec):
         self.columns = None if self.saves_generator else {}
 
     def _play(self, env: gymnasium.Env[Any, Any]) -> set[str]:
-        """Play some steps; return the task's attributes that they change, and record arrays."""
+        """Play some steps; return which attributes of the task they change.
+
+        The names of the model's arrays that they change are recorded in `edited`.
+        """
         arrays = model_arrays(self.model)
         before = {name: array.copy() for name, array in arrays.items()}
         remembered = dict(vars(self.task))
@@ -152,7 +155,7 @@ class DmControlCodec(Codec):
         self._base.random.read(payload[self.random_at :])
 
     def write(self, payload: Row) -> None:
-        """Write the state, and compute what depends on positions and velocities."""
+        """Write the state, and compute everything that depends on positions and velocities."""
         self.physics.write(payload)
         mujoco.mj_step1(self.model, self._data)
         count = payload[self.count_at : self.count_at + 8].view(np.int64)[0]
@@ -218,7 +221,7 @@ class DmControlSimulator(GymnasiumSimulator):
         )
 
     def make_codec(self) -> DmControlCodec:
-        """Return the codec of the task, after finding out what its episodes change."""
+        """Return the codec of the task, which finds out what episodes change."""
         return DmControlCodec(self.env, self._task_name, self.env_kwargs)
 
     def make_fast_form(self, kind: str) -> FastForm | None:

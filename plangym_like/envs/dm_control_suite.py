@@ -34,7 +34,7 @@ def parse(name: str) -> tuple[str, str, bool] | None:
 
 
 def all_ids() -> list[str]:
-    """Return the ids of all tasks, plangym's and shimmy's; ``ImportError`` without dm_control."""
+    """Return all ids of tasks, as in plangym and shimmy; ``ImportError`` without dm_control."""
     tasks = sorted(f"{domain}-{task}" for domain, task in load_suite().ALL_TASKS)
     return [*tasks, *(f"dm_control/{task}-v0" for task in tasks)]
 
@@ -132,7 +132,7 @@ class SuiteEnv(gymnasium.Env[Any, Any]):
         return self._observed(self.suite_env.reset().observation), {}
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        """Step the task, even after the end of an episode, when the suite would start another."""
+        """Step the task, even if the episode has ended (the suite itself would start another)."""
         self.suite_env._reset_next_step = False
         found = self.suite_env.step(action)
         over = found.last()

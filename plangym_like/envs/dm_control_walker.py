@@ -1,6 +1,6 @@
 """dm_control's walker over many rows at once: standing, walking and running.
 
-The formulas are those of ``dm_control/suite/walker.py`` and ``dm_control/utils/rewards.py``.
+The formulas come from ``dm_control/suite/walker.py`` and ``dm_control/utils/rewards.py``.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class Walker(Robot):
 
 
 def _near(values: Array, least: float) -> Array:
-    """Return ``tolerance(x, (least, inf), margin=least / 2)``; squares are libm's ``pow``."""
+    """Return ``tolerance(x, (least, inf), margin=least / 2)``; squares use libm's ``pow``."""
     gap = np.where(values < least, least - values, values - np.inf) / (least / 2)
     scaled = gap * np.sqrt(-2 * np.log(0.1))
     return np.where(least <= values, 1.0, np.exp(-0.5 * np.float_power(scaled, 2.0)))

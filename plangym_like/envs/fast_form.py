@@ -61,13 +61,13 @@ class FastForm(abc.ABC):
         Raises
         ------
         NotVectorisableError
-            A row must be stepped by the environment itself; results of any of these rows may be
+            A row must be stepped by the environment itself; the results of all these rows may be
             wrong.
         """
 
     @abc.abstractmethod
     def rollout(self, rows: Rows, first: int, last: int) -> None:
-        """Step rows `first` to `last` through all their T actions; raises what `step` raises."""
+        """Step rows `first` to `last` through all their T actions; raises the errors of `step`."""
 
 
 def held_frames(inputs: Inputs, block: slice, frameskip: int) -> int | NDArray[np.int64]:
@@ -116,7 +116,7 @@ def disagreement(
     kind : str
         The type character of the actions.
     starts : sequence of payloads, optional
-        `TRIALS` states to step from; by default those of one episode.
+        `TRIALS` states to step from; by default, the states of one episode.
     plays_on : bool
         Whether to continue past the end of an episode; otherwise another one begins.
     beyond : float
@@ -175,7 +175,7 @@ def _first_difference(rows: Rows, outcomes: Sequence[Outcome], after: Row) -> st
 
 
 def _difference(rows: Rows, index: int, outcome: Any, after: Row) -> tuple[str, Any, Any] | None:
-    """Return the name of what differs in row `index`, its value, and that of `Simulator.step`."""
+    """Return the name of a result of row `index` that differs, its value, and the right value."""
     obs, reward, terminated, truncated, info, _ = outcome
     assert rows.next_states is not None
     pairs = {
@@ -196,7 +196,7 @@ def _difference(rows: Rows, index: int, outcome: Any, after: Row) -> tuple[str, 
 
 
 def _same(one: NDArray[Any], other: NDArray[Any]) -> bool:
-    """Return whether two values have the same bytes in the dtype of either."""
+    """Return whether two values have the same bytes if one is converted to the other's dtype."""
     return one.shape == other.shape and (
         one.astype(other.dtype).tobytes() == other.tobytes()
         or one.tobytes() == other.astype(one.dtype).tobytes()

@@ -50,8 +50,8 @@ class FunctionalSimulator(SaveLoadSimulator):
     Parameters
     ----------
     name : str or callable
-        ``"pgx/<game>"``, or a callable that returns an object that
-        `plangym_like.envs.functions.functions_of` accepts.
+        ``"pgx/<game>"``, or a callable that returns an environment for
+        `plangym_like.envs.functions.functions_of`.
     kwargs
         As in `GymnasiumSimulator`, or passed to the callable.
 
@@ -94,8 +94,8 @@ class FunctionalEnv(FamilyEnv):
     """Plan over a functional environment: ``make("pgx/2048")``, or one of your own.
 
     ``FunctionalEnv(make_mine)`` steps it in this process, ``ParallelEnv(FunctionalEnv, make_mine,
-    n_workers=4)`` with four workers. In a game for several players, the reward is that of the
-    player who moved, and the observation that of the player who moves next.
+    n_workers=4)`` with four workers. In a game for several players, the player who moved gets the
+    reward, and the player who moves next gets the observation.
     """
 
     simulator_class = FunctionalSimulator

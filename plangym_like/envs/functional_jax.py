@@ -1,9 +1,9 @@
 """Gymnasium's own environments on JAX: ``phys2d/...`` and ``tabular/...``.
 
-The state consists of the leaves of the functional environment's state, and the random key. Each
-leaf is restored with its original kind of number, because JAX treats Python numbers and results
-computed from them ("weakly typed") differently from its own arrays. Gymnasium itself steps the
-environment, so seeded episodes are bit-identical.
+The state consists of the leaves of the functional environment's state, and the random key. JAX
+treats Python numbers, and results computed from them, as "weakly typed", unlike its own arrays. So
+each leaf is restored with its original kind of number. Gymnasium itself steps the environment, so
+seeded episodes are bit-identical.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class FunctionalJaxCodec(SaveLoadCodec):
 
 
 class FunctionalJaxSimulator(SaveLoadSimulator):
-    """A simulator of one of these environments; the arguments are those of `GymnasiumSimulator`."""
+    """A simulator of one of these environments, with the arguments of `GymnasiumSimulator`."""
 
     family = "FJAX"
     # A second copy would be compiled a second time.

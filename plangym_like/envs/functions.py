@@ -39,14 +39,14 @@ class Functions:
 def functions_of(env: Any) -> Functions:
     """Return `env` as `Functions`.
 
-    `env` may be `Functions` already, Gymnasium's `FuncEnv`, or an object as in pgx: with
-    ``init(key)`` and ``step(state, action, key)``, whose states have ``observation``, ``rewards``,
-    ``terminated`` and ``truncated``.
+    `env` may be a `Functions`, Gymnasium's `FuncEnv`, or an object like pgx's environments. Such an
+    object has ``init(key)`` and ``step(state, action, key)``, and its states have
+    ``observation``, ``rewards``, ``terminated`` and ``truncated``.
 
     Raises
     ------
     InputError
-        It is none of these.
+        It is something else.
     """
     if isinstance(env, Functions):
         return env

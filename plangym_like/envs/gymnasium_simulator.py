@@ -63,8 +63,8 @@ class GymnasiumSimulator(TriedSimulator):
     wrappers : iterable
         Wrapper classes or ``(class, kwargs)`` pairs, applied in order.
     remove_time_limit : bool, optional
-        Whether to remove every `TimeLimit` inside `wrappers`. By default that of a registered id is
-        removed, unless you give ``max_episode_steps``; the result of a callable is not changed.
+        Whether to remove every `TimeLimit` inside `wrappers`. By default, the limit of a registered
+        id is removed unless ``max_episode_steps`` is given; the result of a callable is unchanged.
     state_capacity : int, optional
         Bytes reserved in each row for the wrappers' memory, if it has no fixed size.
     env_kwargs
@@ -167,7 +167,7 @@ class GymnasiumSimulator(TriedSimulator):
         """Return the codec of `base`, after resetting the environment (see `reset_once`)."""
 
     def reset_once(self) -> None:
-        """Reset the new chain, so that its attributes are those of an episode."""
+        """Reset the new chain, so that it has the attributes of an episode."""
         self.env.reset(seed=0)
         forget_seed(self.env)
 
@@ -184,7 +184,7 @@ class GymnasiumSimulator(TriedSimulator):
         return WrapperState(self.env, self.state_capacity)
 
     def configuration(self) -> tuple[Any, ...]:
-        """Return the settings that fast forms depend on; if one changes, they are made again."""
+        """Return the settings that fast forms depend on; new ones are made if a setting changes."""
         return ()
 
     # Layout of the state
@@ -208,7 +208,7 @@ class GymnasiumSimulator(TriedSimulator):
         }
 
     def view(self, payloads: Row) -> dict[str, NDArray[Any]]:
-        """Return the fields of the codec, and those of the wrappers."""
+        """Return the named fields of the codec and of the wrappers."""
         wrappers = self.memory.view(payloads[:, self._wrappers_at :]) if self.memory.nbytes else {}
         return {**self.codec.view(payloads), **wrappers}
 
@@ -295,7 +295,7 @@ class GymnasiumSimulator(TriedSimulator):
         return self.hold(action, dt * self.frameskip)
 
     def step_env(self, action: Any) -> EnvStep:
-        """Return what ``env.step`` returns, or the joined result of `frameskip` such steps."""
+        """Return the result of ``env.step``, or the combined result of `frameskip` such steps."""
         if self.frameskip == 1 and not self._pictures:
             return self.env.step(action)
         return super().step_env(action)
@@ -375,7 +375,7 @@ class GymnasiumSimulator(TriedSimulator):
     # Images
 
     def image(self) -> NDArray[np.uint8]:
-        """Render the current state, in a second environment if this one renders no images."""
+        """Render the current state; if this environment cannot, a second environment does."""
         if self.render_mode == painting.MODE:
             return np.asarray(self.env.render())
         self._painter = self._painter or painting.make_painter(self)

@@ -1,8 +1,8 @@
 """Rendering on machines without a display: choose the OpenGL library that MuJoCo uses.
 
 MuJoCo renders with EGL (a graphics card, or Mesa's software renderer), OSMesa (Mesa's software
-renderer) or GLFW (a display), as set in the environment variable ``MUJOCO_GL``. Without it,
-Gymnasium and dm_control try GLFW first. Without a display, it fails too late to try another
+renderer) or GLFW (a display), as set in the environment variable ``MUJOCO_GL``. If it is not set,
+Gymnasium and dm_control try GLFW first. If there is no display, GLFW fails too late to try another
 library.
 """
 

@@ -3,8 +3,8 @@
 Payload of a row::
 
     ...         MuJoCo's integration state, float64
-    ...         what the robot's step reads before it simulates (Ant's torso position, ...) and,
-                with ``render_mode="rgb_array"``, what images are rendered from
+    ...         the arrays that the robot's step reads before the simulation (Ant's torso position,
+                ...) and, with ``render_mode="rgb_array"``, the data that images are rendered from
     40 bytes    the random generator
     ...         the wrappers' memory
 
@@ -45,7 +45,7 @@ logger = logging.getLogger("plangym_like")
 
 
 class MujocoCodec(Codec):
-    """Saves the physics of a robot, and the values that its step reads before it simulates.
+    """Saves the physics of a robot, and the values that its step reads before the simulation.
 
     Parameters
     ----------
@@ -107,9 +107,9 @@ class MujocoCodec(Codec):
         return self.physics.view(payloads)
 
     def build_state(self, payload: Row, physics: Mapping[str, Any]) -> None:
-        """Write ``qpos``, ``qvel`` and other fields, and compute what depends on them.
+        """Write ``qpos``, ``qvel`` and other fields, and compute the arrays that depend on them.
 
-        They are in MuJoCo's order and units, as in ``env.unwrapped.set_state``.
+        The fields are in MuJoCo's order and units, as in ``env.unwrapped.set_state``.
         """
         self.physics.build_state(payload, physics)
 
@@ -217,10 +217,10 @@ class MujocoSimulator(GymnasiumSimulator):
 
 
 def _free_drawing_memory(context: Any, drawn: mujoco.MjrContext) -> None:
-    """Free what MuJoCo has allocated in an OpenGL context.
+    """Free the objects that MuJoCo has made in an OpenGL context.
 
-    Later, MuJoCo's destructor would free objects with the same numbers in the current context,
-    which may belong to another environment.
+    MuJoCo's destructor runs later, and would free the objects with the same numbers in the context
+    that is then current. This context may belong to another environment.
     """
     with contextlib.suppress(Exception):  # at exit, OpenGL may be gone
         context.make_current()

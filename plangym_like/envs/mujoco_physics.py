@@ -1,10 +1,10 @@
 """The state of one MuJoCo simulation as plain bytes.
 
-Integration starts from what MuJoCo calls its integration state (time, positions, velocities,
-activations, the warm start of the solver, controls, applied forces, mocap poses). All other arrays
-of ``MjData`` are derived from it, but not always from the latest state: after ``mj_step``, bodies
-have the positions from before the last integration. Derived arrays that are read before the next
-step have to be saved too.
+MuJoCo starts each step from its "integration state" (time, positions, velocities, activations, the
+warm start of the solver, controls, applied forces, mocap poses). All other arrays of ``MjData`` are
+derived from it, but not always from the latest state: after ``mj_step``, bodies have the positions
+from before the last integration. Derived arrays that are read before the next step have to be saved
+too.
 
 See "The State" in the chapter "Computation" of MuJoCo's documentation.
 """
@@ -112,14 +112,14 @@ class PhysicsMemory:
         return found
 
     def build_state(self, payload: Row, physics: Mapping[str, Any]) -> None:
-        """Write named parts of the integration state into `payload`, and derived arrays.
+        """Write named parts of the integration state, and derived arrays, into `payload`.
 
         The integration state of the simulation itself does not change.
 
         Raises
         ------
         InputError
-            A name is unknown, or a value is not finite or of another shape.
+            A name is unknown, or a value is not finite or has the wrong shape.
         """
         known = self.view(payload[None])
         unknown = sorted(physics.keys() - known.keys())
@@ -153,9 +153,9 @@ def lay_out(
     begin: int,
     places: dict[str, tuple[slice, tuple[int, ...]]],
 ) -> tuple[list[tuple[NDArray[np.uint8], slice]], int]:
-    """Assign consecutive positions to live `arrays`, beginning at byte `begin`.
+    """Assign consecutive positions in a payload to live `arrays`, beginning at byte `begin`.
 
-    Returns each array as bytes with its slice, and the end of the last one. The positions in units
+    Return each array as bytes with its slice, and the end of the last slice. The positions in units
     of 8 bytes are added to `places`.
     """
     slices, end = [], begin

@@ -1,7 +1,7 @@
 """Images of environments that were made without ``render_mode="rgb_array"``.
 
-A second simulator with that mode, the painter, is made when the first image is asked for. Each
-state to be rendered is copied into it; the first simulator is only read.
+When the first image is requested, a second simulator with that mode is made: the painter. Each
+state to render is copied into the painter; the first simulator is only read.
 """
 
 from __future__ import annotations

@@ -5,9 +5,9 @@ The state is all attributes of the environment and its wrappers, except spaces, 
 restored and stepped again; if the results differ, it is refused. An environment that holds a set is
 approximate: a pickle does not keep the order of a set (see `plangym_like.snapshots.set_order`).
 
-A row holds a length, a tag and the pickle. Unpickling runs code, so the tag is checked first; only
-this session and its workers have its key. Two rows of the same state may differ in a few bytes: a
-pickle records whether two equal strings are one object.
+A row holds a length, a tag and the pickle. Unpickling runs code, so the tag is checked first. Only
+this session and its workers have the key of the tag. Two rows of the same state may differ in a few
+bytes: a pickle records whether two equal strings are one object.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ class PickleCodec(Codec):
         return columns_of([dict(owner.items(self._values(row)[-1])) for row in payloads])
 
     def difference(self, one: Row, other: Row) -> tuple[str, str] | None:
-        """Return where the values in two payloads differ. Pickles of equal values may differ."""
+        """Return where two payloads differ in value; equal values may have different pickles."""
         places = [owner.place for owner in self.pickle.owners]
         before, after = (dict(zip(places, self._values(row), strict=True)) for row in (one, other))
         return difference(before, after)
@@ -218,7 +218,7 @@ class PickledSimulator(GymnasiumSimulator):
         return codec
 
     def make_memory(self) -> ChainPickle:
-        """Return the pickle of base and wrappers; wrappers need no other bytes."""
+        """Return the pickle of base and wrappers, so that wrappers take no other bytes."""
         return self.codec.pickle
 
     def _try_out(self) -> None:

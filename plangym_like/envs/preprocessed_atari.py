@@ -1,8 +1,8 @@
 """`AtariPreprocessing` without the screens that it never reads.
 
 For each step, Gymnasium's wrapper calls the ``step`` of the game once for each frame, and ignores
-the observations: it reads the last two screens from the emulator itself. Drawing the others takes a
-quarter of its time (``benchmarks/vector.py mspacman_84``).
+the observations: it reads the last two screens directly from the emulator. Drawing screens that are
+never read takes a quarter of the time (``benchmarks/vector.py mspacman_84``).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _CHECKS = ("_has_reset", "checked_step", "checked_data_reuse")
 
 
 def is_screen_unread(env: Any) -> bool:
-    """Return whether an `AtariPreprocessing` alone gets the observations of the game.
+    """Return whether only an `AtariPreprocessing` receives the observations of the game.
 
     Parameters
     ----------
@@ -57,7 +57,7 @@ def skip_unread_screens(env: Any) -> None:
 
 
 def _find(env: Any, between: tuple[type, ...]) -> Any:
-    """Return the wrapper, if only wrappers of the types `between` separate it from the game."""
+    """Return the `AtariPreprocessing` if all wrappers inside it are of the types `between`."""
     found = next((link for link in chain(env) if type(link) is AtariPreprocessing), None)
     if found is None or source_digest() not in _KNOWN:
         return None
@@ -88,7 +88,7 @@ def source_digest() -> str:
 
 
 def _step(env: Any, inner: list[Any], base: Any, action: Any) -> Any:
-    """Do what `AtariPreprocessing.step` does; `inner` are the wrappers between `env` and `base`."""
+    """Step like `AtariPreprocessing.step`; `inner` are the wrappers between `env` and `base`."""
     frames = base._frameskip
     if not (type(frames) is int and _are_checked(inner)):
         return AtariPreprocessing.step(env, action)
@@ -116,5 +116,5 @@ def _step(env: Any, inner: list[Any], base: Any, action: Any) -> Any:
 
 
 def _are_checked(wrappers: list[Any]) -> bool:
-    """Return whether these wrappers have made the checks of their first steps."""
+    """Return whether all `wrappers` have done the checks that they do only once."""
     return all(vars(wrapper).get(name, True) for wrapper in wrappers for name in _CHECKS)

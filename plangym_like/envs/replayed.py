@@ -1,15 +1,16 @@
 """Any deterministic environment, in any language, saved as its action log.
 
 The state is how the episode began (seed, generator, options) and every action since, up to a
-capacity that is fixed when the environment is made. To save it, the base of the chain keeps a log.
-To restore it, the copy of the environment whose own log is the longest prefix steps through the
-rest (`plangym_like.snapshots.replay_cache`), so continuing a branch costs one step and not the
-whole log. The state of the wrappers follows as plain data.
+capacity that is fixed when the environment is made. The base of the chain keeps this log. A process
+keeps several copies of the environment. To restore a state, it takes the copy whose log is the
+longest prefix of the saved log, and steps it through the rest
+(`plangym_like.snapshots.replay_cache`). So continuing a branch costs one step, not the whole log.
+The state of the wrappers follows as plain data.
 
 A row also holds a digest of all observations, rewards and flags along the way. If a replay gives a
-different digest, an error is raised. The fingerprint of all rows holds the digest of a short
-episode, so that two processes that would replay a log differently (because str hashes differ) do
-not share rows.
+different digest, an error is raised. The fingerprint of rows includes the digest of a short
+episode. Two processes may replay a log differently because their str hashes differ; then their
+fingerprints differ, and they do not share rows.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ _SAMPLE = 12
 
 
 class ReplayCodec(Codec):
-    """Saves the action log of the current copy, and the digest of what it observed.
+    """Saves the action log of the current copy, and the digest of its results.
 
     Parameters
     ----------
@@ -61,7 +62,7 @@ class ReplayCodec(Codec):
     steps, step_nbytes : int
         The number of steps that must fit, and the bytes of each.
     episode : str, optional
-        The digest of a short episode. Processes in which it differs cannot replay these logs.
+        The digest of a short episode. A process with another digest cannot replay these logs.
     """
 
     saves_generator = False
@@ -156,8 +157,8 @@ class ReplayedSimulator(GymnasiumSimulator):
         The largest number of steps from the reset to a state; by default the id's time limit, but
         at least 1,000. Rows become wider with this number.
     live_prefixes : int, optional
-        Copies of the environment that each process keeps in its replay cache; usually 64. A search
-        is fast if each process continues at most that many branches at a time.
+        The number of copies of the environment in each process's replay cache; in most families, 64
+        by default. A search is fast if each process continues at most as many branches at a time.
     name, simulator_kwargs
         As in `GymnasiumSimulator`.
 
@@ -230,7 +231,7 @@ class ReplayedSimulator(GymnasiumSimulator):
         return True
 
     def make_codec(self) -> ReplayCodec:
-        """Find out how episodes can be repeated and the size of actions, and return the codec."""
+        """Find out how to repeat episodes and how large actions are, and return the codec."""
         if self.trial.always:
             single = self._proxy.cache.single = not self._can_be_copied()
             self._proxy.seeds_only = needs_seeds(None if single else self._copy, self._proxy.env)
@@ -272,7 +273,7 @@ class ReplayedSimulator(GymnasiumSimulator):
         return None if self._proxy.cache.single else super()._second_copy()
 
     def _refuse_holders(self) -> None:
-        """Raise `SnapshotError` for wrappers that hold a copy of the base, which may be stale."""
+        """Raise `SnapshotError` if a wrapper holds a copy of the base, which may become stale."""
         base = self._proxy.env
         for wrapper in chain(self.env):
             for name, value in vars(wrapper).items():

@@ -3,8 +3,8 @@
 Payload of a row::
 
     24 bytes    the length of the emulator's state, and the screen's height and width
-    ...         the emulator's state, zero padded; what differs between processes is left out
-                (`plangym_like.envs.retro_addresses`)
+    ...         the emulator's state, zero padded, without the parts that differ between processes
+                (see `plangym_like.envs.retro_addresses`)
     ...         the screen, which cannot be computed from it
     40 bytes    the random generator, for wrappers that draw from it
     ...         the wrappers' memory
@@ -90,7 +90,7 @@ class RetroCodec(Codec):
             )
 
     def _file(self, name: str) -> pathlib.Path:
-        """Return the content of a file that describes the game: its scenario or its variables."""
+        """Return the path of a file that describes the game: its scenario or its variables."""
         if name.endswith(".json"):
             return pathlib.Path(name)
         inttype = self._kwargs.get("inttype", stable_retro.data.Integrations.STABLE)
@@ -195,7 +195,7 @@ class RetroSimulator(GymnasiumSimulator):
         super().__init__(name, **kwargs)
 
     def make_env(self) -> gymnasium.Env[Any, Any]:
-        """Return the game, which now uses the emulator of this process."""
+        """Return the game, and give it the emulator of this process."""
         self._pictures = self.obs_type == "grayscale"
         game = str(self.name)
         inttype = self.env_kwargs.get("inttype", stable_retro.data.Integrations.STABLE)
@@ -231,7 +231,7 @@ class RetroSimulator(GymnasiumSimulator):
         return RetroCodec(self.base, self.env_kwargs, self.frameskip, self._capacity)
 
     def fingerprint_fields(self) -> Mapping[str, Any]:
-        """Return the codec's fields and those of the wrappers."""
+        """Return the fields of the codec and of the wrappers."""
         return {**self.codec.fingerprint_fields(), "wrappers": self.memory.fingerprint_fields()}
 
     # What it looks like

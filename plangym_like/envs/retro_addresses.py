@@ -67,12 +67,12 @@ class Addresses:
         return np.concatenate([data, np.frombuffer(tail, np.uint8)])
 
     def fill_in(self, stripped: NDArray[np.uint8]) -> NDArray[np.uint8]:
-        """Return the state that `strip` was given, with the pointers of this process.
+        """Return the state that was given to `strip`, with the pointers of this process.
 
         Raises
         ------
         ValueError
-            The bytes are not what `strip` returns.
+            The bytes are not a result of `strip`.
         """
         if len(stripped) < _COUNT.size:
             raise ValueError("no count of addresses")

@@ -1,7 +1,7 @@
 """stable-retro's environment for planning: games share one emulator, and states are reproducible.
 
-A process can have only one emulator. A game that is used gets the emulator; all other games keep
-their states as bytes.
+A process can have only one emulator. The game in use has the emulator; all other games keep their
+states as bytes.
 """
 
 from __future__ import annotations

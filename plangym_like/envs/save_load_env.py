@@ -1,6 +1,6 @@
 """Environments that define their state themselves, with ``save_state`` and ``load_state``.
 
-The state is what ``save_state()`` returns: numbers, arrays, text, and nested containers of them. If
+``save_state()`` returns the state: numbers, arrays, text, and nested containers of them. If
 the environment has a method ``step_states``, it steps many rows at once. All three methods are
 compared with ``step`` when the environment is made; a `SnapshotError` is raised if they disagree.
 """
@@ -139,16 +139,16 @@ def _is_plain_array(saved: Any) -> bool:
 
 
 class SaveLoadSimulator(GymnasiumSimulator):
-    """A Gymnasium environment with these methods.
+    """A simulator of a Gymnasium environment with ``save_state`` and ``load_state``.
 
     ``save_state()`` returns the state as plain data. An array that always has the same shape makes
     the smallest rows, and allows stepping many rows at once. ``load_state(saved)`` sets the state
-    to such a value, which it may keep. The optional ``step_states(states, actions)`` takes states
-    ``(N, *shape)`` and N actions, and returns the next states, observations, rewards, terminateds
-    and truncateds, each with N rows, as ``step`` would. It must not draw random numbers, and
-    returns no infos.
+    to ``saved``, and may keep this object. The optional ``step_states(states, actions)`` takes
+    states ``(N, *shape)`` and N actions. It returns the same next states, observations, rewards,
+    terminateds and truncateds as ``step``, each with N rows, but no infos. It must not draw random
+    numbers.
 
-    The arguments are those of `GymnasiumSimulator`; ``state_capacity`` is for states that are not
+    The arguments are as in `GymnasiumSimulator`; ``state_capacity`` is for states that are not
     arrays.
 
     Raises
@@ -182,7 +182,7 @@ class SaveLoadSimulator(GymnasiumSimulator):
         return env
 
     def make_codec(self) -> SaveLoadCodec:
-        """Return the codec, which depends on what ``save_state`` returns."""
+        """Return the codec, which depends on the result of ``save_state``."""
         # Seeded, because the saved form of a fresh generator has a different length in each
         # process.
         self.env.reset(seed=0)
@@ -222,7 +222,7 @@ class SaveLoadSimulator(GymnasiumSimulator):
         )
 
     def make_fast_form(self, kind: str) -> FastForm | None:
-        """Return the form that calls ``step_states``, if it agrees for actions of this dtype."""
+        """Return the form that calls ``step_states``, if it is right for actions of this dtype."""
         if not self._steps_states():
             return None
         try:

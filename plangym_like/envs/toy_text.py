@@ -1,9 +1,9 @@
 """Gymnasium's toy text: FrozenLake, CliffWalking, Taxi and Blackjack, in rows of about 100 bytes.
 
 The state consists of the few attributes that ``step`` changes, and the generator. The tables of a
-game (maps, probabilities, rewards) never change and are part of the rows' fingerprint. Only a
-FrozenLake map that was generated at random is stored in rows, because every process generates a
-different one.
+game (maps, probabilities, rewards) never change and are part of the rows' fingerprint. There is one
+exception: a FrozenLake map that was generated at random is stored in rows, because every process
+generates a different one.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class ToyTextCodec(Codec):
     Raises
     ------
     SnapshotError
-        The environment is none of the four (a subclass may have more state).
+        The environment is not one of the four, or is a subclass, which may have more state.
     """
 
     def __init__(self, base: Any) -> None:
@@ -58,16 +58,19 @@ class ToyTextCodec(Codec):
     def view(self, payloads: Row) -> dict[str, NDArray[Any]]:
         """Return the game's parts, each ``(N, ...)``.
 
-        ``s``, ``row``, ``column`` on the grids; ``taxi_row``, ``taxi_column``, ``passenger``,
-        ``destination``, ``fickle_step`` in Taxi; ``player`` and ``dealer`` (cards, zeros behind
-        them), ``player_sum``, ``dealer_sum``, ``usable_ace`` in Blackjack; ``lastaction`` is -1
-        after a reset.
+        - FrozenLake and CliffWalking: ``s``, ``row``, ``column``.
+        - Taxi: ``s``, ``taxi_row``, ``taxi_column``, ``taxi_orientation``, ``passenger``,
+          ``destination``, ``fickle_step``.
+        - Blackjack: ``player`` and ``dealer`` (cards, then zeros), ``player_sum``,
+          ``dealer_sum``, ``usable_ace``.
+
+        ``lastaction`` is -1 after a reset.
         """
         fields = np.ascontiguousarray(payloads[:, : self._used]).view(self._game.layout)
         return self._game.named(fields[:, 0])
 
     def build_state(self, payload: Row, physics: Mapping[str, Any]) -> None:
-        """Write ``s`` or its parts (see `view`); in Blackjack ``player`` and ``dealer``."""
+        """Write ``s`` or its parts (see `view`), or in Blackjack ``player`` and ``dealer``."""
         self._game.build_state(self._fields(payload), **physics)
 
     def read(self, payload: Row) -> None:

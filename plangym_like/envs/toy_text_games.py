@@ -235,10 +235,10 @@ class Taxi(ToyTextGame):
 
 
 class Blackjack(ToyTextGame):
-    """Blackjack: the first `_PLAYER` and `_DEALER` cards in order, and the sum of all others.
+    """Blackjack. A row holds the first `_PLAYER` and `_DEALER` cards, and the sum of all others.
 
     A player loses with 22 cards at the latest, and the dealer stops at 17. More cards occur only if
-    a game is continued after its end, and then only their sum matters.
+    a game is continued after its end. Then only their sum matters.
     """
 
     env_class = BlackjackEnv

@@ -33,7 +33,7 @@ class TriedSimulator(Simulator):
         return simulator
 
     def _try_out(self) -> None:
-        """Run the trial; record what is not exact, or raise an error."""
+        """Run the trial; record inexact results, or raise an error."""
         rule = self.trial
         if self._is_copy or not (rule.always or has_foreign_code(self.env)):
             return
@@ -76,9 +76,10 @@ class TriedSimulator(Simulator):
         return other
 
     def make_again(self, *args: Any, **changed: Any) -> Self:
-        """Return a simulator made with the positional arguments `args`, which runs no trial.
+        """Return a simulator that is made with other arguments, and runs no trial.
 
-        Its keyword arguments are those of this one, except `changed`.
+        Its positional arguments are `args`. Its keyword arguments are the same as for this
+        simulator, except `changed`.
         """
         kwargs = {**self._arguments[1], **changed}
         if "wrappers" in kwargs:

@@ -31,7 +31,7 @@ _FURTHER_OPTIONS = (
 def unknown_option(
     error: TypeError, options: Mapping[str, Any], parameters: Iterable[str]
 ) -> InputError | None:
-    """Return the error for one of `options`, if `error` says that it does not exist.
+    """Return the error for an unknown option, or ``None`` if `error` names none of `options`.
 
     Parameters
     ----------

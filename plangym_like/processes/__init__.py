@@ -1,1 +1,1 @@
-"""Any object in a child process: messages, start and death of processes, shared memory."""
+"""Host any object in a child process: starting and ending it, messages, shared memory."""

@@ -11,10 +11,10 @@ import cloudpickle  # type: ignore[import-untyped]
 class ByValuePickler(cloudpickle.Pickler):  # type: ignore[misc]
     """Pickles classes of ``__main__`` and local classes, including slots and cached members.
 
-    It works around three limits of cloudpickle 3.1. A class with ``__slots__`` becomes a class
-    without, and the original class cannot restore objects of that class. Before Python 3.12,
-    ``functools.cached_property`` is rejected. Functions with an ``lru_cache`` are looked up in
-    modules that another process does not have.
+    It works around three limits of cloudpickle 3.1. cloudpickle replaces a class with ``__slots__``
+    by one without, and objects of the new class cannot be restored by the original class. Before
+    Python 3.12, it rejects ``functools.cached_property``. It looks up functions with an
+    ``lru_cache`` in modules that another process does not have.
     """
 
     def reducer_override(self, thing: Any) -> Any:

@@ -37,10 +37,10 @@ def outgoing(
 class Channel:
     """Frames messages over a non-blocking stream socket.
 
-    A signal handler that raises may interrupt every method between two bytecodes, and the method
-    can then be repeated. Single uninterruptible operations move bytes from the kernel into
-    `_chunks`, and from `_outbox` to the kernel. Everything else is derived from these two
-    attributes.
+    A signal handler that raises may interrupt any method between two bytecodes, and the method can
+    then be repeated. The reason is that bytes move from the kernel into `_chunks`, and from
+    `_outbox` to the kernel, in single operations that cannot be interrupted. Everything else is
+    derived from these two attributes.
 
     It is not thread safe: hold one lock around `post`, `flush` and `retract`, and another one
     around `receive` and `pass_on`. A signal handler may call the latter two even if it has
@@ -63,7 +63,7 @@ class Channel:
         self._outbox.extend(parts)
 
     def flush(self) -> bool:
-        """Send what the kernel accepts without blocking; return whether everything was sent."""
+        """Send as much as possible without blocking; return whether everything was sent."""
         outbox = self._outbox
         while outbox:
             part = outbox[0]

@@ -17,7 +17,7 @@ from plangym_like.fork_safety import forget_after_fork
 
 
 class Fate(Enum):
-    """The state of a process whose exit status does not exist or is not known."""
+    """The state of a process that has no exit status yet, or an unknown one."""
 
     RUNNING = "running"
     UNKNOWN = "unknown"
@@ -91,8 +91,8 @@ class ChildProcess:
     pidfd : int or None
         Its descriptor, owned by this object.
     status_fn, collect_fn : callable
-        Given the pid: return the exit status or a `Fate`, without blocking; and collect the
-        process. The defaults are for a child of this process.
+        ``status_fn(pid)`` returns the exit status or a `Fate` without blocking.
+        ``collect_fn(pid)`` collects the process. The defaults are for a child of this process.
     """
 
     def __init__(

@@ -38,7 +38,7 @@ class Connection:
     Request 0 constructs the hosted object; if it fails, the worker ends.
 
     Requests refer to their connection, which refers to them weakly. So the worker ends when the
-    last reference to the connection or to a waiting request is dropped.
+    last references to the connection and to its waiting requests are dropped.
 
     Any thread may send and wait. One thread at a time reads for all waiting threads; the others
     sleep until it stops. A signal handler that raises may interrupt any method. A handler may use
@@ -97,9 +97,9 @@ class Connection:
     ) -> Future[Any]:
         """Send a request and return the future of its reply.
 
-        If the worker has ended, the future raises the error, not this call. With `patient`, if the
-        kernel does not accept the whole request at once, the rest is sent with the next request or
-        while waiting.
+        If the worker has ended, the future raises the error, not this call. With `patient`, this
+        sends only what the kernel accepts at once. The rest is sent with the next request, or when
+        a thread waits for a reply.
         """
         request = Request(next(self._numbers), self._worker, self.wait)
         with self._sending:
@@ -217,8 +217,8 @@ class Connection:
     def _send_aside(self, parts: list[Outgoing], timeout: float) -> bool:
         """Send the queue and then `parts`; return False if the lock for sending is held.
 
-        It may be held by another thread, for which this waits `timeout` seconds, or by the code
-        that a signal handler has interrupted.
+        If another thread holds the lock, this first waits for `timeout` seconds. The lock may also
+        be held by the code that a signal handler has interrupted.
         """
         sending: list[bool] = []
         try:
@@ -244,7 +244,7 @@ class Connection:
     # The end
 
     def _note_end(self) -> None:
-        """Complete all requests after the connection or process has ended; `_reading` is held."""
+        """Complete all requests when connection or process has ended; `_reading` must be held."""
         failed_start = self._failed_start
         by_itself = self.process.wait(0.5)
         if not by_itself:
@@ -320,7 +320,7 @@ class Connection:
                 self._finish(reason)
 
     def forget(self) -> None:
-        """Drop the descriptors in a forked copy of the owner; using it there is an error."""
+        """Drop the descriptors in a forked copy of the owner, where the connection is unusable."""
         self._make_locks()
         if self._end is not None:
             return

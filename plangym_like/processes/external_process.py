@@ -23,15 +23,15 @@ _serial_numbers = count()
 
 
 class ExternalProcess:
-    """Hosts the object that `constructor` returns in a child process.
+    """Hosts, in a child process, the object that `constructor` returns.
 
     The process starts at once and makes the object in the background. The first use waits for it,
     and raises any error of the constructor. Attributes and methods are used like those of the
     object itself, except names with a leading underscore. Exceptions of the object are raised with
     their own type and a `RemoteTraceback` as their cause, and the process continues.
 
-    The process ends when `close` is called, when the last reference to this object and its futures
-    is dropped, and when its owner ends, even if the owner is killed.
+    The process ends when `close` is called, when the last references to this object and its futures
+    are dropped, or when its owner ends, even if the owner is killed.
 
     Parameters
     ----------
@@ -142,10 +142,10 @@ class ExternalProcess:
     ) -> Future[Any]:
         """Call ``fn(object, *args)`` in the process, and return the future of its result.
 
-        With `fds`, copies of these open file descriptors are sent along, and the call is
-        ``fn(object, *args, fds=[...])``, which then owns them. With `patient`, this never waits for
-        a process that does not read; `drain`, or waiting for a result, sends the rest of the
-        request.
+        With `fds`, copies of these open file descriptors are sent along. The call is then
+        ``fn(object, *args, fds=[...])``, and `fn` owns the copies. With `patient`, this never waits
+        for a process that does not read. The rest of the request is sent by `drain`, or while
+        waiting for a result.
         """
         return self._usable().request(CALL, dumps((fn, args, {})), fds, patient=patient)
 
@@ -242,7 +242,7 @@ class ExternalProcess:
     def drain(self) -> None:
         """Process all available replies, and the process's end if it has ended, without blocking.
 
-        Their futures are then done; nothing is raised here.
+        The futures of these replies are then done; nothing is raised here.
         """
         self._connection.drain()
 

@@ -4,8 +4,8 @@ A worker that is forked from it starts within milliseconds, and inherits no thre
 state of the user's process. A fork server is started when it is first needed. It runs
 `fork_server_main`.
 
-All workers of a fork server have its memory, and so the same hashes of strings and orders of sets.
-If workers must differ in this, some of them are forked from a second fork server.
+All workers of a fork server begin with a copy of its memory, so they have the same hashes of
+strings and orders of sets. If these must differ, some workers are forked from a second fork server.
 """
 
 from __future__ import annotations
@@ -63,8 +63,8 @@ class StartsThreadsError(Exception):
 class ForkServer:
     """The owner's end of a fork server.
 
-    Each request is sent with a socket for its answer, so the answer to an interrupted request
-    cannot be mistaken for that of a later one.
+    Each request is sent with its own socket for the answer. So the answer to an interrupted request
+    cannot be mistaken for the answer to a later one.
     """
 
     def __init__(self) -> None:
@@ -81,7 +81,7 @@ class ForkServer:
         self._send("preload", tuple(modules)).close()
 
     def get_ready(self, modules: Sequence[str]) -> None:
-        """Wait until all `modules` are imported, except those that cannot be."""
+        """Wait until all `modules` that can be imported are imported."""
         if self._loaded is None or not self._loaded.issuperset(modules):
             self._ask("preload", tuple(modules))
             self._loaded = (self._loaded or frozenset()).union(modules)
@@ -214,7 +214,7 @@ def fork_worker(
 
 
 def fork_server_supported() -> bool:
-    """Return whether this platform has what a fork server needs (Linux 5.3 or later)."""
+    """Return whether a fork server can run on this platform (Linux 5.3 or later)."""
     if sys.platform != "linux":
         return False
     pidfd = open_pidfd(os.getpid())

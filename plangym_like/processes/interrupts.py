@@ -36,7 +36,8 @@ def interrupts_deferred(*, by_finalizer: bool = False) -> Iterator[None]:
     """Let Ctrl-C take effect only after the block, which should take milliseconds.
 
     Only the main thread is interrupted, so this does nothing in other threads. Exceptions in a
-    finalizer are printed and lost, so `by_finalizer` lets Ctrl-C take effect just after it.
+    finalizer are printed and lost. So with `by_finalizer`, Ctrl-C takes effect just after the
+    finalizer has ended.
 
     Examples
     --------

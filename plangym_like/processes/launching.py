@@ -71,7 +71,7 @@ def start_python(
     """Start another interpreter that calls a function with `descriptors`.
 
     It has the interpreter flags and the import path of this process, but does not import the user's
-    script. Its standard input is empty, and its outputs are those of this process. With
+    script. Its standard input is empty, and it shares the outputs of this process. With
     `dies_with_parent`, the kernel kills it when the calling thread ends.
     """
     if not sys.executable:

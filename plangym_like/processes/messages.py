@@ -7,13 +7,13 @@ bytes     type    meaning
 ========  ======  ==================================================
 0         uint8   kind: ACCESS, CALL, RESULT, EXCEPTION or CLOSE
 1 to 8    uint64  request id; a reply carries the id of its request
-9         uint8   file descriptors sent along (SCM_RIGHTS, with the
-                  header's first byte)
-10 to 17  uint64  bytes of payload
+9         uint8   number of file descriptors sent along (SCM_RIGHTS,
+                  with the header's first byte)
+10 to 17  uint64  number of bytes of the payload
 ========  ======  ==================================================
 
 Payloads: ACCESS ``name``; CALL ``(name or function, args, kwargs)``; RESULT the value; EXCEPTION
-what `plangym_like.processes.remote_errors` packs; CLOSE nothing.
+the exception, packed by `plangym_like.processes.remote_errors`; CLOSE nothing.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ def loads(payload: bytes | memoryview) -> Any:
 
 
 def frame(kind: int, request: int, payload: bytes, num_descriptors: int = 0) -> list[bytes]:
-    """Return the buffers to send for one message, the header at the start of the first."""
+    """Return the buffers to send for one message; the first begins with the header."""
     header = HEADER.pack(kind, request, num_descriptors, len(payload))
     return [header + payload] if len(payload) < _JOIN_NBYTES else [header, payload]
 

@@ -1,14 +1,14 @@
 """End workers when their owner ends, even if the owner is killed.
 
-Each worker, and the fork server, has a file that is open on the read end of a pipe, and only the
+Each worker, and the fork server, has an open file on the read end of its alive pipe, and only the
 owner has the write end. The kernel closes the write end when the owner dies in any way, and then
 sends SIGKILL to the process that owns the file (``F_SETOWN``). No code has to run in the process
 that is killed. SIGKILL also ends a process that is stopped, that blocks its signals, or that is
 stuck in C with the GIL held.
 
 The kernel releases the file when all its descriptors are closed, and a worker may close its own. So
-the fork server keeps another such file open for each worker that it has forked, and a worker that
-is a direct child of its owner asks the kernel for SIGKILL when its parent ends.
+the fork server keeps another such file open for each worker that it has forked. A worker that is a
+direct child of its owner asks the kernel to send it SIGKILL when its parent ends.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ def tie_to(alive_fd: int) -> None:
 def kill_at_end_of(alive_fd: int, pid: int) -> None:
     """Let the kernel kill `pid` when the last write end of the pipe `alive_fd` is closed.
 
-    This works as long as the open file behind `alive_fd` is open in some process, and for one
-    process per file.
+    This works for one process per open file, and as long as some process has a descriptor of the
+    file behind `alive_fd`.
     """
     fcntl.fcntl(alive_fd, fcntl.F_SETOWN, pid)
     fcntl.fcntl(alive_fd, fcntl.F_SETSIG, signal.SIGKILL)

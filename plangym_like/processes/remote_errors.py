@@ -1,7 +1,7 @@
 """Send exceptions from a worker to its owner.
 
-The worker packs an exception in the first of these forms that it can pack and rebuild. The owner
-rebuilds it, with the remote traceback as its ``__cause__``:
+The worker tries these forms in order, and packs an exception in the first form that works. The
+owner rebuilds it, with the remote traceback as its ``__cause__``:
 
 ``whole``    the exception itself, if it can be pickled and unpickled as its own type
 ``parts``    its type, arguments and picklable attributes; ``__init__`` is not called

@@ -154,12 +154,12 @@ class BlockPool:
             self._drop(self._idle.pop())
 
     def forget(self, known: Callable[[int], bool]) -> None:
-        """Forget the numbers of dropped blocks that are no longer `known` to a worker."""
+        """Forget the numbers of dropped blocks that no worker knows: ``known(number)`` is false."""
         if self.dropped:
             self.dropped = [number for number in self.dropped if known(number)]
 
     def take_care(self) -> None:
-        """Never reuse blocks that are lent now; a forked copy of this process may use them."""
+        """Never reuse the blocks that are lent now: a forked copy of this process may use them."""
         for loan in list(self._lent.values()):
             loan.copied = True
 

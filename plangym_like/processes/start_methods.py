@@ -34,7 +34,7 @@ _fork_server_works: bool | None = None
 
 
 def get_ready(start_method: str, preload: Sequence[str] = ()) -> None:
-    """Do the part of `launch` that takes long and can be interrupted.
+    """Do the slow part of `launch`, which can be interrupted.
 
     Raises
     ------

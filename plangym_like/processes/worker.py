@@ -108,7 +108,7 @@ class Worker:
         return 0
 
     def _look_out(self) -> None:
-        """Poll for a while, so that the next request need not wake the worker."""
+        """Poll for a while, so that the next request does not have to wake the worker."""
         poller = select.poll()
         poller.register(self._connection, select.POLLIN)
         until = time.perf_counter() + self._linger

@@ -36,7 +36,7 @@ class PoolCounts(Protocol):
 class WorkerPool(Generic[Handle]):
     """Worker processes that host any object and execute any task.
 
-    The pool does not know what the tasks are, and has no reference to its owner, which starts them.
+    The pool does not know the tasks, and has no reference to its owner, which starts them.
     The owner works in a loop: start a task (`WorkerHandle.start_task`) in each worker that is
     `WorkerHandle.free`; call `wait`; read the results of finished tasks; call `tend`. The pool does
     the following:
@@ -56,8 +56,8 @@ class WorkerPool(Generic[Handle]):
     start_timeout : float, optional
         Seconds that a process may take to become ready before it is replaced; by default no limit.
     spin_seconds : float
-        How long `wait` polls before it sleeps. Waking up costs as much as a short task, so this
-        should be about as long as the time between the ends of different workers' last tasks.
+        How long `wait` polls before it sleeps. Waking up takes as long as a short task, so this
+        should cover the time from the end of one worker's last task to the end of the next one's.
     counts : PoolCounts, optional
         Where deaths and restarts are counted.
 
@@ -87,8 +87,8 @@ class WorkerPool(Generic[Handle]):
     def wait(self, seconds: float, stop: Callable[[], bool] | None = None) -> float:
         """Wait at most `seconds` until a worker replies or dies; return the seconds waited.
 
-        Replies and deaths are processed. While this polls, it also ends when ``stop()`` returns
-        True.
+        Replies and deaths are processed. While this polls, before it sleeps, it also returns when
+        ``stop()`` is true.
         """
         self._watch_all()
         begun = time.perf_counter()
@@ -133,7 +133,7 @@ class WorkerPool(Generic[Handle]):
         self.replace(worker)
 
     def prepare(self) -> None:
-        """Replace workers that died since the last task, and then do what `tend` does.
+        """Replace workers that died since the last task, and then call `tend`.
 
         If a constructor has raised, workers that are not ready are restarted.
         """
@@ -146,7 +146,7 @@ class WorkerPool(Generic[Handle]):
         self.tend()
 
     def tend(self) -> None:
-        """Replace workers without a task or with an abandoned task if needed; never waits.
+        """Replace, if needed, workers that have no task or an abandoned one; never waits.
 
         Raises
         ------

@@ -14,7 +14,7 @@ tag     what follows
 ======  ====================================================================================
 
 ``S`` is the first entry and occurs only there. No entry's bytes are a prefix of another entry's. So
-one log continues another if and only if the bytes of the first begin with those of the second.
+one log continues another if and only if its bytes begin with all bytes of the other.
 """
 
 from __future__ import annotations
@@ -174,7 +174,7 @@ class ActionLogFormat:
 
 
 def _narrowest(space: gymnasium.Space[Any], dtype: np.dtype[Any]) -> np.dtype[Any]:
-    """Return the smallest integer dtype for the elements of `space`, otherwise `dtype`."""
+    """Return the smallest unsigned dtype for elements of `space`, or `dtype` if there is none."""
     if isinstance(space, gymnasium.spaces.Discrete):
         first, last = int(space.start), int(space.start + space.n) - 1
     elif isinstance(space, gymnasium.spaces.MultiDiscrete) and space.nvec.size:

@@ -1,4 +1,4 @@
-"""`ArrayLayout`: keeps shared memory and the order of axes of the arrays in one snapshot.
+"""`ArrayLayout`: preserves the shared memory and the axis order of the arrays in one snapshot.
 
 NumPy itself pickles a view as a separate array, in C or Fortran order. After that, writing to one
 array no longer changes the other, and sums are computed in another order.

@@ -62,7 +62,7 @@ class ChainPickle(ChainState):
     Attributes
     ----------
     nbytes : int
-        0: the state of the wrappers has no bytes apart from the base's.
+        Always 0: base and wrappers are in one pickle, so the wrappers need no bytes of their own.
     unordered : str
         A message about a set whose order a pickle does not keep; empty if none was found.
     strict : bool
@@ -139,7 +139,7 @@ class ChainPickle(ChainState):
         return place
 
     def _content(self, thing: Any) -> bytes:
-        """Return the digest of a pickle of `thing` in which no constant is a reference."""
+        """Return a digest of a pickle of `thing` with constants instead of references to them."""
         return hashlib.blake2b(self._pickled(thing, constants=False)[0]).digest()
 
     def has_class(self, kind: type) -> bool:
@@ -147,7 +147,7 @@ class ChainPickle(ChainState):
         return self._classes.get(name_of(kind)) is kind
 
     def class_named(self, module: str, name: str) -> type:
-        """Return a class by its name, among the environment's own classes and the classes they use.
+        """Return the class ``module.name`` from the environment's classes and classes they use.
 
         Raises
         ------

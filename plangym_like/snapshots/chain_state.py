@@ -90,7 +90,7 @@ class ChainState(abc.ABC):
             raise self._refused(values, error) from error
 
     def decoded(self, data: bytes) -> list[Any]:
-        """Return the values of all owners in `data`, which `encoded` returned.
+        """Return the values of all owners from `data`, a result of `encoded`.
 
         Raises
         ------
@@ -135,7 +135,7 @@ class ChainState(abc.ABC):
         return place
 
     def _refused(self, values: list[Any], error: Exception) -> SnapshotError:
-        """Return the error that names the attribute in `values` that cannot be saved."""
+        """Find the attribute in `values` that cannot be saved, and return an error for it."""
         for owner, value in zip(self.owners, values, strict=True):
             for name, part in owner.items(value):
                 try:
@@ -146,7 +146,7 @@ class ChainState(abc.ABC):
 
 
 def columns_of(rows: list[dict[str, Any]]) -> dict[str, NDArray[Any]]:
-    """Return the values that are numbers of the same shape and dtype in all `rows`, stacked."""
+    """Stack the values that are numbers or arrays with the same shape and dtype in all `rows`."""
     found: dict[str, NDArray[Any]] = {}
     for name, value in rows[0].items() if rows else ():
         if isinstance(value, bool | int | float | np.generic | np.ndarray):

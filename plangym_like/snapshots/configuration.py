@@ -82,7 +82,7 @@ def is_handle(value: Any) -> bool:
 
 
 def is_configuration(value: Any) -> bool:
-    """Return whether `value` has a type whose objects no step changes."""
+    """Return whether `value` is of a type whose objects are not changed by steps."""
     return isinstance(value, (*_FIXED, *FUNCTIONS, enum.Enum))
 
 
@@ -99,7 +99,7 @@ def is_ordinary(kind: type) -> bool:
 
 
 def own_pickling(kind: type) -> str | None:
-    """Return the first method of `kind` that customises pickling, or ``None``."""
+    """Return the name of a method of `kind` that customises pickling, or ``None``."""
     for name in ("__reduce__", "__reduce_ex__", "__getstate__", "__setstate__"):
         if getattr(kind, name, None) is not getattr(object, name, None):
             return name
@@ -118,7 +118,7 @@ def qualified_name(thing: Any) -> str:
 
 
 def name_of_key(key: Any, at: int) -> str:
-    """Return a name for the key (or item of a set) at position `at`, without its address."""
+    """Return a name without an address for the key (or item of a set) at position `at`."""
     name = repr(key)
     return f"{qualified_name(type(key))} {at}" if " at 0x" in name else name
 

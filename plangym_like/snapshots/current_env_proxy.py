@@ -55,7 +55,7 @@ class CurrentEnvProxy(gymnasium.Wrapper[Any, Any, Any, Any]):
 
     @property
     def trace_digest(self) -> bytes:
-        """The digest of all observations, rewards and flags on the way."""
+        """The digest of all observations, rewards and flags on the way to the current state."""
         return self._current.trace_digest
 
     def restore(self, log: bytes, trace_digest: bytes) -> None:
@@ -125,7 +125,7 @@ class CurrentEnvProxy(gymnasium.Wrapper[Any, Any, Any, Any]):
         self.cache.close()
 
     def _ensure_copy(self) -> None:
-        """Restore a copy to the current state, unless one is in it."""
+        """Restore a copy to the current state, unless a copy is already in it."""
         if not self._current.alive and self._current.log:
             self._show(self.cache.restore(self._current.log, self._current.trace_digest))
 

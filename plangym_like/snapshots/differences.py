@@ -38,8 +38,8 @@ def difference(
     """Return the place of the first difference between two values, and both values there.
 
     Everything that they contain is compared. Types, dtypes and bits must be equal: 1 and 1.0
-    differ, as do 0.0 and -0.0; a NaN equals itself. It does not matter whether equal parts are the
-    same object, although pickles then differ.
+    differ, as do 0.0 and -0.0; a NaN equals itself. Equal parts may be one object or two, although
+    this changes a pickle.
 
     >>> difference({"reward": 1.0}, {"reward": 2.0})
     ("['reward']", '1.0 and 2.0')
@@ -76,7 +76,7 @@ def without_clock(info: Mapping[str, Any]) -> dict[str, Any]:
     """Return `info` without the elapsed time that one of Gymnasium's wrappers adds to it.
 
     `gymnasium.wrappers.RecordEpisodeStatistics` puts a dict of return, length and elapsed seconds
-    into ``"episode"``, or under the key that it is given: ``{"r": ..., "l": ..., "t": ...}``.
+    under the key ``"episode"``, or a key of your choice: ``{"r": ..., "l": ..., "t": ...}``.
     """
     if not isinstance(info, Mapping):
         raise EnvApiError(f"the info must be a dict, got {type(info).__name__}")
@@ -88,7 +88,7 @@ def without_clock(info: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def attributes(env: gymnasium.Env[Any, Any]) -> dict[str, bytes]:
-    """Return the values of all attributes in a chain of wrappers that are plain data, as bytes.
+    """Return the attributes in a chain of wrappers that are plain data, with their bytes.
 
     Keys are ``Class.attribute``, or ``Class.attribute.attribute`` inside objects.
     """
@@ -163,7 +163,7 @@ def _value_of(thing: Any) -> dict[str, Any]:
 
 
 def _reduced(thing: Any) -> dict[str, Any] | None:
-    """Return what a pickle of `thing` would contain."""
+    """Return the parts of `thing` that a pickle would contain."""
     try:
         reduced = thing.__reduce_ex__(4)
     except Exception:

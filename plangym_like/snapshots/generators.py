@@ -1,4 +1,4 @@
-"""Random generators outside state rows: the global ones, and those of spaces."""
+"""Random generators outside state rows: the global generators, and the generators of spaces."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _NESTED = ("spaces", "feature_space", "node_space", "edge_space")
 def watched_generators() -> Iterator[Callable[[], str]]:
     """Watch the global generators, and restore them at the end.
 
-    Yield a function that returns a sentence with the names of generators drawn from so far.
+    Yield a function; it returns a sentence that names the generators drawn from so far.
     """
     before = global_generators()
     saved = random.getstate(), np.random.get_state(legacy=False)

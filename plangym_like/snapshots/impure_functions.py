@@ -48,7 +48,7 @@ def held_objects(function: Any) -> list[Any]:
 
 
 def values_outside(env: gymnasium.Env[Any, Any]) -> dict[str, Any]:
-    """Return copies of the values outside the attributes of a chain, by place.
+    """Return copies of the values that a chain keeps outside its attributes, by place.
 
     The search covers classes of wrappers from outside Gymnasium, and functions that are attributes
     of a wrapper or of the environment.
@@ -70,9 +70,9 @@ def values_outside(env: gymnasium.Env[Any, Any]) -> dict[str, Any]:
 
 
 def changed_places(before: dict[str, Any], after: dict[str, Any]) -> list[str]:
-    """Return the places whose values have changed, unless they have only grown.
+    """Return the places whose values have changed, except containers that have only grown.
 
-    A container that has only grown may be a cache or a log, which does not affect results.
+    These may be caches or logs, which do not affect results.
     """
     return [
         place
@@ -82,7 +82,7 @@ def changed_places(before: dict[str, Any], after: dict[str, Any]) -> list[str]:
 
 
 def named_values(thing: Any) -> Iterator[tuple[str, Any]]:
-    """Yield the places and values that a class or a function refers to by a name."""
+    """Yield place and value of everything that a class or function refers to by a name."""
     if isinstance(thing, type):
         yield from ((f"the attribute {name}", value) for name, value in vars(thing).items())
     else:

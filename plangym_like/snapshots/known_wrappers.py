@@ -1,4 +1,4 @@
-"""The wrappers around an environment, and the state attributes of Gymnasium's own."""
+"""Find the wrappers around an environment, and the attributes that are their state."""
 
 from __future__ import annotations
 
@@ -164,7 +164,7 @@ def impossible(wrapper: Any) -> str | None:
 
 
 def _arguments(wrapper: Any) -> Any:
-    """Return the arguments of a wrapper: recorded by Gymnasium, or attributes of the same names."""
+    """Return a wrapper's arguments: as recorded by Gymnasium, or attributes of the same names."""
     recorded = getattr(wrapper, "_saved_kwargs", None)
     if recorded is not None:
         return describe(recorded)

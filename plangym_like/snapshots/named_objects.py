@@ -1,4 +1,4 @@
-"""`named_objects`: objects that the code of an environment names, and may compare by identity.
+"""`named_objects`: objects that an environment's code names, and may compare by identity.
 
 Code may ask ``tile is WALL``, where ``WALL`` is a global variable, a class attribute, a default
 argument or a variable in a closure. A copy of that object would be another object, so copies of
@@ -25,10 +25,10 @@ _NEVER = (type, gymnasium.Env, random.Random, *LOCKS)
 
 
 def named_objects(env: gymnasium.Env[Any, Any]) -> Iterator[tuple[str, Any]]:
-    """Yield the places and values of the objects that the packages of a chain name in their code.
+    """Yield place and value of each object that code in the packages of a chain names.
 
-    They are instances of classes written in Python, or of `object`, directly or in containers.
-    The places are the same in every process.
+    The objects are instances of `object` or of classes written in Python; they may be in
+    containers. The places are the same in every process.
     """
     pending: list[Any] = [type(link) for link in links(env)]
     packages = {_package(kind) for kind in pending} - {"gymnasium"}

@@ -3,8 +3,8 @@
 Plain data are ``None``, ``bool``, ``int``, ``float``, ``complex``, ``str``, ``bytes``,
 ``bytearray``, numpy scalars and arrays (except arrays of objects), ``list``, ``tuple``, ``dict``,
 ``OrderedDict``, ``Counter``, ``defaultdict`` of a builtin type, ``set``, ``frozenset``, ``deque``,
-and `numpy.random.Generator` with PCG64, and nested containers of them. A value is one tag byte and
-the fields of that tag, all in little-endian order:
+and `numpy.random.Generator` with PCG64. Containers may be nested. A value is one tag byte and the
+fields of that tag, all in little-endian order:
 
 ==================  ============================================================================
 tag                 what follows
@@ -75,7 +75,7 @@ def encode(value: Any, known: Sequence[Any] = ()) -> bytes:
 
 
 def decode(data: bytes, known: Sequence[Any] = ()) -> Any:
-    """Return the value whose bytes are `data`; nothing in it shares memory with `data`.
+    """Return the value that `data` encodes; it shares no memory with `data`.
 
     Raises
     ------

@@ -64,7 +64,7 @@ class PlainDataReader:
         return value
 
     def count(self) -> int:
-        """Read a length; at most the number of remaining bytes, since an item takes one or more."""
+        """Read a length, at most the number of bytes that remain: an item has at least one."""
         count: int = self.unpack(_COUNT)
         if count > len(self.data) - self.place:
             self.damaged("it ends too early")

@@ -1,8 +1,9 @@
 """`ReplayCache`: keeps copies of an environment in the states that action logs led to.
 
 A state that is saved as an action log is restored by stepping through the log again. A search
-returns to recent states, so copies are kept after they were stepped. A restore continues the copy
-whose own log is the longest prefix of the required one. Continuing a branch then costs one step.
+returns to recent states, so copies are kept after they were stepped. A restore takes the copy whose
+log is the longest prefix of the required log, and steps it through the rest. So continuing a branch
+costs one step.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Restore the state that a wrapper chain had before its first reset, after the trial.
 
 Making a simulator resets the environment, and the trial steps it. This changes wrappers that keep
-data across episodes (running statistics, counters), and advances generators. For them, the user's
-first episode must look like the first one.
+data across episodes (running statistics, counters), and advances generators. So they are restored
+before the user's first episode.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from plangym_like.snapshots.state_owner import CONSTANT, StateOwner, always
 
 
 def restorer(env: gymnasium.Env[Any, Any], *, base: bool = False) -> Callable[[], None]:
-    """Return a function that restores the attributes that the wrappers of `env` have now.
+    """Return a function that restores the wrappers of `env` to their current attributes.
 
-    It may be called several times. In the environment inside the wrappers, it restores generators
-    in attributes or, with `base`, all attributes. Arrays that share memory still share it.
-    Attributes that cannot be copied are not restored.
+    It may be called several times. It also restores the environment inside the wrappers: the
+    generators in its attributes or, with `base`, all attributes. Arrays that share memory still
+    share it. Attributes that cannot be copied are not restored.
     """
     *wrappers, inner = links(env)
     generators = [] if base else _generators(inner)

@@ -1,9 +1,9 @@
 """Find out whether a pickle keeps the order of iteration of a set.
 
 A set is iterated in the order of its hash table. This order depends on the hashes of its items, on
-the size of the table, and on everything that was ever added and removed, none of which is part of a
-pickle. Objects without a ``__hash__`` hash by their address, so a set of them is iterated in
-another order in every copy of an environment. Strings hash differently in every process.
+the size of the table, and on all items that were ever added and removed. A pickle contains none of
+this. Objects without a ``__hash__`` hash by their address, so a set of them is iterated in another
+order in every copy of an environment. Strings hash differently in every process.
 """
 
 from __future__ import annotations

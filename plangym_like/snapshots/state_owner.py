@@ -35,11 +35,11 @@ class StateOwner:
         Returns the object, since a wrapper may replace it in ``reset``.
     names : tuple of str or None
         The attributes that are its state (a dotted name is an attribute of an attribute). ``None``
-        means all except windows and those in `constant`.
+        means all attributes except windows and the names in `constant`.
     constant : set of str
         Attributes that are not state of this object.
     fixed : dict
-        Those of `constant` that are configuration, with their values, which must not change.
+        The names in `constant` that are configuration, and their values, which must not change.
     """
 
     place: str
@@ -75,7 +75,7 @@ class StateOwner:
         return {name: attributes[name] for name in sorted(names)}
 
     def write(self, state: Any) -> None:
-        """Set the state of the object to `state`, for which `fits` must be true."""
+        """Set the state of the object to `state`; ``fits(state)`` must be true."""
         thing = self._thing()
         attributes = vars(thing)
         if self.names is not None:
@@ -125,7 +125,7 @@ class StateOwner:
 
 
 def restart_generators(owners: list[StateOwner], own: Any, seed: int) -> None:
-    """Restart the random generators in attributes of `owners` from `seed`, except `own`."""
+    """Restart all generators in attributes of `owners` from `seed`, except the generator `own`."""
     number = 0
     for owner in owners:
         for _, value in owner.items(owner.read()):

@@ -45,7 +45,7 @@ REMEDY = (
 
 @dataclass(slots=True)
 class _Episode:
-    """An episode: ``outcomes[0]`` is the reset, and ``rows[k]`` the state after k steps."""
+    """An episode: ``outcomes[0]`` belongs to the reset; ``rows[k]`` is the state after k steps."""
 
     simulator: Simulator
     outcomes: list[Outcome] = field(default_factory=list)
@@ -114,7 +114,7 @@ class Trial:
         self._drawn: dict[str, None] = {}
 
     def run(self) -> str:
-        """Return a description of what is not exact, or an empty string.
+        """Return a description of inexact results, or an empty string.
 
         This draws from the global generators.
 
@@ -303,7 +303,7 @@ class Trial:
         return f"{name} in {', '.join(own)}" if own else name
 
     def _cause(self, row: Row | None, start: int) -> str:
-        """Return which attributes differ between a restored copy and one that was not."""
+        """Return which attributes differ between a restored copy and a copy stepped there."""
         if row is None or self._copy is None:
             return ""
         try:

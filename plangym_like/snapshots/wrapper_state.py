@@ -8,11 +8,11 @@ state too.
 
 `NormalizeObservation` and `NormalizeReward` have their running statistics in the state, so a branch
 changes only its own statistics; with ``update_running_mean`` false the statistics do not change.
-`RecordEpisodeStatistics` is saved without its clock: only ``info["episode"]["t"]`` and
-``time_queue`` belong to this process, and differ from run to run.
+`RecordEpisodeStatistics` is saved without its clock. So ``info["episode"]["t"]`` and ``time_queue``
+depend on the process, and differ from run to run.
 
-Data that a wrapper keeps in its class, its module or a C library is not found. Neither is an array
-that it shares with the environment; such a wrapper must keep a copy.
+Data that a wrapper keeps in its class, its module or a C library is not found. An array that a
+wrapper shares with the environment is not found either; such a wrapper must keep a copy.
 """
 
 from __future__ import annotations
@@ -55,8 +55,8 @@ class WrapperState(ChainState):
     env : gymnasium.Env
         The chain, reset at least once, so that its wrappers have the attributes of an episode.
     capacity : int, optional
-        Bytes reserved for the state. The default is the size now, with queues counted as full, or
-        at least twice that if a wrapper is not Gymnasium's.
+        Bytes reserved for the state. The default is the current size, with queues counted as full.
+        If a wrapper is not Gymnasium's, the default is at least twice that size.
 
     Attributes
     ----------
@@ -110,7 +110,7 @@ class WrapperState(ChainState):
         payload[end : self.nbytes] = 0
 
     def write(self, payload: Row) -> None:
-        """Set the state of the wrappers to that in `payload`, without sharing its memory.
+        """Set the wrappers to the state in `payload`, whose memory they do not share.
 
         Write the state of the base first: a wrapper may draw from the base's generator.
 
@@ -274,7 +274,7 @@ class WrapperState(ChainState):
 
 
 def _nbytes_of_one(wrapper: Any) -> int:
-    """Return the size of an observation or action, for a value that is still ``None``."""
+    """Return the size of an observation or action, which may replace a value of ``None`` later."""
     lengths = [0]
     for name in ("observation_space", "action_space"):
         space = getattr(wrapper, name, None)

@@ -1,8 +1,8 @@
 """Vectorised steps of Gymnasium's classic control: N rows at once, with a column for each number.
 
-Every result is bit-identical to that of the environment's own ``step``. So every expression keeps
-the operands, order and dtypes of the formulas in ``gymnasium/envs/classic_control``. NumPy treats
-numbers and arrays differently, which has these consequences:
+Every result is bit-identical to the result of the environment's own ``step``. So every expression
+keeps the operands, order and dtypes of the formulas in ``gymnasium/envs/classic_control``. NumPy
+treats numbers and arrays differently, which has these consequences:
 
 - ``x**2`` uses libm's ``pow`` for a single number but ``x * x`` for an array, and the two sometimes
   differ in the last bit; ``np.float_power`` uses ``pow`` for arrays too.

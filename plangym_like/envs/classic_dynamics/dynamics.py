@@ -34,9 +34,9 @@ class Dynamics(abc.ABC):
     no_hidden : numpy.int32 or numpy.float64
         The value of ``Columns.hidden`` that means ``None``, in its dtype.
     hidden_kinds : str
-        Type characters that the attribute may have other than that dtype.
+        Type characters of all dtypes that the attribute may have; "" if there is only one.
     hidden_kind : int
-        The index of the type that it has after `advance`.
+        The index in `hidden_kinds` of the attribute's dtype after `advance`.
     takes_single, leaves_single : bool
         Whether ``float32`` states can be stepped here, and whether a step leads to such states.
     most_singly : int
@@ -65,7 +65,7 @@ class Dynamics(abc.ABC):
 
     @classmethod
     def signature(cls, env: Any) -> tuple[Any, ...] | None:
-        """Return what a step depends on besides the state; ``None`` if methods were replaced."""
+        """Return all that steps depend on except the state; ``None`` if methods were replaced."""
         if not vars(env).keys().isdisjoint(("step", *cls.methods)):
             return None
         values: tuple[Any, ...] = attrgetter(*cls.constants)(env)

@@ -38,7 +38,7 @@ class MountainCarContinuous(Dynamics):
 
     @classmethod
     def suits(cls, env: Any) -> bool:
-        """Return False if bounds compare with the goal differently in single precision."""
+        """Return False if single precision changes how the bounds compare with the goal."""
         if not super().suits(env):
             return False
         pairs = [(place, env.goal_position) for place in (env.min_position, env.max_position)]
@@ -75,7 +75,7 @@ class MountainCarContinuous(Dynamics):
         *,
         weak: bool = False,
     ) -> None:
-        """Move `x`, each row in its own precision; where `weak`, the push does not increase it."""
+        """Move `x`, each row in its own precision; a `weak` push does not raise the precision."""
         if single is None or single.all():
             self._drive(x, np.float32, push, weak, terminated)
         elif not single.any():

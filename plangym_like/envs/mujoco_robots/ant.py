@@ -11,7 +11,7 @@ from plangym_like.envs.mujoco_robots.robot import Frames, Look, Robot
 
 
 class Ant(Robot):
-    """Ant-v5. Its speed is that of the main body, computed from positions one substep old."""
+    """Ant-v5. The speed of its main body is computed from positions that are one substep old."""
 
     contact_forces = True
 

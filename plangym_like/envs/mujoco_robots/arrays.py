@@ -1,4 +1,4 @@
-"""Operations on arrays whose last axes are those of one frame."""
+"""Operations on arrays whose last axes belong to one frame."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Array = NDArray[Any]
 
 
 def length_of(vectors: Array) -> Array:
-    """Return ``np.linalg.norm`` of each vector, with its dot product also computed by BLAS."""
+    """Return ``np.linalg.norm`` of each vector; as in ``norm``, BLAS computes the dot product."""
     lengths: Array = np.sqrt(np.vecdot(vectors, vectors))
     return lengths
 

@@ -1,4 +1,4 @@
-"""`ChunkStepper`: simulates rows one by one, and vectorises the computations around that."""
+"""`ChunkStepper`: simulates rows one by one, and vectorises the computations before and after."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ class ChunkStepper(FastForm):
             self._run(rows, block, actions, held, most)
 
     def rollout(self, rows: Rows, first: int, last: int) -> None:
-        """Step rows `first` to `last` through all their T actions; one `dt` for all rows."""
+        """Step rows `first` to `last` through all their T actions; `dt` is the same for all."""
         inputs = rows.inputs
         for start, stop in self._blocks(inputs, first, last):
             block = slice(start, stop)

@@ -51,9 +51,9 @@ class Frames:
 class Robot(abc.ABC):
     """The vectorised step of one class of Gymnasium's robots.
 
-    Every result is bit-identical to that of the environment's own ``step``, so each expression
-    keeps the operands, order and dtypes of the formulas in ``gymnasium/envs/mujoco``. Settings are
-    read from the environment at each call, because users may change them there.
+    Every result is bit-identical to the result of the environment's own ``step``. So each
+    expression keeps the operands, order and dtypes of the formulas in ``gymnasium/envs/mujoco``.
+    Settings are read from the environment at each call, because users may change them there.
 
     Attributes
     ----------
@@ -82,7 +82,7 @@ class Robot(abc.ABC):
         return {}
 
     def recorded(self) -> dict[str, Array]:
-        """Return the arrays that a step reads after the simulation, except those of the state."""
+        """Return the arrays outside the state that a step reads after the simulation."""
         return {}
 
     def over(self) -> bool:
