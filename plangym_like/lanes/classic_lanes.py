@@ -1,4 +1,4 @@
-"""`ClassicLanes`: lanes of a classic control environment, stepped at once with NumPy."""
+"""`ClassicLanes`: lanes of a classic control environment, stepped together with NumPy."""
 
 from __future__ import annotations
 
@@ -223,7 +223,7 @@ class ClassicLanes(Lanes):
             np.greater_equal(columns.elapsed, self._limit, out=truncated)
 
     def _step_few(self, columns: Columns, actions: NDArray[Any], out: StepArrays) -> bool:
-        """Step lanes one by one with Python's numbers; if in doubt, do nothing and return False.
+        """Step lanes one by one with Python's numbers; return False if that is not supported.
 
         For a few lanes this costs less than NumPy's calls.
         """
