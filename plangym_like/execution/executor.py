@@ -50,7 +50,7 @@ class Executor(Protocol):
     def submit(self, inputs: Inputs, options: SubmitOptions) -> Any:
         """Step a batch; return its result, or a `Future` of it.
 
-        `inputs` are what `Layout.check` returned. Checksums that were not verified are verified
+        `inputs` is the result of `Layout.check`. Checksums that it did not verify are verified
         here.
         """
 

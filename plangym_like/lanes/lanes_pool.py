@@ -185,7 +185,7 @@ class LanesPool(WorkerPool[LanesWorker]):
         return outcome
 
     def look(self, seconds: float = 0.0) -> None:
-        """Wait up to `seconds` for a reply or a death; replace processes that died without a job."""
+        """Wait up to `seconds` for a reply or death; replace processes that died without a job."""
         # A reply that does not fit into the pipe arrives only while it is read.
         away = time.monotonic() - self._looked_at - _AWAY_SECONDS
         if away > 0:

@@ -39,8 +39,8 @@ class ProcessLanes(Lanes):
     ``truncated``, and the info ``{"worker_died": True}``. They begin new episodes when they are
     reset. A new environment is seeded by `plangym_like.lanes.seeding.seed_after_loss`, from the
     last seed that its lane was given. With `checkpoint_every`, lanes with state rows instead
-    continue where they were; only the warning shows what happened. Calls that cannot be repeated,
-    such as `call`, raise `WorkerDiedError` if lanes cannot be restored.
+    continue where they were; only the warning shows that a process died. Calls that cannot be
+    repeated, such as `call`, raise `WorkerDiedError` if lanes cannot be restored.
 
     In a new process, attributes that were set by `set_attr` are set again. Changes that `call` made
     outside an environment's state are lost.
