@@ -97,8 +97,8 @@ def join(address: str | None, object_store_memory: int | None = None) -> RaySess
     Parameters
     ----------
     address : str, optional
-        The cluster to join. By default the one in ``RAY_ADDRESS``, or else a local Ray that is
-        started. A program that is already connected keeps its connection.
+        The cluster to join. By default the one in ``RAY_ADDRESS``; if that is not set, a local Ray
+        is started. A program that is already connected keeps its connection.
     object_store_memory : int, optional
         Size in bytes of the object store of a Ray that is started here.
 

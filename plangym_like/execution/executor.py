@@ -21,8 +21,8 @@ class SubmitOptions(NamedTuple):
     masked : bool
         Report rows that fail in the result instead of raising their exception.
     audit : bool
-        These rows have been stepped before: avoid their first workers, and do not count them in
-        `stats`.
+        These rows have been stepped before: use other workers than the first time if possible,
+        and do not count the rows in `stats`.
     """
 
     states: bool = True

@@ -27,7 +27,7 @@ class Ready(NamedTuple):
     info : dict
         Empty if the lane has no new info.
     final : (observation, info) or None
-        The last ones of an episode that has just ended, if the lane has been reset since.
+        The last observation and info of an ended episode, if the lane has been reset since.
     """
 
     lane: int
@@ -59,7 +59,7 @@ class LaneQueue:
     Attributes
     ----------
     pending : array bool
-        Which lanes have been put and not been taken. Lanes ready at the beginning count as put.
+        Which lanes have been put and not yet taken. Lanes ready at the beginning count as put.
     """
 
     def __init__(

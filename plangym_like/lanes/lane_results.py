@@ -103,7 +103,10 @@ class LaneResults:
         return [lane for lane in lanes if lane in self.lost or lane in self._gone]
 
     def note_loss(self, worker: LanesWorker, repeated: Sequence[int] = ()) -> None:
-        """Record the episodes that a dead process lost, except in lanes `repeated`, now reset."""
+        """Record the episodes that were lost because a process died.
+
+        The lanes `repeated` are left out, because a repeated call has begun new episodes in them.
+        """
         loss, worker.loss = worker.loss, None
         if loss is not None:
             own = [lane for lane in range(worker.start, worker.stop) if lane not in repeated]

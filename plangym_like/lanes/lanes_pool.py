@@ -378,7 +378,7 @@ class LanesPool(WorkerPool[LanesWorker]):
         return worker.loss
 
     def _observations(self, worker: LanesWorker, slot: int) -> Any:
-        """Return a copy of the observations of the lanes in a slot."""
+        """Return a copy of the observations of the worker's lanes in slot `slot`."""
         assert self.memory is not None
         return tree_map(lambda rows: rows[worker.rows].copy(), self.memory.arrays.recent[slot])
 

@@ -132,7 +132,7 @@ class LanesWorker(WorkerHandle):
         return self.stop - self.start
 
     def own(self, lanes: Sequence[int] | None) -> list[int] | None:
-        """Return its own lanes in `lanes`, numbered from its first lane; ``None`` means all."""
+        """Return the lanes in `lanes` that it hosts, numbered from 0; ``None`` means all."""
         if lanes is None:
             return None
         return [lane - self.start for lane in lanes if self.start <= lane < self.stop]

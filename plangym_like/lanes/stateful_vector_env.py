@@ -110,7 +110,7 @@ class StatefulVectorEnv(VectorEnv[Any, Any, Any]):
         seeds : int array ``(K,)``, optional
             For new random generators, in place of the generators in the states.
         ended : bool or array ``(K,) bool``
-            Whether the episode ended in this state: the value of `ended` when it was saved.
+            Whether the episode ended in this state: the value of `ended` when the state was saved.
         observations : array ``(K, ...)``, or a tree of them, optional
             The observations of these states. A `reset` with a mask returns them for environments
             that it does not reset.
@@ -139,8 +139,8 @@ class StatefulVectorEnv(VectorEnv[Any, Any, Any]):
     def step_batch(self, actions: Any, states: Any = None, dt: Any = 1, **options: Any) -> Any:
         """Step state rows, each with its own action; the environments stay as they are.
 
-        This calls `PlanEnv.step_batch` of an additional environment. That is made at the first
-        call, with as many processes as step these environments. Changes by `set_attr` and `call`
+        This calls `PlanEnv.step_batch` of an additional environment, which is made at the first
+        call. It uses as many processes as step these environments. Changes by `set_attr` and `call`
         have no effect on it unless they are part of the states.
 
         Parameters

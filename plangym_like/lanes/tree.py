@@ -64,7 +64,7 @@ def _sequence_like(example: Any, parts: list[Any]) -> Any:
 
 
 def with_axes(layout: Any, lead: Sequence[int]) -> Any:
-    """Return a layout with the axes `lead` before those of each leaf.
+    """Return a layout with the axes `lead` added before the axes of each leaf.
 
     >>> with_axes({"x": Leaf((3,), "f")}, (8, 2))
     {'x': Leaf(shape=(8, 2, 3), dtype='f')}

@@ -101,7 +101,7 @@ class PlanVectorEnv(StatefulVectorEnv):
 
     @property
     def stats(self) -> LaneStats:
-        """Counters of deaths, lost episodes and other events in the other processes."""
+        """Counters of deaths, lost episodes and the like in processes that step environments."""
         return self._lanes.stats
 
     # Episodes
