@@ -162,7 +162,7 @@ def distinct_states(
 def counted_from_batch(
     error: BaseException, start: int, count: int, *, of_row: bool = False
 ) -> BaseException:
-    """Return `error` with row numbers that count from the start of the batch, not of the chunk.
+    """Return `error` with row numbers counted from the start of the batch, not of the chunk.
 
     With `of_row`, the row itself raised the error; its message then names no rows of the chunk.
     """

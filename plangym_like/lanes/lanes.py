@@ -300,7 +300,7 @@ class Lanes(abc.ABC):
         """Set the states of `lanes` to the rows `states`, one for each or one for all.
 
         No observations are returned; keep the ones that came with the states. With `seeds`, one for
-        each of `lanes`, each then has a new random generator.
+        each of `lanes`, each lane gets a new random generator.
 
         Raises
         ------
