@@ -263,7 +263,7 @@ class Dispatcher:
                 return
 
     def _pass_on(self) -> None:
-        """Give some rows to the worker with the rows below, if it will finish before this process."""
+        """Give some rows to the worker with the rows below, if it will finish earlier."""
         start, stop = self._own
         for worker in self._held():
             more = min((stop - start - worker.ahead) // 2, worker.most - start)

@@ -222,7 +222,7 @@ def _rows_of(layout: Layout, job: Job) -> Rows:
 
 
 def _attach(numbers: Sequence[int], fds: Sequence[int]) -> None:
-    """Map the blocks `numbers`; if one of them fails, none is mapped."""
+    """Map the blocks `numbers`; if one cannot be mapped, none is."""
     left = list(fds)
     try:
         for number in numbers:

@@ -212,7 +212,7 @@ class LaneResults:
         self.take_infos(worker, lanes, reply)
 
     def keep_infos(self, lanes: Container[int]) -> None:
-        """Empty the infos of all lanes but `lanes`."""
+        """Empty the infos of all lanes except `lanes`."""
         for lane in range(len(self.infos)):
             if lane not in lanes:
                 self.infos[lane] = {}
@@ -252,7 +252,7 @@ class LaneResults:
     def report_lost(self, call: StepCall, finals: dict[int, Any]) -> list[int]:
         """Report the ends of lost episodes, for the lanes of this step.
 
-        Their results are the last observation again, a reward of 0 and ``truncated``.
+        The results of these lanes are the last observation, a reward of 0 and ``truncated``.
 
         Returns
         -------
