@@ -22,7 +22,7 @@ class ActorHandle:
     placement : Placement
         Where it runs.
     recipe : bytes
-        What the actor hosts, as `write_recipe` returns it.
+        The result of `write_recipe`: what the actor hosts.
     options : dict
         Arguments of ``ray.remote(...).options``.
 
@@ -47,7 +47,7 @@ class ActorHandle:
 
     @property
     def ready(self) -> bool:
-        """Whether its environment is known to be made."""
+        """Whether its environment is known to be ready."""
         return self.making is None
 
     @property

@@ -51,8 +51,8 @@ class ActorPool:
     layout : Layout
         The layout that every actor's batches must have.
     private : bool
-        Whether the cluster was started for this program. Then nothing is claimed, and a node may
-        get all `n_workers`, however many cores it has.
+        Whether the cluster was started for this program. If so, no cores are claimed, and a node
+        may get all `n_workers`, however many cores it has.
     n_workers : int or None
         Processes that step rows, on all nodes together; ``None``: every core of the cluster.
     cores_per_actor, resources, placement, runtime_env
@@ -63,7 +63,7 @@ class ActorPool:
     handles : list of ActorHandle
         The actors that are ready or starting.
     local_workers : int
-        Processes on this machine; 0 where `resources` or `placement` exclude it.
+        Processes on this machine; 0 if `resources` or `placement` exclude this machine.
     """
 
     def __init__(

@@ -28,9 +28,9 @@ class Chunk:
     """Rows `start` to `stop` of one batch, as the driver sees them.
 
     ``suspect`` is true if an actor died while it was stepping them; they are then sent to an actor
-    that has no other rows. ``deaths`` counts the actors that died while this single row was their
-    only one. ``owner`` is the dispatcher that waits for an answer, or ``None``. ``sent_at`` is when
-    the chunk was sent.
+    that has no other rows. For a single row, ``deaths`` counts the actors that died while they had
+    no other row. ``owner`` is the dispatcher that waits for an answer, or ``None``. ``sent_at`` is
+    when the chunk was sent.
     """
 
     start: int
@@ -76,10 +76,10 @@ class ChunkResult:
     """The result of stepping a chunk: the arrays of its `Rows`, or the error that it ended with.
 
     Its rows took ``steps`` single steps in total, in ``seconds``. ``observations`` holds the leaves
-    of the tree, or a list of objects; ``infos`` the plain infos by row; ``failed`` the exceptions
-    of masked rows. ``counts`` holds by how much the counters of the actor's own workers have grown.
-    ``pool_errors`` are the rows whose errors come from the actor's worker pool, with -1 for
-    ``error``; only these errors name rows of the chunk.
+    of the tree, or a list of objects. ``infos`` holds the plain infos by row, and ``failed`` the
+    exceptions of masked rows. ``counts`` holds the increase of each counter of the actor's workers.
+    ``pool_errors`` are the rows whose errors come from the actor's worker pool (-1 stands for
+    ``error``); only these errors name rows of the chunk.
     """
 
     seconds: float = 0.0
@@ -141,9 +141,9 @@ class ChunkResult:
 def distinct_states(
     state_format: StateFormat, states: Row
 ) -> tuple[NDArray[Any], NDArray[np.int32]] | None:
-    """Return the indices of distinct `states`, and for each state the position of its equal there.
+    """Return the indices of distinct `states`, and the position of each state among them.
 
-    ``None`` if sending distinct states only would save less than a quarter. States are grouped by a
+    ``None`` if sending only distinct states would save less than a quarter. States are grouped by a
     64-bit sum and then compared byte by byte, so different states are never treated as equal.
     """
     if len(states) < 2 or states.shape[1] < _SHARED_NBYTES:
@@ -162,7 +162,7 @@ def distinct_states(
 def counted_from_batch(
     error: BaseException, start: int, count: int, *, of_row: bool = False
 ) -> BaseException:
-    """Return `error` with row numbers that count from the start of the batch, not of the chunk.
+    """Return `error` with row numbers counted from the start of the batch, not of the chunk.
 
     With `of_row`, the row itself raised the error; its message then names no rows of the chunk.
     """

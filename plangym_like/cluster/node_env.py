@@ -80,7 +80,7 @@ class NodeEnv:
         return chunk
 
     def _news(self) -> dict[str, float]:
-        """Return by how much the counters have grown since the last call.
+        """Return the increase of each counter since the last call.
 
         Late reports of workers are counted with the next chunk.
         """

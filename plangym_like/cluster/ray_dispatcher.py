@@ -1,6 +1,6 @@
 """`RayDispatcher`: distributes the rows of one batch to this machine and to actors on others.
 
-An actor is sent ranges of rows, called *chunks*, that no process has begun. Chunks become smaller
+An actor is sent *chunks*: ranges of rows that no process has begun. Chunks become smaller
 toward the end of the batch, and faster actors get larger ones, so all machines are done at about
 the same time. Rows are pure, so the chunks of a lost actor are requeued.
 """
@@ -97,7 +97,8 @@ class RayDispatcher(Dispatcher):
     def _steps_here(self) -> bool:
         """Whether this process steps rows.
 
-        If this machine has no workers, it does so only while there are no actors.
+        If this machine has no workers, it does so only while no actor is ready, or if the rows that
+        are left are too cheap to send.
         """
         if self._actors.local_workers or not self._actors.any_ready:
             return True
@@ -207,8 +208,8 @@ class RayDispatcher(Dispatcher):
     def _deal_late_again(self, ready: list[ActorHandle]) -> None:
         """Requeue the rows of a late chunk if a process is idle.
 
-        Ray may not have noticed yet that its node is lost. If the result still arrives, it is
-        ignored.
+        Ray may not have noticed yet that the chunk's node is lost. If the result still arrives,
+        it is ignored.
         """
         if self._rows_not_begun() or self._suspects:
             return

@@ -29,7 +29,7 @@ class RayExecutor(ProcessExecutor):
     Parameters
     ----------
     session : RaySession
-        The connection to Ray, which is left in `close`.
+        The connection to Ray; `close` leaves it.
     actors : ActorPool
         The actors on other machines.
     workers, layout, stepper

@@ -54,8 +54,8 @@ class RaySession:
     """A connection to Ray, made by `join`.
 
     When its last user leaves, a connection that was made here is closed, and a local Ray that was
-    started here is stopped. A cluster, and a connection that the program made itself, are left as
-    they are.
+    started here is stopped. Clusters, and connections that the program made itself, stay as they
+    are.
 
     Attributes
     ----------
@@ -92,13 +92,13 @@ class RaySession:
 
 
 def join(address: str | None, object_store_memory: int | None = None) -> RaySession:
-    """Return the session with Ray, made if there is none. Each user must call `leave` once.
+    """Return the session with Ray; make it if needed. Each user must call `leave` once.
 
     Parameters
     ----------
     address : str, optional
-        The cluster to join. By default the one in ``RAY_ADDRESS``, or else a local Ray that is
-        started. A program that is already connected keeps its connection.
+        The cluster to join. By default the one in ``RAY_ADDRESS``; if that is not set, a local Ray
+        is started. A program that is already connected keeps its connection.
     object_store_memory : int, optional
         Size in bytes of the object store of a Ray that is started here.
 

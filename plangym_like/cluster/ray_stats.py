@@ -9,7 +9,7 @@ from plangym_like.stats import Stats
 
 @dataclass(slots=True)
 class RayStats(Stats):
-    """The counters of `Stats`, summed over the workers of all machines, and those of the cluster.
+    """The counters of `Stats` for the workers of all machines, and counters of the cluster.
 
     Attributes
     ----------

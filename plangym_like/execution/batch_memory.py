@@ -67,7 +67,7 @@ class BatchMemory:
     def release(self) -> None:
         """Return the blocks to their pools, once no worker writes to them; lent ones return later.
 
-        May be called again, also after a Ctrl-C. No block is returned twice, since two batches
+        May be called again, even after a Ctrl-C. No block is returned twice, since two batches
         would then share it.
         """
         while self.private:

@@ -26,9 +26,9 @@ class Runner(Protocol):
         """Raise `ClosedError` if it has been closed."""
 
     def drive(self, run: Any, until: float) -> bool:
-        """Advance all batches until `run` is over or time `until`; return whether `run` is over.
+        """Advance all batches until `run` is over, or until the time `until`.
 
-        If `until` has passed already, no row is stepped in this process.
+        Return whether `run` is over. If `until` has passed already, this process steps no rows.
         """
 
     def note_done(self, run: Any) -> None:
@@ -85,7 +85,7 @@ class BatchRun:
         return self.done
 
     def outcome(self) -> tuple[Any, BaseException | None]:
-        """Return the result, and the error or ``None``; only once it is over."""
+        """Return the result, and the error or ``None``. The batch must be over."""
         return self.result, self.error
 
     @property
@@ -125,10 +125,10 @@ class BatchRun:
             return True
 
     def attempt(self, advance: Callable[[], bool], *, for_another: bool = False) -> bool:
-        """Return ``advance()``, whether the batch is over; an error that it raises ends the batch.
+        """Call `advance` and return whether the batch is over; an error in `advance` ends it.
 
-        Errors are kept for the future, but interrupts are raised at once. While the caller waits
-        `for_another` batch, exceptions of signal handlers are raised at once too.
+        Errors are kept for the future, but interrupts are raised at once. With `for_another`, the
+        caller waits for another batch; exceptions of signal handlers are then raised at once too.
         """
         over = True
         try:

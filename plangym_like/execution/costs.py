@@ -37,7 +37,7 @@ def portion(remaining: int, seconds_per_row: float) -> int:
 
 
 def faded_minimum(best: float, seconds: float, rows: int) -> float:
-    """Return the shortest time per row so far; older measurements count less, 0 means none.
+    """Return the shortest time per row; older measurements count less. 0 means not known.
 
     >>> faded_minimum(0.0, 0.5, 4), round(faded_minimum(0.001, 0.012, 10), 5)
     (0.125, 0.00105)
@@ -55,7 +55,7 @@ class _Trials:
         self._wait = _TRY_AGAIN
 
     def due(self, batch: int) -> bool:
-        """Return whether to try the alternative with the batch of this number."""
+        """Return whether to try the alternative with batch number `batch`."""
         if not self._next or batch - self._last > _TRY_AGAIN:
             self._next, self._wait = batch + _TRY_AGAIN, _TRY_AGAIN
         self._last = batch
@@ -77,7 +77,8 @@ class _Rows:
     Attributes
     ----------
     shared : float
-        The least seconds per row in this process while workers step other rows; 0 if not known.
+        The shortest time per row, in seconds, in this process while workers step other rows; 0 if
+        not known.
     quiet : float
         The time per row while workers are idle, as a fraction of `shared`.
     strain : float
@@ -96,7 +97,7 @@ class _Rows:
         return count * self.shared * self.quiet
 
     def sent(self, count: int, workers: int) -> float:
-        """Return the least time in seconds that `count` rows take if they are sent."""
+        """Return the shortest time in seconds that `count` rows take if they are sent."""
         return self._message + count * self.shared / (workers + 1)
 
     def choose(self, count: int, workers: int) -> bool:
@@ -134,9 +135,9 @@ class _Rows:
 class CostModel:
     """Decides whether to send a batch to workers, from the time that its rows take here.
 
-    Here, a batch of n rows takes n times as long as one row. If it is sent, the time of its rows
-    is divided by the number of processes, and the cost of messages is added. Measurements of
-    batches correct both calculations.
+    In this process, a batch of n rows takes n times as long as one row. If it is sent, the time of
+    its rows is divided by the number of processes, and the cost of messages is added. Measurements
+    of batches correct both calculations.
 
     Parameters
     ----------
@@ -160,7 +161,7 @@ class CostModel:
         self._rows: dict[int, _Rows] = {}
 
     def seconds_per_row(self, steps: int) -> float:
-        """Return the least seconds per row of `steps` steps in this process; 0 if not known."""
+        """Return the shortest time, in seconds, of a row of `steps` steps here; 0 if not known."""
         rows = self._rows.get(steps.bit_length())
         return 0.0 if rows is None else rows.shared
 
@@ -173,11 +174,11 @@ class CostModel:
         return rows is None or rows.choose(count, workers)
 
     def cheap(self, count: int, steps: int) -> bool:
-        """Return whether such a batch is known to take less time here than one message."""
+        """Return whether `count` rows are known to take less time here than one message."""
         return 0.0 < count * self.seconds_per_row(steps) < self._message
 
     def least(self, steps: int) -> int:
-        """Return the least number of rows whose stepping takes longer than sending a message."""
+        """Return the smallest number of rows that take longer here than sending a message."""
         return max(1, int(self._message / (self.seconds_per_row(steps) or 1.0)))
 
     def note_portion(self, count: int, steps: int, *, seconds: float) -> None:

@@ -1,10 +1,10 @@
 """`Dispatcher`: distributes the rows of one batch to workers and to this process.
 
 Every process starts with a share of the rows. When it is done, it gets half of the rows that the
-slowest process still has, whose limit is lowered. No lock is needed, so a killed worker cannot hold
-one. If two processes step the same row, they write the same bytes, because rows are pure. This
-process steps its rows in descending order. So the worker with the rows below can get more rows if
-its limit is raised before it finishes, which is cheaper than a message.
+slowest process still has, and the limit of that process is lowered. No lock is needed, so a killed
+worker cannot hold one. If two processes step the same row, they write the same bytes, because rows
+are pure. This process steps its rows in descending order. So the worker with the rows below can get
+more rows before it finishes: raising its limit is cheaper than a message.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ class Dispatcher:
     def launch(self, *, here: bool) -> None:
         """Give every ready worker its first share; with `here`, this process gets one too.
 
-        If the cost of rows is not known, this process steps one before any is sent.
+        If the cost of rows is not known, this process steps one row before it sends any.
 
         Raises
         ------
@@ -229,7 +229,7 @@ class Dispatcher:
         return self._reported or self._careful or self._faults.lowest is not None
 
     def watched(self) -> Sequence[RowWorker]:
-        """Return the workers whose rows are done as soon as shared memory shows it."""
+        """Return the workers that need no report: shared memory shows when their rows are done."""
         return [] if self._needs_reports else self._held()
 
     def max_sleep(self) -> float:
@@ -263,7 +263,7 @@ class Dispatcher:
                 return
 
     def _pass_on(self) -> None:
-        """Give some of these rows to the worker with the rows below, if it will finish first."""
+        """Give some rows to the worker with the rows below, if it will finish earlier."""
         start, stop = self._own
         for worker in self._held():
             more = min((stop - start - worker.ahead) // 2, worker.most - start)

@@ -21,8 +21,8 @@ class SubmitOptions(NamedTuple):
     masked : bool
         Report rows that fail in the result instead of raising their exception.
     audit : bool
-        These rows have been stepped before: avoid their first workers, and do not count them in
-        `stats`.
+        These rows have been stepped before: use other workers than the first time if possible,
+        and do not count the rows in `stats`.
     """
 
     states: bool = True
@@ -50,7 +50,7 @@ class Executor(Protocol):
     def submit(self, inputs: Inputs, options: SubmitOptions) -> Any:
         """Step a batch; return its result, or a `Future` of it.
 
-        `inputs` are what `Layout.check` returned. Checksums that were not verified are verified
+        `inputs` is the result of `Layout.check`. Checksums that it did not verify are verified
         here.
         """
 

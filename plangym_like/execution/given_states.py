@@ -1,4 +1,4 @@
-"""`GivenStates`: uses states given by callers, which may be forged, in workers."""
+"""`GivenStates`: uses states given by callers in workers, since they may be forged."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from plangym_like.states import Row
 class GivenStates:
     """Uses states given by callers, if necessary only in workers.
 
-    With isolated workers, a forged state cannot crash this process, because its simulator never
-    loads a state that a caller gave, nor one that followed from it: this process only holds the
-    row, and workers execute the calls. This applies to families whose rows have a checksum, since
-    only their simulators could crash. Exceptions are a Ray cluster without workers on this machine,
-    and `StatefulEnv.simulator`, which is the simulator itself.
+    With isolated workers, a forged state cannot crash this process. Its simulator never loads a
+    state that a caller gave, or a state that follows from one. This process only holds the row, and
+    workers execute the calls. This applies to families whose rows have a checksum, since only their
+    simulators could crash. It does not apply to a Ray cluster without workers on this machine, or
+    to `StatefulEnv.simulator`, which is the simulator itself.
 
     Parameters
     ----------
@@ -49,7 +49,7 @@ class GivenStates:
         self._held: Row | None = None
 
     def attempt(self, states: Any, actions: Any = None, dt: Any = 1, *, many: bool = False) -> None:
-        """Step these states with the executor first, if it is isolated; see `try_elsewhere`."""
+        """Step `states` with the executor first, if it is isolated; see `try_elsewhere`."""
         if self.tries:
             try_elsewhere(self._executor, self._layout, states, actions, dt, many=many)
 
@@ -95,7 +95,8 @@ class GivenStates:
         PoisonInputError, StepTimeoutError
             Workers died or hung.
         Exception
-            What the method raised; in a worker, the current state does not change.
+            The exception that the method raised. If a worker called the method, the current state
+            does not change.
         """
         if not (self.elsewhere and self.includes(current)):
             return getattr(current, method)(*args, **how)
@@ -103,7 +104,7 @@ class GivenStates:
         return self._call(current, current.row, current.picture, current.given, method, args, how)
 
     def _replace(self, current: CurrentState, row: Row, method: str, args: Any, how: Any) -> Any:
-        """Call a method of a current state `row` in a worker; failures are those of `set`."""
+        """Call a method with `row` as the current state in a worker; fail as `set` does."""
         current.keep_episode()
         try:
             return self._call(current, row, None, True, method, args, how)

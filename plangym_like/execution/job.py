@@ -114,9 +114,9 @@ def run_job(env: HostedEnv, job: Job, fds: Sequence[int] = ()) -> Report:
     """Step rows from ``job.start`` to the worker's limit, which the parent may change.
 
     The progress slot holds the row being stepped, the end of the finished rows, and the end of the
-    rows that may have been written to. From these, the parent knows after a death which rows are
-    left and which one was running. Finally it records that all rows are done and that the limit
-    will not be read again.
+    rows that may have been written to. If the worker dies, they tell the parent which rows are left
+    and which one was running. At the end, a flag in the slot says that all rows are done and that
+    the limit will not be read again.
     """
     global _seconds_per_row
     _attach(job.attached, fds)
@@ -163,7 +163,7 @@ def run_job(env: HostedEnv, job: Job, fds: Sequence[int] = ()) -> Report:
 
 
 def _pack(rows: Rows, job: Job, stop: int) -> tuple[bytes, dict[int, Exception]]:
-    """Return the pickled infos and observations, and errors for rows that cannot be pickled."""
+    """Pickle infos and observations; return them, and errors for rows where that failed."""
     infos: dict[int, Any] = dict(rows.infos or {})
     observations: dict[int, Any] = {}
     span = max(1, job.shape.horizon)
@@ -202,7 +202,8 @@ def _refusal(value: Any) -> Exception | None:
 def _rows_of(layout: Layout, job: Job) -> Rows:
     """Return the batch, which is cached by its shape and blocks.
 
-    Otherwise, most of the time before the first row would go into finding arrays in their blocks.
+    Without the cache, finding the arrays in their blocks would take most of the time before the
+    first row.
     """
     key = job.shape, *job.blocks.values()
     if (rows := _placed.get(key)) is not None:
@@ -221,7 +222,7 @@ def _rows_of(layout: Layout, job: Job) -> Rows:
 
 
 def _attach(numbers: Sequence[int], fds: Sequence[int]) -> None:
-    """Map all these blocks; if that fails, none is mapped."""
+    """Map the blocks `numbers`; if one cannot be mapped, none is."""
     left = list(fds)
     try:
         for number in numbers:

@@ -113,7 +113,7 @@ def region_nbytes(layout: Layout, shape: Shape) -> dict[str, int]:
 def place(layout: Layout, shape: Shape, regions: dict[str, Memory], actions: Any = None) -> Rows:
     """Return the batch whose arrays are in `regions`; empty regions may be left out.
 
-    `actions` are the actions, if they are objects and not an array.
+    `actions` is needed if actions are objects, not an array.
     """
     nothing = np.empty(0, np.uint8)
     found = {

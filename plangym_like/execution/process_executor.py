@@ -186,9 +186,9 @@ class ProcessExecutor:
         self.pool.release_unused()
 
     def drive(self, run: BatchRun, until: float = math.inf) -> bool:
-        """Advance all batches until `run` is over or time `until`; return whether `run` is over.
+        """Advance all batches until `run` is over, or until the time `until`.
 
-        If `until` has passed already, no row is stepped in this process.
+        Return whether `run` is over. If `until` has passed already, this process steps no rows.
         """
         here = until > time.monotonic()
         while True:
@@ -209,7 +209,7 @@ class ProcessExecutor:
                 self._wait(run.dispatcher, left)
 
     def _tend(self) -> None:
-        """Replace workers without rows if they have died or hang."""
+        """Replace workers that have no rows and have died or hang."""
         self.pool.tend()
 
     def _wait(self, dispatcher: Dispatcher, seconds: float) -> None:
@@ -249,7 +249,7 @@ class ProcessExecutor:
             pool.forget(lambda number: any(number in worker.known for worker in self.workers))
 
     def answer(self, index: int, future: Future[Any]) -> Any:
-        """Return the result of a call to environment `index`, whose worker may be starting."""
+        """Return the result of a call to environment `index`; its worker may still be starting."""
         try:
             return portable_result(future, self.pool.start_timeout)
         except TimeoutError as error:
@@ -338,7 +338,7 @@ class ProcessExecutor:
             raise ClosedError(self._closed_because)
 
     def forget(self) -> None:
-        """Close the executor in a forked copy of the process, whose memory the original shares."""
+        """Close the executor in a forked process, since it shares memory with the original."""
         self.lock = threading.RLock()
         self._closed = True
         self._closed_because = (

@@ -80,8 +80,8 @@ class ProcessOptions:
     def _method(self, index: int) -> str:
         """Return the start method of worker `index`.
 
-        Isolated workers step all rows and audit each other's rows. So strings must have other
-        hashes in the second half of the workers than in the first, as they do in this process.
+        Isolated workers step all rows and audit each other's rows. So the two halves of the
+        workers must hash strings differently, as this process and its workers do.
         """
         if self.isolated and self._start_method == "forkserver" and 2 * index >= self.n_workers > 1:
             return "forkserver-2"

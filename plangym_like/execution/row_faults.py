@@ -148,7 +148,7 @@ def _row_is_to_blame(
 ) -> bool:
     """Return whether a row is to blame, after `deaths` workers have died in it.
 
-    For `deaths_alone` of them, it was the only row that they stepped. The last one ended with
+    In `deaths_alone` of these deaths, the worker stepped no other row. The last worker ended with
     `exitcode`.
     """
     if policy.suspects_killing(exitcode):

@@ -60,7 +60,7 @@ class RowPool(WorkerPool[RowWorker]):
         )
 
     def hear_late(self, *, patient: bool = False) -> None:
-        """Read late reports, for which their batch did not wait; with `patient`, wait for them."""
+        """Read late reports that batches did not wait for; with `patient`, wait for them."""
         for worker in self.workers:
             if (late := worker.late_report(patient=patient)) is not None:
                 self.note_rows_done(*late)
@@ -84,7 +84,7 @@ class RowPool(WorkerPool[RowWorker]):
                     worker.abandon()
 
     def tend(self) -> None:
-        """Replace workers that died without rows, and workers that do not stop abandoned rows."""
+        """Replace workers that died without rows or that do not stop stepping abandoned rows."""
         self.hear_late()
         super().tend()
 

@@ -161,7 +161,7 @@ class RowWorker(WorkerHandle):
 
     @property
     def owes_report(self) -> bool:
-        """Whether `late_report` has not returned its last report yet."""
+        """Whether `late_report` still has to return its last report."""
         return self._late is not None
 
     def late_report(self, *, patient: bool) -> tuple[Report, int] | None:

@@ -34,8 +34,8 @@ class SharedBatch:
     inputs : Inputs
         The checked inputs.
     options : SubmitOptions
-        If the caller does not wait for the batch, all inputs are copied now, because its arrays
-        may change.
+        If the caller does not wait for the batch, all inputs are copied now, because the caller
+        may change its arrays.
 
     Attributes
     ----------
@@ -106,7 +106,7 @@ class SharedBatch:
     def send(
         self, worker: RowWorker, owner: object, start: int, stop: int, most: int, *, careful: bool
     ) -> None:
-        """Send rows to a worker; its limit may later be raised from `stop` to `most`."""
+        """Send rows `start` to `stop` to a worker; its limit may later be raised to `most`."""
         given = self._inputs
         now = stop
         if self._first and start + self._first < stop:

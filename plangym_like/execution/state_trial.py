@@ -34,7 +34,7 @@ def try_elsewhere(
     actions, dt
         The actions and their durations; one random action if left out.
     many : bool
-        Whether to step several states too, rather than only a single state.
+        Whether to step `states` even if there are several.
 
     Raises
     ------

@@ -46,8 +46,8 @@ def _is_picklable(value: Any) -> bool:
 def know(specs: Sequence[EnvSpec]) -> None:
     """Register `specs`, even if their ids are already registered for something else.
 
-    A package that registers these ids may be imported later. Gymnasium's warning that it
-    overrides an id is ignored from then on in this process.
+    If a package that registers these ids is imported later, Gymnasium warns that it overrides
+    them. So this process ignores this warning from now on.
     """
     if specs:
         warnings.filterwarnings("ignore", ".*Overriding environment .* already in registry")

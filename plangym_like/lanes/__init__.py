@@ -1,12 +1,12 @@
 """Stateful environments that are stepped together, with NumPy only.
 
-- `lanes`: the interface, to reset and step some lanes, and to get and set their state rows
+- `lanes`: the interface: reset and step lanes, get and set their state rows
 - `make_lanes`: makes lanes from ids, factories or environments, in their fastest form
 - `step_arrays`: the arrays that results are written into
-- `sequential_lanes`, `classic_lanes`, `robot_lanes`, `row_lanes`: lanes stepped one by one;
-  vectorised classic control; robots, whose results are vectorised; lanes as state rows of one
-  `PlanEnv`
-- `process_lanes`: in several processes, which are replaced when they die; `lane_parts`,
+- `sequential_lanes`: lanes stepped one by one
+- `classic_lanes`, `robot_lanes`: vectorised classic control; robots with vectorised results
+- `row_lanes`: lanes that are state rows of one `PlanEnv`
+- `process_lanes`: lanes in several processes, which are replaced when they die; `lane_parts`,
   `lanes_pool`, `hosted_lanes`, `lane_memory`, `lane_results` are its parts
 - `seeding`: one seed for everything; results do not depend on the number of workers
 - `tree`, `fitting`: nested observations and actions; checks that values fit their arrays

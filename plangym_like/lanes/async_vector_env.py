@@ -28,13 +28,13 @@ from plangym_like.states import Row
 
 
 class AsyncPlanVectorEnv(PlanVectorEnv):
-    """A `PlanVectorEnv` whose environments are also stepped as EnvPool's are.
+    """A `PlanVectorEnv` that can also step a few environments at a time, as EnvPool does.
 
     `send` gives actions to some environments, and `recv` returns the first `batch_size` that are
-    ready. Which these are depends on how long steps take; the episodes of each environment do not,
-    and are those of `step`. All other calls wait until all steps are done, and leave their results
-    to `recv`. `step` raises an error unless all results have been received, and `set_states` unless
-    those of its environments have been.
+    ready. Their order depends on how long steps take, but the episodes of each environment are the
+    same as with `step`. All other calls wait until all steps are done; `recv` still returns the
+    results of these steps. `step` raises an error if any result has not been received, and
+    `set_states` if a result of its environments has not been received.
 
     Parameters
     ----------
@@ -70,9 +70,9 @@ class AsyncPlanVectorEnv(PlanVectorEnv):
         seed: int | Sequence[int | None] | None = None,
         options: dict[str, Any] | None = None,
     ) -> None:
-        """Start a new episode in every environment; `recv` returns them.
+        """Start a new episode in every environment; `recv` returns the first observations.
 
-        The resets are done when this returns. Results that have not been received are dropped.
+        The resets are done when this returns. Earlier results that were not received are dropped.
 
         Parameters
         ----------
@@ -90,7 +90,7 @@ class AsyncPlanVectorEnv(PlanVectorEnv):
         self._begin_queue().add_ready(map(dict, self._lanes.infos))
 
     def send(self, actions: Any, env_ids: Which = None) -> None:
-        """Give actions to some environments, which are stepped from now on.
+        """Give actions to some environments, and begin to step them.
 
         If an environment's episode has ended, a new one begins instead, as `autoreset_mode` says.
 
@@ -103,7 +103,8 @@ class AsyncPlanVectorEnv(PlanVectorEnv):
         Raises
         ------
         InputError
-            An environment has not been received, or an argument is invalid; nothing was sent.
+            The last result of an environment was not received, or an argument is invalid; nothing
+            was sent.
         ResetNeeded
             The environments have not been reset, or a call was interrupted since.
         """
@@ -129,16 +130,16 @@ class AsyncPlanVectorEnv(PlanVectorEnv):
             0 for environments that have been reset.
         terminations, truncations : array ``(batch_size,) bool``
         infos : dict
-            Those of `step` for these environments, and ``"env_id"``, ``(batch_size,) int32``:
-            which environments they are.
+            The infos of these environments, as in `step`. ``"env_id"``, ``(batch_size,) int32``,
+            holds the numbers of the environments.
 
         Raises
         ------
         InputError
             Fewer than `batch_size` environments have been sent actions.
         Exception
-            Any error of an environment, even from another call. Environments that were to be
-            stepped together with it have no results, and can be sent actions.
+            An error of any environment, even of one that this call would not return. It and
+            the environments stepped together with it have no results, and can be sent actions.
         """
         queue = self._begin_queue()
         queue.raise_first()
@@ -169,7 +170,7 @@ class AsyncPlanVectorEnv(PlanVectorEnv):
         return few
 
     def _scattered(self, actions: Any, lanes: NDArray[np.intp]) -> Any:
-        """Return the actions of `lanes` in their rows of an array for all environments."""
+        """Return an array for all environments, with `actions` in the rows of `lanes`."""
         layout, count = self._lanes.action_layout, len(lanes)
         space = self.action_space
         if has_objects(layout):
@@ -216,7 +217,7 @@ class AsyncPlanVectorEnv(PlanVectorEnv):
         seed: int | Sequence[int | None] | None = None,
         options: dict[str, Any] | None = None,
     ) -> tuple[Any, dict[str, Any]]:
-        """Start new episodes, as `PlanVectorEnv.reset`; drop results that were not received.
+        """Start new episodes, as `PlanVectorEnv.reset` does; drop results not yet received.
 
         With ``"reset_mask"``, all results must have been received.
         """
@@ -235,23 +236,23 @@ class AsyncPlanVectorEnv(PlanVectorEnv):
         return result
 
     def step(self, actions: Any) -> Step:
-        """Step every environment, as `PlanVectorEnv.step`, once all results have been received.
+        """Step every environment, as `PlanVectorEnv.step` does.
 
         Raises
         ------
         InputError
-            Results of resets or actions have not been received.
+            Results of earlier resets or actions have not been received.
         """
         self._check_received()
         return super().step(actions)
 
     def set_states(self, states: Row, indices: Which = None, **options: Any) -> None:
-        """Put environments into states, as `PlanVectorEnv.set_states`.
+        """Put environments into states, as `PlanVectorEnv.set_states` does.
 
         Raises
         ------
         InputError
-            Results of these environments have not been received; they belong to other states.
+            Results of these environments, for their earlier states, have not been received.
         """
         self._check_received(checked_indices(indices, self.num_envs))
         super().set_states(states, indices, **options)

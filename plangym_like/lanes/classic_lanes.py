@@ -1,4 +1,4 @@
-"""`ClassicLanes`: lanes of a classic control environment, stepped at once with NumPy."""
+"""`ClassicLanes`: lanes of a classic control environment, stepped together with NumPy."""
 
 from __future__ import annotations
 
@@ -223,9 +223,10 @@ class ClassicLanes(Lanes):
             np.greater_equal(columns.elapsed, self._limit, out=truncated)
 
     def _step_few(self, columns: Columns, actions: NDArray[Any], out: StepArrays) -> bool:
-        """Step lanes one by one with Python's numbers; if in doubt, do nothing and return False.
+        """Step lanes one by one with Python's numbers, and return True.
 
-        For a few lanes this costs less than NumPy's calls.
+        For a few lanes this costs less than NumPy's calls. If it is not possible for these actions
+        or states, do nothing and return False.
         """
         dynamics, chosen = self._dynamics, actions.tolist()
         if actions.dtype != np.int64 or min(chosen) < 0 or max(chosen) >= dynamics.num_actions:

@@ -28,7 +28,8 @@ def as_fitting(
     value : array, number, or list of numbers
     shape : tuple of int
     dtype : numpy.dtype
-        The dtype of the result, which must hold the numbers; see `plangym_like.spaces.as_dtype`.
+        The dtype of the result. It must be able to hold the numbers; see
+        `plangym_like.spaces.as_dtype`.
     place : str
         The name of the value in the error message.
 

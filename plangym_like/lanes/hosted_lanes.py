@@ -44,7 +44,7 @@ class StepReply(NamedTuple):
     Attributes
     ----------
     infos : dict of int to dict
-        The infos that are not empty, by the number of the lane in its part.
+        The non-empty infos, by the number of the lane in its part.
     columns : dict of str to array or None
         `Lanes.info_columns`, in place of `infos`.
     finals : dict of int to (observation, info)
@@ -118,7 +118,7 @@ class HostedLanes:
             raise
 
     def pass_by(self) -> None:
-        """Do nothing; its reply shows that all earlier requests are done."""
+        """Do nothing; the reply shows that all earlier requests are done."""
 
     def attach(
         self,
@@ -143,8 +143,8 @@ class HostedLanes:
     ) -> None:
         """Restore the saved states of the lanes, and repeat all calls since then.
 
-        A call that raised does so again, which is ignored. `seeds` are the last seeds of the lanes,
-        since not all states hold ``np_random_seed``.
+        If a call raised an error, the repeated call raises it too; that is ignored. `seeds` are the
+        last seeds of the lanes, which are needed because some states hold no ``np_random_seed``.
         """
         self.lanes.start(seeds)
         self.lanes.set_states(self._memory.saved[saved])
@@ -225,7 +225,7 @@ class HostedLanes:
     def call(
         self, slot: int, publish: bool, name: str, args: Any, kwargs: Any, lanes: Which
     ) -> list[Any]:
-        """Return attributes of the environments of `lanes`, called if they are callable."""
+        """Return attribute `name` of the environments of `lanes`; if it is callable, call it."""
         values = self.lanes.call(name, *args, lanes=lanes, **kwargs)
         self._refresh()
         return values
@@ -259,7 +259,7 @@ class HostedLanes:
         return range(self.lanes.num_lanes) if lanes is None else [int(lane) for lane in lanes]
 
     def _rows_to_write(self, slot: int, lanes: Which) -> Any:
-        """Update the rows of slot `slot` that are not in `lanes`, and return all rows."""
+        """Return the rows of slot `slot`; first update those of lanes that are not in `lanes`."""
         recent = self._memory.recent
         if lanes is not None:
             copy_rows(recent[slot], recent[1 - slot])

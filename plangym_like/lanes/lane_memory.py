@@ -1,4 +1,4 @@
-"""`LaneMemory`: actions and results of all lanes, in memory that the processes of lanes share."""
+"""`LaneMemory`: actions and results of all lanes, in memory that their processes share."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from plangym_like.lanes.tree import Leaf, has_objects, take, with_axes, zeros
 
 
 class LaneArrays(NamedTuple):
-    """Arrays whose first axis is that of the lanes: of all lanes, or of a part of them.
+    """Arrays with a row for each lane, for all lanes or for one part of them.
 
     Attributes
     ----------
     actions : tree of array or None
         ``None`` if actions are objects, which are sent in messages.
     observations : tree of array
-        The observations in the caller's hands, if it uses this memory.
+        The observations that the caller has, if they are in this memory.
     recent : (tree, tree)
-        Two slots for the observations of the last calls. Calls write to them in turn, so those of
-        the last call are complete whenever a process dies.
+        Two slots for the observations of the last calls. Calls write to them in turn, so if a
+        process dies in a call, the observations of the previous call are complete.
     rewards : array float64
     terminated, truncated : array bool
     ended : array bool
@@ -46,15 +46,15 @@ class LaneArrays(NamedTuple):
 
 
 class LaneForm(NamedTuple):
-    """The information with which a process attaches to a `LaneMemory`.
+    """The information that a process needs to attach to a `LaneMemory`.
 
     Attributes
     ----------
     actions, observations : tree of Leaf
-        Of one lane. Those with a leaf of dtype ``object`` are not shared.
+        The layouts of one lane. If one has a leaf of dtype ``object``, its arrays are not shared.
     num_lanes : int
     saved_nbytes : int
-        The bytes of a state row; 0 if states are not saved.
+        The size of a state row in bytes; 0 if states are not saved.
     takes_objects : bool
         See `Lanes`.
     """

@@ -42,7 +42,7 @@ class LaneParts:
     local : Lanes
         The part in this process.
     own : slice
-        Which lanes these are.
+        The numbers of these lanes.
     pool : LanesPool
         The processes of the other parts.
     results : LaneResults
@@ -99,7 +99,7 @@ class LaneParts:
         forget_after_fork(self)
 
     def forget(self) -> None:
-        """Refuse all calls: a forked copy would write to the original's shared memory."""
+        """Refuse all later calls: a forked copy would write to the original's shared memory."""
         self._is_copy = True
 
     def begin(self) -> None:
@@ -160,16 +160,17 @@ class LaneParts:
         ----------
         chosen : sequence of int
         job : callable
-            Called with the places of these lanes in `chosen` and their numbers in the part.
+            Called for each part with the positions of its lanes in `chosen`, and their numbers in
+            the part.
         here : callable
-            The same for the part of this process.
+            Called in the same way for the part of this process.
         begins : bool
-            Whether the lanes then continue from other states.
+            Whether the job starts new episodes or sets states.
 
         Returns
         -------
         list of (list of int, object)
-            Places, and the reply of their part.
+            The positions in `chosen`, and the reply of their part.
         """
         self.begin()
         parts = []
@@ -239,12 +240,12 @@ def check_replacing(timeout: Any, checkpoint_every: Any) -> None:
 
 
 def places_of(chosen: Sequence[int], start: int, stop: int) -> list[int]:
-    """Return the places in `chosen` of lanes `start` to `stop`."""
+    """Return the positions of lanes `start` to `stop` in `chosen`."""
     return [place for place, lane in enumerate(chosen) if start <= lane < stop]
 
 
 def raise_first(failure: Exception | None, outcomes: Sequence[Outcome]) -> None:
-    """Raise the exception of the first lanes, if any; notes mention the others.
+    """Raise the first exception in the order of lanes, if any; notes mention the others.
 
     `failure` is the exception of this process, whose lanes come first.
     """

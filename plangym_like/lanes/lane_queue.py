@@ -25,9 +25,9 @@ class Ready(NamedTuple):
     ----------
     lane : int
     info : dict
-        Empty if it has no new one.
+        Empty if the lane has no new info.
     final : (observation, info) or None
-        Those of the episode that has just ended, if the lane has been reset since.
+        The last observation and info of an ended episode, if the lane has been reset since.
     """
 
     lane: int
@@ -45,8 +45,8 @@ class LaneQueue:
     Parameters
     ----------
     lanes : Lanes
-        Lanes that have been started. Nothing else may step or reset them while a lane that was put
-        is not ready; see `finish`.
+        Lanes that have been started. Nothing else may step or reset them until all lanes that
+        were put are ready; see `finish`.
     out : StepArrays
         Where the results of lanes are written.
     ended : array ``(n,) bool``
@@ -59,7 +59,7 @@ class LaneQueue:
     Attributes
     ----------
     pending : array bool
-        Which lanes have been put, or were ready at the beginning, and have not been taken.
+        Which lanes have been put and not yet taken. Lanes ready at the beginning count as put.
     """
 
     def __init__(
@@ -90,9 +90,9 @@ class LaneQueue:
         self.pending[:] = True
 
     def put(self, lanes: Sequence[int], actions: Any) -> None:
-        """Begin to step `lanes` with their rows of `actions` ``(n, ...)``; none may be pending.
+        """Begin to step `lanes` with their rows of `actions` ``(n, ...)``.
 
-        `actions` must not be changed afterwards.
+        None of `lanes` may be pending. `actions` must not be changed afterwards.
         """
         for lane in lanes:
             self._waiting[self._part_of[lane]].append((lane, actions))
@@ -118,7 +118,7 @@ class LaneQueue:
         return taken
 
     def raise_first(self) -> None:
-        """Raise an environment's exception, if any; the lanes of its call are then not pending."""
+        """Raise an environment's exception, if any; the lanes of its call are no longer pending."""
         if self._failures:
             raise self._failures.popleft()
 

@@ -39,7 +39,7 @@ class LaneResults:
     ----------
     lost : LostLanes
     done : array bool
-        Whether the last step of each lane ended its episode, so that no episode can be lost.
+        Whether the last step of each lane ended its episode. Such a lane has no episode to lose.
     """
 
     def __init__(self, num_lanes: int, stats: LaneStats) -> None:
@@ -99,11 +99,14 @@ class LaneResults:
         self.lost.forget(lanes)
 
     def without_state(self, lanes: Sequence[int]) -> list[int]:
-        """Return which of `lanes` have lost their state with their process."""
+        """Return the lanes in `lanes` whose state was lost with their process."""
         return [lane for lane in lanes if lane in self.lost or lane in self._gone]
 
     def note_loss(self, worker: LanesWorker, repeated: Sequence[int] = ()) -> None:
-        """Record that a process has died, and which of its lanes were reset on request."""
+        """Record the episodes that were lost because a process died.
+
+        The lanes `repeated` are left out, because a repeated call has begun new episodes in them.
+        """
         loss, worker.loss = worker.loss, None
         if loss is not None:
             own = [lane for lane in range(worker.start, worker.stop) if lane not in repeated]
@@ -120,7 +123,7 @@ class LaneResults:
         *,
         in_place: bool,
     ) -> None:
-        """Write the observations of the lanes `own` of a part into the caller's rows."""
+        """Write the observations of a part's lanes `own` into the caller's rows."""
         rows: Any = worker.rows if own is None else np.array(worker.numbers(own), np.intp)
         recent = arrays.recent[worker.slot]
         if reply is not None and reply.observations is not None:
@@ -140,7 +143,7 @@ class LaneResults:
         *,
         in_place: bool,
     ) -> None:
-        """Store the results of a reset of the lanes `own` of a part, unless it raised an error."""
+        """Store the results of a reset of a part's lanes `own`, unless it raised an error."""
         numbers = worker.numbers(own)
         if outcome.error is None:
             self.take_observations(worker, own, outcome.reply, arrays, obs, in_place=in_place)
@@ -175,7 +178,7 @@ class LaneResults:
         Parameters
         ----------
         worker, outcome
-            The part.
+            The process of the part, and the outcome of its job.
         call : StepCall
         arrays : LaneArrays
             Of all lanes.
@@ -209,7 +212,7 @@ class LaneResults:
         self.take_infos(worker, lanes, reply)
 
     def keep_infos(self, lanes: Container[int]) -> None:
-        """Empty the infos of all lanes but `lanes`."""
+        """Empty the infos of all lanes except `lanes`."""
         for lane in range(len(self.infos)):
             if lane not in lanes:
                 self.infos[lane] = {}
@@ -217,8 +220,7 @@ class LaneResults:
     def note_ends(self, call: StepCall, reported: Sequence[int] = ()) -> None:
         """Record which lanes have ended their episodes in a step.
 
-        The states of the lanes `reported`, which `report_lost` returned, were lost with their
-        process.
+        `reported` is what `report_lost` returned: lanes whose states were lost with their process.
         """
         if self._gone:
             self._gone.difference_update(
@@ -248,14 +250,14 @@ class LaneResults:
             out.rewards[lane], out.terminated[lane], out.truncated[lane] = 0.0, False, False
 
     def report_lost(self, call: StepCall, finals: dict[int, Any]) -> list[int]:
-        """Report the end of the episode for the lanes of this step whose episode was lost.
+        """Report the ends of lost episodes, for the lanes of this step.
 
-        Their results are the last observation again, a reward of 0 and ``truncated``.
+        The results of these lanes are the last observation, a reward of 0 and ``truncated``.
 
         Returns
         -------
         list of int
-            These lanes.
+            The lanes whose episodes were lost.
         """
         out, lanes = call.out, range(len(self.done)) if call.lanes is None else call.lanes
         if call.ended is not None:
@@ -277,5 +279,5 @@ def _num_rows(columns: Columns) -> int:
 
 
 def _form(columns: Columns) -> tuple[Any, ...]:
-    """Return names, dtypes and shapes of rows."""
+    """Return the name of each column, and the dtype and shape of its rows."""
     return tuple((name, each.dtype, each.shape[1:]) for name, each in columns.items())

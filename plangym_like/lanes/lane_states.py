@@ -30,7 +30,7 @@ def checked_states(states: Any, formats: Sequence[StateFormat], lanes: Sequence[
     StateError
         A row is malformed, or is not a state of its lane's environment.
     InputError
-        There are neither K rows nor one.
+        The number of rows is neither K nor 1.
     """
     own = [formats[lane] for lane in lanes] if len(formats) > 1 else []
     kinds = set(own) or {formats[0]}
@@ -53,7 +53,7 @@ def checked_states(states: Any, formats: Sequence[StateFormat], lanes: Sequence[
 
 
 def width_of(formats: Sequence[StateFormat], lanes: Sequence[int]) -> int:
-    """Return the bytes of a state row of `lanes`; see `checked_states`.
+    """Return the size of a state row of `lanes` in bytes; see `checked_states`.
 
     Raises
     ------
@@ -71,7 +71,7 @@ def width_of(formats: Sequence[StateFormat], lanes: Sequence[int]) -> int:
 
 
 def checked_reseeds(seeds: Any, count: int) -> list[int] | None:
-    """Return one seed for each of `count` lanes whose states are set; ``None`` for no seeds.
+    """Return the seeds of `count` lanes whose states are set, or ``None`` without seeds.
 
     Raises
     ------

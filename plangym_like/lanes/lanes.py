@@ -52,16 +52,16 @@ class Lanes(abc.ABC):
     observation_space, action_space : gymnasium.Space
         The spaces of one lane.
     observation_layout, action_layout : tree of Leaf
-        The layouts of one observation and one action. That of observations is known after `start`.
+        The layouts of one observation and of one action; the first is known after `start`.
     takes_objects : bool
         Whether spaces may have elements that are not arrays of one shape, such as text. Their
         leaves have the dtype ``object``. May be set before `start`.
     first_lane : int
         The number of lane 0 in error messages, if these lanes are a part of others.
     has_states : bool
-        Whether lanes have state rows, as those of a `PlanEnv` do.
+        Whether lanes have state rows, as lanes of a `PlanEnv` do.
     step_infos : bool
-        Whether steps update `infos`; if not, they are those of resets.
+        Whether steps update `infos`; if not, only resets do.
     steps_ended : bool
         Whether a lane whose episode has ended may be stepped with the others; the results of such a
         step have no meaning.
@@ -93,7 +93,7 @@ class Lanes(abc.ABC):
 
     @property
     def stats(self) -> LaneStats:
-        """Counters of events in these processes."""
+        """Counters of events in the other processes that step lanes."""
         return LaneStats()
 
     @property
@@ -107,7 +107,7 @@ class Lanes(abc.ABC):
 
     @cached_property
     def action_layout(self) -> Any:
-        """One action, a tree of `Leaf`."""
+        """The layout of one action, a tree of `Leaf`."""
         return layout_of_space(self.action_space, objects=self.takes_objects)
 
     def start(self, seeds: Seeds = None, options: Options = None) -> Any:
@@ -177,7 +177,7 @@ class Lanes(abc.ABC):
         """Start a new episode in the lanes where `ended`, ``(n,) bool``, is true; step the others.
 
         Lanes that are reset have a reward of 0, and their actions are ignored. With `lanes`,
-        `ended` is false for all others. Everything else is as in `step`.
+        `ended` is false for all other lanes. Everything else is as in `step`.
         """
         num_ended = np.count_nonzero(ended)
         if not num_ended or (self.steps_ended and lanes is None):
@@ -219,9 +219,9 @@ class Lanes(abc.ABC):
         return tree_map(owned, take(obs, lane))
 
     def check_not_used_elsewhere(self) -> None:
-        """Raise an `InputError` if other lanes have reset the environments since `start`.
+        """Raise an `InputError` if another `Lanes` has reset the environments since `start`.
 
-        This only matters for lanes that step the environments themselves.
+        This only matters if lanes step the environments themselves.
         """
 
     # The environments
@@ -255,7 +255,7 @@ class Lanes(abc.ABC):
     def refreshed(self) -> Lanes:
         """Return these lanes, or replacements if `call` or `set_attr` made that necessary.
 
-        A vectorised form may no longer describe the environments.
+        The environments may have changed, so that their vectorised form is no longer valid.
         """
         return self
 
@@ -300,12 +300,12 @@ class Lanes(abc.ABC):
         """Set the states of `lanes` to the rows `states`, one for each or one for all.
 
         No observations are returned; keep the ones that came with the states. With `seeds`, one for
-        each of `lanes`, each then has a new random generator.
+        each of `lanes`, each lane gets a new random generator.
 
         Raises
         ------
         StateError
-            A row is malformed, or of another environment than its lane's; no lane has changed.
+            A row is malformed, or is not a state of its lane's environment; no lane has changed.
         InputError
             The lengths do not match, or a seed is not a whole number of at least 0.
         SnapshotError

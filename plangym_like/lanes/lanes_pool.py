@@ -70,7 +70,7 @@ class LanesPool(WorkerPool[LanesWorker]):
     start_timeout : float
         Seconds that a process may take to make its environments.
     checkpoint_every : int, optional
-        After how many jobs states are saved, so that lanes can be restored.
+        The number of jobs after which states are saved, so that lanes can be restored.
     stats : LaneStats
 
     Attributes
@@ -78,7 +78,7 @@ class LanesPool(WorkerPool[LanesWorker]):
     memory : LaneMemory or None
         See `share`.
     attributes : dict of str to list
-        Attributes set in all environments, one value per lane; they are set again in new ones.
+        Attributes set in all environments, one value per lane. New environments get them too.
     """
 
     def __init__(
@@ -101,7 +101,7 @@ class LanesPool(WorkerPool[LanesWorker]):
         self._looked_at = time.monotonic()
 
     def wait_ready(self) -> None:
-        """Wait until all processes have made their environments; raise any error of that."""
+        """Wait until all processes have made their environments; raise the error if one fails."""
         while not all(worker.ready for worker in self.workers):
             self.wait(_SLEEP_SECONDS)
             self.tend()
@@ -185,7 +185,7 @@ class LanesPool(WorkerPool[LanesWorker]):
         return outcome
 
     def look(self, seconds: float = 0.0) -> None:
-        """Wait until a process replies or dies; replace processes that died without a job."""
+        """Wait up to `seconds` for a reply or death; replace processes that died without a job."""
         # A reply that does not fit into the pipe arrives only while it is read.
         away = time.monotonic() - self._looked_at - _AWAY_SECONDS
         if away > 0:
@@ -378,7 +378,7 @@ class LanesPool(WorkerPool[LanesWorker]):
         return worker.loss
 
     def _observations(self, worker: LanesWorker, slot: int) -> Any:
-        """Return a copy of the observations of the lanes in a slot."""
+        """Return a copy of the observations of the worker's lanes in slot `slot`."""
         assert self.memory is not None
         return tree_map(lambda rows: rows[worker.rows].copy(), self.memory.arrays.recent[slot])
 

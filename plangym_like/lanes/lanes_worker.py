@@ -27,8 +27,8 @@ class Job(NamedTuple):
     method : str
     args : tuple
     kept_args : callable, optional
-        Returns the arguments with which the call can be repeated later, if those refer to memory
-        that changes.
+        Returns arguments for repeating the call later; needed if `args` refer to memory that
+        changes.
     """
 
     method: str
@@ -37,31 +37,31 @@ class Job(NamedTuple):
 
     @property
     def starts(self) -> bool:
-        """Whether it begins new episodes in all lanes."""
+        """Whether the job begins new episodes in all lanes."""
         return self.method == "start"
 
     @property
     def writes(self) -> bool:
-        """Whether it writes observations."""
+        """Whether the job writes observations."""
         return self.method in _WRITE
 
     @property
     def reads(self) -> bool:
-        """Whether the method only reads, and changes nothing."""
+        """Whether the job only reads data, and changes nothing."""
         return self.method in _READ
 
     @property
     def repeats(self) -> bool:
-        """Whether it is repeated if the lanes had to begin new episodes."""
+        """Whether the job is repeated if the lanes had to begin new episodes."""
         return self.method in _REPEAT
 
     @property
     def saves(self) -> bool:
-        """Whether states are saved after it, if they are saved at all."""
+        """Whether states are saved after the job, if states are saved at all."""
         return self.method in _SAVE
 
     def kept(self) -> tuple[str, tuple[Any, ...]]:
-        """Return method and arguments for a later repetition, which the caller cannot change."""
+        """Return the method and copied arguments, for repeating the job later."""
         return self.method, owned(self.args) if self.kept_args is None else self.kept_args()
 
 
@@ -75,7 +75,7 @@ class Loss(NamedTuple):
     first : tree of array
         The first observations of the new episodes.
     infos : list of dict
-        Those of the new episodes.
+        The first infos of the new episodes.
     """
 
     last: Any
@@ -90,12 +90,11 @@ class LanesWorker(WorkerHandle):
     ----------
     start, stop : int
     rows : slice
-        The same.
+        The same lanes as a slice.
     fresh : bool
         Whether the lanes of the process have not been started or restored yet.
     busy_with_job : bool
-        Whether it is unknown which jobs the process has done, because one is not over or was
-        interrupted.
+        Whether a job is running or was interrupted, so that it is unknown which jobs are done.
     sent_at : float
         When the task was sent.
     slot : int
@@ -133,13 +132,13 @@ class LanesWorker(WorkerHandle):
         return self.stop - self.start
 
     def own(self, lanes: Sequence[int] | None) -> list[int] | None:
-        """Return those of `lanes` that it hosts, numbered from its first; ``None`` means all."""
+        """Return the lanes in `lanes` that it hosts, numbered from 0; ``None`` means all."""
         if lanes is None:
             return None
         return [lane - self.start for lane in lanes if self.start <= lane < self.stop]
 
     def numbers(self, own: Sequence[int] | None) -> Sequence[int]:
-        """Return the numbers of lanes among all lanes; `own` are those in this part."""
+        """Return the numbers, among all lanes, of the lanes numbered `own` in this part."""
         if own is None:
             return range(self.start, self.stop)
         return [self.start + lane for lane in own]

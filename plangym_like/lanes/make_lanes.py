@@ -23,7 +23,7 @@ EnvSource = str | Callable[[], Any]
 
 
 def make_lanes(envs: Sequence[Any], *, vectorise: bool = True, fewest: int = 1) -> Lanes:
-    """Return lanes of `envs`, stepped at once in a vectorised form if any, else one by one.
+    """Return lanes of `envs`, in a vectorised form if there is one, else stepped one by one.
 
     The results are the same byte for byte. With a vectorised form, the environments themselves are
     only reset, and are not stepped.
@@ -35,8 +35,8 @@ def make_lanes(envs: Sequence[Any], *, vectorise: bool = True, fewest: int = 1) 
     vectorise : bool
         Whether to use a vectorised form.
     fewest : int
-        The least number of lanes for a vectorised form, unless the form steps a few lanes in
-        another way.
+        The minimum number of lanes for a vectorised form, unless the form is also faster for a few
+        lanes.
 
     Raises
     ------
@@ -135,8 +135,8 @@ def _steps_rows_best(env: Any, num_lanes: int) -> bool:
     """Return whether `num_lanes` state rows of `env` are stepped faster than separate copies.
 
     This is true if the family steps many rows at once, or if the environment has workers. Classic
-    control is excluded because it has a faster form. Most wrappers are excluded because, at the
-    first reset of a lane, their state would be that of another lane.
+    control is excluded because it has a faster form. Most wrappers are excluded because a lane's
+    first reset would find them in the state of another lane.
     """
     if not is_plan_env(env) or not is_leaf(env.observation_space):
         return False

@@ -83,8 +83,8 @@ def make_vec(
     ----------
     source : str or callable, or a sequence of them
         An id, or a callable that returns a new `gymnasium.Env` or `PlanEnv`; or one for each
-        environment. Environments of ids have the time limit and the sticky actions that the id is
-        registered with.
+        environment. Environments made from an id have the time limit and the sticky actions that
+        it is registered with.
     num_envs : int, optional
         n; by default the length of `source`, or 1.
     n_workers : int, optional
@@ -95,8 +95,8 @@ def make_vec(
     vectorise : bool
         Whether to use the vectorised form of environments that have one.
     timeout, checkpoint_every
-        With several processes: the seconds after which a process that does not reply is replaced,
-        and the number of calls after which states are copied. With copies, the environments of a
+        With several processes: a process that does not reply within `timeout` seconds is replaced.
+        States are copied after every `checkpoint_every` calls. With copies, the environments of a
         dead process continue where they were; otherwise their episodes end (see `ProcessLanes`).
     batch_size : int, optional
         Make an `AsyncPlanVectorEnv`, whose ``recv`` returns the first `batch_size` environments
@@ -107,8 +107,8 @@ def make_vec(
     Raises
     ------
     InputError
-        `source` is something else, `num_envs` or `n_workers` is not at least 1, `num_envs` is not
-        the length of `source`, `batch_size`, `timeout` or `checkpoint_every` is out of range, or a
+        `source` has another type; `num_envs` or `n_workers` is less than 1; `num_envs` is not the
+        length of `source`; `batch_size`, `timeout` or `checkpoint_every` is out of range; or a
         keyword of `gymnasium.make_vec` is not supported.
 
     Examples
@@ -190,7 +190,7 @@ def make_vec(
 
 
 def _is_worth_messages(factory: Callable[[], Any], num_envs: int, *, vectorise: bool) -> bool:
-    """Return whether stepping the environments takes longer than messages to processes."""
+    """Return whether stepping environments takes longer than sending messages to processes."""
     env = factory()
     try:
         if vectorise and make_lanes([env]).steps_ended:

@@ -13,7 +13,7 @@ from plangym_like.lanes.step_runner import StepRunner
 
 
 class PartOutcome(NamedTuple):
-    """The outcome of a call, except its numbers.
+    """The outcome of a call, except the results in arrays.
 
     Attributes
     ----------
@@ -121,7 +121,7 @@ class WorkerStepper(PartStepper):
 
 
 def steppers_of(lanes: Lanes) -> tuple[LocalStepper, list[WorkerStepper]]:
-    """Return the steppers of the lanes in this process and in each other process."""
+    """Return the stepper of the lanes in this process, and one for each other process."""
     if not isinstance(lanes, ProcessLanes):
         return LocalStepper(lanes), []
     workers = [WorkerStepper(lanes, worker) for worker in lanes.parts.pool.workers]

@@ -1,4 +1,4 @@
-"""Tests of the wrappers around an environment, which may prevent its vectorised form."""
+"""Check the wrappers around an environment, which may prevent its vectorised form."""
 
 from __future__ import annotations
 

@@ -30,17 +30,17 @@ class ProcessLanes(Lanes):
     The lanes are split into parts of neighbours, one for each process. Each part is in its fastest
     form. The results are those of lanes in one process.
 
-    **After an exception** of an environment, all other parts have been stepped, and the lanes of
-    its own part up to the one that raised. **After Ctrl-C**, it is unknown which lanes have been
-    stepped: reset them, or set their states.
+    **If an environment raises an exception**, all other parts have been stepped. In its own part,
+    the lanes up to it have been stepped. **After Ctrl-C**, it is unknown which lanes have
+    been stepped: reset them, or set their states.
 
     **If a process dies** or does not reply in time, it is replaced, and a warning is logged. The
     episodes of its lanes end: their step returns the last observation again, a reward of 0,
     ``truncated``, and the info ``{"worker_died": True}``. They begin new episodes when they are
     reset. A new environment is seeded by `plangym_like.lanes.seeding.seed_after_loss`, from the
-    last seed that its lane was given. With `checkpoint_every`, lanes that have states instead
-    continue where they were, and only the warning shows that anything happened. Calls that cannot
-    be repeated, such as `call`, raise `WorkerDiedError` if lanes cannot be restored.
+    last seed that its lane was given. With `checkpoint_every`, lanes with state rows instead
+    continue where they were; only the warning shows that a process died. Calls that cannot be
+    repeated, such as `call`, raise `WorkerDiedError` if lanes cannot be restored.
 
     In a new process, attributes that were set by `set_attr` are set again. Changes that `call` made
     outside an environment's state are lost.
@@ -52,7 +52,7 @@ class ProcessLanes(Lanes):
     num_lanes : int, optional
         n; not needed for a sequence.
     n_workers : int
-        The number of processes, including this one; at least 2, at most one per lane is used.
+        The number of processes, including this one; at least 2. At most one per lane is used.
     timeout : float
         Seconds after which a process that does not reply is replaced.
     checkpoint_every : int, optional

@@ -1,4 +1,4 @@
-"""`RobotLanes`: lanes of one of Gymnasium's MuJoCo robots, whose results are computed at once."""
+"""`RobotLanes`: lanes of one of Gymnasium's MuJoCo robots, with results computed together."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class RobotLanes(SequentialLanes):
 
     Rewards, observations and infos of all lanes are computed from the simulations' data with NumPy.
     They equal those of the environments bit for bit. The environments' own ``step`` is called only
-    at first, to compare.
+    at first, to check the results.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""`RobotSettings`: the settings of its environment that a robot's step reads."""
+"""`RobotSettings`: the settings of a robot's environment that its steps read."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def settings_of(base: Any) -> tuple[Any, ...]:
 
 
 def _comparable(value: Any) -> Any:
-    """Return a value for comparison: equal values have the same effect on a robot's results."""
+    """Return a form of `value` to compare; equal forms have the same effect on a robot."""
     if type(value) in _PLAIN:
         return type(value), value
     if isinstance(value, (tuple, list)):

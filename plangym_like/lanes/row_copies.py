@@ -1,4 +1,4 @@
-"""Copy rows of trees of arrays whose first axis is that of the lanes."""
+"""Copy rows of trees of arrays that have one row for each lane."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from plangym_like.lanes.tree import tree_map
 
 
 def put_batch(rows: Any, values: Any, which: Any = ...) -> bool:
-    """Copy the tree of arrays `values` to `rows`; or only the rows `which`.
+    """Copy the tree of arrays `values` to `rows`; with `which`, only these rows.
 
     Returns
     -------

@@ -24,7 +24,7 @@ class GroupSeed(NamedTuple):
 
 
 def seed_groups(seed: int | Sequence[int] | None, num_lanes: Sequence[int]) -> list[GroupSeed]:
-    """Return the seeds of groups of `num_lanes` lanes each.
+    """Return the seeds of groups; group i has ``num_lanes[i]`` lanes.
 
     Parameters
     ----------
@@ -40,7 +40,7 @@ def seed_groups(seed: int | Sequence[int] | None, num_lanes: Sequence[int]) -> l
     Raises
     ------
     InputError
-        `seed` is not a seed.
+        `seed` is not a valid seed.
 
     Examples
     --------

@@ -36,7 +36,7 @@ class SharedArrays:
     layout : tree of Leaf
         Shapes with all axes; no leaf has the dtype ``object``.
     over : callable
-        Makes the arrays; by default, they are NumPy's.
+        Makes the arrays; by default, NumPy arrays.
 
     Attributes
     ----------

@@ -51,7 +51,7 @@ class StatefulVectorEnv(VectorEnv[Any, Any, Any]):
 
     @property
     def has_states(self) -> bool:
-        """Whether the environments have state rows, as those of `plangym_like.make` do."""
+        """Whether the environments have state rows; those made by `plangym_like.make` do."""
         return self._lanes.has_states
 
     @property
@@ -110,10 +110,10 @@ class StatefulVectorEnv(VectorEnv[Any, Any, Any]):
         seeds : int array ``(K,)``, optional
             For new random generators, in place of the generators in the states.
         ended : bool or array ``(K,) bool``
-            Whether the episode ended in this state: what `ended` was when it was saved.
+            Whether the episode ended in this state: the value of `ended` when the state was saved.
         observations : array ``(K, ...)``, or a tree of them, optional
-            The observations of these states, if `reset` with a mask is to return them for the
-            environments that it does not reset.
+            The observations of these states. A `reset` with a mask returns them for environments
+            that it does not reset.
 
         Raises
         ------
@@ -139,9 +139,9 @@ class StatefulVectorEnv(VectorEnv[Any, Any, Any]):
     def step_batch(self, actions: Any, states: Any = None, dt: Any = 1, **options: Any) -> Any:
         """Step state rows, each with its own action; the environments stay as they are.
 
-        This is `PlanEnv.step_batch` of an additional environment, made at the first call, with as
-        many processes as step these environments. Changes by `set_attr` and `call` have no effect
-        on it unless they are part of the states.
+        This calls `PlanEnv.step_batch` of an additional environment, which is made at the first
+        call. It uses as many processes as step these environments. Changes by `set_attr` and `call`
+        have no effect on it unless they are part of the states.
 
         Parameters
         ----------
@@ -164,7 +164,7 @@ class StatefulVectorEnv(VectorEnv[Any, Any, Any]):
         SnapshotError
             They are plain Gymnasium environments, which have no state rows.
         InputError, StateError
-            An argument is invalid, or the environments were made differently.
+            An argument is invalid, or the environments were not all made in the same way.
         """
         self._begin()
         formats = self._lanes.formats

@@ -11,7 +11,7 @@ Flags = NDArray[np.bool_]
 
 
 class StepArrays(NamedTuple):
-    """The results of one step, arrays whose first axis is that of the lanes.
+    """The results of one step: arrays with one row for each lane.
 
     Attributes
     ----------

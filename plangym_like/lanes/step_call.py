@@ -57,7 +57,7 @@ class StepCall(NamedTuple):
         return self.method, actions, own, ended
 
     def run_here(self, lanes: Lanes) -> tuple[dict[int, Any], Sequence[int]]:
-        """Step the first lanes, which `lanes` hosts.
+        """Step the lanes of this process, `lanes`, which are the first ones.
 
         Returns
         -------
@@ -82,7 +82,7 @@ class StepCall(NamedTuple):
         return finals, stepped if lanes.step_infos else self.reset_lanes(rows, finals)
 
     def reset_lanes(self, rows: slice, finals: Iterable[int]) -> Sequence[int]:
-        """Return which lanes of a part were reset; `finals` has those whose episode has ended."""
+        """Return which lanes of a part were reset; `finals` are lanes whose episodes ended."""
         if self.ended is not None:
             reset: list[int] = np.flatnonzero(self.ended[rows]).tolist()
             return reset

@@ -13,7 +13,7 @@ from plangym_like.lanes.step_call import StepCall
 
 
 class StepOutcome(NamedTuple):
-    """The outcome of a step, except its numbers.
+    """The outcome of a step, except the results in arrays.
 
     Attributes
     ----------
@@ -22,7 +22,7 @@ class StepOutcome(NamedTuple):
     reported : list of int
         The lanes whose episode has ended because their process died.
     again : list of int
-        Those of `reported` that have been stepped since, and must begin another episode.
+        Lanes in `reported` that have been stepped since, and must begin another episode.
     """
 
     finals: dict[int, Any]

@@ -38,8 +38,8 @@ class TorchrlEnv(EnvBase):  # type: ignore[misc]
     Its tensordicts hold, in the dtypes of the spaces:
 
     ==================  ===========================================================================
-    ``observation``     the observations; the parts of a ``Dict`` space instead have their own
-                        names, and parts of a ``Tuple`` are called ``"0"``, ``"1"``, ...
+    ``observation``     the observations; a ``Dict`` space instead has one entry for each part, and
+                        the parts of a ``Tuple`` are called ``"0"``, ``"1"``, ...
     ``action``          the actions; discrete ones are numbers
     ``reward``          ``(n, 1) float32``
     ``done``            ``(n, 1) bool``: ``terminated`` or ``truncated``
@@ -55,7 +55,7 @@ class TorchrlEnv(EnvBase):  # type: ignore[misc]
         The environments. They are closed with this object.
     states : bool
         Whether tensordicts hold state rows. ``reset(tensordict, set_state=True)`` then puts the
-        environments into the states of `tensordict`, whose observations must be those of the
+        environments into the states of `tensordict`. It must also hold the observations of these
         states.
     device : torch.device or str, optional
         The device of all tensors.
@@ -63,7 +63,7 @@ class TorchrlEnv(EnvBase):  # type: ignore[misc]
     Raises
     ------
     InputError
-        torchrl has no spec for a space, or a part of the observation uses a name of torchrl.
+        torchrl has no spec for a space, or torchrl uses the name of a part of the observation.
     RuntimeError
         The spaces of the environments differ.
     SnapshotError

@@ -29,7 +29,7 @@ NUMERIC_KINDS = "biufc"
 class Leaf(NamedTuple):
     """One array or tensor of a tree, without its leading axes.
 
-    `dtype` is NumPy's in the layouts of lanes, and torch's in those of tensors.
+    `dtype` is a NumPy dtype in the layouts of lanes, and a torch dtype in layouts of tensors.
     """
 
     shape: tuple[int, ...]
@@ -43,8 +43,8 @@ OBJECT = Leaf((), np.dtype(object))
 def tree_map(fn: Callable[..., Any], tree: Any, *others: Any) -> Any:
     """Return the tree of ``fn(leaf, *leaves at the same place in the other trees)``.
 
-    The result has the containers of `tree`, with mappings as plain dicts. The others must have the
-    keys and lengths of `tree`, but may have subtrees where `tree` has leaves.
+    The result has the containers of `tree`, with mappings as plain dicts. The other trees must have
+    the keys and lengths of `tree`, but may have subtrees where `tree` has leaves.
     """
     if isinstance(tree, Leaf):
         return fn(tree, *others)
@@ -64,7 +64,7 @@ def _sequence_like(example: Any, parts: list[Any]) -> Any:
 
 
 def with_axes(layout: Any, lead: Sequence[int]) -> Any:
-    """Return a layout with the axes `lead` before those of each leaf.
+    """Return a layout with the axes `lead` added before the axes of each leaf.
 
     >>> with_axes({"x": Leaf((3,), "f")}, (8, 2))
     {'x': Leaf(shape=(8, 2, 3), dtype='f')}
@@ -146,8 +146,8 @@ def layout_of(
         The space of `example`. If its elements are arrays of one shape, shape and dtype are taken
         from the space; `plangym_like.lanes.fitting` checks that values have them.
     objects : bool
-        Whether a space whose elements are not arrays of one shape has a leaf of dtype ``object``,
-        as in Gymnasium's vector API.
+        Whether to use a leaf of dtype ``object`` for a space whose elements are not arrays of one
+        shape, as Gymnasium's vector API does.
 
     Raises
     ------

@@ -26,7 +26,7 @@ def observation_spaces(
     count: int,
     mode: str | tuple[Space[Any], Space[Any]],
 ) -> tuple[Space[Any], Space[Any]]:
-    """Return the observation spaces of all environments and of one.
+    """Return the space of the batched observations, and the space of one observation.
 
     Parameters
     ----------
@@ -148,7 +148,7 @@ def checked_indices(indices: Which, count: int) -> NDArray[np.intp] | None:
     Raises
     ------
     InputError
-        They are not different whole numbers from 0 to ``count - 1``.
+        They are not distinct whole numbers from 0 to ``count - 1``.
     """
     if indices is None:
         return None
@@ -211,7 +211,7 @@ def batch_actions(actions: Any, space: Space[Any], layout: Any, count: int) -> A
     ----------
     actions : array ``(count, ...)``, or what `space` contains
     space : gymnasium.Space
-        Of the actions of all environments.
+        The space of the actions of all environments together.
     layout : tree of Leaf
         One action. If it has leaves of dtype ``object``, the result is one array of actions.
     count : int

@@ -48,8 +48,8 @@ class PlanVectorEnv(StatefulVectorEnv):
         Whether `reset` and `step` return copies of the observations. Without copies, the next call
         overwrites them.
     observation_mode : {"same", "different"} or (Space, Space)
-        Whether the observation spaces must be equal, or may differ in their bounds; or the
-        observation space of all environments and that of one.
+        Whether the observation spaces must be equal, or may differ in their bounds. A pair gives
+        the space of the batched observations, and the space of one observation.
 
     Raises
     ------
@@ -101,7 +101,7 @@ class PlanVectorEnv(StatefulVectorEnv):
 
     @property
     def stats(self) -> LaneStats:
-        """Counters of events in these processes, such as deaths and lost episodes."""
+        """Counters of deaths, lost episodes and the like in processes that step environments."""
         return self._lanes.stats
 
     # Episodes
@@ -117,8 +117,8 @@ class PlanVectorEnv(StatefulVectorEnv):
         Parameters
         ----------
         seed : int, sequence of int or None, optional
-            Environment i is seeded with ``seed + i``, or with entry i. ``None``: it continues with
-            its generator.
+            Environment i is seeded with ``seed + i``, or with entry i. With ``None``, it
+            continues with its generator.
         options : dict, optional
             Passed to each environment's ``reset``, except ``"reset_mask"``: an array ``(n,) bool``,
             true for the environments to reset. The others do not change.
@@ -303,7 +303,7 @@ class PlanVectorEnv(StatefulVectorEnv):
         return leaf.copy() if self.copy else leaf
 
     def _infos(self, reset: set[int], *, every: bool, finals: Finals | None = None) -> Any:
-        """Return the batched infos of all environments if `every`, or of those in `reset`."""
+        """Return the batched infos of the environments `reset`, or of all if `every` is true."""
         if not every and not reset:
             return {}
         if not reset and (columns := self._lanes.info_columns()) is not None:

@@ -35,8 +35,8 @@ def batch_infos(
     Returns
     -------
     dict of str to array
-        Each entry has an array ``(n, ...)``, and under its name with a leading underscore the mask
-        ``(n,) bool`` of the environments that have it.
+        An array ``(n, ...)`` for each entry. The same name with a leading underscore holds a mask
+        ``(n,) bool`` of the environments that have the entry.
     """
     if not finals and not any(infos):
         return {}
@@ -54,7 +54,7 @@ def batch_infos(
 
 
 def _batch_alike(infos: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
-    """Return the batch of infos with the same keys of numbers and arrays, otherwise ``None``."""
+    """Batch infos whose keys are the same, with numbers or arrays; else return ``None``."""
     first, *others = infos
     names = list(first)
     for info in others:
@@ -81,7 +81,7 @@ def _batch_alike(infos: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
 
 
 def _is_special(name: Any) -> bool:
-    """Return whether Gymnasium treats the name specially, or it may be the name of a mask."""
+    """Return whether Gymnasium treats the name specially, or may use it for a mask."""
     return name == "final_obs" or str(name)[:1] == "_"
 
 
@@ -95,7 +95,7 @@ def with_masks(columns: Mapping[str, NDArray[Any]]) -> dict[str, Any]:
 
 @lru_cache(16)
 def _mask(count: int) -> NDArray[np.bool_]:
-    """Return a mask that is all true; do not change it: copying it is faster than making one."""
+    """Return a mask that is all true. It is cached, so copy it before changing it."""
     return np.ones(count, bool)
 
 
