@@ -319,7 +319,7 @@ def test_a_row_that_hangs_is_named(cluster: Any, plain: CounterEnv) -> None:
 def test_a_row_that_kills_actors_is_named(cluster: Any, plain: CounterEnv) -> None:
     state = plain.reset(seed=0).state
     with counters(Trap(kill_actor, [2]), **ELSEWHERE) as env:
-        with pytest.raises(PoisonInputError, match="3 fresh actors") as caught:
+        with pytest.raises(PoisonInputError, match="3 new actors") as caught:
             env.step_batch([1, 2], state)
         assert caught.value.index == 1
         assert env.stats.actors_lost >= 3

@@ -165,6 +165,17 @@ def test_a_reset_that_ignores_its_seed_is_said() -> None:
     assert "It draws from the global generator of numpy.random" in env.exactness_note
 
 
+def test_an_info_of_few_values_that_is_drawn_in_resets_is_always_found() -> None:
+    class DrawsAFewInfos(Walk):
+        def reset(self, **given: Any) -> Any:
+            obs, info = super().reset(**given)
+            return obs, {**info, "guess": random.randrange(5)}
+
+    for _ in range(20):
+        with plangym_like.make(DrawsAFewInfos) as env:
+            assert env.exactness == "approximate"
+
+
 @pytest.mark.parametrize("kind", [Walk, Stated, SeedsGlobally, DrawsInReset, UnusedDraw])
 def test_the_users_generators_are_put_back(kind: Any) -> None:
     random.seed(5)
