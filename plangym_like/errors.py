@@ -17,7 +17,7 @@
     +-- RewardError (ValueError)           a reward that is not one number
     +-- EnvApiError (TypeError)            an environment that does not follow Gymnasium's API
     +-- SnapshotError (TypeError)          an environment that cannot be saved exactly
-    +-- ImpureEnvironmentError (RuntimeError)  a row gave two results
+    +-- ImpureEnvironmentError (RuntimeError)  a repeated row gave another result
     +-- MissingExtraError (ImportError)    an optional dependency is not installed
     +-- ClosedError (RuntimeError)         use after close
     +-- RowExitError (RuntimeError)        a row raised SystemExit, KeyboardInterrupt or the like

@@ -66,7 +66,7 @@ class RowIndex:
         return self._table.nbytes
 
     def find(self, hashes: NDArray[np.uint64], wanted: NDArray[np.uint64]) -> NDArray[np.int64]:
-        """Return the first node ``(M,)`` with each hash in `wanted` ``(M,)``, or -1.
+        """Return, for each hash in `wanted` ``(M,)``, the first node that has it ``(M,)``, or -1.
 
         Parameters
         ----------

@@ -96,7 +96,7 @@ class AuditedRows:
         return result
 
     def compare(self, result: Any, again: Again, seconds: float | None = None) -> None:
-        """Step the rows again, in another order and after another row, and compare the results.
+        """Step the rows again in another order, after other rows, and compare the results.
 
         Parameters
         ----------

@@ -168,7 +168,8 @@ class Auditor:
     def note(self, rows: int, compared: int, each: float, seconds: float) -> None:
         """Record an audit of `rows` rows, and decide when the next one is due.
 
-        A row of the batch took `each` seconds, and the audit took `seconds`.
+        The audit took `seconds`, and made `compared` comparisons. Each row of the batch itself took
+        `each` seconds.
         """
         self.stats.rows_audited += compared
         if self._left == np.inf:

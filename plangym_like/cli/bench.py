@@ -130,7 +130,7 @@ def _stepping(env: PlanEnv, actions: Any, rows: Row) -> Callable[[], Any]:
 
 
 def _rate(call: Callable[[], Any], seconds: float) -> float:
-    """Return calls a second."""
+    """Return how often `call` runs per second."""
     begun, done = time.perf_counter(), 0
     while True:
         call()

@@ -45,7 +45,7 @@ class GolfCounts:
         self._strokes = shown
 
     def written_into(self, saved: bytes) -> bytes:
-        """Return an emulator's serialised state with these counters written into it."""
+        """Return `saved`, an emulator's serialised state, with these counters written into it."""
         counts = (self._level, self._par, self._wrapped, self._strokes, self._before)
         start = self._END - self._FIELDS.size
         return saved[:start] + self._FIELDS.pack(*counts) + saved[self._END :]

@@ -247,7 +247,7 @@ class GymnasiumSimulator(TriedSimulator):
     # Writing
 
     def write(self, payload: Row) -> None:
-        """Write the base, its generator, and the wrappers."""
+        """Restore the base environment, its generator and the wrappers from `payload`."""
         codec = self.codec
         codec.write(payload[: self._generator_at])
         if codec.saves_generator:

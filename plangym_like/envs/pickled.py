@@ -103,7 +103,7 @@ class PickleCodec(Codec):
         return longest
 
     def fingerprint_fields(self) -> Mapping[str, Any]:
-        """Return class and callable."""
+        """Return the class of the environment, and the callable that makes it, if any."""
         return {
             "class": qualified_name(type(self._env.unwrapped)),
             "callable": None if isinstance(self._name, str) else describe(self._name),

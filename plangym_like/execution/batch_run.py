@@ -125,10 +125,11 @@ class BatchRun:
             return True
 
     def attempt(self, advance: Callable[[], bool], *, for_another: bool = False) -> bool:
-        """Call `advance` and return whether the batch is over; an error in `advance` ends it.
+        """Call `advance`, and return whether the batch is over; an error in `advance` ends it.
 
-        Errors are kept for the future, but interrupts are raised at once. With `for_another`, the
-        caller waits for another batch; exceptions of signal handlers are then raised at once too.
+        The error is stored for the batch's `Future`, but interrupts are also raised at once. With
+        `for_another`, the caller is waiting for a different batch, so exceptions that signal
+        handlers raise are raised at once too.
         """
         over = True
         try:

@@ -186,7 +186,7 @@ class ProcessExecutor:
         self.pool.release_unused()
 
     def drive(self, run: BatchRun, until: float = math.inf) -> bool:
-        """Advance all batches until `run` is over, or until the time `until`.
+        """Advance all batches until `run` is over or the deadline `until` has passed.
 
         Return whether `run` is over. If `until` has passed already, this process steps no rows.
         """

@@ -80,8 +80,8 @@ class ProcessOptions:
     def _method(self, index: int) -> str:
         """Return the start method of worker `index`.
 
-        Isolated workers step all rows and audit each other's rows. So the two halves of the
-        workers must hash strings differently, as this process and its workers do.
+        Isolated workers step all rows and audit each other's rows. To find results that depend on
+        the hashes of strings, half of these workers have another hash seed.
         """
         if self.isolated and self._start_method == "forkserver" and 2 * index >= self.n_workers > 1:
             return "forkserver-2"

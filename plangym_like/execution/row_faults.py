@@ -51,7 +51,10 @@ class RowFaults:
 
     @property
     def lowest(self) -> int | None:
-        """The lowest row that failed the batch; rows above it need not be stepped."""
+        """The lowest index of a row whose error ends the batch, or ``None``.
+
+        Rows with a higher index need not be stepped.
+        """
         return None if self._failure is None else self._failure[0]
 
     @property

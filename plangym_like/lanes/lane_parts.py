@@ -154,7 +154,7 @@ class LaneParts:
         *,
         begins: bool = False,
     ) -> list[tuple[list[int], Any]]:
-        """Run a job on every part that has some of the lanes `chosen`.
+        """Run a job on every part that has any of the lanes in `chosen`.
 
         Parameters
         ----------

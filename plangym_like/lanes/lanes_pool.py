@@ -107,7 +107,7 @@ class LanesPool(WorkerPool[LanesWorker]):
             self.tend()
 
     def share(self, memory: LaneMemory) -> None:
-        """Make all processes use `memory`, once the lanes have started; save the lanes' states."""
+        """Attach all processes, whose lanes have started, to `memory`; save a first checkpoint."""
         self.settle()
         self._running = True
         for worker in self.workers:

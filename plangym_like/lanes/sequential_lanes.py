@@ -111,12 +111,12 @@ class SequentialLanes(Lanes):
 
 
 def one_by_one(lanes: Lanes) -> SequentialLanes:
-    """Return lanes that step the environments of `lanes` one by one from now on.
+    """Return `SequentialLanes` that take over the environments of `lanes`.
 
     Parameters
     ----------
     lanes : Lanes
-        The environments must be in the states of the lanes.
+        Each environment must be in the current state of its lane.
     """
     others = SequentialLanes(lanes.envs)
     others._infos, others.takes_objects = lanes.infos, lanes.takes_objects

@@ -17,7 +17,7 @@ from plangym_like.fork_safety import forget_after_fork
 
 
 class Fate(Enum):
-    """The state of a process that has no exit status yet, or an unknown one."""
+    """The state of a process that is still running, or whose exit status is unknown."""
 
     RUNNING = "running"
     UNKNOWN = "unknown"

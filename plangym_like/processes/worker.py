@@ -36,7 +36,7 @@ _RESERVE_NBYTES = 4 << 20
 
 
 def run(data_fd: int, alive_fd: int) -> NoReturn:
-    """Answer requests on the socket `data_fd` until the owner sends CLOSE or has ended."""
+    """Answer requests on the socket `data_fd` until the owner sends CLOSE or exits."""
     status = 1
     try:
         status = _serve(data_fd, alive_fd)

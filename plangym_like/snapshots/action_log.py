@@ -122,7 +122,7 @@ class ActionLogFormat:
         return _SEED.pack(RESEED, seed)
 
     def generator(self, memory: bytes) -> bytes:
-        """Return the entry of a generator that a wrapper drew from; `memory` is its 40 bytes."""
+        """Return the entry for a generator that a wrapper drew from; `memory` is its state."""
         return GENERATOR + memory
 
     def entries(self, log: bytes, start: int = 0) -> Iterator[tuple[bytes, Any, int]]:

@@ -86,9 +86,10 @@ class ArrayLayout:
 
 
 def copies(arrays: list[NDArray[Any]]) -> dict[int, Any]:
-    """Return copies of `arrays` by their ids; copies share memory where their originals do.
+    """Return a dict from the `id` of each array to a copy of it.
 
-    The result can be the memo of `copy.deepcopy`. The result is empty if memory is shared in a way
+    Copies share memory where the originals do. The result can be the memo of `copy.deepcopy`. It is
+    empty if memory is shared in a way
     that copies cannot keep.
     """
     whole: set[int] = set()

@@ -20,8 +20,8 @@ class Batcher(BackgroundBatcher):
     a `GymEnv`, an environment is not stepped after the end of its episode, and its last chunk is
     shorter.
 
-    Lane i of group k is row ``k * n_envs + i`` of the infos and states. It is the same row of the
-    result while all environments are running.
+    Lane i of group k is row ``k * n_envs + i`` of the infos and states and, while all environments
+    are running, of the result.
 
     Examples
     --------

@@ -98,7 +98,7 @@ class EpisodeLoop:
         self._history = None
 
     def inform(self, agent_info: DictTensor) -> None:
-        """Replace the agent's infos from now on, one row for each running environment."""
+        """Use `agent_info` from the next step on; it has one row for each running environment."""
         self._agent_info = agent_info
         self._answer = None
 

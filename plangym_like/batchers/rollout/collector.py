@@ -223,7 +223,7 @@ class Collector:
         return tree if self._device is None else to_device(tree, self._device)
 
     def collect(self, buffer: FragmentBuffer, version: int) -> Sequence[Extra]:
-        """Fill `buffer` with the next steps of all lanes; `version` belongs to the actor's weights.
+        """Fill `buffer` with the next steps of all lanes; `version` is that of the actor's weights.
 
         If the last call was interrupted (for example by Ctrl-C), the states of the lanes are
         unknown, so all lanes begin new episodes.
@@ -236,8 +236,8 @@ class Collector:
         Raises
         ------
         InputError
-            The actor's output has another form than its first output, or the environments have been
-            reset elsewhere.
+            The form of the actor's output differs from that of its first output, or the
+            environments have been reset elsewhere.
         """
         self.describe()
         if not self._is_halfway:

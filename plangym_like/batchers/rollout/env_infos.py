@@ -115,7 +115,7 @@ def _put_number(column: NDArray[Any], t: int, lane: int, value: Any) -> bool:
 
 
 def _put_array(column: NDArray[Any], t: int, lane: int, array: NDArray[Any]) -> bool:
-    """Write an array, and return whether the column can hold it exactly."""
+    """Write an array if the column can hold it exactly, and return whether it can."""
     with np.errstate(all="ignore"):
         cast = array.astype(column.dtype)
     if not ((cast == array) | ((cast != cast) & (array != array))).all():

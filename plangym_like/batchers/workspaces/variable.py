@@ -167,7 +167,7 @@ class Variable:
         Raises
         ------
         InputError
-            The variable was given as a whole ``[T]``, without a batch dimension.
+            The variable was set to a tensor ``[T]``, which has no batch dimension.
         """
         if not self.has_batch():
             raise InputError(

@@ -172,7 +172,7 @@ class CustomMontezuma(gymnasium.Wrapper[Any, Any, Any, Any]):
         return obs
 
     def get_coords(self) -> NDArray[np.float32]:
-        """Return x, y, the room and the byte of the objects, ``(4,)``."""
+        """Return the player's x, y and room, and the byte that encodes the objects, ``(4,)``."""
         place = self.pos
         return np.array([place.x, place.y, place.room, self.get_ram()[_OBJECTS]], np.float32)
 
