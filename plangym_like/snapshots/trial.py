@@ -162,13 +162,23 @@ class Trial:
         pairs = enumerate(zip(first.outcomes, second.outcomes, strict=False))
         if any(self._differ(step, *pair) for step, pair in pairs):
             return
-        # An info that is drawn from a few values is sometimes the same in both copies.
+        self._compare_resets(other, len(second.outcomes) - 1)
+
+    def _compare_resets(self, other: Simulator, steps: int) -> None:
+        """Compare resets: an info that is drawn from a few values may be the same in one of them.
+
+        Before, the second copy takes the `steps` other steps that the first one has taken. After
+        this, both copies are again in the middle of an episode.
+        """
+        self._take_other_steps(other, steps)
         begun = time.perf_counter()
         for seed in range(1, _RESETS):
             if self._differ(0, self._reset(self._sim, seed), self._reset(other, seed)):
                 break
             if time.perf_counter() - begun > _RESET_SECONDS:
                 break
+        self._take_other_steps(self._sim, steps)
+        self._take_other_steps(other, steps)
 
     def _differ(self, step: int, one: Outcome, other: Outcome) -> bool:
         """Return whether the outcomes of a step differ between the copies; if so, note where."""
@@ -262,6 +272,11 @@ class Trial:
                 return
             if ends(outcome):
                 return
+
+    def _take_other_steps(self, simulator: Simulator, steps: int) -> None:
+        others = self._other_steps(simulator)
+        for _ in range(steps):
+            next(others)
 
     def _other_steps(self, simulator: Simulator) -> Iterator[None]:
         """Step `simulator` with other actions, one at a time, until its episode ends."""
