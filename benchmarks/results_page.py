@@ -5,8 +5,10 @@ from __future__ import annotations
 import pathlib
 import statistics
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
+
+from tables import table
 
 PAGE = pathlib.Path(__file__).resolve().parent.parent / "docs" / "results.md"
 BEGIN = "<!-- what follows is written by benchmarks/results_page.py -->"
@@ -72,8 +74,8 @@ def _atari(records: Records, published: Mapping[str, Any]) -> list[str]:
     lines += [
         _BEST,
         "",
-        *_table(head, rows),
-        *_table(
+        *table(head, rows),
+        *table(
             ("column", "what", "budget", "numbers from"),
             [
                 (name, source["what"], source["budget"], source["source"])
@@ -92,7 +94,7 @@ def _atari(records: Records, published: Mapping[str, Any]) -> list[str]:
         for game in sorted(runs)
         if runs[game]
     ]
-    lines += _table(("game", *names), rows)
+    lines += table(("game", *names), rows)
     rows = []
     for game in sorted(runs):
         by_budget: dict[str, list[str]] = defaultdict(list)
@@ -101,7 +103,7 @@ def _atari(records: Records, published: Mapping[str, Any]) -> list[str]:
                 _, spent, seeds = _median(runs[game][name])
                 by_budget[f"{spent} frames, seeds: {seeds}"].append(name)
         rows += [(game, text, ", ".join(them)) for text, them in by_budget.items()]
-    return [*lines, "Frames simulated:", "", *_table(("game", "budget", "planners"), rows)]
+    return [*lines, "Frames simulated:", "", *table(("game", "budget", "planners"), rows)]
 
 
 def _median(found: Sequence[Mapping[str, Any]]) -> tuple[str, str, str]:
@@ -143,7 +145,7 @@ def _montezuma(records: Records) -> list[str]:
             )
         )
     head = ("seed", "frames", "rooms", "best score", "cells", "room: frames until it was found")
-    return ["", *_table(head, rows)]
+    return ["", *table(head, rows)]
 
 
 def _control(records: Records, published: Mapping[str, Any]) -> list[str]:
@@ -171,8 +173,8 @@ def _control(records: Records, published: Mapping[str, Any]) -> list[str]:
         "",
         _ROBOTS,
         "",
-        *_table(head, rows),
-        *_table(("column", "what", "budget", "numbers from"), sources),
+        *table(head, rows),
+        *table(("column", "what", "budget", "numbers from"), sources),
     ]
 
 
@@ -186,14 +188,14 @@ def _speed(records: Records) -> list[str]:
         lines += [
             f"One plan for HalfCheetah: 128 candidates of 25 actions; load {record['load']}.",
             "",
-            *_table(("controller", "plans/s", "transitions/s"), rows),
+            *table(("controller", "plans/s", "transitions/s"), rows),
         ]
     if record := records.get("speed/UCT"):
         rows = [(row["search"], f"{row['transitions_per_second']:,}") for row in record["rows"]]
         lines += [
             f"One plan for CartPole: 200 descents; load {record['load']}.",
             "",
-            *_table(("search", "transitions/s"), rows),
+            *table(("search", "transitions/s"), rows),
         ]
     return lines
 
@@ -202,8 +204,3 @@ def _number(value: float | None) -> str:
     if value is None:
         return ""
     return f"{value:,.0f}" if abs(value) >= 100 or value == int(value) else f"{value:,.1f}"
-
-
-def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
-    lines = [tuple(head), ("---",) * len(head), *rows]
-    return ["| " + " | ".join(line) + " |" for line in lines] + [""]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from bounds import Check
@@ -130,7 +130,7 @@ def _costs_table(start_up: Mapping[str, Any], memory: Mapping[str, Any]) -> list
     )
 
 
-def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
     """Return the lines of a table in Markdown, and an empty one."""
     lines = [head, ["---"] * len(head), *rows]
     return ["| " + " | ".join(line) + " |" for line in lines] + [""]

@@ -213,7 +213,7 @@ class PickledSimulator(GymnasiumSimulator):
             capacity=self.state_capacity,
             allow_pickle=self._allow_pickle,
         )
-        # Nothing is restored before the trial, so its first episode is one that never was.
+        # Nothing has been restored yet, so the trial compares restored episodes with another one.
         self.reset_once()
         return codec
 

@@ -165,10 +165,10 @@ class Trial:
         self._compare_resets(other, len(second.outcomes) - 1)
 
     def _compare_resets(self, other: Simulator, steps: int) -> None:
-        """Compare resets: an info that is drawn from a few values may be the same in one of them.
+        """Compare more resets, since infos that are drawn from a few values are sometimes equal.
 
-        Before, the second copy takes the `steps` other steps that the first one has taken. After
-        this, both copies are again in the middle of an episode.
+        First, the second copy takes the `steps` other steps that the first copy has taken already.
+        At the end, both copies are in the middle of an episode again.
         """
         self._take_other_steps(other, steps)
         begun = time.perf_counter()
