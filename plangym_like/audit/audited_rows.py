@@ -26,7 +26,7 @@ from plangym_like.errors import ClosedError, WorkerError
 from plangym_like.future import Future
 from plangym_like.snapshots.differences import difference, without_clock
 from plangym_like.snapshots.generators import watched_generators
-from plangym_like.transitions import BatchTransition, Transition
+from plangym_like.transitions import BatchTransition, Rollout, Transition
 
 # Errors that prevent an audit but say nothing about the environment.
 _HINDRANCES = (MemoryError, OSError, WorkerError, ClosedError)
@@ -129,7 +129,6 @@ class AuditedRows:
         compared, taken = 0, 0.0
         if not len(order):
             return 0
-        self._compare_earlier(again)
         continues = self._auditor.continues and not self._inputs.horizon
         # Every part has rows of the whole batch. An executor gives the first rows of a batch to one
         # process and the last rows to another, so most rows are now stepped by another process.
@@ -139,11 +138,17 @@ class AuditedRows:
                 return compared
             part = order[first::parts]
             inputs, rows = copy_rows(self._inputs, part), self._rows[part]
-            second = self._compare(result, again, inputs, rows)
-            if continues and not first:
-                self._compare_continued(second, again, inputs, rows)
+            second = again.later(inputs)
+            twice = again.later(_taken_twice(inputs)) if continues and not first else None
+            alone = []
             if not first:
-                self._compare_alone(result, again, order, begun)
+                # Workers step the rows above while this process steps these.
+                self._compare_earlier(again)
+                alone = self._step_alone(again, order, begun)
+            self._compare_again(result, second.result(), again, inputs, rows)
+            if twice is not None:
+                self._compare_continued(second.result(), twice.result(), again, inputs, rows)
+            self._compare_alone(result, alone)
             compared, taken = compared + len(part), time.perf_counter() - begun
         if not self._auditor.is_out_of_time(taken):
             if self._auditor.follows:
@@ -184,22 +189,28 @@ class AuditedRows:
             if found := self._first_difference(earlier.result, second, np.zeros(1, np.intp)):
                 self._auditor.report(found._replace(row=earlier.row), _LATER, "")
 
-    def _compare_alone(
-        self, result: Any, again: Again, order: NDArray[np.intp], begun: float
-    ) -> None:
-        """Step some rows again, each in a separate batch; keep the first for later audits.
+    def _step_alone(
+        self, again: Again, order: NDArray[np.intp], begun: float
+    ) -> list[tuple[int, Inputs, Any]]:
+        """Step some rows again, each as a separate batch; return their places and results.
 
         A single row is stepped by the environment's own ``step``, not by code for many rows.
         """
-        for number, place in enumerate(order[:: -(-len(order) // _MOST_ALONE)]):
+        found = []
+        for place in order[:: -(-len(order) // _MOST_ALONE)]:
             inputs = copy_rows(self._inputs, np.array([place], np.intp))
-            alone = again.here(inputs)
-            if found := self._first_difference(result, alone, self._rows[[place]]):
-                self._auditor.report(found, _ALONE, _BATCHED)
-            if not (number or alone.infos.errors):
-                self._auditor.keep(Earlier(int(self._rows[place]), inputs, alone))
+            found.append((int(place), inputs, again.here(inputs)))
             if self._auditor.is_out_of_time(time.perf_counter() - begun):
-                return
+                break
+        return found
+
+    def _compare_alone(self, result: Any, alone: list[tuple[int, Inputs, Any]]) -> None:
+        """Compare the results of `_step_alone`; keep the first for later audits."""
+        for number, (place, inputs, second) in enumerate(alone):
+            if found := self._first_difference(result, second, self._rows[[place]]):
+                self._auditor.report(found, _ALONE, _BATCHED)
+            if not (number or second.infos.errors):
+                self._auditor.keep(Earlier(int(self._rows[place]), inputs, second))
 
     def _follow(self, again: Again, places: NDArray[np.intp]) -> None:
         """Follow some rows for many steps, with and without saving and restoring at each."""
@@ -220,38 +231,45 @@ class AuditedRows:
                 self._auditor.report(Difference(row, *found), _SAVED, _INCOMPLETE)
                 return
 
-    def _compare(self, result: Any, again: Again, inputs: Inputs, rows: NDArray[np.intp]) -> Any:
-        """Step some rows again, and compare; return the second results."""
-        second = again.anywhere(inputs)
+    def _compare_again(
+        self, result: Any, second: Any, again: Again, inputs: Inputs, rows: NDArray[np.intp]
+    ) -> None:
+        """Compare rows with the results of a second time."""
         if found := self._first_difference(result, second, rows):
             cause = ""
             with watched_generators() as drawn_from, contextlib.suppress(Exception):
                 again.here(inputs)
                 cause = drawn_from().strip()
             self._auditor.report(found, _AGAIN, cause)
-        return second
 
     def _compare_continued(
-        self, first: BatchTransition, again: Again, inputs: Inputs, rows: NDArray[np.intp]
+        self,
+        first: BatchTransition,
+        twice: Rollout,
+        again: Again,
+        inputs: Inputs,
+        rows: NDArray[np.intp],
     ) -> None:
-        """Take the same action again, with and without restoring the state in between."""
+        """Compare `twice` with taking the same action twice with a restore in between.
+
+        `first` holds the results of taking it once.
+        """
         ended = first.terminateds | first.truncateds | first.infos.failed
         places = np.flatnonzero(~ended)
         if not len(places):
             return
         begin = copy_rows(inputs, places)
-        live = again.anywhere(replace(begin, horizon=2, actions=_twice(begin.actions)))
         restored = again.anywhere(replace(begin, states=first.states[places], seeds=None))
         whole = BatchTransition(
-            live.states,
-            _second_step(live.observations),
-            live.rewards[:, 1],
-            live.terminateds[:, 1],
-            live.truncateds[:, 1],
+            twice.states[places],
+            _second_step(twice.observations, places),
+            twice.rewards[places, 1],
+            twice.terminateds[places, 1],
+            twice.truncateds[places, 1],
             restored.infos,
         )
-        both = live.infos.failed | restored.infos.failed
-        if found := self._first_difference(whole, restored, np.arange(len(places)), both):
+        either = twice.infos.failed[places] | restored.infos.failed
+        if found := self._first_difference(whole, restored, np.arange(len(places)), either):
             row = int(rows[places[found.row]])
             self._auditor.report(found._replace(row=row), _SAVED, _INCOMPLETE)
 
@@ -347,19 +365,21 @@ def _as_numbers(value: Any) -> Any:
     return value
 
 
-def _twice(actions: Any) -> Any:
-    """Return action sequences of two steps, in which each action is taken twice."""
-    if isinstance(actions, list):
-        return [[action, copy.deepcopy(action)] for action in actions]
-    return np.repeat(actions[:, None], 2, axis=1)
+def _taken_twice(inputs: Inputs) -> Inputs:
+    """Return the inputs of rollouts of two steps, in which each action is taken twice."""
+    if isinstance(inputs.actions, list):
+        actions: Any = [[action, copy.deepcopy(action)] for action in inputs.actions]
+    else:
+        actions = np.repeat(inputs.actions[:, None], 2, axis=1)
+    return replace(inputs, horizon=2, actions=actions)
 
 
-def _second_step(observations: Any) -> Any:
-    """Return the second step of observations ``(N, 2, ...)``."""
+def _second_step(observations: Any, rows: NDArray[np.intp]) -> Any:
+    """Return the second step of some rows of observations ``(N, 2, ...)``."""
     if isinstance(observations, dict):
-        return {key: _second_step(part) for key, part in observations.items()}
+        return {key: _second_step(part, rows) for key, part in observations.items()}
     if isinstance(observations, tuple):
-        return tuple(_second_step(part) for part in observations)
+        return tuple(_second_step(part, rows) for part in observations)
     if isinstance(observations, list):
-        return [row[1] for row in observations]
-    return observations[:, 1]
+        return [observations[row][1] for row in rows]
+    return observations[rows, 1]
