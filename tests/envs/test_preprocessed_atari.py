@@ -48,7 +48,7 @@ def is_replaced(env: Any) -> bool:
 def test_steps_are_those_of_gymnasium(options: dict[str, Any]) -> None:
     quick, plain = (FrameStackObservation(game(**options), 3) for _ in range(2))
     skip_unread_screens(quick)
-    assert is_replaced(quick) and not is_replaced(plain)
+    assert is_replaced(quick) and "step" in vars(quick) and not is_replaced(plain)
     assert_same(quick.reset(seed=3), plain.reset(seed=3))
     quick.action_space.seed(3)
     episodes = 0
@@ -64,6 +64,8 @@ def test_steps_are_those_of_gymnasium(options: dict[str, Any]) -> None:
     assert quick.env.game_over == plain.env.game_over and quick.env.lives == plain.env.lives
     for own, theirs in zip(quick.env.obs_buffer, plain.env.obs_buffer, strict=True):
         np.testing.assert_array_equal(own, theirs)
+    np.testing.assert_array_equal(quick.stacked_obs, plain.stacked_obs)
+    np.testing.assert_array_equal(quick.obs_queue, plain.obs_queue)
     quick.close()
     plain.close()
 
@@ -85,6 +87,17 @@ def test_what_reads_screens_itself_is_left_alone(monkeypatch: pytest.MonkeyPatch
     assert not is_replaced(unknown)
     inner.close()
     unknown.close()
+
+
+def test_observations_that_were_returned_do_not_change() -> None:
+    env = FrameStackObservation(game(), 3)
+    skip_unread_screens(env)
+    env.reset(seed=0)
+    first = env.step(1)[0]
+    kept = first.copy()
+    assert not np.array_equal(env.step(2)[0], kept)
+    np.testing.assert_array_equal(first, kept)
+    env.close()
 
 
 def test_a_step_before_the_first_reset_is_refused() -> None:
