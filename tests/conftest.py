@@ -7,7 +7,6 @@ import importlib.util
 import logging
 import os
 import signal
-import warnings
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -43,11 +42,6 @@ settings.load_profile("any_machine")
 
 # Whichever tests run first, `gymnasium.make` knows Atari's ids.
 gymnasium.register_envs(ale_py)
-# And Box2D has been imported: that issues a warning, which is an error inside a test, and an error
-# there crashes SWIG's code.
-if importlib.util.find_spec("Box2D"):
-    with warnings.catch_warnings(action="ignore"):
-        importlib.import_module("Box2D")
 
 BACKENDS: dict[str, dict[str, Any]] = {
     "serial": {},
