@@ -66,9 +66,9 @@ def as_numbers(value: Any) -> NDArray[Any] | None:
 def put_fitting(
     rows: Any, lane: int, value: Any, place: str = "observation", first_lane: int = 0
 ) -> None:
-    """Write `value`, a tree with the containers of `rows`, as row `lane` of a tree of arrays.
+    """Write the tree `value` into row `lane` of `rows`, a tree of arrays with the same containers.
 
-    Errors count lanes from `first_lane`.
+    In error messages, row 0 is lane `first_lane`.
 
     Raises
     ------

@@ -29,7 +29,7 @@ _PRELOAD = ("plangym_like.lanes.hosted_lanes",)
 
 
 class LaneParts:
-    """Lanes split into parts of neighbours; the first part is in this process.
+    """Lanes split into parts of consecutive lanes; the first part is in this process.
 
     Parameters
     ----------
@@ -42,7 +42,7 @@ class LaneParts:
     local : Lanes
         The part in this process.
     own : slice
-        The numbers of these lanes.
+        The numbers of the lanes in this process.
     pool : LanesPool
         The processes of the other parts.
     results : LaneResults
@@ -99,7 +99,10 @@ class LaneParts:
         forget_after_fork(self)
 
     def forget(self) -> None:
-        """Refuse all later calls: a forked copy would write to the original's shared memory."""
+        """Mark these lanes as a forked copy, so that all later calls are refused.
+
+        They would write to the shared memory of the original.
+        """
         self._is_copy = True
 
     def begin(self) -> None:
@@ -108,7 +111,7 @@ class LaneParts:
         Raises
         ------
         ClosedError
-            After `close`, and in a forked copy of the process that made the lanes.
+            The lanes are closed, or they are used in a fork of the process that made them.
         """
         if self._closed:
             raise ClosedError("these lanes have been closed; make others")
@@ -170,7 +173,7 @@ class LaneParts:
         Returns
         -------
         list of (list of int, object)
-            The positions in `chosen`, and the reply of their part.
+            For each part, the positions of its lanes in `chosen`, and its reply.
         """
         self.begin()
         parts = []

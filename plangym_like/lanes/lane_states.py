@@ -71,7 +71,7 @@ def width_of(formats: Sequence[StateFormat], lanes: Sequence[int]) -> int:
 
 
 def checked_reseeds(seeds: Any, count: int) -> list[int] | None:
-    """Return the seeds of `count` lanes whose states are set, or ``None`` without seeds.
+    """Return the new seeds of `count` lanes whose states are set; ``None`` if `seeds` is ``None``.
 
     Raises
     ------

@@ -128,23 +128,23 @@ class LanesWorker(WorkerHandle):
 
     @property
     def num_lanes(self) -> int:
-        """How many lanes it hosts."""
+        """The number of lanes that the process hosts."""
         return self.stop - self.start
 
     def own(self, lanes: Sequence[int] | None) -> list[int] | None:
-        """Return the lanes in `lanes` that it hosts, numbered from 0; ``None`` means all."""
+        """Return which of `lanes` are in this part, numbered from 0; ``None`` means all lanes."""
         if lanes is None:
             return None
         return [lane - self.start for lane in lanes if self.start <= lane < self.stop]
 
     def numbers(self, own: Sequence[int] | None) -> Sequence[int]:
-        """Return the numbers, among all lanes, of the lanes numbered `own` in this part."""
+        """Return the numbers of the lanes `own` of this part, counted over all parts."""
         if own is None:
             return range(self.start, self.stop)
         return [self.start + lane for lane in own]
 
     def keep_seeds(self, own: Sequence[int] | None, seeds: Sequence[int | None] | None) -> None:
-        """Keep the seeds of a reset of the lanes `own` of this part; ``None`` changes nothing."""
+        """Record the seeds that the lanes `own` were reset with; ``None`` changes nothing."""
         if seeds is not None:
             lanes = range(self.num_lanes) if own is None else own
             for lane, seed in zip(lanes, seeds, strict=True):

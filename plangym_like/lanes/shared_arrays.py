@@ -34,9 +34,9 @@ class SharedArrays:
     Parameters
     ----------
     layout : tree of Leaf
-        Shapes with all axes; no leaf has the dtype ``object``.
+        The shapes include all axes; no leaf has the dtype ``object``.
     over : callable
-        Makes the arrays; by default, NumPy arrays.
+        Makes an array or tensor over some bytes; by default, a NumPy array.
 
     Attributes
     ----------

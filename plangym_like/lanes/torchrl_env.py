@@ -63,7 +63,7 @@ class TorchrlEnv(EnvBase):  # type: ignore[misc]
     Raises
     ------
     InputError
-        torchrl has no spec for a space, or torchrl uses the name of a part of the observation.
+        torchrl has no spec for a space, or a part of the observation has a name that torchrl uses.
     RuntimeError
         The spaces of the environments differ.
     SnapshotError

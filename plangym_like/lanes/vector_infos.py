@@ -26,7 +26,7 @@ def batch_infos(
     Parameters
     ----------
     env : VectorEnv
-        The environment whose rules are followed (`VectorEnv._add_info`).
+        The environment whose `VectorEnv._add_info` batches the infos.
     infos : sequence of mapping
         One for each environment; it may be empty.
     finals : mapping of int to (observation, info), optional
@@ -54,7 +54,7 @@ def batch_infos(
 
 
 def _batch_alike(infos: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
-    """Batch infos whose keys are the same, with numbers or arrays; else return ``None``."""
+    """Batch infos with equal keys and numbers or arrays as values; else return ``None``."""
     first, *others = infos
     names = list(first)
     for info in others:
