@@ -56,7 +56,7 @@ class Descents(NamedTuple):
         return self._replace(levels=levels)
 
     def ends(self, new: Ints) -> Ints:
-        """Return the nodes ``(B,)`` where descents end; `new` ``(L,)`` are the nodes of the leaves."""
+        """Return the nodes ``(B,)`` where descents end; `new` ``(L,)`` are the leaves' nodes."""
         return _resolved(self.last, new)
 
 
