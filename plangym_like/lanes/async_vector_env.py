@@ -30,18 +30,18 @@ from plangym_like.states import Row
 class AsyncPlanVectorEnv(PlanVectorEnv):
     """A `PlanVectorEnv` that can also step a few environments at a time, as EnvPool does.
 
-    `send` gives actions to some environments, and `recv` returns the first `batch_size` that are
-    ready. Their order depends on how long steps take, but the episodes of each environment are the
-    same as with `step`. All other calls wait until all steps are done; `recv` still returns the
-    results of these steps. `step` raises an error if any result has not been received yet.
-    `set_states` does so only for results of the environments whose states it sets.
+    `send` gives actions to some environments, and `recv` returns the results of the first
+    `batch_size` that are ready. Their order depends on how long steps take, but the episodes of
+    each environment are the same as with `step`. All other calls wait until all steps are done;
+    `recv` still returns the results of these steps. `step` raises an error if any result has not
+    been received yet. `set_states` checks only the environments whose states it sets.
 
     Parameters
     ----------
     lanes, options
         See `PlanVectorEnv`; ``autoreset_mode`` must not be ``"Disabled"``.
     batch_size : int
-        The number of environments that `recv` returns results of, at most n.
+        The number of environments whose results `recv` returns, at most n.
 
     Raises
     ------

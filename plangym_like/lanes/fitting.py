@@ -1,7 +1,7 @@
 """Write values into arrays without wrapping, broadcasting or filling in.
 
-NumPy's assignment turns 300 into 44 for ``uint8``, ``None`` into NaN, and fills a row with a single
-number. So everything that environments return is written by this module.
+Assignment in NumPy turns 300 into 44 for ``uint8``, turns ``None`` into NaN, and fills a row with a
+single number. So everything that environments return is written by this module.
 """
 
 from __future__ import annotations

@@ -163,8 +163,8 @@ class LaneParts:
         ----------
         chosen : sequence of int
         job : callable
-            Called for each part with the positions of its lanes in `chosen`, and their numbers in
-            the part.
+            Returns the job for a part. It is called with the positions in `chosen` of the lanes
+            of the part, and with their numbers in the part.
         here : callable
             Called in the same way for the part of this process.
         begins : bool
@@ -248,7 +248,7 @@ def places_of(chosen: Sequence[int], start: int, stop: int) -> list[int]:
 
 
 def raise_first(failure: Exception | None, outcomes: Sequence[Outcome]) -> None:
-    """Raise the first exception in the order of lanes, if any; notes mention the others.
+    """Raise the first exception in the order of lanes, if any; its notes mention the others.
 
     `failure` is the exception of this process, whose lanes come first.
     """

@@ -361,7 +361,7 @@ def gym_env_of(env: Any) -> Any:
 def add_note(error: BaseException, note: str) -> None:
     """Add a note to an exception of an environment.
 
-    If it is a `StopIteration`, which would silently end the caller's loop, raise a `RuntimeError`.
+    A `StopIteration` would silently end the caller's loop, so raise a `RuntimeError` instead.
     """
     if isinstance(error, StopIteration):
         failure = RuntimeError("an environment raised StopIteration")

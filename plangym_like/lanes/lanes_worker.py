@@ -104,7 +104,7 @@ class LanesWorker(WorkerHandle):
     saving : bool
         Whether the task saves states.
     log : list of (method, args) or None
-        The calls since states were saved; ``None`` if they cannot be restored.
+        The calls since states were saved; ``None`` if the states cannot be restored.
     seeds : list of int or None
         The last seed that each lane was given.
     num_losses : int

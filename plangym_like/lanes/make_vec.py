@@ -99,8 +99,8 @@ def make_vec(
         States are copied after every `checkpoint_every` calls. With copies, the environments of a
         dead process continue where they were; otherwise their episodes end (see `ProcessLanes`).
     batch_size : int, optional
-        Make an `AsyncPlanVectorEnv`, whose ``recv`` returns the first `batch_size` environments
-        that are ready.
+        Make an `AsyncPlanVectorEnv`, whose ``recv`` returns the results of the first `batch_size`
+        environments that are ready.
     kwargs
         For `plangym_like.make`, or for the callable.
 

@@ -190,7 +190,7 @@ class TorchrlEnv(EnvBase):  # type: ignore[misc]
             return rows
 
     def _states_of(self, tensordict: Any, chosen: NDArray[np.intp]) -> tuple[Row, Any]:
-        """Return the state rows and observations of `chosen` in `tensordict`."""
+        """Return the state rows and observations of the environments `chosen` from `tensordict`."""
         needed = [STATE_KEY, *self._obs_keys]
         missing = needed if tensordict is None else [k for k in needed if k not in tensordict]
         if missing:

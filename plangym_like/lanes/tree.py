@@ -120,7 +120,7 @@ def as_array(value: Any) -> NDArray[Any]:
     Raises
     ------
     TypeError, ValueError, RuntimeError
-        Raised by NumPy or torch if that is impossible.
+        NumPy or torch cannot convert the value.
     """
     if hasattr(value, "detach"):  # a tensor of torch, which is not imported here
         value = value.detach().cpu()

@@ -16,7 +16,7 @@ ROOT = -1
 class Lineage:
     """Records the parent, action, dt and reward of every step, so that paths can be read back.
 
-    It holds no states: a step takes 20 bytes, plus those of the action.
+    It holds no states: a step takes 20 bytes, plus the size of its action.
 
     Parameters
     ----------

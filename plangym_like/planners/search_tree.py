@@ -1,4 +1,4 @@
-"""`SearchTree`: the nodes of a tree search in flat arrays, and many descents at a time."""
+"""`SearchTree`: the nodes of a tree search in flat arrays, with many descents at a time."""
 
 from __future__ import annotations
 

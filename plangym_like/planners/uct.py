@@ -43,7 +43,7 @@ class UCT(TreePlanner):
 
     States hold random generators. So without chance nodes, the search knows the random numbers that
     the environment will draw. With ``outcomes=K``, it does not: each descent draws the outcomes of
-    its actions with new seeds. Outcomes with the same observation, reward and end are one node. For
+    its actions with new seeds. Outcomes with the same observation, reward and flags are one node. For
     actions with many outcomes there is progressive widening (A. Couetoux et al., "Continuous upper
     confidence trees", 2011). At most K outcomes of an action are distinguished. With `widening`
     less than 1, most descents pass through known outcomes, which costs no transitions.
@@ -63,7 +63,7 @@ class UCT(TreePlanner):
         The weight of the bounds; ``sqrt(2)`` is UCB1.
     outcomes : int
         The largest number of outcomes of an action, at most 4,096. When an action has this many, no
-        more are drawn. If the true number is known, choose a larger number than that.
+        more are drawn. If the true number is known, choose more than that.
     widening : float
         After n visits, an action has ``ceil(n ** widening)`` samples of its outcome.
 
@@ -185,7 +185,7 @@ class UCT(TreePlanner):
 
 
 def outcome_keys(step: BatchTransition) -> NDArray[np.int64]:
-    """Return a number ``(N,)`` that identifies each row's observation, reward and end.
+    """Return a number ``(N,)`` that identifies each row's observation, reward and flags.
 
     The state is left out, because it holds the random generator.
     """
