@@ -25,8 +25,8 @@ EnvSource = str | Callable[[], Any]
 def make_lanes(envs: Sequence[Any], *, vectorise: bool = True, fewest: int = 1) -> Lanes:
     """Return lanes of `envs`, in a vectorised form if there is one, else stepped one by one.
 
-    Both forms give the same results, byte for byte. With a vectorised form, the environments themselves
-    are only reset, and are not stepped.
+    Both forms give the same results, byte for byte. With a vectorised form, the environments
+    themselves are only reset, and are not stepped.
 
     Parameters
     ----------

@@ -43,7 +43,7 @@ class UCT(TreePlanner):
 
     States hold random generators. So without chance nodes, the search knows the random numbers that
     the environment will draw. With ``outcomes=K``, it does not: each descent draws the outcomes of
-    its actions with new seeds. Outcomes with the same observation, reward and flags are one node. For
+    its actions with new seeds. Outcomes of equal observation, reward and flags are one node. For
     actions with many outcomes there is progressive widening (A. Couetoux et al., "Continuous upper
     confidence trees", 2011). At most K outcomes of an action are distinguished. With `widening`
     less than 1, most descents pass through known outcomes, which costs no transitions.
