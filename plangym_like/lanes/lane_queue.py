@@ -118,7 +118,7 @@ class LaneQueue:
         return taken
 
     def raise_first(self) -> None:
-        """Raise the first exception of an environment that has not been raised yet, if any.
+        """Raise the first unraised exception of an environment, if there is one.
 
         The lanes of the call that failed are no longer pending.
         """

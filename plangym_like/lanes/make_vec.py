@@ -223,6 +223,6 @@ def _spec_of(source: EnvSource) -> EnvSpec | None:
 
 
 def _left_out(spec: EnvSpec | None) -> dict[str, Any]:
-    """Return registered settings of an id that `plangym_like.make` would leave out."""
+    """Return the registered settings that `plangym_like.make` would leave out."""
     stickiness = None if spec is None else spec.kwargs.get("repeat_action_probability")
     return {} if stickiness is None else {"repeat_action_probability": stickiness}

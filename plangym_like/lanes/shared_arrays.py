@@ -28,7 +28,7 @@ def array_over(content: NDArray[np.uint8], leaf: Leaf) -> NDArray[Any]:
 class SharedArrays:
     """Arrays filled with zeros, in one block of shared memory without a name.
 
-    Another process gets them with `attach_arrays`, from the layout and a copy of the descriptor.
+    Another process attaches to them by `attach_arrays`, with the layout and a copied descriptor.
     The memory is freed when no process uses it any more.
 
     Parameters

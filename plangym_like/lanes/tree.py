@@ -185,7 +185,7 @@ def _layout(example: Any, space: Any, part: str, objects: bool) -> Any:
 
 
 def _subspaces(example: Any, space: Any, part: str) -> Mapping[Any, Any]:
-    """Return the space of each part of `example`, which must have the same keys as `space`."""
+    """Check that `example` has the keys of `space`, and return the space of each part."""
     if isinstance(space, gymnasium.spaces.Dict):
         if not isinstance(example, Mapping) or example.keys() != space.spaces.keys():
             raise InputError(f"{part} must have the keys {list(space.spaces)}, got {example!r}")

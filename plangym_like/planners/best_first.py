@@ -66,8 +66,8 @@ class BestFirst(Planner):
 
     Notes
     -----
-    `Plan.info` has ``solved``; ``optimal``; ``cost``; ``bound``, the least cost that a plan can
-    have; ``exhausted``, whether nothing was left to search; and the numbers ``expanded``,
+    `Plan.info` has ``solved``, ``optimal``, ``cost``, ``bound`` (the least cost that a plan can
+    have), ``exhausted`` (whether nothing was left to search), and the numbers ``expanded``,
     ``generated`` and ``duplicates`` (transitions to known situations). Without a solution, the plan
     leads to the state with the lowest heuristic value. If several states have this value, it leads
     to the one with the highest score. After `advance`, the rest of an optimal plan is reused.

@@ -1,4 +1,4 @@
-"""The base of planners that draw normally distributed plans: warm start, noise, best plan."""
+"""The base class of planners that draw normally distributed plans, and its helpers."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from plangym_like.planners.width_planner import WidthPlanner
 
 
 class IW(WidthPlanner):
-    """IW(1): search breadth-first, and prune each state that makes no atom true for the first time.
+    """IW(1): search breadth-first, and prune each state whose atoms were all seen before.
 
     N. Lipovetzky, M. Ramirez and H. Geffner, "Classical planning with simulators: results on the
     Atari video games", IJCAI 2015. An atom is a pair of a variable and its value, such as "byte 17

@@ -22,7 +22,7 @@ FIRST = 1e18
 
 
 class Level(NamedTuple):
-    """One step of some descents: all arrays are ``(n,)``, and `kids` is as in `Descents.last`."""
+    """One step of n descents, as arrays ``(n,)``; `kids` is as in `Descents.last`."""
 
     ids: Ints
     nodes: Ints

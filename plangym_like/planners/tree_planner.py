@@ -1,4 +1,4 @@
-"""`TreePlanner`: the base of tree searches, with their options, their tree and their plan."""
+"""`TreePlanner`: the base class of tree searches."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Trajectory:
 
 
 class TreePlanner(Planner):
-    """The base of tree searches that run many descents at a time.
+    """The base class of tree searches that run many descents at a time.
 
     Parameters
     ----------

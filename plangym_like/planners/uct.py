@@ -152,7 +152,7 @@ class UCT(TreePlanner):
         )
 
     def _evaluate(self, tree: SearchTree, search: Search, nodes: Ints) -> tuple[Floats, Trajectory]:
-        """Return the values of nodes, by rollouts if they are new, and the best trajectory."""
+        """Return the values of nodes, with a rollout from each new one, and the best trajectory."""
         visits, ended = tree["visits"][nodes].sum(axis=1), tree["ended"][nodes]
         values = tree["total"][nodes].sum(axis=1) / np.maximum(visits, 1)
         (new,) = (~ended & (visits == 0)).nonzero()
