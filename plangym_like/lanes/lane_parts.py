@@ -120,7 +120,7 @@ class LaneParts:
                 "these lanes belong to the process that this one was forked from; make others here"
             )
         for worker in self.pool.workers:
-            # The loss in a call that was interrupted before it could report it.
+            # A call that was interrupted may not have reported its loss.
             self.results.note_loss(worker)
 
     def begin_step(self) -> LaneArrays:

@@ -15,7 +15,7 @@ from plangym_like.processes.worker_handle import WorkerHandle
 _WRITE = frozenset(("start", "reset", "step"))
 _READ = frozenset(("get_states", "traits", "spaces", "formats", "are_wrapped"))
 _REPEAT = frozenset(("start", "reset", "set_states", "set_attr")) | _READ - {"get_states"}
-# Repeating these may not repeat what they did, so states are saved after them.
+# Repeated calls of these may have other effects, so states are saved after them.
 _SAVE = frozenset(("start", "call", "set_attr"))
 
 

@@ -21,7 +21,7 @@ from plangym_like.states import Row
 _CAMP_EVERY = 8  # moves from one saved swarm to the next
 _CAMPS = 128  # saved swarms that are kept
 _SETBACKS = 6  # times that the swarm goes back before it continues with one life less
-_MOST = 8  # times the walkers, at most, after it went back
+_MOST = 8  # the largest multiple of `walkers` after going back
 
 
 class FractalMonteCarlo(Planner):

@@ -12,7 +12,7 @@ from plangym_like.planners.novelty import Novelty
 from plangym_like.planners.search import Search
 from plangym_like.planners.width_planner import WidthPlanner
 
-# Random numbers are drawn for so many levels of the tree at once.
+# Random numbers are drawn for this many levels of the tree at once.
 _LEVELS = 32
 
 
