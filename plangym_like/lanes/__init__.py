@@ -1,6 +1,6 @@
 """Stateful environments that are stepped together, with NumPy only.
 
-- `lanes`: the interface: reset and step lanes, get and set their state rows
+- `lanes`: the interface, to reset and step lanes, and to get and set their state rows
 - `make_lanes`: makes lanes from ids, factories or environments, in their fastest form
 - `step_arrays`: the arrays that results are written into
 - `sequential_lanes`: lanes stepped one by one
@@ -8,6 +8,6 @@
 - `row_lanes`: lanes that are state rows of one `PlanEnv`
 - `process_lanes`: lanes in several processes, which are replaced when they die; `lane_parts`,
   `lanes_pool`, `hosted_lanes`, `lane_memory`, `lane_results` are its parts
-- `seeding`: one seed for everything; results do not depend on the number of workers
+- `seeding`: derives all seeds from one, independently of the number of workers
 - `tree`, `fitting`: nested observations and actions; checks that values fit their arrays
 """

@@ -30,18 +30,18 @@ from plangym_like.states import Row
 class AsyncPlanVectorEnv(PlanVectorEnv):
     """A `PlanVectorEnv` that can also step a few environments at a time, as EnvPool does.
 
-    `send` gives actions to some environments, and `recv` returns the first `batch_size` that are
-    ready. Their order depends on how long steps take, but the episodes of each environment are the
-    same as with `step`. All other calls wait until all steps are done; `recv` still returns the
-    results of these steps. `step` raises an error if any result has not been received, and
-    `set_states` if a result of its environments has not been received.
+    `send` gives actions to some environments, and `recv` returns the results of the first
+    `batch_size` that are ready. Their order depends on how long steps take, but the episodes of
+    each environment are the same as with `step`. All other calls wait until all steps are done;
+    `recv` still returns the results of these steps. `step` raises an error if any result has not
+    been received yet. `set_states` checks only the environments whose states it sets.
 
     Parameters
     ----------
     lanes, options
-        See `PlanVectorEnv`; ``autoreset_mode`` is not ``"Disabled"``.
+        See `PlanVectorEnv`; ``autoreset_mode`` must not be ``"Disabled"``.
     batch_size : int
-        How many environments `recv` returns, at most n.
+        The number of environments whose results `recv` returns, at most n.
 
     Raises
     ------
@@ -92,7 +92,8 @@ class AsyncPlanVectorEnv(PlanVectorEnv):
     def send(self, actions: Any, env_ids: Which = None) -> None:
         """Give actions to some environments, and begin to step them.
 
-        If an environment's episode has ended, a new one begins instead, as `autoreset_mode` says.
+        An environment whose episode has ended begins a new episode instead, if `autoreset_mode` is
+        ``"NextStep"``.
 
         Parameters
         ----------
@@ -106,7 +107,7 @@ class AsyncPlanVectorEnv(PlanVectorEnv):
             The last result of an environment was not received, or an argument is invalid; nothing
             was sent.
         ResetNeeded
-            The environments have not been reset, or a call was interrupted since.
+            The environments have not been reset, or not since a call was interrupted.
         """
         queue = self._begin_queue()
         chosen = checked_indices(env_ids, self.num_envs)
@@ -121,7 +122,7 @@ class AsyncPlanVectorEnv(PlanVectorEnv):
             queue.put(lanes.tolist(), batch)
 
     def recv(self) -> Step:
-        """Wait for the first `batch_size` environments that are ready, and return their results.
+        """Wait until `batch_size` environments are ready, and return their results.
 
         Returns
         -------
@@ -138,8 +139,9 @@ class AsyncPlanVectorEnv(PlanVectorEnv):
         InputError
             Fewer than `batch_size` environments have been sent actions.
         Exception
-            An error of any environment, even of one that this call would not return. It and
-            the environments stepped together with it have no results, and can be sent actions.
+            An error of any environment, even if this call would not have returned its results.
+            This environment and those stepped together with it have no results. They can be sent
+            actions again.
         """
         queue = self._begin_queue()
         queue.raise_first()
@@ -252,7 +254,7 @@ class AsyncPlanVectorEnv(PlanVectorEnv):
         Raises
         ------
         InputError
-            Results of these environments, for their earlier states, have not been received.
+            Earlier results of these environments have not been received.
         """
         self._check_received(checked_indices(indices, self.num_envs))
         super().set_states(states, indices, **options)

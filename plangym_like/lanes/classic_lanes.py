@@ -25,9 +25,9 @@ from plangym_like.states import Row
 class ClassicLanes(Lanes):
     """Lanes whose states are columns of arrays, stepped by one vectorised call.
 
-    A lane gives the same bytes as ``gym.make(id)`` with the same seed. The environments themselves
-    are reset, and provide the random numbers. Constants of the dynamics are read once, in the
-    constructor.
+    The results of a lane equal those of ``gym.make(id)`` with the same seed, byte for byte. The
+    environments themselves are still used for resets and random numbers. Constants of the dynamics
+    are read once, in the constructor.
 
     Parameters
     ----------
@@ -253,7 +253,7 @@ class ClassicLanes(Lanes):
         return True
 
     def _step_singly(self, columns: Columns, actions: NDArray[Any], out: StepArrays) -> None:
-        """Step the lanes one by one in one of the environments."""
+        """Step the lanes one by one with the ``step`` of the first environment."""
         base = self._bases[0]
         kept = base.state
         for lane, action in enumerate(actions):
@@ -264,7 +264,7 @@ class ClassicLanes(Lanes):
 
 
 def suits_few(env: Any) -> bool:
-    """Return whether a single environment is stepped faster in this form than directly."""
+    """Return whether `ClassicLanes` steps a single environment faster than its own ``step``."""
     dynamics = DYNAMICS.get(type(gym_env_of(env).unwrapped))
     return dynamics is not None and dynamics.most_singly > 0
 

@@ -1,7 +1,7 @@
 """Write values into arrays without wrapping, broadcasting or filling in.
 
-NumPy's assignment turns 300 into 44 for ``uint8``, ``None`` into NaN, and fills a row with a single
-number. So everything that environments return is written by this module.
+Assignment in NumPy turns 300 into 44 for ``uint8``, turns ``None`` into NaN, and fills a row with a
+single number. So everything that environments return is written by this module.
 """
 
 from __future__ import annotations
@@ -66,9 +66,9 @@ def as_numbers(value: Any) -> NDArray[Any] | None:
 def put_fitting(
     rows: Any, lane: int, value: Any, place: str = "observation", first_lane: int = 0
 ) -> None:
-    """Write `value`, a tree with the containers of `rows`, as row `lane` of a tree of arrays.
+    """Write the tree `value` into row `lane` of `rows`, a tree of arrays with the same containers.
 
-    Errors count lanes from `first_lane`.
+    In error messages, row 0 is lane `first_lane`.
 
     Raises
     ------

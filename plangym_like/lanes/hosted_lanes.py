@@ -1,4 +1,4 @@
-"""`HostedLanes`: one part of the lanes of a `ProcessLanes`, in its process."""
+"""`HostedLanes`: one part of the lanes of a `ProcessLanes`, in another process."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class StepReply(NamedTuple):
     columns : dict of str to array or None
         `Lanes.info_columns`, in place of `infos`.
     finals : dict of int to (observation, info)
-        What `Lanes.step_same` returns.
+        The result of `Lanes.step_same`.
     observations : tree of array or None
         The rows of the lanes that were stepped, if observations are not shared.
     """
@@ -60,7 +60,7 @@ class StepReply(NamedTuple):
 
 
 class HostedLanes:
-    """The lanes of one part; results are written to the memory of all lanes.
+    """The lanes of one part, which write their results to the memory of all lanes.
 
     Parameters
     ----------
@@ -95,7 +95,7 @@ class HostedLanes:
     def perform(
         self, method: str, args: Sequence[Any], slot: int, publish: bool, save: int
     ) -> bytes:
-        """Call a method of this object, and return its reply pickled.
+        """Call a method of this object, and return its pickled reply.
 
         Parameters
         ----------
@@ -143,8 +143,9 @@ class HostedLanes:
     ) -> None:
         """Restore the saved states of the lanes, and repeat all calls since then.
 
-        If a call raised an error, the repeated call raises it too; that is ignored. `seeds` are the
-        last seeds of the lanes, which are needed because some states hold no ``np_random_seed``.
+        Errors of repeated calls are ignored, because the original calls have raised them already.
+        `seeds`, the last seeds of the lanes, are needed because some states hold no
+        ``np_random_seed``.
         """
         self.lanes.start(seeds)
         self.lanes.set_states(self._memory.saved[saved])
@@ -165,7 +166,7 @@ class HostedLanes:
     def start(
         self, slot: int, publish: bool, takes_objects: bool, seeds: Any, options: Any
     ) -> tuple[Any, Any, list[dict[str, Any]]]:
-        """Reset all lanes; return the layout of observations, observations, and infos.
+        """Reset all lanes; return the layout of their observations, the observations and the infos.
 
         Observations are returned unless they are already in shared memory.
         """
@@ -191,7 +192,7 @@ class HostedLanes:
     ) -> StepReply | None:
         """Call `method` of the lanes: ``step``, ``step_next`` or ``step_same``.
 
-        Without `actions` and `ended`, those in the shared memory are used.
+        If `actions` or `ended` is ``None``, the array in the shared memory is used.
         """
         arrays = self._memory
         obs = self._rows_to_write(slot, lanes)
@@ -225,7 +226,7 @@ class HostedLanes:
     def call(
         self, slot: int, publish: bool, name: str, args: Any, kwargs: Any, lanes: Which
     ) -> list[Any]:
-        """Return attribute `name` of the environments of `lanes`; if it is callable, call it."""
+        """Return attribute `name` of the environments of `lanes`, or the results of calling it."""
         values = self.lanes.call(name, *args, lanes=lanes, **kwargs)
         self._refresh()
         return values
@@ -259,7 +260,7 @@ class HostedLanes:
         return range(self.lanes.num_lanes) if lanes is None else [int(lane) for lane in lanes]
 
     def _rows_to_write(self, slot: int, lanes: Which) -> Any:
-        """Return the rows of slot `slot`; first update those of lanes that are not in `lanes`."""
+        """Return the arrays of `slot`; rows that are not in `lanes` hold earlier observations."""
         recent = self._memory.recent
         if lanes is not None:
             copy_rows(recent[slot], recent[1 - slot])

@@ -18,7 +18,7 @@ class LaneArrays(NamedTuple):
     actions : tree of array or None
         ``None`` if actions are objects, which are sent in messages.
     observations : tree of array
-        The observations that the caller has, if they are in this memory.
+        The caller's observations, if they are in this memory.
     recent : (tree, tree)
         Two slots for the observations of the last calls. Calls write to them in turn, so if a
         process dies in a call, the observations of the previous call are complete.
@@ -51,7 +51,8 @@ class LaneForm(NamedTuple):
     Attributes
     ----------
     actions, observations : tree of Leaf
-        The layouts of one lane. If one has a leaf of dtype ``object``, its arrays are not shared.
+        The layouts of one action and of one observation. Arrays are not shared if their layout has
+        a leaf of dtype ``object``.
     num_lanes : int
     saved_nbytes : int
         The size of a state row in bytes; 0 if states are not saved.

@@ -29,7 +29,7 @@ _PRELOAD = ("plangym_like.lanes.hosted_lanes",)
 
 
 class LaneParts:
-    """Lanes split into parts of neighbours; the first part is in this process.
+    """Lanes split into parts of consecutive lanes; the first part is in this process.
 
     Parameters
     ----------
@@ -42,7 +42,7 @@ class LaneParts:
     local : Lanes
         The part in this process.
     own : slice
-        The numbers of these lanes.
+        The numbers of the lanes in this process.
     pool : LanesPool
         The processes of the other parts.
     results : LaneResults
@@ -99,7 +99,10 @@ class LaneParts:
         forget_after_fork(self)
 
     def forget(self) -> None:
-        """Refuse all later calls: a forked copy would write to the original's shared memory."""
+        """Mark these lanes as a forked copy, so that all later calls are refused.
+
+        They would write to the shared memory of the original.
+        """
         self._is_copy = True
 
     def begin(self) -> None:
@@ -108,7 +111,7 @@ class LaneParts:
         Raises
         ------
         ClosedError
-            After `close`, and in a forked copy of the process that made the lanes.
+            The lanes are closed, or they are used in a fork of the process that made them.
         """
         if self._closed:
             raise ClosedError("these lanes have been closed; make others")
@@ -117,7 +120,7 @@ class LaneParts:
                 "these lanes belong to the process that this one was forked from; make others here"
             )
         for worker in self.pool.workers:
-            # The loss in a call that was interrupted before it could report it.
+            # A call that was interrupted may not have reported its loss.
             self.results.note_loss(worker)
 
     def begin_step(self) -> LaneArrays:
@@ -160,8 +163,8 @@ class LaneParts:
         ----------
         chosen : sequence of int
         job : callable
-            Called for each part with the positions of its lanes in `chosen`, and their numbers in
-            the part.
+            Returns the job for a part. It is called with the positions in `chosen` of the lanes
+            of the part, and with their numbers in the part.
         here : callable
             Called in the same way for the part of this process.
         begins : bool
@@ -170,7 +173,7 @@ class LaneParts:
         Returns
         -------
         list of (list of int, object)
-            The positions in `chosen`, and the reply of their part.
+            For each part, the positions of its lanes in `chosen`, and its reply.
         """
         self.begin()
         parts = []
@@ -245,7 +248,7 @@ def places_of(chosen: Sequence[int], start: int, stop: int) -> list[int]:
 
 
 def raise_first(failure: Exception | None, outcomes: Sequence[Outcome]) -> None:
-    """Raise the first exception in the order of lanes, if any; notes mention the others.
+    """Raise the first exception in the order of lanes, if any; its notes mention the others.
 
     `failure` is the exception of this process, whose lanes come first.
     """

@@ -52,14 +52,14 @@ class LaneQueue:
     ended : array ``(n,) bool``
         Whether the last step of each lane ended its episode; updated here.
     method : {"step_next", "step_same"}
-        Of `Lanes`.
+        The method of `Lanes` to call.
     batch_size : int
         How many lanes are usually taken at a time.
 
     Attributes
     ----------
     pending : array bool
-        Which lanes have been put and not yet taken. Lanes ready at the beginning count as put.
+        Which lanes have been put and not yet taken. Lanes added by `add_ready` count as put.
     """
 
     def __init__(
@@ -85,7 +85,7 @@ class LaneQueue:
         self._most_at_once = -(-self._batch_size // len(self._parts))
 
     def add_ready(self, infos: Iterable[dict[str, Any]]) -> None:
-        """Mark all lanes as ready, after a reset; `infos` has one entry for each."""
+        """Mark all lanes as ready, after a reset; `infos` has one entry for each lane."""
         self._ready.extend(Ready(lane, info, None) for lane, info in enumerate(infos))
         self.pending[:] = True
 
@@ -118,7 +118,10 @@ class LaneQueue:
         return taken
 
     def raise_first(self) -> None:
-        """Raise an environment's exception, if any; the lanes of its call are no longer pending."""
+        """Raise the first unraised exception of an environment, if there is one.
+
+        The lanes of the call that failed are no longer pending.
+        """
         if self._failures:
             raise self._failures.popleft()
 
@@ -128,7 +131,7 @@ class LaneQueue:
             self._advance()
 
     def drop(self) -> None:
-        """Drop all lanes that were put, once no process is stepping them."""
+        """Wait until no process is stepping lanes, and drop all lanes that were put."""
         for waiting in self._waiting:
             waiting.clear()
         self._ready.clear()
@@ -146,7 +149,7 @@ class LaneQueue:
         self._collect()
 
     def _collect(self) -> None:
-        """End the finished calls of other processes, and begin their next ones."""
+        """End the finished calls of other processes, and begin their next calls."""
         if self._pool is None:
             return
         self._pool.look()
@@ -157,7 +160,7 @@ class LaneQueue:
                 self._begin(number)
 
     def _begin(self, number: int) -> None:
-        """Begin the next call of a part, for lanes that were put together."""
+        """Begin the next call of a part, for lanes from a single call of `put`."""
         waiting = self._waiting[number]
         actions, lanes = waiting[0][1], list[int]()
         while waiting and waiting[0][1] is actions and len(lanes) < self._most_at_once:

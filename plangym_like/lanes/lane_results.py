@@ -28,7 +28,7 @@ _PYTHONS = (np.dtype(float), np.dtype(int), np.dtype(bool))
 
 
 class LaneResults:
-    """Takes the results of parts, and reports the episodes that were lost with a process.
+    """Stores the results of parts, and reports the episodes that were lost when a process died.
 
     Parameters
     ----------
@@ -123,7 +123,7 @@ class LaneResults:
         *,
         in_place: bool,
     ) -> None:
-        """Write the observations of a part's lanes `own` into the caller's rows."""
+        """Write the observations of the lanes `own` of a part into the caller's rows."""
         rows: Any = worker.rows if own is None else np.array(worker.numbers(own), np.intp)
         recent = arrays.recent[worker.slot]
         if reply is not None and reply.observations is not None:
@@ -143,7 +143,7 @@ class LaneResults:
         *,
         in_place: bool,
     ) -> None:
-        """Store the results of a reset of a part's lanes `own`, unless it raised an error."""
+        """Store the results of resetting the lanes `own` of a part, unless that raised an error."""
         numbers = worker.numbers(own)
         if outcome.error is None:
             self.take_observations(worker, own, outcome.reply, arrays, obs, in_place=in_place)
@@ -181,9 +181,9 @@ class LaneResults:
             The process of the part, and the outcome of its job.
         call : StepCall
         arrays : LaneArrays
-            Of all lanes.
+            The arrays of all lanes.
         finals : dict
-            The result that `Lanes.step_same` will return.
+            Final observations and infos by lane; those of the part are added.
         in_place : bool
             Whether the process has written observations to the caller's rows.
         step_infos : bool
@@ -220,7 +220,7 @@ class LaneResults:
     def note_ends(self, call: StepCall, reported: Sequence[int] = ()) -> None:
         """Record which lanes have ended their episodes in a step.
 
-        `reported` is what `report_lost` returned: lanes whose states were lost with their process.
+        `reported` is the result of `report_lost`: lanes whose states were lost with their process.
         """
         if self._gone:
             self._gone.difference_update(
@@ -236,7 +236,7 @@ class LaneResults:
             self.done[call.lanes] = out.terminated[call.lanes] | out.truncated[call.lanes]
 
     def _take_loss(self, worker: LanesWorker, loss: Loss, call: StepCall) -> None:
-        """Record lost episodes, and store the new episodes of lanes that were to be reset."""
+        """Record lost episodes, and store the first observations of the episodes that begin."""
         out, lanes = call.out, worker.numbers(worker.own(call.lanes))
         self.done[lanes] = False
         begun: Sequence[int] = ()
@@ -250,7 +250,7 @@ class LaneResults:
             out.rewards[lane], out.terminated[lane], out.truncated[lane] = 0.0, False, False
 
     def report_lost(self, call: StepCall, finals: dict[int, Any]) -> list[int]:
-        """Report the ends of lost episodes, for the lanes of this step.
+        """Report lost episodes of the lanes in this step as truncated.
 
         The results of these lanes are the last observation, a reward of 0 and ``truncated``.
 

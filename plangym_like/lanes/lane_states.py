@@ -71,7 +71,7 @@ def width_of(formats: Sequence[StateFormat], lanes: Sequence[int]) -> int:
 
 
 def checked_reseeds(seeds: Any, count: int) -> list[int] | None:
-    """Return the seeds of `count` lanes whose states are set, or ``None`` without seeds.
+    """Return the new seeds of `count` lanes whose states are set; ``None`` if `seeds` is ``None``.
 
     Raises
     ------
@@ -93,7 +93,7 @@ def env_of_rows(env: PlanEnv, n_workers: int) -> PlanEnv:
     ----------
     env : PlanEnv
     n_workers : int
-        How many processes step rows, if `env` has no workers and can be made again by its name.
+        The number of workers of the new environment, if `env` has none and can be made again.
     """
     if n_workers > 1 and env.n_workers is None and env.recipe is not None:
         env_class, name, kwargs = env.recipe

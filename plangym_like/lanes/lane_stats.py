@@ -14,7 +14,7 @@ class LaneStats:
     deaths : int
         Processes that died, or were killed because they hung.
     timeouts : int
-        The number of processes that hung.
+        Processes that were killed because they hung.
     restarts : int
         Processes that were started again.
     lanes_ended : int

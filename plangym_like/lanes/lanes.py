@@ -54,10 +54,10 @@ class Lanes(abc.ABC):
     observation_layout, action_layout : tree of Leaf
         The layouts of one observation and of one action; the first is known after `start`.
     takes_objects : bool
-        Whether spaces may have elements that are not arrays of one shape, such as text. Their
-        leaves have the dtype ``object``. May be set before `start`.
+        Whether spaces may have elements that are not arrays of one shape, such as text. Such
+        elements are leaves of dtype ``object``. May be set before `start`.
     first_lane : int
-        The number of lane 0 in error messages, if these lanes are a part of others.
+        The number of lane 0 in error messages, if these lanes are part of a larger group.
     has_states : bool
         Whether lanes have state rows, as lanes of a `PlanEnv` do.
     step_infos : bool
@@ -176,8 +176,8 @@ class Lanes(abc.ABC):
     def step_next(self, actions: Any, out: StepArrays, ended: Flags, lanes: Which = None) -> None:
         """Start a new episode in the lanes where `ended`, ``(n,) bool``, is true; step the others.
 
-        Lanes that are reset have a reward of 0, and their actions are ignored. With `lanes`,
-        `ended` is false for all other lanes. Everything else is as in `step`.
+        Lanes that are reset have a reward of 0, and their actions are ignored. If `lanes` is given,
+        `ended` must be false for all other lanes. Everything else is as in `step`.
         """
         num_ended = np.count_nonzero(ended)
         if not num_ended or (self.steps_ended and lanes is None):
@@ -227,10 +227,10 @@ class Lanes(abc.ABC):
     # The environments
 
     def call(self, name: str, *args: Any, lanes: Which = None, **kwargs: Any) -> list[Any]:
-        """Return attribute `name` of the environments of `lanes`; if it is callable, call it.
+        """Return attribute `name` of the environments of `lanes`, or the results of calling it.
 
-        Wrappers are searched from the outside (`gymnasium.Env.get_wrapper_attr`). Call `refreshed`
-        afterwards.
+        It is called if it is callable. `gymnasium.Env.get_wrapper_attr` looks it up, in the
+        outermost wrapper first. Call `refreshed` afterwards.
         """
         values = []
         for lane in self._chosen(lanes):
@@ -255,7 +255,7 @@ class Lanes(abc.ABC):
     def refreshed(self) -> Lanes:
         """Return these lanes, or replacements if `call` or `set_attr` made that necessary.
 
-        The environments may have changed, so that their vectorised form is no longer valid.
+        Changed environments may no longer fit their vectorised form.
         """
         return self
 
@@ -274,13 +274,13 @@ class Lanes(abc.ABC):
         return int(self.envs[0].state_nbytes)
 
     def get_states(self, lanes: Which = None, *, out: Row | None = None) -> Row:
-        """Return the states of `lanes` as rows, as `PlanEnv.get_state` does.
+        """Return the state rows of `lanes`, each in the form of `PlanEnv.get_state`.
 
         Parameters
         ----------
         lanes : sequence of int, optional
         out : array ``(len(lanes), state_nbytes) uint8``, optional
-            Where to write them.
+            The array to write the rows to.
 
         Raises
         ------
@@ -361,7 +361,7 @@ def gym_env_of(env: Any) -> Any:
 def add_note(error: BaseException, note: str) -> None:
     """Add a note to an exception of an environment.
 
-    `StopIteration` is raised as a `RuntimeError`, since it would silently end the caller's loop.
+    A `StopIteration` would silently end the caller's loop, so raise a `RuntimeError` instead.
     """
     if isinstance(error, StopIteration):
         failure = RuntimeError("an environment raised StopIteration")

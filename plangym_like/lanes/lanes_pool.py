@@ -107,7 +107,7 @@ class LanesPool(WorkerPool[LanesWorker]):
             self.tend()
 
     def share(self, memory: LaneMemory) -> None:
-        """Attach all processes, whose lanes have started, to `memory`; save a first checkpoint."""
+        """Attach all processes to `memory` after their lanes were started; save a checkpoint."""
         self.settle()
         self._running = True
         for worker in self.workers:
@@ -141,14 +141,14 @@ class LanesPool(WorkerPool[LanesWorker]):
         Returns
         -------
         list of Outcome
-            For each job.
+            One for each job.
         Exception or None
             The exception that `here` raised.
 
         Raises
         ------
         WorkerStartError, WorkerDiedError
-            Processes die repeatedly.
+            Processes died repeatedly.
         """
         self.settle()
         self._running = True
@@ -165,7 +165,7 @@ class LanesPool(WorkerPool[LanesWorker]):
         return outcomes, failure
 
     def begin(self, worker: LanesWorker, job: Job) -> None:
-        """Start a job without waiting for it; `end` must be called before `run`.
+        """Start a job without waiting for it; call `end` for it before the next `run`.
 
         Jobs of other processes may run at the same time, and may be ended in any order.
         """
@@ -174,7 +174,7 @@ class LanesPool(WorkerPool[LanesWorker]):
             self._send(worker, job, publish=False)
 
     def is_over(self, worker: LanesWorker) -> bool:
-        """Return whether the job is done or has exceeded its time, so that `end` need not wait."""
+        """Return whether the job is done or has timed out, so that `end` need not wait."""
         task = worker.task
         return task is None or task.done() or time.monotonic() >= worker.sent_at + self.timeout
 

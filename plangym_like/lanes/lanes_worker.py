@@ -15,7 +15,7 @@ from plangym_like.processes.worker_handle import WorkerHandle
 _WRITE = frozenset(("start", "reset", "step"))
 _READ = frozenset(("get_states", "traits", "spaces", "formats", "are_wrapped"))
 _REPEAT = frozenset(("start", "reset", "set_states", "set_attr")) | _READ - {"get_states"}
-# Repeating these may not repeat what they did, so states are saved after them.
+# Repeated calls of these may have other effects, so states are saved after them.
 _SAVE = frozenset(("start", "call", "set_attr"))
 
 
@@ -104,7 +104,7 @@ class LanesWorker(WorkerHandle):
     saving : bool
         Whether the task saves states.
     log : list of (method, args) or None
-        The calls since states were saved; ``None`` if they cannot be restored.
+        The calls since states were saved; ``None`` if the states cannot be restored.
     seeds : list of int or None
         The last seed that each lane was given.
     num_losses : int
@@ -128,23 +128,23 @@ class LanesWorker(WorkerHandle):
 
     @property
     def num_lanes(self) -> int:
-        """How many lanes it hosts."""
+        """The number of lanes that the process hosts."""
         return self.stop - self.start
 
     def own(self, lanes: Sequence[int] | None) -> list[int] | None:
-        """Return the lanes in `lanes` that it hosts, numbered from 0; ``None`` means all."""
+        """Return which of `lanes` are in this part, numbered from 0; ``None`` means all lanes."""
         if lanes is None:
             return None
         return [lane - self.start for lane in lanes if self.start <= lane < self.stop]
 
     def numbers(self, own: Sequence[int] | None) -> Sequence[int]:
-        """Return the numbers, among all lanes, of the lanes numbered `own` in this part."""
+        """Return the numbers of the lanes `own` of this part, counted over all parts."""
         if own is None:
             return range(self.start, self.stop)
         return [self.start + lane for lane in own]
 
     def keep_seeds(self, own: Sequence[int] | None, seeds: Sequence[int | None] | None) -> None:
-        """Keep the seeds of a reset of the lanes `own` of this part; ``None`` changes nothing."""
+        """Record the seeds that the lanes `own` were reset with; ``None`` changes nothing."""
         if seeds is not None:
             lanes = range(self.num_lanes) if own is None else own
             for lane, seed in zip(lanes, seeds, strict=True):

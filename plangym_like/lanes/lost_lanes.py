@@ -34,7 +34,7 @@ class LostLanes:
     def add(self, first_lane: int, lanes: Iterable[int], last: Any) -> None:
         """Record that the episodes of `lanes` were lost.
 
-        `last` are the last observations, with a row for each lane from `first_lane` on.
+        `last` holds the last observations, with a row for each lane from `first_lane` on.
         """
         for lane in lanes:
             if lane not in self._last:
@@ -47,5 +47,5 @@ class LostLanes:
             self._last.pop(lane, None)
 
     def pop(self, lane: int) -> Any:
-        """Return the last observation of `lane`, whose loss is reported now."""
+        """Remove `lane`, whose loss is reported now, and return its last observation."""
         return self._last.pop(lane)

@@ -25,8 +25,8 @@ EnvSource = str | Callable[[], Any]
 def make_lanes(envs: Sequence[Any], *, vectorise: bool = True, fewest: int = 1) -> Lanes:
     """Return lanes of `envs`, in a vectorised form if there is one, else stepped one by one.
 
-    The results are the same byte for byte. With a vectorised form, the environments themselves are
-    only reset, and are not stepped.
+    Both forms give the same results, byte for byte. With a vectorised form, the environments
+    themselves are only reset, and are not stepped.
 
     Parameters
     ----------
@@ -126,7 +126,7 @@ def _make_another(source: EnvSource, envs: list[Any], count: int) -> None:
 
 
 def _is_gymnasiums_own(env: Any, group: str = "") -> bool:
-    """Return whether `env` is Gymnasium's own, in `group` (such as ``"mujoco"``) if given."""
+    """Return whether Gymnasium defines `env`; with `group`, in ``gymnasium.envs.{group}``."""
     package = f"gymnasium.envs.{group}." if group else "gymnasium."
     return type(gym_env_of(env).unwrapped).__module__.startswith(package)
 
@@ -135,8 +135,8 @@ def _steps_rows_best(env: Any, num_lanes: int) -> bool:
     """Return whether `num_lanes` state rows of `env` are stepped faster than separate copies.
 
     This is true if the family steps many rows at once, or if the environment has workers. Classic
-    control is excluded because it has a faster form. Most wrappers are excluded because a lane's
-    first reset would find them in the state of another lane.
+    control is excluded because it has a faster form. Most wrappers are excluded because, at the
+    first reset of a lane, they would be in the state of another lane.
     """
     if not is_plan_env(env) or not is_leaf(env.observation_space):
         return False

@@ -99,8 +99,8 @@ def make_vec(
         States are copied after every `checkpoint_every` calls. With copies, the environments of a
         dead process continue where they were; otherwise their episodes end (see `ProcessLanes`).
     batch_size : int, optional
-        Make an `AsyncPlanVectorEnv`, whose ``recv`` returns the first `batch_size` environments
-        that are ready.
+        Make an `AsyncPlanVectorEnv`, whose ``recv`` returns the results of the first `batch_size`
+        environments that are ready.
     kwargs
         For `plangym_like.make`, or for the callable.
 
@@ -223,6 +223,6 @@ def _spec_of(source: EnvSource) -> EnvSpec | None:
 
 
 def _left_out(spec: EnvSpec | None) -> dict[str, Any]:
-    """Return registered settings of an id that `plangym_like.make` would leave out."""
+    """Return the registered settings that `plangym_like.make` would leave out."""
     stickiness = None if spec is None else spec.kwargs.get("repeat_action_probability")
     return {} if stickiness is None else {"repeat_action_probability": stickiness}

@@ -18,7 +18,7 @@ class PartOutcome(NamedTuple):
     Attributes
     ----------
     finals : dict of int to (observation, info)
-        What `Lanes.step_same` returns.
+        The result of `Lanes.step_same`.
     infos : dict of int to dict
         The new infos, by lane.
     """

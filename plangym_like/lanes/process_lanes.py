@@ -27,17 +27,17 @@ from plangym_like.states import Row, StateFormat
 class ProcessLanes(Lanes):
     """Lanes in several processes; this process steps the first ones, other processes the rest.
 
-    The lanes are split into parts of neighbours, one for each process. Each part is in its fastest
-    form. The results are those of lanes in one process.
+    The lanes are split into parts of consecutive lanes, one for each process. Each part is in its
+    fastest form. The results equal those of lanes in one process.
 
-    **If an environment raises an exception**, all other parts have been stepped. In its own part,
-    the lanes up to it have been stepped. **After Ctrl-C**, it is unknown which lanes have
-    been stepped: reset them, or set their states.
+    **If an environment raises an exception**, all other parts have been stepped. In the part of the
+    environment, the lanes up to it have been stepped. **After Ctrl-C**, it is unknown which lanes
+    have been stepped: reset them, or set their states.
 
     **If a process dies** or does not reply in time, it is replaced, and a warning is logged. The
     episodes of its lanes end: their step returns the last observation again, a reward of 0,
-    ``truncated``, and the info ``{"worker_died": True}``. They begin new episodes when they are
-    reset. A new environment is seeded by `plangym_like.lanes.seeding.seed_after_loss`, from the
+    ``truncated``, and the info ``{"worker_died": True}``. The lanes begin new episodes when they
+    are reset. A new environment is seeded by `plangym_like.lanes.seeding.seed_after_loss`, from the
     last seed that its lane was given. With `checkpoint_every`, lanes with state rows instead
     continue where they were; only the warning shows that a process died. Calls that cannot be
     repeated, such as `call`, raise `WorkerDiedError` if lanes cannot be restored.
@@ -188,8 +188,8 @@ class ProcessLanes(Lanes):
     def new_observations(self) -> Any:
         """Return a tree of arrays ``(n, ...)`` for observations.
 
-        The first arrays, which `start` returns, are in memory that all processes write to. Others
-        are in ordinary memory, into which every call copies.
+        The first arrays, which `start` returns, are in memory that all processes write to. Later
+        arrays are in ordinary memory, into which every call copies.
         """
         if self._lent is None and self.parts.pool.memory is not None:
             self._lent = self.parts.pool.memory.arrays.observations

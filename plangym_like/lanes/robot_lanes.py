@@ -102,7 +102,7 @@ class RobotLanes(SequentialLanes):
         return self._tried >= _TRIED
 
     def _settle(self, rows: Any, actions: Any, out: StepArrays) -> dict[str, NDArray[Any]]:
-        """Compute the results of `rows` from the record, except `truncated`; return the infos."""
+        """Compute all results of `rows` except `truncated` from recorded data; return the infos."""
         numbers = self._record.numbers[rows]
         frames = Frames(numbers, self._places, actions[:, None])
         with np.errstate(all="ignore"):
@@ -115,7 +115,7 @@ class RobotLanes(SequentialLanes):
     # The first steps
 
     def _try(self, actions: Any, out: StepArrays, chosen: Sequence[int], rows: Any) -> None:
-        """Step the environments themselves, and compare the results."""
+        """Step the environments themselves, and compare their results with the computed ones."""
         if not self._tried and not has_robot_form(self.envs):
             self._tried = -1
         if self._tried < 0:
@@ -181,7 +181,7 @@ class _Body:
             everything[place] = view
 
     def advance(self, action: Any) -> bool:
-        """Simulate a step as `MujocoEnv.do_simulation` does; return whether the time is up."""
+        """Simulate a step as `MujocoEnv` does; return whether the time limit has been reached."""
         self.note(0)
         self._ctrl[:] = action
         mujoco.mj_step(self._model, self._data, self._substeps)

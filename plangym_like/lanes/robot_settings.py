@@ -1,4 +1,4 @@
-"""`RobotSettings`: the settings of a robot's environment that its steps read."""
+"""`RobotSettings`: the settings that the steps of a robot's environment read."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def settings_of(base: Any) -> tuple[Any, ...]:
 
 
 def _comparable(value: Any) -> Any:
-    """Return a form of `value` to compare; equal forms have the same effect on a robot."""
+    """Return a comparable form of `value`; values with equal forms affect a robot equally."""
     if type(value) in _PLAIN:
         return type(value), value
     if isinstance(value, (tuple, list)):

@@ -11,7 +11,7 @@ from plangym_like.lanes.tree import tree_map
 
 
 def put_batch(rows: Any, values: Any, which: Any = ...) -> bool:
-    """Copy the tree of arrays `values` to `rows`; with `which`, only these rows.
+    """Copy the tree of arrays `values` to `rows`; with `which`, copy only the rows `which`.
 
     Returns
     -------

@@ -36,7 +36,7 @@ class RowLanes(Lanes):
         # The infos of the last step, until they are requested, and its lanes.
         self._batch: BatchInfo | None = None
         self._stepped: Sequence[int] = ()
-        # The last seed of each lane; the environment has only that of its last reset.
+        # The last seed of each lane; the environment holds only the seed of its last reset.
         self._seeds: list[int | None] = [None] * num_lanes
 
     @property

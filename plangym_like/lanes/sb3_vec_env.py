@@ -44,7 +44,7 @@ class Sb3VecEnv(VecEnv):
         self._batch_space = gymnasium.vector.utils.batch_space(self.action_space, self.num_envs)
 
     def reset(self) -> Any:
-        """Reset all environments, with the seeds and options given before; return observations."""
+        """Reset all environments with the seeds and options set before; return the observations."""
         self._check_open()
         options = [each or None for each in self._options]
         if self._obs is None:
@@ -127,7 +127,7 @@ class Sb3VecEnv(VecEnv):
         return [wrapped[index] for index in self._get_indices(indices)]
 
     def get_images(self) -> Sequence[Any]:
-        """Return a picture of each environment, ``None`` without ``render_mode="rgb_array"``."""
+        """Return a picture of each environment; ``None`` unless they render as ``"rgb_array"``."""
         if self.render_mode != "rgb_array":
             return [None] * self.num_envs
         return self.env_method("render")
@@ -142,7 +142,7 @@ class Sb3VecEnv(VecEnv):
     def set_states(self, states: Any, indices: Indices = None, seeds: Any = None) -> None:
         """Put environments into states; see `PlanVectorEnv.set_states`.
 
-        Stable-Baselines3 keeps the last observations itself (``model._last_obs``).
+        This does not change the last observations that a model keeps (``model._last_obs``).
         """
         self._check_started()
         self._lanes.set_states(states, list(self._get_indices(indices)), seeds)

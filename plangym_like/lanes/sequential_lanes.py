@@ -174,7 +174,7 @@ def _as_flag(value: Any, place: str) -> bool:
 
 
 def _own_action(actions: Any, lane: int) -> Any:
-    """Return a copy of the action, since an environment may keep it after the row changes."""
+    """Return a copy of the action of `lane`, which the environment may keep."""
     if isinstance(actions, np.ndarray):
         return owned(actions[lane])
     return tree_map(owned, take(actions, lane))

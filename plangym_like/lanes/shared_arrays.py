@@ -28,15 +28,15 @@ def array_over(content: NDArray[np.uint8], leaf: Leaf) -> NDArray[Any]:
 class SharedArrays:
     """Arrays filled with zeros, in one block of shared memory without a name.
 
-    Another process gets them with `attach_arrays`, from the layout and a copy of the descriptor.
+    Another process attaches to them by `attach_arrays`, with the layout and a copied descriptor.
     The memory is freed when no process uses it any more.
 
     Parameters
     ----------
     layout : tree of Leaf
-        Shapes with all axes; no leaf has the dtype ``object``.
+        The shapes include all axes; no leaf has the dtype ``object``.
     over : callable
-        Makes the arrays; by default, NumPy arrays.
+        Makes an array or tensor over some bytes; by default, a NumPy array.
 
     Attributes
     ----------

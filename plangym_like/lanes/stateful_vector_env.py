@@ -20,7 +20,7 @@ from plangym_like.states import Row
 
 
 class StatefulVectorEnv(VectorEnv[Any, Any, Any]):
-    """The base of `PlanVectorEnv`: everything about states.
+    """The base class of `PlanVectorEnv`, with the methods for states.
 
     Parameters
     ----------
@@ -56,7 +56,7 @@ class StatefulVectorEnv(VectorEnv[Any, Any, Any]):
 
     @property
     def state_nbytes(self) -> int:
-        """Bytes in one state row."""
+        """The number of bytes in one state row."""
         return self._lanes.state_nbytes
 
     def get_states(self, indices: Which = None) -> Row:
@@ -77,7 +77,7 @@ class StatefulVectorEnv(VectorEnv[Any, Any, Any]):
         SnapshotError
             They are plain Gymnasium environments, which have no state rows.
         InputError
-            Their rows have different lengths.
+            Their state rows have different lengths.
         WorkerDiedError
             States were lost with their process; the message names the environments.
         """
@@ -108,9 +108,9 @@ class StatefulVectorEnv(VectorEnv[Any, Any, Any]):
         indices : sequence of int, optional
             The environments; by default all.
         seeds : int array ``(K,)``, optional
-            For new random generators, in place of the generators in the states.
+            The seeds of new random generators, which replace the ones in the states.
         ended : bool or array ``(K,) bool``
-            Whether the episode ended in this state: the value of `ended` when the state was saved.
+            Whether the episode has ended in each state: the value of `ended` when it was saved.
         observations : array ``(K, ...)``, or a tree of them, optional
             The observations of these states. A `reset` with a mask returns them for environments
             that it does not reset.
@@ -140,7 +140,7 @@ class StatefulVectorEnv(VectorEnv[Any, Any, Any]):
         """Step state rows, each with its own action; the environments stay as they are.
 
         This calls `PlanEnv.step_batch` of an additional environment, which is made at the first
-        call. It uses as many processes as step these environments. Changes by `set_attr` and `call`
+        call. It uses as many processes as these environments do. Changes by `set_attr` and `call`
         have no effect on it unless they are part of the states.
 
         Parameters
@@ -156,8 +156,9 @@ class StatefulVectorEnv(VectorEnv[Any, Any, Any]):
         Returns
         -------
         BatchTransition
-            ``(states, obs, rewards, terminateds, truncateds, infos)``; without states, a
-            `BatchStep`. A `Future` of it with ``blocking=False``.
+            ``(states, obs, rewards, terminateds, truncateds, infos)``. With
+            ``return_state=False``, which is the default if `states` is not given, a `BatchStep`
+            without the next states. With ``blocking=False``, a `Future` of this result.
 
         Raises
         ------

@@ -20,7 +20,7 @@ class StepCall(NamedTuple):
     Attributes
     ----------
     method : {"step", "step_next", "step_same"}
-        Of `Lanes`.
+        The method of `Lanes` to call.
     actions, out
         As in `Lanes.step`.
     lanes : list of int or None
@@ -57,12 +57,12 @@ class StepCall(NamedTuple):
         return self.method, actions, own, ended
 
     def run_here(self, lanes: Lanes) -> tuple[dict[int, Any], Sequence[int]]:
-        """Step the lanes of this process, `lanes`, which are the first ones.
+        """Step `lanes`, the lanes of this process, whose numbers start at 0.
 
         Returns
         -------
         dict of int to (observation, info)
-            What `Lanes.step_same` returns.
+            The result of `Lanes.step_same`; empty for other methods.
         sequence of int
             The lanes that have new infos.
         """

@@ -18,7 +18,7 @@ class StepOutcome(NamedTuple):
     Attributes
     ----------
     finals : dict of int to (observation, info)
-        What `Lanes.step_same` returns.
+        The result of `Lanes.step_same`.
     reported : list of int
         The lanes whose episode has ended because their process died.
     again : list of int
@@ -31,7 +31,7 @@ class StepOutcome(NamedTuple):
 
 
 class StepRunner:
-    """Runs the steps of all parts at once, or of one process without waiting for it.
+    """Runs a step of all parts at once, or begins a step of one process without waiting for it.
 
     Parameters
     ----------
@@ -128,7 +128,7 @@ class StepRunner:
         return report
 
     def infos(self, call: StepCall, report: StepOutcome) -> dict[int, dict[str, Any]]:
-        """Return the new infos of a call that `end` has ended, by lane."""
+        """Return the new infos of `call` by lane; `report` is the result of `end`."""
         told: Collection[int] = call.lanes or ()
         if not self.step_infos:
             told = {*report.reported, *call.reset_lanes(slice(None), report.finals)}

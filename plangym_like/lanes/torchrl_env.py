@@ -63,7 +63,7 @@ class TorchrlEnv(EnvBase):  # type: ignore[misc]
     Raises
     ------
     InputError
-        torchrl has no spec for a space, or torchrl uses the name of a part of the observation.
+        torchrl has no spec for a space, or a part of the observation has a name that torchrl uses.
     RuntimeError
         The spaces of the environments differ.
     SnapshotError
@@ -190,7 +190,7 @@ class TorchrlEnv(EnvBase):  # type: ignore[misc]
             return rows
 
     def _states_of(self, tensordict: Any, chosen: NDArray[np.intp]) -> tuple[Row, Any]:
-        """Return the state rows and observations of `chosen` in `tensordict`."""
+        """Return the state rows and observations of the environments `chosen` from `tensordict`."""
         needed = [STATE_KEY, *self._obs_keys]
         missing = needed if tensordict is None else [k for k in needed if k not in tensordict]
         if missing:

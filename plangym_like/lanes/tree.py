@@ -41,7 +41,7 @@ OBJECT = Leaf((), np.dtype(object))
 
 
 def tree_map(fn: Callable[..., Any], tree: Any, *others: Any) -> Any:
-    """Return the tree of ``fn(leaf, *leaves at the same place in the other trees)``.
+    """Call `fn` with each leaf and its counterparts in `others`; return the tree of the results.
 
     The result has the containers of `tree`, with mappings as plain dicts. The other trees must have
     the keys and lengths of `tree`, but may have subtrees where `tree` has leaves.
@@ -120,7 +120,7 @@ def as_array(value: Any) -> NDArray[Any]:
     Raises
     ------
     TypeError, ValueError, RuntimeError
-        Raised by NumPy or torch if that is impossible.
+        NumPy or torch cannot convert the value.
     """
     if hasattr(value, "detach"):  # a tensor of torch, which is not imported here
         value = value.detach().cpu()
@@ -185,7 +185,7 @@ def _layout(example: Any, space: Any, part: str, objects: bool) -> Any:
 
 
 def _subspaces(example: Any, space: Any, part: str) -> Mapping[Any, Any]:
-    """Return the spaces of the parts of `example`, whose keys must be those of `space`."""
+    """Check that `example` has the keys of `space`, and return the space of each part."""
     if isinstance(space, gymnasium.spaces.Dict):
         if not isinstance(example, Mapping) or example.keys() != space.spaces.keys():
             raise InputError(f"{part} must have the keys {list(space.spaces)}, got {example!r}")

@@ -85,7 +85,7 @@ def checked_mode(mode: str | AutoresetMode) -> AutoresetMode:
     Raises
     ------
     InputError
-        It is none of Gymnasium's modes.
+        `mode` is not one of Gymnasium's modes.
 
     Examples
     --------
@@ -125,7 +125,7 @@ def checked_seeds(seed: Any, count: int) -> list[int | None]:
 
 
 def checked_mask(mask: Any, count: int) -> Flags:
-    """Return `mask` if it is a valid mask of resets; raise the same errors as Gymnasium."""
+    """Return `mask` if it is a valid reset mask; otherwise raise the same error as Gymnasium."""
     if not isinstance(mask, np.ndarray):
         raise TypeError(f"`options['reset_mask']` must be a numpy array, got {type(mask)}")
     if mask.shape != (count,):
@@ -141,14 +141,14 @@ def checked_mask(mask: Any, count: int) -> Flags:
 
 
 def checked_indices(indices: Which, count: int) -> NDArray[np.intp] | None:
-    """Return indices of `count` environments as an array, ``None`` for all of them.
+    """Return the indices of some of `count` environments as an array; ``None`` means all.
 
     A mask ``(count,) bool`` means the indices where it is true.
 
     Raises
     ------
     InputError
-        They are not distinct whole numbers from 0 to ``count - 1``.
+        The indices are not distinct whole numbers from 0 to ``count - 1``.
     """
     if indices is None:
         return None
@@ -166,12 +166,12 @@ def checked_indices(indices: Which, count: int) -> NDArray[np.intp] | None:
 
 
 def checked_flags(name: str, flags: Any, count: int) -> Flags:
-    """Return `flags`, one or `count` of them, as an array ``(count,) bool``.
+    """Return `flags`, a single bool or `count` of them, as an array ``(count,) bool``.
 
     Raises
     ------
     InputError
-        They have another shape or type.
+        `flags` has another shape or type.
     """
     array = np.asarray(flags)
     if array.dtype != np.bool_ or array.shape not in ((), (count,)):
@@ -213,7 +213,8 @@ def batch_actions(actions: Any, space: Space[Any], layout: Any, count: int) -> A
     space : gymnasium.Space
         The space of the actions of all environments together.
     layout : tree of Leaf
-        One action. If it has leaves of dtype ``object``, the result is one array of actions.
+        The layout of one action. If it has leaves of dtype ``object``, the result is one array of
+        actions.
     count : int
 
     Raises
@@ -221,7 +222,7 @@ def batch_actions(actions: Any, space: Space[Any], layout: Any, count: int) -> A
     TypeError
         `actions` is a single action, not an array of actions.
     BatchLengthError, ActionError
-        There are not `count` actions; they have another shape, or are not numbers.
+        There are not `count` actions, or they have another shape or are not numbers.
     """
     if isinstance(layout, Leaf) and layout is not OBJECT:
         return _as_array(layout, actions, count)

@@ -175,7 +175,7 @@ class PlanVectorEnv(StatefulVectorEnv):
         TypeError, ValueError
             There are not n actions, or they do not have the shape of the action space.
         ResetNeeded
-            No reset has happened; or, with autoreset disabled, an episode has ended.
+            The environments have not been reset, or an episode has ended and autoreset is disabled.
         """
         self._begin()
         if self._obs is None:
@@ -206,13 +206,13 @@ class PlanVectorEnv(StatefulVectorEnv):
         return self._observations(), self._rewards.copy(), *flags, infos
 
     def render(self) -> tuple[Any, ...]:
-        """Return what each environment's ``render`` returns."""
+        """Call ``render`` of each environment, and return the results."""
         return self.call("render")
 
     # The environments
 
     def call(self, name: str, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
-        """Call method `name` of each environment and return the results, or return an attribute."""
+        """Return attribute `name` of each environment, or the results of calling it."""
         self._begin()
         values = self._lanes.call(name, *args, **kwargs)
         self._refresh()
@@ -303,7 +303,7 @@ class PlanVectorEnv(StatefulVectorEnv):
         return leaf.copy() if self.copy else leaf
 
     def _infos(self, reset: set[int], *, every: bool, finals: Finals | None = None) -> Any:
-        """Return the batched infos of the environments `reset`, or of all if `every` is true."""
+        """Return the batched infos of the environments in `reset`, or of all if `every` is true."""
         if not every and not reset:
             return {}
         if not reset and (columns := self._lanes.info_columns()) is not None:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from plangym_like.ownership import owned_info
 
-# Types of numbers that are looked up; those of NumPy that are rare are found by their base.
+# Types of numbers that are looked up; rare types of NumPy are found by their base class.
 _PLAIN = frozenset((int, float, bool, np.float64, np.float32, np.int64))
 
 Finals = Mapping[int, tuple[Any, dict[str, Any]]]
@@ -26,7 +26,7 @@ def batch_infos(
     Parameters
     ----------
     env : VectorEnv
-        The environment whose rules are followed (`VectorEnv._add_info`).
+        The environment whose `VectorEnv._add_info` batches the infos.
     infos : sequence of mapping
         One for each environment; it may be empty.
     finals : mapping of int to (observation, info), optional
@@ -54,7 +54,7 @@ def batch_infos(
 
 
 def _batch_alike(infos: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
-    """Batch infos whose keys are the same, with numbers or arrays; else return ``None``."""
+    """Batch infos with equal keys and numbers or arrays as values; else return ``None``."""
     first, *others = infos
     names = list(first)
     for info in others:

@@ -111,7 +111,7 @@ class ActionSampler:
             )
 
     def __call__(self, rng: np.random.Generator, *count: int) -> NDArray[Any]:
-        """Return actions ``(*count, *action_shape)``."""
+        """Return random actions ``(*count, *action_shape)``."""
         shape = (*count, *self._shape)
         if self._is_box:
             return rng.uniform(self._low, self._high, shape).astype(self._dtype)

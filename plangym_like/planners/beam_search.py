@@ -40,7 +40,7 @@ class BeamSearch(Planner):
 
     When the beam has reached `depth`, or has no more states, the search begins again with twice the
     width, as in W. Zhang, "Complete anytime beam search", AAAI 1998. It ends when the budget is
-    spent, or when the width left out no state, because every state was then expanded.
+    spent, or when every state was within the width and has therefore been expanded.
 
     An episode counts as found when it has ended or reached `depth`; an unfinished episode counts if
     its score is greater than 0.
@@ -162,7 +162,7 @@ def _first_visits(
 ) -> tuple[NDArray[np.int64], bool]:
     """Return the first `width` rows of `order` that have a new highest score for their key.
 
-    `known` records these scores. The second result is true if `width` left out no such row.
+    `known` records these scores. The second result is false if there were more such rows.
     """
     found: list[int] = []
     are_all = True

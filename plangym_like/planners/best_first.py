@@ -53,8 +53,8 @@ class BestFirst(Planner):
         the goal's reward is 0 or less, as in MountainCar, pass a function: ``goal=lambda step:
         step.terminateds``.
     key : "state", "obs" or callable
-        What distinguishes situations: the state row, the observation, or a function. It takes
-        ``(obs, infos, states)`` of N transitions, and returns an array ``(N, ...)`` or N hashables.
+        What distinguishes situations: the state row, the observation, or a function that takes
+        ``(obs, infos, states)`` of N transitions and returns an array ``(N, ...)`` or N hashables.
         Rows also hold details that do not matter to a plan: MiniGrid counts its steps, toy text
         keeps the last action. Equal situations then have different rows, and the search repeats
         itself or never ends. Use ``"obs"`` if observations show all that matters, as in toy text,
@@ -66,8 +66,8 @@ class BestFirst(Planner):
 
     Notes
     -----
-    `Plan.info` has ``solved``; ``optimal``; ``cost``; ``bound``, the least cost that a plan can
-    have; ``exhausted``, whether nothing was left to search; and the numbers ``expanded``,
+    `Plan.info` has ``solved``, ``optimal``, ``cost``, ``bound`` (the least cost that a plan can
+    have), ``exhausted`` (whether nothing was left to search), and the numbers ``expanded``,
     ``generated`` and ``duplicates`` (transitions to known situations). Without a solution, the plan
     leads to the state with the lowest heuristic value. If several states have this value, it leads
     to the one with the highest score. After `advance`, the rest of an optimal plan is reused.
@@ -106,7 +106,7 @@ class BestFirst(Planner):
         self._rest: Plan | None = None
 
     def advance(self) -> None:
-        """If the last plan is optimal, keep the rest of it for the next search."""
+        """If the last plan is optimal, keep its remaining actions for the next search."""
         self._rest, self._last = self._last, None
 
     def _priority(self, cost: float, heuristic: float) -> float:
@@ -121,7 +121,7 @@ class BestFirst(Planner):
         return plan
 
     def _rest_of(self, last: Plan, state: Row, search: Search) -> Plan | None:
-        """Return the rest of a plan, if its first action leads to `state`."""
+        """Return a plan without its first action if that action leads to `state`, else ``None``."""
         if search.remaining is not None and search.remaining <= len(self.actions):
             return None  # a new search may need all of it
         step = search.step_batch(last.actions[:1], last.state[None], self.dt)

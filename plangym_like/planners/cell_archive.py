@@ -30,7 +30,7 @@ class Visit(NamedTuple):
     frames : int
         The frames from the first state.
     found : Spent
-        What the search had spent when the cell was first reached.
+        The cost of the search until the cell was first reached.
     """
 
     score: float
@@ -57,7 +57,7 @@ class Walks(NamedTuple):
 
 @dataclass
 class _Cell:
-    """A visit, the state to continue from, and how often the cell was entered since."""
+    """A visit, the state to continue from, and how often the cell has been entered since."""
 
     visit: Visit
     state: Row
@@ -87,7 +87,7 @@ class CellArchive:
         return len(self._cells) - 1
 
     def choose(self, count: int, actions: NDArray[Any], rng: np.random.Generator) -> Walks:
-        """Draw `count` cells with weights of ``1 / sqrt(seen + 1)``."""
+        """Draw `count` cells, with probabilities in proportion to ``1 / sqrt(seen + 1)``."""
         cells, keys = list(self._cells.values()), list(self._cells)
         seen = np.fromiter((cell.entered for cell in cells), np.float64, len(cells))
         weights = 1 / np.sqrt(seen + 1)

@@ -53,7 +53,7 @@ class ObservationCells:
     Parameters
     ----------
     space : Space
-        The observation space, at most 8 numbers.
+        The observation space; an observation has at most 8 numbers.
     bins : int
 
     Raises

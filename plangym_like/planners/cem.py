@@ -25,11 +25,11 @@ class CEM(GaussianPlanner):
     predictive control as in K. Chua, R. Calandra, R. McAllister and S. Levine, "Deep reinforcement
     learning in a handful of trials using probabilistic dynamics models", NeurIPS 2018.
 
-    Differences from these: plans are clipped to the bounds (Chua et al. draw from a truncated
+    Differences from these works: plans are clipped to the bounds (Chua et al. draw from a truncated
     normal distribution). The mean is rolled out at the end, and the best of all plans is returned
     (Chua et al. play the mean). After `advance`, the mean ends with its last action repeated
-    instead of a 0. The search ends before its budget is spent if the standard deviations have
-    fallen to a thousandth.
+    instead of a 0. The search ends before its budget is spent if all standard deviations have
+    fallen to a thousandth of the first ones.
 
     Parameters
     ----------
@@ -83,9 +83,9 @@ class CEM(GaussianPlanner):
 
 
 def fitted(best: Floats, mean: Floats, std: Floats, alpha: float) -> tuple[Floats, Floats]:
-    """Return mean and standard deviation of the best plans ``(K, T, ...)``.
+    """Return the mean and the standard deviation of the best plans ``(K, T, ...)``.
 
-    The old mean and standard deviation count with the weight `alpha`.
+    They are averaged with the old mean and standard deviation, which have the weight `alpha`.
     """
     return (
         alpha * mean + (1 - alpha) * best.mean(axis=0),

@@ -55,7 +55,7 @@ def default_features(env: PlanEnv, planner: str) -> Features:
 
 
 class _Variables:
-    """Every number of an observation is a variable, whose lowest value becomes 0."""
+    """Use each number of an observation as a variable, shifted so that its lowest value is 0."""
 
     def __init__(self, lowest: NDArray[Any]) -> None:
         self._lowest = lowest.astype(np.int64)

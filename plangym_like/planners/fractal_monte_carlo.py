@@ -21,7 +21,7 @@ from plangym_like.states import Row
 _CAMP_EVERY = 8  # moves from one saved swarm to the next
 _CAMPS = 128  # saved swarms that are kept
 _SETBACKS = 6  # times that the swarm goes back before it continues with one life less
-_MOST = 8  # times the walkers, at most, after it went back
+_MOST = 8  # the largest multiple of `walkers` after going back
 
 
 class FractalMonteCarlo(Planner):
@@ -35,8 +35,8 @@ class FractalMonteCarlo(Planner):
        of its rewards. The distance is measured from its observation to a random companion's.
        `relativize` makes both comparable.
     3. Every walker is compared with another random companion, and becomes a copy of it with
-       probability ``(companion's - own) / own``, in virtual rewards. A walker is dead if its
-       episode has ended or it has lost a life; it always becomes a copy of a living one.
+       probability ``(companion's - own) / own``, where both are virtual rewards. A walker is dead
+       if its episode has ended or it has lost a life; it always becomes a copy of a living one.
 
     The paper plans each action with a new swarm of a fixed depth. Here one swarm plays the whole
     episode, and the plan is the path of the best walker. There are four more differences:
@@ -45,9 +45,9 @@ class FractalMonteCarlo(Planner):
       divided by their standard deviations among the walkers instead.
     - The walker with the best score is never replaced.
     - Companions are walkers that are alive.
-    - If all walkers die, the swarm goes back to an earlier swarm. With each further failure it goes
-      back further, and then gets more walkers, until its score is higher than ever before. If it
-      still dies, it continues with one life less, until the episode has ended for all walkers.
+    - If all walkers die, the search goes back to an earlier swarm. With each further failure, it
+      goes back further, and then adds walkers, until the score is higher than ever before. If the
+      walkers still die, they continue with one life less, until all their episodes have ended.
 
     An episode counts as found when it has ended; an unfinished episode counts if its score is
     greater than 0. So if rewards are negative, there is no score before an episode has ended.
@@ -147,7 +147,7 @@ class FractalMonteCarlo(Planner):
     def _copies(
         self, swarm: Swarm, dead: NDArray[np.bool_], rng: np.random.Generator
     ) -> NDArray[np.int64]:
-        """Return the row ``(N,)`` that each walker continues from, its own or a companion's."""
+        """Return the row ``(N,)`` that each walker continues from: its own or a companion's."""
         size, alive = len(dead), np.flatnonzero(~dead)
         companion = alive[rng.integers(len(alive), size=size)]
         spread = swarm.obs.std(axis=0) if self._ranges is None else self._ranges

@@ -1,4 +1,4 @@
-"""The base of planners that draw normally distributed plans: warm start, noise, best plan."""
+"""The base class of planners that draw normally distributed plans, and its helpers."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ class GaussianPlanner(Planner):
         return filtered(white, np.sqrt(self._power)) if self.beta else white
 
     def _batch_within(self, search: Search, iterations: int) -> int:
-        """Return N, or less if the budget does not allow for `iterations` batches of N plans."""
+        """Return N, or less if the budget is too small for `iterations` batches of N plans."""
         if search.remaining is None:
             return self.batch
         return max(1, min(self.batch, (search.remaining // self.horizon - 1) // iterations))
@@ -111,7 +111,7 @@ class Candidates:
         return self._search.has((count + 1) * self._planner.horizon)
 
     def roll_out(self, plans: Floats) -> tuple[Floats, Floats]:
-        """Roll plans out; return them as they were stepped, and their returns.
+        """Roll plans out; return the clipped plans and their returns.
 
         Parameters
         ----------

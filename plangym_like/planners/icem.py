@@ -30,8 +30,8 @@ class ICEM(GaussianPlanner):
 
     Differences from the paper: elites that are kept within a search are not rolled out again,
     because that would give the same returns. The mean is rolled out after the last iteration
-    instead of in it. The search ends before its budget is spent if the standard deviations have
-    fallen to a thousandth.
+    instead of in it. The search ends before its budget is spent if all standard deviations have
+    fallen to a thousandth of the first ones.
 
     Parameters
     ----------

@@ -12,13 +12,13 @@ from plangym_like.planners.width_planner import WidthPlanner
 
 
 class IW(WidthPlanner):
-    """IW(1): search breadth-first, and prune each state that makes no atom true for the first time.
+    """IW(1): search breadth-first, and prune each state whose atoms were all seen before.
 
     N. Lipovetzky, M. Ramirez and H. Geffner, "Classical planning with simulators: results on the
     Atari video games", IJCAI 2015. An atom is a pair of a variable and its value, such as "byte 17
     of the RAM is 3". A search therefore keeps at most as many states as there are atoms. States of
     equal depth are expanded in descending order of their return. The plan is the path with the
-    highest discounted return; among equal ones, a random one. It leads to a leaf of the tree. If
+    highest discounted return; ties are broken at random. It leads to a leaf of the tree. If
     rewards are negative, `Plan.curve` may therefore end with the higher score of an earlier,
     shorter path.
 
@@ -37,7 +37,7 @@ class IW(WidthPlanner):
         Its actions are finite.
     features : callable, optional
         A function of ``(obs, infos)`` of N transitions. It returns either integers ``(N, F)``,
-        whose values are the atoms of F variables (a negative value is no atom), or bools ``(N,
+        whose values are the atoms of F variables (a negative value means no atom), or bools ``(N,
         F)``, whose true entries are the atoms. The default depends on the observations; see
         `default_features`. Without good features, the search is little better than breadth-first.
     discount : float
@@ -48,7 +48,7 @@ class IW(WidthPlanner):
     batch : int
         The number of nodes that are expanded at once.
     dt : int
-        How long each action is held. The paper holds each for 5 frames.
+        How long each action is held. The paper holds actions for 5 frames.
 
     Examples
     --------

@@ -14,9 +14,9 @@ ROOT = -1
 
 
 class Lineage:
-    """Records parent, action, dt and reward of every step, so that paths can be read back.
+    """Records the parent, action, dt and reward of every step, so that paths can be read back.
 
-    It holds no states: a step takes 20 bytes and the action.
+    It holds no states: a step takes 20 bytes, plus the size of its action.
 
     Parameters
     ----------

@@ -101,7 +101,7 @@ class LookaheadTree:
 
     @property
     def leaves(self) -> NDArray[np.bool_]:
-        """Whether each node has no children, ``(size,) bool``."""
+        """Which nodes have no children, ``(size,) bool``."""
         leaves: NDArray[np.bool_] = np.all(self.children[: self.size] < 0, axis=1)
         return leaves
 
@@ -115,7 +115,7 @@ class LookaheadTree:
         return np.concatenate(rows).reshape(len(rows), -1)
 
     def subtree(self, root: int) -> LookaheadTree:
-        """Return the part of the tree below a child of the root."""
+        """Return the subtree of `root`, a child of this tree's root, as a new tree."""
         kept = [False] * self.size
         kept[root] = True
         parents = self.parent[: self.size].tolist()
@@ -138,7 +138,7 @@ class LookaheadTree:
     def best_path(self, discount: float, rng: np.random.Generator | None = None) -> list[int]:
         """Return the nodes of a path to a leaf with the highest discounted sum of gains.
 
-        Among equal children, a random one is chosen; without `rng`, the first.
+        Ties between children are broken at random; without `rng`, the first child is taken.
         """
         parents, gains = self.parent[: self.size].tolist(), self.gain[: self.size].tolist()
         best = [-np.inf] * self.size  # the best value of the children; a leaf has the value 0

@@ -42,12 +42,12 @@ class MPPI(GaussianPlanner):
     env, horizon, std, beta, dt
         See `GaussianPlanner`.
     batch : int
-        The number of plans in each batch, K; fewer if the budget is smaller.
+        The number of plans in each batch, K; it is reduced if the budget is smaller.
     temperature : float
         λ: the lower it is, the more the best plans count. Its unit is the standard deviation of the
         batch's returns.
     alpha : float
-        From 0 to 1: the control cost is ``(1 - alpha) * λ * u^T Σ^-1 ε``. With 1 there is none.
+        From 0 to 1: the control cost is ``(1 - alpha) * λ * u^T Σ^-1 ε``. With 1, it is 0.
     relative : bool
         If False, λ is `temperature` itself, in units of the rewards.
 

@@ -28,7 +28,7 @@ class Novelty:
         self._num_columns = 0
 
     def atoms(self, features: Any, count: int) -> NDArray[np.int32]:
-        """Return the numbers of the atoms ``(count, K)``, and -1 where a row has fewer than K.
+        """Return the numbers of each row's atoms ``(count, K)``; -1 fills rows with fewer than K.
 
         Raises
         ------

@@ -26,7 +26,9 @@ def as_vectors(obs: Any) -> NDArray[np.float64]:
 
 
 def check_vectors(space: spaces.Space[Any], planner: str) -> None:
-    """Raise InputError, naming `planner`, unless observations are a fixed count of numbers.
+    """Raise InputError unless observations consist of a fixed count of numbers.
+
+    `planner` is the name in the message.
 
     >>> check_vectors(spaces.Text(5), "FractalMonteCarlo")
     Traceback (most recent call last):

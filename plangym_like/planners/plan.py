@@ -126,13 +126,13 @@ class Plan:
     def replay(self, env: PlanEnv) -> float:
         """Step `env` through the plan, and return the score.
 
-        It equals `score` in every environment that is made with the same arguments as the
+        The result equals `score` in every environment that is made with the same arguments as the
         planner's. The env's current state does not change.
         """
         return math.fsum(float(step.rewards[0]) for step in self.steps(env))
 
     def steps(self, env: PlanEnv) -> Iterator[BatchTransition]:
-        """Step `env` through the plan, and yield each step, a batch of one row.
+        """Step `env` through the plan, and yield each step as a batch of one row.
 
         The env's current state does not change.
         """

@@ -30,7 +30,7 @@ class Planner(ABC):
     Raises
     ------
     InputError
-        `env` is another kind of object.
+        `env` is not a `PlanEnv`.
     """
 
     def __init__(self, env: PlanEnv) -> None:
@@ -76,8 +76,8 @@ class Planner(ABC):
         Raises
         ------
         InputError
-            Neither budget nor time is given, or they are too small for one batch; or `seed` is
-            invalid.
+            Neither `budget` nor `seconds` is given, the budget is too small for one batch, or an
+            argument is invalid.
         StateError
             `state` is not a state of this environment.
         RewardError

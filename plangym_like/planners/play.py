@@ -46,7 +46,7 @@ def play(
     -------
     Plan
         The actions played, and the cost of all searches. The curve is the score of the episode so
-        far, which may fall.
+        far; unlike the curve of a search, it may fall.
 
     Examples
     --------

@@ -30,18 +30,18 @@ class PUCT(TreePlanner):
     actions on the way. The deviations:
 
     - There is one player, and rewards count: the return of an action is its reward plus the
-      discounted return after it. Mean returns are scaled to [0, 1] by the range seen, and are 0
-      where there was no visit, as in J. Schrittwieser et al., "Mastering Atari, Go, chess and
+      discounted return after it. Mean returns are scaled to [0, 1] by their range so far, and are
+      0 where there was no visit, as in J. Schrittwieser et al., "Mastering Atari, Go, chess and
       shogi by planning with a learned model", 2020, equation 5.
     - A round has up to `batch` descents, which the virtual loss keeps apart. It calls `step_batch`
-      once and `evaluate` once. If several descents find the same leaf, one of them counts.
+      once and `evaluate` once. If several descents find the same leaf, only one counts.
     - With `rollout`, the value of a new state is the mean of the value from `evaluate` and the
       return of random actions (D. Silver et al., "Mastering the game of Go with deep neural
       networks and tree search", 2016). Without `evaluate`, it is this return alone.
 
-    The plan is the path in the tree with the best score; among equal ones, the first. The action
-    for closed loop, `Plan.next_action`, is the most visited one; ``info["visits"]`` are the targets
-    of a policy network, ``info["value"]`` is the mean return of the root.
+    The plan is the path in the tree with the best score; of equal paths, the first. The action for
+    closed loop, `Plan.next_action`, is the most visited one. ``info["visits"]`` are targets for a
+    policy network, and ``info["value"]`` is the mean return of the root.
 
     Parameters
     ----------
@@ -164,7 +164,7 @@ class PUCT(TreePlanner):
         )
 
     def _rolled_out(self, states: NDArray[np.uint8], search: Search) -> Floats:
-        """Return the discounted returns of random actions."""
+        """Roll out random actions from each of `states`, and return the discounted returns."""
         plans = search.rng.integers(len(self.actions), size=(len(states), self.rollout))
         rewards = search.rollout_batch(self.actions[plans], states, self.dt).rewards
         returns: Floats = rewards @ self.discount ** np.arange(self.rollout)

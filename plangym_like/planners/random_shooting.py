@@ -16,7 +16,7 @@ from plangym_like.states import Row
 class RandomShooting(Planner):
     """Draw random plans, roll them out, and keep the best one.
 
-    A. V. Rao, "A survey of numerical methods for optimal control", 2009, describes it as the
+    A. V. Rao, "A survey of numerical methods for optimal control", 2009, describes this as the
     simplest shooting method. Other planners are compared with it.
 
     Parameters

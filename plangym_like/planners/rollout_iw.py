@@ -12,7 +12,7 @@ from plangym_like.planners.novelty import Novelty
 from plangym_like.planners.search import Search
 from plangym_like.planners.width_planner import WidthPlanner
 
-# Random numbers are drawn for so many levels of the tree at once.
+# Random numbers are drawn for this many levels of the tree at once.
 _LEVELS = 32
 
 
@@ -21,18 +21,18 @@ class RolloutIW(WidthPlanner):
 
     W. Bandres, B. Bonet and H. Geffner, "Planning with pixels in (almost) real time", AAAI 2018. A
     rollout starts at the root, and takes random actions that lead to unsolved states. A new state
-    is novel if one of its atoms was never seen at its depth or a smaller one. If a new state is
+    is novel if one of its atoms was never seen at the same or a smaller depth. If a new state is
     not novel, or if it ends the episode, it is solved and the rollout ends. A state is also solved
     if all its atoms were later seen at a smaller depth, or if all its children are solved. The
     search ends when the root is solved. In the end, the same states are kept as in `IW`, but deep
-    ones are reached early.
+    states are reached early.
 
-    The plan is the path with the highest discounted return; among equal ones, a random one.
+    The plan is the path with the highest discounted return; ties are broken at random.
     `advance` keeps the subtree of the action that was taken, as in `IW`.
 
     Differences from the paper: `batch` rollouts run at the same time, and each has a different
-    transition in a batch. So a rollout does not know the atoms of the batch's other transitions
-    when it chooses its action. The new states of a batch are tested in ascending order of
+    transition in a batch. So a rollout chooses its action before the atoms of the batch's other
+    transitions are known. The new states of a batch are tested in ascending order of
     depth. The atoms of the first root are not known; see `IW`. The features of screens are the
     basic ones of B-PROST (`tile_colors`), without the features of pairs of tiles.
 
@@ -45,7 +45,7 @@ class RolloutIW(WidthPlanner):
     batch : int
         The number of rollouts that run at the same time.
     dt : int
-        How long each action is held. The paper holds each for 15 frames.
+        How long each action is held. The paper holds actions for 15 frames.
 
     Examples
     --------

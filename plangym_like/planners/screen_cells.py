@@ -113,7 +113,7 @@ class DynamicScreenCells(ScreenCells):
 
 
 def shrink(screens: NDArray[Any], height: int, width: int) -> NDArray[np.float32]:
-    """Return the means ``(N, height, width)`` of the areas that each new pixel covers.
+    """Return smaller screens ``(N, height, width)``; each pixel is the mean of the area it covers.
 
     >>> shrink(np.arange(6.0).reshape(1, 2, 3), 1, 2).round(2)
     array([[[1.83, 3.17]]], dtype=float32)
@@ -126,7 +126,7 @@ def shrink(screens: NDArray[Any], height: int, width: int) -> NDArray[np.float32
 
 
 def _areas(old: int, new: int) -> NDArray[np.float32]:
-    """Return the share ``(new, old)`` that each old pixel has in each new one."""
+    """Return the weight ``(new, old)`` of each old pixel in each new pixel."""
     edges = np.linspace(0, old, new + 1)
     pixel = np.arange(old)
     covered = np.minimum(edges[1:, None], pixel + 1) - np.maximum(edges[:-1, None], pixel)
@@ -140,6 +140,6 @@ def packed(screen: NDArray[Any]) -> bytes:
 
 
 def unpacked(screens: Iterable[bytes], space: Space[Any]) -> NDArray[Any]:
-    """Return the screens ``(N, *shape)`` that were packed."""
+    """Return the screens ``(N, *shape)`` that `packed` has compressed."""
     rows = [np.frombuffer(zlib.decompress(one), space.dtype) for one in screens]
     return np.stack(rows).reshape(-1, *(space.shape or ()))

@@ -101,7 +101,7 @@ class Search:
         return None if self._budget is None else self._budget - self._transitions
 
     def fit(self, count: int, cost: int = 1) -> int:
-        """Return how many items of `cost` transitions each the budget allows, at most `count`.
+        """Return how many of `count` items the budget allows, if each costs `cost` transitions.
 
         The result is at least 1, so that `has` decides whether the search ends.
         """

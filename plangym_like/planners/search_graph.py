@@ -15,7 +15,7 @@ from plangym_like.states import Row
 class SearchGraph:
     """Nodes that record a cheapest known path to each key. Node 0 is the root.
 
-    A cheaper path to a known key is a new node, so a node's path never changes.
+    A cheaper path to a known key adds a new node, so a node's path never changes.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Turn the options of searches for the least cost into functions with checked results."""
+"""Turn the options of least-cost searches into functions that check their results."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def make_key(key: Any) -> Key:
     Raises
     ------
     InputError
-        It is none of these.
+        `key` is none of these.
     """
     if key == "state":
         return lambda obs, infos, states: states
@@ -43,7 +43,7 @@ def make_cost(cost: Any) -> Callable[[BatchTransition], NDArray[np.float64]]:
     Raises
     ------
     InputError
-        It is none of these.
+        `cost` is none of these.
     """
     if cost == "steps":
         return lambda step: np.ones(len(step.rewards))
@@ -60,7 +60,7 @@ def make_goal(goal: Any) -> Callable[[BatchTransition], NDArray[np.bool_]]:
     Raises
     ------
     InputError
-        It is neither.
+        `goal` is neither.
     """
     if goal is None:
         return lambda step: step.terminateds & (step.rewards > 0)
@@ -82,7 +82,7 @@ def make_heuristic(heuristic: Any) -> Callable[..., NDArray[np.float64]]:
     Raises
     ------
     InputError
-        It is neither.
+        `heuristic` is neither.
     """
     if heuristic is None:
         return lambda obs, infos, states: np.zeros(len(states))

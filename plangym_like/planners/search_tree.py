@@ -1,4 +1,4 @@
-"""`SearchTree`: the nodes of a tree search in flat arrays, and many descents at a time."""
+"""`SearchTree`: the nodes of a tree search in flat arrays, with many descents at a time."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ FIRST = 1e18
 
 
 class Level(NamedTuple):
-    """One step of some descents: all arrays are ``(n,)``, and `kids` is as in `Descents.last`."""
+    """One step of n descents, as arrays ``(n,)``; `kids` is as in `Descents.last`."""
 
     ids: Ints
     nodes: Ints
@@ -56,7 +56,7 @@ class Descents(NamedTuple):
         return self._replace(levels=levels)
 
     def ends(self, new: Ints) -> Ints:
-        """Return the nodes ``(B,)`` where the descents end; `new` ``(L,)`` are nodes of leaves."""
+        """Return the nodes ``(B,)`` where descents end; `new` ``(L,)`` are the leaves' nodes."""
         return _resolved(self.last, new)
 
 
@@ -79,12 +79,13 @@ class SearchTree:
     ----------
     size : int
     nodes : structured array
-        With the fields ``parent``, ``action`` (the index of the action on the way in), ``seed``,
-        ``reward``, ``score`` (the rewards from the root on), ``value`` (set by the planner),
-        ``ended``, ``samples`` (how often this outcome was drawn), ``passes`` (how many descents
-        came through), ``key`` (distinguishes outcomes), ``visits`` and ``total`` ``(A,)`` (number
-        and sum of the returns of each action), ``prior`` ``(A,)``, ``child`` ``(A, K)`` (-1 if
-        there is none), ``closed`` ``(A,)`` (see `close`), and ``state``.
+        With the fields ``parent``, ``action`` (the index of the action that leads to the node),
+        ``seed``, ``reward``, ``score`` (the sum of the rewards from the root), ``value`` (set by
+        the planner), ``ended``, ``samples`` (how often this outcome was drawn), ``passes`` (how
+        many descents passed through the node), ``key`` (distinguishes outcomes), ``visits`` and
+        ``total`` ``(A,)`` (number and sum of the returns of each action), ``prior`` ``(A,)``,
+        ``child`` ``(A, K)`` (-1 if there is none), ``closed`` ``(A,)`` (see `close`), and
+        ``state``.
     low, high : float
         The range of the mean returns that were seen.
     """
@@ -211,7 +212,7 @@ class SearchTree:
         return Descents(levels, last, *np.divmod(leaves, self.num_actions))
 
     def _outcomes(self, nodes: Ints, actions: Ints, draw: DrawFn) -> Ints | None:
-        """Return an outcome ``(n,)`` of each action: a new sample or a known outcome.
+        """Return an outcome ``(n,)`` for each action: a new sample or a known outcome.
 
         Known outcomes are visited in proportion to how often they were sampled.
         """
@@ -297,7 +298,7 @@ class SearchTree:
         return np.array(found[::-1], np.intp)
 
     def subtree(self, root: int) -> SearchTree:
-        """Return the part below a node as a tree."""
+        """Return the subtree of the node `root` as a new tree."""
         levels = [np.array([root])]
         while len(levels[-1]):
             kids = self["child"][levels[-1]].ravel()
@@ -319,7 +320,7 @@ class SearchTree:
 
 
 def _resolved(kids: Ints, new: Ints) -> Ints:
-    """Return `nodes`, with every ``-1 - i`` replaced by ``new[i]``."""
+    """Return `kids`, with every ``-1 - i`` replaced by ``new[i]``."""
     (leaves,) = (kids < 0).nonzero()
     if not len(leaves):
         return kids
@@ -329,7 +330,7 @@ def _resolved(kids: Ints, new: Ints) -> Ints:
 
 
 def _groups(keys: Ints) -> tuple[Ints, Ints, Ints]:
-    """Return, for each sorted key, the start and the size of its group, and its rank there."""
+    """Return the start and the size of the group of each sorted key, and its rank in the group."""
     rows = np.arange(len(keys))
     if len(keys) == 1:
         return rows, rows + 1, rows

@@ -1,4 +1,4 @@
-"""`TreePlanner`: the base of tree searches, with their options, their tree and their plan."""
+"""`TreePlanner`: the base class of tree searches."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Trajectory:
 
 
 class TreePlanner(Planner):
-    """The base of tree searches that run many descents at a time.
+    """The base class of tree searches that run many descents at a time.
 
     Parameters
     ----------
@@ -103,7 +103,7 @@ class TreePlanner(Planner):
         """Return the number of descents in the next round; each costs at most `cost` transitions.
 
         Descents to ended states may cost nothing, so the number of descents is also limited to the
-        transitions in the budget. It is 0 when the time is over.
+        transitions in the budget. The result is 0 when the time is over.
         """
         if tree["closed"][0].all() or (descents and search.progress().done == 1.0):
             return 0

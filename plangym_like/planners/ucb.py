@@ -24,7 +24,7 @@ def ucb1(
 ) -> Floats:
     """Return the upper confidence bound of each action in each of n nodes.
 
-    They are ``totals / visits + explore * sqrt(log(parent_visits) / visits)``. ``explore`` is
+    The bounds are ``totals / visits + explore * sqrt(log(parent_visits) / visits)``. ``explore`` is
     ``sqrt(2)`` in P. Auer, N. Cesa-Bianchi and P. Fischer, "Finite-time analysis of the multiarmed
     bandit problem", 2002, and ``2 * C_p`` in Kocsis and Szepesvari 2006.
 

@@ -36,14 +36,14 @@ class UCT(TreePlanner):
       under way count as visits with low returns: the virtual loss of G. Chaslot, M. Winands and J.
       van den Herik, "Parallel Monte-Carlo tree search", 2008. A new node that several descents
       reach is stepped once, but each of them makes a rollout from it.
-    - Mean returns are scaled to [0, 1] by the range seen, as in equation 5 of J. Schrittwieser et
-      al., "Mastering Atari, Go, chess and shogi by planning with a learned model", 2020.
+    - Mean returns are scaled to [0, 1] by their range so far, as in equation 5 of J. Schrittwieser
+      et al., "Mastering Atari, Go, chess and shogi by planning with a learned model", 2020.
     - Without chance nodes, actions whose whole subtree is known are not tried again. Their best
       return is certain, so no descent through their node returns less.
 
     States hold random generators. So without chance nodes, the search knows the random numbers that
     the environment will draw. With ``outcomes=K``, it does not: each descent draws the outcomes of
-    its actions with new seeds. Outcomes with the same observation, reward and end are one node. For
+    its actions with new seeds. Outcomes of equal observation, reward and flags are one node. For
     actions with many outcomes there is progressive widening (A. Couetoux et al., "Continuous upper
     confidence trees", 2011). At most K outcomes of an action are distinguished. With `widening`
     less than 1, most descents pass through known outcomes, which costs no transitions.
@@ -63,7 +63,7 @@ class UCT(TreePlanner):
         The weight of the bounds; ``sqrt(2)`` is UCB1.
     outcomes : int
         The largest number of outcomes of an action, at most 4,096. When an action has this many, no
-        more are drawn. If the true number is known, choose a larger one.
+        more are drawn. If the true number is known, choose more than that.
     widening : float
         After n visits, an action has ``ceil(n ** widening)`` samples of its outcome.
 
@@ -152,7 +152,7 @@ class UCT(TreePlanner):
         )
 
     def _evaluate(self, tree: SearchTree, search: Search, nodes: Ints) -> tuple[Floats, Trajectory]:
-        """Return the values of nodes (for new ones, the return of a rollout), and the best plan."""
+        """Return the values of nodes, with a rollout from each new one, and the best trajectory."""
         visits, ended = tree["visits"][nodes].sum(axis=1), tree["ended"][nodes]
         values = tree["total"][nodes].sum(axis=1) / np.maximum(visits, 1)
         (new,) = (~ended & (visits == 0)).nonzero()
@@ -185,7 +185,7 @@ class UCT(TreePlanner):
 
 
 def outcome_keys(step: BatchTransition) -> NDArray[np.int64]:
-    """Return a number ``(N,)`` that identifies each row's observation, reward and end.
+    """Return a number ``(N,)`` that identifies each row's observation, reward and flags.
 
     The state is left out, because it holds the random generator.
     """

@@ -1,4 +1,4 @@
-"""`WidthPlanner`: the base of IW(1) and Rollout-IW(1)."""
+"""`WidthPlanner`: the base class of IW(1) and Rollout-IW(1)."""
 
 from __future__ import annotations
 
