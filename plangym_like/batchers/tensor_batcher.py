@@ -206,7 +206,7 @@ class TensorBatcher:
         return self._tensors(result) if blocking else TensorFuture(result, self._tensors)
 
     def _tensors(self, value: Any) -> Any:
-        """Return a tree with tensors on the device in place of its arrays and NumPy numbers."""
+        """Convert the arrays and NumPy numbers in a tree to tensors on the device."""
         if isinstance(value, Mapping):
             return {key: self._tensors(part) for key, part in value.items()}
         if isinstance(value, tuple):
@@ -225,7 +225,7 @@ class TensorBatcher:
 
 
 def _arrays(value: Any) -> Any:
-    """Return a tree with arrays in place of its tensors; they share memory with CPU tensors."""
+    """Convert the tensors in a tree to arrays; arrays share memory with CPU tensors."""
     if isinstance(value, torch.Tensor):
         value = value.detach().cpu()
         # NumPy has no bfloat16; float32 can hold all its values.

@@ -35,7 +35,7 @@ def as_transitions(
     batch_size : sequence of int
         The environments and the steps, ``[B, T]``.
     mask : Tensor bool ``(*batch_size)``, optional
-        Which steps took place; the entry ``"mask"``.
+        Which steps took place. It becomes the entry ``"mask"``.
     """
 
     def entries(fields: Mapping[str, Any]) -> dict[str, Any]:

@@ -30,7 +30,7 @@ class Heartbeat(NamedTuple):
 
 
 class SharedUpdate(NamedTuple):
-    """New content of the memory shared as `name`; if `is_empty`, it has only the layout."""
+    """New content of the memory shared as `name`, or, if `is_empty`, only its layout."""
 
     name: str
     packed: PackedTree
@@ -55,11 +55,11 @@ class GroupActor:
     Parameters
     ----------
     recipe : bytes
-        The pickled tuple of the caller's worker context, its session key, and the function that
-        makes an object.
+        A pickled tuple of three parts: the caller's worker context, the caller's session key, and
+        the function that makes an object.
     groups : sequence of int
     num_groups : int
-        The number of groups of all workers.
+        The total number of groups in all workers.
     """
 
     def __init__(self, recipe: bytes, groups: Sequence[int], num_groups: int) -> None:

@@ -82,7 +82,7 @@ class GroupContext:
         name : str
         index : int
         trim : callable
-            Returns the part of the buffer's content that is needed.
+            Given the buffer's content, returns the part that the owner needs.
         """
         if self._send is not None:
             content = take(self.memory[name], self.local_index(name, index))

@@ -82,7 +82,7 @@ class HostedObjects:
             raise RuntimeError(f"an environment, actor or factory raised {error!r}") from error
 
     def close(self) -> None:
-        """Close all objects that have a ``close`` method; then raise the first error."""
+        """Close all objects that have a ``close`` method, then raise the first error, if any."""
         failures: list[Exception] = []
         for hosted in self._objects.values():
             try:

@@ -21,7 +21,7 @@ class PoolOptions:
         Given a `GroupContext`, returns the object of its group.
     num_groups : int
     num_workers : int or None
-        ``None``: as many as there are cores.
+        ``None`` starts one per core.
     timeout : float
         Seconds without progress after which a worker counts as hung.
     name : str
@@ -71,7 +71,7 @@ class Workers(abc.ABC):
     ----------
     num_workers : int
     start_seconds : float
-        The minimum time that a worker has to make its objects.
+        A worker may take at least this long to make its objects, even if `timeout` is shorter.
     """
 
     num_workers = 1
@@ -115,7 +115,7 @@ class Workers(abc.ABC):
         """Wait at most `seconds` until a call (of `group` if given) is over."""
 
     def beats(self, worker: int) -> int:
-        """Return how often the worker has reported progress, as far as known."""
+        """Return the last known number of times that the worker has reported progress."""
         return 0
 
     @abc.abstractmethod

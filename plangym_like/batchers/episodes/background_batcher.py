@@ -123,7 +123,7 @@ class BackgroundBatcher(Closable):
                 raise
 
     def _ask_n_envs(self) -> None:
-        """Request the number of environments, to check the seeds; the next `get` raises errors."""
+        """Request the number of environments, to check the seeds; `get` raises any error later."""
         job = self._workers.submit(0, "count_envs")
         try:
             is_known = self._workers.wait(_ASK_SECONDS, job) is not None
@@ -158,7 +158,8 @@ class BackgroundBatcher(Closable):
         Parameters
         ----------
         state_dict : mapping of str to Tensor
-            It is copied. Any other object that the agent's `update` accepts is allowed too.
+            A mapping of this kind is copied. Any other object that the agent's `update` accepts is
+            allowed too.
         """
         self._check_open()
         if _is_state_dict(state_dict):
@@ -188,7 +189,8 @@ class BackgroundBatcher(Closable):
     def _begin(self, orders: Mapping[int, tuple[Any, ...]]) -> None:
         """Tell groups what to play, and start their first quantum.
 
-        Each order is a method of `EpisodeWorker` and its arguments, except the weights.
+        Each order holds the name of a method of `EpisodeWorker` and the arguments of the call. The
+        last argument, the weights, is added here.
         """
         self._refuse_while_executing()
         # After a Ctrl-C halfway, the next call would begin some groups a second time.

@@ -18,7 +18,7 @@ class Trajectories:
 
     Step t of row i holds an observation (``"frame"``, ``"initial_state"``, ...), the agent's output
     for it (``"action"`` and the other fields of its action), and the agent's state at that point.
-    Names with a leading underscore hold the results of the action: ``"_reward"``, ``"_done"``,
+    Fields with a leading underscore hold the results of the action: ``"_reward"``, ``"_done"``,
     ``"_frame"``, and the agent's next state. After the end of a trajectory, its row holds zeros.
 
     Parameters
@@ -63,11 +63,11 @@ class Trajectories:
         return key in self.keys()
 
     def keys(self) -> list[Any]:
-        """Return the names."""
+        """Return the names of the fields."""
         return list(self.steps.keys())
 
     def items(self) -> list[tuple[Any, Any]]:
-        """Return the names and their tensors."""
+        """Return pairs of field names and tensors."""
         return list(self.steps.items())
 
     def n_elems(self) -> int:
@@ -94,7 +94,7 @@ class Trajectories:
         return type(self)(*(part.to(device) for part in parts))
 
     def index(self, rows: Any) -> Self:
-        """Return some of the trajectories: `rows` is a slice, a mask or indices."""
+        """Return the trajectories that `rows` selects: a slice, a mask or indices."""
         if isinstance(rows, int):
             rows = slice(rows, rows + 1) if rows != -1 else slice(rows, None)
         agent_info, env_info = (
@@ -134,9 +134,9 @@ class Trajectories:
         return DictTensor(fields, batch_size=self.steps.batch_size[:1])
 
     def temporal_slice(self, start: int, stop: int) -> Self:
-        """Return the steps `start` to `stop` of every trajectory.
+        """Return the steps ``start:stop`` of every trajectory.
 
-        Trajectories that end before `stop` are shorter, and empty if they end before `start`.
+        A trajectory that ends before `stop` is shorter. If it ends before `start`, it is empty.
 
         Raises
         ------

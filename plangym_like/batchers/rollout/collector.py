@@ -223,7 +223,9 @@ class Collector:
         return tree if self._device is None else to_device(tree, self._device)
 
     def collect(self, buffer: FragmentBuffer, version: int) -> Sequence[Extra]:
-        """Fill `buffer` with the next steps of all lanes; `version` is that of the actor's weights.
+        """Fill `buffer` with the next steps of all lanes.
+
+        `version` is the version of the actor's weights.
 
         If the last call was interrupted (for example by Ctrl-C), the states of the lanes are
         unknown, so all lanes begin new episodes.

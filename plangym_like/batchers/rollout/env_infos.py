@@ -136,7 +136,7 @@ def _named(path: Path) -> str:
 
 
 class EnvInfos:
-    """Writes extras into the columns of fragments, in the process of the owner.
+    """Writes extras into the columns of fragments, in the owner's process.
 
     Columns that were widened or added are kept in all later fragments.
     """
@@ -200,7 +200,7 @@ def _common(one: torch.dtype, other: torch.dtype) -> torch.dtype:
 
 
 def _same_values(one: torch.Tensor, other: torch.Tensor) -> bool:
-    """Return whether `one`, in a wider dtype, holds the numbers of `other`."""
+    """Return whether `one`, in a wider dtype, holds the same numbers as `other`."""
     back = one.to(other.dtype)
     same = (back == other) | (other != other)
     if not other.dtype.is_floating_point and one.dtype.is_floating_point:

@@ -51,7 +51,7 @@ def rollout(
     """Collect fragments in worker processes while the caller learns from earlier ones.
 
     There are `n_actors` copies of the actor, each with `n_per_actor` lanes; `n_workers` processes
-    host them. They write into `n_buffers` buffers in shared memory. Each fragment consists of the
+    host them. The copies fill `n_buffers` buffers in shared memory. Each fragment consists of the
     `n_per_batch` buffers that were ready first, with their lanes side by side. Before each
     fragment, the copies load the actor's current weights.
 
@@ -92,9 +92,9 @@ def rollout(
         Seeds the environments and the actors. Equal seeds give equal fragments for any `n_workers`
         if `ordered` is true, and if the weights do not change or `max_lag` is 0.
     states : tuple, optional
-        The states that the first episodes begin in: ``(rows, obs)``, state rows uint8
-        ``(n_actors * n_per_actor, state_nbytes)`` and the observations that came with them. Later
-        episodes begin with a reset.
+        The states that the first episodes begin in, as a tuple ``(rows, obs)`` of state rows, uint8
+        ``(n_actors * n_per_actor, state_nbytes)``, and their observations. Later episodes begin
+        with a reset.
     ordered : bool
         Yield the actors' fragments in the order of the actors, not in the order of completion.
     max_lag : int, optional
