@@ -1,4 +1,4 @@
-"""`Closable`: the base of collectors that run until they are closed."""
+"""`Closable`: the base class of collectors that run until they are closed."""
 
 from __future__ import annotations
 

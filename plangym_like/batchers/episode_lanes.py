@@ -1,4 +1,4 @@
-"""`EpisodeLanes`: steps lanes together, and tracks the episode of each."""
+"""`EpisodeLanes`: steps lanes together, and tracks the episode of each lane."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ class Outcome(NamedTuple):
 
 
 class EpisodeLanes:
-    """Steps the lanes of a batcher, and reports which episodes ended; the batcher restarts lanes.
+    """Steps the lanes of a batcher and reports which episodes ended, but does not restart lanes.
 
     Parameters
     ----------
     lanes : Lanes
     seed : sequence of int, optional
-        If episodes begin in given states, it seeds the next reset of each lane. By default, fresh
+        If episodes begin in given states, this seeds the next reset of each lane. By default, fresh
         entropy is used.
 
     Attributes

@@ -59,7 +59,7 @@ class TensorFuture:
 class TensorBatcher:
     """Wraps an environment so that batches are taken and returned as torch tensors.
 
-    On the CPU nothing is copied: tensors and arrays share memory. Results for another device are
+    On the CPU, nothing is copied: tensors and arrays share memory. Results for another device are
     copied asynchronously through pinned memory; arguments on another device are copied to the CPU
     first.
 
@@ -129,8 +129,8 @@ class TensorBatcher:
         Returns
         -------
         BatchTransition
-            ``(states, obs, rewards, terminateds, truncateds, infos)`` of tensors ``(N, ...)``;
-            without states, a `BatchStep`.
+            ``(states, obs, rewards, terminateds, truncateds, infos)`` of tensors ``(N, ...)``. If
+            states are not returned, a `BatchStep`.
 
         Raises
         ------
@@ -159,7 +159,7 @@ class TensorBatcher:
         blocking: bool = True,
         on_error: str = "raise",
     ) -> Any:
-        """Run T steps of N rows, actions ``(N, T, ...)``; see `PlanEnv.rollout_batch`.
+        """Run T steps of N rows with actions ``(N, T, ...)``; see `PlanEnv.rollout_batch`.
 
         Returns
         -------

@@ -54,7 +54,7 @@ def as_transitions(
 
 
 def merged(*parts: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the entries of all `parts`.
+    """Return the entries of all `parts` in one dict.
 
     Raises
     ------
@@ -70,7 +70,7 @@ def merged(*parts: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def as_observation(tree: Any) -> dict[str, Any]:
-    """Return the parts of an observation by name; if it has no parts, it is ``"observation"``."""
+    """Return the parts of an observation by name; a leaf is called ``"observation"``."""
     return dict(tree) if isinstance(tree, Mapping) else {"observation": tree}
 
 

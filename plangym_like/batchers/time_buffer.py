@@ -33,7 +33,7 @@ class _Column(NamedTuple):
 class TimeBuffer:
     """The steps of B lanes: a tree of tensors ``(T, B, ...)`` that is written one step at a time.
 
-    All steps have the fields, shapes and dtypes of the first one.
+    All steps have the same fields, shapes and dtypes as the first step.
 
     Parameters
     ----------

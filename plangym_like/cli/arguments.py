@@ -21,7 +21,7 @@ class UsageError(Exception):
 
 
 def add_id(parser: argparse.ArgumentParser, **options: Any) -> None:
-    """Add the argument for the id of an environment, or for several ids."""
+    """Add the argument for one environment id, or for several."""
     parser.add_argument(
         "id" if not options else "ids",
         metavar="ID",
@@ -48,7 +48,7 @@ def add_json(parser: argparse.ArgumentParser, what: str = "print one JSON object
 
 
 def setting(text: str) -> tuple[str, Any]:
-    """Split ``NAME=VALUE``; return the name, and the value as a Python literal or else a string.
+    """Return the name and the value in ``NAME=VALUE``; a Python literal is evaluated.
 
     >>> setting("obs_type=ram"), setting("frameskip=4")
     (('obs_type', 'ram'), ('frameskip', 4))

@@ -64,7 +64,7 @@ def add_to(commands: Any) -> None:
 
 
 def run(chosen: argparse.Namespace) -> int:
-    """Measure, and print a table."""
+    """Measure the rates, and print a table."""
     if not chosen.batches or min(chosen.batches) < 1:
         raise UsageError("--batches needs numbers of at least 1")
     if not chosen.seconds > 0:

@@ -1,6 +1,7 @@
 """``plangym-like check ID ...``: test whether environments are saved exactly.
 
-The exit status is 0 if every check passes, 1 if one fails, 2 if an environment could not be made.
+The exit status is 0 if every check passes, 1 if a check fails, and 2 if an environment could not be
+made.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Ctrl-C in a search: the first one ends it with the best plan so far, the second aborts it."""
+"""Ctrl-C in a search: the first ends it with the best plan so far, and the second aborts it."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ import torch
 
 @contextmanager
 def without_trace() -> Iterator[None]:
-    """Restore the global generators of torch, NumPy and Python after the block."""
+    """Restore the global random generators of torch, NumPy and Python after the block."""
     before = _get_states()
     try:
         yield

@@ -138,7 +138,7 @@ def _weights(actor: torch.nn.Module) -> Iterator[torch.Tensor]:
 
 
 def _equal(new: torch.Tensor, old: torch.Tensor) -> bool:
-    """Return whether two tensors have the same bytes, so that a NaN equals itself."""
+    """Return whether two tensors are equal, where a NaN equals a NaN with the same bytes."""
     if new.dtype != old.dtype:
         return False
     return torch.equal(new, old) or torch.equal(

@@ -40,7 +40,7 @@ def as_torch_dtype(dtype: np.dtype[Any]) -> torch.dtype:
     Raises
     ------
     InputError
-        Torch has no corresponding dtype, for example for text, objects and long doubles.
+        Torch has no corresponding dtype, as for text, objects and long doubles.
     """
     try:
         return torch.from_numpy(np.empty(0, dtype)).dtype
@@ -63,7 +63,7 @@ def empty(layout: Any, lead: Sequence[int]) -> Any:
 def as_arrays(tree: Any) -> Any:
     """Return a tree of arrays that share memory with a tree of CPU tensors.
 
-    If NumPy does not have the dtype of a tensor (such as ``bfloat16``), it stays a tensor.
+    A tensor whose dtype NumPy does not have, such as ``bfloat16``, stays a tensor.
     """
     return tree_map(_as_array, tree)
 

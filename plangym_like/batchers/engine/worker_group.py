@@ -47,7 +47,7 @@ class WorkerGroup:
         this process, where `wait` runs the jobs. ``None`` starts one per core, but at most one per
         group.
     backend : Backend, optional
-        Where workers run; by default in processes of this machine.
+        Where workers run; by default, in processes on this machine.
     timeout : float
         Seconds without progress (see `GroupContext.beat`) after which a worker counts as hung.
     name : str
@@ -199,7 +199,7 @@ class WorkerGroup:
         return job.result
 
     def _next_done(self, wanted: Job | None) -> Job | None:
-        """Return a done job that is `wanted` or has failed; if `wanted` is ``None``, any done job."""
+        """Return a job that is done: `wanted` (any job, if ``None``), or a job that has failed."""
         for job in self._jobs:
             if job.call.done():
                 if wanted is None or job is wanted or job.call.exception() is not None:

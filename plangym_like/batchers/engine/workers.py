@@ -1,4 +1,4 @@
-"""`Workers`: the base of the three kinds of workers that host objects."""
+"""`Workers`: the base class of the three kinds of workers that host objects."""
 
 from __future__ import annotations
 
@@ -57,11 +57,11 @@ class Call(Protocol):
         """Return the result of a call that is over, or raise its exception."""
 
     def exception(self) -> BaseException | None:
-        """Return the exception of a call that is over."""
+        """Return the exception of a call that is over, or ``None`` if it succeeded."""
 
 
 class Workers(abc.ABC):
-    """The workers of a worker group, by number; worker ``g % num_workers`` hosts group g.
+    """The numbered workers of a worker group; worker ``g % num_workers`` hosts group g.
 
     Parameters
     ----------

@@ -59,7 +59,10 @@ class Agent:
         raise NotImplementedError
 
     def update(self, state_dict: Mapping[str, Any]) -> None:
-        """Load the argument of the batcher's `update`; a torch module loads it as its weights."""
+        """Load the argument of the batcher's `update`.
+
+        By default, a torch module loads it as its weights, and other agents raise an error.
+        """
         load = getattr(self, "load_state_dict", None)
         if load is None:
             raise NotImplementedError(

@@ -42,7 +42,7 @@ def assemble(parts: Sequence[Steps], rows: Sequence[int], args: EpisodeArgs) -> 
     rows : sequence of int
         In ascending order.
     args : EpisodeArgs
-        They have one row for each of `rows`.
+        The arguments of the episodes, with one row for each of `rows`.
     """
     place = torch.full((max(rows) + 1,), -1)
     place[torch.tensor(rows)] = torch.arange(len(rows))

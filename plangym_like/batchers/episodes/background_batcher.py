@@ -1,4 +1,4 @@
-"""`BackgroundBatcher`: the base of `EpisodeBatcher` and `Batcher`."""
+"""`BackgroundBatcher`: the base class of `EpisodeBatcher` and `Batcher`."""
 
 from __future__ import annotations
 
@@ -167,7 +167,7 @@ class BackgroundBatcher(Closable):
         self._new_weights = state_dict
 
     def _publish_weights(self) -> Weights:
-        """Publish the argument of `update`; no worker reads the shared memory at this time."""
+        """Publish the argument of `update`, while no worker reads the shared memory."""
         content, self._new_weights = self._new_weights, None
         if content is None:
             return self._weights
@@ -218,7 +218,7 @@ class BackgroundBatcher(Closable):
         Parameters
         ----------
         blocking : bool
-            Wait until it is complete.
+            Wait until the result is complete.
         timeout : float, optional
             The maximum number of seconds to wait.
 
@@ -238,9 +238,9 @@ class BackgroundBatcher(Closable):
         WorkerDiedError
             A worker has died. The batcher is closed.
         WorkerTimeoutError
-            A worker hangs, and the batcher is closed; or `timeout` has passed, and no data is lost.
+            A worker hangs; the batcher is then closed. Or `timeout` has passed; no data is lost.
         InputError
-            Nothing was executed.
+            There is no result to get, because `execute` was not called.
         """
         if not self._is_executing:
             self._raise_failure()

@@ -14,8 +14,8 @@ from plangym_like.errors import InputError
 class DictTensor(TensorDict):  # type: ignore[no-untyped-call]
     """A tensordict that takes its batch size from its tensors.
 
-    The first dimension of all tensors is the number of rows, ``B``. All methods of a
-    `tensordict.TensorDict` are available. Without tensors the batch size is ``[]``.
+    The length of the first dimension of every tensor is the number of rows, ``B``. All methods of a
+    `tensordict.TensorDict` are available. Without tensors, the batch size is ``[]``.
 
     Parameters
     ----------
@@ -66,7 +66,7 @@ def masked_tensor(tensor0: torch.Tensor, tensor1: torch.Tensor, mask: torch.Tens
     Raises
     ------
     InputError
-        The shapes do not fit.
+        The shapes do not fit together.
 
     Examples
     --------

@@ -108,7 +108,7 @@ class EpisodeLoop:
         return _layout(self._record(self._ask(), self._observation))
 
     def step(self, buffer: TimeBuffer, t: int) -> None:
-        """Step the running environments, and write step `t` of `buffer`."""
+        """Step the running environments, and write the results as step `t` of `buffer`."""
         answer = self._ask()
         self._answer = None
         _, action, new_state = answer

@@ -52,7 +52,10 @@ class Weights(NamedTuple):
 
 
 class Part(NamedTuple):
-    """A filled buffer: `lengths[i]` steps of row ``first_row + i``, from time `start`, in lane i."""
+    """A filled buffer.
+
+    Lane i holds `lengths[i]` steps of row ``first_row + i``, beginning at time `start`.
+    """
 
     buffer: int
     first_row: int

@@ -124,7 +124,7 @@ class GymEnv(VecEnv):
         return (outcome, was_running), (outcome[going], torch.from_numpy(self._running))
 
     def _step(self, action: DictTensor) -> DictTensor:
-        """Step the running environments, and return their rows of the outcome."""
+        """Step the running environments, and return one row of results for each of them."""
         n, running = self._n_envs, self._running
         if not len(running):
             raise InputError("no environment is running; reset them first")

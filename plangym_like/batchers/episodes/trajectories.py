@@ -14,7 +14,7 @@ from plangym_like.errors import InputError
 
 
 class Trajectories:
-    """``B`` trajectories of up to ``T`` steps; ``trajectories["action"]`` is one of the fields.
+    """``B`` trajectories of up to ``T`` steps, with fields such as ``trajectories["action"]``.
 
     Step t of row i holds an observation (``"frame"``, ``"initial_state"``, ...), the agent's output
     for it (``"action"`` and the other fields of its action), and the agent's state at that point.
@@ -71,7 +71,7 @@ class Trajectories:
         return list(self.steps.items())
 
     def n_elems(self) -> int:
-        """Return ``B``."""
+        """Return the number of trajectories, ``B``."""
         return int(self.steps.batch_size[0])
 
     @property
@@ -112,9 +112,10 @@ class Trajectories:
     def to_tensordict(self) -> TensorDict:
         """Return the steps as a tensordict of batch size ``[B, T]``, in the layout of torchrl.
 
-        ``"_reward"`` becomes ``("next", "reward")``, and likewise all names with an underscore;
-        ``"frame"`` becomes ``"observation"``. Rewards and flags are ``[B, T, 1]``. ``"mask"`` is
-        true for steps that took place. Tensors may share memory with the trajectories.
+        Names with a leading underscore move below ``"next"``, so ``"_reward"`` becomes ``("next",
+        "reward")``. ``"frame"`` becomes ``"observation"``. Rewards and flags are ``[B, T, 1]``.
+        ``"mask"`` is true for steps that took place. Tensors may share memory with the
+        trajectories.
 
         Raises
         ------
@@ -141,7 +142,7 @@ class Trajectories:
         Raises
         ------
         InputError
-            Unless ``0 <= start <= stop``.
+            ``0 <= start <= stop`` does not hold.
         """
         if not 0 <= start <= stop:
             raise InputError(f"steps {start} to {stop}: need 0 <= start <= stop")

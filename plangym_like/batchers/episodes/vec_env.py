@@ -41,7 +41,7 @@ class VecEnv:
         observation : DictTensor
             ``[N, ...]``.
         running : tensor
-            ``[N]`` int64, the environments.
+            ``[N]`` int64, the indices of the environments.
         """
         raise NotImplementedError
 
@@ -56,11 +56,11 @@ class VecEnv:
         Returns
         -------
         (observation, was_running)
-            The results of the actions, ``[B, ...]``, and the environments that were running
+            The results of the actions, ``[B, ...]``, and the environments that were running,
             ``[B]``.
         (observation, still_running)
             The observations for the next actions, ``[B', ...]``, and the environments that are
-            still running ``[B']``. Each row is a row of the first `observation`, or the first
+            still running, ``[B']``. Each row is a row of the first `observation`, or the first
             observation of a new episode.
         """
         raise NotImplementedError

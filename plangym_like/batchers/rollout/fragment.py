@@ -65,7 +65,7 @@ class Final(NamedTuple):
         The collecting actor's estimate of the value of `obs`; 0 if the episode terminated, or if
         the actor has no critic.
     hx : tree of Tensor ``(..., K, ...)``
-        The recurrent state before `obs`, lanes along the second dimension.
+        The recurrent state before `obs`, with the lanes along the second dimension.
     """
 
     t: torch.Tensor
@@ -95,7 +95,7 @@ class Fragment(NamedTuple):
         The number of times that the weights had changed when each lane's actor loaded them.
     before : Inputs
         ``act``, ``rew`` and ``fin`` ``(1, B, ...)`` of the step before the fragment; its ``obs`` is
-        ``None``. In the first fragment ``fin`` is true and the others are 0.
+        ``None``. In the first fragment, ``fin`` is true and the others are 0.
     final : Final or None
         ``None`` without ``keep_final``.
     sticky : bool

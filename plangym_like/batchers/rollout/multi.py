@@ -62,11 +62,11 @@ def rollout(
         lambdas and closures are fine. An id means ``plangym_like.make(id,
         remove_time_limit=False)``.
     actor : BaseActorModule
-        The actor to copy; it is never called itself.
+        The actor to copy. The original is never called.
     n_steps : int
         The number of steps in a fragment, T.
     n_actors, n_per_actor : int
-        Copies of the actor, and lanes of each.
+        The number of copies of the actor, and the number of lanes of each copy.
     n_buffers : int
         The number of buffers, at least `n_per_batch`. With fewer buffers than actors, some actors
         are always idle.
@@ -111,7 +111,7 @@ def rollout(
         Step environments with their vectorised form, if they have one.
     backend : {"process", "ray"}
         Whether workers are processes on this machine or actors on a Ray cluster. Equal seeds give
-        equal fragments in both. On a cluster, fragments and weights travel through Ray's object
+        equal fragments with both. On a cluster, fragments and weights travel through Ray's object
         store; with ``copy=False``, a fragment stays there while it is held.
     address, resources, runtime_env
         Options of actors, as in `plangym_like.RayEnv`; by default an actor claims one core.

@@ -1,4 +1,4 @@
-"""`PooledRollout`: the iterator behind `single` and `multi`, with a pool of buffers."""
+"""`PooledRollout`: the iterator of `single.rollout` and `multi.rollout`, with a pool of buffers."""
 
 from __future__ import annotations
 

@@ -39,13 +39,13 @@ class ParallelGymAgent(Agent):
 
     - ``env_obs``, in the environment's dtype (``env_obs/key`` for every part of a tree);
     - ``terminated``, ``truncated`` and ``done`` (either of them), bool;
-    - ``reward``, float32: the reward of the step to this row, 0 at the start of an episode;
+    - ``reward``, float32: the reward of the step that led to this row, 0 if an episode starts here;
     - ``cumulated_reward``, float32, and ``timestep``, int64: totals for the episode so far.
 
     When an episode has ended, its last observation is written like any other. If environments are
     wrapped in Gymnasium's ``Autoreset`` (as by ``make_env(..., autoreset=True)``), the next row is
-    the start of another episode. Otherwise, the environment waits until the next time 0: its row is
-    repeated with a reward of 0.
+    the start of another episode. Otherwise, the environment waits until time 0 is run again: its
+    row is repeated with a reward of 0.
 
     Parameters
     ----------

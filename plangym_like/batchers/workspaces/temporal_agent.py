@@ -35,7 +35,7 @@ class TemporalAgent(Agent):
             Stop after the first step at which this variable is true for the whole batch. It counts
             as false at a step if only later rows have been written.
         kwargs
-            Other arguments of every agent.
+            Other arguments, which every agent gets.
 
         Raises
         ------

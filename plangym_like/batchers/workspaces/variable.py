@@ -75,7 +75,7 @@ class Variable:
         rows[t] = value
 
     def has(self, t: int) -> bool:
-        """Return whether time `t` was written."""
+        """Return whether a row was written at time `t`."""
         if not 0 <= t < self.time_size():
             return False
         return not self._rows or self._rows[t] is not None
@@ -107,7 +107,7 @@ class Variable:
         Raises
         ------
         InputError
-            There is a gap: a row was not written, but later ones were.
+            A row is missing: it was not written, but later rows were.
         """
         if self._buffer is not None:
             column: Tensor = self._buffer.tensors[self._name]

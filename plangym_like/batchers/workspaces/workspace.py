@@ -16,7 +16,7 @@ from plangym_like.errors import InputError
 class Workspace:
     """Named variables. Each has a row ``[B, ...]`` for every time, so its shape is ``[T, B, ...]``.
 
-    Reading a row that was never written is an error; such rows are never filled in. When an
+    Reading a row that was never written raises an error; missing rows are not filled in. When an
     environment writes time t again (`rewind`), the rows after t are removed from every variable.
 
     >>> workspace = Workspace()

@@ -1,4 +1,4 @@
-"""A LunarLander without sparks, which can be deterministic."""
+"""A LunarLander that makes no sparks and can be deterministic."""
 
 from __future__ import annotations
 

@@ -28,8 +28,8 @@ class VectorizedEnv(PlangymEnv):
 
     Batches from given states are stepped by `plangym_like`. Batches without states are split into
     equal parts, which worker processes step row by row. Each worker has its own current state,
-    which `reset`, `set_state` and `sync_states` set. If `env_class` overrides a method that takes
-    part in steps, such as ``process_obs``, workers step all batches.
+    which `reset`, `set_state` and `sync_states` set. If a user's `env_class` overrides a method
+    that takes part in steps, such as ``process_obs``, workers step all batches.
 
     Parameters
     ----------

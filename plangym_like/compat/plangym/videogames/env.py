@@ -13,7 +13,7 @@ LIFE_KEY = "lifes"
 
 
 class VideogameEnv(PlangymEnv):
-    """A game of an emulator.
+    """A game that runs in an emulator.
 
     Infos have ``"lifes"``, the number of lives (-1 if it is not known), and ``"lost_life"``, which
     is true if this step lost a life.

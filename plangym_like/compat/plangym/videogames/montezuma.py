@@ -63,8 +63,8 @@ class MontezumaPosLevel:
 class CustomMontezuma(gymnasium.Wrapper[Any, Any, Any, Any]):
     """Tracks the player's position, and ends an episode when the player dies.
 
-    Room and level come from the console's memory, the position in the room from the pixels of the
-    player's face.
+    The room and the level come from the console's memory, and the position in the room comes from
+    the pixels of the player's face.
 
     Parameters
     ----------
