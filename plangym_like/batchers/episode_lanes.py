@@ -32,7 +32,9 @@ class Outcome(NamedTuple):
 
 
 class EpisodeLanes:
-    """Steps the lanes of a batcher and reports which episodes ended, but does not restart lanes.
+    """Steps the lanes of a batcher, and reports which episodes ended.
+
+    `step` never restarts a lane; the batcher calls `restart` or `step_or_restart`.
 
     Parameters
     ----------

@@ -1,8 +1,8 @@
 """``plangym-like bench ID``: states a second by batch size and number of workers.
 
 Each figure is the median of several slices, measured in turn, so that all columns see the same
-load. "gymnasium" is a plain loop of steps in gymnasium.make's environment, which neither saves nor
-restores states. A second table divides the CPU time of one row without workers into its parts.
+load. "gymnasium" steps gymnasium.make's environment in a plain loop, without saving or restoring
+states. A second table divides the CPU time of one row without workers into its parts.
 """
 
 from __future__ import annotations

@@ -314,7 +314,7 @@ class PlangymEnv(PlanEnv):
         return self._live.sample_action()
 
     def process_obs(self, obs: Any, **kwargs: Any) -> Any:
-        """Return the observation for `obs_type`, computed by the method ``get_{obs_type}_obs``."""
+        """Return the observation for `obs_type`, from ``get_{obs_type}_obs`` if there is one."""
         name = f"get_{self.obs_type}_obs"
         return getattr(self, name)(obs, **kwargs) if name in HOOKS else obs
 

@@ -35,7 +35,7 @@ class VideogameEnv(PlangymEnv):
 
     @staticmethod
     def get_lifes_from_info(info: dict[str, Any]) -> int:
-        """Return the number of lives that an info holds, or -1 if it holds none."""
+        """Return the number of lives in an info, or -1 if the info does not contain it."""
         return int(info.get("lives", info.get("life", -1)))
 
     def step_with_dt(self, action: Any, dt: Any = 1) -> tuple[Any, Any, Any, Any, Any]:
