@@ -35,7 +35,7 @@ class AtariEnv(VideogameEnv):
     obs_type : {"rgb", "grayscale", "ram"}
         The screen, or the console's memory.
     mode, difficulty : int
-        The mode and difficulty of the game; 0 is the default.
+        The mode and difficulty of the game; 0 means the default of the game.
     repeat_action_probability : float
         The probability that a frame repeats the previous action.
     full_action_space : bool
