@@ -1,4 +1,4 @@
-"""Environments as batches of torch tensors, by three APIs.
+"""Three APIs that step environments and return batches of torch tensors.
 
 ``batchers.rollout``      an endless iterator of time-major fragments, for actor-critic learners
 ``batchers.episodes``     whole episodes on demand

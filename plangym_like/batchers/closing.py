@@ -1,4 +1,4 @@
-"""`Closable`: the base of collectors that run until they are closed."""
+"""`Closable`: the base class of collectors that run until they are closed."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from plangym_like.errors import ClosedError
 
 
 class Closable(abc.ABC):
-    """A context manager. Using it after it was closed raises `ClosedError`."""
+    """A context manager. Using it after it has been closed raises `ClosedError`."""
 
     _end: str | None = None
 
@@ -19,7 +19,7 @@ class Closable(abc.ABC):
 
     @abc.abstractmethod
     def _close(self) -> None:
-        """End all workers, including hung ones; may be called again."""
+        """End all workers, including hung ones. This may be called more than once."""
 
     def close(self) -> None:
         """End all workers within a few seconds; calling it again does nothing."""

@@ -1,4 +1,4 @@
-"""`EpisodeLanes`: steps lanes together, and tracks the episode of each."""
+"""`EpisodeLanes`: steps lanes together, and tracks the episode of each lane."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _NONE: NDArray[np.intp] = np.empty(0, np.intp)
 
 
 class Outcome(NamedTuple):
-    """The results of one step of B lanes: arrays ``(B, ...)``, and a tree of them for `obs`."""
+    """The results of one step of B lanes: arrays ``(B, ...)``; `obs` is a tree of such arrays."""
 
     obs: Any
     reward: NDArray[Any]
@@ -32,20 +32,22 @@ class Outcome(NamedTuple):
 
 
 class EpisodeLanes:
-    """Steps the lanes of a batcher, and reports which episodes ended; the batcher restarts lanes.
+    """Steps the lanes of a batcher, and reports which episodes ended.
+
+    `step` never restarts a lane; the batcher calls `restart` or `step_or_restart`.
 
     Parameters
     ----------
     lanes : Lanes
     seed : sequence of int, optional
-        Used if episodes begin in given states: it seeds the next reset of each lane. By default,
-        fresh entropy.
+        If episodes begin in given states, this seeds the next reset of each lane. By default, fresh
+        entropy is used.
 
     Attributes
     ----------
     lanes : Lanes
     timestep : array int64 ``(B,)``
-        Steps of each lane's episode so far.
+        The number of steps so far in each lane's episode.
     running : array of int or None
         The lanes that `step` steps, in ascending order; ``None`` for all. The others wait.
     """

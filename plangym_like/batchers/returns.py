@@ -1,4 +1,4 @@
-"""Returns, advantages and their estimates over fragments, in torch and in NumPy.
+"""Compute returns, advantages and value targets over fragments, in torch or in NumPy.
 
 Time is the first axis of all arguments:
 
@@ -7,17 +7,17 @@ Time is the first axis of all arguments:
 - ``val[t]``: the estimated value before step t
 - `bootstrap`: the estimated value after the last step; a number, or shaped like one step
 - `gamma`: the discount
-- ``omega[t]``: the log of the importance weight of the action, target over behaviour; weights are
-  clipped at `r_bar` and `c_bar`
+- ``omega[t]``: the log of the action's importance weight (target over behaviour policy); weights
+  are clipped at `r_bar` and `c_bar`
 
-Axes that `fin` lacks are broadcast. Results have the widest floating dtype of `rew`, `val`,
+`fin` is broadcast over axes that it lacks. Results have the widest floating dtype of `rew`, `val`,
 `bootstrap` and `omega`. Arguments are not changed, and no gradients flow.
 
 A truncated episode is treated as ended. `plangym_like.batchers.rollout.Fragment.rewards` returns
-rewards that include the estimated value after it.
+rewards that include the estimated value after the truncation.
 
-Functions named ``pyt_...`` take tensors, ``npy_...`` arrays; their results are the same. All raise
-`InputError` for shapes that do not fit together.
+Functions named ``pyt_...`` take tensors, and functions named ``npy_...`` take arrays. Both give the
+same results, and raise `InputError` for shapes that do not fit together.
 """
 
 from __future__ import annotations
@@ -89,8 +89,8 @@ def pyt_deltas(
 ) -> torch.Tensor:
     """Return the one-step temporal difference errors.
 
-    ``rho[t] * (rew[t] + gamma * val[t + 1] - val[t])``, without ``val[t + 1]`` where ``fin[t]``;
-    ``rho`` as in `pyt_returns` (Espeholt et al. 2018, below equation 1).
+    They are ``rho[t] * (rew[t] + gamma * val[t + 1] - val[t])``, without ``val[t + 1]`` where
+    ``fin[t]``. ``rho`` is as in `pyt_returns` (Espeholt et al. 2018, below equation 1).
     """
     rew, val, after, rho = _operands(rew, val, bootstrap, omega, r_bar)
     following = torch.cat((val[1:], after[None]))
@@ -111,7 +111,7 @@ def pyt_gae(
     """Return generalised advantage estimates (Schulman et al. 2016, eq. 16; `C` is their lambda).
 
     ``A[t] = delta[t] + gamma * C * A[t + 1]``; the second term is 0 where ``fin[t]``. ``C=1`` gives
-    the return minus `val`, ``C=0`` gives `pyt_deltas`.
+    the return minus `val`, and ``C=0`` gives `pyt_deltas`.
     """
     deltas = pyt_deltas(rew, fin, val, gamma=gamma, bootstrap=bootstrap)
     return _accumulate(deltas, _carry(torch.full_like(deltas, gamma * C), fin), _nothing(deltas))
@@ -129,7 +129,7 @@ def pyt_vtrace(
     r_bar: float | None = 1.0,
     c_bar: float | None = 1.0,
 ) -> torch.Tensor:
-    """Return V-trace targets for the estimates (Espeholt et al. 2018, remark 1 in section 4.1).
+    """Return V-trace value targets (Espeholt et al. 2018, remark 1 in section 4.1).
 
     ``v[t] = val[t] + delta[t] + gamma * c[t] * (v[t + 1] - val[t + 1])``; the last term is 0 where
     ``fin[t]``. ``delta`` is as in `pyt_deltas` with `r_bar`; ``c`` is ``min(exp(omega), c_bar)``.
@@ -152,7 +152,7 @@ def pyt_multistep(
     omega: torch.Tensor | None = None,
     r_bar: float | None = None,
 ) -> torch.Tensor:
-    """Return the discounted rewards of `n_lookahead` steps, plus the estimate after them.
+    """Return the discounted sum of `n_lookahead` rewards and the estimated value after them.
 
     ``G[t, n] = rho[t] * (rew[t] + gamma * G[t + 1, n - 1])`` and ``G[t, 0] = val[t]``, without
     ``G[t + 1]`` where ``fin[t]`` (Sutton and Barto 2018, sections 7.1 and 7.4).
@@ -202,7 +202,7 @@ def _operands(
     omega: torch.Tensor | None,
     limit: float | None,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Return rewards, estimates, bootstrap and weights in one real dtype, broadcast to fit.
+    """Return rewards, estimates, bootstrap and weights in one real dtype and broadcast shape.
 
     Without `val`, the rewards take the place of the estimates; without `omega`, weights are 1.
     """

@@ -39,7 +39,7 @@ class StartStates:
         Raises
         ------
         InputError
-            `given` is not a pair of state rows and as many observations.
+            `given` is not a pair of state rows and observations, one observation for each row.
         """
         if given is None:
             return None

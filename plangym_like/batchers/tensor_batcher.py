@@ -59,7 +59,7 @@ class TensorFuture:
 class TensorBatcher:
     """Wraps an environment so that batches are taken and returned as torch tensors.
 
-    On the CPU nothing is copied: tensors and arrays share memory. Results for another device are
+    On the CPU, nothing is copied: tensors and arrays share memory. Results for another device are
     copied asynchronously through pinned memory; arguments on another device are copied to the CPU
     first.
 
@@ -129,8 +129,8 @@ class TensorBatcher:
         Returns
         -------
         BatchTransition
-            ``(states, obs, rewards, terminateds, truncateds, infos)`` of tensors ``(N, ...)``;
-            without states, a `BatchStep`.
+            ``(states, obs, rewards, terminateds, truncateds, infos)`` of tensors ``(N, ...)``. If
+            states are not returned, a `BatchStep`.
 
         Raises
         ------
@@ -159,7 +159,7 @@ class TensorBatcher:
         blocking: bool = True,
         on_error: str = "raise",
     ) -> Any:
-        """Run T steps of N rows, actions ``(N, T, ...)``; see `PlanEnv.rollout_batch`.
+        """Run T steps of N rows with actions ``(N, T, ...)``; see `PlanEnv.rollout_batch`.
 
         Returns
         -------
@@ -206,7 +206,7 @@ class TensorBatcher:
         return self._tensors(result) if blocking else TensorFuture(result, self._tensors)
 
     def _tensors(self, value: Any) -> Any:
-        """Return a tree with tensors on the device in place of its arrays and NumPy numbers."""
+        """Convert the arrays and NumPy numbers in a tree to tensors on the device."""
         if isinstance(value, Mapping):
             return {key: self._tensors(part) for key, part in value.items()}
         if isinstance(value, tuple):
@@ -225,7 +225,7 @@ class TensorBatcher:
 
 
 def _arrays(value: Any) -> Any:
-    """Return a tree with arrays in place of its tensors; they share memory with CPU tensors."""
+    """Convert the tensors in a tree to arrays; arrays share memory with CPU tensors."""
     if isinstance(value, torch.Tensor):
         value = value.detach().cpu()
         # NumPy has no bfloat16; float32 can hold all its values.

@@ -35,7 +35,7 @@ def as_transitions(
     batch_size : sequence of int
         The environments and the steps, ``[B, T]``.
     mask : Tensor bool ``(*batch_size)``, optional
-        Which steps took place; the entry ``"mask"``.
+        Which steps took place. It becomes the entry ``"mask"``.
     """
 
     def entries(fields: Mapping[str, Any]) -> dict[str, Any]:
@@ -54,7 +54,7 @@ def as_transitions(
 
 
 def merged(*parts: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the entries of all `parts`.
+    """Return the entries of all `parts` in one dict.
 
     Raises
     ------
@@ -70,7 +70,7 @@ def merged(*parts: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def as_observation(tree: Any) -> dict[str, Any]:
-    """Return the parts of an observation by name; if it has no parts, it is ``"observation"``."""
+    """Return the parts of an observation by name; a leaf is called ``"observation"``."""
     return dict(tree) if isinstance(tree, Mapping) else {"observation": tree}
 
 

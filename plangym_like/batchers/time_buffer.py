@@ -33,7 +33,7 @@ class _Column(NamedTuple):
 class TimeBuffer:
     """The steps of B lanes: a tree of tensors ``(T, B, ...)`` that is written one step at a time.
 
-    All steps have the fields, shapes and dtypes of the first one.
+    All steps have the same fields, shapes and dtypes as the first step.
 
     Parameters
     ----------
@@ -44,11 +44,11 @@ class TimeBuffer:
     ----------
     tensors : tree of Tensor
     arrays : tree of array
-        Arrays over the same memory; see `as_arrays`.
+        NumPy arrays that share memory with `tensors`; see `as_arrays`.
     capacity : int
         The number of steps that the memory can hold, T.
     num_steps : int
-        The number of written steps, counted by the user of the buffer.
+        The number of steps written so far. The user of the buffer sets it.
     """
 
     def __init__(self, tensors: Any) -> None:

@@ -1,4 +1,4 @@
-"""Arguments, environments and one-line errors that all commands share."""
+"""Helpers for all commands: shared arguments, environments and one-line errors."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class UsageError(Exception):
 
 
 def add_id(parser: argparse.ArgumentParser, **options: Any) -> None:
-    """Add the argument that names environments."""
+    """Add the argument for one environment id, or for several."""
     parser.add_argument(
         "id" if not options else "ids",
         metavar="ID",
@@ -48,7 +48,7 @@ def add_json(parser: argparse.ArgumentParser, what: str = "print one JSON object
 
 
 def setting(text: str) -> tuple[str, Any]:
-    """Return name and value of ``NAME=VALUE``; the value is a Python literal or else a string.
+    """Return the name and the value in ``NAME=VALUE``; a Python literal is evaluated.
 
     >>> setting("obs_type=ram"), setting("frameskip=4")
     (('obs_type', 'ram'), ('frameskip', 4))
@@ -92,12 +92,12 @@ def find(name: str) -> Any:
 
 
 def make_env(name: str, n_workers: int | None = None, **kwargs: Any) -> PlanEnv:
-    """Return the environment.
+    """Make the environment and return it.
 
     Raises
     ------
     UsageError
-        It cannot be made.
+        The environment cannot be made.
     """
     try:
         env = registry.make(find(name), n_workers, **kwargs)
@@ -108,7 +108,7 @@ def make_env(name: str, n_workers: int | None = None, **kwargs: Any) -> PlanEnv:
 
 
 def described(error: BaseException) -> str:
-    """Return type and message of an error, in one line.
+    """Return the type and the message of an error in one line.
 
     >>> described(ValueError("two\\n  lines"))
     'ValueError: two lines'

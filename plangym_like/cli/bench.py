@@ -1,8 +1,8 @@
 """``plangym-like bench ID``: states a second by batch size and number of workers.
 
 Each figure is the median of several slices, measured in turn, so that all columns see the same
-load. "gymnasium" is a plain loop of steps in gymnasium.make's environment, without saving and
-restoring. A second table divides the CPU time of one row without workers into its parts.
+load. "gymnasium" steps gymnasium.make's environment in a plain loop, without saving or restoring
+states. A second table divides the CPU time of one row without workers into its parts.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def add_to(commands: Any) -> None:
 
 
 def run(chosen: argparse.Namespace) -> int:
-    """Measure, and print a table."""
+    """Measure the rates, and print a table."""
     if not chosen.batches or min(chosen.batches) < 1:
         raise UsageError("--batches needs numbers of at least 1")
     if not chosen.seconds > 0:
@@ -93,7 +93,7 @@ def run(chosen: argparse.Namespace) -> int:
 
 
 def pool_of_states(env: PlanEnv, seed: int) -> Row:
-    """Return states ``(256, state_nbytes)`` of random episodes."""
+    """Return 256 states of random episodes, ``(256, state_nbytes)``."""
     sample, rng = ActionSampler(env, "bench"), np.random.default_rng(seed)
     root = state = env.reset(seed=seed).state
     states = []
@@ -141,9 +141,10 @@ def _rate(call: Callable[[], Any], seconds: float) -> float:
 
 
 def parts_of(env: PlanEnv, states: Row) -> dict[str, float]:
-    """Return CPU times in microseconds: to restore, step and save a state, and per row of a batch.
+    """Return the median CPU times of the parts of a step, in microseconds.
 
-    They are medians. CPU time does not depend on other programs on this machine.
+    The parts are restoring, stepping and saving a single state, and one row of a batch. CPU time
+    does not depend on other programs on this machine.
     """
     actions = ActionSampler(env, "bench")(np.random.default_rng(0), len(states))
     taken: dict[str, list[float]] = {"restore": [], "step": [], "save": []}

@@ -1,7 +1,7 @@
 """``plangym-like check ID ...``: test whether environments are saved exactly.
 
-The exit status is 0 if every promise holds, 1 if one is broken, 2 if an environment could not be
-made.
+The exit status is 0 if every promise holds, 1 if one is broken, and 2 if an environment could not
+be made.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def add_to(commands: Any) -> None:
 
 
 def run(chosen: argparse.Namespace) -> int:
-    """Check each environment in turn; return the highest status."""
+    """Check each environment in turn; return the highest exit status."""
     status = OK
     for name in chosen.ids:
         try:

@@ -1,4 +1,4 @@
-"""Ctrl-C in a search: the first ends it with the best plan so far; the second aborts it."""
+"""Ctrl-C in a search: the first ends it with the best plan so far, and the second aborts it."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ _NOTICE = (
 
 
 class Interrupts:
-    """A context in which Ctrl-C raises `KeyboardInterrupt` only from the second time on.
+    """A context in which the first Ctrl-C is only noted; later ones raise `KeyboardInterrupt`.
 
-    Nothing changes if the signal is ignored or already has another handler.
+    If the signal is ignored or already has another handler, it works as before.
 
     Attributes
     ----------
@@ -49,9 +49,9 @@ class Interrupts:
         os.write(_STDERR, _NOTICE)
 
     def ending(self, show: Callable[[Progress], object] | None) -> Callable[[Progress], object]:
-        """Return a function for `progress` that ends the search after a Ctrl-C.
+        """Return a callback for ``progress=`` that ends the search after a Ctrl-C.
 
-        `show`, if given, is called first.
+        The callback first calls `show`, if given.
         """
 
         def report(progress: Progress) -> None:

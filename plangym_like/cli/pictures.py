@@ -34,7 +34,7 @@ def require_pictures() -> None:
 
 
 def draw_curve(path: Path, plan: Plan, title: str, label: str) -> None:
-    """Draw the scores of `Plan.curve` against transitions.
+    """Plot the scores of `Plan.curve` against the number of transitions.
 
     Parameters
     ----------
@@ -59,7 +59,7 @@ def draw_curve(path: Path, plan: Plan, title: str, label: str) -> None:
 
 
 def film(path: Path, plan: Plan, name: Any, seed: int, kwargs: dict[str, Any]) -> float:
-    """Write a GIF of a plan from the reset with `seed`, and return the score of the episode shown.
+    """Reset with `seed`, follow the plan, and write a GIF of this episode; return its score.
 
     At most 300 frames are drawn, evenly spread, so that long episodes take no longer.
     """
@@ -89,9 +89,9 @@ def film(path: Path, plan: Plan, name: Any, seed: int, kwargs: dict[str, Any]) -
 
 
 def _one_by_one(plan: Plan, start: Row) -> Plan:
-    """Return `plan` from `start`, with each held action written as several actions.
+    """Return a copy of `plan` that begins at `start` and has ``dt=1`` for every action.
 
-    The rewards are those of `plan`.
+    Held actions are repeated; the rewards are not changed.
     """
     actions = np.repeat(plan.actions, plan.dt, axis=0)
     seeds = None

@@ -78,7 +78,7 @@ def add_to(commands: Any) -> None:
 
 
 def run(chosen: argparse.Namespace) -> int:
-    """Plan, write, and print one line."""
+    """Search for a plan, write the requested files, and print one line."""
     if chosen.budget is None and chosen.seconds is None:
         raise UsageError("plan needs --budget N (transitions) or --seconds S")
     planner_class = find_planner(chosen.planner)

@@ -34,7 +34,7 @@ def planner_classes() -> dict[str, type[Planner]]:
 
 
 def find_planner(name: str) -> type[Planner]:
-    """Return a planner; upper case, hyphens and underscores in its name do not matter.
+    """Return the planner class called `name`, ignoring case, hyphens and underscores.
 
     Raises
     ------
@@ -63,7 +63,7 @@ def options_of(planner_class: type[Planner]) -> dict[str, Any]:
 
 
 def make_planner(planner_class: type[Planner], env: PlanEnv, options: dict[str, Any]) -> Planner:
-    """Return a planner over `env`; options of the form ``module:callable`` are imported.
+    """Make a planner for `env`; option values of the form ``module:callable`` are imported.
 
     Raises
     ------

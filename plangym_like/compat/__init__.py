@@ -1,1 +1,1 @@
-"""Layers with the interfaces of other packages."""
+"""Compatibility layers with the interfaces of other packages."""

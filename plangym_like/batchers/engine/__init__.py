@@ -4,8 +4,11 @@
 - `shared_tree`, `packed_tree`: trees of tensors, in shared memory and as bytes
 - `shared_actor`: the weights of an actor in memory that all workers read
 - `random_streams`: the random generators of each group of lanes
-- `worker_group`, `hosted_objects`, `group_context`: objects hosted in workers, and jobs for them
-- `backend`, `workers`: where workers run: as processes on this machine (`process_workers`), in this
-  process (`local_workers`), or as actors on a Ray cluster (`ray_workers`, `group_actor`)
+- `worker_group`, `hosted_objects`, `group_context`: objects hosted in workers, and jobs that call
+  their methods
+- `backend`, `workers`: the choice of where workers run, and the base class of all workers
+- `process_workers`: workers that are processes on this machine
+- `local_workers`: a single worker, which is this process
+- `ray_workers`, `group_actor`: workers that are actors on a Ray cluster
 - `buffers`: buffers that hosted objects fill and their owner reads
 """

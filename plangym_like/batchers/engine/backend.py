@@ -15,7 +15,7 @@ _NAMES = ("process", "ray")
 
 
 class Backend:
-    """The user's choice of where workers run, checked when it is made.
+    """Where workers run, as chosen by the user. The constructor checks its arguments.
 
     Parameters
     ----------
@@ -29,7 +29,7 @@ class Backend:
     Raises
     ------
     InputError
-        `name` is unknown, or an option belongs to another backend.
+        `name` is unknown, or an option is for another backend.
     MissingExtraError
         Ray is not installed.
     """

@@ -10,13 +10,13 @@ from plangym_like.lanes.tree import take
 
 
 class Buffers(Protocol):
-    """Trees of tensors with one layout, which their owner reads by index."""
+    """Trees of tensors that all have the same layout. Their owner reads them by index."""
 
     def __getitem__(self, index: int) -> Any:
         """Return the tree of tensors that was last written to buffer `index`."""
 
     def close(self) -> None:
-        """Release the memory; trees that were returned stay valid."""
+        """Release the memory; trees returned earlier stay valid."""
 
 
 class SharedBuffers:
@@ -25,7 +25,7 @@ class SharedBuffers:
     Attributes
     ----------
     shared : SharedTree
-        The buffers along a leading axis.
+        All buffers, stacked along a new first axis.
     """
 
     def __init__(self, layout: Any, count: int) -> None:

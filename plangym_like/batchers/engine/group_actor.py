@@ -22,7 +22,7 @@ from plangym_like.states import adopt_session_key
 
 
 class Heartbeat(NamedTuple):
-    """The actor's process and node, and the steps that its hosted objects have made."""
+    """The actor's process id, its node, and the number of steps made by its hosted objects."""
 
     pid: int
     node: str
@@ -30,7 +30,7 @@ class Heartbeat(NamedTuple):
 
 
 class SharedUpdate(NamedTuple):
-    """New content of the memory shared as `name`; if `is_empty`, it has only the layout."""
+    """New content of the memory shared as `name`, or, if `is_empty`, only its layout."""
 
     name: str
     packed: PackedTree
@@ -39,7 +39,7 @@ class SharedUpdate(NamedTuple):
 
 @dataclass(slots=True)
 class JobResult:
-    """The pickled value or error of a job, and the buffers that it has published."""
+    """The pickled value or error of a job, and the buffers that the job has published."""
 
     heartbeat: Heartbeat
     value: bytes = b""
@@ -48,18 +48,18 @@ class JobResult:
 
 
 class GroupActor:
-    """Hosts the objects of `groups`, without memory shared with the owner.
+    """Hosts the objects of `groups`, and shares no memory with the owner.
 
     One thread makes the objects and runs all methods except `heartbeat` and `stop`.
 
     Parameters
     ----------
     recipe : bytes
-        The pickled tuple of the caller's worker context, its session key, and the function that
-        makes an object.
+        A pickled tuple of three parts: the caller's worker context, the caller's session key, and
+        the function that makes an object.
     groups : sequence of int
     num_groups : int
-        The number of groups of all workers.
+        The total number of groups in all workers.
     """
 
     def __init__(self, recipe: bytes, groups: Sequence[int], num_groups: int) -> None:
@@ -74,7 +74,7 @@ class GroupActor:
         self._published: list[tuple[str, int, PackedTree]] = []
 
     def make(self) -> JobResult:
-        """Make the objects; if that fails, every job fails with the same error."""
+        """Make the objects; if that fails, every later job fails with the same error."""
         try:
             context, key, make_object = loads(self._recipe)
             enter_worker_context(**context)
@@ -87,7 +87,7 @@ class GroupActor:
         return JobResult(self.heartbeat(), dumps(None), self._failure)
 
     def call(self, group: int, method: str, args: bytes, *updates: SharedUpdate) -> JobResult:
-        """Apply updates of shared memory, then call a method of a group's object."""
+        """Apply updates to shared memory, then call a method of a group's object."""
         hosted = self._hosted
         if hosted is None:
             return JobResult(self.heartbeat(), error=self._failure)

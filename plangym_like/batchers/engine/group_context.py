@@ -1,4 +1,4 @@
-"""`GroupContext`: the link between the object of one group and its owner."""
+"""`GroupContext`: the link between the object of one group and the owner of its worker."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def control_layout(num_groups: int) -> Any:
 
 
 class StoppedError(Exception):
-    """The owner is closing its workers, so the job ends early."""
+    """Raised in a job to end it early, because the owner is closing its workers."""
 
 
 class GroupContext:
@@ -75,14 +75,14 @@ class GroupContext:
     def publish(
         self, name: str, index: int, trim: Callable[[Any], Any] = lambda content: content
     ) -> None:
-        """Let the owner read buffer `index` of `name` once the job is done.
+        """Let the owner read buffer `index` of the buffers called `name` once the job is done.
 
         Parameters
         ----------
         name : str
         index : int
         trim : callable
-            Returns the part of the buffer's content that is needed.
+            Given the buffer's content, returns the part that the owner needs.
         """
         if self._send is not None:
             content = take(self.memory[name], self.local_index(name, index))

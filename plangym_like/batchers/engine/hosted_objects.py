@@ -13,7 +13,7 @@ from plangym_like.batchers.engine.shared_tree import attach_tree
 
 
 class HostedObjects:
-    """One object for each of `groups`, made in this order.
+    """One object for each of `groups`, made in the order given.
 
     Parameters
     ----------
@@ -25,7 +25,7 @@ class HostedObjects:
     own_process : bool
         Whether the process hosts nothing else; torch is then limited to one thread.
     send : callable, optional
-        Sends buffers to their owner if memory is not shared with it.
+        Sends buffers to the owner; given if the owner shares no memory with this worker.
     """
 
     def __init__(
@@ -68,9 +68,9 @@ class HostedObjects:
         return self._guarded(getattr(self._objects[group], method), *args)
 
     def _guarded(self, function: Callable[..., Any], *args: Any) -> Any:
-        """Call `function`; raise `StopIteration`, `SystemExit` and the like as `RuntimeError`.
+        """Call `function`; turn `StopIteration`, `SystemExit` and the like into `RuntimeError`.
 
-        In the owner's own process `KeyboardInterrupt` and `SystemExit` are raised unchanged.
+        In the owner's own process, `KeyboardInterrupt` and `SystemExit` are raised unchanged.
         """
         try:
             return function(*args)
@@ -82,7 +82,7 @@ class HostedObjects:
             raise RuntimeError(f"an environment, actor or factory raised {error!r}") from error
 
     def close(self) -> None:
-        """Close all objects that have a ``close`` method; then raise the first error."""
+        """Close all objects that have a ``close`` method, then raise the first error, if any."""
         failures: list[Exception] = []
         for hosted in self._objects.values():
             try:

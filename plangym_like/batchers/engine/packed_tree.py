@@ -27,13 +27,13 @@ class PackedTree(NamedTuple):
 
 
 def pack(tree: Any) -> PackedTree:
-    """Return CPU tensors as bytes over the same memory; non-contiguous tensors are copied."""
+    """Return the bytes of a tree of CPU tensors; only non-contiguous tensors are copied."""
     layout = tree_map(lambda tensor: Leaf(tuple(tensor.shape), tensor.dtype), tree)
     return PackedTree(layout, [_bytes_of(tensor) for tensor in tree_leaves(tree)])
 
 
 def unpack(packed: PackedTree) -> Any:
-    """Return the tree over the memory of `packed`."""
+    """Return the packed tree; its tensors share memory with `packed`."""
     contents = iter(packed.contents)
     tensors = (tensor_over(_writable(next(contents)), leaf) for leaf in tree_leaves(packed.layout))
     return tree_unflatten(packed.layout, tensors)
@@ -44,9 +44,9 @@ def _bytes_of(tensor: torch.Tensor) -> NDArray[np.uint8]:
 
 
 def _writable(content: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """Return `content` as a writable array over the same memory, because torch needs one.
+    """Return a writable array that shares memory with `content`, because torch needs one.
 
-    Ray delivers read-only arrays; no other object uses this memory.
+    The arrays that Ray delivers are read-only; no other object uses their memory.
     """
     if content.flags.writeable:
         return content

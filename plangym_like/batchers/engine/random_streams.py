@@ -13,7 +13,7 @@ import torch
 
 @contextmanager
 def without_trace() -> Iterator[None]:
-    """Restore the global generators of torch, NumPy and Python after the block."""
+    """Restore the global random generators of torch, NumPy and Python after the block."""
     before = _get_states()
     try:
         yield
@@ -53,7 +53,8 @@ class RandomStreams:
     def in_place(self, *, keep: bool = True) -> Iterator[None]:
         """Let the code inside the block draw from the group's generators.
 
-        With ``keep=False``, they are then set back, so the next block draws the same numbers.
+        With ``keep=False``, the group's generators are reset after the block, so that the next
+        block draws the same numbers.
         """
         if self._own_process and keep and self._states is not None:
             self._take_the_place()
@@ -76,7 +77,7 @@ class RandomStreams:
                 _set_states(outside)
 
     def _take_the_place(self) -> None:
-        """Install the group's generators, until another group installs its own."""
+        """Make the group's generators the global ones until another group installs its own."""
         last = RandomStreams._in_place
         if last is self:
             return

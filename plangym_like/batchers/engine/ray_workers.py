@@ -28,7 +28,7 @@ _CONTROL_THREAD = "control"
 
 
 class _SharedContent:
-    """The content shared under one name, sent with a job to each worker that lacks it."""
+    """The content shared under one name. It is sent with a job to each worker that lacks it."""
 
     def __init__(self, version: int, update: Callable[[], SharedUpdate]) -> None:
         self.version = version
@@ -47,7 +47,7 @@ class _SharedContent:
 
 
 class RayWorkers(Workers):
-    """Workers that are Ray actors, without memory shared with the owner.
+    """Workers that are Ray actors, and share no memory with the owner.
 
     Content that the owner shares is put into Ray's object store once, and sent to each worker with
     its first job after a change. Buffers that hosted objects publish come with the result of the

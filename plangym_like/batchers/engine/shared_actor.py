@@ -18,7 +18,7 @@ _TICKET, _VERSION = 0, 1
 class SharedActor(SharedTree):
     """Publishes the weights of a module that its owner trains.
 
-    This includes parameters and buffers, on any device, and the ``training`` flag of each
+    The weights are all parameters and buffers, on any device, and the ``training`` flag of each
     submodule. To publish other attributes, such as an exploration rate, register them as buffers.
 
     Parameters
@@ -29,7 +29,7 @@ class SharedActor(SharedTree):
     Attributes
     ----------
     version : int
-        How often the published weights have changed; 0 at first.
+        The number of times that the published weights have changed; 0 at first.
     """
 
     def __init__(self, actor: torch.nn.Module) -> None:
@@ -87,7 +87,7 @@ class ActorCopy:
     ----------
     actor : torch.nn.Module
     version : int
-        The version of its weights; -1 before the first `refresh`.
+        The version of the loaded weights; -1 before the first `refresh`.
     """
 
     def __init__(self, actor: torch.nn.Module, memory: Any) -> None:
@@ -138,7 +138,7 @@ def _weights(actor: torch.nn.Module) -> Iterator[torch.Tensor]:
 
 
 def _equal(new: torch.Tensor, old: torch.Tensor) -> bool:
-    """Return whether two tensors have the same bytes, so that a NaN equals itself."""
+    """Return whether two tensors are equal, where a NaN equals a NaN with the same bytes."""
     if new.dtype != old.dtype:
         return False
     return torch.equal(new, old) or torch.equal(

@@ -19,7 +19,7 @@ class SharedTree(SharedArrays):
     ----------
     layout : tree of Leaf
     lead : sequence of int
-        Leading axes that every tensor has.
+        Axes that are put in front of the shape of every tensor.
 
     Attributes
     ----------

@@ -16,7 +16,8 @@ def copy_fitting(target: torch.Tensor, value: Any, place: str) -> None:
     Raises
     ------
     InputError
-        `value` is not a tensor, its shape differs, or `target` cannot hold all values of its dtype.
+        `value` is not a tensor, its shape differs, or the dtype of `target` cannot hold all values
+        of the dtype of `value`.
     """
     if (
         not isinstance(value, torch.Tensor)
@@ -36,7 +37,7 @@ def copy_fitting(target: torch.Tensor, value: Any, place: str) -> None:
 def as_actions(value: Any, shape: tuple[int, ...], dtype: torch.dtype, place: str) -> torch.Tensor:
     """Return actions ``(n, ...)`` in the dtype of the action space, on the CPU, without gradients.
 
-    Real numbers are rounded to the precision of a real `dtype`; whole numbers keep their values.
+    If `dtype` is a float, numbers are rounded to its precision. Otherwise they keep their values.
 
     Raises
     ------
@@ -65,7 +66,7 @@ def as_actions(value: Any, shape: tuple[int, ...], dtype: torch.dtype, place: st
 
 
 def copy_actions(rows: Any, value: Any) -> None:
-    """Copy an actor's actions into a tree of tensors, converted as by `as_actions`."""
+    """Convert an actor's actions as `as_actions` does, and copy them into a tree of tensors."""
     if type(rows) is not torch.Tensor:
         tree_map(copy_actions, rows, value)
     elif type(value) is torch.Tensor and value.dtype is rows.dtype and value.shape == rows.shape:

@@ -24,12 +24,12 @@ from plangym_like.lanes.tree import Leaf, tree_map
 
 
 def tensor_layout(layout: Any) -> Any:
-    """Convert a layout of arrays to one of tensors with the same shapes and number types.
+    """Convert a layout of arrays to a layout of tensors with the same shapes and number types.
 
     Raises
     ------
     InputError
-        No tensor can hold numbers of that dtype.
+        Torch has no dtype for the numbers in one of the arrays.
     """
     return tree_map(lambda leaf: leaf._replace(dtype=as_torch_dtype(leaf.dtype)), layout)
 
@@ -40,7 +40,7 @@ def as_torch_dtype(dtype: np.dtype[Any]) -> torch.dtype:
     Raises
     ------
     InputError
-        Torch has no corresponding dtype, for example for text, objects and long doubles.
+        Torch has no corresponding dtype, as for text, objects and long doubles.
     """
     try:
         return torch.from_numpy(np.empty(0, dtype)).dtype
@@ -49,7 +49,7 @@ def as_torch_dtype(dtype: np.dtype[Any]) -> torch.dtype:
 
 
 def tensor_over(content: NDArray[np.uint8], leaf: Leaf) -> torch.Tensor:
-    """Return the bytes in `content` as a tensor over the same memory."""
+    """Return a tensor that shares memory with the bytes in `content`."""
     if not len(content):
         return torch.empty(leaf.shape, dtype=leaf.dtype)
     return torch.from_numpy(content).view(leaf.dtype).view(leaf.shape)
@@ -61,9 +61,9 @@ def empty(layout: Any, lead: Sequence[int]) -> Any:
 
 
 def as_arrays(tree: Any) -> Any:
-    """Return a tree of arrays over the memory of a tree of CPU tensors.
+    """Return a tree of arrays that share memory with a tree of CPU tensors.
 
-    Tensors of dtypes that NumPy does not have (``bfloat16``) stay tensors.
+    A tensor whose dtype NumPy does not have, such as ``bfloat16``, stays a tensor.
     """
     return tree_map(_as_array, tree)
 
@@ -76,12 +76,12 @@ def _as_array(tensor: torch.Tensor) -> Any:
 
 
 def as_tensors(tree: Any) -> Any:
-    """Return a tree of tensors over the memory of a tree of arrays; numbers become tensors."""
+    """Return a tree of tensors that share memory with a tree of arrays; numbers become tensors."""
     return tree_map(torch.as_tensor, tree)
 
 
 def put(rows: Any, index: Any, value: Any) -> None:
-    """Write `value`, a tree of the same structure, as row `index` of a tree of arrays or tensors.
+    """Write `value` to row `index` of a tree of arrays or tensors with the same structure.
 
     Leaves of `value` may be anything that NumPy can assign, such as lists of numbers. Keys of
     `value` that `rows` does not have are ignored.

@@ -47,7 +47,7 @@ class WorkerGroup:
         this process, where `wait` runs the jobs. ``None`` starts one per core, but at most one per
         group.
     backend : Backend, optional
-        Where workers run; by default in processes of this machine.
+        Where workers run; by default, in processes on this machine.
     timeout : float
         Seconds without progress (see `GroupContext.beat`) after which a worker counts as hung.
     name : str
@@ -118,7 +118,7 @@ class WorkerGroup:
         self._workers.mark_changed(name)
 
     def make_buffers(self, name: str, layout: Any, count: int, group: int | None = None) -> Buffers:
-        """Make buffers for hosted objects to fill; they find them as ``context.memory[name]``.
+        """Make buffers for hosted objects to fill, available to them as ``context.memory[name]``.
 
         Parameters
         ----------
@@ -127,7 +127,7 @@ class WorkerGroup:
             The layout of one buffer.
         count : int
         group : int, optional
-            The only group that fills them. By default all groups fill them, one buffer per job.
+            The only group that fills the buffers. By default, all groups do, one buffer per job.
 
         Returns
         -------
@@ -148,7 +148,7 @@ class WorkerGroup:
         return job
 
     def wait(self, timeout: float | None = None, job: Job | None = None) -> Job | None:
-        """Wait for `job` (by default, any job) and return it; ``None`` after `timeout` seconds.
+        """Wait for `job` (by default, any job) and return it, or ``None`` after `timeout` seconds.
 
         If there are no jobs, return ``None`` at once.
 
@@ -180,7 +180,7 @@ class WorkerGroup:
             self._wait(left, job)
 
     def wait_until_done(self, job: Job | None = None) -> None:
-        """Wait until a call of `wait` would return at once. No job is lost if this is interrupted.
+        """Wait until `wait` would return at once. No job is lost if this is interrupted.
 
         Raises
         ------
@@ -199,7 +199,7 @@ class WorkerGroup:
         return job.result
 
     def _next_done(self, wanted: Job | None) -> Job | None:
-        """Return `wanted` (``None``: any job) if it is done, or a job that has failed."""
+        """Return a job that is done: `wanted` (any job, if ``None``), or a job that has failed."""
         for job in self._jobs:
             if job.call.done():
                 if wanted is None or job is wanted or job.call.exception() is not None:

@@ -1,4 +1,4 @@
-"""`Workers`: the base of the three kinds of workers that host objects."""
+"""`Workers`: the base class of the three kinds of workers that host objects."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class PoolOptions:
         Given a `GroupContext`, returns the object of its group.
     num_groups : int
     num_workers : int or None
-        ``None``: as many as there are cores.
+        ``None`` starts one per core.
     timeout : float
         Seconds without progress after which a worker counts as hung.
     name : str
@@ -57,11 +57,11 @@ class Call(Protocol):
         """Return the result of a call that is over, or raise its exception."""
 
     def exception(self) -> BaseException | None:
-        """Return the exception of a call that is over."""
+        """Return the exception of a call that is over, or ``None`` if it succeeded."""
 
 
 class Workers(abc.ABC):
-    """The workers of a worker group, by number; worker ``g % num_workers`` hosts group g.
+    """The numbered workers of a worker group; worker ``g % num_workers`` hosts group g.
 
     Parameters
     ----------
@@ -71,7 +71,7 @@ class Workers(abc.ABC):
     ----------
     num_workers : int
     start_seconds : float
-        The minimum time that a worker has to make its objects.
+        A worker may take at least this long to make its objects, even if `timeout` is shorter.
     """
 
     num_workers = 1
@@ -115,7 +115,7 @@ class Workers(abc.ABC):
         """Wait at most `seconds` until a call (of `group` if given) is over."""
 
     def beats(self, worker: int) -> int:
-        """Return how often the worker has reported progress, as far as known."""
+        """Return the last known number of times that the worker has reported progress."""
         return 0
 
     @abc.abstractmethod

@@ -1,10 +1,10 @@
-"""Episodes: agents, groups of environments, and the batchers that play them.
+"""Agents, groups of environments, and batchers that play episodes.
 
-- `EpisodeBatcher` plays any number of whole episodes, `Batcher` chunks of equal length
+- `EpisodeBatcher` plays any number of whole episodes, and `Batcher` plays chunks of equal length
 - `VecEnv`, `GymEnv`, `GymInfEnv`: groups of environments
 - `Agent`: chooses the actions
 - `DictTensor`, `Trajectories`: the arguments and results
-- `masked_tensor`, `masked_dicttensor`: rows of either of two arguments, chosen by a mask
+- `masked_tensor`, `masked_dicttensor`: take each row from one of two arguments, chosen by a mask
 - `replay_agent`: computes an agent's outputs again, with gradients
 """
 

@@ -14,10 +14,10 @@ if TYPE_CHECKING:
 class Agent:
     """A policy: computes an action and a new state from its current state and an observation.
 
-    An agent keeps nothing between two calls except its weights. What it remembers of an episode is
-    in its state, which has one row for each environment. Inherit from this class, and from
-    `torch.nn.Module` if the agent has weights (list `Agent` first). Any callable with this
-    signature and an `update` method can be used as well.
+    Between two calls, an agent keeps only its weights. Its memory of an episode is in its state,
+    which has one row for each environment. Inherit from this class, and from `torch.nn.Module` if
+    the agent has weights (list `Agent` first). Any callable with this signature and an `update`
+    method can be used as well.
     """
 
     def require_history(self) -> bool:
@@ -41,10 +41,10 @@ class Agent:
         observation : DictTensor
             ``[B, ...]``.
         agent_info : DictTensor, optional
-            The rows of the argument `agent_info` of `execute` that belong to these episodes.
+            The `agent_info` that was passed to `execute`, reduced to the rows of these episodes.
         history : Trajectories, optional
-            Given if `require_history` returns true: the steps so far of these episodes (in a
-            `Batcher`, of this chunk), ``[B, t, ...]``. ``None`` before the first step.
+            The steps of these episodes so far, ``[B, t, ...]``, if `require_history` returns true.
+            In a `Batcher`, only the steps of this chunk. ``None`` before the first step.
 
         Returns
         -------
@@ -59,7 +59,10 @@ class Agent:
         raise NotImplementedError
 
     def update(self, state_dict: Mapping[str, Any]) -> None:
-        """Load the argument of the batcher's `update`; a torch module loads it as its weights."""
+        """Load the argument of the batcher's `update`.
+
+        By default, a torch module loads it as its weights, and other agents raise an error.
+        """
         load = getattr(self, "load_state_dict", None)
         if load is None:
             raise NotImplementedError(

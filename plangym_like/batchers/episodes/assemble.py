@@ -34,7 +34,7 @@ def read_part(part: Part, buffers: Buffers) -> Steps:
 
 
 def assemble(parts: Sequence[Steps], rows: Sequence[int], args: EpisodeArgs) -> Trajectories:
-    """Return the trajectories of `rows`, in this order, with zeros after their ends.
+    """Return the trajectories of `rows`, in this order, padded with zeros.
 
     Parameters
     ----------
@@ -42,7 +42,7 @@ def assemble(parts: Sequence[Steps], rows: Sequence[int], args: EpisodeArgs) -> 
     rows : sequence of int
         In ascending order.
     args : EpisodeArgs
-        A row for each of `rows`.
+        The arguments of the episodes, with one row for each of `rows`.
     """
     place = torch.full((max(rows) + 1,), -1)
     place[torch.tensor(rows)] = torch.arange(len(rows))

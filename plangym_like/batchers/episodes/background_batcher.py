@@ -1,4 +1,4 @@
-"""`BackgroundBatcher`: the base of `EpisodeBatcher` and `Batcher`."""
+"""`BackgroundBatcher`: the base class of `EpisodeBatcher` and `Batcher`."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ class BackgroundBatcher(Closable):
                 raise
 
     def _ask_n_envs(self) -> None:
-        """Request the number of environments, to check the seeds; the next `get` raises errors."""
+        """Request the number of environments, to check the seeds; `get` raises any error later."""
         job = self._workers.submit(0, "count_envs")
         try:
             is_known = self._workers.wait(_ASK_SECONDS, job) is not None
@@ -158,7 +158,8 @@ class BackgroundBatcher(Closable):
         Parameters
         ----------
         state_dict : mapping of str to Tensor
-            It is copied. Any other object that the agent's `update` accepts is allowed too.
+            A mapping of this kind is copied. Any other object that the agent's `update` accepts is
+            allowed too.
         """
         self._check_open()
         if _is_state_dict(state_dict):
@@ -166,7 +167,7 @@ class BackgroundBatcher(Closable):
         self._new_weights = state_dict
 
     def _publish_weights(self) -> Weights:
-        """Publish the argument of `update`; no worker reads the shared memory at this time."""
+        """Publish the argument of `update`, while no worker reads the shared memory."""
         content, self._new_weights = self._new_weights, None
         if content is None:
             return self._weights
@@ -188,7 +189,8 @@ class BackgroundBatcher(Closable):
     def _begin(self, orders: Mapping[int, tuple[Any, ...]]) -> None:
         """Tell groups what to play, and start their first quantum.
 
-        Each order is a method of `EpisodeWorker` and its arguments, except the weights.
+        Each order holds the name of a method of `EpisodeWorker` and the arguments of the call. The
+        last argument, the weights, is added here.
         """
         self._refuse_while_executing()
         # After a Ctrl-C halfway, the next call would begin some groups a second time.
@@ -216,7 +218,7 @@ class BackgroundBatcher(Closable):
         Parameters
         ----------
         blocking : bool
-            Wait until it is complete.
+            Wait until the result is complete.
         timeout : float, optional
             The maximum number of seconds to wait.
 
@@ -236,9 +238,9 @@ class BackgroundBatcher(Closable):
         WorkerDiedError
             A worker has died. The batcher is closed.
         WorkerTimeoutError
-            A worker hangs, and the batcher is closed; or `timeout` has passed, and no data is lost.
+            A worker hangs; the batcher is then closed. Or `timeout` has passed; no data is lost.
         InputError
-            Nothing was executed.
+            There is no result to get, because `execute` was not called.
         """
         if not self._is_executing:
             self._raise_failure()

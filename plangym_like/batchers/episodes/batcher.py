@@ -46,7 +46,7 @@ class Batcher(BackgroundBatcher):
 
     @property
     def n_running(self) -> int | None:
-        """How many environments are still running after the last `get`; ``None`` before that."""
+        """The number of environments still running after the last `get`; ``None`` before that."""
         return sum(self._num_running.values()) if self._num_running else None
 
     def reset(self, agent_info: Any = None, env_info: Any = None, states: Any = None) -> None:
@@ -58,9 +58,8 @@ class Batcher(BackgroundBatcher):
             One row for each environment of all groups. The agent gets `agent_info` at each step;
             the environment's reset gets `env_info` as its ``options``.
         states : tuple, optional
-            The states that the episodes begin in: ``(rows, obs)``, state rows uint8
-            ``(num_envs, state_nbytes)`` and the observations ``(num_envs, ...)`` that came with
-            them.
+            The states that the episodes begin in, as a tuple ``(rows, obs)`` of state rows, uint8
+            ``(num_envs, state_nbytes)``, and their observations ``(num_envs, ...)``.
         """
         self._check_open()
         self._refuse_while_executing()
@@ -84,7 +83,7 @@ class Batcher(BackgroundBatcher):
         Parameters
         ----------
         n_episodes : int, optional
-            If given, it must equal the number of all environments.
+            If given, it must equal the total number of environments.
         agent_info : DictTensor, optional
             Replaces the `agent_info` of `reset` from now on.
         env_info, states : optional

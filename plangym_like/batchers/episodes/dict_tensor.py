@@ -14,8 +14,8 @@ from plangym_like.errors import InputError
 class DictTensor(TensorDict):  # type: ignore[no-untyped-call]
     """A tensordict that takes its batch size from its tensors.
 
-    The first dimension of all tensors is the number of rows, ``B``. All methods of a
-    `tensordict.TensorDict` are available. Without tensors the batch size is ``[]``.
+    The length of the first dimension of every tensor is the number of rows, ``B``. All methods of a
+    `tensordict.TensorDict` are available. Without tensors, the batch size is ``[]``.
 
     Parameters
     ----------
@@ -49,24 +49,24 @@ class DictTensor(TensorDict):  # type: ignore[no-untyped-call]
         super().__init__(fields, batch_size=batch_size, **options)
 
     def n_elems(self) -> int:
-        """Return the number of rows, 0 without tensors."""
+        """Return the number of rows; 0 if there are no tensors."""
         return int(self.batch_size[0]) if self.batch_size else 0
 
 
 def masked_tensor(tensor0: torch.Tensor, tensor1: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-    """Return the rows of `tensor1` where `mask` is true, and of `tensor0` elsewhere.
+    """Return the rows of `tensor1` where `mask` is true, and the rows of `tensor0` elsewhere.
 
     Parameters
     ----------
     tensor0, tensor1 : tensor
-        ``[B, ...]``, of the same shape. The result has the dtype of the first.
+        ``[B, ...]``, of the same shape. The result has the dtype of `tensor0`.
     mask : tensor
         ``[B]``, bool or numbers 0 and 1.
 
     Raises
     ------
     InputError
-        The shapes do not fit.
+        The shapes do not fit together.
 
     Examples
     --------
@@ -86,7 +86,7 @@ def masked_tensor(tensor0: torch.Tensor, tensor1: torch.Tensor, mask: torch.Tens
 def masked_dicttensor(
     dicttensor0: DictTensor, dicttensor1: DictTensor, mask: torch.Tensor
 ) -> DictTensor:
-    """Return `masked_tensor` of each field of two DictTensors with the same fields.
+    """Apply `masked_tensor` to each field of two DictTensors with the same fields.
 
     Raises
     ------
@@ -104,7 +104,7 @@ def masked_dicttensor(
 
 
 def has_tensors(fields: TensorDict) -> bool:
-    """Return whether `fields` holds tensors, even if they have no rows."""
+    """Return whether `fields` contains any tensors; tensors without rows count too."""
     return not fields.is_empty()  # type: ignore[no-untyped-call]
 
 

@@ -36,7 +36,7 @@ class EpisodeBatcher(BackgroundBatcher):
         group per process; so does ``None``, with fresh entropy.
     create_agent : callable
         ``create_agent(**agent_args)`` returns an `Agent`. It is called once per group, in the
-        group's process, and draws the same random numbers each time, so all agents begin with equal
+        group's process. Each call draws the same random numbers, so all agents begin with equal
         weights.
     agent_args : mapping, optional
     create_env : callable
@@ -101,9 +101,8 @@ class EpisodeBatcher(BackgroundBatcher):
             ``[n_episodes, ...]``, row i for episode i. The agent gets `agent_info` at each step;
             the environment's reset gets `env_info` as its ``options``.
         states : tuple, optional
-            The states that the episodes begin in: ``(rows, obs)``, state rows uint8
-            ``(n_episodes, state_nbytes)`` and the observations ``(n_episodes, ...)`` that came with
-            them.
+            The states that the episodes begin in, as a tuple ``(rows, obs)`` of state rows, uint8
+            ``(n_episodes, state_nbytes)``, and their observations ``(n_episodes, ...)``.
 
         Raises
         ------

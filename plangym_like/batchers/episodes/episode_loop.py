@@ -34,12 +34,12 @@ class EpisodeArgs(NamedTuple):
     states: StartStates | None = None
 
     def rows(self, rows: Any) -> EpisodeArgs:
-        """Return these rows of all arguments."""
+        """Return the arguments, reduced to these rows."""
         parts: list[Any] = [part if part is None else part[rows] for part in self]
         return EpisodeArgs(*parts)
 
     def check(self, num_rows: int, what: str) -> None:
-        """Raise an `InputError` unless every argument has `num_rows` rows."""
+        """Raise an `InputError` if a given argument does not have `num_rows` rows."""
         for name, part in zip(self._fields, self, strict=True):
             if part is not None and len(part) != num_rows:
                 raise InputError(f"{name} has {len(part)} rows for {num_rows} {what}")
@@ -87,14 +87,14 @@ class EpisodeLoop:
             self._keep(self._running < n)
 
     def _keep(self, rows: torch.Tensor) -> None:
-        """Continue with these rows only."""
+        """Drop all running environments except these rows."""
         self._running = self._running[rows]
         self._observation = _rows(self._observation, rows)
         if self._agent_info is not None:
             self._agent_info = _rows(self._agent_info, rows)
 
     def forget_history(self) -> None:
-        """Drop the agent's history, so that it begins with the next step."""
+        """Drop the agent's history; a new one begins with the next step."""
         self._history = None
 
     def inform(self, agent_info: DictTensor) -> None:
@@ -108,7 +108,7 @@ class EpisodeLoop:
         return _layout(self._record(self._ask(), self._observation))
 
     def step(self, buffer: TimeBuffer, t: int) -> None:
-        """Step the running environments, and write step `t` of `buffer`."""
+        """Step the running environments, and write the results as step `t` of `buffer`."""
         answer = self._ask()
         self._answer = None
         _, action, new_state = answer
@@ -151,7 +151,7 @@ class EpisodeLoop:
     def _record(
         self, answer: tuple[DictTensor, DictTensor, DictTensor], outcome: DictTensor
     ) -> dict[str, Any]:
-        """Return the fields of one step by name; results of the action begin with ``_``."""
+        """Return the fields of one step; names of the action's results begin with ``_``."""
         agent_state, action, new_state = answer
         record: dict[str, Any] = {}
         for prefix, parts in (

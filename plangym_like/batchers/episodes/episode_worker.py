@@ -26,7 +26,7 @@ WEIGHTS = "weights"
 
 @dataclass(frozen=True)
 class EpisodePlan:
-    """The user's arguments. A call with a context makes the worker of a group."""
+    """The user's arguments. Calling the plan with a `GroupContext` makes that group's worker."""
 
     create_agent: Callable[..., Any]
     agent_args: Mapping[str, Any]
@@ -42,9 +42,9 @@ class EpisodePlan:
 
 
 class Weights(NamedTuple):
-    """The argument of the agent's `update`: its version, and its content.
+    """An argument for the agent's `update`, and its version number.
 
-    `sent` is ``None`` if the content is in shared memory.
+    `sent` is the argument itself, or ``None`` if the argument is in shared memory.
     """
 
     version: int
@@ -52,7 +52,10 @@ class Weights(NamedTuple):
 
 
 class Part(NamedTuple):
-    """A filled buffer: lane i holds `lengths[i]` steps of row ``first_row + i``, from `start`."""
+    """A filled buffer.
+
+    Lane i holds `lengths[i]` steps of row ``first_row + i``, beginning at time `start`.
+    """
 
     buffer: int
     first_row: int
@@ -180,7 +183,7 @@ class EpisodeWorker:
         Parameters
         ----------
         freed : sequence of int
-            Buffers that have been read.
+            The indices of buffers that the owner has read.
         """
         self._free.extend(freed)
         until = None if seconds is None else time.monotonic() + seconds
@@ -216,7 +219,7 @@ class EpisodeWorker:
     def _fill_buffer(self, first_row: int, start: int, n_wanted: int) -> Iterator[bool]:
         """Fill a buffer with steps of the running lanes; report only the first `n_wanted` lanes.
 
-        After every step, yield whether to wait for a free buffer.
+        Yield ``True`` while no buffer is free, and ``False`` after every step.
         """
         while not self._find_free():
             yield True

@@ -124,7 +124,7 @@ class GymEnv(VecEnv):
         return (outcome, was_running), (outcome[going], torch.from_numpy(self._running))
 
     def _step(self, action: DictTensor) -> DictTensor:
-        """Step the running environments, and return their rows of the outcome."""
+        """Step the running environments, and return one row of results for each of them."""
         n, running = self._n_envs, self._running
         if not len(running):
             raise InputError("no environment is running; reset them first")
@@ -159,9 +159,9 @@ class GymEnv(VecEnv):
 class GymInfEnv(GymEnv):
     """Gymnasium environments that are reset when their episodes end, so that all keep running.
 
-    When an episode has ended, the first observation that `step` returns is the last one of that
-    episode. The second is the first one of the next episode, with ``initial_state`` set. Each reset
-    of an environment gets the same `env_info`.
+    `step` returns two observations. If an episode has ended, the first of them is that episode's
+    last observation. The second is the first observation of the next episode, with
+    ``initial_state`` set. Each reset of an environment gets the same `env_info`.
 
     Parameters
     ----------

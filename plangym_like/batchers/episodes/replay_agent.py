@@ -14,7 +14,9 @@ from plangym_like.batchers.episodes.trajectories import Trajectories
 def replay_agent(
     agent: Any, trajectories: Trajectories, state: DictTensor | None = None
 ) -> TensorDict:
-    """Call `agent` again on the recorded steps, in order, with gradients and its recurrent state.
+    """Call `agent` on the recorded steps again, with gradients, and return its outputs.
+
+    The steps are replayed in order, and each call gets the state that the previous one returned.
 
     The outputs equal the recorded ones, except for random draws of the agent. After the end of a
     trajectory the agent gets zeros; `Trajectories.mask` tells which outputs are valid.
@@ -26,7 +28,7 @@ def replay_agent(
     trajectories : Trajectories
     state : DictTensor, optional
         ``[B, ...]``, the agent's state before the first step; ``None`` at the beginning of
-        episodes. A chunk holds the recorded state, for example
+        episodes. For a later chunk, take the recorded state, for example
         ``DictTensor({"memory": chunk["memory"][:, 0]})``.
 
     Returns

@@ -14,11 +14,11 @@ from plangym_like.errors import InputError
 
 
 class Trajectories:
-    """``B`` trajectories of up to ``T`` steps; ``trajectories["action"]`` is one of the fields.
+    """``B`` trajectories of up to ``T`` steps, with fields such as ``trajectories["action"]``.
 
     Step t of row i holds an observation (``"frame"``, ``"initial_state"``, ...), the agent's output
     for it (``"action"`` and the other fields of its action), and the agent's state at that point.
-    Names with a leading underscore hold the results of the action: ``"_reward"``, ``"_done"``,
+    Fields with a leading underscore hold the results of the action: ``"_reward"``, ``"_done"``,
     ``"_frame"``, and the agent's next state. After the end of a trajectory, its row holds zeros.
 
     Parameters
@@ -63,15 +63,15 @@ class Trajectories:
         return key in self.keys()
 
     def keys(self) -> list[Any]:
-        """Return the names."""
+        """Return the names of the fields."""
         return list(self.steps.keys())
 
     def items(self) -> list[tuple[Any, Any]]:
-        """Return the names and their tensors."""
+        """Return pairs of field names and tensors."""
         return list(self.steps.items())
 
     def n_elems(self) -> int:
-        """Return ``B``."""
+        """Return the number of trajectories, ``B``."""
         return int(self.steps.batch_size[0])
 
     @property
@@ -94,7 +94,7 @@ class Trajectories:
         return type(self)(*(part.to(device) for part in parts))
 
     def index(self, rows: Any) -> Self:
-        """Return some of the trajectories: `rows` is a slice, a mask or indices."""
+        """Return the trajectories that `rows` selects: a slice, a mask or indices."""
         if isinstance(rows, int):
             rows = slice(rows, rows + 1) if rows != -1 else slice(rows, None)
         agent_info, env_info = (
@@ -112,9 +112,10 @@ class Trajectories:
     def to_tensordict(self) -> TensorDict:
         """Return the steps as a tensordict of batch size ``[B, T]``, in the layout of torchrl.
 
-        ``"_reward"`` becomes ``("next", "reward")``, and likewise all names with an underscore;
-        ``"frame"`` becomes ``"observation"``. Rewards and flags are ``[B, T, 1]``. ``"mask"`` is
-        true for steps that took place. Tensors may share memory with the trajectories.
+        Names with a leading underscore move below ``"next"``, so ``"_reward"`` becomes ``("next",
+        "reward")``. ``"frame"`` becomes ``"observation"``. Rewards and flags are ``[B, T, 1]``.
+        ``"mask"`` is true for steps that took place. Tensors may share memory with the
+        trajectories.
 
         Raises
         ------
@@ -134,14 +135,14 @@ class Trajectories:
         return DictTensor(fields, batch_size=self.steps.batch_size[:1])
 
     def temporal_slice(self, start: int, stop: int) -> Self:
-        """Return the steps `start` to `stop` of every trajectory.
+        """Return the steps ``start:stop`` of every trajectory.
 
-        Trajectories that end before `stop` are shorter, and empty if they end before `start`.
+        A trajectory that ends before `stop` is shorter. If it ends before `start`, it is empty.
 
         Raises
         ------
         InputError
-            Unless ``0 <= start <= stop``.
+            ``0 <= start <= stop`` does not hold.
         """
         if not 0 <= start <= stop:
             raise InputError(f"steps {start} to {stop}: need 0 <= start <= stop")

@@ -25,7 +25,7 @@ class VecEnv:
     endless = False
 
     def n_envs(self) -> int:
-        """Return ``N``."""
+        """Return the number of environments, ``N``."""
         raise NotImplementedError
 
     def reset(self, env_info: DictTensor | None = None) -> Observed:
@@ -41,7 +41,7 @@ class VecEnv:
         observation : DictTensor
             ``[N, ...]``.
         running : tensor
-            ``[N]`` int64, the environments.
+            ``[N]`` int64, the indices of the environments.
         """
         raise NotImplementedError
 
@@ -56,20 +56,20 @@ class VecEnv:
         Returns
         -------
         (observation, was_running)
-            The results of the actions, ``[B, ...]``, and the environments that were running
+            The results of the actions, ``[B, ...]``, and the environments that were running,
             ``[B]``.
         (observation, still_running)
             The observations for the next actions, ``[B', ...]``, and the environments that are
-            still running ``[B']``. They are rows of the first observation, or the first
-            observations of new episodes.
+            still running, ``[B']``. Each row is a row of the first `observation`, or the first
+            observation of a new episode.
         """
         raise NotImplementedError
 
     def stop_from(self, n: int) -> bool:
-        """Stop environment `n` and all after it; return whether that is possible.
+        """Stop environment `n` and all after it, if possible; return whether they were stopped.
 
         This is called right after `reset` if there are more environments than episodes to play.
-        If it is not possible, the results of these environments are ignored.
+        If they cannot be stopped, their results are ignored.
         """
         return False
 

@@ -4,8 +4,8 @@
 ``single.rollout``   one worker, which collects the next fragment while the caller learns
 ``multi.rollout``    many workers and a pool of buffers
 
-Each is an iterator of `Fragment` and a context manager. Actors are subclasses of `BaseActorModule`;
-`evaluate` plays episodes with an actor.
+Each returns an iterator of `Fragment` that is also a context manager. Actors are subclasses of
+`BaseActorModule`; `evaluate` plays episodes with an actor.
 """
 
 from plangym_like.batchers.rollout.actor_module import BaseActorModule

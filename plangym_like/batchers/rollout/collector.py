@@ -91,7 +91,7 @@ class Collector:
         """Begin the first episodes, and return the layout of a buffer.
 
         The actor is called once. If infos are recorded, the first environment takes one step and is
-        reset. Neither changes what is collected later.
+        reset. Neither changes the fragments that are collected later.
 
         Raises
         ------
@@ -182,7 +182,8 @@ class Collector:
     def _check_hx(self, inputs: Any) -> None:
         """Raise an error unless the lanes are the second dimension of the recurrent state.
 
-        If the first dimension has the same length, the actor is called again with one lane fewer.
+        If the first two dimensions have the same length, the actor is called again with one lane
+        fewer.
         """
         count, states = self.lanes.num_lanes, tree_leaves(self._hx)
         if count > 1 and any(state.shape[:2] == (count, count) for state in states):
@@ -223,7 +224,9 @@ class Collector:
         return tree if self._device is None else to_device(tree, self._device)
 
     def collect(self, buffer: FragmentBuffer, version: int) -> Sequence[Extra]:
-        """Fill `buffer` with the next steps of all lanes; `version` is that of the actor's weights.
+        """Fill `buffer` with the next steps of all lanes.
+
+        `version` is the version of the actor's weights.
 
         If the last call was interrupted (for example by Ctrl-C), the states of the lanes are
         unknown, so all lanes begin new episodes.
@@ -236,8 +239,8 @@ class Collector:
         Raises
         ------
         InputError
-            The form of the actor's output differs from that of its first output, or the
-            environments have been reset elsewhere.
+            The form of the actor's output has changed since its first output, or the environments
+            have been reset elsewhere.
         """
         self.describe()
         if not self._is_halfway:

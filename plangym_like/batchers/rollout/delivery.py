@@ -51,14 +51,14 @@ class Delivery:
         self._infos = EnvInfos()
 
     def deliver(self, memories: Sequence[Any], extras: Sequence[Sequence[Extra]]) -> Fragment:
-        """Return the fragment in the `memories` of buffers; `extras` are given for each buffer."""
+        """Join the `memories` of buffers into a fragment; `extras` has one item for each buffer."""
         fragment = as_fragment(memories, extras, self._infos, self._options, self._join)
         if self._device.type == "cpu":
             return fragment
         return fragment.to(self._device, non_blocking=self._pinned)
 
     def _join(self, parts: Sequence[torch.Tensor]) -> torch.Tensor:
-        """Return tensors side by side, along dimension 1."""
+        """Join tensors along dimension 1."""
         if len(parts) == 1 and not self._copy and not self._pinned:
             return parts[0]
         if not self._pinned:

@@ -46,9 +46,9 @@ def layout_of_infos(infos: Mapping[Any, Any]) -> dict[Any, Any]:
 def note_infos(
     columns: Any, infos: Any, t: int, lane: int, extras: list[Extra], path: Path = ()
 ) -> None:
-    """Write the info of one lane at step `t` into `columns`, and other values into `extras`.
+    """Write the info of one lane at step `t` into `columns`.
 
-    Values that are not numbers are left out.
+    Values that fit no column are added to `extras`. Values that are not numbers are left out.
 
     Parameters
     ----------
@@ -136,7 +136,7 @@ def _named(path: Path) -> str:
 
 
 class EnvInfos:
-    """Writes extras into the columns of fragments, in the process of the owner.
+    """Writes extras into the columns of fragments, in the owner's process.
 
     Columns that were widened or added are kept in all later fragments.
     """
@@ -189,7 +189,7 @@ class EnvInfos:
 
 
 def _common(one: torch.dtype, other: torch.dtype) -> torch.dtype:
-    """Return NumPy's common dtype of both; int64 and float32, for example, give float64."""
+    """Return the common dtype by NumPy's rules; for example, int64 and float32 give float64."""
     arrays = []
     for dtype in (one, other):
         try:
@@ -200,7 +200,7 @@ def _common(one: torch.dtype, other: torch.dtype) -> torch.dtype:
 
 
 def _same_values(one: torch.Tensor, other: torch.Tensor) -> bool:
-    """Return whether `one`, in a wider dtype, holds the numbers of `other`."""
+    """Return whether `one`, in a wider dtype, holds the same numbers as `other`."""
     back = one.to(other.dtype)
     same = (back == other) | (other != other)
     if not other.dtype.is_floating_point and one.dtype.is_floating_point:

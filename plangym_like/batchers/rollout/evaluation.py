@@ -56,14 +56,14 @@ def evaluate(
     seeds : sequence of int, optional
         The seeds of the resets, one for each environment.
     states : tuple, optional
-        The states that the episodes begin in: ``(rows, obs)``, state rows uint8
-        ``(B, state_nbytes)`` and the observations that came with them.
+        The states that the episodes begin in, as a tuple ``(rows, obs)`` of state rows, uint8
+        ``(B, state_nbytes)``, and their observations.
 
     Returns
     -------
     array float32 ``(T', B)``
-        T' is the length of the longest episode. Rewards after the end of a shorter one are 0. The
-        sum along the first axis is the score of each episode.
+        T' is the length of the longest episode; rewards after the end of a shorter episode are 0.
+        The sum along the first axis is the score of each episode.
     """
     if render and len(envs) != 1:
         raise InputError(f"one environment at a time can be rendered, not {len(envs)}")

@@ -65,7 +65,7 @@ class Final(NamedTuple):
         The collecting actor's estimate of the value of `obs`; 0 if the episode terminated, or if
         the actor has no critic.
     hx : tree of Tensor ``(..., K, ...)``
-        The recurrent state before `obs`, lanes along the second dimension.
+        The recurrent state before `obs`, with the lanes along the second dimension.
     """
 
     t: torch.Tensor
@@ -92,14 +92,14 @@ class Fragment(NamedTuple):
     hx : tree of Tensor
         The recurrent state before ``state.obs[0]``.
     version : Tensor int64 ``(B,)``
-        How often the weights had changed when each lane's actor loaded them.
+        The number of times that the weights had changed when each lane's actor loaded them.
     before : Inputs
         ``act``, ``rew`` and ``fin`` ``(1, B, ...)`` of the step before the fragment; its ``obs`` is
-        ``None``. In the first fragment ``fin`` is true and the others are 0.
+        ``None``. In the first fragment, ``fin`` is true and the others are 0.
     final : Final or None
         ``None`` without ``keep_final``.
     sticky : bool
-        Whether lanes that ended stayed frozen for the rest of the fragment.
+        Whether a lane whose episode ended stayed frozen for the rest of the fragment.
     """
 
     state: State
@@ -127,7 +127,7 @@ class Fragment(NamedTuple):
         )
 
     def rewards(self, gamma: float) -> torch.Tensor:
-        """Return ``state.rew`` plus the values after truncated episodes, ``(T, B)``.
+        """Return ``state.rew`` plus the discounted values after truncated episodes, ``(T, B)``.
 
         `gamma` times ``final.value`` is added to the reward of the last step of each truncated
         episode. Returns and advantages computed from these rewards are correct at the ends of
@@ -156,11 +156,11 @@ class Fragment(NamedTuple):
     def to_tensordict(self) -> TensorDict:
         """Return the steps as a tensordict of batch size ``[B, T]``, in the layout of torchrl.
 
-        The beginning of a step has ``"observation"`` (parts of a dict have their own names),
-        ``"action"``, and the actor's infos. Its ``"next"`` has ``"observation"`` (at the end of an
-        episode, the final one), ``"reward"``, ``"done"``, ``"terminated"``, ``"truncated"``
-        ``[B, T, 1]``, and the environments' infos. A `sticky` fragment also has a ``"mask"`` of the
-        steps that are not `frozen`. Tensors may share memory with the fragment.
+        The entries are ``"observation"`` (parts of a dict have their own names), ``"action"``, and
+        the actor's infos. Below ``"next"`` are ``"observation"`` (at the end of an episode, the
+        final one), ``"reward"``, ``"done"``, ``"terminated"``, ``"truncated"`` ``[B, T, 1]``, and
+        the environments' infos. A `sticky` fragment also has a ``"mask"`` of the steps that are not
+        `frozen`. Tensors may share memory with the fragment.
 
         Raises
         ------

@@ -1,4 +1,4 @@
-"""`FragmentBuffer`: the memory of one group's fragment. Also makes fragments from buffers."""
+"""`FragmentBuffer`: the memory of one group's fragment; `as_fragment` joins several of them."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def fragment_layout(
     """Return the layout of one buffer, a tree of `Leaf`.
 
     `observation`, `action`, `actor` and `env` are the layouts of one step of one lane. `hx` is
-    given with its full shapes, lanes along the second dimension.
+    given with its full shapes, with the lanes along the second dimension.
     """
 
     def rows(steps: int, layout: Any) -> Any:
@@ -114,7 +114,7 @@ class Row(NamedTuple):
 
 
 class FragmentBuffer:
-    """The memory of one fragment, and views of it for every step, made once.
+    """The memory of one fragment, with views for every step that are made only once.
 
     Parameters
     ----------
@@ -156,7 +156,7 @@ class FragmentBuffer:
         self._num_final = 0
 
     def begin(self) -> None:
-        """Forget the final observations of the previous fragment."""
+        """Discard the final observations of the previous fragment."""
         self._num_final = self._final["count"][0] = 0
 
     def keep_final(
@@ -167,7 +167,7 @@ class FragmentBuffer:
         Parameters
         ----------
         value : Tensor ``(B, ...)``, optional
-            The values of all lanes; ``None`` for 0.
+            The values of all lanes; ``None`` stands for zeros.
         hx : tree of Tensor
             The recurrent state of all lanes.
         """

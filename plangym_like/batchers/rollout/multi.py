@@ -51,7 +51,7 @@ def rollout(
     """Collect fragments in worker processes while the caller learns from earlier ones.
 
     There are `n_actors` copies of the actor, each with `n_per_actor` lanes; `n_workers` processes
-    host them. They write into `n_buffers` buffers in shared memory. Each fragment consists of the
+    host them. The copies fill `n_buffers` buffers in shared memory. Each fragment consists of the
     `n_per_batch` buffers that were ready first, with their lanes side by side. Before each
     fragment, the copies load the actor's current weights.
 
@@ -62,11 +62,11 @@ def rollout(
         lambdas and closures are fine. An id means ``plangym_like.make(id,
         remove_time_limit=False)``.
     actor : BaseActorModule
-        The actor to copy; it is never called itself.
+        The actor to copy. The original is never called.
     n_steps : int
         The number of steps in a fragment, T.
     n_actors, n_per_actor : int
-        Copies of the actor, and lanes of each.
+        The number of copies of the actor, and the number of lanes of each copy.
     n_buffers : int
         The number of buffers, at least `n_per_batch`. With fewer buffers than actors, some actors
         are always idle.
@@ -92,9 +92,9 @@ def rollout(
         Seeds the environments and the actors. Equal seeds give equal fragments for any `n_workers`
         if `ordered` is true, and if the weights do not change or `max_lag` is 0.
     states : tuple, optional
-        The states that the first episodes begin in: ``(rows, obs)``, state rows uint8
-        ``(n_actors * n_per_actor, state_nbytes)`` and the observations that came with them. Later
-        episodes begin with a reset.
+        The states that the first episodes begin in, as a tuple ``(rows, obs)`` of state rows, uint8
+        ``(n_actors * n_per_actor, state_nbytes)``, and their observations. Later episodes begin
+        with a reset.
     ordered : bool
         Yield the actors' fragments in the order of the actors, not in the order of completion.
     max_lag : int, optional
@@ -111,7 +111,7 @@ def rollout(
         Step environments with their vectorised form, if they have one.
     backend : {"process", "ray"}
         Whether workers are processes on this machine or actors on a Ray cluster. Equal seeds give
-        equal fragments in both. On a cluster, fragments and weights travel through Ray's object
+        equal fragments with both. On a cluster, fragments and weights travel through Ray's object
         store; with ``copy=False``, a fragment stays there while it is held.
     address, resources, runtime_env
         Options of actors, as in `plangym_like.RayEnv`; by default an actor claims one core.

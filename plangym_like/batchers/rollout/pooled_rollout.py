@@ -1,4 +1,4 @@
-"""`PooledRollout`: the iterator behind `single` and `multi`, with a pool of buffers."""
+"""`PooledRollout`: the iterator of `single.rollout` and `multi.rollout`, with a pool of buffers."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from plangym_like.processes.interrupts import interrupts_deferred
 
 
 class PooledRollout(RolloutIterator):
-    """See `plangym_like.batchers.rollout.multi.rollout`."""
+    """Yields fragments from workers; see `plangym_like.batchers.rollout.multi.rollout`."""
 
     def __init__(
         self,
@@ -101,7 +101,7 @@ class PooledRollout(RolloutIterator):
             self._workers.mark_changed(ACTOR)
 
     def _begin(self) -> None:
-        """Make the buffers, once the layout of a fragment is known."""
+        """Wait until the layout of a fragment is known, and make the buffers."""
         self._workers.wait_until_done(self._begun)
         with interrupts_deferred():
             self._workers.wait(0.0, self._begun)

@@ -12,7 +12,7 @@ from plangym_like.batchers.rollout.fragment import Fragment
 
 @dataclass
 class RolloutStats:
-    """Counters of what an iterator has done so far.
+    """Counters of an iterator's work so far.
 
     Attributes
     ----------
@@ -21,9 +21,9 @@ class RolloutStats:
     steps : int
         Environment steps in these fragments.
     version : int
-        How often the actor's weights have changed.
+        The number of times that the actor's weights have changed.
     discarded : int
-        Fragments that were dropped because their weights were too old.
+        Fragments dropped because they were collected with weights that were too old.
     waited : float
         Seconds that the iterator spent waiting for fragments.
     """

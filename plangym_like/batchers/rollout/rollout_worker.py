@@ -48,7 +48,7 @@ class RolloutPlan:
 class RolloutWorker:
     """Fills buffers with fragments, on request.
 
-    Messages only contain the index of a buffer. Steps and weights are exchanged through memory that
+    Messages contain only the index of a buffer. Steps and weights are exchanged through memory that
     is shared with the owner of the buffers.
     """
 

@@ -37,7 +37,7 @@ def rollout(
     infos: bool = True,
     vectorise: bool = True,
 ) -> SameRollout:
-    """Step `envs` with `actor` itself, in this process.
+    """Collect fragments from `envs` in this process, with `actor` itself instead of copies.
 
     Parameters
     ----------
@@ -55,8 +55,8 @@ def rollout(
         An int seeds the environments and the actor. A sequence holds one seed for each environment.
         ``None`` leaves all generators as they are.
     states : tuple, optional
-        The states that the first episodes begin in: ``(rows, obs)``, state rows uint8
-        ``(B, state_nbytes)`` and the observations that came with them.
+        The states that the first episodes begin in, as a tuple ``(rows, obs)`` of state rows, uint8
+        ``(B, state_nbytes)``, and their observations.
     copy : bool
         Return fragments in new memory. Otherwise the next fragment overwrites this one.
     keep_final : bool
@@ -95,7 +95,7 @@ def rollout(
 
 
 class SameRollout(RolloutIterator):
-    """The iterator; see `rollout`."""
+    """The iterator that `rollout` returns."""
 
     def __init__(self, actor: BaseActorModule, collector: Collector, delivery: Delivery) -> None:
         super().__init__()

@@ -45,20 +45,20 @@ class Agent(nn.Module):
             self.__dict__["workspace"] = before
 
     def get(self, index: str | tuple[str, int]) -> Tensor:
-        """Return variable `index` ``[T, B, ...]``, or for ``(name, t)`` its row t ``[B, ...]``."""
+        """Return a variable ``[T, B, ...]``; for ``(name, t)``, return its row t, ``[B, ...]``."""
         if isinstance(index, str):
             return self._board().get_full(index)
         return self._board().get(*index)
 
     def set(self, index: str | tuple[str, int], value: Tensor) -> None:
-        """Write variable `index` ``[T, B, ...]``, or for ``(name, t)`` its row t ``[B, ...]``."""
+        """Write a variable ``[T, B, ...]``; for ``(name, t)``, write its row t, ``[B, ...]``."""
         if isinstance(index, str):
             self._board().set_full(index, value)
         else:
             self._board().set(*index, value)
 
     def get_time_truncated(self, var_name: str, from_time: int, to_time: int) -> Tensor:
-        """Return the rows `from_time` to `to_time` of one variable."""
+        """Return the rows ``from_time:to_time`` of one variable."""
         return self._board().get_time_truncated(var_name, from_time, to_time)
 
     def seed(self, seed: int) -> Self:
@@ -86,7 +86,7 @@ class Agent(nn.Module):
         return self.name
 
     def get_by_name(self, name: str) -> list[Agent]:
-        """Return all agents with this name, among this agent and the agents inside it."""
+        """Return each agent called `name` among this agent and the agents inside it."""
         return [each for each in self.modules() if isinstance(each, Agent) and each.name == name]
 
     def _board(self) -> Workspace:

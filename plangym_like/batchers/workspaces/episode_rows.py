@@ -26,7 +26,7 @@ MEASURES = {
 
 
 class Row(NamedTuple):
-    """All lanes at one time: a tree of arrays ``(B, ...)``, and the fields in `MEASURES`."""
+    """One row for all lanes: `obs`, a tree of arrays ``(B, ...)``, and the fields in `MEASURES`."""
 
     obs: Any
     terminated: NDArray[np.bool_]
@@ -38,16 +38,17 @@ class Row(NamedTuple):
 
 
 class EpisodeRows:
-    """Steps lanes, and writes each step into a `Row` of zeros.
+    """Steps lanes, and writes each step into a `Row` that holds zeros.
 
     Parameters
     ----------
     lanes : Lanes
     autoreset : bool
-        A lane that has ended begins another episode in the next row. Otherwise it waits.
+        Whether a lane whose episode has ended begins another one in the next row. Otherwise, it
+        waits.
     include_last_state : bool
-        ``False``: a lane that has ended begins another episode in the same row, which then holds
-        the first observation of that episode.
+        If ``False``, a lane whose episode has ended begins another one in the same row. The row
+        then holds the first observation of the new episode.
 
     Attributes
     ----------
@@ -74,7 +75,7 @@ class EpisodeRows:
         self._returns = np.zeros(lanes.num_lanes)
 
     def seed(self, seed: Sequence[int]) -> None:
-        """Seed the resets that follow if episodes begin in given states."""
+        """Set the seed for the resets that follow episodes which began in given states."""
         self._episodes = EpisodeLanes(self.lanes, seed)
 
     def begin(

@@ -15,7 +15,7 @@ def make_env(
     wrappers: Sequence[Callable[[Any], Any]] = (),
     **kwargs: Any,
 ) -> gymnasium.Env[Any, Any]:
-    """Return ``gymnasium.make(env_name, **kwargs)`` with `wrappers` around it, the first innermost.
+    """Return ``gymnasium.make(env_name, **kwargs)``, wrapped in each of `wrappers` in turn.
 
     Parameters
     ----------

@@ -39,13 +39,13 @@ class ParallelGymAgent(Agent):
 
     - ``env_obs``, in the environment's dtype (``env_obs/key`` for every part of a tree);
     - ``terminated``, ``truncated`` and ``done`` (either of them), bool;
-    - ``reward``, float32: the reward of the step to this row, 0 at the start of an episode;
+    - ``reward``, float32: the reward of the step that led to this row, 0 if an episode starts here;
     - ``cumulated_reward``, float32, and ``timestep``, int64: totals for the episode so far.
 
     When an episode has ended, its last observation is written like any other. If environments are
     wrapped in Gymnasium's ``Autoreset`` (as by ``make_env(..., autoreset=True)``), the next row is
-    the start of another episode. Otherwise, the environment waits until the next time 0: its row is
-    repeated with a reward of 0.
+    the start of another episode. Otherwise, the environment waits until time 0 is run again: its
+    row is repeated with a reward of 0.
 
     Parameters
     ----------
@@ -70,7 +70,7 @@ class ParallelGymAgent(Agent):
     Raises
     ------
     InputError
-        `num_envs` is less than 1, or the factory returns something else.
+        `num_envs` is less than 1, or the factory does not return an environment.
 
     Examples
     --------
@@ -143,7 +143,7 @@ class ParallelGymAgent(Agent):
         self.seed(seed)
 
     def seed(self, seed: int | None) -> Self:
-        """Seed the environments when time 0 is next run; ``None`` means fresh entropy.
+        """Seed the environments the next time that time 0 is run; ``None`` means fresh entropy.
 
         Every environment gets a different seed. Later resets draw from the environments' own
         generators, so a run depends on its seed alone, and no episode is repeated.
@@ -160,9 +160,9 @@ class ParallelGymAgent(Agent):
         Parameters
         ----------
         states : tuple, optional
-            The states that the episodes begin in at time 0: ``(rows, obs)``, state rows uint8
-            ``(num_envs, state_nbytes)`` and the observations ``(num_envs, ...)`` that came with
-            them. Ignored at later times.
+            The states that the episodes begin in at time 0, as a tuple ``(rows, obs)`` of state
+            rows, uint8 ``(num_envs, state_nbytes)``, and their observations ``(num_envs, ...)``.
+            Ignored at later times.
 
         Raises
         ------
@@ -224,7 +224,7 @@ class ParallelGymAgent(Agent):
         )
 
     def _equals(self, last: Row, workspace: Workspace, t: int) -> bool:
-        """Return whether a row that has no number, for example in a copy, equals `last`."""
+        """Return whether the row of time `t` equals `last`; only used if it has no number."""
         for path, array in _named("", {"env_obs": last.obs, "timestep": last.timestep}):
             name = self.output + path
             if not workspace.has(name, t):

@@ -14,7 +14,7 @@ from plangym_like.errors import InputError
 class ReplayBuffer:
     """Keeps the last `max_size` columns of the workspaces that were added with `put`.
 
-    An entry is one column of a workspace, ``[T, ...]`` of every variable. Columns of
+    An entry is one column of a workspace, with a tensor ``[T, ...]`` for every variable. Columns of
     `Workspace.get_transitions` are transitions. Memory is allocated once, at the first `put`.
 
     >>> buffer = ReplayBuffer(max_size=3)
@@ -49,8 +49,8 @@ class ReplayBuffer:
         Raises
         ------
         InputError
-            The variables have other names, numbers of steps, shapes or dtypes than in the first
-            `put`. Nothing was added.
+            The names, numbers of steps, shapes or dtypes of the variables are not the same as in
+            the first `put`. Nothing was added.
         """
         self._write()
         columns = workspace.batch_size()

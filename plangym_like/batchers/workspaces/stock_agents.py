@@ -19,7 +19,7 @@ class CopyTAgent(Agent):
         self.detach = detach
 
     def forward(self, t: int | None = None, **kwargs: Any) -> None:
-        """Copy the row of `t`; without `t`, the whole variable."""
+        """Copy the row of time `t`, or the whole variable if `t` is ``None``."""
         value = self.get(self.input_name if t is None else (self.input_name, t))
         value = value.detach() if self.detach else value
         self.set(self.output_name if t is None else (self.output_name, t), value)
@@ -43,7 +43,7 @@ class PrintAgent(Agent):
 class EpisodesDone(Agent):
     """Keeps a flag true once it has been true.
 
-    It shows which environments have ended their first episode, even under autoreset. With
+    The output shows which environments have ended their first episode, even with autoreset. With
     ``stop_variable=out_var``, a run ends when all environments have ended an episode.
     """
 
@@ -53,7 +53,7 @@ class EpisodesDone(Agent):
         self.out_var = out_var
 
     def forward(self, t: int, **kwargs: Any) -> None:
-        """Write whether the flag has been true at any time up to `t`, in this workspace."""
+        """Write whether the flag was true at any time up to `t` in this workspace."""
         assert self.workspace is not None
         done = self.get((self.in_var, t))
         if self.workspace.has(self.out_var, t - 1):

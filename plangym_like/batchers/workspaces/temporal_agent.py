@@ -32,10 +32,10 @@ class TemporalAgent(Agent):
         n_steps : int, optional
             The maximum number of calls.
         stop_variable : str, optional
-            Stop after the first step at which this variable is true for the whole batch. If an
-            agent writes it one step ahead, times without a row count as false.
+            Stop after the first step at which this variable is true for the whole batch. It counts
+            as false at a step if only later rows have been written.
         kwargs
-            Other arguments of every agent.
+            Other arguments, which every agent gets.
 
         Raises
         ------

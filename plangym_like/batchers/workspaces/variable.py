@@ -1,4 +1,4 @@
-"""`Variable`: the rows of one name in a workspace."""
+"""`Variable`: the rows of one variable in a workspace."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from plangym_like.errors import InputError
 
 
 class Variable:
-    """Rows ``[B, ...]`` at times 0, 1, 2, ..., kept as they were given.
+    """The rows ``[B, ...]`` of times 0, 1, 2, ..., kept as they were given.
 
     Rows written one by one become one ``[T, B, ...]`` tensor when the whole variable is first read,
     and are views of it from then on. So reading costs one copy, and gradients flow through both
@@ -40,7 +40,7 @@ class Variable:
             self._like = (full.shape[1:], full.dtype, full.device)
 
     def follow(self, buffer: TimeBuffer) -> None:
-        """Read the rows of this variable from `buffer` from now on; it may still grow."""
+        """Read the rows of this variable from `buffer` from now on; the buffer may still grow."""
         column = buffer.tensors[self._name]
         self._like = (column.shape[1:], column.dtype, column.device)
         self._rows, self._full, self._buffer = [], None, buffer
@@ -75,7 +75,7 @@ class Variable:
         rows[t] = value
 
     def has(self, t: int) -> bool:
-        """Return whether time `t` was written."""
+        """Return whether a row was written at time `t`."""
         if not 0 <= t < self.time_size():
             return False
         return not self._rows or self._rows[t] is not None
@@ -86,7 +86,7 @@ class Variable:
         Raises
         ------
         InputError
-            Nothing was written there.
+            Nothing was written at time `t`.
         """
         if 0 <= t < self.time_size():
             if self._buffer is not None:
@@ -107,7 +107,7 @@ class Variable:
         Raises
         ------
         InputError
-            There is a gap: a row was not written, but later ones were.
+            A row is missing: it was not written, but later rows were.
         """
         if self._buffer is not None:
             column: Tensor = self._buffer.tensors[self._name]
@@ -125,14 +125,14 @@ class Variable:
         return self._full
 
     def part(self, start: int, stop: int) -> Tensor:
-        """Return rows `start` to `stop` as one tensor; rows outside this range may be missing."""
+        """Return the rows ``start:stop`` as one tensor; other rows may be missing."""
         if self._full is not None or self._buffer is not None:
             return self.full()[start:stop]
         rows = [self.get(t) for t in range(start, min(stop, self.time_size()))]
         return torch.stack(rows) if rows else self.full()[:0]
 
     def last(self, n: int) -> Variable:
-        """Return a variable that holds the tensors of the last `n` rows at times 0, 1, ..."""
+        """Return a new variable with the last `n` rows, moved to times 0, 1, ..."""
         start = self.time_size() - n
         kept = Variable(self._name)
         kept._like = self._like
@@ -181,7 +181,7 @@ class Variable:
         return self._like is None or bool(self._like[0])
 
     def _stop_following(self) -> list[Tensor | None]:
-        """Stop reading from a buffer, keep its rows, and return the rows stored separately."""
+        """Stop reading from a buffer, but keep its rows; return the list of separate rows."""
         if self._buffer is not None:
             self._full, self._buffer = self.full(), None
         return self._rows

@@ -16,7 +16,7 @@ from plangym_like.errors import InputError
 class Workspace:
     """Named variables. Each has a row ``[B, ...]`` for every time, so its shape is ``[T, B, ...]``.
 
-    Reading a row that was never written is an error; such rows are never filled in. When an
+    Reading a row that was never written raises an error; missing rows are not filled in. When an
     environment writes time t again (`rewind`), the rows after t are removed from every variable.
 
     >>> workspace = Workspace()
@@ -32,7 +32,7 @@ class Workspace:
     Parameters
     ----------
     workspace : Workspace, optional
-        Start as a copy of it.
+        The new workspace begins as a copy of this one.
     """
 
     # Workspaces are used in one process.
@@ -72,7 +72,7 @@ class Workspace:
         Raises
         ------
         InputError
-            Nothing was written there.
+            Nothing was written at time `t`.
         """
         return self._variable(var_name).get(t)
 
@@ -95,7 +95,7 @@ class Workspace:
                 del self.variables[name]
 
     def follow(self, buffer: TimeBuffer) -> None:
-        """Read the variables named in `buffer` from that buffer from now on; it may still grow."""
+        """From now on, read the variables named in `buffer` from it; the buffer may still grow."""
         for name in buffer.tensors:
             self.variables.setdefault(name, Variable(name)).follow(buffer)
 
@@ -114,8 +114,8 @@ class Workspace:
     def sign(self, var_name: str, t: int, origin: int) -> None:
         """Give the row at time `t` a number that identifies it.
 
-        The number is copied with the row in this workspace and in its copies, and removed when
-        something else is written there.
+        Copies of the row, in this workspace or in a copy of the workspace, have the same number.
+        The number is removed when something else is written there.
         """
         self._variable(var_name).origins[t] = origin
 
@@ -175,11 +175,17 @@ class Workspace:
         return self._shared("steps", {name: v.time_size() for name, v in self.variables.items()})
 
     def batch_size(self) -> int:
-        """Return B, as `time_size` returns T; `InputError` if B differs between variables."""
+        """Return B, which must be the same for all variables; 0 for an empty workspace.
+
+        Raises
+        ------
+        InputError
+            B differs between variables, or a variable has no batch dimension.
+        """
         return self._shared("columns", {name: v.batch_size() for name, v in self.variables.items()})
 
     def clear(self, name: str | None = None) -> None:
-        """Remove one variable, or all."""
+        """Remove one variable, or all variables."""
         if name is None:
             self.variables.clear()
         else:
@@ -219,7 +225,7 @@ class Workspace:
     def copy_time(
         self, from_time: int, to_time: int, n_steps: int, var_names: Sequence[str] | None = None
     ) -> None:
-        """Copy the rows ``from_time ... from_time + n_steps`` to `to_time`."""
+        """Copy `n_steps` rows, beginning at `from_time`, to the times from `to_time` on."""
         for name in list(self.variables) if var_names is None else var_names:
             variable = self._variable(name)
             times = range(from_time, from_time + n_steps)
@@ -230,18 +236,18 @@ class Workspace:
                     variable.origins[to_time + step] = origin
 
     def subtime(self, from_t: int, to_t: int) -> Workspace:
-        """Return the steps `from_t` to `to_t` as a workspace that shares memory with this one."""
+        """Return the steps ``from_t:to_t`` as a workspace that shares memory with this one."""
         self.time_size()
         return self._map(lambda full: full[from_t:to_t])
 
     def get_time_truncated(self, var_name: str, from_time: int, to_time: int) -> Tensor:
-        """Return the rows `from_time` to `to_time` of one variable, ``[T', B, ...]``."""
+        """Return the rows ``from_time:to_time`` of one variable, ``[T', B, ...]``."""
         if not 0 <= from_time < to_time:
             raise InputError(f"steps {from_time} to {to_time}: need 0 <= from_time < to_time")
         return self._variable(var_name).part(from_time, to_time)
 
     def get_time_truncated_workspace(self, from_time: int, to_time: int) -> Workspace:
-        """Return the steps `from_time` to `to_time` of variables of any length."""
+        """Return the steps ``from_time:to_time``; variables may differ in length."""
         workspace = Workspace()
         for name in self.variables:
             workspace.set_full(name, self.get_time_truncated(name, from_time, to_time))
@@ -271,7 +277,7 @@ class Workspace:
 
     @staticmethod
     def cat_batch(workspaces: Sequence[Workspace]) -> Workspace:
-        """Return the columns of several workspaces of the same length, side by side."""
+        """Join workspaces with equal numbers of steps along the batch dimension."""
         sizes = {f"workspace {i}": each.time_size() for i, each in enumerate(workspaces)}
         Workspace._shared("steps", sizes)
         whole = Workspace()

@@ -1,4 +1,4 @@
-"""Names of environments that `make` knows, by package."""
+"""The names of environments that `make` accepts, by package."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ ATARI = [name for name in _ids("ale_py.", ("-v5",)) if name.startswith("ALE/")]
 
 
 def __getattr__(name: str) -> Any:
-    """Return ``RETRO``, the games of stable-retro, or ``DM_CONTROL``, pairs of domain and task."""
+    """Return ``RETRO``, a list of games, or ``DM_CONTROL``, a list of pairs ``(domain, task)``."""
     found: list[Any] = []
     if name == "RETRO":
         with contextlib.suppress(ImportError):

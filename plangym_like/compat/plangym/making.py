@@ -1,4 +1,4 @@
-"""Make the `plangym_like.PlanEnv` behind a plangym class; decide which steps it may take."""
+"""Make the `plangym_like.PlanEnv` behind a plangym class, and decide whether it steps batches."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ def make_core(
     execution: Mapping[str, Any],
     kwargs: Mapping[str, Any],
 ) -> PlanEnv:
-    """Return the environment that takes the steps.
+    """Make the `plangym_like.PlanEnv` that a plangym class steps.
 
     Parameters
     ----------
     source : str or callable
         An id, or a callable that returns a Gymnasium environment.
     family : callable, optional
-        The class for environments that a callable makes.
+        The class that wraps the environment if `source` is a callable.
     execution : mapping
         The arguments of `plangym_like.make` that say where batches are stepped.
     kwargs : mapping
@@ -61,7 +61,7 @@ def is_ours(env_class: type, name: str) -> bool:
 def writes_hooks(env_class: type) -> bool:
     """Return whether a user's subclass defines methods that take part in steps.
 
-    Batches of such a subclass are stepped row by row, because only its methods know what a step
+    Batches of such a subclass are stepped row by row, because its methods determine what a step
     returns.
     """
     return not all(is_ours(env_class, name) for name in HOOKS)

@@ -13,7 +13,7 @@ from plangym_like.errors import BatchLengthError, InputError
 
 
 class PlanEnv:
-    """An environment whose `step` may start from any state.
+    """An environment whose `step` can start from any state.
 
     A subclass defines `apply_action`, `apply_reset`, `get_state` and `set_state`, and the
     properties `obs_shape` and `action_shape`; it may define `get_image`, `sample_action`, `setup`,
@@ -24,7 +24,7 @@ class PlanEnv:
     name : str
         The name of the environment.
     frameskip : int
-        The number of times that `step` applies an action, for each unit of ``dt``.
+        The number of times that `step` applies an action for each unit of ``dt``.
     autoreset : bool
         Whether `step` begins a new episode once one has ended.
     delay_setup : bool
@@ -128,7 +128,7 @@ class PlanEnv:
         dt: Any = 1,
         return_state: bool | None = True,
     ) -> tuple[list[Any], ...]:
-        """Step N times; return a tuple of lists of N elements, in the order of `step`.
+        """Step N times; return a list of N values for each value that `step` returns.
 
         Without `states` (``None``, or a list of ``None``), each step continues from the one before.
         """
@@ -187,7 +187,7 @@ class PlanEnv:
     def process_step(
         self, obs: Any, reward: Any, terminal: Any, truncated: Any, info: Any
     ) -> tuple[Any, Any, Any, Any, Any]:
-        """Complete the info of a step."""
+        """Add ``n_step``, ``dt`` and, if requested, the image to the info of a step."""
         info.setdefault("n_step", self._n_step)
         info["dt"] = self._dt_step
         if self.return_image:
@@ -197,7 +197,7 @@ class PlanEnv:
     def get_step_tuple(
         self, obs: Any, reward: Any, terminal: Any, truncated: Any, info: Any
     ) -> tuple[Any, ...]:
-        """Process the parts of a result one by one, and return what `step` returns."""
+        """Apply the ``process_...`` methods to a result, and return the tuple for `step`."""
         obs = self.process_obs(obs=obs, reward=reward, terminal=terminal, info=info)
         reward = self.process_reward(obs=obs, reward=reward, terminal=terminal, info=info)
         terminal = self.process_terminal(obs=obs, reward=reward, terminal=terminal, info=info)
@@ -206,14 +206,14 @@ class PlanEnv:
         return (self.get_state(), *data) if self._returns_state else data
 
     def run_autoreset(self, step_data: tuple[Any, ...]) -> None:
-        """Begin a new episode if the step ended one."""
+        """If `autoreset` is true and the step ended an episode, begin a new one."""
         if self.autoreset and (step_data[-3] or step_data[-2]):
             self.reset(return_state=False)
 
     # What subclasses write
 
     def setup(self) -> None:
-        """Make the objects that the environment needs and that cannot be pickled."""
+        """Make the parts of the environment that cannot be pickled."""
 
     def apply_action(self, action: Any) -> tuple[Any, Any, Any, Any, Any]:
         """Step once; return ``(obs, reward, terminal, truncated, info)``."""
@@ -228,7 +228,7 @@ class PlanEnv:
         raise NotImplementedError
 
     def set_state(self, state: Any) -> None:
-        """Make `state` the current one."""
+        """Make `state` the current state."""
         raise NotImplementedError
 
     def get_image(self) -> NDArray[np.uint8] | None:
@@ -239,7 +239,7 @@ class PlanEnv:
         """Return a random action."""
 
     def process_obs(self, obs: Any, **kwargs: Any) -> Any:
-        """Return the observation, computed from the environment's own observation."""
+        """Convert the environment's own observation to the observation that `step` returns."""
         return obs
 
     def process_reward(self, reward: Any, **kwargs: Any) -> Any:
@@ -259,12 +259,12 @@ class PlanEnv:
 
 
 def without_states(states: Any) -> bool:
-    """Return whether `states` is ``None`` or a list of ``None``: steps use current states."""
+    """Return whether no states are given: `states` is ``None`` or a list of ``None``."""
     return states is None or (len(states) > 0 and states[0] is None)
 
 
 def as_steps(dt: Any, count: int) -> list[int]:
-    """Return the ``dt`` of each of `count` rows; fractions are cut off."""
+    """Return `dt` as one integer for each of `count` rows; fractions are cut off."""
     steps = np.asarray(dt)
     if steps.shape not in ((), (1,), (count,)):
         raise BatchLengthError(f"dt must be one number or {count}, one for each row, got {dt!r}")

@@ -1,4 +1,4 @@
-"""`PlangymEnv`: plangym's base class of Gymnasium environments, on a `plangym_like.PlanEnv`."""
+"""`PlangymEnv`: plangym's base class for Gymnasium environments, using `plangym_like.PlanEnv`."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ class PlangymEnv(PlanEnv):
     render_mode : {"rgb_array", "human", None}
         ``"human"`` shows each state in a window; ``None`` allows no images.
     episodic_life : bool
-        Whether losing a life ends an episode, in games.
+        In games, whether losing a life ends an episode.
     obs_type : {"coords", "rgb", "grayscale"}, optional
-        What is observed: the environment's own observation, or its image.
+        The kind of observations: the environment's own, or images.
     kwargs
         Arguments of the environment, and of `plangym_like.make`.
 
@@ -103,7 +103,7 @@ class PlangymEnv(PlanEnv):
         )
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return the environment's state, and the arguments to make it in another process."""
+        """Return the current state, and the arguments to make the environment again."""
         mine = {key: value for key, value in vars(self).items() if key != "img_shape"}
         row = self.get_state() if self._core is not None else None
         return {**mine, "_core": None, "row": row}
@@ -180,7 +180,7 @@ class PlangymEnv(PlanEnv):
 
     @_gym_env.setter
     def _gym_env(self, env: gymnasium.Env[Any, Any]) -> None:
-        """Remove the wrappers around `env`, or replace the environment by `env`."""
+        """Unwrap the environment down to `env`, or replace it if it does not contain `env`."""
         depth = next((i for i, link in enumerate(links(self.gym_env)) if link is env), None)
         if depth is None:
             kwargs = {**self._core_kwargs(), "frameskip": 1, "autoreset": False}
@@ -190,12 +190,12 @@ class PlangymEnv(PlanEnv):
             self.setup()
 
     def apply_wrappers(self, wrappers: Iterable[WrapperLike]) -> None:
-        """Put wrappers around the environment, which begins a new episode."""
+        """Put wrappers around the environment; it begins a new episode."""
         self._wrappers += tuple(wrappers)
         self.setup()
 
     def wrap(self, wrapper: Callable[..., Any], *args: Any, **kwargs: Any) -> None:
-        """Put one wrapper around the environment, which begins a new episode."""
+        """Put one wrapper around the environment; it begins a new episode."""
         self.apply_wrappers([lambda env: wrapper(env, *args, **kwargs)])
 
     def clone(self, **kwargs: Any) -> Self:
@@ -228,7 +228,7 @@ class PlangymEnv(PlanEnv):
 
     @property
     def obs_type(self) -> str:
-        """What is observed."""
+        """The kind of observations, such as ``"coords"`` or ``"rgb"``."""
         return self._obs_type
 
     @property
@@ -249,7 +249,7 @@ class PlangymEnv(PlanEnv):
 
     @property
     def reward_range(self) -> Any:
-        """The least and the greatest reward, if the environment knows them."""
+        """The smallest and largest reward, or ``None`` if the environment does not state them."""
         return getattr(self.gym_env, "reward_range", None)
 
     @property
@@ -260,7 +260,7 @@ class PlangymEnv(PlanEnv):
 
     @property
     def render_mode(self) -> str | None:
-        """How states are shown."""
+        """The render mode that the environment was made with."""
         return self._render_mode
 
     @property
@@ -306,7 +306,7 @@ class PlangymEnv(PlanEnv):
         return self._live.get_state()
 
     def set_state(self, state: Any) -> None:
-        """Make `state` the current one."""
+        """Make `state` the current state."""
         self._live.set_state(state)
 
     def sample_action(self) -> Any:
@@ -314,7 +314,7 @@ class PlangymEnv(PlanEnv):
         return self._live.sample_action()
 
     def process_obs(self, obs: Any, **kwargs: Any) -> Any:
-        """Return the observation for `obs_type`, from ``get_coords_obs`` or a similar method."""
+        """Return the observation for `obs_type`, from ``get_{obs_type}_obs`` if there is one."""
         name = f"get_{self.obs_type}_obs"
         return getattr(self, name)(obs, **kwargs) if name in HOOKS else obs
 
@@ -361,10 +361,10 @@ class PlangymEnv(PlanEnv):
     def step_batch(
         self, actions: Any, states: Any = None, dt: Any = 1, return_state: bool | None = True
     ) -> tuple[list[Any], ...]:
-        """Step N times; return a tuple of lists of N elements, in the order of `step`.
+        """Step N times; return a list of N values for each value that `step` returns.
 
-        Steps from given states are one batch of `plangym_like`, which leaves the current state
-        alone. Without `states`, each step continues from the one before.
+        Steps from given states run as one batch of `plangym_like` and do not change the current
+        state. Without `states`, each step continues from the one before.
         """
         if without_states(states) or not self._steps_batches():
             return super().step_batch(actions, states, dt, return_state)
@@ -392,9 +392,9 @@ class PlangymEnv(PlanEnv):
         return (*map(list, found), *(list(column) for column in zip(*rows, strict=True)))
 
     def _complete_infos(self, infos: list[dict[str, Any]], states: Any) -> None:
-        """Add the values that only this class knows to the infos of steps from `states`."""
+        """Add this class's own values to the infos of steps from `states`."""
 
     def _steps_batches(self) -> bool:
-        """Return whether a batch of `plangym_like` has the same results as `step` row by row."""
+        """Return whether `plangym_like` can step a batch with the same results as `step`."""
         kind: Any = type(self)
         return (self._images_in_batches or not self.return_image) and not writes_hooks(kind)

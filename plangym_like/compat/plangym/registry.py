@@ -70,7 +70,7 @@ def make(
     domain_name : str, optional
         A domain of dm_control, with ``task_name=`` for the task.
     state : str, optional
-        The saved state in which the episodes of a game of stable-retro begin.
+        For a game of stable-retro, the saved state that episodes begin in.
     kwargs
         Arguments of the class.
 

@@ -33,7 +33,7 @@ def remove_time_limit(gym_env: gymnasium.Env[Any, Any]) -> gymnasium.Env[Any, An
 def process_frame_pil(
     frame: NDArray[np.uint8], width: int | None = None, height: int | None = None, mode: str = "RGB"
 ) -> NDArray[np.uint8]:
-    """Return an image in another size and mode (``"RGB"``, ``"L"``, ...), made with Pillow."""
+    """Convert an image to another size and mode (``"RGB"``, ``"L"``, ...) with Pillow."""
     from PIL import Image
 
     size = width or frame.shape[1], height or frame.shape[0]
@@ -44,7 +44,7 @@ def process_frame_pil(
 def process_frame_opencv(
     frame: NDArray[np.uint8], width: int | None = None, height: int | None = None, mode: str = "RGB"
 ) -> NDArray[np.uint8]:
-    """Return an image in another size and mode (``"RGB"``, ``"BGR"``, ``"L"``), made with OpenCV.
+    """Convert an image to another size and mode (``"RGB"``, ``"BGR"``, ``"L"``) with OpenCV.
 
     ``"GRAY"`` is the same as ``"L"``.
     """
@@ -61,7 +61,7 @@ def process_frame_opencv(
 def process_frame(
     frame: NDArray[np.uint8], width: int | None = None, height: int | None = None, mode: str = "RGB"
 ) -> NDArray[np.uint8]:
-    """Return an image in another size and mode, made with Pillow or, if it is missing, OpenCV."""
+    """Convert an image to another size and mode with Pillow or, if it is missing, OpenCV."""
     try:
         return process_frame_pil(frame, width, height, mode)
     except ImportError:
@@ -71,7 +71,7 @@ def process_frame(
 def get_display(visible: bool = False, size: tuple[int, int] = (400, 400), **kwargs: Any) -> Any:
     """Start and return a virtual display, which needs ``pyvirtualdisplay`` and Xvfb.
 
-    Images in this package need no display.
+    This package makes its images without a display.
     """
     display_class = importlib.import_module("pyvirtualdisplay").Display
     os.environ["PYVIRTUALDISPLAY_DISPLAYFD"] = "0"

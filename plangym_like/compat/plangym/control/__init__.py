@@ -1,4 +1,4 @@
-"""Environments of control tasks."""
+"""Environments for control tasks."""
 
 from __future__ import annotations
 

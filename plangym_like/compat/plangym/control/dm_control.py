@@ -72,11 +72,11 @@ class DMControlEnv(PlangymEnv):
 
     @property
     def physics(self) -> Any:
-        """The physics of dm_control, in the current state."""
+        """dm_control's ``physics`` object, in the current state."""
         return self.gym_env.unwrapped.physics
 
     def action_spec(self) -> Any:
-        """Return dm_control's description of actions."""
+        """Return dm_control's specification of the actions."""
         return self.gym_env.unwrapped.suite_env.action_spec()
 
     def _core_kwargs(self) -> dict[str, Any]:
@@ -93,7 +93,7 @@ class DMControlEnv(PlangymEnv):
         return self._live.get_image()
 
     def render(self, mode: str | None = None) -> Any:
-        """Return an image if `mode` is ``"rgb_array"``; keep it for `show_game` if ``"human"``."""
+        """Return an image if `mode` is ``"rgb_array"``; if ``"human"``, keep it for `show_game`."""
         picture = self.get_image()
         if mode == "rgb_array":
             return picture

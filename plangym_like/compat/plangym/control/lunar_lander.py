@@ -1,4 +1,4 @@
-"""A LunarLander without sparks, which can be deterministic."""
+"""A LunarLander that makes no sparks and can be deterministic."""
 
 from __future__ import annotations
 
@@ -34,7 +34,8 @@ class FastGymLunarLander(lunar_lander.LunarLander):
     Parameters
     ----------
     deterministic : bool
-        Flat ground, no push at the beginning, and engines that do not scatter.
+        If true, nothing is random: the ground is flat, the lander gets no push at the beginning,
+        and the engines do not scatter.
     continuous : bool
         Whether actions are the power of the two engines.
     render_mode : str, optional
@@ -117,7 +118,7 @@ class LunarLander(PlangymEnv):
         return self._continuous
 
     def init_gym_env(self) -> gymnasium.Env[Any, Any]:
-        """Return the lander."""
+        """Make a lander and return it."""
         return FastGymLunarLander(self.deterministic, self.continuous, None)
 
     def _core_source(self, source: Any) -> Any:

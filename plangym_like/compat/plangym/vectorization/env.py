@@ -28,8 +28,8 @@ class VectorizedEnv(PlangymEnv):
 
     Batches from given states are stepped by `plangym_like`. Batches without states are split into
     equal parts, which worker processes step row by row. Each worker has its own current state,
-    which `reset`, `set_state` and `sync_states` set. If a subclass changes the environment, for
-    example by its own ``process_obs``, workers step all its batches.
+    which `reset`, `set_state` and `sync_states` set. If a user's `env_class` overrides a method
+    that takes part in steps, such as ``process_obs``, workers step all batches.
 
     Parameters
     ----------
@@ -129,7 +129,7 @@ class VectorizedEnv(PlangymEnv):
         return (state, obs, info) if return_state else (obs, info)
 
     def set_state(self, state: Any) -> None:
-        """Make `state` the current one, in workers too."""
+        """Make `state` the current state, in workers too."""
         self._plan_env.set_state(state)
         self.sync_states(state)
 
@@ -147,7 +147,7 @@ class VectorizedEnv(PlangymEnv):
         return self.get_state() if self._worker_state is None else self._worker_state
 
     def _set_worker_states(self, state: Any) -> bool:
-        """Make `state` the current one of all existing workers; return False if one has died."""
+        """Make `state` the current state of all workers; return False if a worker has died."""
         return True
 
     def _end_workers(self) -> None:
@@ -180,7 +180,7 @@ class VectorizedEnv(PlangymEnv):
     def step_batch(
         self, actions: Any, states: Any = None, dt: Any = 1, return_state: bool | None = None
     ) -> tuple[list[Any], ...]:
-        """Step N times; return a tuple of lists of N elements, in the order of `step`."""
+        """Step N times; return a list of N values for each value that `step` returns."""
         if self._steps_here and not without_states(states):
             data: tuple[list[Any], ...] = self._plan_env.step_batch(
                 actions, states, dt, return_state
@@ -205,7 +205,7 @@ class VectorizedEnv(PlangymEnv):
     def batch_step_data(
         cls, actions: Any, states: Any, dt: Any, batch_size: int
     ) -> tuple[Iterator[Any], Iterator[Any], Iterator[Any]]:
-        """Return the parts of states, actions and ``dt`` for `batch_size` workers."""
+        """Split states, actions and ``dt`` into parts for `batch_size` workers."""
         if without_states(states):
             states = [None] * len(actions)
         steps = np.array(as_steps(dt, len(actions)), np.int64)

@@ -1,4 +1,4 @@
-"""`ParallelEnv`: an environment whose batches are stepped by worker processes of this machine."""
+"""`ParallelEnv`: an environment whose batches are stepped by worker processes on this machine."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class BatchEnv:
     def make_transitions(
         self, actions: Any, states: Any = None, dt: Any = 1, return_state: bool | None = None
     ) -> tuple[list[Any], ...]:
-        """Step N times; return a tuple of lists of N elements."""
+        """Step N times; return a list of N values for each value that ``step`` returns."""
         if return_state is None:
             return_state = not without_states(states)
         parts = VectorizedEnv.batch_step_data(actions, states, dt, len(self))
@@ -59,14 +59,17 @@ class BatchEnv:
         return VectorizedEnv.unpack_transitions(results, return_state)
 
     def sync_states(self, state: Any, blocking: bool = True) -> None:
-        """Make `state` the current one of all environments."""
+        """Make `state` the current state of all environments."""
         waiting = [env.set_state(state, blocking=False) for env in self._envs]
         if blocking:
             for future in waiting:
                 future.result()
 
     def reset(self, indices: Iterable[int] | None = None, return_states: bool = True) -> Any:
-        """Reset environments; return arrays of ``(states, obs, infos)``, or ``(obs, infos)``."""
+        """Reset some or all environments; return arrays ``(states, obs, infos)``.
+
+        With ``return_states=False``, return ``(obs, infos)``.
+        """
         chosen = range(len(self)) if indices is None else indices
         waiting = [self[int(i)].reset(return_states=True, blocking=False) for i in chosen]
         states, obs, infos = zip(*(future.result() for future in waiting), strict=True)
@@ -80,14 +83,14 @@ class BatchEnv:
 
 
 class ParallelEnv(VectorizedEnv):
-    """An environment whose batches are stepped by worker processes of this machine.
+    """An environment whose batches are stepped by worker processes on this machine.
 
     Parameters
     ----------
     env_class, name, frameskip, autoreset, delay_setup, n_workers, kwargs
         As in `VectorizedEnv`.
     blocking : bool
-        Whether workers take turns on batches without states, instead of running at once.
+        Whether workers take turns on batches without states, instead of running in parallel.
     """
 
     def __init__(
@@ -110,7 +113,7 @@ class ParallelEnv(VectorizedEnv):
 
     @property
     def blocking(self) -> bool:
-        """Whether workers take turns on batches without states, instead of running at once."""
+        """Whether workers take turns on batches without states, instead of running in parallel."""
         return self._blocking
 
     @property

@@ -15,7 +15,7 @@ class HostedEnv:
     Parameters
     ----------
     env_callable : callable
-        Returns the environment, when `setup` is called.
+        Called by `setup`, and returns the environment.
     """
 
     def __init__(self, env_callable: Callable[[], Any]) -> None:
@@ -47,7 +47,7 @@ class HostedEnv:
         return self._env.get_state()
 
     def set_state(self, state: Any) -> None:
-        """Make `state` the current one."""
+        """Make `state` the current state."""
         self._env.set_state(state)
 
 

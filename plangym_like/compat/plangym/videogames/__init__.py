@@ -1,4 +1,4 @@
-"""Environments of video games."""
+"""Environments for video games."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ with contextlib.suppress(ImportError):
 
 
 def ale_to_ram(ale: Any) -> NDArray[np.uint8]:
-    """Return the memory of an emulator, ``(128,) uint8``."""
+    """Return the memory of the console that an emulator runs, ``(128,) uint8``."""
     return np.array(ale.getRAM(), np.uint8)
 
 
@@ -35,15 +35,15 @@ class AtariEnv(VideogameEnv):
     obs_type : {"rgb", "grayscale", "ram"}
         The screen, or the console's memory.
     mode, difficulty : int
-        The mode and difficulty of the game; 0 is its default.
+        The mode and difficulty of the game; 0 means the default of the game.
     repeat_action_probability : float
         The probability that a frame repeats the previous action.
     full_action_space : bool
         Whether all 18 actions can be given, or only the actions that the game uses.
     possible_to_win, clone_seeds : bool
-        Have no effect: states hold everything.
+        Have no effect, because states are always complete.
     array_state : bool
-        Must be true: states are rows.
+        Must be true, because states are always rows.
     episodic_life, autoreset, wrappers, delay_setup, remove_time_limit, render_mode, return_image
         As in `PlangymEnv`.
     """

@@ -13,7 +13,7 @@ LIFE_KEY = "lifes"
 
 
 class VideogameEnv(PlangymEnv):
-    """A game of an emulator.
+    """A game that runs in an emulator.
 
     Infos have ``"lifes"``, the number of lives (-1 if it is not known), and ``"lost_life"``, which
     is true if this step lost a life.
@@ -35,7 +35,7 @@ class VideogameEnv(PlangymEnv):
 
     @staticmethod
     def get_lifes_from_info(info: dict[str, Any]) -> int:
-        """Return the number of lives in an info, or -1."""
+        """Return the number of lives in an info, or -1 if the info does not contain it."""
         return int(info.get("lives", info.get("life", -1)))
 
     def step_with_dt(self, action: Any, dt: Any = 1) -> tuple[Any, Any, Any, Any, Any]:
@@ -54,11 +54,11 @@ class VideogameEnv(PlangymEnv):
         info.setdefault("lost_life", info[LIFE_KEY] < before)
 
     def _lives_now(self) -> int:
-        """Return the number of lives in the current state, or -1."""
+        """Return the number of lives in the current state, or -1 if it is not known."""
         return -1
 
     def _lives_of(self, states: Any) -> list[int]:
-        """Return the number of lives in each of some states, or -1."""
+        """Return the number of lives in each of `states`, or -1 where it is not known."""
         return [-1] * len(states)
 
     def get_ram(self) -> NDArray[np.uint8]:

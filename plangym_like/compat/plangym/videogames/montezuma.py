@@ -61,23 +61,23 @@ class MontezumaPosLevel:
 
 
 class CustomMontezuma(gymnasium.Wrapper[Any, Any, Any, Any]):
-    """Follows the player, and ends an episode when the player dies.
+    """Tracks the player's position, and ends an episode when the player dies.
 
-    Room and level come from the console's memory, the position in the room from the pixels of the
-    player's face.
+    The room and the level come from the console's memory, and the position in the room comes from
+    the pixels of the player's face.
 
     Parameters
     ----------
     env : gymnasium.Env, optional
-        The game, observed as its screen, one frame a step; by default it is made here.
+        The game, with the screen as its observation and one frame per step. By default, the wrapper
+        makes it.
     check_death : bool
         Whether a death ends the episode. Otherwise, reaching room 8 ends it, unless
         ``death_room_8=False``.
     obs_type : {"rgb", "grayscale", "ram", "coords"}
-        ``"coords"`` are x, y, the room and the byte of the objects, ``(4,) float32``.
+        ``"coords"`` are x, y, the room, and the byte that encodes the objects, ``(4,) float32``.
     score_objects : bool
-        Whether ``pos.score`` holds the objects that the player carries, as bits, instead of the
-        score.
+        Whether ``pos.score`` holds the objects that the player carries, as bits, and not the score.
     objects_from_pixels : bool
         Whether the objects are found on the screen instead of in memory.
     objects_remember_rooms : bool
@@ -88,7 +88,7 @@ class CustomMontezuma(gymnasium.Wrapper[Any, Any, Any, Any]):
     death_room_8 : bool
         See `check_death`.
     render_mode : str, optional
-        The render mode of the game, if the game is made here.
+        The render mode of the game, if the wrapper makes it.
     x_repeat : int
         The scale of x.
     """
@@ -140,7 +140,7 @@ class CustomMontezuma(gymnasium.Wrapper[Any, Any, Any, Any]):
         return ale_to_ram(self.unwrapped.ale)  # type: ignore[attr-defined]
 
     def reset(self, **kwargs: Any) -> tuple[Any, dict[str, Any]]:
-        """Start an episode, and do nothing for three frames."""
+        """Start an episode, and step three frames with the action that does nothing."""
         obs, info = self.env.reset(**kwargs)
         for _ in range(_NOOPS):
             obs, *_, info = self.env.step(0)
@@ -178,7 +178,7 @@ class CustomMontezuma(gymnasium.Wrapper[Any, Any, Any, Any]):
 
     @staticmethod
     def get_room_xy(room: int) -> tuple[int, int] | None:
-        """Return column and row of a room on the map of a level; ``None`` if there is none."""
+        """Return the column and row of a room on the level map; ``None`` if it is not there."""
         for y, row in enumerate(PYRAMID):
             if room >= 0 and room in row:
                 return row.index(room), y
@@ -192,7 +192,7 @@ class CustomMontezuma(gymnasium.Wrapper[Any, Any, Any, Any]):
     def pos_from_obs(
         self, face_pixels: set[tuple[int, int]], obs: NDArray[np.uint8]
     ) -> MontezumaPosLevel:
-        """Return where the player is; the position does not change while no face is visible."""
+        """Return where the player is; x and y stay the same while no face is visible."""
         _, score, _, x, y = self._pos
         if face_pixels:
             y, x = np.mean(list(face_pixels), axis=0).tolist()
@@ -208,10 +208,10 @@ class CustomMontezuma(gymnasium.Wrapper[Any, Any, Any, Any]):
         return MontezumaPosLevel(int(ram[_LEVEL]), score, room, x, y)
 
     def get_objects_from_pixels(self, obs: NDArray[np.uint8], room: int, old_objects: Any) -> Any:
-        """Return the objects that the screen shows.
+        """Return the objects that the screen shows, as one bit for each of `OBJECT_PIXELS`.
 
-        They are bits, one for each of `OBJECT_PIXELS`. With `objects_remember_rooms`, they are a
-        tuple of pairs ``(pixels, room)``, in which objects from `old_objects` keep their room.
+        With `objects_remember_rooms`, return a tuple of pairs ``(pixels, room)`` instead. Objects
+        that are in `old_objects` keep their room.
         """
         import cv2
 
@@ -251,7 +251,7 @@ class MontezumaEnv(AtariEnv):
     name : str
         Has no effect.
     obs_type : {"rgb", "grayscale", "ram", "coords"}
-        ``"coords"`` are x, y, the room and the byte of the objects.
+        ``"coords"`` are x, y, the room, and the byte that encodes the objects.
     kwargs
         As in `AtariEnv` and `CustomMontezuma`.
     """

@@ -34,7 +34,7 @@ class ActionDiscretizer(gymnasium.ActionWrapper[Any, Any, Any]):
     ----------
     env : gymnasium.Env
     actions : sequence of sequences of str, optional
-        The buttons that each action holds; by default, the actions of Sonic.
+        The buttons that each action presses; by default, the actions for Sonic.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class EpisodicLife(gymnasium.Wrapper[Any, Any, Any, Any]):
 
 
 class RetroEnv(VideogameEnv):
-    """A game of stable-retro, whose ROM has been imported.
+    """A game of stable-retro. Its ROM must have been imported.
 
     Parameters
     ----------
