@@ -180,7 +180,7 @@ def _for_arrays(function: Callable[..., torch.Tensor]) -> Callable[..., Array]:
         return result
 
     call.__name__ = function.__name__.replace("pyt_", "npy_")
-    call.__doc__ = f"Return what `{function.__name__}` does, for arrays."
+    call.__doc__ = f"`{function.__name__}` for NumPy arrays."
     return call
 
 

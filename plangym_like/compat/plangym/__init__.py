@@ -1,7 +1,7 @@
 """plangym's interface: ``import plangym_like.compat.plangym as plangym``.
 
-Class names, module paths, defaults and lists of environment names are the same as in plangym
-0.1.32. States, batches and processes work as in `plangym_like`.
+Class names, module paths and defaults are the same as in plangym 0.1.32, and batches are returned
+as lists where plangym returns lists. States and processes work as in `plangym_like`.
 """
 
 from plangym_like.compat.plangym.core import PlanEnv, PlangymEnv

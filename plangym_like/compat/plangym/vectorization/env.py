@@ -220,7 +220,9 @@ class VectorizedEnv(PlangymEnv):
 
 
 def _forwarded(name: str) -> property:
-    return property(lambda env: getattr(env._plan_env, name), doc=f"`{name}` of `plan_env`.")
+    return property(
+        lambda env: getattr(env._plan_env, name), doc=f"The attribute `{name}` of `plan_env`."
+    )
 
 
 for _name in _FORWARDED:
