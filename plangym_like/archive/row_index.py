@@ -1,4 +1,4 @@
-"""`RowIndex`: a hash table from hashes of rows to the first node with each hash."""
+"""`RowIndex`: finds the first node whose row has a given hash, with a hash table."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def hash_rows(rows: Row, reference: Row) -> NDArray[np.uint64]:
 
 @lru_cache(maxsize=8)
 def _keys(count: int) -> NDArray[np.uint64]:
-    """Return random numbers ``(count,)``; they are part of the format of files."""
+    """Return fixed pseudo-random numbers ``(count,)``; the hashes in files depend on them."""
     return np.random.Generator(np.random.PCG64(16)).integers(0, 2**64, count, np.uint64)
 
 
@@ -62,7 +62,7 @@ class RowIndex:
 
     @property
     def nbytes(self) -> int:
-        """The bytes of the table."""
+        """The size of the table in bytes."""
         return self._table.nbytes
 
     def find(self, hashes: NDArray[np.uint64], wanted: NDArray[np.uint64]) -> NDArray[np.int64]:

@@ -29,7 +29,7 @@ class GolfCounts:
         self.reset()
 
     def reset(self) -> None:
-        """Begin a game."""
+        """Set the counters to their values at the beginning of a game."""
         self._level = self._par = self._wrapped = self._strokes = self._before = 0
 
     def follow(self, ram: NDArray[np.uint8]) -> None:

@@ -94,7 +94,7 @@ class ClassicControlCodec(Codec):
         return fields
 
     def build_state(self, payload: Row, physics: Mapping[str, Any]) -> None:
-        """Write ``x`` ``(size,)`` of a running episode, in the order and units of ``env.state``."""
+        """Write ``x`` ``(size,)``, in the order and units of ``env.state``, for a running episode."""
         unknown = sorted(physics.keys() - {"x"})
         if unknown:
             raise InputError(
@@ -165,7 +165,7 @@ class ClassicControlSimulator(GymnasiumSimulator):
         return codec
 
     def make_fast_form(self, kind: str) -> FastForm | None:
-        """Return the vectorised form, after comparing it with the environment."""
+        """Return the vectorised form, if there is one and it agrees with the environment."""
         limit = self.memory.time_limit
         if self.plain_infos or (self.memory.nbytes and limit is None):
             return None
@@ -184,7 +184,7 @@ class ClassicControlSimulator(GymnasiumSimulator):
         return self.codec.dynamics.signature(self.base) or (None,)
 
     def step_row(self, row: Row, action: Any, dt: int) -> tuple[Row, Outcome] | None:
-        """Step one row with the dynamics, if they support single states."""
+        """Step one row with the dynamics; return ``None`` if they cannot step it on its own."""
         form = self._fast_form_of(action)
         return None if form is None else form.step_one(row, action, dt)
 
@@ -205,7 +205,7 @@ class ClassicControlSimulator(GymnasiumSimulator):
                 return super().step(action, dt)
 
     def step_env(self, action: Any) -> EnvStep:
-        """Step the environment itself, ended or not, without a warning."""
+        """Step the environment itself, without a warning if the episode has ended."""
         if getattr(self.base, "steps_beyond_terminated", None) == 0:
             return self.step(action, 1)[:5]
         with np.errstate(all="ignore"):

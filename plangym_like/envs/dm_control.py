@@ -49,7 +49,7 @@ _DRAWN = ("width", "height", "camera_id")
 
 
 class DmControlCodec(Codec):
-    """Saves the physics of one task, its step count, its numbers, and its generator.
+    """Saves the physics, step count, numeric attributes and random generator of one task.
 
     The constructor plays the beginnings of some episodes to find out which attributes they change.
 
@@ -117,7 +117,7 @@ class DmControlCodec(Codec):
         return changed
 
     def fingerprint_fields(self) -> Mapping[str, Any]:
-        """Return task, model and versions, but not the options of observations and images."""
+        """Return the task, model and versions, but not the options of observations and images."""
         return {
             "id": self._task_name,
             "kwargs": {k: describe(value) for k, value in sorted(self._env_kwargs.items())},
@@ -221,7 +221,7 @@ class DmControlSimulator(GymnasiumSimulator):
         )
 
     def make_codec(self) -> DmControlCodec:
-        """Return the codec of the task, which finds out what episodes change."""
+        """Return the codec of the task, after finding out what episodes change."""
         return DmControlCodec(self.env, self._task_name, self.env_kwargs)
 
     def make_fast_form(self, kind: str) -> FastForm | None:

@@ -17,7 +17,7 @@ _STAND_HEIGHT = 1.2
 
 
 def _advance(model: Any, data: Any, substeps: int) -> None:
-    """Simulate like ``dm_control.mujoco.Physics.step``, whose first substep has already begun."""
+    """Finish the current substep, run the others, and begin the next, as dm_control does."""
     mujoco.mj_step2(model, data)
     if substeps > 1:
         mujoco.mj_step(model, data, substeps - 1)
