@@ -4,8 +4,8 @@
   lines. If neither happens within 25,000 instructions, or if an instruction is illegal, the frame
   stays unfinished, and ALE's next frame continues it. ALE has a flag for this, which is not part of
   a state.
-- *Banks.* In cartridges of type E0, ALE does not select the program banks of a restored state. All
-  frames of a game end with the same banks, but those of a forged row may differ.
+- *Banks.* In cartridges of type E0, ALE does not select the program banks of a restored state.
+  Every frame of a game ends with the same banks, but a forged row may have other banks.
 - *Damage.* A state that ALE refuses may already have overwritten the program.
 """
 

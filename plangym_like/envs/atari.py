@@ -70,7 +70,7 @@ class AtariCodec(Codec):
             )
 
     def fingerprint_fields(self) -> Mapping[str, Any]:
-        """Return the game, the digest of its ROM, the versions and the settings."""
+        """Return the game, the digest of its ROM, the version of ale-py and the settings."""
         base = self._base
         rom = ale_py.roms.get_rom_path(base._game)
         assert rom is not None

@@ -94,7 +94,10 @@ class ClassicControlCodec(Codec):
         return fields
 
     def build_state(self, payload: Row, physics: Mapping[str, Any]) -> None:
-        """Write ``x`` ``(size,)``, in the order and units of ``env.state``, for a running episode."""
+        """Write the physical state ``x`` ``(size,)`` of a running episode.
+
+        Its numbers have the order and units of ``env.state``.
+        """
         unknown = sorted(physics.keys() - {"x"})
         if unknown:
             raise InputError(

@@ -41,7 +41,7 @@ class Codec(abc.ABC):
 
     @abc.abstractmethod
     def fingerprint_fields(self) -> Mapping[str, Any]:
-        """Return all fields that determine the bytes' meaning, except id, arguments and wrappers."""
+        """Return everything that affects the bytes' meaning, except id, arguments and wrappers."""
 
     def view(self, payloads: Row) -> dict[str, NDArray[Any]]:
         """Return the named fields of `payloads` ``(N, nbytes or more)``, each ``(N, ...)``."""

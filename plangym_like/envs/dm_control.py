@@ -225,7 +225,7 @@ class DmControlSimulator(GymnasiumSimulator):
         return DmControlCodec(self.env, self._task_name, self.env_kwargs)
 
     def make_fast_form(self, kind: str) -> FastForm | None:
-        """Return the stepper of the task's robot, after comparing it with the task."""
+        """Return the stepper of the task's robot, if there is one and it agrees with the task."""
         codec = self.codec
         robot_class = _ROBOTS.get(qualified_name(type(codec.task)))
         usual = self.base.flat and self._physics_is_usual() and self.env is self.base
