@@ -350,7 +350,7 @@ class GymnasiumSimulator(TriedSimulator):
         return form if form is not None and form.takes(rows) else None
 
     def _fast_form_of(self, actions: Any) -> FastForm | None:
-        """Return the fast form for actions of this dtype; it is made and tested when first needed."""
+        """Return the fast form for actions of this dtype; make and test it when first needed."""
         if self._pictures or not isinstance(actions, (np.ndarray, np.generic)):
             return None
         forms, kind = self._fast_forms, actions.dtype.char

@@ -116,7 +116,7 @@ class PickleCodec(Codec):
         return columns_of([dict(owner.items(self._values(row)[-1])) for row in payloads])
 
     def difference(self, one: Row, other: Row) -> tuple[str, str] | None:
-        """Return where the values in two payloads differ; equal values may have different pickles."""
+        """Return where the values of two payloads differ; equal values may have unequal pickles."""
         places = [owner.place for owner in self.pickle.owners]
         before, after = (dict(zip(places, self._values(row), strict=True)) for row in (one, other))
         return difference(before, after)
@@ -219,7 +219,7 @@ class PickledSimulator(GymnasiumSimulator):
         return codec
 
     def make_memory(self) -> ChainPickle:
-        """Return the codec's pickle, which includes the wrappers; they need no bytes of their own."""
+        """Return the codec's pickle, which includes the wrappers; they need no other bytes."""
         return self.codec.pickle
 
     def _try_out(self) -> None:

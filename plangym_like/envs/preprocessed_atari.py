@@ -57,7 +57,7 @@ def skip_unread_screens(env: Any) -> None:
 
 
 def _find(env: Any, between: tuple[type, ...]) -> Any:
-    """Return the `AtariPreprocessing`, or ``None`` if a wrapper inside it is not in `between`."""
+    """Return the `AtariPreprocessing` around wrappers of the types `between`, or ``None``."""
     found = next((link for link in chain(env) if type(link) is AtariPreprocessing), None)
     if found is None or source_digest() not in _KNOWN:
         return None

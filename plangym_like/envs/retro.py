@@ -9,9 +9,9 @@ Payload of a row::
     40 bytes    the random generator, for wrappers that draw from it
     ...         the wrappers' memory
 
-The reward is the increase of the score since the last frame; after a restore, the increase since the
-restored state. stable-retro includes one free game, ``Airstriker-Genesis-v0``. To add the ROMs that
-you own, run ``python -m stable_retro.import FOLDER``.
+The reward is the increase of the score since the last frame. After a restore, it is the increase
+since the restored state. stable-retro includes one free game, ``Airstriker-Genesis-v0``. To add the
+ROMs that you own, run ``python -m stable_retro.import FOLDER``.
 """
 
 from __future__ import annotations

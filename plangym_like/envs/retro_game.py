@@ -102,7 +102,10 @@ class PlannableRetro(stable_retro.RetroEnv):  # type: ignore[misc]
         self._dirt = slice(end, nbytes), np.flatnonzero(unwritten[:end])
 
     def read_emulator(self) -> NDArray[np.uint8]:
-        """Return the emulator's state; its bytes are the same in every process, its length varies."""
+        """Return the emulator's state, as bytes that are the same in every process.
+
+        The number of bytes may vary.
+        """
         if self._asleep is not None:
             return self._asleep
         data = np.frombuffer(self.em.get_state(), np.uint8)

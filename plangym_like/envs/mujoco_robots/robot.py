@@ -82,7 +82,7 @@ class Robot(abc.ABC):
         return {}
 
     def recorded(self) -> dict[str, Array]:
-        """Return the arrays that a step reads after the simulation but that are not in the state."""
+        """Return the arrays that a step reads after the simulation but that states do not hold."""
         return {}
 
     def over(self) -> bool:
