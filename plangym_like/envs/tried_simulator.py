@@ -36,7 +36,7 @@ class TriedSimulator(Simulator):
         return simulator
 
     def _try_out(self) -> None:
-        """Run the trial; raise `SnapshotError` if it fails, or record why states are approximate."""
+        """Run the trial; if it fails, raise `SnapshotError`, or record why states are inexact."""
         rule = self.trial
         if self._is_copy or not (rule.always or has_foreign_code(self.env)):
             return

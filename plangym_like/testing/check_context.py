@@ -153,7 +153,7 @@ def python_numbers(info: dict[str, Any]) -> dict[str, Any]:
 
 
 def compare_batches(env: Any, one: Any, other: Any, order: Any, how: str, step: int = 1) -> None:
-    """Compare row ``order[i]`` of `one` with row i of `other`; raise `CheckFailed` on differences."""
+    """Compare row ``order[i]`` of `one` with row i of `other`; raise `CheckFailed` if they differ."""
     for row, index in enumerate(map(int, order)):
         found = compare_outcomes(row_outcome(one, index), row_outcome(other, row))
         if found := found or compare_states(env, one.states[index], other.states[row]):
