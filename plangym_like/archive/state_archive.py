@@ -125,7 +125,7 @@ class StateArchive:
         forget_after_fork(self)
 
     def forget(self) -> None:
-        """After a fork, replace the lock, which a lost thread may hold, and forbid writing."""
+        """After a fork, replace the lock, which a lost thread may hold; forbid writing to files."""
         self._lock = threading.RLock()
         self._read_only = self._directory is not None
 

@@ -4,7 +4,7 @@
   lines. If neither happens within 25,000 instructions, or if an instruction is illegal, the frame
   stays unfinished, and ALE's next frame continues it. ALE has a flag for this, which is not part of
   a state.
-- *Banks.* In cartridges of type E0, ALE does not select the program banks of a restored state.
+- *Banks.* With cartridges of type E0, ALE does not select the program banks of a restored state.
   Every frame of a game ends with the same banks, but a forged row may have other banks.
 - *Damage.* A state that ALE refuses may already have overwritten the program.
 """

@@ -1,7 +1,7 @@
 """Gymnasium's own environments on JAX: ``phys2d/...`` and ``tabular/...``.
 
-The state consists of the leaves of the functional environment's state, and the random key. Unlike
-its own arrays, JAX treats Python numbers, and results computed from them, as "weakly typed". So
+The state consists of the leaves of the functional environment's state, and the random key. JAX
+treats Python numbers, and results computed from them, as "weakly typed"; its own arrays are not. So
 each leaf is restored as the kind of number or array that it was. Gymnasium itself steps the
 environment, so seeded episodes are bit-identical.
 """

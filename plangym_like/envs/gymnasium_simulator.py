@@ -184,7 +184,7 @@ class GymnasiumSimulator(TriedSimulator):
         return WrapperState(self.env, self.state_capacity)
 
     def configuration(self) -> tuple[Any, ...]:
-        """Return the settings on which fast forms depend; if one changes, they are made again."""
+        """Return the settings on which fast forms depend; if one changes, new forms are made."""
         return ()
 
     # Layout of the state

@@ -181,7 +181,7 @@ class PickledSimulator(GymnasiumSimulator):
     Raises
     ------
     SnapshotError
-        The environment cannot be pickled, or gives other results after it was restored. The
+        The environment cannot be pickled, or gives other results after it is restored. The
         message says what failed, where, and what to do.
     """
 

@@ -273,7 +273,7 @@ class ReplayedSimulator(GymnasiumSimulator):
         return None if self._proxy.cache.single else super()._second_copy()
 
     def _refuse_holders(self) -> None:
-        """Raise `SnapshotError` if a wrapper refers to the base, which replay may exchange."""
+        """Raise `SnapshotError` if a wrapper refers to the base, which a restore may replace."""
         base = self._proxy.env
         for wrapper in chain(self.env):
             for name, value in vars(wrapper).items():

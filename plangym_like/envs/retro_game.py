@@ -1,4 +1,4 @@
-"""stable-retro's environment, changed so that games share an emulator and states are repeatable.
+"""stable-retro's environment, changed: games share one emulator, and states are reproducible.
 
 A process can have only one emulator. The game in use has the emulator; all other games keep their
 states as bytes.

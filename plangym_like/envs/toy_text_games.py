@@ -1,4 +1,4 @@
-"""The four games of Gymnasium's toy text: what their state is, and how a row stores it."""
+"""The four games of Gymnasium's toy text: their states, and how a row stores them."""
 
 from __future__ import annotations
 

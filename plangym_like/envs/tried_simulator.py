@@ -17,7 +17,7 @@ from plangym_like.states import Row
 
 
 class TriedSimulator(Simulator):
-    """A simulator that tests whether its environment repeats its results.
+    """A simulator that tests whether its environment repeats the same results.
 
     The trial includes a second copy of the environment, if one can be made.
     """

@@ -153,7 +153,10 @@ def python_numbers(info: dict[str, Any]) -> dict[str, Any]:
 
 
 def compare_batches(env: Any, one: Any, other: Any, order: Any, how: str, step: int = 1) -> None:
-    """Compare row ``order[i]`` of `one` with row i of `other`; raise `CheckFailed` if they differ."""
+    """Compare row ``order[i]`` of the batch `one` with row i of the batch `other`.
+
+    `CheckFailed` is raised if two of these rows differ.
+    """
     for row, index in enumerate(map(int, order)):
         found = compare_outcomes(row_outcome(one, index), row_outcome(other, row))
         if found := found or compare_states(env, one.states[index], other.states[row]):

@@ -140,7 +140,7 @@ class ChunkStepper(FastForm):
         actions: NDArray[Any],
         ran: NDArray[np.int64],
     ) -> None:
-        """Record `ran` frames of each row; lower `ran` for rows whose episode ends earlier."""
+        """Fill `record` with `ran` frames of each row; lower `ran` for rows that end earlier."""
         count, length = actions.shape[:2]
         record.bytes[:count, 0, : self._physics.nbytes] = source[
             :, HEADER_NBYTES : HEADER_NBYTES + self._physics.nbytes
