@@ -101,7 +101,7 @@ class RowBlocks:
         self._complete = _Complete(blocks + len(ends), opened, len(rest) - full)
 
     def get(self, indices: NDArray[np.int64]) -> Row:
-        """Return rows ``(N, state_nbytes)``.
+        """Return the rows ``(N, state_nbytes)`` at `indices` ``(N,)``.
 
         Raises
         ------

@@ -52,7 +52,7 @@ def _mix(words: NDArray[np.uint64]) -> NDArray[np.uint64]:
 class RowIndex:
     """A hash table with open addressing and linear probing, filled and searched in batches.
 
-    The caller keeps the hashes themselves, in an array with one element per node.
+    The table holds nodes. The caller keeps their hashes, in an array with one element per node.
     """
 
     def __init__(self) -> None:

@@ -269,7 +269,7 @@ class StateArchive:
         return rows[0] if indices.ndim == 0 else rows
 
     def find(self, states: States) -> NDArray[np.int64]:
-        """Return the first node ``(N,)`` that holds each row, or -1.
+        """Return, for each row, the first node that holds it ``(N,)``, or -1.
 
         Rows are looked up by a hash of 64 bits, and then compared. If two different rows have the
         same hash, the later one is not found; in an archive of ten million different rows, the
@@ -383,7 +383,7 @@ class StateArchive:
         self._blocks.unpack(count, rows)
 
     def _nodes(self, nodes: ArrayLike) -> NDArray[np.int64]:
-        """Return `nodes` as int64; all of them must exist."""
+        """Return `nodes` as int64; raise `IndexError` if one of them does not exist."""
         indices = np.asarray(nodes)
         if indices.size == 0:
             indices = indices.astype(np.int64)

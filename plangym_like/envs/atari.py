@@ -1,8 +1,8 @@
 """Atari 2600 games on the Arcade Learning Environment (ALE).
 
-The emulator's own sticky actions are off. A layer around it repeats actions, and its previous
-action and random generator are part of the state. A state row holds the emulator's serialised
-state, the previous action and, if it is used, the random generator. With
+The emulator's own sticky actions are off. Instead, a layer around the emulator repeats actions, so
+that the previous action and the random generator can be part of the state. A state row holds the
+emulator's serialised state, the previous action and, if it is used, the random generator. With
 ``render_mode="rgb_array"`` it also holds the screen, because an emulator state does not determine
 the screen. In Montezuma's Revenge, infos contain the position of the player: ``info["room"]``,
 ``["x"]`` and ``["y"]``.
@@ -326,7 +326,7 @@ class AtariSimulator(GymnasiumSimulator):
         return base.ale.getScreenRGB()
 
     def keep_picture(self) -> NDArray[np.uint8]:
-        """Return the screen, because the emulator's states do not include it."""
+        """Return the screen, which the emulator's states do not include."""
         return self.image()
 
     def give_picture(self, picture: NDArray[np.uint8]) -> None:

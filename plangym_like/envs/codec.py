@@ -48,7 +48,7 @@ class Codec(abc.ABC):
         return {}
 
     def build_state(self, payload: Row, physics: Mapping[str, Any]) -> None:
-        """Write named physical quantities into `payload`, a copy of the current state's.
+        """Write named physical quantities into `payload`, a copy of the current state's payload.
 
         Raises
         ------

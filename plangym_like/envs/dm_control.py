@@ -188,7 +188,7 @@ class DmControlSimulator(GymnasiumSimulator):
         ``"walker-walk"`` as in plangym, observed as one vector, or ``"dm_control/walker-walk-v0"``
         as in shimmy, observed as a dict.
     obs_type : {"coords", "dict", "rgb", "grayscale"}, optional
-        One vector, a dict, or images; it takes precedence over the name.
+        One vector, a dict, or images. This option takes precedence over the name.
     env_kwargs
         ``width``, ``height``, ``camera_id`` (of images), ``task_kwargs``, ``environment_kwargs``,
         ``visualize_reward``.

@@ -67,11 +67,11 @@ class FastForm(abc.ABC):
 
     @abc.abstractmethod
     def rollout(self, rows: Rows, first: int, last: int) -> None:
-        """Step rows `first` to `last` through all their T actions; raises the errors of `step`."""
+        """Step rows `first` to `last` through all their T actions, with the errors of `step`."""
 
 
 def held_frames(inputs: Inputs, block: slice, frameskip: int) -> int | NDArray[np.int64]:
-    """Return how many frames each row of `block` holds an action."""
+    """Return for how many frames each row of `block` holds an action."""
     held = inputs.dt if isinstance(inputs.dt, int) else inputs.dt[block]
     return held * frameskip
 

@@ -103,7 +103,7 @@ class MujocoCodec(Codec):
         }
 
     def view(self, payloads: Row) -> dict[str, NDArray[Any]]:
-        """Return ``qpos``, ``qvel``, ... ``(N, ...)``."""
+        """Return ``qpos``, ``qvel`` and other parts of the integration state, each ``(N, ...)``."""
         return self.physics.view(payloads)
 
     def build_state(self, payload: Row, physics: Mapping[str, Any]) -> None:

@@ -64,6 +64,7 @@ class PhysicsMemory:
     nbytes : int
         Bytes of the whole state.
     carried : tuple of str
+        The names of the carried arrays.
     slices : list of (array, slice)
         The carried arrays as bytes, and the position of each.
     places : dict of str to (slice, shape)
@@ -206,7 +207,7 @@ def model_arrays(model: Any) -> dict[str, NDArray[Any]]:
 
 
 def model_digest(model: Any, without: tuple[str, ...] = ()) -> str:
-    """Return a digest of the arrays of `model` except `without`, and of its options."""
+    """Return a digest of the options of `model`, and of its arrays except `without`."""
     digest = hashlib.blake2b(digest_size=8)
     for name, array in sorted(model_arrays(model).items()):
         if name not in without:

@@ -74,7 +74,7 @@ class SaveLoadCodec(Codec):
         }
 
     def view(self, payloads: Row) -> dict[str, NDArray[Any]]:
-        """Return ``state`` ``(N, *shape)`` if states are arrays."""
+        """Return the field ``state`` ``(N, *shape)``, if states are arrays."""
         return {} if self.example is None else {"state": self._arrays(payloads)}
 
     def _arrays(self, payloads: Row) -> NDArray[Any]:

@@ -1,6 +1,6 @@
 """The checks of `check_env` that use plain episodes, one function for each promise.
 
-Each function returns whether its check applies, or raises `CheckFailed`.
+Each function raises `CheckFailed` if the promise is broken, and returns whether its check applies.
 """
 
 from __future__ import annotations
