@@ -1,4 +1,4 @@
-"""`RowIndex`: finds the first node whose row has a given hash, with a hash table."""
+"""`RowIndex`: a hash table that finds the first node whose row has a given hash."""
 
 from __future__ import annotations
 

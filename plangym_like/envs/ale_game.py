@@ -40,7 +40,10 @@ PLACES = {"montezuma_revenge": {"room": 3, "x": 42, "y": 43}}
 
 
 class PlannableAle(AleEnv):
-    """ale-py's environment; sticky actions are made outside the emulator, so they can be saved."""
+    """ale-py's environment, with sticky actions implemented outside the emulator.
+
+    So the previous action and the random generator can be saved.
+    """
 
     def __init__(
         self, *, repeat_action_probability: float, episodic_life: bool, **kwargs: Any
@@ -226,7 +229,7 @@ class PlannableAle(AleEnv):
         return reward, frames
 
     def _hold_plain(self, code: int, frames: int) -> tuple[float, int]:
-        """Hold action `code` for `frames` frames or until the game ends, without corrections."""
+        """Hold action `code` for `frames` frames or until the game ends, without any correction."""
         act, over = self.ale.act, self.ale.game_over
         self.settled = self.stale = False
         self.picture, self.previous = None, code

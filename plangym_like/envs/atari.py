@@ -311,7 +311,7 @@ class AtariSimulator(GymnasiumSimulator):
     def image(self) -> NDArray[np.uint8]:
         """Return the screen ``(210, 160, 3)``.
 
-        Without ``render_mode="rgb_array"``, states have no screen. After such a state was restored,
+        Without ``render_mode="rgb_array"``, states have no screen. After such a state is restored,
         the next frame is returned: one frame is run with the no-op action, and undone.
         """
         base = self.base
