@@ -1,4 +1,4 @@
-"""Vectorised steps of Gymnasium's classic control: N rows at once, an array per variable.
+"""Vectorised steps of Gymnasium's classic control: N rows at once, with an array per variable.
 
 Every result is bit-identical to the result of the environment's own ``step``. So every expression
 keeps the operands, order and dtypes of the formulas in ``gymnasium/envs/classic_control``.
