@@ -268,7 +268,7 @@ class AtariSimulator(GymnasiumSimulator):
         return codec
 
     def make_fast_form(self, kind: str) -> FastForm | None:
-        """Return the loop for rows that hold only the emulator's state; ``None`` if they hold more."""
+        """Return the loop over rows, or ``None`` if rows hold more than the emulator's state."""
         return AleRows(self.base, self.codec.ale_nbytes) if self._is_plain else None
 
     def fingerprint_fields(self) -> Mapping[str, Any]:
