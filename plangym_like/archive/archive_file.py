@@ -4,12 +4,13 @@
 
     8 bytes    PLSARCH1
     8 bytes    length of the header, little-endian
-    header     JSON, as in a file of states, and `arrays`: name, dtype and shape of each
+    header     JSON, as in a file of states, with one more key: `arrays` lists the name, dtype and
+               shape of each array
     arrays     one after the other, each aligned to 64 bytes
-    32 bytes   BLAKE2b-256 of everything before
+    32 bytes   BLAKE2b-256 of all preceding bytes
 
-The arrays are mapped into memory, not read, so unused parts need no memory. No code in a file is
-ever executed.
+The arrays are mapped into memory, not read, so unused parts need no memory. Loading a file never
+executes code from it.
 """
 
 from __future__ import annotations
@@ -43,7 +44,10 @@ def save(
     count: int,
     arrays: Mapping[str, Sequence[NDArray[Any]]],
 ) -> None:
-    """Write the `arrays` of `count` nodes, each given in parts; see `state_files.save`."""
+    """Write an archive of `count` nodes to a file; see `state_files.save`.
+
+    Each of `arrays` is given as a list of parts, which are written one after the other.
+    """
     described = [
         (name, parts[0].dtype.str, (sum(map(len, parts)), *parts[0].shape[1:]))
         for name, parts in arrays.items()
@@ -61,12 +65,10 @@ def save(
 def load(
     path: str | os.PathLike[str], state_format: StateFormat
 ) -> tuple[int, dict[str, NDArray[Any]]]:
-    """Return the number of nodes in a file, and its arrays by name.
+    """Return the number of nodes in a file, and the file's arrays by name.
 
     Writing to the arrays does not change the file. The whole file is read once, to verify its
-    digest.
-
-    It raises the errors of `StateArchive.load`.
+    digest. The errors are listed in `StateArchive.load`.
     """
     with open(path, "rb") as file:
         if os.fstat(file.fileno()).st_size < _START + _DIGEST_NBYTES:

@@ -1,4 +1,4 @@
-"""Columns of an archive: their dtypes, and values that fit them."""
+"""Check the dtypes of an archive's columns, and convert values to them."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from plangym_like.errors import BatchLengthError, InputError
 
 
 def dtype_and_shape(name: str, given: Any) -> tuple[np.dtype[Any], tuple[int, ...]]:
-    """Split the dtype of a column, which may have a shape, into dtype and shape of one value.
+    """Split a column's dtype, such as ``(np.uint8, 88)``, into the dtype and shape of one value.
 
     Raises
     ------
     InputError
-        `given` is not a dtype, or not a dtype of numbers.
+        `given` is not a dtype, or its values are not numbers.
 
     Examples
     --------
@@ -36,7 +36,7 @@ def dtype_and_shape(name: str, given: Any) -> tuple[np.dtype[Any], tuple[int, ..
 
 
 def fitted(name: str, values: ArrayLike, like: NDArray[Any], count: int) -> NDArray[Any]:
-    """Return `values` ``(count, *shape)`` in a column's dtype and shape; floats may be rounded.
+    """Convert `values` to an array ``(count, *shape)`` of a column's dtype; floats may be rounded.
 
     Parameters
     ----------

@@ -54,11 +54,11 @@ class GrowingArray:
 
     @property
     def item_nbytes(self) -> int:
-        """The bytes of one value."""
+        """The size of one value in bytes."""
         return self._array.dtype.itemsize * math.prod(self._array.shape[1:])
 
     def adopt(self, values: NDArray[Any]) -> None:
-        """Use `values` ``(N, *shape)`` as the content; they are copied when values are added."""
+        """Use the array `values` ``(N, *shape)`` as the content; `append` copies it first."""
         self._array, self._count, self._is_mapped = values, len(values), False
 
     def reserve(self, count: int) -> None:
@@ -85,7 +85,7 @@ class GrowingArray:
         self._count += count
 
     def truncate(self, count: int) -> None:
-        """Remove all values but the first `count`."""
+        """Keep only the first `count` values."""
         self._count = min(self._count, count)
 
     def _allocate(self, room: int) -> NDArray[Any]:

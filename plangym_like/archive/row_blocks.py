@@ -20,7 +20,7 @@ _MOST_NBYTES = 1 << 19
 
 
 class _Complete(NamedTuple):
-    """The number of compressed blocks, the last rows, and the number of these rows."""
+    """The number of compressed blocks, the rows after them, and the number of these rows."""
 
     blocks: int
     open: Row
@@ -71,7 +71,7 @@ class RowBlocks:
 
     @property
     def nbytes(self) -> int:
-        """The bytes that are in use for the rows."""
+        """The number of bytes that the rows use."""
         ends = self._ends.values
         return int(self._frames.values.nbytes + ends.nbytes + self._complete.open.nbytes)
 
@@ -101,7 +101,7 @@ class RowBlocks:
         self._complete = _Complete(blocks + len(ends), opened, len(rest) - full)
 
     def get(self, indices: NDArray[np.int64]) -> Row:
-        """Return rows ``(N, state_nbytes)``.
+        """Return the rows ``(N, state_nbytes)`` at `indices` ``(N,)``.
 
         Raises
         ------
@@ -129,7 +129,7 @@ class RowBlocks:
         return rows
 
     def packed(self) -> dict[str, list[NDArray[Any]]]:
-        """Return everything as parts of arrays, by name; all rows are compressed."""
+        """Return the content as arrays by name, each a list of parts; all rows are compressed."""
         blocks, opened, open_count = self._complete
         frames, ends = [self._frames.values[: self._start(blocks)]], [self._ends.values[:blocks]]
         if open_count:
@@ -139,12 +139,12 @@ class RowBlocks:
         return {"reference": [self.reference], "frames": frames, "ends": ends}
 
     def unpack(self, count: int, arrays: dict[str, NDArray[Any]]) -> None:
-        """Use the arrays that `packed` returned, which hold `count` rows.
+        """Load `count` rows from the arrays that `packed` returned.
 
         Raises
         ------
         StateFormatError
-            The arrays do not belong together.
+            The arrays do not match each other.
         """
         frames, ends = arrays["frames"], arrays["ends"]
         for name, like in self.packed().items():
@@ -177,7 +177,7 @@ class RowBlocks:
         return self._zstd.compress(np.packbits(differs).tobytes() + changes[:, differs].tobytes())
 
     def _decode(self, block: int, count: int | None = None) -> tuple[NDArray[np.int64], Row]:
-        """Return the indices of the bytes that differ ``(C,)``, and the changes ``(count, C)``."""
+        """Return the indices ``(C,)`` of the bytes that differ, and the changes ``(count, C)``."""
         count = self.block_rows if count is None else count
         frame = self._frames.values[self._start(block) : self._ends.values[block]]
         bitmap_nbytes = -(-self._state_nbytes // 8)

@@ -1,4 +1,4 @@
-"""`RowIndex`: a hash table from hashes of rows to the first node with each hash."""
+"""`RowIndex`: a hash table that finds the first node whose row has a given hash."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def hash_rows(rows: Row, reference: Row) -> NDArray[np.uint64]:
 
 @lru_cache(maxsize=8)
 def _keys(count: int) -> NDArray[np.uint64]:
-    """Return random numbers ``(count,)``; they are part of the format of files."""
+    """Return fixed pseudo-random numbers ``(count,)``; the hashes in files depend on them."""
     return np.random.Generator(np.random.PCG64(16)).integers(0, 2**64, count, np.uint64)
 
 
@@ -52,7 +52,7 @@ def _mix(words: NDArray[np.uint64]) -> NDArray[np.uint64]:
 class RowIndex:
     """A hash table with open addressing and linear probing, filled and searched in batches.
 
-    The caller keeps the hashes themselves, in an array with one element per node.
+    The table holds nodes. The caller keeps their hashes, in an array with one element per node.
     """
 
     def __init__(self) -> None:
@@ -62,7 +62,7 @@ class RowIndex:
 
     @property
     def nbytes(self) -> int:
-        """The bytes of the table."""
+        """The size of the table in bytes."""
         return self._table.nbytes
 
     def find(self, hashes: NDArray[np.uint64], wanted: NDArray[np.uint64]) -> NDArray[np.int64]:

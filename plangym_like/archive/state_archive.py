@@ -45,7 +45,7 @@ class StateArchive:
     columns : mapping of str to dtype, optional
         Columns of your own, such as ``{"visits": int, "cell": (np.uint8, 88)}``. New nodes get
         zeros where `add` is given no values. `replay` takes the seeds of steps from a column named
-        ``seeds``. In this column, -1 means no seed, and is the value of nodes added without one.
+        ``seeds``. In this column, -1 means no seed, and is the default.
     action_dtype : dtype, optional
         The dtype of actions, by default the action space's. Floats must have exactly this dtype,
         because the rewards of some environments depend on it.
@@ -60,8 +60,8 @@ class StateArchive:
     Raises
     ------
     InputError
-        The actions of `env` are not arrays, a column has an unusable name or dtype, or `level` does
-        not exist.
+        The actions of `env` are not arrays, a column has an unusable name or dtype, or `level` is
+        out of range.
     MissingExtraError
         zstandard is not installed; Python 3.14 and later need no extra.
 
@@ -125,7 +125,7 @@ class StateArchive:
         forget_after_fork(self)
 
     def forget(self) -> None:
-        """After a fork: replace the lock, which a lost thread may hold; do not write to files."""
+        """After a fork, replace the lock, which a lost thread may hold; forbid writing to files."""
         self._lock = threading.RLock()
         self._read_only = self._directory is not None
 
@@ -137,7 +137,7 @@ class StateArchive:
 
     @property
     def nbytes(self) -> int:
-        """The bytes of rows, columns and hash table that are in use, in memory or in files."""
+        """The number of bytes that rows, columns and hash table use, in memory or in files."""
         columns = sum(column.values.nbytes for column in self._columns.values())
         return self._blocks.nbytes + columns + self._index.nbytes
 
@@ -185,8 +185,8 @@ class StateArchive:
     ) -> NDArray[np.int64]:
         """Add nodes, and return their numbers ``(N,)``.
 
-        A row that the archive already has is added again, because its path may be different. Use
-        `find` first to leave such rows out.
+        A row that the archive already has is added again, because its path may be different. To
+        leave such rows out, use `find` first.
 
         Parameters
         ----------
@@ -269,7 +269,7 @@ class StateArchive:
         return rows[0] if indices.ndim == 0 else rows
 
     def find(self, states: States) -> NDArray[np.int64]:
-        """Return the first node ``(N,)`` that holds each row, or -1.
+        """Return, for each row, the first node that holds it ``(N,)``, or -1.
 
         Rows are looked up by a hash of 64 bits, and then compared. If two different rows have the
         same hash, the later one is not found; in an archive of ten million different rows, the
@@ -293,14 +293,14 @@ class StateArchive:
         return np.array(path[::-1])
 
     def replay(self, node: int, env: PlanEnv | None = None) -> float:
-        """Step from the root through the path of `node`, and return the sum of the rewards.
+        """Repeat the steps on the path to `node`, and return the sum of their rewards.
 
         Each state is compared with the archived one.
 
         Parameters
         ----------
         env : PlanEnv, optional
-            By default, the archive's. Its current state does not change.
+            The environment to step, by default the archive's. Its current state does not change.
 
         Raises
         ------
@@ -341,7 +341,7 @@ class StateArchive:
         directory: str | os.PathLike[str] | None = None,
         level: int = 3,
     ) -> Self:
-        """Return the archive in a file, which is mapped into memory and never changed.
+        """Load an archive from a file, which is mapped into memory and never changed.
 
         Parts of the file are read when they are used. An array is copied to memory (or to
         `directory`) when it grows.
@@ -383,7 +383,7 @@ class StateArchive:
         self._blocks.unpack(count, rows)
 
     def _nodes(self, nodes: ArrayLike) -> NDArray[np.int64]:
-        """Return `nodes` as int64; all of them must exist."""
+        """Return `nodes` as int64; raise `IndexError` if one of them does not exist."""
         indices = np.asarray(nodes)
         if indices.size == 0:
             indices = indices.astype(np.int64)

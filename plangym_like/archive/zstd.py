@@ -10,16 +10,16 @@ from plangym_like.extras import needs_extra
 
 
 class Zstd(NamedTuple):
-    """The functions of a library.
+    """The functions of the installed compression library.
 
     Attributes
     ----------
     compress : callable
-        Returns a compressed frame, which holds the number of bytes and a checksum.
+        Returns a compressed frame, which also stores the original size and a checksum.
     decompress : callable
         Returns the bytes of a frame.
     size : callable
-        Returns the number of bytes that a frame claims to hold.
+        Returns the original size in bytes, as stated in a frame.
     errors : tuple of exception classes
         The exceptions that `decompress` and `size` raise for a damaged frame, besides `ValueError`.
     """
@@ -31,7 +31,7 @@ class Zstd(NamedTuple):
 
 
 def load_zstd(level: int) -> Zstd:
-    """Return the library, set to compress with `level`.
+    """Return the functions of the installed library; `compress` uses `level`.
 
     Raises
     ------

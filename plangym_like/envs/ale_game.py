@@ -1,4 +1,4 @@
-"""ale-py's environment for planning: everything on which later steps depend can be saved."""
+"""ale-py's environment, changed so that everything on which later steps depend can be saved."""
 
 from __future__ import annotations
 
@@ -40,7 +40,10 @@ PLACES = {"montezuma_revenge": {"room": 3, "x": 42, "y": 43}}
 
 
 class PlannableAle(AleEnv):
-    """ale-py's environment with sticky actions outside the emulator, so that they can be saved."""
+    """ale-py's environment, with sticky actions implemented outside the emulator.
+
+    So the previous action and the random generator can be saved.
+    """
 
     def __init__(
         self, *, repeat_action_probability: float, episodic_life: bool, **kwargs: Any
@@ -56,8 +59,7 @@ class PlannableAle(AleEnv):
         self.frames = 0
         self.settled = False
         self.picture: NDArray[np.uint8] | None = None
-        # Whether a state was restored since the last frame, so that the screen is not that of the
-        # state.
+        # Whether a state was restored since the last frame; the screen then shows another state.
         self.stale = False
         # Whether no wrapper reads the observations; they are all zeros then.
         self.unread = False
@@ -103,7 +105,7 @@ class PlannableAle(AleEnv):
         self.load_game()
 
     def _atlantis2_lives(self) -> int:
-        # ALE's own number is that of the last frame that ran.
+        # ALE's own number is from the last frame that ran.
         return 0 if self.ale.game_over(with_truncation=False) else int(self.ale.getRAM()[0x71])
 
     def reset(
@@ -126,10 +128,10 @@ class PlannableAle(AleEnv):
     def _begin(self, seed: int) -> tuple[Any, Any]:
         """Reset the game to its state after loading; load it again (0.1 s) only if necessary.
 
-        An emulator without sticky actions draws no random numbers, so all seeds begin the same way.
-        A plain reset does not clear the frame counters, but restoring the initial state does. A
-        plain reset does not clear the tone generators either. In a few games, such as Solaris and
-        Berzerk, it also leaves memory that is visible on the screen.
+        An emulator without sticky actions draws no random numbers, so the game begins in the same
+        state for every seed. A plain reset does not clear the frame counters, but restoring the
+        initial state does. A plain reset does not clear the tone generators either. In a few games,
+        such as Solaris and Berzerk, it also leaves memory that is visible on the screen.
         """
         seeds = self.seed_game(seed)
         self.ale.reset_game()
@@ -159,12 +161,12 @@ class PlannableAle(AleEnv):
         return saved if self._golf is None else self._golf.written_into(saved)
 
     def restore(self, saved: bytes) -> None:
-        """Restore a serialised state exactly, whatever frames ran before.
+        """Restore a serialised state exactly, whichever frames ran before.
 
         Raises
         ------
         StateFormatError
-            The emulator rejects it.
+            The emulator rejects the state.
         """
         finished = self.leftovers.finished(saved)
         if self._neutral is not None:
@@ -227,7 +229,7 @@ class PlannableAle(AleEnv):
         return reward, frames
 
     def _hold_plain(self, code: int, frames: int) -> tuple[float, int]:
-        """Hold an action if `plain_frames` applies."""
+        """Hold action `code` for `frames` frames or until the game ends, without any correction."""
         act, over = self.ale.act, self.ale.game_over
         self.settled = self.stale = False
         self.picture, self.previous = None, code

@@ -4,8 +4,8 @@
   lines. If neither happens within 25,000 instructions, or if an instruction is illegal, the frame
   stays unfinished, and ALE's next frame continues it. ALE has a flag for this, which is not part of
   a state.
-- *Banks.* In cartridges of type E0, restoring a state does not select the banks of its program.
-  Games select the same banks at the end of every frame, but a forged row may not.
+- *Banks.* With cartridges of type E0, ALE does not select the program banks of a restored state.
+  Every frame of a game ends with the same banks, but a forged row may have other banks.
 - *Damage.* A state that ALE refuses may already have overwritten the program.
 """
 
@@ -30,8 +30,8 @@ class Leftovers:
     """Prepares one emulator so that a state can be restored exactly.
 
     The processor's status is part of every state, and tells whether the processor stopped at the
-    end of a frame. This gives the value of the flag for this state. To set the flag, a suitable
-    frame is run before the state is restored.
+    end of a frame. The value of ALE's flag follows from it. To set the flag, a suitable frame is
+    run before the state is restored.
 
     Parameters
     ----------
@@ -49,7 +49,7 @@ class Leftovers:
     banks : slice
         Where the banks are in a serialised state, counted from the end; empty in most games.
     shortest : int
-        The least number of bytes of a serialised state.
+        The minimum size of a serialised state in bytes.
     """
 
     def __init__(self, ale: ALEInterface, beginning: ALEState, load: Callable[[], object]) -> None:

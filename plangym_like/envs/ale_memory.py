@@ -17,8 +17,8 @@ class GolfCounts:
     """The five counters of ALE's settings for Miniature Golf.
 
     ALE saves them as booleans but loads them as numbers, so a restored state would give rewards of
-    billions of strokes. Here they are counted again, by the rules of
-    ``MiniatureGolfSettings::step``, and written into the saved state, from which ALE loads them.
+    billions of strokes. This class keeps the counters itself, by the rules of
+    ``MiniatureGolfSettings::step``, and writes them into saved states, from which ALE loads them.
     """
 
     _FIELDS = struct.Struct("<5i")
@@ -29,7 +29,7 @@ class GolfCounts:
         self.reset()
 
     def reset(self) -> None:
-        """Begin a game."""
+        """Set the counters to their values at the beginning of a game."""
         self._level = self._par = self._wrapped = self._strokes = self._before = 0
 
     def follow(self, ram: NDArray[np.uint8]) -> None:

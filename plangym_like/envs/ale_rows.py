@@ -26,7 +26,7 @@ COUNTS = ("lives", "episode_frame_number", "frame_number")
 
 
 class AleRows(FastForm):
-    """Steps rows of one bare game.
+    """Steps rows of one game without wrappers.
 
     Parameters
     ----------
@@ -55,7 +55,7 @@ class AleRows(FastForm):
     def step(self, rows: Rows, first: int, last: int) -> None:
         """Step rows `first` to `last`.
 
-        The emulator's methods are bound to local names first, because a row takes only 100 us.
+        The emulator's methods are bound to local names first, because a step takes only 100 us.
         """
         start, stop, base, room = first, last, self._base, self._room
         ale, inputs, cursor, frames = base.ale, rows.inputs, rows.cursor, base.plain_frames
@@ -155,7 +155,7 @@ class AleRows(FastForm):
 
 
 def _drawer(base: PlannableAle) -> Callable[[], NDArray[np.uint8]]:
-    """Return a function that computes the observation in an array that it reuses.
+    """Return a function that writes the observation into an array that it reuses.
 
     The emulator writes byte by byte, which is fast only in memory that is already in the cache.
     """

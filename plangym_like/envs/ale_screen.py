@@ -1,8 +1,8 @@
 """The colour image of an emulator's screen: only changed pixels are converted.
 
 ALE converts all 33,600 pixels of a frame byte by byte, which takes an eighth of a transition. Most
-pixels are the same as in the frame drawn before, even if that frame belonged to another state of
-the same game.
+pixels are the same as in the previously drawn frame, even if that frame belonged to another state
+of the same game.
 """
 
 from __future__ import annotations

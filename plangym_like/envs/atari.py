@@ -1,8 +1,8 @@
 """Atari 2600 games on the Arcade Learning Environment (ALE).
 
-The emulator's own sticky actions are off. A layer around it repeats actions, and its previous
-action and random generator are part of the state. A state row holds the emulator's serialised
-state, the previous action and, if it is used, the random generator. With
+The emulator's own sticky actions are off. Instead, a layer around the emulator repeats actions, so
+that the previous action and the random generator can be part of the state. A state row holds the
+emulator's serialised state, the previous action and, if it is used, the random generator. With
 ``render_mode="rgb_array"`` it also holds the screen, because an emulator state does not determine
 the screen. In Montezuma's Revenge, infos contain the position of the player: ``info["room"]``,
 ``["x"]`` and ``["y"]``.
@@ -70,7 +70,7 @@ class AtariCodec(Codec):
             )
 
     def fingerprint_fields(self) -> Mapping[str, Any]:
-        """Return game, ROM, version and settings."""
+        """Return the game, the digest of its ROM, the version of ale-py and the settings."""
         base = self._base
         rom = ale_py.roms.get_rom_path(base._game)
         assert rom is not None
@@ -98,7 +98,7 @@ class AtariCodec(Codec):
     def view(self, payloads: Row) -> dict[str, NDArray[Any]]:
         """Return RAM ``(N, 128)``, lives, frame numbers and previous actions.
 
-        If the address of the player's position is known (see `PlannableAle`), it is included too.
+        The player's position is included if its address is known (see `PlannableAle`).
         """
         base, ale = self._base, self._base.ale
         if base.picture is None and not base.stale:
@@ -121,9 +121,9 @@ class AtariCodec(Codec):
         return named
 
     def read(self, payload: Row) -> None:
-        """Write the emulator's state, the previous action and the screen.
+        """Write the emulator's state, the previous action and the screen into `payload`.
 
-        The emulator's state takes nearly all of the time.
+        Saving the emulator's state takes nearly all of the time.
         """
         base, memory = self._base, payload.data
         saved = base.clone()
@@ -268,7 +268,7 @@ class AtariSimulator(GymnasiumSimulator):
         return codec
 
     def make_fast_form(self, kind: str) -> FastForm | None:
-        """Return the loop for rows that hold only the emulator's state."""
+        """Return the loop over rows, or ``None`` if rows hold more than the emulator's state."""
         return AleRows(self.base, self.codec.ale_nbytes) if self._is_plain else None
 
     def fingerprint_fields(self) -> Mapping[str, Any]:
@@ -278,7 +278,7 @@ class AtariSimulator(GymnasiumSimulator):
     # Stepping
 
     def step_row(self, row: Row, action: Any, dt: int) -> tuple[Row, Outcome] | None:
-        """Step a row that holds only the emulator's state."""
+        """Step a row that holds only the emulator's state; return ``None`` if rows hold more."""
         if not self._is_plain:
             return None
         self.codec.write(row[HEADER_NBYTES:])
@@ -288,7 +288,7 @@ class AtariSimulator(GymnasiumSimulator):
         return fresh, outcome
 
     def step(self, action: Any, dt: int) -> Outcome:
-        """Step the bare game, or the chain of wrappers `dt` times."""
+        """Step the game for `dt` frameskips; with wrappers, call ``env.step`` up to `dt` times."""
         base = self.base
         if self.env is base:
             ale, lives = base.ale, base.lives() if base.episodic_life else 0
@@ -311,8 +311,8 @@ class AtariSimulator(GymnasiumSimulator):
     def image(self) -> NDArray[np.uint8]:
         """Return the screen ``(210, 160, 3)``.
 
-        After a state without a screen was written (no ``render_mode="rgb_array"``), this is the
-        next frame of the game: one frame is run with the no-op action, and undone.
+        Without ``render_mode="rgb_array"``, states have no screen. After such a state is restored,
+        the next frame is returned: one frame is run with the no-op action, and undone.
         """
         base = self.base
         if base.picture is None and base.stale:
@@ -326,11 +326,11 @@ class AtariSimulator(GymnasiumSimulator):
         return base.ale.getScreenRGB()
 
     def keep_picture(self) -> NDArray[np.uint8]:
-        """Return the screen, because the emulator's states do not include it."""
+        """Return the screen, which the emulator's states do not include."""
         return self.image()
 
     def give_picture(self, picture: NDArray[np.uint8]) -> None:
-        """Return `picture` as the screen until a frame runs."""
+        """Use `picture` as the screen until the next frame."""
         self.base.picture = picture
 
     def get_ram(self) -> NDArray[np.uint8]:
@@ -342,8 +342,8 @@ class AtariSimulator(GymnasiumSimulator):
 class AtariEnv(FamilyEnv):
     """A game of the Arcade Learning Environment; see `AtariSimulator` for its options.
 
-    ``clone_seeds``, ``array_state`` and ``possible_to_win`` are options of plangym without effect
-    here: states are always complete, and always arrays.
+    plangym's options ``clone_seeds``, ``array_state`` and ``possible_to_win`` are accepted without
+    effect: states are always complete, and always arrays.
     """
 
     simulator_class = AtariSimulator

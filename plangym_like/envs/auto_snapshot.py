@@ -1,7 +1,7 @@
 """Environments outside the known families, saved by the first method that is exact.
 
-When an environment is made, the methods are tried on it in this order: its own ``save_state`` and
-``load_state``, a pickle of its attributes, its action log.
+When an environment is made, three methods are tried in this order: the environment's own
+``save_state`` and ``load_state``, a pickle of its attributes, and its action log.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def auto_simulator(name: Any, **kwargs: Any) -> Simulator:
     name : str or callable
         A Gymnasium id, or a callable that returns a `gymnasium.Env`.
     kwargs
-        Arguments of the simulators; each gets its own options.
+        Arguments of the simulators. An option of one method is passed only to its simulator.
 
     Raises
     ------

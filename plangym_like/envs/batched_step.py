@@ -103,7 +103,7 @@ class BatchedStep(BlockStepper[ObservedStates]):
         fresh[:, self._place] = states.states.reshape(len(states), -1).view(np.uint8)
 
     def _fitted(self, seen: Any, count: int) -> Any:
-        """Return observations of `count` rows; `ObservationError` if they do not fit."""
+        """Convert the observations of `count` rows; raise `ObservationError` if they do not fit."""
         shape, dtype = (count, *(self._space.shape or ())), self._space.dtype
         if isinstance(seen, np.ndarray) and seen.dtype == dtype and seen.shape == shape:
             return seen

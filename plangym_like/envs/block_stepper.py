@@ -131,7 +131,7 @@ class BlockStepper(FastForm, Generic[S]):
     def _hold(
         self, states: S, actions: NDArray[Any], frames: int | NDArray[np.int64], out: Outcomes
     ) -> None:
-        """Step each row for its `frames`, or until it ends; fill `out`."""
+        """Step each row for its `frames`, or until its episode ends; fill `out`."""
         if isinstance(frames, int) and frames == 1:
             self.frame(states, actions, out)
             out.n_step.fill(1)
@@ -153,14 +153,14 @@ class BlockStepper(FastForm, Generic[S]):
 
 
 class _Survivors(Generic[S]):
-    """The rows of `whole` that have not ended; they are gathered again when some of them end.
+    """The rows of `whole` that are still being stepped; a row that stops is dropped.
 
     Attributes
     ----------
     part : States
-        The states to step: `whole` itself while no row has ended, else a copy of some rows.
+        The states to step: `whole` itself until rows are dropped, then a copy of the other rows.
     rows : slice or index array
-        Where `part` is in `whole`.
+        The rows of `whole` that `part` holds.
     """
 
     def __init__(self, whole: S) -> None:
@@ -183,13 +183,13 @@ class _Survivors(Generic[S]):
 
 
 def given_states(rows: Rows, block: slice) -> Row:
-    """Return the states that the rows of `block` start from; one row if they all share a state."""
+    """Return the states from which the rows of `block` start; one row if they share a state."""
     states = rows.inputs.states
     return states if len(states) == 1 else states[block]
 
 
 def put_generators(fresh: Row, begin: int, seeds: NDArray[np.uint64]) -> None:
-    """Write a generator made from each seed into a row of `fresh`, from byte `begin` on."""
+    """Write a generator made from the row's seed into each row of `fresh`, at byte `begin`."""
     for row, seed in zip(fresh, seeds.tolist(), strict=True):
         memory = save_generator(seeded_generator(seed))
         row[begin : begin + GENERATOR_NBYTES] = np.frombuffer(memory, np.uint8)

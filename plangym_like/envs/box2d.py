@@ -6,8 +6,8 @@ positions and velocities cannot be exact. The replay restores wind, particles, t
 well.
 
 In Gymnasium, rendering changes the lander's sparks and the walker's lidar ray. Here, an image does
-not depend on earlier images. It equals the image in Gymnasium if every state of the episode is
-rendered once there.
+not depend on earlier images. It is the image that Gymnasium returns if each state of the episode is
+rendered once.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Box2DSimulator(ReplayedSimulator):
     )
 
     def make_env(self) -> gymnasium.Env:
-        """Return the chain with a proxy for its base."""
+        """Return the chain with a `CurrentEnvProxy` as its base."""
         if self._most is None and str(self.name).startswith("CarRacing"):
             self._most = _CARS
         try:

@@ -4,15 +4,15 @@ Payload of a row::
 
     float64 * size   the physical state, ``env.state``
     4 or 8 bytes     CartPole's steps_beyond_terminated (int32, -1 for None), Pendulum's last_u
-                     (float64, NaN for None), 4 unused bytes elsewhere
+                     (float64, NaN for None), or 4 unused bytes
     4 or 8 bytes     1 if ``env.state`` is in single precision, else 0; Pendulum adds 2 if last_u is
                      in double precision, and 4 if it is in half precision
     40 bytes         the random generator
     ...              the wrappers' memory
 
 If there are no wrappers except a time limit, and `classic_dynamics` supports the configuration,
-whole blocks of rows are stepped at once. Otherwise, rows are stepped one by one. The results are
-the same.
+whole blocks of rows are stepped at once. Otherwise, rows are stepped one by one. Both ways give the
+same results.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class ClassicControlCodec(Codec):
     Raises
     ------
     SnapshotError
-        The environment is not one of them.
+        The environment is not a classic control environment.
     """
 
     def __init__(self, base: Any) -> None:
@@ -85,7 +85,7 @@ class ClassicControlCodec(Codec):
         }
 
     def view(self, payloads: Row) -> dict[str, NDArray[Any]]:
-        """Return ``x`` ``(N, size)``, and the hidden attribute ``(N,)``: -1 or NaN for ``None``."""
+        """Return ``x`` ``(N, size)``, and the hidden attribute ``(N,)``, -1 or NaN for ``None``."""
         end = 8 * self._size
         fields: dict[str, NDArray[Any]] = {"x": payloads[:, :end].view(np.float64)}
         if self.dynamics.hidden:
@@ -94,7 +94,10 @@ class ClassicControlCodec(Codec):
         return fields
 
     def build_state(self, payload: Row, physics: Mapping[str, Any]) -> None:
-        """Write ``x`` ``(size,)`` of a running episode, in the order and units of ``env.state``."""
+        """Write the physical state ``x`` ``(size,)`` of a running episode.
+
+        Its numbers have the order and units of ``env.state``.
+        """
         unknown = sorted(physics.keys() - {"x"})
         if unknown:
             raise InputError(
@@ -151,7 +154,7 @@ class ClassicControlCodec(Codec):
 class ClassicControlSimulator(GymnasiumSimulator):
     """One of the five environments, or a subclass of one.
 
-    `make_state` takes ``x``, the physical state ``(size,) float64``, and, if there is a time limit,
+    `make_state` takes the physical state ``x`` ``(size,) float64`` and, if there is a time limit,
     ``elapsed_steps``.
     """
 
@@ -165,7 +168,7 @@ class ClassicControlSimulator(GymnasiumSimulator):
         return codec
 
     def make_fast_form(self, kind: str) -> FastForm | None:
-        """Return the vectorised form, after comparing it with the environment."""
+        """Return the vectorised form, if there is one and it agrees with the environment."""
         limit = self.memory.time_limit
         if self.plain_infos or (self.memory.nbytes and limit is None):
             return None
@@ -184,7 +187,7 @@ class ClassicControlSimulator(GymnasiumSimulator):
         return self.codec.dynamics.signature(self.base) or (None,)
 
     def step_row(self, row: Row, action: Any, dt: int) -> tuple[Row, Outcome] | None:
-        """Step one row with the dynamics, if they support single states."""
+        """Step one row with the dynamics; return ``None`` if they cannot step it on its own."""
         form = self._fast_form_of(action)
         return None if form is None else form.step_one(row, action, dt)
 
@@ -205,7 +208,7 @@ class ClassicControlSimulator(GymnasiumSimulator):
                 return super().step(action, dt)
 
     def step_env(self, action: Any) -> EnvStep:
-        """Step the environment itself, ended or not, without a warning."""
+        """Step the environment itself, without a warning if the episode has ended."""
         if getattr(self.base, "steps_beyond_terminated", None) == 0:
             return self.step(action, 1)[:5]
         with np.errstate(all="ignore"):
@@ -229,7 +232,7 @@ class ClassicControlEnv(FamilyEnv):
 
 
 def agrees(env: Any) -> bool:
-    """Return whether the vectorised form agrees with a copy of `env`, which has no wrappers."""
+    """Return whether the vectorised form agrees with `env`, an environment without wrappers."""
     twin = copy.copy(env)
     twin.render_mode = None
     kind = np.dtype(env.action_space.dtype).char

@@ -24,7 +24,7 @@ class Codec(abc.ABC):
     nbytes : int
         The size of the state in bytes, a multiple of 8.
     saves_generator : bool
-        Whether the environment's ``np_random`` is saved behind these bytes.
+        Whether the environment's ``np_random`` is saved after these bytes.
     columns : dict of str to (shape, dtype), optional
         The info keys of every step if infos hold no other keys; otherwise ``None``.
     exactness : {"exact", "approximate"}
@@ -41,14 +41,14 @@ class Codec(abc.ABC):
 
     @abc.abstractmethod
     def fingerprint_fields(self) -> Mapping[str, Any]:
-        """Return all that determines the bytes' meaning, except id, arguments and wrappers."""
+        """Return everything that affects the bytes' meaning, except id, arguments and wrappers."""
 
     def view(self, payloads: Row) -> dict[str, NDArray[Any]]:
-        """Return the named fields of `payloads` ``(N, nbytes)`` or wider, each ``(N, ...)``."""
+        """Return the named fields of `payloads` ``(N, nbytes or more)``, each ``(N, ...)``."""
         return {}
 
     def build_state(self, payload: Row, physics: Mapping[str, Any]) -> None:
-        """Write named physical quantities into `payload`, a copy of the current state's.
+        """Write named physical quantities into `payload`, a copy of the current state's payload.
 
         Raises
         ------

@@ -49,7 +49,7 @@ _DRAWN = ("width", "height", "camera_id")
 
 
 class DmControlCodec(Codec):
-    """Saves the physics of one task, its step count, its numbers, and its generator.
+    """Saves the physics, step count, numeric attributes and random generator of one task.
 
     The constructor plays the beginnings of some episodes to find out which attributes they change.
 
@@ -117,7 +117,7 @@ class DmControlCodec(Codec):
         return changed
 
     def fingerprint_fields(self) -> Mapping[str, Any]:
-        """Return task, model and versions, but not the options of observations and images."""
+        """Return the task, model and versions, but not the options of observations and images."""
         return {
             "id": self._task_name,
             "kwargs": {k: describe(value) for k, value in sorted(self._env_kwargs.items())},
@@ -188,7 +188,7 @@ class DmControlSimulator(GymnasiumSimulator):
         ``"walker-walk"`` as in plangym, observed as one vector, or ``"dm_control/walker-walk-v0"``
         as in shimmy, observed as a dict.
     obs_type : {"coords", "dict", "rgb", "grayscale"}, optional
-        One vector, a dict, or images; it takes precedence over the name.
+        One vector, a dict, or images. This option takes precedence over the name.
     env_kwargs
         ``width``, ``height``, ``camera_id`` (of images), ``task_kwargs``, ``environment_kwargs``,
         ``visualize_reward``.
@@ -221,11 +221,11 @@ class DmControlSimulator(GymnasiumSimulator):
         )
 
     def make_codec(self) -> DmControlCodec:
-        """Return the codec of the task, which finds out what episodes change."""
+        """Return the codec of the task, after finding out what episodes change."""
         return DmControlCodec(self.env, self._task_name, self.env_kwargs)
 
     def make_fast_form(self, kind: str) -> FastForm | None:
-        """Return the stepper of the task's robot, after comparing it with the task."""
+        """Return the stepper of the task's robot, if there is one and it agrees with the task."""
         codec = self.codec
         robot_class = _ROBOTS.get(qualified_name(type(codec.task)))
         usual = self.base.flat and self._physics_is_usual() and self.env is self.base

@@ -17,8 +17,8 @@ class RestorableRandom:
     """A `numpy.random.RandomState` whose state can be read and written as bytes.
 
     Tasks of dm_control mostly draw random numbers when an episode begins, and restoring the
-    generator costs half as much as a step. So a written state is only stored at first, and the
-    generator is updated when one of its methods is used.
+    generator costs half as much as a step. So `write` only stores the state, and the generator is
+    updated when one of its methods is used.
     """
 
     def __init__(self, generator: np.random.RandomState) -> None:

@@ -20,7 +20,9 @@ _PLAIN = re.compile(r"(?P<domain>[A-Za-z]\w*)-(?P<task>[A-Za-z]\w*)")
 
 
 def parse(name: str) -> tuple[str, str, bool] | None:
-    """Return the domain and task in a name, and whether its observations are dicts.
+    """Return the domain and task of `name`, and whether its observations are dicts.
+
+    Return ``None`` if `name` does not have the form of a task's name.
 
     >>> parse("walker-walk"), parse("dm_control/walker-walk-v0")
     (('walker', 'walk', False), ('walker', 'walk', True))
@@ -34,13 +36,16 @@ def parse(name: str) -> tuple[str, str, bool] | None:
 
 
 def all_ids() -> list[str]:
-    """Return all ids of tasks, as in plangym and shimmy; ``ImportError`` without dm_control."""
+    """Return the ids of all tasks, first as in plangym, then as in shimmy.
+
+    Raises `ImportError` if dm_control is not installed.
+    """
     tasks = sorted(f"{domain}-{task}" for domain, task in load_suite().ALL_TASKS)
     return [*tasks, *(f"dm_control/{task}-v0" for task in tasks)]
 
 
 def load_suite() -> Any:
-    """Return ``dm_control.suite``, imported so that it can render without a display if possible."""
+    """Import and return ``dm_control.suite``, after preparing to render without a display."""
     with contextlib.suppress(MissingExtraError):
         draw_without_a_display()
     from dm_control import suite
@@ -63,8 +68,8 @@ class SuiteEnv(gymnasium.Env[Any, Any]):
         Size of images in pixels.
     camera_id : int or str
     suite_kwargs
-        ``task_kwargs``, ``environment_kwargs`` and ``visualize_reward`` of ``suite.load``. Models
-        that are generated at random (lqr) use ``task_kwargs={"random": 0}`` by default.
+        ``task_kwargs``, ``environment_kwargs`` and ``visualize_reward`` of ``suite.load``. By
+        default, ``task_kwargs={"random": 0}``, which fixes models generated at random (lqr).
 
     Attributes
     ----------

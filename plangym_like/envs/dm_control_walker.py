@@ -17,7 +17,7 @@ _STAND_HEIGHT = 1.2
 
 
 def _advance(model: Any, data: Any, substeps: int) -> None:
-    """Simulate like ``dm_control.mujoco.Physics.step``, whose first substep has already begun."""
+    """Finish the current substep, run the others, and begin the next, as dm_control does."""
     mujoco.mj_step2(model, data)
     if substeps > 1:
         mujoco.mj_step(model, data, substeps - 1)
@@ -62,14 +62,14 @@ class Walker(Robot):
 
 
 def _near(values: Array, least: float) -> Array:
-    """Return ``tolerance(x, (least, inf), margin=least / 2)``; squares use libm's ``pow``."""
+    """Return ``tolerance(values, (least, inf), margin=least / 2)``; squares use libm's ``pow``."""
     gap = np.where(values < least, least - values, values - np.inf) / (least / 2)
     scaled = gap * np.sqrt(-2 * np.log(0.1))
     return np.where(least <= values, 1.0, np.exp(-0.5 * np.float_power(scaled, 2.0)))
 
 
 def _along(values: Array, least: float) -> Array:
-    """Return ``tolerance(x, (least, inf), least / 2, "linear", value_at_margin=0.5)``."""
+    """Return ``tolerance(values, (least, inf), least / 2, "linear", value_at_margin=0.5)``."""
     gap = np.where(values < least, least - values, values - np.inf) / (least / 2)
     scaled = gap * 0.5
     return np.where(least <= values, 1.0, np.where(np.abs(scaled) < 1, 1 - scaled, 0.0))

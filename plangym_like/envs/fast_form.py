@@ -47,7 +47,7 @@ class FastForm(abc.ABC):
         return True
 
     def takes(self, rows: Rows) -> bool:
-        """Return whether this form can step such a batch."""
+        """Return whether this form can step the batch `rows`."""
         return "rgb" not in rows.columns
 
     def step_one(self, row: Row, action: Any, dt: int) -> tuple[Row, Outcome] | None:
@@ -67,11 +67,11 @@ class FastForm(abc.ABC):
 
     @abc.abstractmethod
     def rollout(self, rows: Rows, first: int, last: int) -> None:
-        """Step rows `first` to `last` through all their T actions; raises the errors of `step`."""
+        """Step rows `first` to `last` through all their T actions, with the errors of `step`."""
 
 
 def held_frames(inputs: Inputs, block: slice, frameskip: int) -> int | NDArray[np.int64]:
-    """Return how many frames each row of `block` holds an action."""
+    """Return for how many frames each row of `block` holds an action."""
     held = inputs.dt if isinstance(inputs.dt, int) else inputs.dt[block]
     return held * frameskip
 
@@ -104,7 +104,7 @@ def disagreement(
     plays_on: bool = True,
     beyond: float = 1.2,
 ) -> str:
-    """Describe where `form` differs from stepping `sim` row by row; empty if they agree.
+    """Describe where `form` differs from stepping `sim` row by row; return "" if they agree.
 
     NumPy and libm may treat single numbers and arrays differently on another processor or in
     another version, so each form is tested before it is used. The state of `sim` changes.
@@ -175,7 +175,7 @@ def _first_difference(rows: Rows, outcomes: Sequence[Outcome], after: Row) -> st
 
 
 def _difference(rows: Rows, index: int, outcome: Any, after: Row) -> tuple[str, Any, Any] | None:
-    """Return the name of a result of row `index` that differs, its value, and the right value."""
+    """Return the first result of row `index` that is wrong: its name, value, and right value."""
     obs, reward, terminated, truncated, info, _ = outcome
     assert rows.next_states is not None
     pairs = {
@@ -196,7 +196,7 @@ def _difference(rows: Rows, index: int, outcome: Any, after: Row) -> tuple[str, 
 
 
 def _same(one: NDArray[Any], other: NDArray[Any]) -> bool:
-    """Return whether two values have the same bytes if one is converted to the other's dtype."""
+    """Return whether two arrays have the same bytes once one is converted to the other's dtype."""
     return one.shape == other.shape and (
         one.astype(other.dtype).tobytes() == other.tobytes()
         or one.tobytes() == other.astype(one.dtype).tobytes()

@@ -26,7 +26,7 @@ from plangym_like.states import Row
 
 
 class FunctionalCodec(SaveLoadCodec):
-    """Names the leaves of the state, and reseeds JAX's random key as well."""
+    """Names the leaves of the state in `view`, and replaces JAX's random key in `reseed`."""
 
     def fingerprint_fields(self) -> Mapping[str, Any]:
         forms = {
@@ -50,8 +50,8 @@ class FunctionalSimulator(SaveLoadSimulator):
     Parameters
     ----------
     name : str or callable
-        ``"pgx/<game>"``, or a callable that returns an environment for
-        `plangym_like.envs.functions.functions_of`.
+        ``"pgx/<game>"``, or a callable that returns an environment that
+        `plangym_like.envs.functions.functions_of` accepts.
     kwargs
         As in `GymnasiumSimulator`, or passed to the callable.
 
@@ -79,7 +79,7 @@ class FunctionalSimulator(SaveLoadSimulator):
 
 @functools.lru_cache(maxsize=16)
 def _game(name: str, **kwargs: Any) -> Functions:
-    """Return a game of pgx; the same object each time, so that it is compiled once."""
+    """Return a game of pgx, as the same object in each call, so that it is compiled only once."""
     import pgx
 
     game = name.removeprefix("pgx/")
@@ -93,9 +93,9 @@ def _game(name: str, **kwargs: Any) -> Functions:
 class FunctionalEnv(FamilyEnv):
     """Plan over a functional environment: ``make("pgx/2048")``, or one of your own.
 
-    ``FunctionalEnv(make_mine)`` steps it in this process, ``ParallelEnv(FunctionalEnv, make_mine,
-    n_workers=4)`` with four workers. In a game for several players, the player who moved gets the
-    reward, and the player who moves next gets the observation.
+    ``FunctionalEnv(make_mine)`` steps it in this process, and ``ParallelEnv(FunctionalEnv,
+    make_mine, n_workers=4)`` steps it in four worker processes. In a game for several players, the
+    player who moved gets the reward, and the player who moves next gets the observation.
     """
 
     simulator_class = FunctionalSimulator

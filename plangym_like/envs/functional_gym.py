@@ -1,7 +1,7 @@
-"""A functional JAX environment as a Gymnasium environment with rows of states, stepped in blocks.
+"""Turn functional JAX environments into Gymnasium environments that step blocks of rows.
 
 The state consists of the leaves of the environment's own state, followed by the random key. A block
-is stepped by one ``vmap``, always over 64 rows; if there are fewer, the last one is repeated. So
+is stepped by one ``vmap``, always over 64 rows; if there are fewer, the last row is repeated. So
 only one program is compiled, and a row's result does not depend on other rows.
 """
 
@@ -21,7 +21,7 @@ BLOCK = 64
 
 
 class Program:
-    """The compiled form of some `functions`, made once per process.
+    """The compiled form of `functions`, made once per process.
 
     Attributes
     ----------
@@ -33,7 +33,7 @@ class Program:
     names : list of str
         The names of the leaves.
     forms : list of (shape, dtype)
-        Their shapes and dtypes.
+        The shapes and dtypes of the leaves.
     """
 
     def __init__(self, functions: Functions) -> None:
@@ -84,7 +84,7 @@ class FunctionalGym(gymnasium.Env[Any, Any]):
     # The state
 
     def save_state(self) -> NDArray[np.uint8]:
-        """Return state and key."""
+        """Return the state and the random key, as bytes."""
         return self._row.copy()
 
     def load_state(self, saved: NDArray[np.uint8]) -> None:
@@ -138,7 +138,10 @@ class FunctionalGym(gymnasium.Env[Any, Any]):
         return obs[0], float(rewards[0]), bool(terminateds[0]), bool(truncateds[0]), {}
 
     def step_states(self, states: NDArray[np.uint8], actions: Any) -> tuple[NDArray[Any], ...]:
-        """Step all of `states` ``(N, nbytes)``."""
+        """Step all of `states` ``(N, nbytes)``.
+
+        Return the next states, observations, rewards, terminateds and truncateds.
+        """
         results = []
         for start in range(0, len(states), BLOCK):
             part = np.minimum(np.arange(start, start + BLOCK), len(states) - 1)

@@ -1,9 +1,9 @@
 """Gymnasium's own environments on JAX: ``phys2d/...`` and ``tabular/...``.
 
 The state consists of the leaves of the functional environment's state, and the random key. JAX
-treats Python numbers, and results computed from them, as "weakly typed", unlike its own arrays. So
-each leaf is restored with its original kind of number. Gymnasium itself steps the environment, so
-seeded episodes are bit-identical.
+treats Python numbers, and results computed from them, as "weakly typed"; its own arrays are not. So
+each leaf is restored as the kind of number or array that it was. Gymnasium itself steps the
+environment, so seeded episodes are bit-identical.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _PLAIN, _WEAK, _ARRAY = range(3)
 
 
 class FunctionalJaxCodec(SaveLoadCodec):
-    """Saves each leaf, and reseeds JAX's random key as well."""
+    """Saves each leaf of the state; `reseed` also replaces JAX's random key."""
 
     def fingerprint_fields(self) -> Mapping[str, Any]:
         return {**super().fingerprint_fields(), "jax": jax.__version__}

@@ -1,4 +1,4 @@
-"""`Functions`: a common form of functional environments from different libraries."""
+"""`Functions`: a common form for functional environments from different libraries."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from plangym_like.errors import InputError
 
 @dataclass(frozen=True, eq=False)
 class Functions:
-    """A functional environment, which JAX can trace.
+    """A functional environment, as functions that JAX can trace.
 
     Attributes
     ----------
@@ -46,7 +46,7 @@ def functions_of(env: Any) -> Functions:
     Raises
     ------
     InputError
-        It is something else.
+        `env` is none of these.
     """
     if isinstance(env, Functions):
         return env

@@ -167,7 +167,7 @@ class GymnasiumSimulator(TriedSimulator):
         """Return the codec of `base`, after resetting the environment (see `reset_once`)."""
 
     def reset_once(self) -> None:
-        """Reset the new chain, so that it has the attributes of an episode."""
+        """Reset the new chain, to create the attributes that exist only after a reset."""
         self.env.reset(seed=0)
         forget_seed(self.env)
 
@@ -184,7 +184,7 @@ class GymnasiumSimulator(TriedSimulator):
         return WrapperState(self.env, self.state_capacity)
 
     def configuration(self) -> tuple[Any, ...]:
-        """Return the settings that fast forms depend on; new ones are made if a setting changes."""
+        """Return the settings on which fast forms depend; if one changes, new forms are made."""
         return ()
 
     # Layout of the state
@@ -198,7 +198,7 @@ class GymnasiumSimulator(TriedSimulator):
         self.payload_nbytes = self._wrappers_at + padded(self.memory.nbytes)
 
     def fingerprint_fields(self) -> Mapping[str, Any]:
-        """Return id, arguments, wrappers, library version, and the codec's fields."""
+        """Return the id, arguments, wrappers, library version, and the fields of the codec."""
         return {
             "id": name_of(self.name),
             "kwargs": {key: describe(value) for key, value in sorted(self.env_kwargs.items())},
@@ -213,7 +213,7 @@ class GymnasiumSimulator(TriedSimulator):
         return {**self.codec.view(payloads), **wrappers}
 
     def build_state(self, payload: Row, **physics: Any) -> None:
-        """Write the fields `physics` into `payload`, a copy of the payload of a state.
+        """Write the fields `physics` into `payload`, a copy of a state's payload.
 
         The codec defines the fields; ``elapsed_steps`` is the count of a time limit.
 
@@ -235,7 +235,7 @@ class GymnasiumSimulator(TriedSimulator):
     # Reading
 
     def read(self, payload: Row) -> int | None:
-        """Read the base, its generator, and the wrappers."""
+        """Save the base environment, its generator and the wrappers to `payload`."""
         codec = self.codec
         used = codec.read(payload[: self._generator_at])
         if codec.saves_generator:
@@ -278,7 +278,7 @@ class GymnasiumSimulator(TriedSimulator):
     def reset(
         self, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Any, dict[str, Any]]:
-        """Reset the whole chain; without a seed, its generator continues.
+        """Reset the whole chain; without a seed, its current generator is kept.
 
         If there is no generator yet, one is made now. Gymnasium would make it at the first use,
         possibly in a step, and then every row would get a different generator.
@@ -350,7 +350,7 @@ class GymnasiumSimulator(TriedSimulator):
         return form if form is not None and form.takes(rows) else None
 
     def _fast_form_of(self, actions: Any) -> FastForm | None:
-        """Return the fast form for actions of this dtype, made and tested when first needed."""
+        """Return the fast form for actions of this dtype; make and test it when first needed."""
         if self._pictures or not isinstance(actions, (np.ndarray, np.generic)):
             return None
         forms, kind = self._fast_forms, actions.dtype.char
@@ -375,7 +375,7 @@ class GymnasiumSimulator(TriedSimulator):
     # Images
 
     def image(self) -> NDArray[np.uint8]:
-        """Render the current state; if this environment cannot, a second environment does."""
+        """Render the current state, in a second environment if this one cannot render images."""
         if self.render_mode == painting.MODE:
             return np.asarray(self.env.render())
         self._painter = self._painter or painting.make_painter(self)

@@ -43,9 +43,9 @@ def draw_without_a_display() -> None:
 
 
 def _initialise_egl_again() -> None:
-    """Initialise the shared display again if another library has closed it, as pygame does on exit.
+    """Initialise the shared EGL display again, because another library may have closed it.
 
-    If it is initialised already, this has no effect.
+    For example, pygame closes it on exit. If it is still initialised, this has no effect.
     """
     for name in _EGL_MODULES:
         module = sys.modules.get(name)

@@ -82,7 +82,7 @@ class MujocoCodec(Codec):
             self.exactness, self.exactness_note = "approximate", "; ".join(notes)
 
     def _find_columns(self) -> None:
-        """Find the infos that every step returns, by taking one step and undoing it.
+        """Find out which infos every step returns, by taking one step and undoing it.
 
         The action of this step has double precision, so that the columns can hold the infos of any
         action.
@@ -103,7 +103,7 @@ class MujocoCodec(Codec):
         }
 
     def view(self, payloads: Row) -> dict[str, NDArray[Any]]:
-        """Return ``qpos``, ``qvel``, ... ``(N, ...)``."""
+        """Return ``qpos``, ``qvel`` and other parts of the integration state, each ``(N, ...)``."""
         return self.physics.view(payloads)
 
     def build_state(self, payload: Row, physics: Mapping[str, Any]) -> None:
@@ -158,7 +158,7 @@ class MujocoSimulator(GymnasiumSimulator):
         return MujocoCodec(self.base, pictures=self.render_mode == "rgb_array")
 
     def make_fast_form(self, kind: str) -> FastForm | None:
-        """Return the stepper of the robot, after comparing it with the environment."""
+        """Return the stepper of the robot, if there is one and it agrees with the environment."""
         robot = self.codec.robot
         if self.plain_infos or robot is None:
             return None

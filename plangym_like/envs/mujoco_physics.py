@@ -3,8 +3,8 @@
 MuJoCo starts each step from its "integration state" (time, positions, velocities, activations, the
 warm start of the solver, controls, applied forces, mocap poses). All other arrays of ``MjData`` are
 derived from it, but not always from the latest state: after ``mj_step``, bodies have the positions
-from before the last integration. Derived arrays that are read before the next step have to be saved
-too.
+from before the last integration. So derived arrays are saved too if they are read before the next
+step computes them.
 
 See "The State" in the chapter "Computation" of MuJoCo's documentation.
 """
@@ -64,6 +64,7 @@ class PhysicsMemory:
     nbytes : int
         Bytes of the whole state.
     carried : tuple of str
+        The names of the carried arrays.
     slices : list of (array, slice)
         The carried arrays as bytes, and the position of each.
     places : dict of str to (slice, shape)
@@ -95,7 +96,7 @@ class PhysicsMemory:
             payload[gap] = 0
 
     def write(self, payload: Row) -> None:
-        """Make the state in `payload` the current one; derived arrays are not updated."""
+        """Make the state in `payload` the current one; other derived arrays are not updated."""
         state = np.frombuffer(payload, np.float64, self._size)
         mujoco.mj_setState(self._model, self._data, state, INTEGRATION)
         for view, place in self.slices:
@@ -153,10 +154,10 @@ def lay_out(
     begin: int,
     places: dict[str, tuple[slice, tuple[int, ...]]],
 ) -> tuple[list[tuple[NDArray[np.uint8], slice]], int]:
-    """Assign consecutive positions in a payload to live `arrays`, beginning at byte `begin`.
+    """Assign consecutive positions in a payload to `arrays`, from byte `begin` on.
 
-    Return each array as bytes with its slice, and the end of the last slice. The positions in units
-    of 8 bytes are added to `places`.
+    Return a view of each array as bytes, with its slice, and the end of the last slice. Positions
+    in units of 8 bytes are added to `places`.
     """
     slices, end = [], begin
     for name, array in arrays.items():
@@ -206,7 +207,7 @@ def model_arrays(model: Any) -> dict[str, NDArray[Any]]:
 
 
 def model_digest(model: Any, without: tuple[str, ...] = ()) -> str:
-    """Return a digest of the arrays of `model` except `without`, and of its options."""
+    """Return a digest of the options of `model`, and of its arrays except `without`."""
     digest = hashlib.blake2b(digest_size=8)
     for name, array in sorted(model_arrays(model).items()):
         if name not in without:
@@ -217,6 +218,6 @@ def model_digest(model: Any, without: tuple[str, ...] = ()) -> str:
 
 
 def _offset(model: Any, bit: int) -> int:
-    """Return the offset of the part `bit` in the integration state (parts are in bit order)."""
+    """Return the offset of the part `bit` in the integration state, which is in bit order."""
     below = INTEGRATION & (bit - 1)
     return int(mujoco.mj_stateSize(model, below)) if below else 0

@@ -1,7 +1,7 @@
 """Images of environments that were made without ``render_mode="rgb_array"``.
 
-When the first image is requested, a second simulator with that mode is made: the painter. Each
-state to render is copied into the painter; the first simulator is only read.
+When the first image is requested, a second simulator, the painter, is made with that mode. Each
+state to render is copied into the painter; the state of the first simulator does not change.
 """
 
 from __future__ import annotations

@@ -1,13 +1,14 @@
 """Any environment written in Python, saved as a pickle of its attributes.
 
-The state is all attributes of the environment and its wrappers, except spaces, specs and windows
-(see `plangym_like.snapshots.chain_pickle`). When the environment is made, it is saved, stepped,
-restored and stepped again; if the results differ, it is refused. An environment that holds a set is
-approximate: a pickle does not keep the order of a set (see `plangym_like.snapshots.set_order`).
+The state consists of all attributes of the environment and its wrappers, except spaces, specs and
+windows (see `plangym_like.snapshots.chain_pickle`). When the environment is made, it is saved,
+stepped, restored and stepped again; if the results differ, a `SnapshotError` is raised. An
+environment that holds a set is approximate, because a pickle does not keep the order of a set (see
+`plangym_like.snapshots.set_order`).
 
 A row holds a length, a tag and the pickle. Unpickling runs code, so the tag is checked first. Only
 this session and its workers have the key of the tag. Two rows of the same state may differ in a few
-bytes: a pickle records whether two equal strings are one object.
+bytes, because a pickle records whether two equal strings are one object.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ _SLACK = 1024
 class PickleCodec(Codec):
     """Saves environment and wrappers as one pickle, with its length and its tag.
 
-    To find out how many bytes it needs, a few steps are taken.
+    The constructor takes a few steps to find out how many bytes are needed.
 
     Parameters
     ----------
@@ -88,7 +89,7 @@ class PickleCodec(Codec):
         self.nbytes = padded(capacity)
 
     def _longest(self, steps: int) -> int:
-        """Return the length of the longest snapshot during a few steps."""
+        """Take a few steps, and return the length of the longest pickle."""
         env, longest = self._env, len(self.pickle.dumps())
         env.unwrapped._np_random = random_state.seeded_generator(0)
         space = copy.deepcopy(env.action_space)
@@ -115,7 +116,7 @@ class PickleCodec(Codec):
         return columns_of([dict(owner.items(self._values(row)[-1])) for row in payloads])
 
     def difference(self, one: Row, other: Row) -> tuple[str, str] | None:
-        """Return where two payloads differ in value; equal values may have different pickles."""
+        """Return where the values of two payloads differ; equal values may have unequal pickles."""
         places = [owner.place for owner in self.pickle.owners]
         before, after = (dict(zip(places, self._values(row), strict=True)) for row in (one, other))
         return difference(before, after)
@@ -149,7 +150,7 @@ class PickleCodec(Codec):
         return self.pickle.decoded(self._checked(payload))
 
     def _checked(self, payload: Row) -> bytes:
-        """Return the pickle in `payload` if its tag is this session's, or `allow_pickle` is set."""
+        """Return the pickle in `payload`, after checking its tag, unless `allow_pickle` is set."""
         (length,) = _LENGTH.unpack(payload[: _LENGTH.size].tobytes())
         if length > len(payload) - _START:
             raise StateFormatError("the pickle in a state row is damaged: its length is wrong")
@@ -180,8 +181,8 @@ class PickledSimulator(GymnasiumSimulator):
     Raises
     ------
     SnapshotError
-        The environment cannot be pickled, or does not repeat itself after being restored; the
-        message says what, where, and what to do.
+        The environment cannot be pickled, or gives other results after it is restored. The
+        message says what failed, where, and what to do.
     """
 
     family = "PICK"
@@ -203,7 +204,7 @@ class PickledSimulator(GymnasiumSimulator):
         super().__init__(name, state_capacity=state_capacity, **simulator_kwargs)
 
     def make_codec(self) -> PickleCodec:
-        """Reset the environment, and return the codec; keep a copy of its initial memory."""
+        """Reset the environment, after keeping a copy of its initial memory; return the codec."""
         self._fresh = restorer(self.env, base=True)
         self.reset_once()
         codec = PickleCodec(
@@ -218,11 +219,11 @@ class PickledSimulator(GymnasiumSimulator):
         return codec
 
     def make_memory(self) -> ChainPickle:
-        """Return the pickle of base and wrappers, so that wrappers take no other bytes."""
+        """Return the codec's pickle, which includes the wrappers; they need no other bytes."""
         return self.codec.pickle
 
     def _try_out(self) -> None:
-        """Run the trial; an environment that holds a set is approximate even if it passes."""
+        """Run the trial; an environment that holds a set is approximate, whatever the result."""
         pickle = self.codec.pickle
         try:
             super()._try_out()
@@ -244,7 +245,7 @@ class PickledSimulator(GymnasiumSimulator):
             self.exactness, self.exactness_note = "approximate", pickle.unordered
 
     def state_difference(self, one: Row, other: Row) -> tuple[str, str] | None:
-        """Compare the values, not the pickles."""
+        """Return where the values in two payloads differ; the pickles are not compared."""
         return self.codec.difference(one, other)
 
 

@@ -1,7 +1,7 @@
 """`AtariPreprocessing` without the screens that it never reads, and a quicker stack of frames.
 
-For each step, Gymnasium's wrapper calls the ``step`` of the game once for each frame, and ignores
-the observations: it reads the last two screens directly from the emulator. Drawing screens that are
+In each step, Gymnasium's wrapper calls the game's ``step`` once for each frame. It ignores the
+observations, and reads the last two screens directly from the emulator. Drawing screens that are
 never read takes a quarter of the time (``benchmarks/vector.py mspacman_84``).
 
 `FrameStackObservation` stacks the frames of any space. For arrays, this takes three times as long
@@ -70,7 +70,7 @@ def skip_unread_screens(env: Any) -> None:
 
 
 def _find(env: Any, between: tuple[type, ...]) -> Any:
-    """Return the `AtariPreprocessing` if all wrappers inside it are of the types `between`."""
+    """Return the `AtariPreprocessing` around wrappers of the types `between`, or ``None``."""
     found = next((link for link in chain(env) if type(link) is AtariPreprocessing), None)
     if found is None or source_digest() not in _KNOWN:
         return None
@@ -79,7 +79,7 @@ def _find(env: Any, between: tuple[type, ...]) -> Any:
 
 @functools.cache
 def source_digest() -> str:
-    """Return a digest of the sources that this module relies on; "" if there are none."""
+    """Return a digest of the source code that this module relies on; "" if it is not available."""
     from ale_py.env import AtariEnv
 
     methods: tuple[Any, ...] = (
@@ -139,5 +139,5 @@ def _step_stack(stack: Any, action: Any) -> Any:
 
 
 def _are_checked(wrappers: list[Any]) -> bool:
-    """Return whether all `wrappers` have done the checks that they do only once."""
+    """Return whether all `wrappers` have made their checks of the first reset and step."""
     return all(vars(wrapper).get(name, True) for wrapper in wrappers for name in _CHECKS)

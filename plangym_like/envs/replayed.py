@@ -1,16 +1,16 @@
 """Any deterministic environment, in any language, saved as its action log.
 
-The state is how the episode began (seed, generator, options) and every action since, up to a
-capacity that is fixed when the environment is made. The base of the chain keeps this log. A process
-keeps several copies of the environment. To restore a state, it takes the copy whose log is the
-longest prefix of the saved log, and steps it through the rest
+The state is a log: how the episode began (seed, generator, options), and all actions since then.
+The maximum length of the log is fixed when the environment is made. The base of the chain keeps the
+log. A process keeps several copies of the environment. To restore a state, it takes the copy whose
+log is the longest prefix of the saved log, and steps it through the rest
 (`plangym_like.snapshots.replay_cache`). So continuing a branch costs one step, not the whole log.
-The state of the wrappers follows as plain data.
+In a row, the state of the wrappers follows the log as plain data.
 
-A row also holds a digest of all observations, rewards and flags along the way. If a replay gives a
+A row also holds a digest of all observations, rewards and flags of the episode. If a replay gives a
 different digest, an error is raised. The fingerprint of rows includes the digest of a short
-episode. Two processes may replay a log differently because their str hashes differ; then their
-fingerprints differ, and they do not share rows.
+episode. If two processes replay a log differently, because their str hashes differ, then their
+fingerprints differ too, and neither accepts the other's rows.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class ReplayCodec(Codec):
         self.nbytes = padded(_HEAD + _START_NBYTES + steps * step_nbytes)
 
     def fingerprint_fields(self) -> Mapping[str, Any]:
-        """Return class, callable, version, and the digest of an episode."""
+        """Return the class, the callable, the version, and the digest of an episode."""
         kind = type(self._proxy.unwrapped)
         version = None
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
@@ -108,7 +108,7 @@ class ReplayCodec(Codec):
         Raises
         ------
         StateCapacityError
-            The episode has more steps than fit.
+            The episode has more steps than fit into a row.
         """
         log, trace_digest = self._proxy.log, self._proxy.trace_digest
         end = _HEAD + len(log)
@@ -130,7 +130,7 @@ class ReplayCodec(Codec):
         StateFormatError
             The row is damaged.
         SnapshotError
-            The replay gave other observations, rewards or flags than the first time.
+            The replay gave other observations, rewards or flags than the original episode.
         """
         self._proxy.restore(*_unpack(payload))
 
@@ -154,11 +154,11 @@ class ReplayedSimulator(GymnasiumSimulator):
     Parameters
     ----------
     replay_capacity : int, optional
-        The largest number of steps from the reset to a state; by default the id's time limit, but
-        at least 1,000. Rows become wider with this number.
+        The maximum number of steps from the reset to a state; by default the id's time limit, but
+        at least 1,000. Larger values make rows wider.
     live_prefixes : int, optional
         The number of copies of the environment in each process's replay cache; in most families, 64
-        by default. A search is fast if each process continues at most as many branches at a time.
+        by default. A search is fast if each process continues at most this many branches at a time.
     name, simulator_kwargs
         As in `GymnasiumSimulator`.
 
@@ -231,7 +231,7 @@ class ReplayedSimulator(GymnasiumSimulator):
         return True
 
     def make_codec(self) -> ReplayCodec:
-        """Find out how to repeat episodes and how large actions are, and return the codec."""
+        """Return the codec, after finding out how to repeat episodes and how large actions are."""
         if self.trial.always:
             single = self._proxy.cache.single = not self._can_be_copied()
             self._proxy.seeds_only = needs_seeds(None if single else self._copy, self._proxy.env)
@@ -273,7 +273,7 @@ class ReplayedSimulator(GymnasiumSimulator):
         return None if self._proxy.cache.single else super()._second_copy()
 
     def _refuse_holders(self) -> None:
-        """Raise `SnapshotError` if a wrapper holds a copy of the base, which may become stale."""
+        """Raise `SnapshotError` if a wrapper refers to the base, which a restore may replace."""
         base = self._proxy.env
         for wrapper in chain(self.env):
             for name, value in vars(wrapper).items():
@@ -289,7 +289,7 @@ class ReplayedSimulator(GymnasiumSimulator):
 
     @property
     def replayed(self) -> int:
-        """The number of steps that were replayed in this process so far."""
+        """The number of steps that have been replayed in this process."""
         return self._proxy.cache.replayed
 
 
@@ -315,7 +315,7 @@ def _unpack(payload: Row) -> tuple[bytes, bytes]:
 
 
 def _refuse_addresses(base: Any) -> None:
-    """Raise `SnapshotError` for sets whose order may differ between copies."""
+    """Raise `SnapshotError` if `base` holds a set whose order may differ between copies."""
     if (place := set_of_addresses(base, type(base).__name__)) is not None:
         raise SnapshotError(
             f"{place} is a set of objects that hash by their address, so two copies of the "

@@ -9,9 +9,9 @@ Payload of a row::
     40 bytes    the random generator, for wrappers that draw from it
     ...         the wrappers' memory
 
-The reward is the increase of the score since the last frame. After a restore, it counts from the
-restored score. stable-retro ships one game that is free, ``Airstriker-Genesis-v0``; ``python -m
-stable_retro.import FOLDER`` adds the ROMs that you own.
+The reward is the increase of the score since the last frame. After a restore, it is the increase
+since the restored state. stable-retro includes one free game, ``Airstriker-Genesis-v0``. To add the
+ROMs that you own, run ``python -m stable_retro.import FOLDER``.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ class RetroCodec(Codec):
             )
 
     def _file(self, name: str) -> pathlib.Path:
-        """Return the path of a file that describes the game: its scenario or its variables."""
+        """Return the path of the file that defines the game's scenario or variables."""
         if name.endswith(".json"):
             return pathlib.Path(name)
         inttype = self._kwargs.get("inttype", stable_retro.data.Integrations.STABLE)
@@ -99,7 +99,7 @@ class RetroCodec(Codec):
         )
 
     def fingerprint_fields(self) -> Mapping[str, Any]:
-        """Return game, ROM, description, arguments and version."""
+        """Return the game, digests of its files, the arguments and the version of stable-retro."""
         base, kwargs = self._base, dict(self._kwargs)
         files = {
             "rom": pathlib.Path(base.rom),
@@ -149,7 +149,7 @@ class RetroCodec(Codec):
         _put(payload[self._screen_at :], screen.reshape(-1))
 
     def write(self, payload: Row) -> None:
-        """Restore the emulator, and the score that the next reward counts from.
+        """Restore the emulator, and the score from which the next reward is counted.
 
         Raises
         ------
@@ -182,7 +182,7 @@ class RetroSimulator(GymnasiumSimulator):
     Raises
     ------
     InputError
-        stable-retro does not know the game, or its ROM has not been imported.
+        stable-retro has no such game, or its ROM has not been imported.
     """
 
     family = "RETR"
@@ -226,7 +226,7 @@ class RetroSimulator(GymnasiumSimulator):
         return env
 
     def make_codec(self) -> RetroCodec:
-        """Reset the game, to learn the sizes of its state and screen."""
+        """Reset the game, and return its codec."""
         self.reset_once()
         return RetroCodec(self.base, self.env_kwargs, self.frameskip, self._capacity)
 

@@ -1,4 +1,4 @@
-"""`Addresses`: makes pointers in the states of an emulator the same in every process.
+"""`Addresses`: replaces pointers in an emulator's states by offsets.
 
 Some cores save pointers into their own library (tables of their sound chips), which is loaded at a
 different address in every process. In a row, such a pointer is replaced by its offset in the
@@ -52,7 +52,7 @@ class Addresses:
         self._high_bytes = sorted({kind & 0xFF for kind in kinds}) if self._end else []
 
     def strip(self, state: NDArray[np.uint8]) -> NDArray[np.uint8]:
-        """Return a state with offsets instead of pointers, followed by their positions."""
+        """Return `state` with offsets instead of pointers, followed by the offsets' positions."""
         within = state[_HIGH : len(state) - (7 - _HIGH)]
         places = np.concatenate(
             [np.empty(0, np.int64), *(np.flatnonzero(within == high) for high in self._high_bytes)]

@@ -1,4 +1,4 @@
-"""stable-retro's environment for planning: games share one emulator, and states are reproducible.
+"""stable-retro's environment, changed: games share one emulator, and states are reproducible.
 
 A process can have only one emulator. The game in use has the emulator; all other games keep their
 states as bytes.
@@ -79,7 +79,7 @@ class PlannableRetro(stable_retro.RetroEnv):  # type: ignore[misc]
     # The state of the emulator
 
     def _find_dirt(self) -> None:
-        """Find out which bytes of a state the emulator never writes.
+        """Find the bytes of a state that the emulator never writes.
 
         These bytes hold old content of the process's memory. To find them, a state is read into
         memory filled with one value, and then into memory filled with another; the bytes that
@@ -102,7 +102,10 @@ class PlannableRetro(stable_retro.RetroEnv):  # type: ignore[misc]
         self._dirt = slice(end, nbytes), np.flatnonzero(unwritten[:end])
 
     def read_emulator(self) -> NDArray[np.uint8]:
-        """Return the emulator's state, the same bytes in every process; its length may vary."""
+        """Return the emulator's state, as bytes that are the same in every process.
+
+        The number of bytes may vary.
+        """
         if self._asleep is not None:
             return self._asleep
         data = np.frombuffer(self.em.get_state(), np.uint8)
@@ -115,7 +118,7 @@ class PlannableRetro(stable_retro.RetroEnv):  # type: ignore[misc]
     def write_emulator(self, data: NDArray[np.uint8], picture: NDArray[np.uint8]) -> None:
         """Set the emulator's state to `data` and its screen to `picture`.
 
-        The next reward counts from here.
+        The next reward is the increase of the score since this state.
         """
         self.wake(restore=False)
         self._put(data)
@@ -141,7 +144,7 @@ class PlannableRetro(stable_retro.RetroEnv):  # type: ignore[misc]
     # Sharing the emulator
 
     def wake(self, *, restore: bool = True) -> None:
-        """Get the emulator; with `restore`, put it into this game's last state."""
+        """Take over the emulator, if needed; with `restore`, restore this game's last state."""
         if self._asleep is None:
             return
         _send_to_sleep()

@@ -1,8 +1,8 @@
 """Environments that define their state themselves, with ``save_state`` and ``load_state``.
 
-``save_state()`` returns the state: numbers, arrays, text, and nested containers of them. If
-the environment has a method ``step_states``, it steps many rows at once. All three methods are
-compared with ``step`` when the environment is made; a `SnapshotError` is raised if they disagree.
+``save_state()`` returns the state: numbers, arrays, text, and nested containers of them. The
+optional method ``step_states`` steps many rows at once. When the environment is made, all three
+methods are tested against ``step``; a `SnapshotError` is raised if they disagree.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _SLACK = 1024
 
 
 class SaveLoadCodec(Codec):
-    """Calls ``save_state`` and ``load_state``.
+    """Saves and restores states with the environment's ``save_state`` and ``load_state``.
 
     Parameters
     ----------
@@ -49,7 +49,8 @@ class SaveLoadCodec(Codec):
     Attributes
     ----------
     example : array, optional
-        A state, if states are arrays of one shape; rows then hold only the array.
+        An array with the dtype and shape of states, if states are arrays. Rows then hold only the
+        state's array.
     """
 
     def __init__(self, base: Any, name: Any, capacity: int | None) -> None:
@@ -73,7 +74,7 @@ class SaveLoadCodec(Codec):
         }
 
     def view(self, payloads: Row) -> dict[str, NDArray[Any]]:
-        """Return ``state`` ``(N, *shape)`` if states are arrays."""
+        """Return the field ``state`` ``(N, *shape)``, if states are arrays."""
         return {} if self.example is None else {"state": self._arrays(payloads)}
 
     def _arrays(self, payloads: Row) -> NDArray[Any]:
@@ -130,7 +131,7 @@ class SaveLoadCodec(Codec):
 
 
 def _is_plain_array(saved: Any) -> bool:
-    """Return whether the bytes of `saved` are an array's whole content.
+    """Return whether `saved` is an array whose bytes are its whole content.
 
     A masked array also has a mask; an array of objects or of variable-length strings holds
     addresses.
@@ -169,7 +170,7 @@ class SaveLoadSimulator(GymnasiumSimulator):
             self._check_step_states(np.dtype(self.action_space.dtype).char)
 
     def make_env(self) -> gymnasium.Env[Any, Any]:
-        """Return the environment, if it has both methods."""
+        """Return the environment; raise `SnapshotError` if it lacks one of the two methods."""
         env = super().make_env()
         missing = [name for name in _METHODS if not callable(getattr(env.unwrapped, name, None))]
         if missing:
@@ -182,7 +183,7 @@ class SaveLoadSimulator(GymnasiumSimulator):
         return env
 
     def make_codec(self) -> SaveLoadCodec:
-        """Return the codec, which depends on the result of ``save_state``."""
+        """Reset the environment once, and return its codec."""
         # Seeded, because the saved form of a fresh generator has a different length in each
         # process.
         self.env.reset(seed=0)
@@ -197,7 +198,7 @@ class SaveLoadSimulator(GymnasiumSimulator):
         return own and plain and not self._pictures
 
     def _check_step_states(self, kind: str) -> None:
-        """Compare ``step_states`` with ``step``; the simulator's state is restored."""
+        """Raise `SnapshotError` if ``step_states`` differs from ``step``; the state is restored."""
         if self.codec.example is None or not spaces.is_leaf(self.observation_space):
             raise SnapshotError(
                 "step_states needs states that are arrays of one shape, and observations that are "
@@ -222,7 +223,7 @@ class SaveLoadSimulator(GymnasiumSimulator):
         )
 
     def make_fast_form(self, kind: str) -> FastForm | None:
-        """Return the form that calls ``step_states``, if it is right for actions of this dtype."""
+        """Return the form that calls ``step_states``, if it agrees with ``step`` for this dtype."""
         if not self._steps_states():
             return None
         try:

@@ -56,11 +56,12 @@ class ToyTextCodec(Codec):
         return {"game": self._game.fingerprint_fields(), "generator": "behind the game"}
 
     def view(self, payloads: Row) -> dict[str, NDArray[Any]]:
-        """Return the game's parts, each ``(N, ...)``.
+        """Return the parts of a game's state by name, each ``(N, ...)``.
 
-        - FrozenLake and CliffWalking: ``s``, ``row``, ``column``.
+        - FrozenLake and CliffWalking: ``s``, ``row``, ``column``, ``lastaction``. FrozenLake adds
+          ``desc`` if the map is random.
         - Taxi: ``s``, ``taxi_row``, ``taxi_column``, ``taxi_orientation``, ``passenger``,
-          ``destination``, ``fickle_step``.
+          ``destination``, ``fickle_step``, ``lastaction``.
         - Blackjack: ``player`` and ``dealer`` (cards, then zeros), ``player_sum``,
           ``dealer_sum``, ``usable_ace``.
 
@@ -70,7 +71,7 @@ class ToyTextCodec(Codec):
         return self._game.named(fields[:, 0])
 
     def build_state(self, payload: Row, physics: Mapping[str, Any]) -> None:
-        """Write ``s`` or its parts (see `view`), or in Blackjack ``player`` and ``dealer``."""
+        """Write ``s`` or its parts (see `view`); in Blackjack, write ``player`` and ``dealer``."""
         self._game.build_state(self._fields(payload), **physics)
 
     def read(self, payload: Row) -> None:
@@ -78,11 +79,11 @@ class ToyTextCodec(Codec):
         payload[self._used :] = 0
 
     def write(self, payload: Row) -> None:
-        """Set the fields; if they are damaged, nothing changes."""
+        """Restore the state in `payload`; if it is damaged, nothing changes."""
         self._game.write(self._fields(payload))
 
     def renew(self) -> None:
-        """Restore the map that was generated first, if it is random."""
+        """Restore the state that `keep_first` kept, and so the map of the first episode."""
         self._game.write(self._fields(self._first))
 
     def _fields(self, payload: Row) -> Any:

@@ -1,4 +1,4 @@
-"""The four games of Gymnasium's toy text: their changing parts, and how a row stores them."""
+"""The four games of Gymnasium's toy text: their states, and how a row stores them."""
 
 from __future__ import annotations
 
@@ -48,11 +48,11 @@ class ToyTextGame(abc.ABC):
 
     @abc.abstractmethod
     def named(self, fields: NDArray[Any]) -> dict[str, NDArray[Any]]:
-        """Return the named parts of N `fields`."""
+        """Return the parts of N states `fields` by name, each ``(N, ...)``."""
 
     @abc.abstractmethod
     def build_state(self, fields: np.void, **physics: Any) -> None:
-        """Write the values in `physics` into `fields`."""
+        """Write the named values `physics` into `fields`."""
 
 
 class Grid(ToyTextGame):
@@ -72,7 +72,7 @@ class Grid(ToyTextGame):
         env.lastaction = None if action == _NOTHING else action
 
     def place(self, number: Any) -> int:
-        """Return `number` as a place; raise `StateFormatError` if it is not one."""
+        """Return `number` as an int; raise `StateFormatError` if the grid has no such place."""
         if int(number) not in self.env.P:
             raise StateFormatError(
                 f"a state row is damaged: {type(self.env).__name__} has no place {int(number)}"
@@ -80,7 +80,7 @@ class Grid(ToyTextGame):
         return int(number)
 
     def shape(self) -> tuple[int, int]:
-        """Return rows and columns of the grid."""
+        """Return the numbers of rows and columns of the grid."""
         board = self.env.desc if hasattr(self.env, "desc") else self.env
         rows, columns = board.shape
         return rows, columns
@@ -110,7 +110,7 @@ class CliffWalking(Grid):
 
 
 class _Lake(NamedTuple):
-    """The attributes that depend on the map."""
+    """The attributes of a FrozenLake environment that depend on its map."""
 
     desc: Any
     table: Any
@@ -235,10 +235,11 @@ class Taxi(ToyTextGame):
 
 
 class Blackjack(ToyTextGame):
-    """Blackjack. A row holds the first `_PLAYER` and `_DEALER` cards, and the sum of all others.
+    """Blackjack. A row holds the first cards of each hand, and the sum of its other cards.
 
-    A player loses with 22 cards at the latest, and the dealer stops at 17. More cards occur only if
-    a game is continued after its end. Then only their sum matters.
+    There is room for `_PLAYER` cards of the player, and `_DEALER` cards of the dealer. A player
+    loses with 22 cards at the latest, and the dealer stops at 17 points. So more cards occur only
+    if a game is continued after its end. Then only their sum matters.
     """
 
     env_class = BlackjackEnv

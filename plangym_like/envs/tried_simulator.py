@@ -17,7 +17,10 @@ from plangym_like.states import Row
 
 
 class TriedSimulator(Simulator):
-    """A simulator that tests whether its environment repeats itself, here and in a second copy."""
+    """A simulator that tests whether its environment repeats the same results.
+
+    The trial includes a second copy of the environment, if one can be made.
+    """
 
     trial: ClassVar[TrialRule] = TrialRule()
     _arguments: tuple[tuple[Any, ...], dict[str, Any]]
@@ -33,7 +36,7 @@ class TriedSimulator(Simulator):
         return simulator
 
     def _try_out(self) -> None:
-        """Run the trial; record inexact results, or raise an error."""
+        """Run the trial; if it fails, raise `SnapshotError`, or record why states are inexact."""
         rule = self.trial
         if self._is_copy or not (rule.always or has_foreign_code(self.env)):
             return
@@ -76,10 +79,10 @@ class TriedSimulator(Simulator):
         return other
 
     def make_again(self, *args: Any, **changed: Any) -> Self:
-        """Return a simulator that is made with other arguments, and runs no trial.
+        """Make a similar simulator with other arguments, and without a trial.
 
-        Its positional arguments are `args`. Its keyword arguments are the same as for this
-        simulator, except `changed`.
+        Its positional arguments are `args`. Its keyword arguments are this simulator's, updated
+        with `changed`.
         """
         kwargs = {**self._arguments[1], **changed}
         if "wrappers" in kwargs:

@@ -1,4 +1,4 @@
-"""`unknown_option`: the error for an option that does not exist, such as a misspelled one."""
+"""`unknown_option`: makes the error for an option that does not exist, such as a misspelled one."""
 
 from __future__ import annotations
 

@@ -17,12 +17,12 @@ WrapperLike = Callable[..., Any] | tuple[Any, ...]
 
 
 def as_env(made: Any, source: Callable[..., Any]) -> gymnasium.Env[Any, Any]:
-    """Return `made`, the result of `source`, if it is an environment.
+    """Return `made`, which the callable `source` returned, if it is an environment.
 
     Raises
     ------
     InputError
-        It is not a `gymnasium.Env`.
+        `made` is not a `gymnasium.Env`.
     """
     if isinstance(made, gymnasium.Env):
         return made
@@ -56,7 +56,7 @@ def forget_seed(env: gymnasium.Env[Any, Any]) -> None:
 
 
 def wrap(env: gymnasium.Env[Any, Any], item: WrapperLike) -> gymnasium.Env[Any, Any]:
-    """Return `env` inside the wrapper `item`: a class, or a class and its arguments."""
+    """Return `env` wrapped in `item`: a wrapper class, or a tuple of a class and arguments."""
     if not isinstance(item, tuple):
         wrapped: gymnasium.Env[Any, Any] = item(env)
         return wrapped

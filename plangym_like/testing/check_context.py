@@ -28,7 +28,7 @@ _NAMED = 6
 
 
 class CheckFailed(Exception):
-    """A check found a difference: step, field, detail."""
+    """A check found a difference; the arguments are its step, field and detail."""
 
 
 @dataclass(slots=True)
@@ -38,7 +38,7 @@ class CheckContext:
     Attributes
     ----------
     make : callable
-        Returns a new copy; takes further wrappers.
+        ``make(wrappers)`` returns a new copy, with these further wrappers around it.
     make_parallel : callable
         ``make_parallel(n)`` returns a copy with n workers.
     states, steps, seed, workers
@@ -101,12 +101,12 @@ class CheckContext:
         self.chosen = [episode.steps[number] for episode, number in self.places]
 
     def batch(self) -> tuple[list[Any], Row]:
-        """Return actions and states of the chosen steps."""
+        """Return the actions and states of the chosen steps."""
         states = [step.state for step in self.chosen if step.state is not None]
         return [step.action for step in self.chosen], np.stack(states)
 
     def cause(self, env: Any, episode: ReferenceEpisode, number: int) -> str:
-        """Return which attributes differ between a restored copy and an uninterrupted one."""
+        """Return a text with the attributes in which `env` differs from an uninterrupted copy."""
         try:
             before = self.fresh()
             for earlier in self.episodes[: self.episodes.index(episode)]:
@@ -137,7 +137,7 @@ def row_outcome(batch: Any, row: int, time: int | None = None) -> Outcome:
 
 
 def as_in_batch(env: Any, outcome: Outcome) -> Outcome:
-    """Return the outcome of a single step in the form of a row of a batch."""
+    """Convert the outcome of a single step to the types that it has in a row of a batch."""
     obs, reward, terminated, truncated, info = outcome
     batch = spaces.empty(env.observation_space, (1,))
     spaces.put(env.observation_space, batch, 0, obs)
@@ -146,14 +146,17 @@ def as_in_batch(env: Any, outcome: Outcome) -> Outcome:
 
 
 def python_numbers(info: dict[str, Any]) -> dict[str, Any]:
-    """Return `info` with NumPy scalars as Python numbers, since batches may change the types."""
+    """Convert NumPy scalars in `info` to Python numbers, because batches may change their types."""
     return {
         key: value.item() if isinstance(value, np.generic) else value for key, value in info.items()
     }
 
 
 def compare_batches(env: Any, one: Any, other: Any, order: Any, how: str, step: int = 1) -> None:
-    """Compare row ``order[i]`` of the batch `one` with row i of the batch `other`."""
+    """Compare row ``order[i]`` of the batch `one` with row i of the batch `other`.
+
+    `CheckFailed` is raised if two of these rows differ.
+    """
     for row, index in enumerate(map(int, order)):
         found = compare_outcomes(row_outcome(one, index), row_outcome(other, row))
         if found := found or compare_states(env, one.states[index], other.states[row]):

@@ -30,11 +30,11 @@ def check_env(
 ) -> Report:
     """Test whether an environment is saved, restored and stepped exactly; report any difference.
 
-    It plays random episodes without interruption. It then plays them again in other copies, from
-    states restored in random order, in batches, from files, and in child processes. It also tests
-    seeds, ``dt``, resets without a seed, and Gymnasium's wrappers. It compares observations,
-    rewards, flags, infos and the next states to the last bit, and stops at the first promise that
-    is broken. Faults that show only after more steps are not found.
+    The test plays random episodes without interruption. It then restores their states in random
+    order and repeats the steps: in other copies, in batches, from files, and in child processes. It
+    also tests seeds, ``dt``, resets without a seed, and Gymnasium's wrappers. It compares
+    observations, rewards, flags, infos and the next states to the last bit, and stops at the first
+    promise that is broken. Faults that show only after more steps are not found.
 
     Parameters
     ----------
@@ -43,12 +43,12 @@ def check_env(
     states : int
         How many states to restore and continue.
     steps : int
-        The number of steps for which to continue them. Episodes are four times as long; if they end
+        How many steps to take from each state. Episodes are four times as long; if they end
         earlier, more are played. Use more steps to find rare or late faults.
     seed : int
         The seed of all episodes and actions.
     workers : sequence of int
-        Numbers of worker processes to compare; empty starts no workers.
+        The numbers of worker processes to test; if empty, no workers are started.
     make_kwargs
         Passed to `plangym_like.make`.
 
@@ -105,7 +105,7 @@ _OPTIONS = {"autoreset": False, "audit": "off"}
 
 
 def _makers(env_or_name: Any, kwargs: dict[str, Any]) -> _Makers:
-    """Return a name, and functions that make an env: one here, one with n workers."""
+    """Return the env's name, a function that makes it, and one that makes it with n workers."""
     given = env_or_name
     kind: Callable[..., PlanEnv]
     name: Any

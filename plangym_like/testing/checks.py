@@ -1,6 +1,6 @@
 """The checks of `check_env` that use plain episodes, one function for each promise.
 
-Each function returns whether its check applies, or raises `CheckFailed`.
+Each function raises `CheckFailed` if the promise is broken, and returns whether its check applies.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from plangym_like.testing.reference_episodes import (
 
 
 def repeat(context: CheckContext) -> bool:
-    """Play the same episodes in two copies."""
+    """Play the same episodes in two copies, and compare the results."""
     with watched_generators() as told:
         one, other = context.play(save=False), context.play(save=False)
         _compare_episodes(one, other, f". {drawn.strip()}" if (drawn := told()) else "")
@@ -43,7 +43,7 @@ def repeat(context: CheckContext) -> bool:
 
 
 def saving(context: CheckContext) -> bool:
-    """Play the same episodes again, and read the state before each step."""
+    """Play the same episodes again while saving the state before each step; compare the results."""
     saved = context.play(save=True)
     _compare_episodes(context.episodes, saved, "")
     env = context.used()
@@ -57,7 +57,7 @@ def saving(context: CheckContext) -> bool:
 
 
 def restore(context: CheckContext) -> bool:
-    """Restore the chosen states in random order, and continue each for some steps."""
+    """Restore the chosen states in random order, and repeat some steps from each."""
     env, judge = context.used(), context.fresh()
     for (episode, number), step in zip(context.places, context.chosen, strict=True):
         assert step.state is not None
@@ -73,7 +73,7 @@ def restore(context: CheckContext) -> bool:
 
 
 def past(context: CheckContext) -> bool:
-    """Restore states in a copy that never stepped, and in one that has just ended an episode."""
+    """Restore states in a new copy, and in one whose current state is the end of an episode."""
     for before in (None, context.episodes[-1].last):
         env = context.fresh()
         for step in context.chosen[:2]:
@@ -86,7 +86,10 @@ def past(context: CheckContext) -> bool:
 
 
 def purity(context: CheckContext) -> bool:
-    """Step the chosen states in one batch, reordered, one by one, and from one shared state."""
+    """Step the chosen states in one batch, and compare with other batches of the same rows.
+
+    The other batches have another order, a single row, or several copies of one row.
+    """
     env = context.used()
     actions, states = context.batch()
     env.reset(seed=context.seed)
@@ -120,7 +123,7 @@ def purity(context: CheckContext) -> bool:
 
 
 def rollout(context: CheckContext) -> bool:
-    """Run the steps that follow the chosen states in one call."""
+    """Repeat the steps that followed each chosen state, all in one call of `rollout_batch`."""
     env = context.used()
     plans, parts = [], []
     for episode, number in context.places:
@@ -145,7 +148,7 @@ def rollout(context: CheckContext) -> bool:
 
 
 def travelling(context: CheckContext) -> bool:
-    """Pickle rows, write them to files in both formats, and step them."""
+    """Step the chosen states after pickling them, and after saving them in both file formats."""
     actions, states = context.batch()
     env = context.used()
     expected = env.step_batch(actions, states)
@@ -167,7 +170,7 @@ def travelling(context: CheckContext) -> bool:
 
 
 def workers(context: CheckContext) -> bool:
-    """Take two steps from the chosen states in child processes."""
+    """Take two steps from the chosen states in worker processes; compare with this process."""
     if not context.workers:
         return False
     actions, states = context.batch()
@@ -184,7 +187,7 @@ def workers(context: CheckContext) -> bool:
 
 
 def picture(context: CheckContext) -> bool:
-    """Compare images of restored states in two copies."""
+    """Compare the images that two copies render of the same restored states."""
     env = context.used()
     if env.simulator.__dict__.get("render_mode") != "rgb_array":
         return False

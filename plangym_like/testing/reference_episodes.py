@@ -1,4 +1,4 @@
-"""Uninterrupted episodes of random steps, to compare with restored episodes."""
+"""Uninterrupted episodes of random steps, to which restored episodes are compared."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class ReferenceStep:
 
 @dataclass(slots=True)
 class ReferenceEpisode:
-    """The seed of a reset, its observation and info, the steps, and the last state."""
+    """An episode: the reset's seed, observation and info, then the steps and the last state."""
 
     seed: int | None
     opening: tuple[Any, dict[str, Any]]
@@ -42,7 +42,10 @@ class ReferenceEpisode:
 
 
 def play(env: Any, seed: int | None, length: int, *, save: bool) -> ReferenceEpisode:
-    """Reset with `seed` and take `length` random steps; with `save`, read the state before each."""
+    """Reset with `seed`, and record up to `length` random steps.
+
+    With `save`, the state before each step is recorded too.
+    """
     space = copy.deepcopy(env.action_space)
     space.seed(seed)
     obs, info = env.reset(seed=seed, return_state=False)
@@ -62,7 +65,7 @@ def play(env: Any, seed: int | None, length: int, *, save: bool) -> ReferenceEpi
 
 
 def compare_states(env: Any, one: Row, other: Row) -> tuple[str, str] | None:
-    """Return what differs between two rows, by name if the family has named fields.
+    """Return the first field in which two rows differ, and the values; ``None`` if they agree.
 
     Rows with different bytes are the same state if they are equal after `env` has restored and
     saved both.
@@ -89,8 +92,8 @@ def compare_continued(
 ) -> tuple[int, tuple[str, str] | None]:
     """Restore the state before step `start` of `episode` in `env`, and repeat the following steps.
 
-    Return the number of steps taken, and what differed in the last one. `judge`, another copy,
-    compares the states.
+    Return the number of steps taken, and the difference in the last step, if any. States are
+    compared in `judge`, another copy of the environment.
     """
     states = episode.states
     env.set_state(states[start])

@@ -92,7 +92,8 @@ class BrokenPromise:
     promise : str
         A key of `PROMISES`.
     step : int or None
-        Steps since the state was restored, or since the reset; the first is 1.
+        The number of the step since the restore or the reset, counting from 1; ``None`` if the
+        difference is not in a step.
     field : str
         The part that differs: ``reward``, ``observation[3]``, ``info['lives']``, ``next state``,
         ...
@@ -107,7 +108,7 @@ class BrokenPromise:
 
     @property
     def advice(self) -> str:
-        """What the user can do about it."""
+        """What the user can do to keep the promise."""
         return PROMISES[self.promise][1]
 
     def __str__(self) -> str:
@@ -134,7 +135,7 @@ class Report:
     state_nbytes : int
         Bytes in one row.
     save_us, restore_us, step_us : float
-        Microseconds to save a state, to restore one, and to step.
+        The times to save a state, to restore one, and to step, in microseconds.
     kept : list of str
         The keys of `PROMISES` that hold.
     broken : list of BrokenPromise

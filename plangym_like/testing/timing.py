@@ -15,10 +15,10 @@ _MOST = 200
 
 
 def measure(context: CheckContext) -> tuple[float, float, float]:
-    """Return microseconds to save, to restore, and to step: medians over the chosen states.
+    """Return the median times in microseconds to save a state, to restore one, and to step.
 
-    States are restored in random order, and without restore caches. A search that returns to recent
-    states may be faster.
+    The chosen states are restored in random order, and without restore caches. A search that
+    returns to recent states may be faster.
     """
     env = context.used()
     chosen = itertools.cycle(context.chosen)

@@ -1,4 +1,4 @@
-"""More checks of `check_env`: with seeds, with ``dt``, without a seed, and with more wrappers."""
+"""More checks of `check_env`: returned results, seeds, ``dt``, unseeded resets, and wrappers."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def handed_out(context: CheckContext) -> bool:
 
 
 def seeds(context: CheckContext) -> bool:
-    """Step the chosen states with seeds; repeat this in another copy and another order."""
+    """Step the chosen states with seeds; repeat this in another copy, in another order."""
     env, other = context.used(), context.fresh()
     actions, states = context.batch()
     numbers = np.arange(len(actions)) + context.seed
@@ -99,7 +99,10 @@ def unseeded(context: CheckContext) -> bool:
 
 
 def wrapped(context: CheckContext) -> bool:
-    """Repeat `unseeded`, with and without a seed, in wrappers that draw numbers and count steps."""
+    """Play episodes inside wrappers that draw random numbers and count steps.
+
+    The episodes begin with and without a seed. Their states are continued in another copy.
+    """
     try:
         env, other = context.fresh(_WRAPPERS), context.fresh(_WRAPPERS)
     except TypeError as error:

@@ -1,13 +1,13 @@
-"""Vectorised steps of Gymnasium's classic control: N rows at once, with a column for each number.
+"""Vectorised steps of Gymnasium's classic control: N rows at once, with an array per variable.
 
 Every result is bit-identical to the result of the environment's own ``step``. So every expression
-keeps the operands, order and dtypes of the formulas in ``gymnasium/envs/classic_control``. NumPy
+keeps the operands, order and dtypes of the formulas in ``gymnasium/envs/classic_control``.
+Constants are read from the environment at each call, because users may change them there. NumPy
 treats numbers and arrays differently, which has these consequences:
 
 - ``x**2`` uses libm's ``pow`` for a single number but ``x * x`` for an array, and the two sometimes
   differ in the last bit; ``np.float_power`` uses ``pow`` for arrays too.
 - A ``float32`` combined with a Python ``float`` stays ``float32``, in arithmetic and comparisons.
-- Constants are read from the environment at each call, because users may change them there.
 """
 
 from __future__ import annotations

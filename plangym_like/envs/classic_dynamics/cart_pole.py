@@ -16,7 +16,7 @@ _LARGEST = 1e30
 
 
 class CartPole(Dynamics):
-    """CartPole. Positions are stored before velocities, to update each group in one operation.
+    """CartPole. Positions come before velocities, so that each group is updated in one operation.
 
     Expressions are split into in-place operations, because allocation would double the cost.
     """

@@ -65,7 +65,7 @@ class Dynamics(abc.ABC):
 
     @classmethod
     def signature(cls, env: Any) -> tuple[Any, ...] | None:
-        """Return all that steps depend on except the state; ``None`` if methods were replaced."""
+        """Return all constants that steps depend on; ``None`` if methods were replaced."""
         if not vars(env).keys().isdisjoint(("step", *cls.methods)):
             return None
         values: tuple[Any, ...] = attrgetter(*cls.constants)(env)
@@ -96,7 +96,7 @@ class Dynamics(abc.ABC):
 
     @staticmethod
     def unsupported_reason(env: Any, action: Any) -> str:
-        """Return why `env` itself cannot step from its current state; empty if it can."""
+        """Return why `env` itself cannot step from its current state; an empty string if it can."""
         return ""
 
     def load(self, states: Floats, x: Floats) -> None:
@@ -111,7 +111,7 @@ class Dynamics(abc.ABC):
 
     @abc.abstractmethod
     def advance(self, columns: Columns, actions: Array, rewards: Floats, terminated: Flags) -> None:
-        """Step `columns` in place by `actions`; fill `rewards` and `terminated`, all of length N.
+        """Step `columns` in place with N `actions`; fill `rewards` and `terminated` ``(N,)``.
 
         ``columns.single`` and ``columns.elapsed`` stay as they are.
 
@@ -124,7 +124,7 @@ class Dynamics(abc.ABC):
     def advance_one(
         self, x: Sequence[float], hidden: Any, action: Any
     ) -> tuple[Sequence[float], Any, float, bool] | None:
-        """Return `x` and `hidden` after one step, then reward and terminated.
+        """Step one state, and return the next `x` and `hidden`, the reward, and terminated.
 
         `x` is in the order of ``env.state``. Return ``None`` if the step needs arrays.
         """
@@ -133,14 +133,14 @@ class Dynamics(abc.ABC):
     def observe(self, x: Floats, states: Floats, out: NDArray[np.float32]) -> None:
         """Fill `out` ``(N, *obs_shape)`` with the observations; by default these are the states.
 
-        ``x`` ``(size, N)`` are the columns, and ``states`` ``(N, size)`` is filled from them by
+        ``x`` ``(size, N)`` are the columns. ``states`` ``(N, size)`` was filled from them by
         `store`.
         """
         out[:] = states
 
 
 def cosine(angles: Floats) -> Floats:
-    """Return ``math.cos`` of each angle, which must be finite."""
+    """Return ``math.cos`` of each angle; raise `NotVectorisableError` if one is not finite."""
     cosines: Floats = np.cos(angles)
     if np.isnan(cosines).any():
         raise NotVectorisableError

@@ -1,6 +1,6 @@
 """Check that NumPy's elementary functions give the same results for arrays and single numbers.
 
-The vectorised dynamics depend on this, and it may differ on another processor or version.
+The vectorised dynamics depend on this. It may not hold for every processor and version of NumPy.
 """
 
 from __future__ import annotations

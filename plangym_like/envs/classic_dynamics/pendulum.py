@@ -12,7 +12,7 @@ from plangym_like.envs.classic_dynamics.dynamics import Dynamics
 
 
 class Pendulum(Dynamics):
-    """Pendulum: the torque has the actions' precision; ``last_u`` is used for images only."""
+    """Pendulum. Torques have the precision of the actions; only images depend on ``last_u``."""
 
     order = (0, 1)
     constants = ("max_speed", "max_torque", "dt", "g", "m", "l")

@@ -61,7 +61,7 @@ ROBOTS: dict[str, type[Robot]] = {
 
 
 def robot_for(env: Any) -> type[Robot] | None:
-    """Return the robot of `env`; ``None`` for a class that is not Gymnasium's own."""
+    """Return the `Robot` class for `env`, or ``None`` if its class is not Gymnasium's own."""
     name = qualified_name(type(env))
     return ROBOTS.get(name.removeprefix(_OWN)) if name.startswith(_OWN) else None
 

@@ -28,7 +28,7 @@ class Ant(Robot):
         return not low <= env.data.qpos.item(2) <= high and env._terminate_when_unhealthy
 
     def healthy(self, frames: Frames) -> Array:
-        """Return whether the robot's height is in its healthy range, ``(...,)``."""
+        """Return whether states are finite and heights in the healthy range, ``(...,)``."""
         qpos, qvel = frames.after("qpos"), frames.after("qvel")
         low, high = self.env._healthy_z_range
         z = qpos[..., 2]
@@ -43,7 +43,7 @@ class Ant(Robot):
         return clipped
 
     def speed(self, frames: Frames) -> tuple[Array, Array]:
-        """Return position and speed of the main body, ``(..., 2)`` each."""
+        """Return the position and speed of the main body, each ``(..., 2)``."""
         place = frames.after("torso")[..., :2]
         return place, (place - frames.before("torso")[..., :2]) / self.env.dt
 

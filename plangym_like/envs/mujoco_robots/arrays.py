@@ -11,13 +11,13 @@ Array = NDArray[Any]
 
 
 def length_of(vectors: Array) -> Array:
-    """Return ``np.linalg.norm`` of each vector; as in ``norm``, BLAS computes the dot product."""
+    """Return the norm of each vector; as in ``np.linalg.norm``, BLAS computes the dot product."""
     lengths: Array = np.sqrt(np.vecdot(vectors, vectors))
     return lengths
 
 
 def total_of(values: Array, axes: int = 1) -> Array:
-    """Return the sum over the last `axes` axes, flattened into one axis."""
+    """Return the sum over the last `axes` axes, which are flattened first."""
     lead = values.shape[: values.ndim - axes]
     runs = values if axes == 1 else np.ascontiguousarray(values).reshape(*lead, -1)
     sums: Array = np.sum(runs, axis=-1)
@@ -39,7 +39,7 @@ def rows_of(matrices: Array) -> Array:
 
 
 def moved(place: Array, speed: Array) -> dict[str, Array]:
-    """Return the infos of a robot that moves in a plane, from position and speed ``(..., 2)``."""
+    """Return the infos of a robot with position `place` and `speed` in a plane, ``(..., 2)``."""
     return {
         "x_position": place[..., 0],
         "y_position": place[..., 1],

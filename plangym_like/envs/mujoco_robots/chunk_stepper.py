@@ -27,8 +27,9 @@ class ChunkStepper(FastForm):
 
     Parameters
     ----------
-    robot, frameskip
-        The robot, and the number of frames per action.
+    robot : Robot
+    frameskip : int
+        The number of frames per action.
     physics : PhysicsMemory
         The layout of the simulation's state in a row.
     reseed : callable
@@ -105,7 +106,7 @@ class ChunkStepper(FastForm):
         wanted: int | NDArray[np.int64],
         held: int,
     ) -> None:
-        """Step `block` for up to `wanted` frames; `actions` has one for each frame."""
+        """Step `block` for up to `wanted` frames; `actions` has an action for each frame."""
         source = given_states(rows, block)
         elapsed = self._elapsed(source)
         count = len(actions)
@@ -139,7 +140,7 @@ class ChunkStepper(FastForm):
         actions: NDArray[Any],
         ran: NDArray[np.int64],
     ) -> None:
-        """Fill `record` with `ran` frames of each row; lower `ran` where a row ends earlier."""
+        """Fill `record` with `ran` frames of each row; lower `ran` for rows that end earlier."""
         count, length = actions.shape[:2]
         record.bytes[:count, 0, : self._physics.nbytes] = source[
             :, HEADER_NBYTES : HEADER_NBYTES + self._physics.nbytes
@@ -233,7 +234,7 @@ class ChunkStepper(FastForm):
         ran: NDArray[np.int64],
         held: int,
     ) -> None:
-        """Write the results of one or T actions, each held for up to `held` frames."""
+        """Write the results of each row's 1 or T actions, held for up to `held` frames each."""
         count, horizon = len(ran), max(1, rows.inputs.horizon)
         paid, seen = rows.rewards[block], rows.observations
         rows.n_step[block] = ran
@@ -294,7 +295,7 @@ def _at(values: NDArray[Any], index: NDArray[np.int64]) -> NDArray[Any]:
 
 
 def _summed(rewards: NDArray[Any], going: NDArray[np.bool_]) -> NDArray[np.float64]:
-    """Return the sums over the frames that ran, in the order of the frames."""
+    """Return the sums of the rewards of the frames that ran, added up in the order of frames."""
     total = np.zeros(len(rewards))
     for frame in range(rewards.shape[1]):
         total += np.where(going[:, frame], rewards[:, frame], 0.0)

@@ -55,7 +55,7 @@ class Humanoid(_Humanoid):
         return upright
 
     def speed(self, frames: Frames) -> tuple[Array, Array]:
-        """Return position and speed of the centre of mass, ``(..., 2)`` each."""
+        """Return the position and speed of the centre of mass, each ``(..., 2)``."""
         place = self._centre(frames.after("xipos"))
         return place, (place - self._centre(frames.before("xipos"))) / self.env.dt
 

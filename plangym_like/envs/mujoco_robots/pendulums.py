@@ -23,7 +23,7 @@ class InvertedPendulum(Robot):
         return self.rewards(ended)[0], ended, self.rewards(ended)[1]
 
     def rewards(self, ended: Array) -> tuple[Array, dict[str, Any]]:
-        """Return rewards and infos, ``(...,)`` each."""
+        """Return the rewards and infos, each ``(...,)``."""
         upright = (~ended).astype(np.int64)
         return upright, {"reward_survive": upright}
 
@@ -98,6 +98,6 @@ class InvertedDoublePendulumV4(InvertedDoublePendulum):
 
 
 def _squared(numbers: Array) -> Array:
-    """Return ``x**2`` as for single numbers: libm's ``pow``, not ``x * x``."""
+    """Return ``x**2`` of each number, computed with libm's ``pow``, not as ``x * x``."""
     squares: Array = np.float_power(numbers, 2.0)
     return squares

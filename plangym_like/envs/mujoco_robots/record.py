@@ -33,7 +33,7 @@ class Record:
     def views(self, count: int) -> list[Views]:
         """Return views of the integration state and of all bytes, by row and time.
 
-        Making a view costs about as much as using it, so views are kept.
+        Making a view takes about as long as using it, so views are kept for later calls.
         """
         while len(self._views) < count:
             row = len(self._views)

@@ -73,7 +73,7 @@ class Robot(abc.ABC):
         self.env = env
 
     def simulation(self) -> tuple[Any, Any, int]:
-        """Return model, data, and the number of substeps per frame."""
+        """Return the model, the data, and the number of substeps per frame."""
         return self.env.model, self.env.data, self.env.frame_skip
 
     @classmethod
@@ -82,16 +82,16 @@ class Robot(abc.ABC):
         return {}
 
     def recorded(self) -> dict[str, Array]:
-        """Return the arrays outside the state that a step reads after the simulation."""
+        """Return the arrays that a step reads after the simulation but that states do not hold."""
         return {}
 
     def over(self) -> bool:
-        """Return whether the episode has ended in this state; ``False`` if in doubt."""
+        """Return whether the current state certainly ends the episode."""
         return False
 
     @abc.abstractmethod
     def settle(self, frames: Frames) -> tuple[Array, Array | bool, dict[str, Any]]:
-        """Return rewards, terminated and infos of all frames, each ``(N, F, ...)``."""
+        """Return the rewards, terminated flags and infos of all frames, each ``(N, F, ...)``."""
 
     @abc.abstractmethod
     def observe(self, look: Look, out: Array) -> None:

@@ -112,7 +112,7 @@ class Walker2dV4(Walker2d):
 
 
 class Hopper(Walker2d):
-    """Hopper-v5, where the whole state must stay in a range, not only height and angle."""
+    """Hopper-v5, where every part of the state must stay in a range, not only height and angle."""
 
     def healthy(self, qpos: Array, qvel: Array) -> Array:
         low, high = self.env._healthy_state_range
