@@ -47,7 +47,8 @@ def is_screen_unread(env: Any) -> bool:
 def skip_unread_screens(env: Any) -> None:
     """Make `AtariPreprocessing` around ale-py's own game draw only the screens that it reads.
 
-    The results, and the state of all wrappers after each step, are the same.
+    A `FrameStackObservation` directly around it stacks frames without generic code. The
+    results, and the state of all wrappers after each step, are the same.
 
     Parameters
     ----------
