@@ -76,7 +76,7 @@ class StateMismatchError(StateError):
     Attributes
     ----------
     expected, got : str
-        The meaning of the environment's own rows, and of the given row.
+        Descriptions of the environment's own rows and of the given row.
     """
 
     def __init__(self, message: str, expected: str = "", got: str = "") -> None:
@@ -94,7 +94,7 @@ class UntrustedStateError(StateError):
 
 
 class ObservationError(PlangymError, ValueError):
-    """An environment returned an observation with other keys, shape or dtype than its space.
+    """An environment returned an observation whose keys, shape or dtype do not fit its space.
 
     Attributes
     ----------
@@ -164,7 +164,7 @@ class RowExitError(PlangymError, RuntimeError):
 
 
 class WorkerError(PlangymError, RuntimeError):
-    """A child process failed, as opposed to the code that it ran."""
+    """A child process itself failed, rather than the code that it ran."""
 
 
 class WorkerDiedError(WorkerError):
@@ -187,7 +187,7 @@ class WorkerStartError(WorkerError):
 
 
 class PoisonInputError(WorkerError):
-    """One row of a batch killed each new worker that stepped only this row.
+    """One row of a batch repeatedly killed workers, even new ones that stepped no other row.
 
     Attributes
     ----------
@@ -226,7 +226,7 @@ class RemoteError(WorkerError):
 
 
 class RemoteTraceback(PlangymError):
-    """A traceback in a child process as text; the ``__cause__`` of an exception raised there."""
+    """The text of a child process's traceback; the ``__cause__`` of an exception raised there."""
 
     def __str__(self) -> str:
         return "\n" + "".join(str(argument) for argument in self.args)

@@ -24,7 +24,7 @@ class Forgetful(Protocol):
 
 
 class ReentrantLock(Protocol):
-    """The type of the result of `threading.RLock`."""
+    """The type of the locks that `threading.RLock` returns."""
 
     def acquire(self, blocking: bool = True) -> bool:
         """Acquire the lock; with ``blocking=False``, return whether that was possible at once."""
