@@ -316,7 +316,7 @@ class StatefulEnv:
         return state_files.load(path, self.layout.format)
 
     def get_image(self) -> NDArray[np.uint8]:
-        """Return the current state's image ``(height, width, 3) uint8``; any render mode will do."""
+        """Return the current state's image ``(height, width, 3) uint8``, in every render mode."""
         stepper = self.row_stepper
         with stepper.lock:
             self._start(stepper)

@@ -78,11 +78,11 @@ class BatchStep(NamedTuple):
 class Rollout(NamedTuple):
     """The result of ``rollout_batch``: T steps of N rows.
 
-    ``states`` ``(N, state_nbytes)`` are the final states. ``observations`` is ``(N, T, *obs_shape)``
-    or ``None``, ``rewards`` ``(N, T)``, ``terminateds`` and ``truncateds`` ``(N, T) bool``. A row
-    that has ended keeps its final state and flags, and its further rewards are 0. ``infos`` is a
-    `BatchInfo` of N rows with ``n_step`` (the total number of frames of each row), ``dt``, and the
-    failed rows.
+    ``states`` ``(N, state_nbytes)`` holds the final states, ``observations`` is ``None`` or
+    ``(N, T, *obs_shape)``, ``rewards`` is ``(N, T)``, ``terminateds`` and ``truncateds`` are
+    ``(N, T) bool``. A row that has ended keeps its final state and flags, and its further rewards
+    are 0. ``infos`` is a `BatchInfo` of N rows with ``n_step`` (the total number of frames of each
+    row), ``dt``, and the failed rows.
     """
 
     states: NDArray[np.uint8]

@@ -1,4 +1,4 @@
-"""`CostModel`: calculates from the time per row whether to send a batch to workers."""
+"""`CostModel`: decides from the time per row whether to send a batch to workers."""
 
 from __future__ import annotations
 

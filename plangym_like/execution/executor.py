@@ -19,7 +19,7 @@ class SubmitOptions(NamedTuple):
     blocking : bool
         ``False``: return a `Future` of the result.
     masked : bool
-        Report rows that fail in the result instead of raising their exception.
+        Report failed rows in the result, instead of raising their exceptions.
     audit : bool
         These rows have been stepped before: use other workers than the first time if possible,
         and do not count the rows in `stats`.

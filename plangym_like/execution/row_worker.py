@@ -86,7 +86,7 @@ class RowWorker(WorkerHandle):
 
     @property
     def reach(self) -> int:
-        """The end of the rows that it may have written to, including rows taken from it later."""
+        """The end of the rows that it may have written to, even if it has lost some since."""
         return max(self.stop, int(self.slot[REACH]))
 
     @property
@@ -109,7 +109,7 @@ class RowWorker(WorkerHandle):
     def ahead(self) -> int:
         """An estimate of the number of rows that it has not stepped yet.
 
-        Some families step all rows that they begin at once; these are assumed to be half done.
+        Some families step a whole range of rows at once; such a range counts as half done.
         """
         done, cursor = self.done, self.cursor
         return self.stop - (cursor if cursor > done else (done + int(self.slot[REACH])) // 2)
@@ -123,7 +123,7 @@ class RowWorker(WorkerHandle):
         stop: int,
         most: int,
     ) -> None:
-        """Send it rows `start` to `stop` of `owner`; `make_job` completes the job."""
+        """Send the worker rows `start` to `stop` of `owner`; `make_job` completes the job."""
         if self.process.pid != self._pid:  # other code has restarted it
             self._pid = self.process.pid
             self.known.clear()
@@ -195,7 +195,7 @@ class RowWorker(WorkerHandle):
         return task
 
     def abandon(self) -> None:
-        """Tell it to stop, because its rows are not needed any more."""
+        """Tell the worker to stop, because its rows are not needed any more."""
         super().abandon()
         self.end_at(0)
 

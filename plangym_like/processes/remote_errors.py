@@ -28,7 +28,7 @@ def pack_exception(error: BaseException, *, skip_frames: int = 0) -> bytes:
     Parameters
     ----------
     error : BaseException
-        With its traceback, causes and notes.
+        The exception; its traceback, causes and notes are packed too.
     skip_frames : int
         Outermost frames to leave out of the traceback's text.
     """

@@ -274,7 +274,7 @@ class WrapperState(ChainState):
 
 
 def _nbytes_of_one(wrapper: Any) -> int:
-    """Return the size of an observation or action, which may replace a value of ``None`` later."""
+    """Return the bytes of an observation or action, which may replace a ``None`` later."""
     lengths = [0]
     for name in ("observation_space", "action_space"):
         space = getattr(wrapper, name, None)
