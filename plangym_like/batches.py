@@ -65,7 +65,7 @@ class Rows:
 
 
 def check_on_error(on_error: Any) -> bool:
-    """Return whether rows that fail are masked; raise `InputError` for an unknown `on_error`."""
+    """Return whether `on_error` masks failed rows; raise `InputError` if it is unknown."""
     if on_error not in ("raise", "mask"):
         raise InputError(f"on_error must be 'raise' or 'mask', got {on_error!r}")
     return bool(on_error == "mask")

@@ -112,7 +112,7 @@ class ObservationError(PlangymError, ValueError):
 
 
 class RewardError(PlangymError, ValueError):
-    """An environment returned a reward that is not one number, or not finite in a search."""
+    """An environment returned a reward that is not one number or, in a search, not finite."""
 
 
 class EnvApiError(PlangymError, TypeError):
@@ -120,7 +120,7 @@ class EnvApiError(PlangymError, TypeError):
 
 
 class StateLostError(StateError):
-    """The current state is lost, because a call that should have replaced it raised."""
+    """The current state is lost, because a call that should have replaced it raised an error."""
 
 
 class SnapshotError(PlangymError, TypeError):
@@ -156,9 +156,9 @@ class ClosedError(PlangymError, RuntimeError):
 
 
 class RowExitError(PlangymError, RuntimeError):
-    """A row of a batch raised ``SystemExit``, ``KeyboardInterrupt`` or another such exception.
+    """A row of a batch raised ``SystemExit``, ``KeyboardInterrupt`` or a similar exception.
 
-    If these were raised unchanged, they would end the program. The ``__cause__`` is the original
+    Raised unchanged, such an exception would end the program. The ``__cause__`` is the original
     exception, or its traceback if a worker raised it.
     """
 
@@ -204,7 +204,7 @@ class PoisonInputError(WorkerError):
 
 
 class StepTimeoutError(WorkerError, TimeoutError):
-    """Rows took longer than ``step_timeout`` seconds, twice.
+    """Rows exceeded ``step_timeout`` in two tries.
 
     Attributes
     ----------
@@ -222,7 +222,7 @@ class WorkerTimeoutError(WorkerError, TimeoutError):
 
 
 class RemoteError(WorkerError):
-    """Replaces an exception of a child process if the exception's own type cannot be sent."""
+    """Stands in for an exception of a child process whose own type cannot be sent."""
 
 
 class RemoteTraceback(PlangymError):

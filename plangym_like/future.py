@@ -111,7 +111,7 @@ class Future(Generic[_Result]):
     __call__ = result
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
-        """Wait and return the exception, or ``None`` if there was none; see `result`.
+        """Wait, and return the exception, or ``None`` if there was no exception; see `result`.
 
         Raises
         ------
@@ -138,7 +138,7 @@ class Future(Generic[_Result]):
     def cancel(self) -> bool:
         """Stop a batch; return False if it was already over.
 
-        A request to a process cannot be stopped; this returns False for it.
+        A request to a process cannot be stopped, so this returns False.
         """
         pending = self._pending
         if pending is not None and not self.done():

@@ -88,7 +88,7 @@ class PlanEnv(StatefulEnv):
         """Start an episode.
 
         Without a seed, the current state's random generator continues, as in Gymnasium; the first
-        time, a fresh one is made. Batches in between have no effect on this. If the reset raises,
+        reset makes a new one. Batches between resets have no effect on this. If the reset raises,
         the current state does not change.
 
         Returns

@@ -102,8 +102,8 @@ def register(prefix_or_predicate: str | Callable[[Any], bool], family: EnvClass)
     Parameters
     ----------
     prefix_or_predicate : str or callable
-        The prefix of the ids, which need not be registered with Gymnasium. Or a function that takes
-        the first argument of `make`, and returns whether the family handles it.
+        Either the prefix of the ids, which need not be registered with Gymnasium, or a function
+        that takes the first argument of `make` and returns whether the family handles it.
     family : callable
         ``family(name, **kwargs)`` returns a `PlanEnv`, like all environment classes of this
         package.

@@ -40,7 +40,7 @@ def not_exiting(error: BaseException) -> Exception:
 
 @contextlib.contextmanager
 def errors_suppressed() -> Iterator[None]:
-    """Suppress every error that an environment raises; errors of signal handlers are raised."""
+    """Suppress every error that an environment raises, but not those of signal handlers."""
     try:
         yield
     except BaseException as error:

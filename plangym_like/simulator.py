@@ -248,8 +248,8 @@ class Simulator(abc.ABC):
     def step_rows(self, rows: Rows, start: int, stop: int) -> None:
         """Step rows `start` to `stop` of a batch, each from its own state.
 
-        Families that can step many rows at once override this. Their method also writes the header
-        of each next state, which is the header of the state that the row starts from.
+        Families that can step many rows at once override this. Their method also copies the header
+        of each row's state to its next state.
         """
         inputs = rows.inputs
         for index in range(start, stop):

@@ -52,9 +52,9 @@ class Step(NamedTuple):
 class BatchTransition(NamedTuple):
     """The result of ``step_batch`` with states.
 
-    ``states`` is ``(N, state_nbytes) uint8``, ``obs`` ``(N, *obs_shape)`` in the space's dtype (or
-    a tree of such arrays), ``rewards`` ``(N,) float64``, ``terminateds`` and ``truncateds`` ``(N,)
-    bool``, ``infos`` a `BatchInfo` of N rows.
+    ``states`` is ``(N, state_nbytes) uint8``. ``obs`` is ``(N, *obs_shape)`` in the space's dtype,
+    or a tree of such arrays. ``rewards`` is ``(N,) float64``, ``terminateds`` and ``truncateds``
+    are ``(N,) bool``, and ``infos`` is a `BatchInfo` of N rows.
     """
 
     states: NDArray[np.uint8]

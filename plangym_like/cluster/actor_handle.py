@@ -29,7 +29,7 @@ class ActorHandle:
     Attributes
     ----------
     tasks : dict of ObjectRef to Chunk
-        The chunks that it was sent and has not returned, in order.
+        The chunks that were sent to it and have not come back, in order.
     pid : int
         The id of its process on its machine; 0 until it is ready.
     making : ObjectRef or None
@@ -84,5 +84,5 @@ class ActorHandle:
 
 @functools.cache
 def _actor_class() -> Any:
-    """Return `NodeActor` as a Ray actor class; made once, since Ray exports every new one."""
+    """Return `NodeActor` as a Ray actor class; made once, since Ray exports each new class."""
     return load().remote(NodeActor)

@@ -49,7 +49,7 @@ class GivenStates:
         self._held: Row | None = None
 
     def attempt(self, states: Any, actions: Any = None, dt: Any = 1, *, many: bool = False) -> None:
-        """Step `states` with the executor first, if it is isolated; see `try_elsewhere`."""
+        """If `tries`, step `states` with the executor before they are used; see `try_elsewhere`."""
         if self.tries:
             try_elsewhere(self._executor, self._layout, states, actions, dt, many=many)
 

@@ -167,8 +167,8 @@ class RowWorker(WorkerHandle):
     def late_report(self, *, patient: bool) -> tuple[Report, int] | None:
         """Return the report that `leave` did not wait for, and the number of its rows.
 
-        ``None`` if it has not arrived; with `patient`, wait for it. If the worker has died since,
-        no report arrives, but the rows are done.
+        Return ``None`` if the report has not arrived. With `patient`, wait for it. If the worker
+        has died since, no report arrives, but the rows are done.
         """
         if self._late is not None and (patient or self._late[0].done()):
             (task, start), self._late = self._late, None
@@ -200,7 +200,7 @@ class RowWorker(WorkerHandle):
         self.end_at(0)
 
     def idle_seconds(self) -> float:
-        """Return the seconds since it last began a row, or was sent its rows."""
+        """Return the seconds since the worker last began a row, or was sent its rows."""
         now = time.monotonic()
         progress = (self.cursor, self.done)
         if progress != self._progress:

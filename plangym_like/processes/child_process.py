@@ -113,7 +113,7 @@ class ChildProcess:
         forget_after_fork(self)
 
     def poll(self) -> bool:
-        """Return whether the process has ended, and if so, set `exitcode`.
+        """Return whether the process has ended; if it has, set `exitcode`.
 
         The exit code is negative for a signal, and ``None`` if it is not known.
         """

@@ -6,9 +6,9 @@ sends SIGKILL to the process that owns the file (``F_SETOWN``). No code has to r
 that is killed. SIGKILL also ends a process that is stopped, that blocks its signals, or that is
 stuck in C with the GIL held.
 
-The kernel releases the file when all its descriptors are closed, and a worker may close its own. So
-the fork server keeps another such file open for each worker that it has forked. A worker that is a
-direct child of its owner asks the kernel to send it SIGKILL when its parent ends.
+The kernel releases the file when all its descriptors are closed, and a worker may close its own
+descriptors. So the fork server keeps another such file open for each worker that it has forked. A
+worker that is a direct child of its owner asks the kernel to send it SIGKILL when its parent ends.
 """
 
 from __future__ import annotations

@@ -146,7 +146,7 @@ class WorkerPool(Generic[Handle]):
         self.tend()
 
     def tend(self) -> None:
-        """Replace, if needed, workers that have no task or an abandoned one; never waits.
+        """Replace, if needed, workers with no task or with an abandoned task; never waits.
 
         Raises
         ------

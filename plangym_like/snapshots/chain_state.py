@@ -38,7 +38,7 @@ class ChainState(abc.ABC):
     Raises
     ------
     SnapshotError
-        A wrapper cannot be saved; the message names it, the attribute, and what to do.
+        A wrapper cannot be saved; the message names it and the attribute, and says what to do.
     """
 
     def __init__(self, env: gymnasium.Env[Any, Any], *, base: bool) -> None:

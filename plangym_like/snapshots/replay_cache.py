@@ -37,7 +37,7 @@ class CachedCopy:
 
     ``trace_digest`` is a digest of all observations, rewards and flags along the way; two replays
     of a log have equal digests if all of these were equal. ``generator`` is the environment's
-    generator after the last entry, which is kept only if wrappers may draw from it.
+    generator after the last entry; it is kept only if wrappers may draw from it.
     """
 
     env: _Env

@@ -124,7 +124,7 @@ class Trial:
         Raises
         ------
         SnapshotError
-            The environment does not repeat itself; the message says where, and what to do.
+            The environment does not repeat its results; the message says where, and what to do.
         """
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
