@@ -105,7 +105,7 @@ class CurrentState:
         self.row, self.picture = row, picture
 
     def keep_episode(self) -> None:
-        """If the episode began with a reset, set it aside before a given state replaces it."""
+        """If the episode began with a reset, set its state aside; a given one will replace it."""
         if not self.given:
             self._try_to_set_aside()
 
@@ -118,9 +118,9 @@ class CurrentState:
     def set(self, row: Row, *, given: bool = True) -> None:
         """Make `row` the current state.
 
-        If the simulator rejects `row`, the current state is kept if the episode began with a reset.
-        If the episode began with a given state, the current state is lost, because saving it before
-        every step would slow down a search.
+        If the simulator rejects `row` and the episode began with a reset, the current state does
+        not change. If the episode began with a given state, the current state is then lost, because
+        saving it before every step would slow down a search.
         """
         self.keep_episode()
         try:

@@ -85,7 +85,7 @@ class Layout:
     ) -> Inputs:
         """Return the checked inputs of a batch; if an error is raised, nothing has happened.
 
-        With ``sums=False``, checksums may be left to `verify`; ``verified`` in the result says so.
+        With ``sums=False``, checksums may be left to `verify`; ``verified`` is then false.
 
         Raises
         ------
@@ -150,7 +150,7 @@ class Layout:
         return action.shape == self._box_shape and math.isfinite(sum(action.ravel().tolist()))
 
     def verify(self, inputs: Inputs, start: int = 0, stop: int | None = None) -> None:
-        """Verify checksums, if not done yet; raise `StateFormatError` if one is wrong."""
+        """Verify checksums unless ``inputs.verified``; raise `StateFormatError` if one is wrong."""
         if not inputs.verified:
             self.format.verify(inputs.states[start:stop], start)
 

@@ -175,9 +175,9 @@ class PlanEnv(StatefulEnv):
             An argument is invalid; nothing has happened.
         Exception
             Any error of the environment. If `state` was not given, the environment is in the state
-            in which its own ``step`` left it. If `state` was given, the current state is kept if
-            the episode began with `reset`. It is lost if the episode began with a given state, and
-            later calls that need it raise `StateLostError`.
+            in which its own ``step`` left it. If `state` was given and the episode began with
+            `reset`, the current state does not change. If the episode began with a given state, the
+            current state is lost, and later calls that need it raise `StateLostError`.
         """
         stepper = self._stepper
         if stepper is None or stepper.refusal is not None:

@@ -307,9 +307,9 @@ def make(
     delay_setup : bool
         Make simulators and processes on first use.
     snapshot : {"auto", "native", "pickle", "replay"}
-        How states are saved. ``"auto"`` uses the method of the environment's family. If there is no
-        such family, each method is tried when the environment is made, and the first exact one is
-        used. ``env.snapshot`` is the method in use, and ``env.snapshot_note`` the reason for it.
+        How states are saved. ``"auto"`` uses the method of the environment's family. If it has no
+        family, the methods are tried in turn when the environment is made, and the first exact one
+        is used. ``env.snapshot`` is the method in use, and ``env.snapshot_note`` the reason for it.
     isolate : bool
         Step no batches in this process, so that no simulator can crash or hang it.
     step_timeout : float, optional

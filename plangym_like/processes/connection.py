@@ -207,7 +207,7 @@ class Connection:
             self._note_end()
 
     def _poll(self, mask: int, timeout: float) -> dict[int, int]:
-        """Wait up to `timeout` seconds for events in `mask` on the data socket, or for the end."""
+        """Wait up to `timeout` seconds for `mask` events on the socket, or the process's end."""
         poller = select.poll()
         poller.register(self._descriptor, mask)
         if self.process.pidfd is not None:

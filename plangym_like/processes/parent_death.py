@@ -57,7 +57,7 @@ def open_again(pipe_fd: int) -> int:
 
 
 def in_lasting_thread() -> bool:
-    """Return whether this thread lives as long as the process, so `die_with_parent` can be used.
+    """Return whether this thread lives as long as the process, so that `die_with_parent` works.
 
     That function ends a child as soon as the thread that started the child ends. The main thread
     ends with the process.

@@ -2,8 +2,8 @@
 
 A block is a memory file (``memfd``, or on platforms without it a temporary file that is unlinked at
 once). Other processes get it through its descriptor. Nothing can leak: the kernel frees a block
-when no process has it open any more. Its pages are reserved when it is made, so a lack of
-memory raises an error at that time instead of a SIGBUS later.
+when no process has it open any more. Its pages are reserved when it is made, so a lack of memory
+raises an error at that time instead of a SIGBUS later.
 """
 
 from __future__ import annotations

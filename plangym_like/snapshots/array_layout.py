@@ -40,12 +40,12 @@ class ArrayLayout:
         self._made: list[NDArray[Any]] = []
 
     def reduce(self, array: NDArray[Any]) -> Reduced | None:
-        """Return `array` as a view of another array, or ``None`` to write its own elements.
+        """Return `array` as a view of another array, or ``None`` if its elements must be written.
 
         Raises
         ------
         OverlapError
-            It overlaps an array whose own elements were written. Start the snapshot again, after
+            It overlaps another array whose elements were written. Start the snapshot again, after
             adding the id in the error to `whole`.
         SnapshotError
             The shared memory has gaps, so it cannot be written.

@@ -139,7 +139,7 @@ class ChainPickle(ChainState):
         return place
 
     def _content(self, thing: Any) -> bytes:
-        """Return a digest of a pickle of `thing` that holds constants, not references to them."""
+        """Return a digest of `thing`, pickled with constants in place of references to them."""
         return hashlib.blake2b(self._pickled(thing, constants=False)[0]).digest()
 
     def has_class(self, kind: type) -> bool:

@@ -164,7 +164,7 @@ def impossible(wrapper: Any) -> str | None:
 
 
 def _arguments(wrapper: Any) -> Any:
-    """Return a wrapper's arguments, as recorded by Gymnasium or from attributes of that name."""
+    """Return a wrapper's arguments, from Gymnasium's record or from its attributes."""
     recorded = getattr(wrapper, "_saved_kwargs", None)
     if recorded is not None:
         return describe(recorded)

@@ -31,8 +31,8 @@ def restorer(env: gymnasium.Env[Any, Any], *, base: bool = False) -> Callable[[]
     """Return a function that restores the attributes that the wrappers of `env` have now.
 
     It may be called several times. It also restores the environment inside the wrappers: all
-    attributes with `base`, and otherwise only generators. Arrays that share memory still share it
-    afterwards. Attributes that cannot be copied are not restored.
+    attributes with `base`, and otherwise only attributes that are generators. Arrays that share
+    memory still share it afterwards. Attributes that cannot be copied are not restored.
     """
     *wrappers, inner = links(env)
     generators = [] if base else _generators(inner)
