@@ -208,7 +208,7 @@ class Simulator(abc.ABC):
 
     @property
     def steps_batches(self) -> bool:
-        """Whether stepping many rows at once is possible, and faster than one by one."""
+        """Whether stepping many rows at once is possible and faster than stepping each alone."""
         return False
 
     @abc.abstractmethod

@@ -336,7 +336,7 @@ def mismatch(what: str, family: str, fields: str, its_family: str, its: str) -> 
     family, fields : str
         The family and the fingerprint fields of the environment.
     its_family, its : str
-        The family and the fields of the state; `its` may be unknown.
+        The family and the fields of the state; `its` is any text if the fields are unknown.
 
     Examples
     --------

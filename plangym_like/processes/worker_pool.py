@@ -87,8 +87,8 @@ class WorkerPool(Generic[Handle]):
     def wait(self, seconds: float, stop: Callable[[], bool] | None = None) -> float:
         """Wait at most `seconds` until a worker replies or dies; return the seconds waited.
 
-        Replies and deaths are processed. While this polls, before it sleeps, it also returns when
-        ``stop()`` is true.
+        Replies and deaths are processed. This polls before it sleeps; while it polls, it also
+        returns when ``stop()`` is true.
         """
         self._watch_all()
         begun = time.perf_counter()
