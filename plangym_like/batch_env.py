@@ -23,8 +23,9 @@ from plangym_like.stats import Stats
 class BatchEnv(PlanEnv):
     """A `PlanEnv` whose batches are stepped by equal environments in worker processes.
 
-    It is a sequence of these processes. This process steps no rows of batches unless `caller` is
-    given. Methods that need a simulator here, such as `step`, make one when they are first called.
+    ``len(env)`` is the number of these processes, and ``env[i]`` is one of them. This process steps
+    rows of batches only if `caller` is given. Methods that need a simulator in this process, such
+    as `step`, make one when they are first called.
 
     Parameters
     ----------
@@ -41,8 +42,8 @@ class BatchEnv(PlanEnv):
     audit : {"raise", "warn", "off"}
         What to do when stepping a row a second time gives another result (see `make`).
     start_timeout : float, optional
-        Limit in seconds for a worker to make its environment; one that exceeds it is replaced. The
-        default is 60 s with `step_timeout`, and otherwise unlimited.
+        Limit in seconds for a worker to make its environment; a worker that exceeds it is replaced.
+        The default is 60 s if `step_timeout` is given, and otherwise no limit.
 
     Raises
     ------
@@ -98,7 +99,7 @@ class BatchEnv(PlanEnv):
         }
 
     def _audit_of(self, worker: ExternalProcess, layout: Layout) -> Auditor:
-        """Return the auditor for batches that only workers step; `worker` compares states."""
+        """Return the auditor of batches that are not stepped here; `worker` compares states."""
 
         def state_difference(one: Row, other: Row) -> Any:
             return worker.apply(_state_difference, one, other)()
@@ -158,7 +159,7 @@ class BatchEnv(PlanEnv):
         return self._processes[index]
 
     def get_state(self) -> Row:
-        """Return the state from which a batch steps if no states are given.
+        """Return the state that batches start from if no states are given.
 
         `reset` and `sync_states` set it; before that, it is the state of the first process.
         """
@@ -180,7 +181,7 @@ class BatchEnv(PlanEnv):
     ) -> Any:
         """Reset hosted environments; return ``(states, obs, infos)``, or ``(obs, infos)``.
 
-        The environments are those of the K processes in `indices`, by default of all processes.
+        `indices` selects the K processes whose environments are reset; by default, all of them.
         ``states`` is ``(K, state_nbytes)``, ``obs`` a batch of K observations, and ``infos`` a
         list of K dicts. The first of the states becomes the current state.
         """

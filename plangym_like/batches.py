@@ -17,7 +17,7 @@ Leaf = tuple[tuple[int, ...], np.dtype[Any]]
 
 @dataclass(slots=True)
 class Inputs:
-    """The checked arguments of a batch, all of one length.
+    """The checked arguments of a batch of N rows.
 
     ``actions`` is ``(N, ...)``, or ``(N, T, ...)`` in rollouts. Actions of a `Box` keep the dtype
     in which they were given; actions that are not arrays are a list of objects. ``states`` is
@@ -41,8 +41,8 @@ class Inputs:
 class Rows:
     """A batch in memory: inputs, and the arrays that its steps fill.
 
-    ``horizon`` is 0 in ``step_batch``. In rollouts it is T, and ``rewards``, flags and
-    ``observations`` have a second axis T. ``next_states`` and ``observations`` are ``None`` if they
+    ``horizon`` is 0 in ``step_batch``. In rollouts it is T, and rewards, flags and observations
+    have a second axis of length T. ``next_states`` and ``observations`` are ``None`` if they
     were not requested. ``columns`` holds the info keys that every row has, and ``infos`` the rest
     of each row's info. ``cursor[0]`` is the row being stepped.
     """
@@ -65,7 +65,7 @@ class Rows:
 
 
 def check_on_error(on_error: Any) -> bool:
-    """Return whether rows that fail are masked; raise `InputError` for an unknown `on_error`."""
+    """Return whether `on_error` masks failed rows; raise `InputError` if it is unknown."""
     if on_error not in ("raise", "mask"):
         raise InputError(f"on_error must be 'raise' or 'mask', got {on_error!r}")
     return bool(on_error == "mask")
@@ -85,7 +85,13 @@ def steps_of(inputs: Inputs) -> int:
 
 
 def check_dt(dt: Any) -> int | NDArray[np.int64]:
-    """Return `dt` as an int or ``(N,) int64``; raise `StepCountError` unless whole and positive."""
+    """Return `dt` as an int or ``(N,) int64``.
+
+    Raises
+    ------
+    StepCountError
+        It holds something other than whole numbers of at least 1.
+    """
     if type(dt) is int:
         if 1 <= dt < 2**63:
             return dt

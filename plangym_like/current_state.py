@@ -15,7 +15,7 @@ from plangym_like.transitions import Step, Transition
 
 
 class CurrentState:
-    """The current state of an environment: in the simulator, or set aside as a row.
+    """The current state of an environment, in its simulator or set aside as a row.
 
     Parameters
     ----------
@@ -30,7 +30,7 @@ class CurrentState:
     started : bool
         Whether there is a current state: the environment was reset, or a state was set.
     picture : object or None
-        What `Simulator.keep_picture` returned when the current state was set aside.
+        The result of `Simulator.keep_picture` at the time when the state was set aside.
     lost : bool
         Whether the current state is lost, because a call that should have replaced it raised an
         error.
@@ -105,12 +105,12 @@ class CurrentState:
         self.row, self.picture = row, picture
 
     def keep_episode(self) -> None:
-        """Set aside an episode that began with a reset, before a given state replaces it."""
+        """If the episode began with a reset, set its state aside; a given one will replace it."""
         if not self.given:
             self._try_to_set_aside()
 
     def drop(self) -> None:
-        """Treat an episode that began with a given state as lost, even if it was set aside."""
+        """Call `fail`, but first drop the set-aside row if the episode began with a given state."""
         if self.given:
             self.row = self.picture = None
         self.fail()
@@ -118,9 +118,9 @@ class CurrentState:
     def set(self, row: Row, *, given: bool = True) -> None:
         """Make `row` the current state.
 
-        If the simulator rejects it, an episode that began with a reset keeps its current state. An
-        episode that began with a given state loses it, because saving it before every step would
-        slow down a search.
+        If the simulator rejects `row` and the episode began with a reset, the current state does
+        not change. If the episode began with a given state, the current state is then lost, because
+        saving it before every step would slow down a search.
         """
         self.keep_episode()
         try:
@@ -205,7 +205,7 @@ class CurrentState:
     def _step_quickly(
         self, row: Row, action: Any, dt: int, *, autoreset: bool
     ) -> Transition | None:
-        """Step from `row` by the simulator's fast path for one row, if it has one."""
+        """Step from `row` by the simulator's fast path; return ``None`` if there is none."""
         moves = self._simulator.step_row_moves
         if moves:
             self.keep_episode()
@@ -234,9 +234,9 @@ class CurrentState:
     ) -> tuple[Row | None, Any, dict[str, Any]]:
         """Start an episode; return its first state (if `read`), observation and info.
 
-        The random generator and the state of the wrappers continue from the current state, or from
-        a new simulator if there is none. If the current state cannot be restored, a new generator
-        is used. If the reset raises, the current state is unchanged.
+        The random generator and the wrappers continue from the current state. If there is no
+        current state, they start as in a new simulator. If the current state cannot be restored, a
+        new generator is used. If the reset raises, the current state is unchanged.
         """
         self._prepare_reset()
         simulator = self._simulator
@@ -268,7 +268,7 @@ class CurrentState:
         return result
 
     def fail(self) -> None:
-        """Record that the simulator is in an unknown state, after a call that raised."""
+        """Record that a call raised and left the simulator in an unknown state."""
         self.lost = self.started and self.row is None
 
     def _begin(self, *, given: bool) -> None:

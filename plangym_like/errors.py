@@ -76,7 +76,7 @@ class StateMismatchError(StateError):
     Attributes
     ----------
     expected, got : str
-        The meaning of the environment's own rows, and of the given row.
+        Descriptions of the environment's own rows and of the given row.
     """
 
     def __init__(self, message: str, expected: str = "", got: str = "") -> None:
@@ -94,7 +94,7 @@ class UntrustedStateError(StateError):
 
 
 class ObservationError(PlangymError, ValueError):
-    """An environment returned an observation with other keys, shape or dtype than its space.
+    """An environment returned an observation whose keys, shape or dtype do not fit its space.
 
     Attributes
     ----------
@@ -112,7 +112,7 @@ class ObservationError(PlangymError, ValueError):
 
 
 class RewardError(PlangymError, ValueError):
-    """An environment returned a reward that is not one number, or not finite in a search."""
+    """An environment returned a reward that is not one number or, in a search, not finite."""
 
 
 class EnvApiError(PlangymError, TypeError):
@@ -120,7 +120,7 @@ class EnvApiError(PlangymError, TypeError):
 
 
 class StateLostError(StateError):
-    """The current state is lost, because a call that should have replaced it raised."""
+    """The current state is lost, because a call that should have replaced it raised an error."""
 
 
 class SnapshotError(PlangymError, TypeError):
@@ -156,15 +156,15 @@ class ClosedError(PlangymError, RuntimeError):
 
 
 class RowExitError(PlangymError, RuntimeError):
-    """A row of a batch raised ``SystemExit``, ``KeyboardInterrupt`` or another such exception.
+    """A row of a batch raised ``SystemExit``, ``KeyboardInterrupt`` or a similar exception.
 
-    If these were raised unchanged, they would end the program. The ``__cause__`` is the original
+    Raised unchanged, such an exception would end the program. The ``__cause__`` is the original
     exception, or its traceback if a worker raised it.
     """
 
 
 class WorkerError(PlangymError, RuntimeError):
-    """A child process failed, as opposed to the code that it ran."""
+    """A child process itself failed, rather than the code that it ran."""
 
 
 class WorkerDiedError(WorkerError):
@@ -187,7 +187,7 @@ class WorkerStartError(WorkerError):
 
 
 class PoisonInputError(WorkerError):
-    """One row of a batch killed each new worker that stepped only this row.
+    """One row of a batch repeatedly killed workers, even new ones that stepped no other row.
 
     Attributes
     ----------
@@ -204,7 +204,7 @@ class PoisonInputError(WorkerError):
 
 
 class StepTimeoutError(WorkerError, TimeoutError):
-    """Rows took longer than ``step_timeout`` seconds, twice.
+    """Rows exceeded ``step_timeout`` in two tries.
 
     Attributes
     ----------
@@ -222,11 +222,11 @@ class WorkerTimeoutError(WorkerError, TimeoutError):
 
 
 class RemoteError(WorkerError):
-    """Replaces an exception of a child process if the exception's own type cannot be sent."""
+    """Stands in for an exception of a child process whose own type cannot be sent."""
 
 
 class RemoteTraceback(PlangymError):
-    """A traceback in a child process as text; the ``__cause__`` of an exception raised there."""
+    """The text of a child process's traceback; the ``__cause__`` of an exception raised there."""
 
     def __str__(self) -> str:
         return "\n" + "".join(str(argument) for argument in self.args)

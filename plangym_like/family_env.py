@@ -1,4 +1,4 @@
-"""`FamilyEnv`: makes a `PlanEnv` of one family of simulators, by name."""
+"""`FamilyEnv`: a `PlanEnv` of one family of simulators, made from a name."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ _OWN_OPTIONS = ("return_image", "audit", "audit_every", "out_of_bounds")
 
 
 class FamilyEnv(PlanEnv):
-    """A `PlanEnv` in this process whose simulator is a ``simulator_class``.
+    """A `PlanEnv` in this process whose simulator is an instance of ``simulator_class``.
 
     Parameters
     ----------
     name : str or callable
         A registered Gymnasium id, or a callable that returns a `gymnasium.Env`.
     frameskip : int, optional
-        Frames per action; ``None`` keeps what the id registers.
+        Frames per action; ``None`` keeps the value registered with the id.
     autoreset, delay_setup
         As in `PlanEnv`.
     kwargs
@@ -65,7 +65,7 @@ def as_wrappers(given: Iterable[Any] | None) -> tuple[Any, ...]:
     Raises
     ------
     InputError
-        It is not a list, or holds something other than classes and ``(class, arguments)``.
+        It is not a list, or an item is neither a class nor a pair ``(class, arguments)``.
     """
     if given is None:
         return ()

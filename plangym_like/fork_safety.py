@@ -24,17 +24,17 @@ class Forgetful(Protocol):
 
 
 class ReentrantLock(Protocol):
-    """The type of the result of `threading.RLock`."""
+    """The type of the locks that `threading.RLock` returns."""
 
     def acquire(self, blocking: bool = True) -> bool:
-        """Acquire the lock; with ``blocking=False``, return whether that was possible at once."""
+        """Acquire the lock; with ``blocking=False``, return at once whether it was acquired."""
 
     def release(self) -> None:
         """Release the lock."""
 
 
 class Careful(Protocol):
-    """An object that must be told when its process has been forked."""
+    """An object that must react when its process has forked."""
 
     def take_care(self) -> None:
         """React to the fork; runs in the process that has forked."""

@@ -14,20 +14,20 @@ class Pending(Protocol):
 
     @property
     def what(self) -> str:
-        """Its name in error messages."""
+        """The name of the operation in error messages."""
 
     @property
     def settled(self) -> bool:
-        """Whether it is known to be over."""
+        """Whether the operation is known to be over."""
 
     def settle(self, timeout: float | None) -> bool:
-        """Wait at most `timeout` seconds, and return whether it is over."""
+        """Wait at most `timeout` seconds, and return whether the operation is over."""
 
     def outcome(self) -> tuple[Any, BaseException | None]:
-        """Return the result, and the error or ``None``; call this only once it is over."""
+        """Return the result, and the error or ``None``; the operation must be over."""
 
     def cancel(self, error: BaseException) -> bool:
-        """Stop it with the error `error`; return False if that is not possible."""
+        """Stop the operation with the error `error`; return False if it cannot be stopped."""
 
 
 class Future(Generic[_Result]):
@@ -42,7 +42,7 @@ class Future(Generic[_Result]):
     pending : Pending or None
         The running operation; ``None`` if it is already over.
     owner : object
-        Kept alive as long as the future waits for it.
+        An object to keep alive until the operation is over.
     """
 
     __slots__ = ("__weakref__", "_cancelled", "_check", "_error", "_owner", "_pending", "_result")
@@ -78,7 +78,7 @@ class Future(Generic[_Result]):
     def check(self, check: Callable[[_Result], None]) -> None:
         """Call ``check(result)`` before the result is returned for the first time.
 
-        If it raises, its exception replaces the result.
+        If `check` raises, its exception replaces the result.
         """
         self._check = check
 
@@ -88,13 +88,14 @@ class Future(Generic[_Result]):
         Raises
         ------
         TimeoutError
-            It takes longer than `timeout` seconds. It continues, and `result` may be called again.
+            The operation takes longer than `timeout` seconds. It continues, and `result` may be
+            called again.
         CancelledError
             `cancel` was called before.
         WorkerDiedError, ClosedError
-            The process that executed it has died or was closed.
+            The process that executed the operation has died or was closed.
         BaseException
-            Any exception that was raised, with its own type.
+            Any exception that the operation raised, with its own type.
         """
         error = self._wait(timeout)
         if error is None:
@@ -110,7 +111,7 @@ class Future(Generic[_Result]):
     __call__ = result
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
-        """Wait and return the exception, or ``None`` if there was none; see `result`.
+        """Wait, and return the exception, or ``None`` if there was no exception; see `result`.
 
         Raises
         ------
@@ -123,7 +124,7 @@ class Future(Generic[_Result]):
         return error
 
     def done(self) -> bool:
-        """Return whether it is over, without waiting.
+        """Return whether the operation is over, without waiting.
 
         For a batch, this also sends remaining rows to free workers.
         """
@@ -131,13 +132,13 @@ class Future(Generic[_Result]):
 
     @property
     def settled(self) -> bool:
-        """Whether it is known to be over, without checking again."""
+        """Whether the operation is known to be over, without checking again."""
         return self._pending is None or self._pending.settled
 
     def cancel(self) -> bool:
         """Stop a batch; return False if it was already over.
 
-        A request to a process cannot be stopped; this returns False for it.
+        A request to a process cannot be stopped, so this returns False.
         """
         pending = self._pending
         if pending is not None and not self.done():
@@ -146,7 +147,7 @@ class Future(Generic[_Result]):
         return self._cancelled
 
     def cancelled(self) -> bool:
-        """Return whether it was cancelled."""
+        """Return whether the operation was cancelled."""
         return self._cancelled
 
     def _settle(self, pending: Pending, timeout: float | None) -> bool:

@@ -31,7 +31,7 @@ class GymView(gymnasium.Env[Any, Any]):
     Parameters
     ----------
     plan_env : PlanEnv
-        Both have the same current state; `close` closes it.
+        The env inside. It shares its current state with the view, and `close` closes it.
 
     Attributes
     ----------

@@ -85,7 +85,7 @@ class Layout:
     ) -> Inputs:
         """Return the checked inputs of a batch; if an error is raised, nothing has happened.
 
-        ``sums=False`` leaves the checksums of many states to `verify`.
+        With ``sums=False``, checksums may be left to `verify`; ``verified`` is then false.
 
         Raises
         ------
@@ -150,7 +150,7 @@ class Layout:
         return action.shape == self._box_shape and math.isfinite(sum(action.ravel().tolist()))
 
     def verify(self, inputs: Inputs, start: int = 0, stop: int | None = None) -> None:
-        """Raise `StateFormatError` if a checksum is wrong, unless all were verified before."""
+        """Verify checksums unless ``inputs.verified``; raise `StateFormatError` if one is wrong."""
         if not inputs.verified:
             self.format.verify(inputs.states[start:stop], start)
 
@@ -242,7 +242,7 @@ class Layout:
 
 
 def _blank(rows: Rows, failed: list[int]) -> None:
-    """Overwrite failed rows with an invalid state, a reward of NaN, zeros and false flags."""
+    """Fill failed rows with invalid states, NaN rewards, false flags, and zeros elsewhere."""
     if rows.next_states is not None:
         rows.next_states[failed] = 0
     if isinstance(rows.observations, list) and (horizon := rows.inputs.horizon):

@@ -11,14 +11,14 @@ from typing import Any
 def lazy_names(
     package: str, places: Mapping[str, str]
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """Return ``__getattr__`` and ``__dir__`` of `package`.
+    """Return ``__getattr__`` and ``__dir__`` for the package `package`.
 
     Parameters
     ----------
     package : str
-        Its full name.
+        The full name of the package.
     places : mapping of str to str
-        The module in it that defines each name.
+        For each name, the module of the package that defines it.
     """
 
     def get(name: str) -> Any:

@@ -1,7 +1,7 @@
 """Check how much more memory this process may use, on this machine and in its cgroups.
 
-If a process uses more, the kernel kills it instead of raising an error. So the functions here raise
-an error before an array is made that is too large.
+If a process uses more, the kernel kills it instead of raising an error. So the functions here are
+called before an array is made, and raise an error if it would not fit.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def refuse_too_much(nbytes: int) -> None:
 
 
 def _available(proc: Path) -> Iterator[tuple[int, str]]:
-    """Yield the available bytes and the name of each limit on the memory of this process."""
+    """For each limit on this process's memory, yield the available bytes and the limit's name."""
     try:
         lines = (line.split() for line in _read(proc / "meminfo").splitlines())
         machine = {words[0]: int(words[1]) << 10 for words in lines}

@@ -1,4 +1,4 @@
-"""Copy values that pass between the caller and an environment, so that they share nothing.
+"""Copy values that pass between the caller and an environment, so that the two share nothing.
 
 Gymnasium copies nothing: an observation may be the environment's own buffer, an info its own dict,
 and an action may be changed in place. So every object that passes between the caller and a
@@ -28,8 +28,8 @@ def owned(value: Any) -> Any:
     """Return an independent copy of `value`, including nested dicts, lists, tuples and arrays.
 
     Other objects are copied by `copy.deepcopy`. Objects that cannot be copied are returned
-    unchanged. So are environments, because a copy of an environment may be reset, and objects with
-    a ``__del__``, because each copy would release what the object owns.
+    unchanged. The same applies to environments, whose copies may be in another state, and to
+    objects with a ``__del__``, because each copy would release what the object owns.
 
     >>> buffer = np.zeros(2)
     >>> info = owned({"buffer": buffer, "lives": 3})
@@ -48,7 +48,7 @@ def owned(value: Any) -> Any:
 def releases(thing: Any) -> bool:
     """Return whether the class of `thing` has a ``__del__`` that is written in Python.
 
-    Such an object owns something that is not in its attributes. A copy would release it, too.
+    Such an object owns a resource outside its attributes, which a copy would release as well.
     """
     return isinstance(getattr(type(thing), "__del__", None), types.FunctionType)
 

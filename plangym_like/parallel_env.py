@@ -14,8 +14,8 @@ class ParallelEnv(PlanEnv):
     """A `PlanEnv` whose batches are stepped by several workers.
 
     Single steps, resets and states use an environment in this process. This process also steps a
-    share of every batch, so `n_workers` counts it and ``n_workers - 1`` child processes. A batch
-    that is too small or too cheap to be worth sending is stepped in this process.
+    share of every batch, so `n_workers` counts this process and ``n_workers - 1`` child processes.
+    A batch that is too small or too cheap to be worth sending is stepped in this process.
 
     Parameters
     ----------

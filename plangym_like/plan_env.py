@@ -88,7 +88,7 @@ class PlanEnv(StatefulEnv):
         """Start an episode.
 
         Without a seed, the current state's random generator continues, as in Gymnasium; the first
-        time, a fresh one is made. Batches in between have no effect on this. If the reset raises,
+        reset makes a new one. Batches between resets have no effect on this. If the reset raises,
         the current state does not change.
 
         Returns
@@ -162,7 +162,7 @@ class PlanEnv(StatefulEnv):
         dt : int
             The duration in units of `frameskip` frames, at least 1.
         return_state : bool, optional
-            Whether to return the next state; by default, if `state` is given.
+            Whether to return the next state; by default only if `state` is given.
 
         Returns
         -------
@@ -174,10 +174,10 @@ class PlanEnv(StatefulEnv):
         InputError, StateError
             An argument is invalid; nothing has happened.
         Exception
-            Any error of the environment. If `state` was given, an episode that began with `reset`
-            keeps its current state. An episode that began with a given state loses it, and later
-            calls that need it raise `StateLostError`. If `state` was not given, the environment is
-            in the state in which its own ``step`` left it.
+            Any error of the environment. If `state` was not given, the environment is in the state
+            in which its own ``step`` left it. If `state` was given and the episode began with
+            `reset`, the current state does not change. If the episode began with a given state, the
+            current state is lost, and later calls that need it raise `StateLostError`.
         """
         stepper = self._stepper
         if stepper is None or stepper.refusal is not None:
@@ -300,7 +300,7 @@ class PlanEnv(StatefulEnv):
         dt : int or int array ``(N,)``
             How long each action is held, in units of `frameskip` frames.
         return_state : bool, optional
-            Whether to return the next states; by default, if `states` are given.
+            Whether to return the next states; by default only if `states` are given.
         seeds : int array ``(N,)``, optional
             Seeds of the rows' random generators; they are reseeded before the step.
         blocking : bool
@@ -388,7 +388,10 @@ class PlanEnv(StatefulEnv):
 
 
 def _again(executor: Executor, here: Executor) -> Again:
-    """Return how audits step rows: with `executor`, or `here` if they need this process."""
+    """Return the functions with which audits step rows.
+
+    They use `executor`, or `here` where an audit needs this process.
+    """
     masked = SubmitOptions(masked=True, audit=True)
     return Again(
         partial(executor.submit, options=masked),

@@ -81,7 +81,7 @@ def load_generator(
 
 
 class GeneratorMemory:
-    """Saves and loads the ``np_random`` of one environment for every row.
+    """Saves the ``np_random`` of one environment in state rows, and loads it from them.
 
     If NumPy's generators have the memory layout of version 2, their memory is copied directly
     (``numpy.random.PCG64.ctypes``), which is five times faster than using their ``state``.
@@ -106,7 +106,7 @@ class GeneratorMemory:
             memory[begin:end] = save_generator(generator)
 
     def load(self, payload: NDArray[np.uint8], begin: int) -> None:
-        """Continue from the 40 bytes in `payload` that begin at byte `begin`."""
+        """Set the generator to the state in `payload`, 40 bytes from byte `begin` on."""
         env, memory, end = self._env, payload.data, begin + GENERATOR_NBYTES
         generator, saved = env._np_random, memory[begin:end]
         if saved == _EMPTY:
@@ -131,7 +131,7 @@ class GeneratorMemory:
 
 
 def _memory_of(bits: Any) -> tuple[memoryview, memoryview]:
-    """Return the memory of a PCG64: the position, the increment, and a left-over half draw."""
+    """Return the memory of a PCG64: position and increment, and the left-over half draw."""
     address = int(bits.ctypes.state_address)
     numbers = (ctypes.c_char * 32).from_address(ctypes.c_uint64.from_address(address).value)
     rest = (ctypes.c_char * 8).from_address(address + 8)

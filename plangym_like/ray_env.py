@@ -28,9 +28,9 @@ class RayEnv(PlanEnv):
         As in `ParallelEnv`.
     n_workers : int, optional
         The number of processes that step rows, on all nodes together. If the cluster has fewer
-        cores, nodes that join later are used too. By default, every core of the cluster.
+        cores, nodes that join later are used too. By default, every core of the cluster is used.
     blocking : bool
-        Accepted for compatibility with plangym, without effect.
+        Accepted for compatibility with plangym; it has no effect.
     isolate : bool
         Step no batches in this process. On other nodes, rows never run in the actor's own process.
     step_timeout, start_timeout : float, optional
@@ -49,7 +49,7 @@ class RayEnv(PlanEnv):
         Use nodes evenly, or fill one after another. With a placement group, there is exactly one
         process for each CPU of each bundle.
     runtime_env : dict, optional
-        Ray's description of the runtime environment of actors.
+        The runtime environment of the actors, as a Ray ``runtime_env``.
     cores_per_actor : int, optional
         The number of processes of one actor. By default, each node gets as few actors as possible,
         with at most 16 processes each.

@@ -27,7 +27,7 @@ from plangym_like.simulator import name_of, no_simulator
 
 @dataclass(frozen=True, kw_only=True)
 class Family:
-    """The ids of a family, and where to import it from.
+    """The ids of a family, and where to import the family from.
 
     Attributes
     ----------
@@ -40,7 +40,7 @@ class Family:
     names : str
         A regular expression for ids that are not registered.
     ids : str
-        ``"module:function"``: a function that lists these ids; empty if there is none.
+        ``"module:function"``, a function that lists the unregistered ids; empty if there is none.
     extra : str
         The extra that installs the additional dependencies of the family.
     """
@@ -102,8 +102,8 @@ def register(prefix_or_predicate: str | Callable[[Any], bool], family: EnvClass)
     Parameters
     ----------
     prefix_or_predicate : str or callable
-        The prefix of the ids, which need not be registered with Gymnasium. Or a function that takes
-        the first argument of `make`, and returns whether the family handles it.
+        Either the prefix of the ids, which need not be registered with Gymnasium, or a function
+        that takes the first argument of `make` and returns whether the family handles it.
     family : callable
         ``family(name, **kwargs)`` returns a `PlanEnv`, like all environment classes of this
         package.
@@ -181,7 +181,7 @@ def _import_package(family: Family, name: str) -> None:
 
 
 def family_of(name: str | Callable[..., Any], snapshot: str = "auto") -> EnvClass:
-    """Return the `PlanEnv` class for `name` that saves states as given by `snapshot`.
+    """Return the `PlanEnv` class for `name`; `snapshot` says how it saves states (see `make`).
 
     Raises
     ------
@@ -301,15 +301,15 @@ def make(
         Step batches on a Ray cluster, on `n_workers` of its cores or on all of them. See `RayEnv`
         for further arguments.
     frameskip : int or (int, int), optional
-        Frames per action; ``None`` keeps what the id registers.
+        Frames per action; ``None`` keeps the value registered with the id.
     autoreset : bool
         Whether `step` starts a new episode once one has ended; batches never do.
     delay_setup : bool
         Make simulators and processes on first use.
     snapshot : {"auto", "native", "pickle", "replay"}
-        How states are saved. ``"auto"`` uses the method of the environment's family. For
-        environments of no family, it uses the first method that is exact in a trial when the
-        environment is made (``env.snapshot`` is the chosen one, ``env.snapshot_note`` the reason).
+        How states are saved. ``"auto"`` uses the method of the environment's family. If it has no
+        family, the methods are tried in turn when the environment is made, and the first exact one
+        is used. ``env.snapshot`` is the method in use, and ``env.snapshot_note`` the reason for it.
     isolate : bool
         Step no batches in this process, so that no simulator can crash or hang it.
     step_timeout : float, optional

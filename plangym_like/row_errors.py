@@ -1,4 +1,4 @@
-"""Replace exceptions of rows that would end the program."""
+"""Replace exceptions such as `SystemExit` that a row raises and that would end the program."""
 
 from __future__ import annotations
 
@@ -27,7 +27,10 @@ def row_exit(error: BaseException) -> RowExitError:
 
 
 def not_exiting(error: BaseException) -> Exception:
-    """Return `error`, or the `RowExitError` for it; reraise the error of a signal handler."""
+    """Return `error`, or a `RowExitError` in place of an error that would end the program.
+
+    An error of the latter kind is raised again if it comes from a signal handler.
+    """
     if isinstance(error, Exception):
         return error
     if raised_by_signal_handler(error):
@@ -37,7 +40,7 @@ def not_exiting(error: BaseException) -> Exception:
 
 @contextlib.contextmanager
 def errors_suppressed() -> Iterator[None]:
-    """Suppress every error that an environment raises; errors of signal handlers are raised."""
+    """Suppress every error that an environment raises, but not those of signal handlers."""
     try:
         yield
     except BaseException as error:

@@ -40,7 +40,7 @@ class RowStepper:
     lock : threading.RLock
         Held while the simulator is used.
     refusal : ClosedError or None
-        The reason why the simulator can no longer be used.
+        The error that says why the simulator can no longer be used.
     """
 
     def __init__(self, simulator: Simulator, layout: Layout, name: str) -> None:
@@ -86,7 +86,7 @@ class RowStepper:
             state_format.seal(fresh)
 
     def _step_row(self, rows: Rows, index: int) -> bool:
-        """Step one row by the simulator's fast path for one row; return False if it has none."""
+        """Step one row by the simulator's fast path; return False if there is none."""
         inputs, sim = rows.inputs, self.simulator
         if rows.next_states is None or inputs.seeds is not None or "rgb" in rows.columns:
             return False
@@ -130,7 +130,7 @@ class RowStepper:
         return named
 
     def declare_approximate(self, note: str) -> None:
-        """Declare the environment approximate, and warn: the audit has found a difference."""
+        """Declare the environment approximate after an audit has found a difference, and warn."""
         self.simulator.exactness, self.simulator.exactness_note = "approximate", note
         warnings.warn(note, RuntimeWarning, stacklevel=4)
 
@@ -146,7 +146,7 @@ class RowStepper:
             self.simulator.close()
 
     def forget(self) -> None:
-        """Refuse further use in a forked copy of the process if another thread was stepping."""
+        """In a forked copy of the process, refuse further use if another thread was stepping."""
         if held_by_lost_thread(self.lock):
             # Closing the simulator could block: the other thread was in the middle of a step.
             self.lock = threading.RLock()

@@ -53,7 +53,7 @@ def as_reward(reward: Any) -> float:
 
 
 def as_step(result: Any) -> EnvStep:
-    """Return `result`, which an environment's ``step`` returned.
+    """Check `result`, which an environment's ``step`` returned, and return it.
 
     Raises
     ------
@@ -70,7 +70,7 @@ def as_step(result: Any) -> EnvStep:
 
 
 def as_reset(result: Any) -> tuple[Any, Any]:
-    """Return `result`, which an environment's ``reset`` returned.
+    """Check `result`, which an environment's ``reset`` returned, and return it.
 
     Raises
     ------
@@ -111,7 +111,7 @@ class Simulator(abc.ABC):
     checksum : bool
         Whether rows have a checksum, which is needed if damaged bytes can crash the simulator.
     variable : bool
-        Whether payloads vary in length (then `read` returns the bytes it used).
+        Whether payloads vary in length; `read` then returns the number of bytes used.
     payload_nbytes : int
         Bytes of payload in each row, fixed when the simulator is made.
     columns : dict of str to (shape, dtype)
@@ -129,8 +129,8 @@ class Simulator(abc.ABC):
     shown_attributes : tuple of str
         Attributes of the simulator that are also attributes of the environment.
     fewest_rows : int
-        The least number of rows for which stepping a batch at once is faster than one environment
-        per row; used only if `steps_batches` is true.
+        The smallest number of rows for which stepping all rows at once is faster than using one
+        environment per row; used only if `steps_batches` is true.
     step_row_moves : bool
         Whether `step_row` leaves the simulator in the next state; otherwise it does not use the
         simulator.
@@ -166,7 +166,7 @@ class Simulator(abc.ABC):
         raise SnapshotError(f"the states of {type(self).__name__} have no named fields")
 
     def build_state(self, payload: Row, **physics: Any) -> None:
-        """Write physical quantities into `payload`, a copy of the current state's payload."""
+        """Write physical quantities into `payload`, a copy of an existing state's payload."""
         raise SnapshotError(f"{type(self).__name__} cannot build a state from physical quantities")
 
     def state_difference(self, one: Row, other: Row) -> tuple[str, str] | None:
@@ -208,7 +208,7 @@ class Simulator(abc.ABC):
 
     @property
     def steps_batches(self) -> bool:
-        """Whether many rows can be stepped at once, and this is faster than one by one."""
+        """Whether stepping many rows at once is possible and faster than stepping each alone."""
         return False
 
     @abc.abstractmethod
@@ -232,12 +232,13 @@ class Simulator(abc.ABC):
     def step_env(self, action: Any) -> EnvStep:
         """Return the result of the environment's own ``step``, unchanged if possible.
 
-        Observation and info may be the simulator's own objects; `action` is a copy that may change.
+        Observation and info may be the simulator's own objects; `action` is a copy that may be
+        changed.
         """
         return self.step(action, 1)[:5]
 
     def step_row(self, row: Row, action: Any, dt: int) -> tuple[Row, Outcome] | None:
-        """Step from `row` in a way that is faster than `write`, `step` and `read`.
+        """Step from `row` faster than by calling `write`, `step` and `read`.
 
         Return the next state as a new row without its checksum, and the outcome, which the caller
         may change. Return ``None`` if there is no fast path. See `step_row_moves`.
@@ -247,8 +248,8 @@ class Simulator(abc.ABC):
     def step_rows(self, rows: Rows, start: int, stop: int) -> None:
         """Step rows `start` to `stop` of a batch, each from its own state.
 
-        Families that can step many rows at once override this. Their method also writes the header
-        of each next state, which is the header of the state that the row starts from.
+        Families that can step many rows at once override this. Their method also copies the header
+        of each row's state to its next state.
         """
         inputs = rows.inputs
         for index in range(start, stop):
@@ -334,7 +335,7 @@ class Simulator(abc.ABC):
         """Return an image of the current state, ``(height, width, 3) uint8``."""
 
     def keep_picture(self) -> Any:
-        """Return the image, which `give_picture` restores after other states were written.
+        """Return the image, for `give_picture` to restore it after other states were written.
 
         Return ``None`` if the image depends on the state alone.
         """

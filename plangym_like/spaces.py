@@ -244,8 +244,8 @@ def as_actions(
     actions : array or sequence
         Either a batch (`lead` leading axes) or a single action, which becomes a batch of one.
     lead : int
-        Leading axes of a batch: 1 ``(N, ...)``, 2 ``(N, T, ...)`` for rollouts, or 0 for a single
-        action, which is not batched.
+        The number of leading axes: 1 for a batch ``(N, ...)``, 2 for rollouts ``(N, T, ...)``, or 0
+        for a single action, which is not batched.
     out_of_bounds : {"pass", "raise", "clip"}
         What to do with finite numbers beyond the bounds of a `Box`: leave them unchanged (as in
         Gymnasium), raise an error, or clip them like Gymnasium's ``ClipAction``.
@@ -307,7 +307,7 @@ def _leaf_actions(
 
 @lru_cache(maxsize=32)
 def _native(dtype: np.dtype[Any]) -> np.dtype[Any]:
-    """Return a canonical dtype object for all dtypes of this kind and size."""
+    """Return the same native dtype object for all dtypes of one kind and size."""
     return np.dtype(dtype.str[1:])
 
 
@@ -363,7 +363,7 @@ def _is_one_action(space: spaces.Space[Any], action: Any, out_of_bounds: str) ->
 
 
 def _one_action(space: spaces.Space[Any], action: Any, out_of_bounds: str, place: str) -> Any:
-    """Return one action of a space that is not an array, after checking its parts."""
+    """Return `action`, whose space is not a tree of arrays, after checking its parts."""
     if _parts(space) is None:
         if not space.contains(action):
             raise ActionError(f"action {action!r}{place} is not in the action space {space}")

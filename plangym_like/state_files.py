@@ -8,7 +8,7 @@
     rows       count * state_nbytes bytes
     32 bytes   BLAKE2b-256 of all bytes before
 
-No code in a file is ever executed, and no more memory is allocated than the size of the file.
+Loading executes no code from the file, and allocates no more memory than the size of the file.
 """
 
 from __future__ import annotations

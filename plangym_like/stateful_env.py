@@ -26,7 +26,7 @@ from plangym_like.stats import Stats
 
 
 class StatefulEnv:
-    """The base of `PlanEnv`, with everything except stepping; see there for the parameters."""
+    """The base of `PlanEnv`, with the same parameters and everything except stepping."""
 
     SINGLETON: ClassVar[bool] = False
     STATE_IS_ARRAY: ClassVar[bool] = True
@@ -212,7 +212,7 @@ class StatefulEnv:
 
     @property
     def stats(self) -> Stats:
-        """Counters of all batches so far; without workers, they can be read after `close`."""
+        """Counters of all batches so far; without workers, they remain after `close`."""
         if self._closed and self._stats and isinstance(self._options, SerialOptions):
             return self._stats
         return self.executor.stats
@@ -316,7 +316,7 @@ class StatefulEnv:
         return state_files.load(path, self.layout.format)
 
     def get_image(self) -> NDArray[np.uint8]:
-        """Return an image of the current state in any mode, ``(height, width, 3) uint8``."""
+        """Return the current state's image ``(height, width, 3) uint8``, in every render mode."""
         stepper = self.row_stepper
         with stepper.lock:
             self._start(stepper)
@@ -388,7 +388,7 @@ class StatefulEnv:
                 stepper.current.set(row, given=False)
 
     def sync_states(self, state: Row | None = None, blocking: bool = True) -> None:
-        """Make `state` the current one; the same as `set_state`, since workers hold no state."""
+        """Make `state` the current state, as `set_state` does, since workers hold no state."""
         del blocking
         if state is not None:
             self._set(state, given=True)

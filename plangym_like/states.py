@@ -51,7 +51,7 @@ _session_key: bytes | None = None
 
 
 def session_key() -> bytes:
-    """Return the key of 32 secret bytes for the tags of this session's pickled rows."""
+    """Return the secret key (32 bytes) with which this session tags its pickled rows."""
     global _session_key
     if _session_key is None:
         _session_key = os.urandom(32)
@@ -59,7 +59,7 @@ def session_key() -> bytes:
 
 
 def adopt_session_key(key: bytes) -> None:
-    """Use the key of the session to which this process belongs."""
+    """Use `key`, the key of the session that this process belongs to."""
     global _session_key
     _session_key = bytes(key)
 
@@ -84,7 +84,8 @@ class StateFormat:
         Four ASCII letters.
     fingerprint_fields : mapping
         Everything that determines the payload's meaning (ids, digests, versions, dynamics). The
-        fingerprint is a hash of it; environments can share rows if and only if it is the same.
+        fingerprint is a hash of it; environments can share rows if and only if their
+        fingerprints are equal.
     payload_nbytes : int
         Bytes reserved for the payload.
     checksum : bool
@@ -192,7 +193,7 @@ class StateFormat:
         return rows
 
     def check_row(self, state: Any) -> Row:
-        """Return the only row of `state` ``(state_nbytes,)``, after the checks of `check`.
+        """Return `state` as a single row ``(state_nbytes,)``, after the same checks as `check`.
 
         Raises
         ------
@@ -220,7 +221,7 @@ class StateFormat:
         return bool(words.flags.aligned and words[:4].tobytes() == self._head)
 
     def verify(self, rows: Row, first: int = 0) -> None:
-        """Raise `StateFormatError` if a checksum does not match; errors count rows from `first`."""
+        """Raise `StateFormatError` if a checksum is wrong; its message counts rows from `first`."""
         wrong = rows[:, 24:HEADER_NBYTES].view(np.uint64)[:, 0] != _checksums(rows)
         if wrong.any():
             raise self._damaged(first + int(np.argmax(wrong)), "its checksum")
@@ -335,7 +336,7 @@ def mismatch(what: str, family: str, fields: str, its_family: str, its: str) -> 
     family, fields : str
         The family and the fingerprint fields of the environment.
     its_family, its : str
-        The family and the fields of the state; `its` may be unknown.
+        The family and the fields of the state; `its` is any text if the fields are unknown.
 
     Examples
     --------

@@ -52,9 +52,9 @@ class Step(NamedTuple):
 class BatchTransition(NamedTuple):
     """The result of ``step_batch`` with states.
 
-    ``states`` is ``(N, state_nbytes) uint8``, ``obs`` ``(N, *obs_shape)`` in the space's dtype (or
-    a tree of such arrays), ``rewards`` ``(N,) float64``, ``terminateds`` and ``truncateds`` ``(N,)
-    bool``, ``infos`` a `BatchInfo` of N rows.
+    ``states`` is ``(N, state_nbytes) uint8``. ``obs`` is ``(N, *obs_shape)`` in the space's dtype,
+    or a tree of such arrays. ``rewards`` is ``(N,) float64``, ``terminateds`` and ``truncateds``
+    are ``(N,) bool``, and ``infos`` is a `BatchInfo` of N rows.
     """
 
     states: NDArray[np.uint8]
@@ -78,11 +78,11 @@ class BatchStep(NamedTuple):
 class Rollout(NamedTuple):
     """The result of ``rollout_batch``: T steps of N rows.
 
-    ``states`` ``(N, state_nbytes)`` are the final ones, ``observations`` ``(N, T, *obs_shape)`` or
-    ``None``, ``rewards`` ``(N, T)``, ``terminateds`` and ``truncateds`` ``(N, T) bool``. A row that
-    has ended keeps its final state and flags, and its further rewards are 0. ``infos`` is a
-    `BatchInfo` of N rows with ``n_step`` (the total number of frames of each row), ``dt``, and the
-    failed rows.
+    ``states`` ``(N, state_nbytes)`` holds the final states, ``observations`` is ``None`` or
+    ``(N, T, *obs_shape)``, ``rewards`` is ``(N, T)``, ``terminateds`` and ``truncateds`` are
+    ``(N, T) bool``. A row that has ended keeps its final state and flags, and its further rewards
+    are 0. ``infos`` is a `BatchInfo` of N rows with ``n_step`` (the total number of frames of each
+    row), ``dt``, and the failed rows.
     """
 
     states: NDArray[np.uint8]
@@ -144,7 +144,7 @@ class BatchInfo(Sequence[dict[str, Any]]):
         return row
 
     def __contains__(self, item: object) -> bool:
-        """Return whether any row has the key `item`, or equals the dict `item`."""
+        """Return whether the info of any row has the key `item`, or equals the dict `item`."""
         return item in self.keys() if isinstance(item, str) else super().__contains__(item)
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
@@ -171,7 +171,7 @@ class BatchInfo(Sequence[dict[str, Any]]):
         return failed
 
     def env_infos(self) -> list[dict[str, Any]]:
-        """Return each row's info as the environment gave it, without `STEP_COUNTS`."""
+        """Return each row's info as the environment gave it, without the keys in `STEP_COUNTS`."""
         rows = [dict(row) for row in self._rows or ({},) * self._count]
         for name in self._columns:
             if name not in STEP_COUNTS:

@@ -29,7 +29,7 @@ class ActorHandle:
     Attributes
     ----------
     tasks : dict of ObjectRef to Chunk
-        The chunks that it was sent and has not returned, in order.
+        The chunks that were sent to it and have not come back, in order.
     pid : int
         The id of its process on its machine; 0 until it is ready.
     making : ObjectRef or None
@@ -66,7 +66,7 @@ class ActorHandle:
         self.tasks[self._actor.run.remote(request, states)] = chunk
 
     def seconds_per_row(self, steps: int) -> float:
-        """Return the shortest time for a row of `steps` steps with all workers; 0 if unknown."""
+        """Return the actor's shortest measured time per row of `steps` steps; 0 if unknown."""
         return self._seconds_per_step * steps
 
     def note(self, steps: int, seconds: float) -> None:
@@ -84,5 +84,5 @@ class ActorHandle:
 
 @functools.cache
 def _actor_class() -> Any:
-    """Return `NodeActor` as a Ray actor class; made once, since Ray exports every new one."""
+    """Return `NodeActor` as a Ray actor class; made once, since Ray exports each new class."""
     return load().remote(NodeActor)

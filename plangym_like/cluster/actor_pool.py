@@ -54,7 +54,7 @@ class ActorPool:
         Whether the cluster was started for this program. If so, no cores are claimed, and a node
         may get all `n_workers`, however many cores it has.
     n_workers : int or None
-        Processes that step rows, on all nodes together; ``None``: every core of the cluster.
+        Processes that step rows, on all nodes together; ``None`` uses every core of the cluster.
     cores_per_actor, resources, placement, runtime_env
         As in `RayEnv`.
 
@@ -161,7 +161,7 @@ class ActorPool:
         )
 
     def _bundle_placements(self) -> list[Placement]:
-        """Return a placement for each bundle of the placement group, including unplaced ones."""
+        """Return a placement for each bundle of the placement group, even if it has no node yet."""
         table = load().util.placement_group_table(self._group)
         nodes = table.get("bundles_to_node_id", {})
         return [

@@ -48,9 +48,9 @@ class Chunk:
 class ChunkRequest:
     """The request to step a chunk; the states are sent as a separate argument.
 
-    ``inputs`` has no states. Row i starts from the sent state ``which[i]``; if ``which`` is
-    ``None``, from state i or from the only one. With ``masked``, all rows are stepped even if some
-    fail.
+    ``inputs`` has no states. Row i starts from the sent state ``which[i]``. If ``which`` is
+    ``None``, it starts from state i, or from the only state. With ``masked``, all rows are stepped
+    even if some fail.
     """
 
     inputs: Inputs

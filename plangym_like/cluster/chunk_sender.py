@@ -1,4 +1,4 @@
-"""`ChunkSender`: makes the requests that actors are sent for the chunks of one batch."""
+"""`ChunkSender`: makes the requests to actors for the chunks of one batch."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _ROWS_PER_STATE = 4
 
 
 class ChunkSender:
-    """Makes the requests for chunks of `rows`, and counts the bytes sent in `stats`.
+    """Makes the requests for chunks of `rows`, and updates `stats` with what is sent.
 
     With `masked`, actors step all rows even if some fail.
     """

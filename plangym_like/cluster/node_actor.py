@@ -1,4 +1,4 @@
-"""`NodeActor`: the actor that Ray runs on a node; quick to import."""
+"""`NodeActor`: the actor that Ray runs on a node. This module is quick to import."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class NodeActor:
         return self._thread.submit(self._make).result()
 
     def run(self, request: ChunkRequest, states: Row) -> ChunkResult:
-        """Step a chunk. An exception is returned in the result."""
+        """Step a chunk; exceptions are not raised, but returned in the result."""
         assert self._hosted is not None
         return self._thread.submit(self._hosted.run, request, states).result()
 

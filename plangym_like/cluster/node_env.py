@@ -58,7 +58,7 @@ class NodeEnv:
             return Readiness(os.getpid(), error=pack_exception(error, skip_frames=1))
 
     def run(self, request: ChunkRequest, states: Row) -> ChunkResult:
-        """Step a chunk. An exception is returned in the result."""
+        """Step a chunk; exceptions are not raised, but returned in the result."""
         env = self._env
         begun = time.perf_counter()
         chunk = ChunkResult(steps=request.inputs.count * steps_of(request.inputs))
@@ -97,6 +97,6 @@ class NodeEnv:
 
 
 def write_recipe(construct: Callable[[], Any], name: Any) -> bytes:
-    """Return the pickled arguments with which a `NodeEnv` calls ``construct()`` to make `name`."""
+    """Return bytes from which a `NodeEnv` can call ``construct()``, which makes `name`."""
     packed = dumps_by_value((construct, specs_for(name)))
     return dumps((session_key(), packed))

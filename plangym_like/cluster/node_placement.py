@@ -63,7 +63,7 @@ def place_workers(
     cores : mapping of str to int
         Free cores by node.
     wanted : int or None
-        The most workers; fewer are placed if there are not enough cores.
+        The maximum number of workers; fewer are placed if there are not enough cores.
     cores_per_actor : int, optional
         Workers of one actor. By default, each node gets the fewest actors with at most 16 workers
         each.

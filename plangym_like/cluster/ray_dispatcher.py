@@ -1,4 +1,4 @@
-"""`RayDispatcher`: distributes the rows of one batch to this machine and to actors on others.
+"""`RayDispatcher`: distributes the rows of one batch to this machine and to remote actors.
 
 An actor is sent *chunks*: ranges of rows that no process has begun. Chunks become smaller
 toward the end of the batch, and faster actors get larger ones, so all machines are done at about
@@ -45,7 +45,7 @@ class RayDispatcher(Dispatcher):
     Parameters
     ----------
     actors : ActorPool
-        The actors; all rows are stepped on this machine while none is ready.
+        The actors; while no actor is ready, all rows are stepped on this machine.
     pool, costs, batch, steps, step_here
         As in `Dispatcher`. If this machine has no workers, `step_here` steps batches that are too
         cheap to send, and all batches while no actor is ready.

@@ -1,4 +1,4 @@
-"""`BatchMemory`: the shared memory of one batch, a block for each region."""
+"""`BatchMemory`: the shared memory of one batch, with one block for each region."""
 
 from __future__ import annotations
 
@@ -65,10 +65,10 @@ class BatchMemory:
         }
 
     def release(self) -> None:
-        """Return the blocks to their pools, once no worker writes to them; lent ones return later.
+        """Return the blocks to their pools; lent blocks return when the caller drops them.
 
-        May be called again, even after a Ctrl-C. No block is returned twice, since two batches
-        would then share it.
+        Call this only when no worker writes to them any more. It may be called again, even after a
+        Ctrl-C. No block is returned twice, since two batches would then share it.
         """
         while self.private:
             region = self.private.pop()

@@ -23,10 +23,10 @@ class Runner(Protocol):
         """A re-entrant lock, held by the thread that advances batches."""
 
     def ensure_open(self) -> None:
-        """Raise `ClosedError` if it has been closed."""
+        """Raise `ClosedError` if the executor has been closed."""
 
     def drive(self, run: Any, until: float) -> bool:
-        """Advance all batches until `run` is over, or until the time `until`.
+        """Advance all batches until `run` is over or the deadline `until` has passed.
 
         Return whether `run` is over. If `until` has passed already, this process steps no rows.
         """
@@ -36,12 +36,12 @@ class Runner(Protocol):
 
 
 class BatchRun:
-    """A batch that is being executed: waits for its result, and cancels it.
+    """A batch that is being executed; can wait for its result, or cancel it.
 
     Parameters
     ----------
     executor : Runner
-        Advances the batch; referenced weakly, since it refers to its batches.
+        Advances the batch; referenced weakly, since the executor refers to its batches.
     dispatcher : Dispatcher
         Steps its rows.
 
@@ -50,7 +50,7 @@ class BatchRun:
     result, error
         The result of the batch, or the error that stepping its rows raised.
     done : bool
-        Whether it is over.
+        Whether the batch is over.
     """
 
     def __init__(self, executor: Runner, dispatcher: Dispatcher) -> None:
@@ -69,19 +69,19 @@ class BatchRun:
         return self._dispatcher
 
     def future(self, owner: Any = None) -> Future[Any]:
-        """Return the only future of this batch, which keeps `owner` alive as long as needed."""
+        """Make the only future of this batch; it keeps `owner` alive as long as needed."""
         future: Future[Any] = Future(self, owner)
         self._future = weakref.ref(future)
         return future
 
     @property
     def what(self) -> str:
-        """Its name in error messages."""
+        """The name of the batch in error messages."""
         return f"a batch of {self.count} rows"
 
     @property
     def settled(self) -> bool:
-        """Whether it is known to be over."""
+        """Whether the batch is known to be over."""
         return self.done
 
     def outcome(self) -> tuple[Any, BaseException | None]:
@@ -94,7 +94,7 @@ class BatchRun:
         return self._future is not None and self._future() is None
 
     def settle(self, timeout: float | None) -> bool:
-        """Wait at most `timeout` seconds, and return whether it is over."""
+        """Wait at most `timeout` seconds, and return whether the batch is over."""
         if self.done:
             return True
         until = math.inf if timeout is None else time.monotonic() + timeout
@@ -117,7 +117,7 @@ class BatchRun:
         return self._executor.drive(self, until)
 
     def cancel(self, error: BaseException) -> bool:
-        """Stop it with the error `error`; return False if it was already over."""
+        """Stop the batch with the error `error`; return False if it was already over."""
         with self._executor.lock:
             if self.done:
                 return False

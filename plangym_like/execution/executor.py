@@ -19,7 +19,7 @@ class SubmitOptions(NamedTuple):
     blocking : bool
         ``False``: return a `Future` of the result.
     masked : bool
-        Report rows that fail in the result instead of raising their exception.
+        Report failed rows in the result, instead of raising their exceptions.
     audit : bool
         These rows have been stepped before: use other workers than the first time if possible,
         and do not count the rows in `stats`.
@@ -41,7 +41,7 @@ class Executor(Protocol):
 
     @property
     def n_workers(self) -> int | None:
-        """How many processes step rows, this one included; ``None`` if it is only this one."""
+        """How many processes step rows, this one included; ``None`` if only this one does."""
 
     @property
     def isolated(self) -> bool:
@@ -63,7 +63,7 @@ class ExecutorOptions(Protocol):
 
     @property
     def n_workers(self) -> int | None:
-        """How many processes step rows, this one included; ``None`` if it is only this one."""
+        """How many processes step rows, this one included; ``None`` if only this one does."""
 
     @property
     def isolated(self) -> bool:

@@ -1,4 +1,4 @@
-"""`GivenStates`: uses states given by callers in workers, since they may be forged."""
+"""`GivenStates`: makes workers use the states that callers give, which may be forged."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from plangym_like.states import Row
 
 
 class GivenStates:
-    """Uses states given by callers, if necessary only in workers.
+    """Uses the states that callers give: in workers if necessary, otherwise in this process.
 
     With isolated workers, a forged state cannot crash this process. Its simulator never loads a
     state that a caller gave, or a state that follows from one. This process only holds the row, and
@@ -49,7 +49,7 @@ class GivenStates:
         self._held: Row | None = None
 
     def attempt(self, states: Any, actions: Any = None, dt: Any = 1, *, many: bool = False) -> None:
-        """Step `states` with the executor first, if it is isolated; see `try_elsewhere`."""
+        """If `tries`, step `states` with the executor before they are used; see `try_elsewhere`."""
         if self.tries:
             try_elsewhere(self._executor, self._layout, states, actions, dt, many=many)
 
@@ -74,7 +74,7 @@ class GivenStates:
         current.hold(row, picture, given=given)
 
     def set(self, current: CurrentState, row: Row) -> None:
-        """Make `row` the current state; raise the simulator's error if it cannot load it."""
+        """Make `row` the current state; raise the simulator's error if it rejects `row`."""
         if self.elsewhere:
             self._replace(current, row, "bring_back", (), {})
             self.hold(current, row.copy())
@@ -104,7 +104,10 @@ class GivenStates:
         return self._call(current, current.row, current.picture, current.given, method, args, how)
 
     def _replace(self, current: CurrentState, row: Row, method: str, args: Any, how: Any) -> Any:
-        """Call a method with `row` as the current state in a worker; fail as `set` does."""
+        """In a worker, call a method with `row` as the current state.
+
+        If the call raises, the current state is kept or lost as in `CurrentState.set`.
+        """
         current.keep_episode()
         try:
             return self._call(current, row, None, True, method, args, how)

@@ -53,7 +53,7 @@ class Job(NamedTuple):
     worker : int
         The number of the worker's progress slot.
     slots : int
-        The block of all progress slots.
+        The number of the block that holds all progress slots.
     signature : int
         The signature of the sender's layout.
     shape : Shape
@@ -61,11 +61,11 @@ class Job(NamedTuple):
     start, stop : int
         The rows.
     blocks : mapping of str to int
-        The block of each region.
+        The number of each region's block.
     attached : sequence of int
-        The blocks whose descriptors are sent with the job.
+        The numbers of blocks whose descriptors are sent with the job.
     dropped : sequence of int
-        The blocks to forget.
+        The numbers of blocks to forget.
     careful : bool
         Whether to step one row at a time.
     masked : bool
@@ -163,7 +163,7 @@ def run_job(env: HostedEnv, job: Job, fds: Sequence[int] = ()) -> Report:
 
 
 def _pack(rows: Rows, job: Job, stop: int) -> tuple[bytes, dict[int, Exception]]:
-    """Pickle infos and observations; return them, and errors for rows where that failed."""
+    """Pickle infos and observations; return the bytes, and errors of rows where that failed."""
     infos: dict[int, Any] = dict(rows.infos or {})
     observations: dict[int, Any] = {}
     span = max(1, job.shape.horizon)

@@ -105,7 +105,7 @@ class ProcessExecutor:
         """Step checked inputs; return their result, or its future.
 
         Checksums are verified before rows are sent or stepped. If rows take long, each worker gets
-        its first rows while the others are still being verified.
+        its first rows while other rows are still being verified.
 
         Several batches may be pending. Free workers get rows of the oldest batch first.
         """

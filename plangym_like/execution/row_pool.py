@@ -54,7 +54,7 @@ class RowPool(WorkerPool[RowWorker]):
         self._leftover: list[tuple[BatchMemory, object]] = []
 
     def wait_for_rows(self, seconds: float, finished: Sequence[RowWorker]) -> None:
-        """Wait as `WorkerPool.wait` does, or until one of `finished` has finished its rows."""
+        """Wait as `WorkerPool.wait` does; also return when a worker in `finished` has finished."""
         self.tally.seconds_waiting += self.wait(
             seconds, lambda: any(worker.finished for worker in finished)
         )

@@ -86,7 +86,7 @@ class RowWorker(WorkerHandle):
 
     @property
     def reach(self) -> int:
-        """The end of the rows that it may have written to, including rows taken from it later."""
+        """The end of the rows that it may have written to, even if it has lost some since."""
         return max(self.stop, int(self.slot[REACH]))
 
     @property
@@ -109,7 +109,7 @@ class RowWorker(WorkerHandle):
     def ahead(self) -> int:
         """An estimate of the number of rows that it has not stepped yet.
 
-        Some families step all rows that they begin at once; these are assumed to be half done.
+        Some families step a whole range of rows at once; such a range counts as half done.
         """
         done, cursor = self.done, self.cursor
         return self.stop - (cursor if cursor > done else (done + int(self.slot[REACH])) // 2)
@@ -123,7 +123,7 @@ class RowWorker(WorkerHandle):
         stop: int,
         most: int,
     ) -> None:
-        """Send it rows `start` to `stop` of `owner`; `make_job` completes the job."""
+        """Send the worker rows `start` to `stop` of `owner`; `make_job` completes the job."""
         if self.process.pid != self._pid:  # other code has restarted it
             self._pid = self.process.pid
             self.known.clear()
@@ -167,8 +167,8 @@ class RowWorker(WorkerHandle):
     def late_report(self, *, patient: bool) -> tuple[Report, int] | None:
         """Return the report that `leave` did not wait for, and the number of its rows.
 
-        ``None`` if it has not arrived; with `patient`, wait for it. If the worker has died since,
-        no report arrives, but the rows are done.
+        Return ``None`` if the report has not arrived. With `patient`, wait for it. If the worker
+        has died since, no report arrives, but the rows are done.
         """
         if self._late is not None and (patient or self._late[0].done()):
             (task, start), self._late = self._late, None
@@ -195,12 +195,12 @@ class RowWorker(WorkerHandle):
         return task
 
     def abandon(self) -> None:
-        """Tell it to stop, because its rows are not needed any more."""
+        """Tell the worker to stop, because its rows are not needed any more."""
         super().abandon()
         self.end_at(0)
 
     def idle_seconds(self) -> float:
-        """Return the seconds since it last began a row, or was sent its rows."""
+        """Return the seconds since the worker last began a row, or was sent its rows."""
         now = time.monotonic()
         progress = (self.cursor, self.done)
         if progress != self._progress:

@@ -1,4 +1,4 @@
-"""`SharedBatch`: one batch in shared memory, and the jobs that workers are sent for it."""
+"""`SharedBatch`: one batch in shared memory, and its jobs for workers."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ class Channel:
     """Frames messages over a non-blocking stream socket.
 
     A signal handler that raises may interrupt any method between two bytecodes, and the method can
-    then be repeated. The reason is that bytes move from the kernel into `_chunks`, and from
+    then be repeated. This is safe because bytes move from the kernel into `_chunks`, and from
     `_outbox` to the kernel, in single operations that cannot be interrupted. Everything else is
     derived from these two attributes.
 

@@ -55,7 +55,7 @@ def open_pidfd(pid: int) -> int | None:
 
 
 def oom_kills() -> int | None:
-    """Return how many processes the kernel has killed for lack of memory, if known."""
+    """Return how many processes the kernel killed for lack of memory; ``None`` if not known."""
     try:
         with open("/proc/vmstat", "rb") as file:
             counts = dict(line.split() for line in file)
@@ -82,12 +82,12 @@ def flush_outputs() -> None:
 
 
 class ChildProcess:
-    """A process that this one owns, whether or not it is its parent.
+    """A process that this process owns, whether or not it is a child of this process.
 
     Parameters
     ----------
     pid : int
-        The process.
+        The process id.
     pidfd : int or None
         Its descriptor, owned by this object.
     status_fn, collect_fn : callable
@@ -113,7 +113,7 @@ class ChildProcess:
         forget_after_fork(self)
 
     def poll(self) -> bool:
-        """Return whether the process has ended, and if so, set `exitcode`.
+        """Return whether the process has ended; if it has, set `exitcode`.
 
         The exit code is negative for a signal, and ``None`` if it is not known.
         """
@@ -169,7 +169,7 @@ class ChildProcess:
             os.close(pidfd)
 
     def describe_end(self) -> str:
-        """Return how the process ended and the usual cause, as a phrase."""
+        """Return a phrase that says how the process ended, and the usual cause."""
         code = self.exitcode
         if code is None:
             return "how it ended is not known, because something else collected its exit status"

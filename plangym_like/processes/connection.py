@@ -207,7 +207,7 @@ class Connection:
             self._note_end()
 
     def _poll(self, mask: int, timeout: float) -> dict[int, int]:
-        """Wait up to `timeout` seconds for `mask` on the data socket, or for the process's end."""
+        """Wait up to `timeout` seconds for `mask` events on the socket, or the process's end."""
         poller = select.poll()
         poller.register(self._descriptor, mask)
         if self.process.pidfd is not None:
@@ -217,8 +217,8 @@ class Connection:
     def _send_aside(self, parts: list[Outgoing], timeout: float) -> bool:
         """Send the queue and then `parts`; return False if the lock for sending is held.
 
-        If another thread holds the lock, this first waits for `timeout` seconds. The lock may also
-        be held by the code that a signal handler has interrupted.
+        If another thread holds the lock, this first waits up to `timeout` seconds. The code that a
+        signal handler has interrupted may hold it too.
         """
         sending: list[bool] = []
         try:
@@ -244,7 +244,10 @@ class Connection:
     # The end
 
     def _note_end(self) -> None:
-        """Complete all requests when connection or process has ended; `_reading` must be held."""
+        """Complete all requests after the connection or the process has ended.
+
+        `_reading` must be held.
+        """
         failed_start = self._failed_start
         by_itself = self.process.wait(0.5)
         if not by_itself:

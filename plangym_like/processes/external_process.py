@@ -26,9 +26,9 @@ class ExternalProcess:
     """Hosts, in a child process, the object that `constructor` returns.
 
     The process starts at once and makes the object in the background. The first use waits for it,
-    and raises any error of the constructor. Attributes and methods are used like those of the
-    object itself, except names with a leading underscore. Exceptions of the object are raised with
-    their own type and a `RemoteTraceback` as their cause, and the process continues.
+    and raises any error of the constructor. All attributes and methods of the object are available
+    here, except names with a leading underscore. Exceptions of the object are raised with their own
+    type and a `RemoteTraceback` as their cause, and the process continues.
 
     The process ends when `close` is called, when the last references to this object and its futures
     are dropped, or when its owner ends, even if the owner is killed.
@@ -45,7 +45,7 @@ class ExternalProcess:
         The name of the worker in errors and logs.
     linger : float
         Seconds for which the worker polls for the next request before it sleeps. The kernel tends
-        to wake a sleeping process on the caller's core, which then has to wait.
+        to wake a sleeping process on the caller's core, where one of the two has to wait.
 
     Examples
     --------
@@ -276,8 +276,8 @@ class ExternalProcess:
     def close(self, timeout: float = 3.0) -> None:
         """Ask the process to exit, and kill it if it is still running after `timeout` seconds.
 
-        If the hosted object has a ``close`` method, it is called. Futures that are then still
-        pending fail with `ClosedError`. Calling `close` again does nothing.
+        If the hosted object has a ``close`` method, it is called. Futures that are still pending
+        afterwards fail with `ClosedError`. Calling `close` again does nothing.
         """
         self._closed = True
         message = f"worker {self._name!r} has been closed; make another one"

@@ -1,4 +1,4 @@
-"""The fork server: a process with everything imported, which forks workers on request.
+"""The fork server: a process that has imported everything and forks workers on request.
 
 A worker that is forked from it starts within milliseconds, and inherits no threads, locks or other
 state of the user's process. A fork server is started when it is first needed. It runs

@@ -1,4 +1,4 @@
-"""Start processes that are connected to this one, and other Python interpreters."""
+"""Start processes that are connected to this one, and start other Python interpreters."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ class Launched(NamedTuple):
     process: ChildProcess
 
     def close(self) -> None:
-        """Close all descriptors; may be called again, also after an interrupt."""
+        """Close all descriptors; may be called again, even after an interrupt."""
         self.connection.close()
         self.alive_write.close()
         self.process.close()
 
 
 def launch_by(start: Start, kind: int = socket.SOCK_STREAM) -> Launched:
-    """Start a process, connected to this one by sockets of type `kind` and an alive pipe."""
+    """Start a process that is connected to this one by `kind` sockets and an alive pipe."""
     fill_standard_descriptors()
     with contextlib.ExitStack() as ours, contextlib.ExitStack() as theirs:
         here, there = socket.socketpair(socket.AF_UNIX, kind)
@@ -100,7 +100,7 @@ def start_python(
 
 @contextlib.contextmanager
 def _interrupts_blocked() -> Iterator[None]:
-    """Block SIGINT, so that it is blocked in the new process until the process ignores it."""
+    """Block SIGINT; a new process inherits the block and keeps it until it ignores SIGINT."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield

@@ -12,8 +12,9 @@ bytes     type    meaning
 10 to 17  uint64  number of bytes of the payload
 ========  ======  ==================================================
 
-Payloads: ACCESS ``name``; CALL ``(name or function, args, kwargs)``; RESULT the value; EXCEPTION
-the exception, packed by `plangym_like.processes.remote_errors`; CLOSE nothing.
+The payload of ACCESS is ``name``. The payload of CALL is ``(name or function, args, kwargs)``. The
+payload of RESULT is the value. The payload of EXCEPTION is the exception, packed by
+`plangym_like.processes.remote_errors`. CLOSE has no payload.
 """
 
 from __future__ import annotations

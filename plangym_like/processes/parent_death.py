@@ -6,9 +6,9 @@ sends SIGKILL to the process that owns the file (``F_SETOWN``). No code has to r
 that is killed. SIGKILL also ends a process that is stopped, that blocks its signals, or that is
 stuck in C with the GIL held.
 
-The kernel releases the file when all its descriptors are closed, and a worker may close its own. So
-the fork server keeps another such file open for each worker that it has forked. A worker that is a
-direct child of its owner asks the kernel to send it SIGKILL when its parent ends.
+The kernel releases the file when all its descriptors are closed, and a worker may close its own
+descriptors. So the fork server keeps another such file open for each worker that it has forked. A
+worker that is a direct child of its owner asks the kernel to send it SIGKILL when its parent ends.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ def tie_to(alive_fd: int) -> None:
 def kill_at_end_of(alive_fd: int, pid: int) -> None:
     """Let the kernel kill `pid` when the last write end of the pipe `alive_fd` is closed.
 
-    This works for one process per open file, and as long as some process has a descriptor of the
-    file behind `alive_fd`.
+    This works for one process per open file, and only as long as some process has a descriptor of
+    the file behind `alive_fd`.
     """
     fcntl.fcntl(alive_fd, fcntl.F_SETOWN, pid)
     fcntl.fcntl(alive_fd, fcntl.F_SETSIG, signal.SIGKILL)
@@ -57,16 +57,16 @@ def open_again(pipe_fd: int) -> int:
 
 
 def in_lasting_thread() -> bool:
-    """Return whether this thread lives as long as the process, so `die_with_parent` can be used.
+    """Return whether this thread lives as long as the process, so that `die_with_parent` works.
 
-    That function kills a child when the thread that made it ends; the main thread ends with the
-    process.
+    That function ends a child as soon as the thread that started the child ends. The main thread
+    ends with the process.
     """
     return sys.platform == "linux" and threading.get_native_id() == os.getpid()
 
 
 def die_with_parent() -> None:
-    """Let the kernel kill this process when the thread that made it ends."""
+    """Let the kernel kill this process as soon as the thread that started it has ended."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
 
 

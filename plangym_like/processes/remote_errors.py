@@ -28,7 +28,7 @@ def pack_exception(error: BaseException, *, skip_frames: int = 0) -> bytes:
     Parameters
     ----------
     error : BaseException
-        With its traceback, causes and notes.
+        The exception; its traceback, causes and notes are packed too.
     skip_frames : int
         Outermost frames to leave out of the traceback's text.
     """
@@ -78,9 +78,9 @@ def is_remote(error: BaseException) -> bool:
 
 
 def portable_result(future: Future[Any], timeout: float | None = None) -> Any:
-    """Return the result of `future`; raise a `RemoteError` for errors that would end the program.
+    """Return the result of `future`; raise a `RemoteError` instead of errors that end programs.
 
-    These are ``SystemExit``, ``KeyboardInterrupt`` and similar exceptions of another process.
+    Those are ``SystemExit``, ``KeyboardInterrupt`` and similar exceptions of another process.
     """
     error = future.exception(timeout)
     if error is None or isinstance(error, Exception) or not is_remote(error):

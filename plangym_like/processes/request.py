@@ -23,7 +23,7 @@ class Request:
         The name of the worker in error messages.
     wait : callable
         ``wait(request, timeout)`` returns when the request has been answered, or after `timeout`
-        seconds. The request holds a reference to it until then.
+        seconds. The request keeps a reference to `wait` until it has been answered.
     """
 
     __slots__ = ("__weakref__", "_reply", "_wait", "_worker", "number")
@@ -44,7 +44,7 @@ class Request:
 
     @property
     def what(self) -> str:
-        """Its name in error messages."""
+        """The name of the request in error messages."""
         return f"request {self.number} to {self._worker}"
 
     @property
@@ -60,7 +60,7 @@ class Request:
         return self._reply is not None
 
     def outcome(self) -> tuple[Any, BaseException | None]:
-        """Return the value, and the error or ``None``; the error is a new one each time."""
+        """Return the value, and the error or ``None``; each call makes a new error object."""
         reply = self._reply
         assert reply is not None
         if not isinstance(reply, tuple):

@@ -1,4 +1,4 @@
-"""`RetryPolicy`: decides whether workers that die are replaced or an error is raised."""
+"""`RetryPolicy`: decides whether to replace workers that die or to raise an error."""
 
 from __future__ import annotations
 

@@ -2,8 +2,8 @@
 
 A block is a memory file (``memfd``, or on platforms without it a temporary file that is unlinked at
 once). Other processes get it through its descriptor. Nothing can leak: the kernel frees a block
-when the last process that has it open ends. Its pages are reserved when it is made, so a lack of
-memory raises an error at that time instead of a SIGBUS later.
+when no process has it open any more. Its pages are reserved when it is made, so a lack of memory
+raises an error at that time instead of a SIGBUS later.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class SharedBlock:
             raise MemoryError(f"no {self.nbytes} bytes of shared memory: {error}") from error
 
     def array(self) -> NDArray[np.uint8]:
-        """Return a new array over all bytes; views of it keep it alive."""
+        """Return a new array over all bytes; any view of the array keeps it alive."""
         return np.frombuffer(self.memory, np.uint8)
 
     def close(self) -> None:
@@ -154,7 +154,10 @@ class BlockPool:
             self._drop(self._idle.pop())
 
     def forget(self, known: Callable[[int], bool]) -> None:
-        """Forget the numbers of dropped blocks that no worker knows: ``known(number)`` is false."""
+        """Forget the numbers of dropped blocks for which ``known(number)`` is false.
+
+        ``known`` tells whether a worker still has the block.
+        """
         if self.dropped:
             self.dropped = [number for number in self.dropped if known(number)]
 

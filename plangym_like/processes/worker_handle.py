@@ -23,7 +23,7 @@ class WorkerHandle:
     index : int
         The worker's index in its pool.
     prepare : callable, optional
-        ``prepare(hosted)`` is called in each new process; the worker is ready when it has returned.
+        ``prepare(hosted)`` is called in each new process; the worker is ready after that.
 
     Attributes
     ----------

@@ -36,7 +36,7 @@ class PoolCounts(Protocol):
 class WorkerPool(Generic[Handle]):
     """Worker processes that host any object and execute any task.
 
-    The pool does not know the tasks, and has no reference to its owner, which starts them.
+    The pool does not depend on what tasks do, and has no reference to its owner, which starts them.
     The owner works in a loop: start a task (`WorkerHandle.start_task`) in each worker that is
     `WorkerHandle.free`; call `wait`; read the results of finished tasks; call `tend`. The pool does
     the following:
@@ -52,12 +52,12 @@ class WorkerPool(Generic[Handle]):
     Parameters
     ----------
     workers : sequence of WorkerHandle
-        The workers, which the pool owns from now on, with their processes.
+        The workers; from now on, the pool owns them and their processes.
     start_timeout : float, optional
         Seconds that a process may take to become ready before it is replaced; by default no limit.
     spin_seconds : float
         How long `wait` polls before it sleeps. Waking up takes as long as a short task, so this
-        should cover the time from the end of one worker's last task to the end of the next one's.
+        should cover the time between the ends of successive workers' last tasks.
     counts : PoolCounts, optional
         Where deaths and restarts are counted.
 
@@ -87,8 +87,8 @@ class WorkerPool(Generic[Handle]):
     def wait(self, seconds: float, stop: Callable[[], bool] | None = None) -> float:
         """Wait at most `seconds` until a worker replies or dies; return the seconds waited.
 
-        Replies and deaths are processed. While this polls, before it sleeps, it also returns when
-        ``stop()`` is true.
+        Replies and deaths are processed. This polls before it sleeps; while it polls, it also
+        returns when ``stop()`` is true.
         """
         self._watch_all()
         begun = time.perf_counter()
@@ -146,7 +146,7 @@ class WorkerPool(Generic[Handle]):
         self.tend()
 
     def tend(self) -> None:
-        """Replace, if needed, workers that have no task or an abandoned one; never waits.
+        """Replace, if needed, workers with no task or with an abandoned task; never waits.
 
         Raises
         ------

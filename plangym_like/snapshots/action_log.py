@@ -1,4 +1,4 @@
-"""`ActionLogFormat`: encodes how an episode began and every action since as bytes.
+"""`ActionLogFormat`: encodes the start of an episode and every later action as bytes.
 
 A log is a sequence of entries. Each is a tag byte and the fields of that tag, little-endian:
 
@@ -81,7 +81,7 @@ class ActionLogFormat:
                 self.action_nbytes = 2 + 8 * int(np.prod(self._shape))
 
     def start(self, start: Start) -> bytes:
-        """Return the entry of a reset.
+        """Return the entry for a reset.
 
         Raises
         ------
@@ -97,7 +97,7 @@ class ActionLogFormat:
         return _LENGTH.pack(START, len(data)) + data
 
     def action(self, action: Any) -> bytes:
-        """Return the entry of a step.
+        """Return the entry for a step.
 
         Raises
         ------
@@ -118,7 +118,7 @@ class ActionLogFormat:
         return _LENGTH.pack(PLAIN, len(data)) + data
 
     def reseed(self, seed: int) -> bytes:
-        """Return the entry of a generator made from `seed`."""
+        """Return the entry for replacing the generator with one made from `seed`."""
         return _SEED.pack(RESEED, seed)
 
     def generator(self, memory: bytes) -> bytes:

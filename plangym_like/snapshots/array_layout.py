@@ -1,7 +1,7 @@
 """`ArrayLayout`: preserves the shared memory and the axis order of the arrays in one snapshot.
 
-NumPy itself pickles a view as a separate array, in C or Fortran order. After that, writing to one
-array no longer changes the other, and sums are computed in another order.
+NumPy itself pickles a view as a separate array, in C or Fortran order. In the restored arrays,
+writing to one no longer changes the other, and sums are computed in another order.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ class ArrayLayout:
         self._made: list[NDArray[Any]] = []
 
     def reduce(self, array: NDArray[Any]) -> Reduced | None:
-        """Return `array` as a view of another array, or ``None`` if it must be written itself.
+        """Return `array` as a view of another array, or ``None`` if its elements must be written.
 
         Raises
         ------
         OverlapError
-            It overlaps another array that was written itself. Start the snapshot again, after
+            It overlaps another array whose elements were written. Start the snapshot again, after
             adding the id in the error to `whole`.
         SnapshotError
             The shared memory has gaps, so it cannot be written.
@@ -88,9 +88,8 @@ class ArrayLayout:
 def copies(arrays: list[NDArray[Any]]) -> dict[int, Any]:
     """Return a dict from the `id` of each array to a copy of it.
 
-    Copies share memory where the originals do. The result can be the memo of `copy.deepcopy`. It is
-    empty if memory is shared in a way
-    that copies cannot keep.
+    Copies share memory where the originals do. The result can be used as the memo of
+    `copy.deepcopy`. It is empty if the arrays share memory in a way that copies cannot keep.
     """
     whole: set[int] = set()
     while True:

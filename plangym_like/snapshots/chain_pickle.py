@@ -139,7 +139,7 @@ class ChainPickle(ChainState):
         return place
 
     def _content(self, thing: Any) -> bytes:
-        """Return a digest of a pickle of `thing` with constants instead of references to them."""
+        """Return a digest of `thing`, pickled with constants in place of references to them."""
         return hashlib.blake2b(self._pickled(thing, constants=False)[0]).digest()
 
     def has_class(self, kind: type) -> bool:
@@ -147,7 +147,9 @@ class ChainPickle(ChainState):
         return self._classes.get(name_of(kind)) is kind
 
     def class_named(self, module: str, name: str) -> type:
-        """Return the class ``module.name`` from the environment's classes and classes they use.
+        """Return the class ``module.name``.
+
+        It is looked up among the environment's classes and the classes that they use.
 
         Raises
         ------
@@ -213,7 +215,7 @@ class ChainPickle(ChainState):
     def _pickled(
         self, value: Any, *, watch_sets: bool = False, constants: bool = True
     ) -> tuple[bytes, list[Any]]:
-        """Return a pickle and, with `watch_sets`, the sets in it whose order is lost."""
+        """Return a pickle of `value` and, with `watch_sets`, the sets in it whose order is lost."""
         whole: set[int] = set()
         while True:
             stream = io.BytesIO()

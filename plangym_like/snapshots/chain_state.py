@@ -38,7 +38,7 @@ class ChainState(abc.ABC):
     Raises
     ------
     SnapshotError
-        A wrapper cannot be saved; the message names it, the attribute, and what to do.
+        A wrapper cannot be saved; the message names it and the attribute, and says what to do.
     """
 
     def __init__(self, env: gymnasium.Env[Any, Any], *, base: bool) -> None:
@@ -64,7 +64,7 @@ class ChainState(abc.ABC):
             self._walk_link(owner, link)
 
     def fingerprint_fields(self) -> list[Any]:
-        """Return classes and arguments of the wrappers, outermost first, for JSON."""
+        """Return classes and arguments of the wrappers, outermost first, as JSON data."""
         return self._fingerprint_fields
 
     def reseed(self, seed: int) -> None:
@@ -128,7 +128,7 @@ class ChainState(abc.ABC):
         """Return the error for an attribute that cannot be saved."""
 
     def _refer(self, place: str, value: Any) -> str:
-        """Encode `value` as a reference from now on, and return its place in the bytes."""
+        """Encode `value` as a reference from now on; return the place that the reference names."""
         while place in self._references:
             place += "'"
         self._references[place] = value

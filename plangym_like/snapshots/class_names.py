@@ -1,7 +1,8 @@
-"""Names of classes that are valid in every process, and classes that cannot be imported.
+"""Class names that are valid in every process, and classes that cannot be imported.
 
-A class of ``__main__`` or of a function is sent to workers by cloudpickle, which keeps module and
-``__name__`` but not ``__qualname__``. Such a class is found through the classes that use it.
+Classes defined in ``__main__`` or in a function are sent to workers by cloudpickle, which keeps
+module and ``__name__`` but not ``__qualname__``. Such a class is found through the classes that use
+it.
 """
 
 from __future__ import annotations

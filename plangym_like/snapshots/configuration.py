@@ -82,7 +82,7 @@ def is_handle(value: Any) -> bool:
 
 
 def is_configuration(value: Any) -> bool:
-    """Return whether `value` is of a type whose objects are not changed by steps."""
+    """Return whether `value` is of a type whose objects never change in a step."""
     return isinstance(value, (*_FIXED, *FUNCTIONS, enum.Enum))
 
 
@@ -118,7 +118,7 @@ def qualified_name(thing: Any) -> str:
 
 
 def name_of_key(key: Any, at: int) -> str:
-    """Return a name without an address for the key (or item of a set) at position `at`."""
+    """Return a name, without a memory address, for the dict key or set item at position `at`."""
     name = repr(key)
     return f"{qualified_name(type(key))} {at}" if " at 0x" in name else name
 

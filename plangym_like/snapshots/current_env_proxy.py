@@ -1,4 +1,4 @@
-"""`CurrentEnvProxy`: the base of a wrapper chain, which forwards to one of several copies."""
+"""`CurrentEnvProxy`: the base of a wrapper chain; it forwards to one of several environments."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ class CurrentEnvProxy(gymnasium.Wrapper[Any, Any, Any, Any]):
     cache : ReplayCache
         The cache of all copies.
     seeds_only : bool
-        Whether an episode can be repeated from a seed only, because the environment has other
-        generators than ``np_random``; an unseeded reset then draws a seed.
+        Whether an episode can be repeated only from a seed, because the environment has generators
+        other than ``np_random``; an unseeded reset then draws a seed.
     """
 
     def __init__(self, env: gymnasium.Env[Any, Any]) -> None:

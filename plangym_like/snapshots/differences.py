@@ -1,4 +1,4 @@
-"""Find where two results differ, to the last bit, and which attributes are the cause."""
+"""Compare two results bit by bit: find where they differ, and which attributes are the cause."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ def difference(
     """Return the place of the first difference between two values, and both values there.
 
     Everything that they contain is compared. Types, dtypes and bits must be equal: 1 and 1.0
-    differ, as do 0.0 and -0.0; a NaN equals itself. Equal parts may be one object or two, although
-    this changes a pickle.
+    differ, as do 0.0 and -0.0; a NaN equals itself. Whether equal parts are one object or two makes
+    no difference here, although it does in a pickle.
 
     >>> difference({"reward": 1.0}, {"reward": 2.0})
     ("['reward']", '1.0 and 2.0')
@@ -88,7 +88,7 @@ def without_clock(info: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def attributes(env: gymnasium.Env[Any, Any]) -> dict[str, bytes]:
-    """Return the attributes in a chain of wrappers that are plain data, with their bytes.
+    """Return the encoded bytes of a chain's plain-data attributes, by name.
 
     Keys are ``Class.attribute``, or ``Class.attribute.attribute`` inside objects.
     """

@@ -61,7 +61,7 @@ def stir_global_generators() -> None:
 
 
 def own_generators(env: gymnasium.Env[Any, Any]) -> dict[str, bytes]:
-    """Return the states of the generators of a chain: the environment's own, and its spaces'."""
+    """Return the states of the environment's own generator and of the generators of spaces."""
     found: dict[str, bytes] = {}
     *wrappers, base = links(env)
     for link in (*wrappers, base):

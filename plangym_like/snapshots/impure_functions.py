@@ -32,9 +32,8 @@ _DEEPEST = 4
 def held_objects(function: Any) -> list[Any]:
     """Return the objects in the closure, the defaults or the arguments of `function`.
 
-    These are instances of classes that may have state, such as the object of a bound method.
-    Numbers, containers and configuration are left out. Functions among these values are searched
-    too.
+    Only objects that may have state are returned, such as the object of a bound method. Numbers,
+    containers and configuration are left out. Functions that `function` holds are searched too.
 
     >>> held_objects(functools.partial(max, [1, 2]))
     []
@@ -72,7 +71,7 @@ def values_outside(env: gymnasium.Env[Any, Any]) -> dict[str, Any]:
 def changed_places(before: dict[str, Any], after: dict[str, Any]) -> list[str]:
     """Return the places whose values have changed, except containers that have only grown.
 
-    These may be caches or logs, which do not affect results.
+    Such containers may be caches or logs, which do not affect results.
     """
     return [
         place
@@ -82,7 +81,7 @@ def changed_places(before: dict[str, Any], after: dict[str, Any]) -> list[str]:
 
 
 def named_values(thing: Any) -> Iterator[tuple[str, Any]]:
-    """Yield place and value of everything that a class or function refers to by a name."""
+    """Yield place and value of everything that a class or function refers to by name."""
     if isinstance(thing, type):
         yield from ((f"the attribute {name}", value) for name, value in vars(thing).items())
     else:

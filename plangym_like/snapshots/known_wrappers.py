@@ -158,13 +158,13 @@ def _is_trusted(value: Any) -> bool:
 
 
 def impossible(wrapper: Any) -> str | None:
-    """Return why a wrapper of this class cannot be saved, or ``None``."""
+    """Return why a wrapper of this class cannot be saved, or ``None`` if it can."""
     kinds = (qualified_name(kind) for kind in type(wrapper).__mro__)
     return next((_IMPOSSIBLE[kind] for kind in kinds if kind in _IMPOSSIBLE), None)
 
 
 def _arguments(wrapper: Any) -> Any:
-    """Return a wrapper's arguments: as recorded by Gymnasium, or attributes of the same names."""
+    """Return a wrapper's arguments, from Gymnasium's record or from its attributes."""
     recorded = getattr(wrapper, "_saved_kwargs", None)
     if recorded is not None:
         return describe(recorded)

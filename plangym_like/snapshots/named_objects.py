@@ -25,10 +25,11 @@ _NEVER = (type, gymnasium.Env, random.Random, *LOCKS)
 
 
 def named_objects(env: gymnasium.Env[Any, Any]) -> Iterator[tuple[str, Any]]:
-    """Yield place and value of each object that code in the packages of a chain names.
+    """Yield place and value of each object that the code of a chain refers to by name.
 
-    The objects are instances of `object` or of classes written in Python; they may be in
-    containers. The places are the same in every process.
+    Only code in the packages of the chain's classes is searched. The objects are instances of
+    `object` or of classes written in Python; they may be in containers. The places are the same in
+    every process.
     """
     pending: list[Any] = [type(link) for link in links(env)]
     packages = {_package(kind) for kind in pending} - {"gymnasium"}

@@ -95,5 +95,5 @@ def decode(data: bytes, known: Sequence[Any] = ()) -> Any:
 
 
 def is_plain_kind(value: Any) -> bool:
-    """Return whether the type of `value` is plain; its content may not be."""
+    """Return whether the type of `value` is plain; its content is not checked."""
     return type(value) in WRITERS or isinstance(value, np.generic)

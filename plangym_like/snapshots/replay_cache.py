@@ -37,7 +37,7 @@ class CachedCopy:
 
     ``trace_digest`` is a digest of all observations, rewards and flags along the way; two replays
     of a log have equal digests if all of these were equal. ``generator`` is the environment's
-    generator after the last entry, which is kept only if wrappers may draw from it.
+    generator after the last entry; it is kept only if wrappers may draw from it.
     """
 
     env: _Env
@@ -237,9 +237,9 @@ class ReplayCache:
     def _evicted(self) -> CachedCopy:
         """Return the copy to discard for a new one.
 
-        If there are more branches than copies and they are continued in turn, the least recently
-        used copy is always the next one needed, and evicting it would cause a miss every time. So
-        the most recently used copy is evicted, unless another one has been unused for long.
+        If more branches than there are copies are continued in turn, the least recently used copy
+        is always the next one needed, and evicting it would cause a miss every time. So the most
+        recently used copy is evicted, unless another one has not been used for a long time.
         """
         oldest = min(self._copies, key=lambda cached: cached.last_used)
         if self._restores - oldest.last_used > _UNUSED_RESTORES * self._capacity:

@@ -1,4 +1,4 @@
-"""Restore the state that a wrapper chain had before its first reset, after the trial.
+"""After the trial, restore the state that a wrapper chain had before its first reset.
 
 Making a simulator resets the environment, and the trial steps it. This changes wrappers that keep
 data across episodes (running statistics, counters), and advances generators. So they are restored
@@ -28,11 +28,11 @@ from plangym_like.snapshots.state_owner import CONSTANT, StateOwner, always
 
 
 def restorer(env: gymnasium.Env[Any, Any], *, base: bool = False) -> Callable[[], None]:
-    """Return a function that restores the wrappers of `env` to their current attributes.
+    """Return a function that restores the attributes that the wrappers of `env` have now.
 
-    It may be called several times. It also restores the environment inside the wrappers: the
-    generators in its attributes or, with `base`, all attributes. Arrays that share memory still
-    share it. Attributes that cannot be copied are not restored.
+    It may be called several times. It also restores the environment inside the wrappers: all
+    attributes with `base`, and otherwise only attributes that are generators. Arrays that share
+    memory still share it afterwards. Attributes that cannot be copied are not restored.
     """
     *wrappers, inner = links(env)
     generators = [] if base else _generators(inner)
@@ -96,7 +96,7 @@ def _arrays(states: Iterable[dict[str, Any]]) -> list[NDArray[Any]]:
 def _generators(base: Any) -> list[tuple[str, Any, Callable[[Any], None], Any]]:
     """Return name, object, setter and state of each generator in an attribute of `base`.
 
-    They are restored in place, because other objects may hold them too.
+    The generators are restored in place, because other objects may hold them too.
     """
     found: list[tuple[str, Any, Callable[[Any], None], Any]] = []
     for name, value in vars(base).items():

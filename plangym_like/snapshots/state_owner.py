@@ -1,4 +1,4 @@
-"""`StateOwner`: an object that owns state: a wrapper, or an object in a wrapper."""
+"""`StateOwner`: a wrapper, or an object in a wrapper, that owns state."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ CONSTANT = frozenset(
 
 @dataclass(slots=True)
 class StateOwner:
-    """An object, with the names of its attributes that are state.
+    """An object, and the names of the attributes that are its state.
 
     Attributes
     ----------
@@ -56,7 +56,7 @@ class StateOwner:
         self._get = (lambda thing: (one(thing),)) if len(names) == 1 else one
 
     def read(self) -> Any:
-        """Return the state: a tuple in the order of `names`, or a dict in the order of its keys."""
+        """Return the state: a tuple in the order of `names`, or a dict with sorted keys."""
         thing = self._thing()
         if self.names is not None:
             try:

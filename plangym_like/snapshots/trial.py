@@ -1,4 +1,4 @@
-"""`Trial`: tests whether an environment repeats itself when it is made.
+"""`Trial`: tests whether a newly made environment can repeat its own results.
 
 It takes a few steps, and repeats them from restored states: in another order, after other steps, in
 a second copy of the environment, after seeded and unseeded resets. It also checks random generators
@@ -124,7 +124,7 @@ class Trial:
         Raises
         ------
         SnapshotError
-            The environment does not repeat itself; the message says where, and what to do.
+            The environment does not repeat its results; the message says where, and what to do.
         """
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -165,9 +165,9 @@ class Trial:
         self._compare_resets(other, len(second.outcomes) - 1)
 
     def _compare_resets(self, other: Simulator, steps: int) -> None:
-        """Compare more resets, since infos that are drawn from a few values are sometimes equal.
+        """Compare more resets, since infos drawn from a few values may be equal by chance.
 
-        First, the second copy takes the `steps` other steps that the first copy has taken already.
+        First, the second copy takes `steps` other steps, as the first copy has done already.
         At the end, both copies are in the middle of an episode again.
         """
         self._take_other_steps(other, steps)
@@ -339,7 +339,7 @@ class Trial:
         return f"{name} in {', '.join(own)}" if own else name
 
     def _cause(self, row: Row | None, start: int) -> str:
-        """Return which attributes differ between a restored copy and a copy stepped there."""
+        """Return which attributes differ between a restored copy and one stepped to its state."""
         if row is None or self._copy is None:
             return ""
         try:

@@ -61,7 +61,7 @@ class WrapperState(ChainState):
     Attributes
     ----------
     nbytes : int
-        Bytes that the state takes; 0 if no wrapper has any.
+        Bytes that the state takes; 0 if no wrapper has state.
     time_limit : gymnasium.wrappers.TimeLimit or None
         The wrapper whose step counter is the whole state, if there is no other state. The state is
         then one little-endian int64, -1 for ``None``.
@@ -69,7 +69,7 @@ class WrapperState(ChainState):
     Raises
     ------
     SnapshotError
-        A wrapper cannot be saved; the message names it, the attribute, and what to do.
+        A wrapper cannot be saved; the message names it and the attribute, and says what to do.
     """
 
     def __init__(self, env: gymnasium.Env[Any, Any], capacity: int | None = None) -> None:
@@ -110,7 +110,7 @@ class WrapperState(ChainState):
         payload[end : self.nbytes] = 0
 
     def write(self, payload: Row) -> None:
-        """Set the wrappers to the state in `payload`, whose memory they do not share.
+        """Set the wrappers to the state in `payload`; they share no memory with it.
 
         Write the state of the base first: a wrapper may draw from the base's generator.
 
@@ -274,7 +274,7 @@ class WrapperState(ChainState):
 
 
 def _nbytes_of_one(wrapper: Any) -> int:
-    """Return the size of an observation or action, which may replace a value of ``None`` later."""
+    """Return the bytes of an observation or action, which may replace a ``None`` later."""
     lengths = [0]
     for name in ("observation_space", "action_space"):
         space = getattr(wrapper, name, None)
