@@ -58,7 +58,7 @@ class GrowingArray:
         return self._array.dtype.itemsize * math.prod(self._array.shape[1:])
 
     def adopt(self, values: NDArray[Any]) -> None:
-        """Use the array `values` ``(N, *shape)`` as the content; `append` copies it first."""
+        """Use the array `values` ``(N, *shape)`` as the content; it is copied when it must grow."""
         self._array, self._count, self._is_mapped = values, len(values), False
 
     def reserve(self, count: int) -> None:

@@ -268,7 +268,7 @@ class AtariSimulator(GymnasiumSimulator):
         return codec
 
     def make_fast_form(self, kind: str) -> FastForm | None:
-        """Return the loop over rows, or ``None`` if rows hold more than the emulator's state."""
+        """Return the fast form; ``None`` if the game or its options do not allow it."""
         return AleRows(self.base, self.codec.ale_nbytes) if self._is_plain else None
 
     def fingerprint_fields(self) -> Mapping[str, Any]:
@@ -278,7 +278,7 @@ class AtariSimulator(GymnasiumSimulator):
     # Stepping
 
     def step_row(self, row: Row, action: Any, dt: int) -> tuple[Row, Outcome] | None:
-        """Step a row that holds only the emulator's state; return ``None`` if rows hold more."""
+        """Step a row; return ``None`` if the game or its options do not allow the fast form."""
         if not self._is_plain:
             return None
         self.codec.write(row[HEADER_NBYTES:])

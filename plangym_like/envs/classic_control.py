@@ -187,7 +187,7 @@ class ClassicControlSimulator(GymnasiumSimulator):
         return self.codec.dynamics.signature(self.base) or (None,)
 
     def step_row(self, row: Row, action: Any, dt: int) -> tuple[Row, Outcome] | None:
-        """Step one row with the dynamics; return ``None`` if they cannot step it on its own."""
+        """Step one row with the dynamics; return ``None`` if they cannot step a single row."""
         form = self._fast_form_of(action)
         return None if form is None else form.step_one(row, action, dt)
 

@@ -45,7 +45,7 @@ def all_ids() -> list[str]:
 
 
 def load_suite() -> Any:
-    """Import and return ``dm_control.suite``, after preparing to render without a display."""
+    """Import and return ``dm_control.suite``, set up to render without a display if possible."""
     with contextlib.suppress(MissingExtraError):
         draw_without_a_display()
     from dm_control import suite
@@ -69,7 +69,7 @@ class SuiteEnv(gymnasium.Env[Any, Any]):
     camera_id : int or str
     suite_kwargs
         ``task_kwargs``, ``environment_kwargs`` and ``visualize_reward`` of ``suite.load``. By
-        default, ``task_kwargs={"random": 0}``, which fixes models generated at random (lqr).
+        default, ``task_kwargs`` has ``"random": 0``, so random models (lqr) are always the same.
 
     Attributes
     ----------

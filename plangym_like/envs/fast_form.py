@@ -67,7 +67,7 @@ class FastForm(abc.ABC):
 
     @abc.abstractmethod
     def rollout(self, rows: Rows, first: int, last: int) -> None:
-        """Step rows `first` to `last` through all their T actions, with the errors of `step`."""
+        """Step rows `first` to `last` through all their T actions. The errors are as in `step`."""
 
 
 def held_frames(inputs: Inputs, block: slice, frameskip: int) -> int | NDArray[np.int64]:

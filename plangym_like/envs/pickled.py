@@ -150,7 +150,7 @@ class PickleCodec(Codec):
         return self.pickle.decoded(self._checked(payload))
 
     def _checked(self, payload: Row) -> bytes:
-        """Return the pickle in `payload`, after checking its tag, unless `allow_pickle` is set."""
+        """Return the pickle in `payload`; check its tag first, unless `allow_pickle` is set."""
         (length,) = _LENGTH.unpack(payload[: _LENGTH.size].tobytes())
         if length > len(payload) - _START:
             raise StateFormatError("the pickle in a state row is damaged: its length is wrong")

@@ -71,7 +71,7 @@ def skip_unread_screens(env: Any) -> None:
 
 
 def _find(env: Any, between: tuple[type, ...]) -> Any:
-    """Return the `AtariPreprocessing` around wrappers of the types `between`, or ``None``."""
+    """Return the `AtariPreprocessing`, or ``None`` if wrappers other than `between` are inside."""
     found = next((link for link in chain(env) if type(link) is AtariPreprocessing), None)
     if found is None or source_digest() not in _KNOWN:
         return None

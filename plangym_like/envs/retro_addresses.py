@@ -1,4 +1,4 @@
-"""`Addresses`: replaces pointers in an emulator's states by offsets.
+"""`Addresses`: replaces the pointers in an emulator's states with offsets.
 
 Some cores save pointers into their own library (tables of their sound chips), which is loaded at a
 different address in every process. In a row, such a pointer is replaced by its offset in the

@@ -17,7 +17,7 @@ from plangym_like.states import Row
 
 
 class TriedSimulator(Simulator):
-    """A simulator that tests whether its environment repeats the same results.
+    """A simulator that tests, in a trial, whether its environment repeats its results.
 
     The trial includes a second copy of the environment, if one can be made.
     """

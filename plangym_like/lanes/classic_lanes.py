@@ -264,7 +264,7 @@ class ClassicLanes(Lanes):
 
 
 def suits_few(env: Any) -> bool:
-    """Return whether `ClassicLanes` steps a single environment faster than its own ``step``."""
+    """Return whether `ClassicLanes` is faster than ``env.step`` even for a single environment."""
     dynamics = DYNAMICS.get(type(gym_env_of(env).unwrapped))
     return dynamics is not None and dynamics.most_singly > 0
 

@@ -260,7 +260,7 @@ class HostedLanes:
         return range(self.lanes.num_lanes) if lanes is None else [int(lane) for lane in lanes]
 
     def _rows_to_write(self, slot: int, lanes: Which) -> Any:
-        """Return the arrays of `slot`; rows that are not in `lanes` hold earlier observations."""
+        """Return the arrays of `slot`; with `lanes`, first copy the last observations into them."""
         recent = self._memory.recent
         if lanes is not None:
             copy_rows(recent[slot], recent[1 - slot])

@@ -107,7 +107,7 @@ class LanesPool(WorkerPool[LanesWorker]):
             self.tend()
 
     def share(self, memory: LaneMemory) -> None:
-        """Attach all processes to `memory` after their lanes were started; save a checkpoint."""
+        """Attach all processes, whose lanes have started, to `memory`; save a first checkpoint."""
         self.settle()
         self._running = True
         for worker in self.workers:

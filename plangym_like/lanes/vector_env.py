@@ -212,7 +212,7 @@ class PlanVectorEnv(StatefulVectorEnv):
     # The environments
 
     def call(self, name: str, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
-        """Return attribute `name` of each environment, or the results of calling it."""
+        """Return attribute `name` of each environment, or the results of calling it if callable."""
         self._begin()
         values = self._lanes.call(name, *args, **kwargs)
         self._refresh()

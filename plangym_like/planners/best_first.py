@@ -121,7 +121,7 @@ class BestFirst(Planner):
         return plan
 
     def _rest_of(self, last: Plan, state: Row, search: Search) -> Plan | None:
-        """Return a plan without its first action if that action leads to `state`, else ``None``."""
+        """Return `last` without its first action if that action leads to `state`, else ``None``."""
         if search.remaining is not None and search.remaining <= len(self.actions):
             return None  # a new search may need all of it
         step = search.step_batch(last.actions[:1], last.state[None], self.dt)

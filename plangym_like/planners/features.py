@@ -55,7 +55,7 @@ def default_features(env: PlanEnv, planner: str) -> Features:
 
 
 class _Variables:
-    """Use each number of an observation as a variable, shifted so that its lowest value is 0."""
+    """Uses each number of an observation as a variable, shifted so that its lowest value is 0."""
 
     def __init__(self, lowest: NDArray[Any]) -> None:
         self._lowest = lowest.astype(np.int64)

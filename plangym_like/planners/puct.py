@@ -39,9 +39,9 @@ class PUCT(TreePlanner):
       return of random actions (D. Silver et al., "Mastering the game of Go with deep neural
       networks and tree search", 2016). Without `evaluate`, it is this return alone.
 
-    The plan is the path in the tree with the best score; of equal paths, the first. The action for
-    closed loop, `Plan.next_action`, is the most visited one. ``info["visits"]`` are targets for a
-    policy network, and ``info["value"]`` is the mean return of the root.
+    The plan is the path in the tree with the best score; if several have it, the first one found.
+    The action for closed loop, `Plan.next_action`, is the most visited one. ``info["visits"]`` are
+    targets for a policy network, and ``info["value"]`` is the mean return of the root.
 
     Parameters
     ----------

@@ -43,7 +43,7 @@ class Swarm(NamedTuple):
 
 
 def dead_walkers(step: BatchTransition, lives: float) -> tuple[NDArray[np.bool_], float]:
-    """Return which rows ``(N,)`` ended or have fewer than `lives`, and the new value of `lives`."""
+    """Return which rows ``(N,)`` ended or have fewer lives than `lives`, and the new `lives`."""
     over = step.terminateds | step.truncateds
     if not step.infos.mask("lives").all():
         return over, lives

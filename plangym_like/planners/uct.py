@@ -43,7 +43,7 @@ class UCT(TreePlanner):
 
     States hold random generators. So without chance nodes, the search knows the random numbers that
     the environment will draw. With ``outcomes=K``, it does not: each descent draws the outcomes of
-    its actions with new seeds. Outcomes of equal observation, reward and flags are one node. For
+    its actions with new seeds. Outcomes with equal observation, reward and flags are one node. For
     actions with many outcomes there is progressive widening (A. Couetoux et al., "Continuous upper
     confidence trees", 2011). At most K outcomes of an action are distinguished. With `widening`
     less than 1, most descents pass through known outcomes, which costs no transitions.
@@ -152,7 +152,7 @@ class UCT(TreePlanner):
         )
 
     def _evaluate(self, tree: SearchTree, search: Search, nodes: Ints) -> tuple[Floats, Trajectory]:
-        """Return the values of nodes, with a rollout from each new one, and the best trajectory."""
+        """Roll out from new nodes; return the values of all `nodes`, and the best trajectory."""
         visits, ended = tree["visits"][nodes].sum(axis=1), tree["ended"][nodes]
         values = tree["total"][nodes].sum(axis=1) / np.maximum(visits, 1)
         (new,) = (~ended & (visits == 0)).nonzero()

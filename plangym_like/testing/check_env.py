@@ -31,8 +31,8 @@ def check_env(
     """Test whether an environment is saved, restored and stepped exactly; report any difference.
 
     The test plays random episodes without interruption. It then restores their states in random
-    order and repeats the steps: in other copies, in batches, from files, and in child processes. It
-    also tests seeds, ``dt``, resets without a seed, and Gymnasium's wrappers. It compares
+    order and repeats the steps: in other copies, in batches, from files, and in worker processes.
+    It also tests seeds, ``dt``, resets without a seed, and Gymnasium's wrappers. It compares
     observations, rewards, flags, infos and the next states to the last bit, and stops at the first
     promise that is broken. Faults that show only after more steps are not found.
 

@@ -92,8 +92,8 @@ class BrokenPromise:
     promise : str
         A key of `PROMISES`.
     step : int or None
-        The number of the step since the restore or the reset, counting from 1; ``None`` if the
-        difference is not in a step.
+        The number of the step since the restore or the reset, counting from 1; 0 for the reset
+        itself; ``None`` if the difference is not in a step.
     field : str
         The part that differs: ``reward``, ``observation[3]``, ``info['lives']``, ``next state``,
         ...

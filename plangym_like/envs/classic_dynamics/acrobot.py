@@ -49,7 +49,7 @@ class Acrobot(Dynamics):
 
     @classmethod
     def suits(cls, env: Any) -> bool:
-        """Return False also if the torque has noise, which the environment draws for each row."""
+        """As in `Dynamics`, but False if the torque has noise, which is drawn for each row."""
         quiet = not env.torque_noise_max > 0
         return quiet and len(env.AVAIL_TORQUE) == cls.num_actions and super().suits(env)
 

@@ -38,7 +38,7 @@ class MountainCarContinuous(Dynamics):
 
     @classmethod
     def suits(cls, env: Any) -> bool:
-        """Return False also if single precision changes how a bound compares with the goal."""
+        """As in `Dynamics`, but False if float32 changes how a bound compares with the goal."""
         if not super().suits(env):
             return False
         pairs = [(place, env.goal_position) for place in (env.min_position, env.max_position)]
