@@ -343,8 +343,8 @@ class StateArchive:
     ) -> Self:
         """Load an archive from a file, which is mapped into memory and never changed.
 
-        Parts of the file are read when they are used. An array is copied to memory (or to
-        `directory`) when it grows.
+        The whole file is read once, to verify its digest; later, only parts in use need memory. An
+        array is copied to memory (or to `directory`) when it grows.
 
         Raises
         ------
