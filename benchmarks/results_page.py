@@ -53,10 +53,12 @@ def _atari(records: Records, published: Mapping[str, Any]) -> list[str]:
     runs: dict[str, dict[str, list[Mapping[str, Any]]]] = defaultdict(dict)
     budgets: dict[tuple[str, str], int] = {}
     for name, record in records.items():
-        kind, game, *rest = name.split("/")
-        if kind != "atari":
+        kind, *parts = name.split("/")
+        if kind == "montezuma":
+            parts = ["MontezumaRevenge", "GoExplore", *parts]
+        elif kind != "atari":
             continue
-        planner, frames = rest[0], int(rest[1])
+        game, planner, frames = parts[0], parts[1], int(parts[2])
         if frames >= budgets.get((game, planner), 0):
             if frames > budgets.get((game, planner), 0):
                 runs[game][planner] = []
