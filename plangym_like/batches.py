@@ -90,7 +90,8 @@ def check_dt(dt: Any) -> int | NDArray[np.int64]:
     Raises
     ------
     StepCountError
-        It holds something other than whole numbers of at least 1.
+        `dt` is not one number or one for each row, or holds something other than whole numbers
+        of at least 1.
     """
     if type(dt) is int:
         if 1 <= dt < 2**63:

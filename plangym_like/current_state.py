@@ -105,7 +105,10 @@ class CurrentState:
         self.row, self.picture = row, picture
 
     def keep_episode(self) -> None:
-        """If the episode began with a reset, set its state aside; a given one will replace it."""
+        """Set the current state aside if its episode began with a reset.
+
+        This is called before a given state replaces the current state.
+        """
         if not self.given:
             self._try_to_set_aside()
 

@@ -138,7 +138,7 @@ class Future(Generic[_Result]):
     def cancel(self) -> bool:
         """Stop a batch; return False if it was already over.
 
-        A request to a process cannot be stopped, so this returns False.
+        A request to a process cannot be stopped; for a request, this returns False.
         """
         pending = self._pending
         if pending is not None and not self.done():

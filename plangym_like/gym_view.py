@@ -31,7 +31,7 @@ class GymView(gymnasium.Env[Any, Any]):
     Parameters
     ----------
     plan_env : PlanEnv
-        The env inside. It shares its current state with the view, and `close` closes it.
+        It shares its current state with the view, and closing the view closes it.
 
     Attributes
     ----------

@@ -27,9 +27,9 @@ def row_exit(error: BaseException) -> RowExitError:
 
 
 def not_exiting(error: BaseException) -> Exception:
-    """Return `error`, or a `RowExitError` in place of an error that would end the program.
+    """Return `error`, or a `RowExitError` if `error` would end the program.
 
-    An error of the latter kind is raised again if it comes from a signal handler.
+    An error that would end the program is raised again if it comes from a signal handler.
     """
     if isinstance(error, Exception):
         return error

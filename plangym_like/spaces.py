@@ -363,7 +363,7 @@ def _is_one_action(space: spaces.Space[Any], action: Any, out_of_bounds: str) ->
 
 
 def _one_action(space: spaces.Space[Any], action: Any, out_of_bounds: str, place: str) -> Any:
-    """Return `action`, whose space is not a tree of arrays, after checking its parts."""
+    """Return one action of a space whose actions are not arrays, after checking its parts."""
     if _parts(space) is None:
         if not space.contains(action):
             raise ActionError(f"action {action!r}{place} is not in the action space {space}")

@@ -192,7 +192,7 @@ class AuditedRows:
     def _step_alone(
         self, again: Again, order: NDArray[np.intp], begun: float
     ) -> list[tuple[int, Inputs, Any]]:
-        """Step some rows again, each as a separate batch; return their places and results.
+        """Step some rows again, each as a separate batch; return their places, inputs and results.
 
         A single row is stepped by the environment's own ``step``, not by code for many rows.
         """
@@ -234,7 +234,7 @@ class AuditedRows:
     def _compare_again(
         self, result: Any, second: Any, again: Again, inputs: Inputs, rows: NDArray[np.intp]
     ) -> None:
-        """Compare rows with the results of a second time."""
+        """Compare the results of `rows` with `second`, the results of stepping them again."""
         if found := self._first_difference(result, second, rows):
             cause = ""
             with watched_generators() as drawn_from, contextlib.suppress(Exception):
@@ -250,9 +250,9 @@ class AuditedRows:
         inputs: Inputs,
         rows: NDArray[np.intp],
     ) -> None:
-        """Compare `twice` with taking the same action twice with a restore in between.
+        """Compare rollouts of two steps with the same steps from saved and restored states.
 
-        `first` holds the results of taking it once.
+        `first` holds the results of the first step, and `twice` the results of the rollouts.
         """
         ended = first.terminateds | first.truncateds | first.infos.failed
         places = np.flatnonzero(~ended)

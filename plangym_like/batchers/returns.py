@@ -202,7 +202,7 @@ def _operands(
     omega: torch.Tensor | None,
     limit: float | None,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Return rewards, estimates, bootstrap and weights in one real dtype and broadcast shape.
+    """Return rewards, estimates, bootstrap and weights in one real dtype, broadcast to fit.
 
     Without `val`, the rewards take the place of the estimates; without `omega`, weights are 1.
     """

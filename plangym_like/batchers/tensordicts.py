@@ -70,7 +70,7 @@ def merged(*parts: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def as_observation(tree: Any) -> dict[str, Any]:
-    """Return the parts of an observation by name; a leaf is called ``"observation"``."""
+    """Return an observation as a dict; if it is not one, it is the entry ``"observation"``."""
     return dict(tree) if isinstance(tree, Mapping) else {"observation": tree}
 
 

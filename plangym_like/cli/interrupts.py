@@ -20,7 +20,7 @@ _NOTICE = (
 class Interrupts:
     """A context in which the first Ctrl-C is only noted; later ones raise `KeyboardInterrupt`.
 
-    If the signal is ignored or already has another handler, it works as before.
+    Nothing changes if SIGINT is ignored or already has another handler.
 
     Attributes
     ----------

@@ -78,7 +78,7 @@ def _register_packages() -> None:
 
 
 def ids_of(family: Family) -> list[str]:
-    """Return the ids of a family that are available here, in alphabetical order."""
+    """Return the known ids of a family, in alphabetical order."""
     if family.place.startswith("dm_control:"):
         return _suite_ids()
     return sorted(

@@ -97,6 +97,6 @@ class NodeEnv:
 
 
 def write_recipe(construct: Callable[[], Any], name: Any) -> bytes:
-    """Return bytes from which a `NodeEnv` can call ``construct()``, which makes `name`."""
+    """Pickle `construct`, which a `NodeEnv` calls to make the environment `name`."""
     packed = dumps_by_value((construct, specs_for(name)))
     return dumps((session_key(), packed))

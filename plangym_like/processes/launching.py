@@ -43,7 +43,7 @@ class Launched(NamedTuple):
 
 
 def launch_by(start: Start, kind: int = socket.SOCK_STREAM) -> Launched:
-    """Start a process that is connected to this one by `kind` sockets and an alive pipe."""
+    """Start a process, connected to this one by sockets of type `kind` and an alive pipe."""
     fill_standard_descriptors()
     with contextlib.ExitStack() as ours, contextlib.ExitStack() as theirs:
         here, there = socket.socketpair(socket.AF_UNIX, kind)

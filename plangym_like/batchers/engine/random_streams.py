@@ -53,8 +53,8 @@ class RandomStreams:
     def in_place(self, *, keep: bool = True) -> Iterator[None]:
         """Let the code inside the block draw from the group's generators.
 
-        With ``keep=False``, the group's generators are reset after the block, so that the next
-        block draws the same numbers.
+        With ``keep=False``, the group's generators are restored after the block, so that
+        the next block draws the same numbers.
         """
         if self._own_process and keep and self._states is not None:
             self._take_the_place()

@@ -94,7 +94,7 @@ class Trajectories:
         return type(self)(*(part.to(device) for part in parts))
 
     def index(self, rows: Any) -> Self:
-        """Return the trajectories that `rows` selects: a slice, a mask or indices."""
+        """Return the trajectories that `rows` (a slice, a mask or indices) selects."""
         if isinstance(rows, int):
             rows = slice(rows, rows + 1) if rows != -1 else slice(rows, None)
         agent_info, env_info = (
@@ -112,10 +112,10 @@ class Trajectories:
     def to_tensordict(self) -> TensorDict:
         """Return the steps as a tensordict of batch size ``[B, T]``, in the layout of torchrl.
 
-        Names with a leading underscore move below ``"next"``, so ``"_reward"`` becomes ``("next",
-        "reward")``. ``"frame"`` becomes ``"observation"``. Rewards and flags are ``[B, T, 1]``.
-        ``"mask"`` is true for steps that took place. Tensors may share memory with the
-        trajectories.
+        Names with a leading underscore move below ``"next"``, so ``"_reward"`` becomes
+        ``("next", "reward")``. ``"frame"`` becomes ``"observation"``. Rewards and flags are
+        ``[B, T, 1]``. ``"mask"`` is true for steps that took place. Tensors may share memory with
+        the trajectories.
 
         Raises
         ------

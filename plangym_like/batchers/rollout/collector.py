@@ -182,8 +182,8 @@ class Collector:
     def _check_hx(self, inputs: Any) -> None:
         """Raise an error unless the lanes are the second dimension of the recurrent state.
 
-        If the first two dimensions have the same length, the actor is called again with one lane
-        fewer.
+        If the first dimension has the same length as the second, the actor is called again with
+        one lane fewer.
         """
         count, states = self.lanes.num_lanes, tree_leaves(self._hx)
         if count > 1 and any(state.shape[:2] == (count, count) for state in states):

@@ -39,7 +39,7 @@ class ParallelGymAgent(Agent):
 
     - ``env_obs``, in the environment's dtype (``env_obs/key`` for every part of a tree);
     - ``terminated``, ``truncated`` and ``done`` (either of them), bool;
-    - ``reward``, float32: the reward of the step that led to this row, 0 if an episode starts here;
+    - ``reward``, float32: the reward of the step that led to this row, or 0 without such a step;
     - ``cumulated_reward``, float32, and ``timestep``, int64: totals for the episode so far.
 
     When an episode has ended, its last observation is written like any other. If environments are
@@ -143,7 +143,7 @@ class ParallelGymAgent(Agent):
         self.seed(seed)
 
     def seed(self, seed: int | None) -> Self:
-        """Seed the environments the next time that time 0 is run; ``None`` means fresh entropy.
+        """Seed the environments when time 0 is run next; ``None`` means fresh entropy.
 
         Every environment gets a different seed. Later resets draw from the environments' own
         generators, so a run depends on its seed alone, and no episode is repeated.

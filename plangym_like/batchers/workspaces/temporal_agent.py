@@ -32,8 +32,8 @@ class TemporalAgent(Agent):
         n_steps : int, optional
             The maximum number of calls.
         stop_variable : str, optional
-            Stop after the first step at which this variable is true for the whole batch. It counts
-            as false at a step if only later rows have been written.
+            Stop after the first step at which this variable is true for the whole batch. If an
+            agent writes it one step ahead, a step without a row counts as false.
         kwargs
             Other arguments, which every agent gets.
 

@@ -277,7 +277,7 @@ class Workspace:
 
     @staticmethod
     def cat_batch(workspaces: Sequence[Workspace]) -> Workspace:
-        """Join workspaces with equal numbers of steps along the batch dimension."""
+        """Join workspaces, all with the same number of steps, along the batch dimension."""
         sizes = {f"workspace {i}": each.time_size() for i, each in enumerate(workspaces)}
         Workspace._shared("steps", sizes)
         whole = Workspace()

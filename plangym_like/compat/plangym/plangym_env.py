@@ -180,7 +180,7 @@ class PlangymEnv(PlanEnv):
 
     @_gym_env.setter
     def _gym_env(self, env: gymnasium.Env[Any, Any]) -> None:
-        """Unwrap the environment down to `env`, or replace it if it does not contain `env`."""
+        """Remove the wrappers around `env`; if `env` is not inside, it replaces the environment."""
         depth = next((i for i, link in enumerate(links(self.gym_env)) if link is env), None)
         if depth is None:
             kwargs = {**self._core_kwargs(), "frameskip": 1, "autoreset": False}

@@ -147,7 +147,7 @@ class VectorizedEnv(PlangymEnv):
         return self.get_state() if self._worker_state is None else self._worker_state
 
     def _set_worker_states(self, state: Any) -> bool:
-        """Make `state` the current state of all workers; return False if a worker has died."""
+        """Make `state` the current state of existing workers; return False if one has died."""
         return True
 
     def _end_workers(self) -> None:
