@@ -86,9 +86,9 @@ def check(name: str, options: argparse.Namespace) -> dict[str, Any]:
     found = [line for line in done.stdout.splitlines() if line.startswith("{")]
     if found:
         report: dict[str, Any] = json.loads(found[-1])
-        if report["broken"]:
+        if report["failed"]:
             report["reason"] = "; ".join(
-                f"{broken['promise']}: {broken['detail']}" for broken in report["broken"]
+                f"{failed['check']}: {failed['detail']}" for failed in report["failed"]
             )
         return report
     lines = [line for line in done.stderr.splitlines() if line.startswith(f"{name}: ")]
@@ -128,7 +128,7 @@ def write_page(known: dict[str, dict[str, Any]]) -> None:
 
 
 def main() -> int:
-    """Check, keep, write; the status is 1 if a promise is broken."""
+    """Check, keep, write; the status is 1 if a check failed."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--only", default="", help="a regular expression that ids have to match")
     parser.add_argument("--missing", action="store_true", help="only what is not known yet")
@@ -139,7 +139,7 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, help="begin nothing after so long")
     options = parser.parse_args()
     known = json.loads(FOUND.read_text()) if FOUND.exists() else {}
-    begin, broken = time.monotonic(), 0
+    begin, failed = time.monotonic(), 0
     for group, name in ids():
         if not re.search(options.only, name) or (options.missing and name in known):
             continue
@@ -152,12 +152,12 @@ def main() -> int:
         report["asked"] = {"states": options.states, "steps": options.steps}
         report["asked"]["workers"] = options.workers
         known[name] = report
-        broken += bool(report.get("broken"))
+        failed += bool(report.get("failed"))
         said = "ok" if report["ok"] else report["reason"][:100]
         print(f"{time.monotonic() - begin:6.0f} s  {name}: {said}", flush=True)
         FOUND.write_text(json.dumps(dict(sorted(known.items())), indent=1) + "\n")
     write_page(known)
-    return int(broken > 0)
+    return int(failed > 0)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What every environment promises of single steps and of what calls return, on every backend."""
+"""Single steps, and what calls return, in every environment and on every backend."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""What every environment promises of rollouts, on every backend."""
+"""Rollouts, in every environment and on every backend."""
 
 from typing import Any
 

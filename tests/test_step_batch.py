@@ -1,4 +1,4 @@
-"""What every environment promises of batches of states, on every backend."""
+"""Batches of states, in every environment and on every backend."""
 
 from typing import Any
 
@@ -252,7 +252,7 @@ def test_seeds_change_nothing_where_nothing_is_drawn(shared_env):
 # Without waiting
 
 
-def test_promises_keep_their_word(env):
+def test_futures_return_what_blocking_calls_return(env):
     actions, states = batch_of(env, 9)
     expected = env.step_batch(actions, states)
     future = env.step_batch(actions, states, blocking=False)
@@ -269,7 +269,7 @@ def test_promises_keep_their_word(env):
     assert_same(later(), rollout)
 
 
-def test_promises_do_not_see_what_is_done_to_their_inputs_later(shared_env):
+def test_later_changes_of_inputs_do_not_change_futures(shared_env):
     env = shared_env("CartPole-v1")
     _, states = batch_of(env, 400)
     actions, dt, seeds = np.arange(400) % 2, np.arange(400) % 3 + 1, np.arange(400)
@@ -283,7 +283,7 @@ def test_promises_do_not_see_what_is_done_to_their_inputs_later(shared_env):
         assert content(tuple(future())) == wanted
 
 
-def test_a_dropped_promise_harms_nothing(env):
+def test_a_dropped_future_harms_nothing(env):
     actions, states = batch_of(env, 9)
     expected = env.step_batch(actions, states)
     for _ in range(3):
@@ -291,7 +291,7 @@ def test_a_dropped_promise_harms_nothing(env):
     assert_same(env.step_batch(actions, states), expected)
 
 
-def test_the_current_state_may_move_on_before_a_promise_is_kept(env):
+def test_the_current_state_may_change_before_a_future_is_read(env):
     actions, _ = batch_of(env, 9)
     env.reset(seed=6)
     expected = env.step_batch(actions)

@@ -1,7 +1,7 @@
 """``plangym-like check ID ...``: test whether environments are saved exactly.
 
-The exit status is 0 if every promise holds, 1 if one is broken, and 2 if an environment could not
-be made.
+The exit status is 0 if every check passed, 1 if one failed, and 2 if an environment could not be
+made.
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ _MOST_EPISODES = 100
 _NAMED = 6
 
 
-class CheckFailed(Exception):
+class DifferenceFound(Exception):
     """A check found a difference; the arguments are its step, field and detail."""
 
 
@@ -94,7 +94,7 @@ class CheckContext:
             if len(step.outcome) > 1
         ]
         if not all_places:
-            raise CheckFailed(1, "error", str(self.episodes[0].steps[0].outcome[0]))
+            raise DifferenceFound(1, "error", str(self.episodes[0].steps[0].outcome[0]))
         random = np.random.default_rng(self.seed)
         order = random.permutation(len(all_places))[: self.states]
         self.places = [all_places[int(index)] for index in order]
@@ -155,9 +155,9 @@ def python_numbers(info: dict[str, Any]) -> dict[str, Any]:
 def compare_batches(env: Any, one: Any, other: Any, order: Any, how: str, step: int = 1) -> None:
     """Compare row ``order[i]`` of the batch `one` with row i of the batch `other`.
 
-    `CheckFailed` is raised if two of these rows differ.
+    `DifferenceFound` is raised if two of these rows differ.
     """
     for row, index in enumerate(map(int, order)):
         found = compare_outcomes(row_outcome(one, index), row_outcome(other, row))
         if found := found or compare_states(env, one.states[index], other.states[row]):
-            raise CheckFailed(step, found[0], f"{found[1]} (row {index}, {how})")
+            raise DifferenceFound(step, found[0], f"{found[1]} (row {index}, {how})")

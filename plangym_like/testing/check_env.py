@@ -12,9 +12,9 @@ from plangym_like.errors import InputError, SnapshotError, StateError
 from plangym_like.parallel_env import ParallelEnv
 from plangym_like.plan_env import PlanEnv
 from plangym_like.simulator import name_of
-from plangym_like.testing.check_context import CheckContext, CheckFailed
+from plangym_like.testing.check_context import CheckContext, DifferenceFound
 from plangym_like.testing.checks import CHECKS
-from plangym_like.testing.report import BrokenPromise, Report
+from plangym_like.testing.report import FailedCheck, Report
 from plangym_like.testing.timing import measure
 from plangym_like.testing.variations import VARIATIONS
 
@@ -34,7 +34,7 @@ def check_env(
     order and repeats the steps: in other copies, in batches, from files, and in worker processes.
     It also tests seeds, ``dt``, resets without a seed, and Gymnasium's wrappers. It compares
     observations, rewards, flags, infos and the next states to the last bit, and stops at the first
-    promise that is broken. Faults that show only after more steps are not found.
+    check that fails. Faults that show only after more steps are not found.
 
     Parameters
     ----------
@@ -55,8 +55,8 @@ def check_env(
     Returns
     -------
     Report
-        ``report.ok`` is true if all promises hold; ``print(report)`` shows which promise is broken,
-        where, and what to do.
+        ``report.ok`` is true if no check failed; ``print(report)`` shows which check failed, where,
+        and what to do.
 
     Examples
     --------
@@ -73,21 +73,21 @@ def check_env(
         try:
             env = context.fresh()
         except SnapshotError as error:
-            report.broken.append(BrokenPromise("made", None, "it is refused", str(error)))
+            report.failed.append(FailedCheck("made", None, "it is refused", str(error)))
             return report
         report.snapshot, report.snapshot_note = env.snapshot, env.snapshot_note
         report.exactness, report.exactness_note = env.exactness, env.exactness_note
         report.state_nbytes = env.state_nbytes
-        report.kept.append("made")
-        for promise, check in {**CHECKS, **VARIATIONS}.items():
+        report.passed.append("made")
+        for check, run in {**CHECKS, **VARIATIONS}.items():
             try:
-                if check(context):
-                    report.kept.append(promise)
-            except CheckFailed as failed:
-                report.broken.append(BrokenPromise(promise, *failed.args))
+                if run(context):
+                    report.passed.append(check)
+            except DifferenceFound as failed:
+                report.failed.append(FailedCheck(check, *failed.args))
                 break
             except (SnapshotError, StateError) as error:
-                report.broken.append(BrokenPromise(promise, None, "it is refused", str(error)))
+                report.failed.append(FailedCheck(check, None, "it is refused", str(error)))
                 break
         report.states, report.steps = len(context.chosen), context.continued
         if report.ok:

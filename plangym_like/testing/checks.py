@@ -1,6 +1,6 @@
-"""The checks of `check_env` that use plain episodes, one function for each promise.
+"""The checks of `check_env` that use plain episodes, one function for each check.
 
-Each function raises `CheckFailed` if the promise is broken, and returns whether its check applies.
+Each function raises `DifferenceFound` if the check fails, and returns whether the check applies.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from plangym_like.snapshots.generators import watched_generators
 from plangym_like.snapshots.outcomes import compare_outcomes, outcome_of
 from plangym_like.testing.check_context import (
     CheckContext,
-    CheckFailed,
+    DifferenceFound,
     as_in_batch,
     compare_batches,
     python_numbers,
@@ -50,7 +50,7 @@ def saving(context: CheckContext) -> bool:
     for one, other in zip(context.episodes, saved, strict=True):
         if one.last is not None and other.last is not None:
             if found := compare_states(env, one.last, other.last):
-                raise CheckFailed(len(one.steps), *found)
+                raise DifferenceFound(len(one.steps), *found)
     context.episodes = saved
     context.choose()
     return True
@@ -64,10 +64,10 @@ def restore(context: CheckContext) -> bool:
         given = step.state.copy()
         taken, found = compare_continued(env, judge, episode, number, context.steps)
         if not np.array_equal(step.state, given):
-            raise CheckFailed(None, "the row that was given", "set_state has written into it")
+            raise DifferenceFound(None, "the row that was given", "set_state has written into it")
         if found:
             cause = context.cause(env, episode, number)
-            raise CheckFailed(taken, found[0], found[1] + cause)
+            raise DifferenceFound(taken, found[0], found[1] + cause)
         context.continued += taken
     return True
 
@@ -81,7 +81,9 @@ def past(context: CheckContext) -> bool:
                 env.set_state(before)
             env.set_state(step.state)
             if found := compare_outcomes(step.outcome, outcome_of(env.step, step.action)):
-                raise CheckFailed(1, found[0], f"{found[1]} (in a copy that has just been made)")
+                raise DifferenceFound(
+                    1, found[0], f"{found[1]} (in a copy that has just been made)"
+                )
     return True
 
 
@@ -100,7 +102,7 @@ def purity(context: CheckContext) -> bool:
         result = env.step_batch(some_actions, some_states)
         if found := compare_states(env, current, env.get_state()):
             detail = f"a batch has changed it: {found[0]}, {found[1]}"
-            raise CheckFailed(None, "the current state", detail)
+            raise DifferenceFound(None, "the current state", detail)
         return result
 
     whole = stepped(actions, states)
@@ -108,7 +110,7 @@ def purity(context: CheckContext) -> bool:
         *parts, info = row_outcome(whole, row)
         got = (*parts, python_numbers(info))
         if found := compare_outcomes(as_in_batch(env, step.outcome), got):
-            raise CheckFailed(1, found[0], f"{found[1]} (in row {row} of a batch)")
+            raise DifferenceFound(1, found[0], f"{found[1]} (in row {row} of a batch)")
     order = np.arange(len(actions))[::-1]
     turned = stepped([actions[index] for index in order], states[order])
     compare_batches(env, whole, turned, order, "in another order")
@@ -118,7 +120,7 @@ def purity(context: CheckContext) -> bool:
     one = stepped(actions[:1] * 3, states[0])
     compare_batches(env, _rows(whole, [0, 0, 0]), one, np.arange(3), "three times over")
     if not np.array_equal(states, given):
-        raise CheckFailed(None, "the rows that were given", "they have been written into")
+        raise DifferenceFound(None, "the rows that were given", "they have been written into")
     return True
 
 
@@ -141,7 +143,7 @@ def rollout(context: CheckContext) -> bool:
         for time, step in enumerate(part):
             expected = (*as_in_batch(env, step.outcome)[:4], {})
             if found := compare_outcomes(expected, row_outcome(result, row, time)):
-                raise CheckFailed(time + 1, *found)
+                raise DifferenceFound(time + 1, *found)
             if expected[2] or expected[3]:
                 break
     return True
@@ -163,7 +165,7 @@ def travelling(context: CheckContext) -> bool:
             "in a file of save_states": other.load_states(path),
         }.items():
             if not np.array_equal(rows, states):
-                raise CheckFailed(None, "the rows", f"they differ once they were {how}")
+                raise DifferenceFound(None, "the rows", f"they differ once they were {how}")
             order = np.arange(len(actions))
             compare_batches(other, expected, other.step_batch(actions, rows), order, how)
     return True
@@ -199,7 +201,7 @@ def picture(context: CheckContext) -> bool:
     for step, shown in reversed(list(zip(context.chosen, pictures, strict=False))):
         other.set_state(step.state)
         if found := difference(shown, np.array(other.get_image()), "picture"):
-            raise CheckFailed(None, *found)
+            raise DifferenceFound(None, *found)
     return True
 
 
@@ -222,10 +224,10 @@ def _compare_episodes(
     for one, other in zip(ones, others, strict=True):
         found = difference(one.opening[0], other.opening[0], "observation")
         if found := found or difference(one.opening[1], other.opening[1], "info"):
-            raise CheckFailed(0, found[0], found[1] + cause)
+            raise DifferenceFound(0, found[0], found[1] + cause)
         for number, (left, right) in enumerate(zip(one.steps, other.steps, strict=False), 1):
             if found := compare_outcomes(left.outcome, right.outcome):
-                raise CheckFailed(number, found[0], found[1] + cause)
+                raise DifferenceFound(number, found[0], found[1] + cause)
 
 
 def _rows(batch: Any, indices: list[int]) -> Any:

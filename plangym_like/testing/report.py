@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-# Name -> the promise, and what to do if it is broken, in the order of the checks.
-PROMISES: dict[str, tuple[str, str]] = {
+# Name -> what holds if the check passes, and what to do if it fails, in the order of the checks.
+DESCRIPTIONS: dict[str, tuple[str, str]] = {
     "made": (
         "the environment can be saved",
         "follow the reason given; or add save_state() and load_state(saved)",
@@ -84,13 +84,13 @@ PROMISES: dict[str, tuple[str, str]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class BrokenPromise:
-    """A promise that does not hold.
+class FailedCheck:
+    """A check that failed.
 
     Attributes
     ----------
-    promise : str
-        A key of `PROMISES`.
+    check : str
+        The name of the check, a key of `DESCRIPTIONS`.
     step : int or None
         The number of the step since the restore or the reset, counting from 1; 0 for the reset
         itself; ``None`` if the difference is not in a step.
@@ -101,20 +101,20 @@ class BrokenPromise:
         The two values, and the cause if it is known.
     """
 
-    promise: str
+    check: str
     step: int | None
     field: str
     detail: str
 
     @property
     def advice(self) -> str:
-        """What the user can do to keep the promise."""
-        return PROMISES[self.promise][1]
+        """What the user can do to make the check pass."""
+        return DESCRIPTIONS[self.check][1]
 
     def __str__(self) -> str:
         at = "" if self.step is None else f" at step {self.step}"
         return (
-            f"BROKEN  {PROMISES[self.promise][0]}\n"
+            f"FAILED  {DESCRIPTIONS[self.check][0]}\n"
             f"        {self.field}{at}: {self.detail}\n"
             f"        what to do: {self.advice}"
         )
@@ -136,10 +136,10 @@ class Report:
         Bytes in one row.
     save_us, restore_us, step_us : float
         The times to save a state, to restore one, and to step, in microseconds.
-    kept : list of str
-        The keys of `PROMISES` that hold.
-    broken : list of BrokenPromise
-        The promises that do not hold.
+    passed : list of str
+        The names of the checks that passed.
+    failed : list of FailedCheck
+        The check that failed, if any; later checks are not run.
     states, steps : int
         How many states were restored and continued, and for how many steps in total.
     """
@@ -155,20 +155,20 @@ class Report:
     step_us: float = 0.0
     states: int = 0
     steps: int = 0
-    kept: list[str] = field(default_factory=list)
-    broken: list[BrokenPromise] = field(default_factory=list)
+    passed: list[str] = field(default_factory=list)
+    failed: list[FailedCheck] = field(default_factory=list)
 
     @property
     def ok(self) -> bool:
-        """Whether all promises that were checked hold."""
-        return not self.broken
+        """Whether no check failed."""
+        return not self.failed
 
     def as_dict(self) -> dict[str, Any]:
         """Return everything as JSON-serialisable values."""
         return {**asdict(self), "ok": self.ok}
 
     def __str__(self) -> str:
-        lines = [f"{self.name}: {'every promise holds' if self.ok else 'a promise is BROKEN'}"]
+        lines = [f"{self.name}: {'every check passed' if self.ok else 'a check FAILED'}"]
         if self.snapshot:
             note = f" ({self.snapshot_note})" if self.snapshot_note else ""
             lines.append(f"  saved by {self.snapshot}{note}")
@@ -179,6 +179,6 @@ class Report:
                 f"  save {self.save_us:.1f} us, restore {self.restore_us:.1f} us, "
                 f"step {self.step_us:.1f} us; {self.states} states continued, {self.steps} steps"
             )
-        lines += [f"  kept    {PROMISES[promise][0]}" for promise in self.kept]
-        lines += [f"  {line}" for broken in self.broken for line in str(broken).splitlines()]
+        lines += [f"  passed  {DESCRIPTIONS[check][0]}" for check in self.passed]
+        lines += [f"  {line}" for failed in self.failed for line in str(failed).splitlines()]
         return "\n".join(lines)

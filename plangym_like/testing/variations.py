@@ -13,7 +13,7 @@ from plangym_like.snapshots.differences import difference
 from plangym_like.snapshots.outcomes import compare_outcomes
 from plangym_like.testing.check_context import (
     CheckContext,
-    CheckFailed,
+    DifferenceFound,
     as_in_batch,
     compare_batches,
     row_outcome,
@@ -42,7 +42,7 @@ def handed_out(context: CheckContext) -> bool:
     for number, (now, then) in enumerate(kept):
         found = difference(then[0], now[0], "observation") or difference(then[1], now[1], "info")
         if found:
-            raise CheckFailed(number, found[0], f"{found[1]} (after later steps)")
+            raise DifferenceFound(number, found[0], f"{found[1]} (after later steps)")
     return True
 
 
@@ -86,7 +86,7 @@ def dt(context: CheckContext) -> bool:
         found = compare_outcomes(as_in_batch(env, (obs, total, *flags, {})), got)
         if found := found or compare_states(env, other.get_state(), batch.states[row]):
             detail = f"{found[1]} (row {row}, dt={held[row]})"
-            raise CheckFailed(int(held[row]), found[0], detail)
+            raise DifferenceFound(int(held[row]), found[0], detail)
     return True
 
 
@@ -133,4 +133,4 @@ def _continue_elsewhere(env: Any, other: Any, seed: int | None, steps: int) -> N
         if found:
             how = "in an episode without a seed, " if seed is None else ""
             detail = f"{found[1]} ({how}from the state after {number})"
-            raise CheckFailed(number + taken, found[0], detail)
+            raise DifferenceFound(number + taken, found[0], detail)

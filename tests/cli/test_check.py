@@ -13,13 +13,13 @@ QUICK = ["--states", "3", "--steps", "4", "--workers", ""]
 BROKEN_ENVS = Path(__file__).parents[1] / "testing"
 
 
-def test_it_is_clean_where_every_promise_holds(capsys: pytest.CaptureFixture[str]) -> None:
+def test_it_is_clean_if_every_check_passed(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["check", "CartPole-v1", "FrozenLake-v1", *QUICK, "--seed", "3"]) == 0
     told = capsys.readouterr().out
-    assert "CartPole-v1: every promise holds" in told and "FrozenLake-v1: every" in told
+    assert "CartPole-v1: every check passed" in told and "FrozenLake-v1: every" in told
 
 
-def test_it_fails_where_one_is_broken() -> None:
+def test_it_fails_if_a_check_failed() -> None:
     command = [sys.executable, "-m", "plangym_like", "check", "broken_envs:ClassCounter", "--json"]
     command += ["--states", "3", "--steps", "20", "--workers", ""]
     outcome = subprocess.run(
@@ -27,8 +27,8 @@ def test_it_fails_where_one_is_broken() -> None:
     )
     assert outcome.returncode == 1, outcome.stderr
     report = json.loads(outcome.stdout)
-    assert not report["ok"] and report["broken"][0]["promise"] == "repeat"
-    assert report["broken"][0]["field"] == "reward" and report["broken"][0]["step"] == 31
+    assert not report["ok"] and report["failed"][0]["check"] == "repeat"
+    assert report["failed"][0]["field"] == "reward" and report["failed"][0]["step"] == 31
 
 
 @pytest.mark.parametrize("steps, status", [("20", 0), ("40", 1)])
@@ -42,7 +42,7 @@ def test_more_steps_find_what_comes_late(
 def test_it_says_what_could_not_be_made(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["check", "CartPoll-v1", "CartPole-v1", *QUICK]) == 2
     told = capsys.readouterr()
-    assert "NameNotFound" in told.err and "CartPole-v1: every promise holds" in told.out
+    assert "NameNotFound" in told.err and "CartPole-v1: every check passed" in told.out
 
 
 def test_arguments_reach_make(capsys: pytest.CaptureFixture[str]) -> None:

@@ -133,12 +133,12 @@ def test_the_reward_is_that_of_the_player_who_moved():
 
 @pytest.mark.full
 @pytest.mark.parametrize("game", ["2048", "tic_tac_toe", "minatar-breakout", "backgammon"])
-def test_every_promise_is_kept(game):
+def test_every_check_passes(game):
     report = check_env(pgx_game(game), states=6, steps=8, workers=(2,))
     assert report.ok, str(report)
 
 
-def test_every_promise_is_kept_by_ones_own():
+def test_every_check_passes_by_ones_own():
     env = FunctionalEnv(Drunkard)
     report = check_env(env, states=4, steps=6, workers=())
     env.close()

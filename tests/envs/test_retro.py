@@ -84,10 +84,10 @@ def test_the_first_reward_after_a_restore_is_not_counted_from_another_branch(epi
             np.testing.assert_array_equal(batch.states[0], played[order[0] + 1][0])
 
 
-def test_every_promise_is_kept():
+def test_every_check_passes():
     report = check_env(GAME, states=4, steps=6, workers=(2,), frameskip=4)
     assert report.ok, str(report)
-    assert report.exactness == "exact" and "picture" in report.kept
+    assert report.exactness == "exact" and "picture" in report.passed
 
 
 def test_games_take_turns_in_one_process(episode, played):

@@ -403,10 +403,10 @@ class Late(Walk):
 
 
 class Broken(NamedTuple):
-    """How to make it; the promise that it breaks; what the report has to name."""
+    """How to make it; the check that it fails; what the report has to name."""
 
     make: Any
-    promise: str
+    check: str
     names: str
     env_class: Any = PickledEnv
 

@@ -14,7 +14,7 @@ import plangym_like
 from plangym_like import PickledEnv, check_env
 from plangym_like.errors import InputError
 from plangym_like.snapshots.differences import difference
-from plangym_like.testing.report import PROMISES
+from plangym_like.testing.report import DESCRIPTIONS
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*already returned terminated")
 
@@ -23,27 +23,27 @@ pytestmark = pytest.mark.filterwarnings("ignore:.*already returned terminated")
 def test_what_is_broken_is_found_and_named(kind: str) -> None:
     broken: Broken = BROKEN[kind]
     env = broken.env_class(broken.make, delay_setup=True)
-    report = check_env(env, workers=(1,) if broken.promise == "workers" else ())
-    assert [found.promise for found in report.broken] == [broken.promise]
-    assert not report.ok and broken.promise not in report.kept
-    found = report.broken[0]
+    report = check_env(env, workers=(1,) if broken.check == "workers" else ())
+    assert [found.check for found in report.failed] == [broken.check]
+    assert not report.ok and broken.check not in report.passed
+    found = report.failed[0]
     assert re.search(broken.names, f"{found.field}: {found.detail}")
-    assert found.advice in str(report) and PROMISES[broken.promise][0] in str(report)
+    assert found.advice in str(report) and DESCRIPTIONS[broken.check][0] in str(report)
     json.dumps(report.as_dict())
 
 
 def test_the_step_is_the_one_where_it_shows() -> None:
     """The wrapper pays less after 145 steps without a reset."""
     report = check_env(PickledEnv(forgetful, delay_setup=True), workers=(), states=40, steps=30)
-    assert report.broken[0].step is not None
+    assert report.failed[0].step is not None
     one = check_env(PickledEnv(BROKEN["wall-clock time"].make, delay_setup=True), workers=())
-    assert one.broken[0].step == 31
+    assert one.failed[0].step == 31
 
 
 def test_more_steps_find_what_comes_late() -> None:
     assert check_env(Late, workers=()).ok
     report = check_env(Late, workers=(), steps=40)
-    assert [found.promise for found in report.broken] == ["repeat"]
+    assert [found.check for found in report.failed] == ["repeat"]
 
 
 def test_short_episodes_are_followed_by_more_of_them() -> None:
@@ -63,7 +63,7 @@ def test_short_episodes_are_followed_by_more_of_them() -> None:
 def test_nothing_is_wrong_with_the_walk() -> None:
     report = check_env(Walk)
     assert report.ok, str(report)
-    assert report.kept == [promise for promise in PROMISES if promise != "picture"]
+    assert report.passed == [check for check in DESCRIPTIONS if check != "picture"]
     assert report.states == 16 and report.steps > 100
     assert min(report.save_us, report.restore_us, report.step_us) > 0
 
@@ -80,14 +80,14 @@ def test_nothing_is_wrong_with_the_walk() -> None:
 def test_what_is_right_passes(name: str, kwargs: dict[str, Any]) -> None:
     report = check_env(name, states=6, steps=8, workers=(2,), **kwargs)
     assert report.ok, str(report)
-    assert ("picture" in report.kept) == ("render_mode" in kwargs)
+    assert ("picture" in report.passed) == ("render_mode" in kwargs)
     assert report.snapshot == kwargs.get("snapshot", "native")
 
 
 def test_a_planted_wrapper_is_found_on_a_family_of_its_own() -> None:
     report = check_env("Pendulum-v1", wrappers=[ForgetfulWrapper], workers=())
-    assert [found.promise for found in report.broken] == ["restore"]
-    assert "ForgetfulWrapper.steps" in report.broken[0].detail
+    assert [found.check for found in report.failed] == ["restore"]
+    assert "ForgetfulWrapper.steps" in report.failed[0].detail
 
 
 def test_whatever_make_takes_and_makes_is_checked() -> None:
