@@ -20,7 +20,10 @@ _MOST_NBYTES = 1 << 19
 
 
 class _Complete(NamedTuple):
-    """The number of compressed blocks, the rows after them, and the number of these rows."""
+    """What has been stored: the number of compressed blocks, and the rows after them.
+
+    The first `open_count` rows of `open` are the rows that are not compressed yet.
+    """
 
     blocks: int
     open: Row
@@ -31,7 +34,8 @@ class RowBlocks:
     """State rows in the order in which they were added.
 
     Almost all bytes of an emulator's state never change. So a block holds the exclusive or (XOR) of
-    each row and the very first row. Bytes in which no row differs from the first one are left out.
+    each row and the very first row. Bytes in which no row of the block differs from the very first
+    row are left out.
     The block is then compressed, and can be read without other blocks.
 
     ::
@@ -177,7 +181,11 @@ class RowBlocks:
         return self._zstd.compress(np.packbits(differs).tobytes() + changes[:, differs].tobytes())
 
     def _decode(self, block: int, count: int | None = None) -> tuple[NDArray[np.int64], Row]:
-        """Return the indices ``(C,)`` of the bytes that differ, and the changes ``(count, C)``."""
+        """Decompress a block, which has `count` rows; by default, it is full.
+
+        Return the indices ``(C,)`` of the bytes that differ from the first row, and the changes
+        ``(count, C)``.
+        """
         count = self.block_rows if count is None else count
         frame = self._frames.values[self._start(block) : self._ends.values[block]]
         bitmap_nbytes = -(-self._state_nbytes // 8)

@@ -22,7 +22,7 @@ def hash_rows(rows: Row, reference: Row) -> NDArray[np.uint64]:
 
     The hash is the sum of ``mix(word ^ key) - mix(key)`` over all 64-bit words of
     ``row ^ reference``, with a different key for each word. Words that are equal in row and
-    reference add 0, so only words that differ need to be read. An emulator's state has few of them.
+    reference add 0, so only words that differ need to be read. These are few for emulators' states.
     """
     changes = rows.view(np.uint64) ^ reference.view(np.uint64)
     columns = np.flatnonzero(changes.any(axis=0))
@@ -66,7 +66,7 @@ class RowIndex:
         return self._table.nbytes
 
     def find(self, hashes: NDArray[np.uint64], wanted: NDArray[np.uint64]) -> NDArray[np.int64]:
-        """Return, for each hash in `wanted` ``(M,)``, the first node that has it ``(M,)``, or -1.
+        """Return the first node ``(M,)`` with each hash in `wanted` ``(M,)``, -1 if there is none.
 
         Parameters
         ----------

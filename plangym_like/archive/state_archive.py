@@ -55,7 +55,7 @@ class StateArchive:
         forks, both copies of the archive use the same files, so the child's copy can only be read.
         To write in the child, save the archive and load it there.
     level : int
-        The level of the compression, from 1 to 22.
+        The compression level, from 1 to 22.
 
     Raises
     ------
@@ -125,7 +125,7 @@ class StateArchive:
         forget_after_fork(self)
 
     def forget(self) -> None:
-        """After a fork, replace the lock, which a lost thread may hold; forbid writing to files."""
+        """In a forked child, replace the lock, which may stay locked; forbid writing to files."""
         self._lock = threading.RLock()
         self._read_only = self._directory is not None
 
@@ -269,7 +269,7 @@ class StateArchive:
         return rows[0] if indices.ndim == 0 else rows
 
     def find(self, states: States) -> NDArray[np.int64]:
-        """Return, for each row, the first node that holds it ``(N,)``, or -1.
+        """Return the first node ``(N,)`` that holds each row, or -1 if there is none.
 
         Rows are looked up by a hash of 64 bits, and then compared. If two different rows have the
         same hash, the later one is not found; in an archive of ten million different rows, the
@@ -371,7 +371,7 @@ class StateArchive:
     def _adopt(
         self, count: int, rows: dict[str, NDArray[Any]], columns: dict[str, NDArray[Any]]
     ) -> None:
-        """Use the arrays of a file."""
+        """Use the arrays of a file as the content of this archive."""
         for name, column in self._columns.items():
             expected, got = column.values, columns[name]
             if (got.dtype, got.shape) != (expected.dtype, (count, *expected.shape[1:])):

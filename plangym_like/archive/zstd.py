@@ -21,7 +21,7 @@ class Zstd(NamedTuple):
     size : callable
         Returns the original size in bytes, as stated in a frame.
     errors : tuple of exception classes
-        The exceptions that `decompress` and `size` raise for a damaged frame, besides `ValueError`.
+        The exceptions that `decompress` and `size` raise for a damaged frame, and `ValueError`.
     """
 
     compress: Callable[[Any], bytes]

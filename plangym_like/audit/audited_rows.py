@@ -46,7 +46,7 @@ _INCOMPLETE = "Its state row does not hold everything that the next step depends
 
 
 class Again(NamedTuple):
-    """Steps rows a second time. Failures are masked; states and observations are returned too.
+    """Functions that step rows again. They mask failures, and return states and observations too.
 
     Attributes
     ----------
@@ -84,11 +84,11 @@ class AuditedRows:
 
     @classmethod
     def drawn_from(cls, auditor: Auditor, inputs: Inputs) -> Self | None:
-        """Return the rows of a batch to audit, or ``None`` if no audit is due."""
+        """Choose the rows of a batch to audit; return ``None`` if no audit is due."""
         return cls(auditor, inputs) if auditor.is_due(inputs.count) and inputs.count else None
 
     def audited(self, result: Any, again: Again) -> Any:
-        """Audit `result` and return it; the result of a future is audited when it is read."""
+        """Audit `result` and return it; if it is a `Future`, audit its result when that is read."""
         if isinstance(result, Future):
             result.check(partial(self.compare, again=again))
         else:
@@ -96,7 +96,7 @@ class AuditedRows:
         return result
 
     def compare(self, result: Any, again: Again, seconds: float | None = None) -> None:
-        """Step the rows again in another order, after other rows, and compare the results.
+        """Step the rows again in another order, and compare the results.
 
         Parameters
         ----------
@@ -156,7 +156,7 @@ class AuditedRows:
         return compared
 
     def compare_step(self, result: Transition, again: Again, seconds: float) -> None:
-        """Compare a single step with the same row in a batch, then audit it as `compare` does."""
+        """Compare a single step with a batch of the same row; then audit the batch by `compare`."""
         try:
             batch = again.here(self._inputs)
         except _HINDRANCES:
@@ -182,7 +182,7 @@ class AuditedRows:
         return self._auditor.state_difference(result.state, batch.states[0])
 
     def _compare_earlier(self, again: Again) -> None:
-        """Step a row of an earlier audit again, after many other rows have been stepped."""
+        """Step a row of an earlier audit again, and compare; many rows were stepped in between."""
         earlier = self._auditor.earlier()
         if earlier is not None:
             second = again.here(earlier.inputs)
@@ -213,7 +213,7 @@ class AuditedRows:
                 self._auditor.keep(Earlier(int(self._rows[place]), inputs, second))
 
     def _follow(self, again: Again, places: NDArray[np.intp]) -> None:
-        """Follow some rows for many steps, with and without saving and restoring at each."""
+        """Take many steps from some rows, with and without saving at each step, and compare."""
         actions = single_actions(self._inputs)
         episodes = []
         for place in self._auditor.some(places):
@@ -250,9 +250,9 @@ class AuditedRows:
         inputs: Inputs,
         rows: NDArray[np.intp],
     ) -> None:
-        """Compare rollouts of two steps with the same steps from saved and restored states.
+        """Compare two uninterrupted steps with two steps between which the state is restored.
 
-        `first` holds the results of the first step, and `twice` the results of the rollouts.
+        `first` holds the results of the first steps, and `twice` those of rollouts of two steps.
         """
         ended = first.terminateds | first.truncateds | first.infos.failed
         places = np.flatnonzero(~ended)
@@ -280,7 +280,10 @@ class AuditedRows:
         rows: NDArray[np.intp],
         left_out: NDArray[np.bool_] | None = None,
     ) -> Difference | None:
-        """Return the first difference between ``result[rows[i]]`` and ``second[i]``, if any."""
+        """Return the first difference between ``result[rows[i]]`` and ``second[i]``, if any.
+
+        Rows for which ``left_out[i]`` is true are not compared.
+        """
         if (left_out is None or not left_out.any()) and _equal(result, second, rows):
             return None
         for place, row in enumerate(rows.tolist()):
@@ -318,7 +321,7 @@ class AuditedRows:
 
 
 def copy_rows(inputs: Inputs, rows: NDArray[np.intp]) -> Inputs:
-    """Return copies of some rows of a batch."""
+    """Return copies of the rows `rows` of a batch's inputs."""
     if isinstance(inputs.actions, list):
         actions: Any = copy.deepcopy([inputs.actions[row] for row in rows])
     else:
@@ -334,7 +337,7 @@ def copy_rows(inputs: Inputs, rows: NDArray[np.intp]) -> Inputs:
 
 
 def _equal(result: Any, second: Any, rows: NDArray[np.intp]) -> bool:
-    """Return whether all results are equal to the last bit; ``False`` if that is not known.
+    """Return whether all results are equal to the last bit; ``False`` if a closer look is needed.
 
     Most audits end here, at a fraction of the cost of comparing row by row.
     """
@@ -356,7 +359,7 @@ def _equal(result: Any, second: Any, rows: NDArray[np.intp]) -> bool:
 
 
 def _as_numbers(value: Any) -> Any:
-    """Return numbers of all types as arrays of one dtype, since a batch may have another dtype."""
+    """Convert all numbers in `value` to one dtype, since a batch may have changed their dtypes."""
     if isinstance(value, dict):
         return {key: _as_numbers(inner) for key, inner in value.items()}
     if isinstance(value, bool | int | float | np.ndarray | np.generic):
@@ -366,7 +369,7 @@ def _as_numbers(value: Any) -> Any:
 
 
 def _taken_twice(inputs: Inputs) -> Inputs:
-    """Return the inputs of rollouts of two steps, in which each action is taken twice."""
+    """Return inputs for rollouts of two steps, in which each row takes its action twice."""
     if isinstance(inputs.actions, list):
         actions: Any = [[action, copy.deepcopy(action)] for action in inputs.actions]
     else:
@@ -375,7 +378,7 @@ def _taken_twice(inputs: Inputs) -> Inputs:
 
 
 def _second_step(observations: Any, rows: NDArray[np.intp]) -> Any:
-    """Return the second step of some rows of observations ``(N, 2, ...)``."""
+    """Return the observations of the second step from ``(N, 2, ...)``, for the rows `rows`."""
     if isinstance(observations, dict):
         return {key: _second_step(part, rows) for key, part in observations.items()}
     if isinstance(observations, tuple):

@@ -1,7 +1,7 @@
 """The audit: step a sample of rows a second time, and compare every byte of the results.
 
 No finite trial can prove that an environment is pure and exact, so both are tested while it is
-used. A row is a function of its inputs, so stepping it again has no side effect.
+used. The result of a row depends only on its inputs, so stepping it again has no side effect.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _FOLLOWED, _FOLLOWED_FROM = 8, 64
 
 
 class Difference(NamedTuple):
-    """The first difference: the row in its batch, the field, and both values."""
+    """The first difference: the index of the row in its batch, the field, and both values."""
 
     row: int
     field: str
@@ -67,10 +67,10 @@ class Auditor:
     name : str
         The name of the environment in messages.
     state_difference : callable
-        ``state_difference(one, other)`` returns where two payloads differ in meaning, and both
-        values, or ``None``.
+        ``state_difference(one, other)`` returns the field in which two payloads differ in meaning,
+        and both values; ``None`` if they do not differ.
     on_found : callable
-        Called with a note when a difference is found but not raised.
+        Called with a message if a difference is found and `mode` is ``"warn"``.
     mode : {"raise", "warn", "off"}
         What happens when results differ.
     every : int
@@ -121,7 +121,7 @@ class Auditor:
         return self._left <= 0
 
     def choose(self, count: int) -> NDArray[np.intp]:
-        """Choose rows to audit at random, out of `count` rows; return their indices in order."""
+        """Randomly choose which of `count` rows to audit; return their sorted indices."""
         wanted = max(self._first, int(min(_MOST, -self._left // self._gap + 1)))
         rows = np.arange(count)
         if wanted < count:
@@ -140,12 +140,12 @@ class Auditor:
             self._earlier[self._random.integers(_KEPT)] = row
 
     def forget(self) -> None:
-        """Drop the kept rows, because an edit of the environment may change their results."""
+        """Drop the kept rows; an edit of the environment may have changed their results."""
         self._earlier.clear()
 
     @property
     def follows(self) -> bool:
-        """Whether this audit follows some rows for many steps."""
+        """Whether this audit also takes many steps from some rows."""
         number = self._audits + 1
         if number & (number - 1) == 0:
             return True
@@ -168,7 +168,7 @@ class Auditor:
     def note(self, rows: int, compared: int, each: float, seconds: float) -> None:
         """Record an audit of `rows` rows, and decide when the next one is due.
 
-        The audit took `seconds`, and made `compared` comparisons. Each row of the batch itself took
+        The audit took `seconds`, and compared `compared` rows. In the batch itself, each row took
         `each` seconds.
         """
         self.stats.rows_audited += compared
@@ -189,7 +189,7 @@ class Auditor:
         self._left = self._pause
 
     def state_difference(self, one: Row, other: Row) -> tuple[str, str] | None:
-        """Return where two rows differ in meaning, and both values; ``None`` if they do not."""
+        """Return the field in which two state rows differ in meaning and both values, or ``None``."""
         if np.array_equal(one, other):
             return None
         found = self._state_difference(one[HEADER_NBYTES:], other[HEADER_NBYTES:])
@@ -203,7 +203,7 @@ class Auditor:
         return spaces.take(batch, 0)
 
     def report(self, found: Difference, how: str, cause: str) -> None:
-        """Raise an error for a difference, or issue a warning and stop auditing.
+        """Raise an error for a difference or, in mode ``"warn"``, warn and stop auditing.
 
         After a warning, later differences are ignored.
 
@@ -234,7 +234,7 @@ class Auditor:
 
 
 def check_audit(mode: Any, every: Any) -> None:
-    """Raise `InputError` unless these are valid options of an audit."""
+    """Raise `InputError` unless `mode` and `every` are valid options of an audit."""
     if mode not in MODES:
         raise InputError(f"audit must be one of {', '.join(map(repr, MODES))}, got {mode!r}")
     as_count("audit_every", every)

@@ -1,7 +1,7 @@
 """Compare an episode that is saved and restored at each step with an uninterrupted one.
 
-State that is missing from a row may have an effect only some steps later, such as a counter that
-ends the episode when it reaches five. So a few rows are followed for many steps.
+If something is missing from a state row, this may show only some steps later: for example, if it is
+a counter that ends the episode when it reaches five. So many steps are taken from a few rows.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def planned(actions: list[Any]) -> list[Any]:
 
 
 def uninterrupted(first: Inputs, plan: list[Any]) -> Inputs:
-    """Return the inputs of an episode that starts from row `first` and is not saved in between."""
+    """Return the inputs of an episode with the actions `plan` from row `first`, never saved."""
     actions = _batch(plan, plan=True)
     return replace(first, horizon=len(plan), actions=actions, last_infos=True)
 
@@ -52,14 +52,16 @@ def continued_difference(
     future: Future[Any],
     state_difference: Callable[[Row, Row], tuple[str, str] | None],
 ) -> tuple[str, str] | None:
-    """Return the first difference between the two episodes, and both values; ``None`` if equal.
+    """Compare an episode that is saved and restored at each step with an uninterrupted one.
+
+    Return the first difference, and both values; ``None`` if the episodes are equal.
 
     Parameters
     ----------
     again : callable
         Steps rows with failures masked, and returns their results, states and observations.
     first : Inputs
-        One row, whose state the episodes begin in. Its actions are ignored.
+        One row. Both episodes begin in its state; its actions are ignored.
     plan : list
         Actions to take in turn. An action that raises is replaced by the next one.
     future : Future of Rollout
@@ -98,7 +100,7 @@ def continued_difference(
 def _saved_each_step(
     again: Callable[[Inputs], Any], first: Inputs, plan: list[Any]
 ) -> tuple[list[Any], list[Any], bool]:
-    """Save and restore the state at every step.
+    """Take steps from row `first`, and save and restore the state at each step.
 
     Returns
     -------

@@ -6,8 +6,8 @@
 - `sequential_lanes`: lanes stepped one by one
 - `classic_lanes`, `robot_lanes`: vectorised classic control; robots with vectorised results
 - `row_lanes`: lanes that are state rows of one `PlanEnv`
-- `process_lanes`: lanes in several processes, which are replaced when they die; `lane_parts`,
-  `lanes_pool`, `hosted_lanes`, `lane_memory`, `lane_results` are its parts
+- `process_lanes`: lanes in several processes, which are replaced when they die; it uses
+  `lane_parts`, `lanes_pool`, `hosted_lanes`, `lane_memory` and `lane_results`
 - `seeding`: derives all seeds from one, independently of the number of workers
 - `tree`, `fitting`: nested observations and actions; checks that values fit their arrays
 """

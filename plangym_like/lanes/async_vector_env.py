@@ -31,10 +31,11 @@ class AsyncPlanVectorEnv(PlanVectorEnv):
     """A `PlanVectorEnv` that can also step a few environments at a time, as EnvPool does.
 
     `send` gives actions to some environments, and `recv` returns the results of the first
-    `batch_size` that are ready. Their order depends on how long steps take, but the episodes of
-    each environment are the same as with `step`. All other calls wait until all steps are done;
-    `recv` still returns the results of these steps. `step` raises an error if any result has not
-    been received yet. `set_states` checks only the environments whose states it sets.
+    `batch_size` that are ready. The order of the results depends on how long steps take, but the
+    episodes of each environment are the same as with `step`. All other methods first wait until
+    the steps that `send` began are done; `recv` still returns the results of these steps. `step`
+    raises an error if any result has not been received yet; `set_states` does so only for the
+    environments whose states it sets.
 
     Parameters
     ----------
@@ -97,17 +98,17 @@ class AsyncPlanVectorEnv(PlanVectorEnv):
 
         Parameters
         ----------
-        actions : array ``(K, ...)``, or what the action space of K environments contains
+        actions : array ``(K, ...)``, or an element of the action space of K environments
         env_ids : sequence of int, optional
-            The environments; by default all. The last results of each must have been received.
+            The environments; by default all. The last result of each must have been received.
 
         Raises
         ------
         InputError
-            The last result of an environment was not received, or an argument is invalid; nothing
-            was sent.
+            The last result of an environment has not been received, or an argument is invalid;
+            nothing was sent.
         ResetNeeded
-            The environments have not been reset, or not since a call was interrupted.
+            The environments have never been reset, or a call was interrupted after the last reset.
         """
         queue = self._begin_queue()
         chosen = checked_indices(env_ids, self.num_envs)
@@ -139,9 +140,9 @@ class AsyncPlanVectorEnv(PlanVectorEnv):
         InputError
             Fewer than `batch_size` environments have been sent actions.
         Exception
-            An error of any environment, even if this call would not have returned its results.
-            This environment and those stepped together with it have no results. They can be sent
-            actions again.
+            An error that any environment raised, even one whose results this call would not have
+            returned. That environment, and those stepped together with it, have no results; they
+            can be sent actions again.
         """
         queue = self._begin_queue()
         queue.raise_first()
@@ -166,13 +167,13 @@ class AsyncPlanVectorEnv(PlanVectorEnv):
 
     @cached_property
     def _few(self) -> VectorEnv[Any, Any, Any]:
-        """A vectorised environment of `batch_size` environments, used to batch their infos."""
+        """A bare `VectorEnv` whose `num_envs` is `batch_size`; it is only used to batch infos."""
         few: VectorEnv[Any, Any, Any] = VectorEnv()
         few.num_envs = self.batch_size
         return few
 
     def _scattered(self, actions: Any, lanes: NDArray[np.intp]) -> Any:
-        """Return an array for all environments, with `actions` in the rows of `lanes`."""
+        """Return actions for all environments: `actions` in the rows `lanes`, zeros elsewhere."""
         layout, count = self._lanes.action_layout, len(lanes)
         space = self.action_space
         if has_objects(layout):
@@ -191,7 +192,7 @@ class AsyncPlanVectorEnv(PlanVectorEnv):
 
     @contextmanager
     def _dropped_if_interrupted(self) -> Iterator[None]:
-        """Drop the queue if a call is interrupted, since it is then unknown what was stepped."""
+        """Drop the queue if a call is interrupted: it is then unknown which lanes were stepped."""
         try:
             yield
         except Exception:
@@ -221,7 +222,7 @@ class AsyncPlanVectorEnv(PlanVectorEnv):
     ) -> tuple[Any, dict[str, Any]]:
         """Start new episodes, as `PlanVectorEnv.reset` does; drop results not yet received.
 
-        With ``"reset_mask"``, all results must have been received.
+        With ``"reset_mask"``, nothing is dropped: all results must have been received already.
         """
         if options is not None and "reset_mask" in options:
             self._check_received()

@@ -32,7 +32,7 @@ class ClassicLanes(Lanes):
     Parameters
     ----------
     envs : sequence of gymnasium.Env or PlanEnv
-        Environments for which `has_common_form` is true.
+        Environments for which `has_common_form` returns true.
     """
 
     step_infos = False
@@ -92,7 +92,7 @@ class ClassicLanes(Lanes):
         return result
 
     def _take_over(self, lane: int, elapsed: int = 0) -> None:
-        """Copy the state of the environment of `lane` into the columns."""
+        """Copy the state of `lane`'s environment, after `elapsed` steps, into the columns."""
         base, dynamics = self._bases[lane], self._dynamics
         self._read_state(base, self._columns, lane)
         if dynamics.hidden:
@@ -137,7 +137,7 @@ class ClassicLanes(Lanes):
                 limit._elapsed_steps = int(self._columns.elapsed[lane])
 
     def _read_back(self, lanes: Sequence[int]) -> None:
-        """Copy the states of the environments to `lanes`, if the lanes have been started."""
+        """Copy the states of their environments to `lanes`, if the lanes have been started."""
         for lane in lanes if self._is_started else ():
             limit = time_limit(gym_env_of(self.envs[lane]))
             self._take_over(lane, 0 if limit is None else limit._elapsed_steps)
@@ -223,10 +223,10 @@ class ClassicLanes(Lanes):
             np.greater_equal(columns.elapsed, self._limit, out=truncated)
 
     def _step_few(self, columns: Columns, actions: NDArray[Any], out: StepArrays) -> bool:
-        """Step lanes one by one with Python's numbers, and return True.
+        """Step the lanes one by one with Python numbers; return whether this was possible.
 
-        For a few lanes this costs less than NumPy's calls. If it is not possible for these actions
-        or states, do nothing and return False.
+        For a few lanes, this takes less time than calls of NumPy. If it is not possible for these
+        actions or states, nothing is changed.
         """
         dynamics, chosen = self._dynamics, actions.tolist()
         if actions.dtype != np.int64 or min(chosen) < 0 or max(chosen) >= dynamics.num_actions:

@@ -1,7 +1,7 @@
-"""Write values into arrays without wrapping, broadcasting or filling in.
+"""Write values into arrays only if they fit, and raise an error otherwise.
 
 Assignment in NumPy turns 300 into 44 for ``uint8``, turns ``None`` into NaN, and fills a row with a
-single number. So everything that environments return is written by this module.
+single number. Everything that environments return is therefore written by this module.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from plangym_like.spaces import as_dtype
 def as_fitting(
     value: Any, shape: tuple[int, ...], dtype: np.dtype[Any], place: str
 ) -> NDArray[Any]:
-    """Return `value` as an array of exactly this shape and dtype.
+    """Return `value` as an array of exactly the given shape and dtype.
 
     Parameters
     ----------
@@ -36,7 +36,7 @@ def as_fitting(
     Raises
     ------
     InputError
-        The shape differs, or the value holds something that is not a number of `dtype`.
+        `value` has another shape, or holds something that is not a number of `dtype`.
     """
     array = as_numbers(value)
     if array is None:

@@ -1,4 +1,4 @@
-"""`HostedLanes`: one part of the lanes of a `ProcessLanes`, in another process."""
+"""`HostedLanes`: the lanes of a `ProcessLanes` that one of the other processes hosts."""
 
 from __future__ import annotations
 
@@ -39,18 +39,18 @@ class Traits(NamedTuple):
 
 
 class StepReply(NamedTuple):
-    """The results of a step that are not plain numbers.
+    """The results of a step that are sent in a message, not through shared memory.
 
     Attributes
     ----------
     infos : dict of int to dict
-        The non-empty infos, by the number of the lane in its part.
+        The non-empty infos by lane, counted from 0 within the process.
     columns : dict of str to array or None
-        `Lanes.info_columns`, in place of `infos`.
+        The result of `Lanes.info_columns`; if there is one, `infos` is empty.
     finals : dict of int to (observation, info)
         The result of `Lanes.step_same`.
     observations : tree of array or None
-        The rows of the lanes that were stepped, if observations are not shared.
+        The observations of the lanes that were stepped; ``None`` if they are in shared memory.
     """
 
     infos: dict[int, dict[str, Any]]
@@ -60,14 +60,14 @@ class StepReply(NamedTuple):
 
 
 class HostedLanes:
-    """The lanes of one part, which write their results to the memory of all lanes.
+    """The lanes that one process hosts; they write their results to the memory of all lanes.
 
     Parameters
     ----------
     sources : str, callable or sequence of them
-        The ids or factories of the environments of this part.
+        The ids or factories for the environments of these lanes.
     start, stop : int
-        The lanes of this part.
+        The process hosts lanes `start` to ``stop - 1``.
     vectorise : bool
         See `lanes_from`.
     specs : sequence of EnvSpec
@@ -102,11 +102,11 @@ class HostedLanes:
         method : str
         args : sequence
         slot : int
-            Where observations are written; see `LaneArrays.recent`.
+            The slot of `LaneArrays.recent` that observations are written to.
         publish : bool
             Whether observations are also written to `LaneArrays.observations`.
         save : int
-            The slot that state rows are written to afterwards; -1 for none.
+            The slot of `LaneArrays.saved` that states are saved to afterwards; -1 to save none.
         """
         try:
             reply = getattr(self, method)(slot, publish, *args)
@@ -128,7 +128,10 @@ class HostedLanes:
         *,
         fds: Sequence[int] = (),
     ) -> None:
-        """Use the memory of all lanes, if it exists; set attributes of the environments."""
+        """Attach to the memory of all lanes, if it exists; set `attributes`; save states if asked.
+
+        `form` is ``None`` if the memory does not exist yet. `save` is as in `perform`.
+        """
         if form is not None:
             (fd,) = fds
             self._form, self._arrays = form, form.attach(fd, self._start, self._stop)
@@ -141,10 +144,10 @@ class HostedLanes:
     def restore(
         self, slot: int, saved: int, log: Sequence[tuple[str, Sequence[Any]]], seeds: Any
     ) -> None:
-        """Restore the saved states of the lanes, and repeat all calls since then.
+        """Restore the states in slot `saved`, and repeat the calls in `log`, made since then.
 
-        Errors of repeated calls are ignored, because the original calls have raised them already.
-        `seeds`, the last seeds of the lanes, are needed because some states hold no
+        Errors of repeated calls are ignored, because the original calls have already raised them.
+        `seeds` are the last seeds of the lanes. They are needed because some states hold no
         ``np_random_seed``.
         """
         self.lanes.start(seeds)
@@ -168,7 +171,7 @@ class HostedLanes:
     ) -> tuple[Any, Any, list[dict[str, Any]]]:
         """Reset all lanes; return the layout of their observations, the observations and the infos.
 
-        Observations are returned unless they are already in shared memory.
+        If the observations are in shared memory, ``None`` is returned in their place.
         """
         self.lanes.takes_objects = takes_objects
         obs = self.lanes.start(seeds, options)
@@ -216,17 +219,17 @@ class HostedLanes:
         return self.lanes.get_states(lanes)
 
     def set_states(self, slot: int, publish: bool, rows: Row, lanes: Which, seeds: Any) -> None:
-        """Put `lanes` into states, with new random generators if there are seeds."""
+        """Set the states of `lanes`; if `seeds` are given, replace the random generators too."""
         self.lanes.set_states(rows, lanes, seeds)
 
     def formats(self, slot: int, publish: bool) -> list[StateFormat]:
-        """Return the format of the state rows of each lane."""
+        """Return the state format of each lane."""
         return formats_of(self.lanes)
 
     def call(
         self, slot: int, publish: bool, name: str, args: Any, kwargs: Any, lanes: Which
     ) -> list[Any]:
-        """Return attribute `name` of the environments of `lanes`, or the results of calling it."""
+        """Return attribute `name` of each lane's environment, or the result of calling it."""
         values = self.lanes.call(name, *args, lanes=lanes, **kwargs)
         self._refresh()
         return values
@@ -260,7 +263,10 @@ class HostedLanes:
         return range(self.lanes.num_lanes) if lanes is None else [int(lane) for lane in lanes]
 
     def _rows_to_write(self, slot: int, lanes: Which) -> Any:
-        """Return the arrays of `slot`; with `lanes`, first copy the last observations into them."""
+        """Return the arrays of `slot`, to write observations into.
+
+        If only some lanes will be written, the last observations of all are first copied there.
+        """
         recent = self._memory.recent
         if lanes is not None:
             copy_rows(recent[slot], recent[1 - slot])
@@ -309,13 +315,13 @@ def traits_of(lanes: Lanes) -> Traits:
 
 
 def formats_of(lanes: Lanes) -> list[StateFormat]:
-    """Return the format of the state rows of each lane."""
+    """Return the state format of each lane."""
     found = lanes.formats
     return found if len(found) == lanes.num_lanes else found * lanes.num_lanes
 
 
 def make_part(sources: Sources, start: int, stop: int, *, vectorise: bool = True) -> Lanes:
-    """Return lanes `start` to `stop` of `sources`; see `sources_of_part`."""
+    """Make lanes `start` to ``stop - 1`` from `sources`, the result of `sources_of_part`."""
     lanes: Lanes
     if isinstance(sources, str) or callable(sources):
         lanes = lanes_from(sources, stop - start, vectorise=vectorise)
@@ -327,7 +333,7 @@ def make_part(sources: Sources, start: int, stop: int, *, vectorise: bool = True
 
 
 def sources_of_part(sources: Sources, start: int, stop: int) -> Sources:
-    """Return the ids or factories for lanes `start` to `stop`."""
+    """Return the ids or factories for lanes `start` to ``stop - 1``."""
     if isinstance(sources, str) or callable(sources):
         return sources
     return list(sources[start:stop])

@@ -11,23 +11,23 @@ from plangym_like.lanes.tree import Leaf, has_objects, take, with_axes, zeros
 
 
 class LaneArrays(NamedTuple):
-    """Arrays with a row for each lane, for all lanes or for one part of them.
+    """Arrays with one row for each lane: for all lanes, or for those of one process.
 
     Attributes
     ----------
     actions : tree of array or None
         ``None`` if actions are objects, which are sent in messages.
     observations : tree of array
-        The caller's observations, if they are in this memory.
+        The arrays that the caller gets, if observations are in this memory.
     recent : (tree, tree)
-        Two slots for the observations of the last calls. Calls write to them in turn, so if a
-        process dies in a call, the observations of the previous call are complete.
+        Two slots for the observations of the last calls. Calls write to them in turn, so that the
+        observations of the previous call are intact if a process dies during a call.
     rewards : array float64
     terminated, truncated : array bool
     ended : array bool
-        The lanes to reset, in `Lanes.step_next`.
+        Which lanes `Lanes.step_next` resets.
     saved : (array uint8, array uint8) or None
-        Two slots for state rows.
+        Two slots for saved state rows.
     """
 
     actions: Any
@@ -40,7 +40,7 @@ class LaneArrays(NamedTuple):
     saved: Any
 
     def part(self, start: int, stop: int) -> LaneArrays:
-        """Return the rows of lanes `start` to `stop`."""
+        """Return the rows of lanes `start` to ``stop - 1``."""
         rows: LaneArrays = take(self, slice(start, stop))
         return rows
 
@@ -68,7 +68,7 @@ class LaneForm(NamedTuple):
 
     @property
     def shares_observations(self) -> bool:
-        """Whether observations are shared; if not, they are sent in messages."""
+        """Whether observations are in shared memory; if not, they are sent in messages."""
         return not has_objects(self.observations)
 
     def layout(self) -> LaneArrays:
@@ -87,12 +87,12 @@ class LaneForm(NamedTuple):
         return with_lanes
 
     def attach(self, fd: int, start: int, stop: int) -> LaneArrays:
-        """Return the rows of lanes `start` to `stop` in the memory behind `fd`; close `fd`."""
+        """Return rows `start` to ``stop - 1`` of the memory with descriptor `fd`; close `fd`."""
         part = attach_arrays(fd, self.layout()).part(start, stop)
         return self.completed(part, stop - start)
 
     def completed(self, arrays: LaneArrays, num_lanes: int) -> LaneArrays:
-        """Return `arrays`, with ordinary memory for observations that are not shared."""
+        """Return `arrays`, adding ordinary arrays for observations not in shared memory."""
         if self.shares_observations:
             return arrays
         own = [zeros(self.observations, (num_lanes,)) for _ in range(3)]

@@ -1,4 +1,4 @@
-"""`LaneParts`: the parts of lanes, one in each process, and jobs for them."""
+"""`LaneParts`: lanes split into parts, one for each process, and jobs for these processes."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class LaneParts:
     own : slice
         The numbers of the lanes in this process.
     pool : LanesPool
-        The processes of the other parts.
+        The processes that host the other parts.
     results : LaneResults
     """
 
@@ -99,14 +99,14 @@ class LaneParts:
         forget_after_fork(self)
 
     def forget(self) -> None:
-        """Mark these lanes as a forked copy, so that all later calls are refused.
+        """Called after `os.fork`, in the child process: make all later calls raise an error.
 
-        They would write to the shared memory of the original.
+        They would write to the memory that the lanes share with the parent process.
         """
         self._is_copy = True
 
     def begin(self) -> None:
-        """Prepare for any call.
+        """Check that the lanes can be used, and record the episodes lost since the last call.
 
         Raises
         ------
@@ -124,7 +124,7 @@ class LaneParts:
             self.results.note_loss(worker)
 
     def begin_step(self) -> LaneArrays:
-        """Prepare for a step or reset, and return the memory of all lanes.
+        """Prepare for a step or reset, and return the shared arrays of all lanes.
 
         Raises
         ------
@@ -140,7 +140,7 @@ class LaneParts:
     def run_all(
         self, job: Callable[[LanesWorker], Job], here: Callable[[], None] = lambda: None
     ) -> list[Any]:
-        """Run a job on every part, call `here` in the meantime, and return the replies."""
+        """Run ``job(worker)`` in each worker, and meanwhile call `here`; return the replies."""
         self.begin()
         workers = self.pool.workers
         outcomes, failure = self.pool.run([(worker, job(worker)) for worker in workers], here)
@@ -157,23 +157,23 @@ class LaneParts:
         *,
         begins: bool = False,
     ) -> list[tuple[list[int], Any]]:
-        """Run a job on every part that has any of the lanes in `chosen`.
+        """Run a job in every process that has any of the lanes `chosen`.
 
         Parameters
         ----------
         chosen : sequence of int
         job : callable
-            Returns the job for a part. It is called with the positions in `chosen` of the lanes
-            of the part, and with their numbers in the part.
+            ``job(places, own)`` returns the job for another process. `places` are the positions
+            of its lanes in `chosen`, and `own` are their numbers within the process.
         here : callable
-            Called in the same way for the part of this process.
+            ``here(places, own)`` is called for the lanes of this process, and returns the reply.
         begins : bool
             Whether the job starts new episodes or sets states.
 
         Returns
         -------
         list of (list of int, object)
-            For each part, the positions of its lanes in `chosen`, and its reply.
+            For each of these processes, the positions of its lanes in `chosen`, and its reply.
         """
         self.begin()
         parts = []
@@ -214,7 +214,7 @@ class LaneParts:
 
 
 def count_lanes(sources: Sources, num_lanes: int | None) -> int:
-    """Return the number of lanes to make; raise `InputError` if it is not determined."""
+    """Return the number of lanes to make; raise `InputError` if it is missing or wrong."""
     if isinstance(sources, str) or callable(sources):
         if num_lanes is None:
             raise InputError("num_lanes is missing; only a sequence of factories says how many")
@@ -236,21 +236,21 @@ def _check_numbers(
 
 
 def check_replacing(timeout: Any, checkpoint_every: Any) -> None:
-    """Raise InputError unless `timeout` is above 0, and `checkpoint_every` at least 1 or None."""
+    """Raise `InputError` unless `timeout` > 0 and `checkpoint_every` is ``None`` or at least 1."""
     check_seconds("timeout", timeout)
     if checkpoint_every is not None:
         as_count("checkpoint_every", checkpoint_every)
 
 
 def places_of(chosen: Sequence[int], start: int, stop: int) -> list[int]:
-    """Return the positions of lanes `start` to `stop` in `chosen`."""
+    """Return the positions in `chosen` that hold lanes from `start` to ``stop - 1``."""
     return [place for place, lane in enumerate(chosen) if start <= lane < stop]
 
 
 def raise_first(failure: Exception | None, outcomes: Sequence[Outcome]) -> None:
-    """Raise the first exception in the order of lanes, if any; its notes mention the others.
+    """Raise the first exception, in the order of lanes, if any; mention the others in its notes.
 
-    `failure` is the exception of this process, whose lanes come first.
+    `failure` is the exception from this process, whose lanes come first.
     """
     errors = [failure, *(outcome.error for outcome in outcomes)]
     raised = [error for error in errors if error is not None]

@@ -27,7 +27,7 @@ class Ready(NamedTuple):
     info : dict
         Empty if the lane has no new info.
     final : (observation, info) or None
-        The last observation and info of an ended episode, if the lane has been reset since.
+        The last observation and info of the episode, if it has ended and the lane has been reset.
     """
 
     lane: int
@@ -36,30 +36,30 @@ class Ready(NamedTuple):
 
 
 class LaneQueue:
-    """Steps lanes part by part, and returns lanes in the order in which they become ready.
+    """Steps the lanes of each process by themselves, and returns lanes as they become ready.
 
-    Each process steps its lanes in the order in which they are put. This process steps its own
-    while it waits for others. A lane has one action at a time: it must be taken before it is put
-    again.
+    Each process steps its lanes in the order in which `put` was given them. This process steps its
+    own lanes while it waits for the others. A lane can have one action at a time: `take` must
+    return it before it is given to `put` again.
 
     Parameters
     ----------
     lanes : Lanes
         Lanes that have been started. Nothing else may step or reset them until all lanes that
-        were put are ready; see `finish`.
+        were given to `put` are ready; see `finish`.
     out : StepArrays
         Where the results of lanes are written.
     ended : array ``(n,) bool``
-        Whether the last step of each lane ended its episode; updated here.
+        Whether the last step of each lane ended its episode; updated by this object.
     method : {"step_next", "step_same"}
         The method of `Lanes` to call.
     batch_size : int
-        How many lanes are usually taken at a time.
+        How many lanes each call of `take` usually returns.
 
     Attributes
     ----------
     pending : array bool
-        Which lanes have been put and not yet taken. Lanes added by `add_ready` count as put.
+        Which lanes have been given to `put`, or marked by `add_ready`, and not yet been taken.
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class LaneQueue:
         self.use(lanes)
 
     def use(self, lanes: Lanes) -> None:
-        """Step `lanes` from now on; all lanes that were put must be ready."""
+        """Step `lanes` from now on; all lanes that were given to `put` must be ready."""
         self._pool = lanes.parts.pool if isinstance(lanes, ProcessLanes) else None
         self._local, self._workers = steppers_of(lanes)
         self._parts: list[PartStepper] = [self._local, *self._workers]
@@ -100,7 +100,7 @@ class LaneQueue:
         self._collect()
 
     def take(self, count: int) -> list[Ready]:
-        """Return the first `count` lanes that are ready; at least `count` must be pending.
+        """Wait for the first `count` lanes that are ready; at least `count` must be pending.
 
         Raises
         ------
@@ -118,7 +118,7 @@ class LaneQueue:
         return taken
 
     def raise_first(self) -> None:
-        """Raise the first unraised exception of an environment, if there is one.
+        """Raise the first exception of an environment that has not been raised yet, if any.
 
         The lanes of the call that failed are no longer pending.
         """
@@ -126,12 +126,12 @@ class LaneQueue:
             raise self._failures.popleft()
 
     def finish(self) -> None:
-        """Wait until all lanes that have been put are ready; they stay pending."""
+        """Wait until all lanes that were given to `put` are ready; they stay pending."""
         while any(self._waiting) or any(part.call for part in self._parts):
             self._advance()
 
     def drop(self) -> None:
-        """Wait until no process is stepping lanes, and drop all lanes that were put."""
+        """Drop all pending lanes and their results; wait until no process is stepping lanes."""
         for waiting in self._waiting:
             waiting.clear()
         self._ready.clear()
@@ -149,7 +149,7 @@ class LaneQueue:
         self._collect()
 
     def _collect(self) -> None:
-        """End the finished calls of other processes, and begin their next calls."""
+        """Take the results of other processes whose calls are done, and begin their next calls."""
         if self._pool is None:
             return
         self._pool.look()
@@ -160,7 +160,7 @@ class LaneQueue:
                 self._begin(number)
 
     def _begin(self, number: int) -> None:
-        """Begin the next call of a part, for lanes from a single call of `put`."""
+        """Begin the next call of part `number`; all its lanes come from one call of `put`."""
         waiting = self._waiting[number]
         actions, lanes = waiting[0][1], list[int]()
         while waiting and waiting[0][1] is actions and len(lanes) < self._most_at_once:

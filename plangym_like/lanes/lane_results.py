@@ -28,7 +28,7 @@ _PYTHONS = (np.dtype(float), np.dtype(int), np.dtype(bool))
 
 
 class LaneResults:
-    """Stores the results of parts, and reports the episodes that were lost when a process died.
+    """Stores the results of workers, and reports the episodes that were lost when one died.
 
     Parameters
     ----------
@@ -39,7 +39,7 @@ class LaneResults:
     ----------
     lost : LostLanes
     done : array bool
-        Whether the last step of each lane ended its episode. Such a lane has no episode to lose.
+        Whether the last step of each lane ended its episode, which then cannot be lost.
     """
 
     def __init__(self, num_lanes: int, stats: LaneStats) -> None:
@@ -66,7 +66,7 @@ class LaneResults:
         return self._infos
 
     def info_columns(self) -> Columns | None:
-        """`Lanes.info_columns` of all lanes, if the columns of all parts are alike."""
+        """Return the info columns of all lanes; ``None`` unless all parts have the same columns."""
         parts = [self._columns[first_lane] for first_lane in sorted(self._columns)]
         if not parts or sum(map(_num_rows, parts)) < len(self._infos):
             return None
@@ -75,13 +75,13 @@ class LaneResults:
         return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
     def begin_step(self, call: StepCall) -> None:
-        """Complete the bookkeeping of the last step, before the next step changes its data."""
+        """Move the last step's info columns into `infos`; drop them if `call` steps all lanes."""
         if call.lanes is None:
             self._columns = {}
         _ = self.infos
 
     def take_local(self, local: Lanes, lanes: Sequence[int]) -> None:
-        """Store new infos of this process's lanes."""
+        """Store the new infos of `lanes`, which belong to this process."""
         self._take_columns(0, local.info_columns() if lanes else None, local.num_lanes)
         if 0 not in self._columns:
             for lane in lanes:
@@ -99,13 +99,13 @@ class LaneResults:
         self.lost.forget(lanes)
 
     def without_state(self, lanes: Sequence[int]) -> list[int]:
-        """Return the lanes in `lanes` whose state was lost with their process."""
+        """Return those of `lanes` whose state was lost with their process."""
         return [lane for lane in lanes if lane in self.lost or lane in self._gone]
 
     def note_loss(self, worker: LanesWorker, repeated: Sequence[int] = ()) -> None:
-        """Record the episodes that were lost because a process died.
+        """Record the episodes that were lost if the worker's process has died.
 
-        The lanes `repeated` are left out, because a repeated call has begun new episodes in them.
+        The lanes `repeated` are left out: the call was repeated, and has begun new episodes there.
         """
         loss, worker.loss = worker.loss, None
         if loss is not None:
@@ -123,7 +123,10 @@ class LaneResults:
         *,
         in_place: bool,
     ) -> None:
-        """Write the observations of the lanes `own` of a part into the caller's rows."""
+        """Copy the observations of the worker's lanes `own` into the caller's rows.
+
+        ``None`` means all its lanes. If `in_place` is true, the worker has already written them.
+        """
         rows: Any = worker.rows if own is None else np.array(worker.numbers(own), np.intp)
         recent = arrays.recent[worker.slot]
         if reply is not None and reply.observations is not None:
@@ -143,7 +146,7 @@ class LaneResults:
         *,
         in_place: bool,
     ) -> None:
-        """Store the results of resetting the lanes `own` of a part, unless that raised an error."""
+        """Store the results of resetting the worker's lanes `own`, unless that raised an error."""
         numbers = worker.numbers(own)
         if outcome.error is None:
             self.take_observations(worker, own, outcome.reply, arrays, obs, in_place=in_place)
@@ -154,7 +157,7 @@ class LaneResults:
     def take_infos(
         self, worker: LanesWorker, lanes: Sequence[int], reply: StepReply | None
     ) -> None:
-        """Replace the infos of `lanes`, which are in the part of `worker`."""
+        """Replace the infos of `lanes`, all of which belong to `worker`, with those in `reply`."""
         if reply is not None and reply.columns:
             self._take_columns(worker.start, reply.columns, worker.num_lanes)
             return
@@ -173,19 +176,19 @@ class LaneResults:
         in_place: bool,
         step_infos: bool,
     ) -> None:
-        """Store the results of a part's step, unless it raised an error.
+        """Store the results of a worker's step, unless it raised an error.
 
         Parameters
         ----------
         worker, outcome
-            The process of the part, and the outcome of its job.
+            The worker, and the outcome of its job.
         call : StepCall
         arrays : LaneArrays
             The arrays of all lanes.
         finals : dict
-            Final observations and infos by lane; those of the part are added.
+            Final observations and infos by lane; those of the worker's lanes are added.
         in_place : bool
-            Whether the process has written observations to the caller's rows.
+            Whether the worker has already written observations to the caller's rows.
         step_infos : bool
             See `Lanes`.
         """
@@ -218,7 +221,7 @@ class LaneResults:
                 self.infos[lane] = {}
 
     def note_ends(self, call: StepCall, reported: Sequence[int] = ()) -> None:
-        """Record which lanes have ended their episodes in a step.
+        """Record which lanes' episodes have ended in a step.
 
         `reported` is the result of `report_lost`: lanes whose states were lost with their process.
         """
@@ -236,7 +239,7 @@ class LaneResults:
             self.done[call.lanes] = out.terminated[call.lanes] | out.truncated[call.lanes]
 
     def _take_loss(self, worker: LanesWorker, loss: Loss, call: StepCall) -> None:
-        """Record lost episodes, and store the first observations of the episodes that begin."""
+        """Record lost episodes; store the first results of the episodes that `call` begins."""
         out, lanes = call.out, worker.numbers(worker.own(call.lanes))
         self.done[lanes] = False
         begun: Sequence[int] = ()
@@ -250,7 +253,7 @@ class LaneResults:
             out.rewards[lane], out.terminated[lane], out.truncated[lane] = 0.0, False, False
 
     def report_lost(self, call: StepCall, finals: dict[int, Any]) -> list[int]:
-        """Report lost episodes of the lanes in this step as truncated.
+        """Report lost episodes as truncated, for the lanes of the step `call`.
 
         The results of these lanes are the last observation, a reward of 0 and ``truncated``.
 

@@ -15,7 +15,7 @@ from plangym_like.states import Row, StateFormat
 
 
 def checked_states(states: Any, formats: Sequence[StateFormat], lanes: Sequence[int]) -> Row:
-    """Return `states` as rows ``(K, state_nbytes)``, or ``(1, state_nbytes)`` for all of `lanes`.
+    """Return `states` as ``(K, state_nbytes)``, or one row for all lanes ``(1, state_nbytes)``.
 
     Parameters
     ----------
@@ -53,7 +53,7 @@ def checked_states(states: Any, formats: Sequence[StateFormat], lanes: Sequence[
 
 
 def width_of(formats: Sequence[StateFormat], lanes: Sequence[int]) -> int:
-    """Return the size of a state row of `lanes` in bytes; see `checked_states`.
+    """Return the size in bytes of each lane's state row; see `checked_states`.
 
     Raises
     ------
@@ -71,7 +71,7 @@ def width_of(formats: Sequence[StateFormat], lanes: Sequence[int]) -> int:
 
 
 def checked_reseeds(seeds: Any, count: int) -> list[int] | None:
-    """Return the new seeds of `count` lanes whose states are set; ``None`` if `seeds` is ``None``.
+    """Return one seed for each of `count` lanes; ``None`` if `seeds` is ``None``.
 
     Raises
     ------
@@ -87,7 +87,7 @@ def checked_reseeds(seeds: Any, count: int) -> list[int] | None:
 
 
 def env_of_rows(env: PlanEnv, n_workers: int) -> PlanEnv:
-    """Return a new environment like `env` that steps batches of its rows.
+    """Return a new environment like `env`, to step batches of state rows.
 
     Parameters
     ----------

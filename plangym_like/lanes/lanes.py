@@ -35,7 +35,7 @@ class Lanes(abc.ABC):
 
     Lanes are never reset automatically: a lane whose episode has ended stays in its final state
     until `reset` or `set_states` is called for it. Results are written into the caller's trees of
-    arrays ``(n, ...)``, row i for lane i. They do not depend on where or in which form lanes are
+    arrays ``(n, ...)``, row i for lane i. Results do not depend on where or in which form lanes are
     stepped.
 
     Parameters
@@ -140,7 +140,7 @@ class Lanes(abc.ABC):
         """Start new episodes in `lanes`, and write the first observations into their rows of `obs`.
 
         `seeds` and `options` have one entry for each of `lanes`, in their order. Without a seed, a
-        lane continues with its environment's generator.
+        lane continues with its environment's random generator.
         """
         for place, lane in enumerate(self._chosen(lanes)):
             seed, given = seeds[place] if seeds else None, options[place] if options else None
@@ -219,7 +219,7 @@ class Lanes(abc.ABC):
         return tree_map(owned, take(obs, lane))
 
     def check_not_used_elsewhere(self) -> None:
-        """Raise an `InputError` if another `Lanes` has reset the environments since `start`.
+        """Raise `InputError` if another `Lanes` has reset any of the environments since `start`.
 
         This only matters if lanes step the environments themselves.
         """
@@ -227,7 +227,7 @@ class Lanes(abc.ABC):
     # The environments
 
     def call(self, name: str, *args: Any, lanes: Which = None, **kwargs: Any) -> list[Any]:
-        """Return attribute `name` of the environments of `lanes`, or the results of calling it.
+        """Return attribute `name` of each lane's environment, or the result of calling it.
 
         It is called if it is callable. `gymnasium.Env.get_wrapper_attr` looks it up, in the
         outermost wrapper first. Call `refreshed` afterwards.
@@ -253,9 +253,9 @@ class Lanes(abc.ABC):
         return found if len(found) == self.num_lanes else found * self.num_lanes
 
     def refreshed(self) -> Lanes:
-        """Return these lanes, or replacements if `call` or `set_attr` made that necessary.
+        """Return the lanes to use after `call` or `set_attr`: these lanes, or a replacement.
 
-        Changed environments may no longer fit their vectorised form.
+        A replacement is needed if the changed environments no longer fit their vectorised form.
         """
         return self
 
@@ -263,7 +263,7 @@ class Lanes(abc.ABC):
 
     @property
     def formats(self) -> list[StateFormat]:
-        """The format of the state rows of each environment."""
+        """The state format of each environment."""
         self._check_has_states()
         return [env.layout.format for env in self.envs]
 
@@ -274,7 +274,7 @@ class Lanes(abc.ABC):
         return int(self.envs[0].state_nbytes)
 
     def get_states(self, lanes: Which = None, *, out: Row | None = None) -> Row:
-        """Return the state rows of `lanes`, each in the form of `PlanEnv.get_state`.
+        """Return the state rows of `lanes`, each as `PlanEnv.get_state` returns it.
 
         Parameters
         ----------
@@ -299,8 +299,8 @@ class Lanes(abc.ABC):
     def set_states(self, states: Row, lanes: Which = None, seeds: Any = None) -> None:
         """Set the states of `lanes` to the rows `states`, one for each or one for all.
 
-        No observations are returned; keep the ones that came with the states. With `seeds`, one for
-        each of `lanes`, each lane gets a new random generator.
+        No observations are returned; keep those that you received with the states. If `seeds` are
+        given, one for each of `lanes`, each lane gets a new random generator.
 
         Raises
         ------
@@ -359,9 +359,10 @@ def gym_env_of(env: Any) -> Any:
 
 
 def add_note(error: BaseException, note: str) -> None:
-    """Add a note to an exception of an environment.
+    """Add a note to an exception that an environment raised.
 
-    A `StopIteration` would silently end the caller's loop, so raise a `RuntimeError` instead.
+    If it is a `StopIteration`, which would silently end the caller's loop, raise a `RuntimeError`
+    instead.
     """
     if isinstance(error, StopIteration):
         failure = RuntimeError("an environment raised StopIteration")

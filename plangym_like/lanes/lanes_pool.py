@@ -57,7 +57,7 @@ class _LostWorkerError(Exception):
 
 
 class LanesPool(WorkerPool[LanesWorker]):
-    """Runs jobs on all parts at once, and replaces processes that die or hang.
+    """Runs jobs in all processes at once, and replaces processes that die or hang.
 
     After an interrupt, the next call waits until every process has done its pending work, so no
     reply is mistaken for another.
@@ -101,13 +101,13 @@ class LanesPool(WorkerPool[LanesWorker]):
         self._looked_at = time.monotonic()
 
     def wait_ready(self) -> None:
-        """Wait until all processes have made their environments; raise the error if one fails."""
+        """Wait until all processes have made their environments; if one fails, raise its error."""
         while not all(worker.ready for worker in self.workers):
             self.wait(_SLEEP_SECONDS)
             self.tend()
 
     def share(self, memory: LaneMemory) -> None:
-        """Attach all processes, whose lanes have started, to `memory`; save a first checkpoint."""
+        """Attach all processes, whose lanes must have started, to `memory`; save a checkpoint."""
         self.settle()
         self._running = True
         for worker in self.workers:
@@ -128,7 +128,7 @@ class LanesPool(WorkerPool[LanesWorker]):
         *,
         publish: bool = False,
     ) -> tuple[list[Outcome], Exception | None]:
-        """Run jobs, and call `here` in this process in the meantime.
+        """Run `jobs` in their processes, and meanwhile call `here` in this process.
 
         Parameters
         ----------
@@ -174,7 +174,7 @@ class LanesPool(WorkerPool[LanesWorker]):
             self._send(worker, job, publish=False)
 
     def is_over(self, worker: LanesWorker) -> bool:
-        """Return whether the job is done or has timed out, so that `end` need not wait."""
+        """Return whether the worker's job is done or has timed out, so that `end` need not wait."""
         task = worker.task
         return task is None or task.done() or time.monotonic() >= worker.sent_at + self.timeout
 
@@ -233,7 +233,7 @@ class LanesPool(WorkerPool[LanesWorker]):
         return self._recover(worker, job, publish)
 
     def _wait_for_task(self, worker: LanesWorker) -> bool:
-        """Wait for the task; return False if the process has died, or takes too long."""
+        """Wait for the worker's task; return False if the process has died or takes too long."""
         task = worker.task
         assert task is not None
         self._look_for(task)
@@ -253,7 +253,7 @@ class LanesPool(WorkerPool[LanesWorker]):
         return not worker.died
 
     def _look_for(self, task: Future[Any]) -> None:
-        """Poll for the end of a task for a while, if it is likely to end soon."""
+        """Poll `task` for a short while, if it is likely to be done soon."""
         if self._waits_to_sleep:
             self._waits_to_sleep -= 1
             return
@@ -264,7 +264,7 @@ class LanesPool(WorkerPool[LanesWorker]):
                 break
 
     def _take(self, worker: LanesWorker, job: Job) -> Outcome:
-        """Return the outcome of a finished job; keep the data for restoring the lanes."""
+        """Return the outcome of a finished job; record what is needed to restore the lanes."""
         task = worker.take_task()
         self.policy.note_progress()
         try:
@@ -324,7 +324,7 @@ class LanesPool(WorkerPool[LanesWorker]):
             self.tend()
 
     def _repeat(self, worker: LanesWorker, job: Job, publish: bool, last: Any) -> Outcome:
-        """Restore the lanes of a new process, and repeat the job if that is possible."""
+        """Restore the lanes in a new process, or begin new episodes; repeat the job if possible."""
         loss = None
         try:
             self._attach(worker, save=False)

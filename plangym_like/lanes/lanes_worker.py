@@ -1,4 +1,4 @@
-"""`LanesWorker`: the process of one part of the lanes, and the data to replace it."""
+"""`LanesWorker`: a process that hosts some of the lanes, and the data needed to replace it."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class Job(NamedTuple):
 
     @property
     def saves(self) -> bool:
-        """Whether states are saved after the job, if states are saved at all."""
+        """Whether states are saved right after the job, if they are saved at all."""
         return self.method in _SAVE
 
     def kept(self) -> tuple[str, tuple[Any, ...]]:
@@ -71,7 +71,7 @@ class Loss(NamedTuple):
     Attributes
     ----------
     last : tree of array
-        The observations of their last call.
+        The last observations before the process died.
     first : tree of array
         The first observations of the new episodes.
     infos : list of dict
@@ -84,7 +84,7 @@ class Loss(NamedTuple):
 
 
 class LanesWorker(WorkerHandle):
-    """A process that hosts the lanes `start` to `stop`.
+    """A process that hosts the lanes `start` to ``stop - 1``.
 
     Attributes
     ----------
@@ -94,15 +94,15 @@ class LanesWorker(WorkerHandle):
     fresh : bool
         Whether the lanes of the process have not been started or restored yet.
     busy_with_job : bool
-        Whether a job is running or was interrupted, so that it is unknown which jobs are done.
+        Whether a job is running or was interrupted, so that it is unknown whether it was done.
     sent_at : float
         When the task was sent.
     slot : int
-        Where the observations of the last call are; see `LaneArrays.recent`.
+        The slot that holds the observations of the last call; see `LaneArrays.recent`.
     saved : int
-        Where the last saved states are; see `LaneArrays.saved`.
+        The slot that holds the last saved states; see `LaneArrays.saved`.
     saving : bool
-        Whether the task saves states.
+        Whether the current task saves states.
     log : list of (method, args) or None
         The calls since states were saved; ``None`` if the states cannot be restored.
     seeds : list of int or None
@@ -110,7 +110,7 @@ class LanesWorker(WorkerHandle):
     num_losses : int
         How often the lanes had to begin new episodes.
     loss : Loss or None
-        The last such loss, until it has been reported.
+        The last such loss, until `LaneResults.note_loss` has recorded it.
     """
 
     def __init__(self, process: ExternalProcess, index: int, start: int, stop: int) -> None:
@@ -132,13 +132,13 @@ class LanesWorker(WorkerHandle):
         return self.stop - self.start
 
     def own(self, lanes: Sequence[int] | None) -> list[int] | None:
-        """Return which of `lanes` are in this part, numbered from 0; ``None`` means all lanes."""
+        """Return those of `lanes` that this process hosts, counted from 0; ``None`` means all."""
         if lanes is None:
             return None
         return [lane - self.start for lane in lanes if self.start <= lane < self.stop]
 
     def numbers(self, own: Sequence[int] | None) -> Sequence[int]:
-        """Return the numbers of the lanes `own` of this part, counted over all parts."""
+        """Return the overall numbers of the lanes `own`, which are counted within this process."""
         if own is None:
             return range(self.start, self.stop)
         return [self.start + lane for lane in own]

@@ -1,4 +1,4 @@
-"""`LostLanes`: lanes whose process died and whose next step must report that."""
+"""`LostLanes`: lanes whose process died, which their next step must report."""
 
 from __future__ import annotations
 
@@ -47,5 +47,5 @@ class LostLanes:
             self._last.pop(lane, None)
 
     def pop(self, lane: int) -> Any:
-        """Remove `lane`, whose loss is reported now, and return its last observation."""
+        """Remove `lane`, whose loss is being reported, and return its last observation."""
         return self._last.pop(lane)

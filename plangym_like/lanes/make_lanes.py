@@ -35,8 +35,8 @@ def make_lanes(envs: Sequence[Any], *, vectorise: bool = True, fewest: int = 1) 
     vectorise : bool
         Whether to use a vectorised form.
     fewest : int
-        The minimum number of lanes for a vectorised form, unless the form is also faster for a few
-        lanes.
+        The minimum number of lanes for a vectorised form, unless that form is faster even for one
+        lane.
 
     Raises
     ------
@@ -107,7 +107,7 @@ def env_factory(source: EnvSource, **kwargs: Any) -> Callable[[], Any]:
 
 
 def _make_another(source: EnvSource, envs: list[Any], count: int) -> None:
-    """Append a new environment to `envs`, whose final length is `count`."""
+    """Append one new environment to `envs`, which will hold `count` once all are made."""
     try:
         env = env_factory(source)()
         if not isinstance(env, gymnasium.Env) and not is_plan_env(env):
@@ -126,7 +126,7 @@ def _make_another(source: EnvSource, envs: list[Any], count: int) -> None:
 
 
 def _is_gymnasiums_own(env: Any, group: str = "") -> bool:
-    """Return whether Gymnasium defines `env`; with `group`, in ``gymnasium.envs.{group}``."""
+    """Return whether the class of `env` is part of Gymnasium (of ``gymnasium.envs.{group}``)."""
     package = f"gymnasium.envs.{group}." if group else "gymnasium."
     return type(gym_env_of(env).unwrapped).__module__.startswith(package)
 

@@ -190,7 +190,7 @@ def make_vec(
 
 
 def _is_worth_messages(factory: Callable[[], Any], num_envs: int, *, vectorise: bool) -> bool:
-    """Return whether stepping environments takes longer than sending messages to processes."""
+    """Return whether a step of all environments takes longer than the messages to processes."""
     env = factory()
     try:
         if vectorise and make_lanes([env]).steps_ended:

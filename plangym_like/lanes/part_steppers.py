@@ -1,4 +1,4 @@
-"""`PartStepper`: steps the lanes of one part without waiting, one call after the other."""
+"""`PartStepper`: steps the lanes of one process without waiting, one call at a time."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from plangym_like.lanes.step_runner import StepRunner
 
 
 class PartOutcome(NamedTuple):
-    """The outcome of a call, except the results in arrays.
+    """The results of a call that are not written into arrays.
 
     Attributes
     ----------
@@ -39,7 +39,7 @@ class PartStepper(abc.ABC):
     ----------
     lanes : range
     call : StepCall or None
-        The call that has begun and has not been ended.
+        The call that `begin` has begun and `end` has not ended yet.
     """
 
     def __init__(self, lanes: range) -> None:
@@ -55,7 +55,7 @@ class PartStepper(abc.ABC):
         """Return whether `end` would return at once."""
 
     def end(self) -> PartOutcome:
-        """Wait for the call, and write the results into its arrays.
+        """Wait until the call is done, and write its results into its arrays.
 
         Raises
         ------

@@ -25,17 +25,17 @@ from plangym_like.states import Row, StateFormat
 
 
 class ProcessLanes(Lanes):
-    """Lanes in several processes; this process steps the first ones, other processes the rest.
+    """Lanes in several processes; this process steps the first ones, other processes the others.
 
-    The lanes are split into parts of consecutive lanes, one for each process. Each part is in its
+    The lanes are split into parts of consecutive lanes, one for each process. Each part has its
     fastest form. The results equal those of lanes in one process.
 
-    **If an environment raises an exception**, all other parts have been stepped. In the part of the
+    **If an environment raises an exception**, all other parts are still stepped. In the part of the
     environment, the lanes up to it have been stepped. **After Ctrl-C**, it is unknown which lanes
     have been stepped: reset them, or set their states.
 
     **If a process dies** or does not reply in time, it is replaced, and a warning is logged. The
-    episodes of its lanes end: their step returns the last observation again, a reward of 0,
+    episodes of its lanes end with a step that returns the last observation again, a reward of 0,
     ``truncated``, and the info ``{"worker_died": True}``. The lanes begin new episodes when they
     are reset. A new environment is seeded by `plangym_like.lanes.seeding.seed_after_loss`, from the
     last seed that its lane was given. With `checkpoint_every`, lanes with state rows instead
@@ -50,7 +50,7 @@ class ProcessLanes(Lanes):
     sources : str, callable, or sequence of them
         An id or factory for all environments (see `lanes_from`), or one for each.
     num_lanes : int, optional
-        n; not needed for a sequence.
+        n; not needed if `sources` is a sequence.
     n_workers : int
         The number of processes, including this one; at least 2. At most one per lane is used.
     timeout : float
@@ -189,7 +189,7 @@ class ProcessLanes(Lanes):
         """Return a tree of arrays ``(n, ...)`` for observations.
 
         The first arrays, which `start` returns, are in memory that all processes write to. Later
-        arrays are in ordinary memory, into which every call copies.
+        arrays are in ordinary memory, into which every reset and step copies observations.
         """
         if self._lent is None and self.parts.pool.memory is not None:
             self._lent = self.parts.pool.memory.arrays.observations

@@ -102,7 +102,7 @@ class RobotLanes(SequentialLanes):
         return self._tried >= _TRIED
 
     def _settle(self, rows: Any, actions: Any, out: StepArrays) -> dict[str, NDArray[Any]]:
-        """Compute all results of `rows` except `truncated` from recorded data; return the infos."""
+        """Compute all results of the lanes `rows`, except `truncated`; return the info columns."""
         numbers = self._record.numbers[rows]
         frames = Frames(numbers, self._places, actions[:, None])
         with np.errstate(all="ignore"):
@@ -172,7 +172,7 @@ class _Body:
         return self._settings.have_changed()
 
     def note(self, when: int) -> None:
-        """Record the simulation's data, before (0) or after (1) a step."""
+        """Record the simulation's data: with 0 the data before a step, with 1 those after it."""
         if self._current is not None and self._current.row is not None:
             self._current.bring_back()
         state, everything = self._views[when]
@@ -211,7 +211,7 @@ def _same_bytes(one: NDArray[Any], other: NDArray[Any]) -> bool:
 
 
 def _alike(mine: Iterable[dict[str, Any]], theirs: Iterable[dict[str, Any]]) -> bool:
-    """Return whether infos hold the same numbers with the same types."""
+    """Return whether `mine` and `theirs` hold the same numbers, with the same names and types."""
 
     def plain(infos: Iterable[dict[str, Any]]) -> list[Any]:
         return [

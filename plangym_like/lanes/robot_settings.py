@@ -1,4 +1,4 @@
-"""`RobotSettings`: the settings that the steps of a robot's environment read."""
+"""`RobotSettings`: the settings on which the steps of a robot's environment depend."""
 
 from __future__ import annotations
 

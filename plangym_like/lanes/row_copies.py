@@ -16,8 +16,8 @@ def put_batch(rows: Any, values: Any, which: Any = ...) -> bool:
     Returns
     -------
     bool
-        False if `rows` is ``None``, or if containers, shapes or dtypes differ; any rows already
-        copied must then be written again.
+        False if `rows` is ``None``, or if containers, shapes or dtypes differ. Some arrays may then
+        have been copied already.
     """
     if isinstance(rows, np.ndarray):
         if type(values) is not np.ndarray or values.dtype != rows.dtype:
@@ -36,7 +36,7 @@ def put_batch(rows: Any, values: Any, which: Any = ...) -> bool:
 
 
 def write_rows(target: Any, rows: Any, values: Any) -> None:
-    """Write `values` to `rows` of every array of the tree `target`."""
+    """Write the tree `values` to the rows `rows` of the arrays in the tree `target`."""
 
     def write(to: Any, value: Any) -> None:
         to[rows] = value
@@ -45,7 +45,7 @@ def write_rows(target: Any, rows: Any, values: Any) -> None:
 
 
 def copy_rows(target: Any, source: Any, rows: Any = ...) -> None:
-    """Copy `rows` of every array of the tree `source` to the same rows of `target`."""
+    """Copy the rows `rows` of the arrays in the tree `source` to the same rows of `target`."""
 
     def copy(to: Any, values: Any) -> None:
         to[rows] = values[rows]

@@ -20,7 +20,7 @@ from plangym_like.transitions import STEP_COUNTS, BatchInfo
 class RowLanes(Lanes):
     """Lanes whose states are one batch; each step is one call of `PlanEnv.step_batch`.
 
-    So stepping lanes uses the environment's workers and the fast form of its family.
+    Stepping lanes therefore uses the environment's workers and the fast form of its family.
 
     Parameters
     ----------

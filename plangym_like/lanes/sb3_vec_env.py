@@ -94,11 +94,11 @@ class Sb3VecEnv(VecEnv):
     # The environments
 
     def get_attr(self, attr_name: str, indices: Indices = None) -> list[Any]:
-        """Return an attribute of the environments."""
+        """Return attribute `attr_name` of each environment."""
         return self.env_method("get_wrapper_attr", attr_name, indices=indices)
 
     def set_attr(self, attr_name: str, value: Any, indices: Indices = None) -> None:
-        """Set an attribute of the environments.
+        """Set attribute `attr_name` of the environments.
 
         If it is set in all of them, it is also set in new environments that replace those of a dead
         process.
@@ -113,7 +113,7 @@ class Sb3VecEnv(VecEnv):
     def env_method(
         self, method_name: str, *method_args: Any, indices: Indices = None, **method_kwargs: Any
     ) -> list[Any]:
-        """Call a method of the environments."""
+        """Call method `method_name` of each environment, and return the results."""
         self._check_open()
         lanes = list(self._get_indices(indices))
         values = self._lanes.call(method_name, *method_args, lanes=lanes, **method_kwargs)
@@ -121,13 +121,13 @@ class Sb3VecEnv(VecEnv):
         return values
 
     def env_is_wrapped(self, wrapper_class: Any, indices: Indices = None) -> list[bool]:
-        """Return whether the environments have a wrapper of this class."""
+        """Return whether each environment has a wrapper of this class."""
         self._check_open()
         wrapped = self._lanes.are_wrapped(wrapper_class)
         return [wrapped[index] for index in self._get_indices(indices)]
 
     def get_images(self) -> Sequence[Any]:
-        """Return a picture of each environment; ``None`` unless they render as ``"rgb_array"``."""
+        """Return an image of each environment; ``None`` unless they render as ``"rgb_array"``."""
         if self.render_mode != "rgb_array":
             return [None] * self.num_envs
         return self.env_method("render")

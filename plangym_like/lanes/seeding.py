@@ -100,7 +100,7 @@ def whole_seeds(seeds: Iterable[Any]) -> list[int | None]:
 
 
 def seed_after_loss(seed: int | None, num_losses: int) -> int | None:
-    """Return the seed of a lane whose environment was lost with its process.
+    """Return the new seed for a lane whose environment was lost with its process.
 
     It depends on the last seed that the lane was given and on how often the lane has been lost; a
     lane that was never given a seed gets none.

@@ -27,7 +27,7 @@ _FEW = 8
 
 
 class SequentialLanes(Lanes):
-    """The general form of lanes: calls the ``step`` of each lane, in order.
+    """The general form of lanes: calls ``step`` of each lane's environment, in order.
 
     Parameters
     ----------
@@ -174,7 +174,7 @@ def _as_flag(value: Any, place: str) -> bool:
 
 
 def _own_action(actions: Any, lane: int) -> Any:
-    """Return a copy of the action of `lane`, which the environment may keep."""
+    """Return a copy of the action of `lane`; the environment may keep the copy."""
     if isinstance(actions, np.ndarray):
         return owned(actions[lane])
     return tree_map(owned, take(actions, lane))

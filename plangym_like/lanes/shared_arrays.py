@@ -20,7 +20,7 @@ Over = Callable[[NDArray[np.uint8], Leaf], Any]
 
 
 def array_over(content: NDArray[np.uint8], leaf: Leaf) -> NDArray[Any]:
-    """Return the bytes in `content` as an array over the same memory."""
+    """Return an array of `leaf`'s shape and dtype over the memory of `content`."""
     array: NDArray[Any] = content.view(leaf.dtype).reshape(leaf.shape)
     return array
 
@@ -28,7 +28,7 @@ def array_over(content: NDArray[np.uint8], leaf: Leaf) -> NDArray[Any]:
 class SharedArrays:
     """Arrays filled with zeros, in one block of shared memory without a name.
 
-    Another process attaches to them by `attach_arrays`, with the layout and a copied descriptor.
+    Another process attaches to them with `attach_arrays`, the layout and a copied descriptor.
     The memory is freed when no process uses it any more.
 
     Parameters
@@ -56,7 +56,7 @@ class SharedArrays:
 
     @property
     def fd(self) -> int:
-        """The descriptor of the memory."""
+        """The file descriptor of the memory."""
         return self._block.fd
 
     def close(self) -> None:

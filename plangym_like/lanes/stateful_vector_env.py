@@ -40,7 +40,7 @@ class StatefulVectorEnv(VectorEnv[Any, Any, Any]):
         self._row_env: PlanEnv | None = None
 
     def _begin(self) -> None:
-        """Prepare for any call."""
+        """Prepare for a call; raise `ClosedError` if the environments have been closed."""
         if self.closed:
             raise ClosedError("the environments have been closed: make others")
 
@@ -104,13 +104,13 @@ class StatefulVectorEnv(VectorEnv[Any, Any, Any]):
         ----------
         states : array ``(K, state_nbytes) uint8``
             One for each of `indices`, or one row for all. Environments with equal rows also draw
-            equal random numbers from then on, unless there are seeds.
+            equal random numbers from then on, unless `seeds` are given.
         indices : sequence of int, optional
             The environments; by default all.
         seeds : int array ``(K,)``, optional
             The seeds of new random generators, which replace the ones in the states.
         ended : bool or array ``(K,) bool``
-            Whether the episode has ended in each state: the value of `ended` when it was saved.
+            Whether each state is at the end of an episode: the value of `ended` when it was saved.
         observations : array ``(K, ...)``, or a tree of them, optional
             The observations of these states. A `reset` with a mask returns them for environments
             that it does not reset.
@@ -137,7 +137,7 @@ class StatefulVectorEnv(VectorEnv[Any, Any, Any]):
             write_rows(self._obs, rows, observations)
 
     def step_batch(self, actions: Any, states: Any = None, dt: Any = 1, **options: Any) -> Any:
-        """Step state rows, each with its own action; the environments stay as they are.
+        """Step state rows, each with its own action; the environments do not change.
 
         This calls `PlanEnv.step_batch` of an additional environment, which is made at the first
         call. It uses as many processes as these environments do. Changes by `set_attr` and `call`

@@ -26,7 +26,7 @@ class StepCall(NamedTuple):
     lanes : list of int or None
         Which lanes are stepped.
     ended : array bool or None
-        Which lanes are reset instead.
+        Which lanes are reset instead of stepped.
     """
 
     method: str
@@ -36,7 +36,7 @@ class StepCall(NamedTuple):
     ended: Flags | None = None
 
     def job(self, worker: LanesWorker, *, shared: bool, kept: bool) -> Job:
-        """Return the job for one part.
+        """Return the job that does this step for the lanes of `worker`.
 
         Parameters
         ----------
@@ -44,7 +44,7 @@ class StepCall(NamedTuple):
         shared : bool
             Whether the actions are in the shared memory, so that they need not be sent.
         kept : bool
-            Whether the job is kept for a later repetition.
+            Whether the job is kept, so that it can be repeated later.
         """
         own = worker.own(self.lanes)
         actions = None if shared else take(self.actions, worker.rows)
@@ -82,7 +82,7 @@ class StepCall(NamedTuple):
         return finals, stepped if lanes.step_infos else self.reset_lanes(rows, finals)
 
     def reset_lanes(self, rows: slice, finals: Iterable[int]) -> Sequence[int]:
-        """Return which lanes of a part were reset; `finals` are lanes whose episodes ended."""
+        """Return which lanes in `rows` were reset; `finals` are the lanes whose episodes ended."""
         if self.ended is not None:
             reset: list[int] = np.flatnonzero(self.ended[rows]).tolist()
             return reset

@@ -13,7 +13,7 @@ from plangym_like.lanes.step_call import StepCall
 
 
 class StepOutcome(NamedTuple):
-    """The outcome of a step, except the results in arrays.
+    """The results of a step that are not written into arrays.
 
     Attributes
     ----------
@@ -22,7 +22,7 @@ class StepOutcome(NamedTuple):
     reported : list of int
         The lanes whose episode has ended because their process died.
     again : list of int
-        Lanes in `reported` that have been stepped since, and must begin another episode.
+        Lanes in `reported` whose new episodes have been stepped already; they must be reset again.
     """
 
     finals: dict[int, Any]
@@ -51,7 +51,7 @@ class StepRunner:
         self.step_infos = True
 
     def run(self, call: StepCall, *, publish: bool) -> StepOutcome:
-        """Step lanes of all parts; with `publish`, write observations into shared memory."""
+        """Run `call` in all processes; `publish` is as in `HostedLanes.perform`."""
         arrays, results = self._parts.begin_step(), self._results
         results.begin_step(call)
         lost_before = set(results.lost)
@@ -88,7 +88,7 @@ class StepRunner:
     # One process
 
     def begin(self, worker: LanesWorker, call: StepCall) -> Job:
-        """Begin to step the lanes in `call` in their process; return the job for `end`."""
+        """Begin to step the lanes in `call`, all hosted by `worker`; return the job for `end`."""
         arrays: LaneArrays = self._parts.begin_step()
         lanes = call.lanes
         # Other rows belong to lanes that may be being stepped.
@@ -100,7 +100,7 @@ class StepRunner:
         return job
 
     def end(self, worker: LanesWorker, call: StepCall, job: Job) -> StepOutcome:
-        """Wait for a process, and write the results of its lanes into the arrays of `call`.
+        """Wait until `job` is done, and write its results into the arrays of `call`.
 
         Raises
         ------

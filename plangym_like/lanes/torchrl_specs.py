@@ -14,7 +14,7 @@ from plangym_like.lanes.tree import named_parts
 
 
 def spec_of(space: gymnasium.Space[Any], name: str) -> Any:
-    """Return the spec of the elements of `space`, in their own dtypes.
+    """Return torchrl's spec for the elements of `space`; their dtypes are kept.
 
     Discrete values are numbers, not one-hot vectors. `Dict` and `Tuple` become a `Composite`; parts
     of a `Tuple` are named ``"0"``, ``"1"``, ...
@@ -55,7 +55,7 @@ def spec_of(space: gymnasium.Space[Any], name: str) -> Any:
 
 
 def as_tensors(tree: Any) -> Any:
-    """Return a tree of arrays as tensors in nested dicts, which share no memory with it."""
+    """Convert a tree of arrays to nested dicts of tensors, which share no memory with it."""
     parts = named_parts(tree)
     if parts is None:
         return torch.from_numpy(np.array(tree))
@@ -63,7 +63,7 @@ def as_tensors(tree: Any) -> Any:
 
 
 def as_tree(space: gymnasium.Space[Any], value: Any) -> Any:
-    """Return nested tensordicts as a tree of arrays with the structure of `space`."""
+    """Convert nested tensordicts to a tree of arrays with the structure of `space`."""
     if isinstance(space, gymnasium.spaces.Dict):
         return {key: as_tree(part, value[key]) for key, part in space.spaces.items()}
     if isinstance(space, gymnasium.spaces.Tuple):

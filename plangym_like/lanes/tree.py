@@ -27,7 +27,7 @@ NUMERIC_KINDS = "biufc"
 
 
 class Leaf(NamedTuple):
-    """One array or tensor of a tree, without its leading axes.
+    """The shape and dtype of one array or tensor of a tree, without its leading axes.
 
     `dtype` is a NumPy dtype in the layouts of lanes, and a torch dtype in layouts of tensors.
     """
@@ -43,8 +43,8 @@ OBJECT = Leaf((), np.dtype(object))
 def tree_map(fn: Callable[..., Any], tree: Any, *others: Any) -> Any:
     """Call `fn` with each leaf and its counterparts in `others`; return the tree of the results.
 
-    The result has the containers of `tree`, with mappings as plain dicts. The other trees must have
-    the keys and lengths of `tree`, but may have subtrees where `tree` has leaves.
+    The result has the containers of `tree`, with mappings as plain dicts. The trees `others` must
+    have the same keys and lengths as `tree`, but may have subtrees where `tree` has leaves.
     """
     if isinstance(tree, Leaf):
         return fn(tree, *others)
@@ -84,7 +84,7 @@ def tree_leaves(tree: Any) -> list[Any]:
 
 
 def tree_unflatten(tree: Any, values: Iterator[Any]) -> Any:
-    """Return a tree like `tree`, with its leaves taken from `values`."""
+    """Return a tree with the containers of `tree`, and with leaves taken from `values`."""
     return tree_map(lambda _: next(values), tree)
 
 
@@ -110,7 +110,7 @@ def named_parts(tree: Any) -> dict[str, Any] | None:
 
 
 def take(rows: Any, index: Any) -> Any:
-    """Return the row or rows `index` of every leaf."""
+    """Return the tree of ``leaf[index]`` for every leaf of `rows`."""
     return tree_map(lambda leaf: leaf[index], rows)
 
 

@@ -80,7 +80,7 @@ def observation_spaces(
 
 
 def checked_mode(mode: str | AutoresetMode) -> AutoresetMode:
-    """Return an autoreset mode, which may be given by its name.
+    """Return `mode` as an `AutoresetMode`; it may be given by name.
 
     Raises
     ------
@@ -209,7 +209,7 @@ def batch_actions(actions: Any, space: Space[Any], layout: Any, count: int) -> A
 
     Parameters
     ----------
-    actions : array ``(count, ...)``, or what `space` contains
+    actions : array ``(count, ...)``, or an element of `space`
     space : gymnasium.Space
         The space of the actions of all environments together.
     layout : tree of Leaf

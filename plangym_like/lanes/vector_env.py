@@ -36,7 +36,7 @@ class PlanVectorEnv(StatefulVectorEnv):
     """n environments as one `gymnasium.vector.VectorEnv`, whose states can be saved and restored.
 
     Results are the same as those of `gymnasium.vector.SyncVectorEnv`, including autoreset, seeds,
-    options, masks of resets, infos and spaces. `plangym_like.make_vec` makes one.
+    options, reset masks, infos and spaces. Use `plangym_like.make_vec` to make one.
 
     Parameters
     ----------
@@ -54,7 +54,7 @@ class PlanVectorEnv(StatefulVectorEnv):
     Raises
     ------
     InputError
-        `autoreset_mode` is not one of these.
+        `autoreset_mode` is not one of these modes.
     RuntimeError
         The spaces of the environments do not match, as in `gymnasium.vector.SyncVectorEnv`.
     """
@@ -118,7 +118,7 @@ class PlanVectorEnv(StatefulVectorEnv):
         ----------
         seed : int, sequence of int or None, optional
             Environment i is seeded with ``seed + i``, or with entry i. With ``None``, it
-            continues with its generator.
+            continues with its random generator.
         options : dict, optional
             Passed to each environment's ``reset``, except ``"reset_mask"``: an array ``(n,) bool``,
             true for the environments to reset. The others do not change.
@@ -156,12 +156,12 @@ class PlanVectorEnv(StatefulVectorEnv):
         return self._observations(), self._infos(set(chosen.tolist()), every=False)
 
     def step(self, actions: Any) -> Step:
-        """Step every environment, and reset some as `autoreset_mode` says.
+        """Step every environment; reset those whose episode has ended as `autoreset_mode` says.
 
         Parameters
         ----------
-        actions : array ``(n, ...)``, or what `action_space` contains
-            Whole numbers may have any dtype; real numbers keep their dtype.
+        actions : array ``(n, ...)``, or an element of `action_space`
+            Integers may have any integer dtype; floats keep their dtype.
 
         Returns
         -------
@@ -212,7 +212,7 @@ class PlanVectorEnv(StatefulVectorEnv):
     # The environments
 
     def call(self, name: str, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
-        """Return attribute `name` of each environment, or the results of calling it if callable."""
+        """Return attribute `name` of each environment; if it is callable, call it first."""
         self._begin()
         values = self._lanes.call(name, *args, **kwargs)
         self._refresh()
@@ -229,7 +229,7 @@ class PlanVectorEnv(StatefulVectorEnv):
         ----------
         name : str
         values : list or tuple, or any other value
-            One for each environment, or one for all.
+            A list or tuple has one value for each environment; any other value is set in all.
 
         Raises
         ------

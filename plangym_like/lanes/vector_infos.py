@@ -28,7 +28,7 @@ def batch_infos(
     env : VectorEnv
         The environment whose `VectorEnv._add_info` batches the infos.
     infos : sequence of mapping
-        One for each environment; it may be empty.
+        One mapping for each environment; it may be empty.
     finals : mapping of int to (observation, info), optional
         The last observation and info of episodes that have ended in this step.
 
@@ -54,7 +54,7 @@ def batch_infos(
 
 
 def _batch_alike(infos: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
-    """Batch infos with equal keys and numbers or arrays as values; else return ``None``."""
+    """Batch `infos` if they have the same keys and only numbers or arrays; else return ``None``."""
     first, *others = infos
     names = list(first)
     for info in others:

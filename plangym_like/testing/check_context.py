@@ -46,7 +46,7 @@ class CheckContext:
     episodes : list of ReferenceEpisode
         Uninterrupted episodes.
     chosen : list of ReferenceStep
-        Some of their steps, in random order.
+        Some steps of these episodes, in random order.
     places : list of (ReferenceEpisode, int)
         For each of these steps, its episode and its index there.
     continued : int
@@ -71,7 +71,7 @@ class CheckContext:
         return self._made[-1]
 
     def used(self) -> Any:
-        """Return the oldest copy, because making a new one may take long."""
+        """Return the oldest copy of the environment; making a new one may take long."""
         return self._made[0] if self._made else self.fresh()
 
     def play(self, *, save: bool) -> list[ReferenceEpisode]:
@@ -106,7 +106,10 @@ class CheckContext:
         return [step.action for step in self.chosen], np.stack(states)
 
     def cause(self, env: Any, episode: ReferenceEpisode, number: int) -> str:
-        """Return a text with the attributes in which `env` differs from an uninterrupted copy."""
+        """Return a text that names the attributes in which `env` differs from another copy.
+
+        `env` is restored before step `number` of `episode`; the other copy plays up to this step.
+        """
         try:
             before = self.fresh()
             for earlier in self.episodes[: self.episodes.index(episode)]:
@@ -153,9 +156,9 @@ def python_numbers(info: dict[str, Any]) -> dict[str, Any]:
 
 
 def compare_batches(env: Any, one: Any, other: Any, order: Any, how: str, step: int = 1) -> None:
-    """Compare row ``order[i]`` of the batch `one` with row i of the batch `other`.
+    """Compare row ``order[i]`` of the batch `one` with row i of the batch `other`, for all i.
 
-    `DifferenceFound` is raised if two of these rows differ.
+    If two of these rows differ, `DifferenceFound` is raised.
     """
     for row, index in enumerate(map(int, order)):
         found = compare_outcomes(row_outcome(one, index), row_outcome(other, row))

@@ -39,9 +39,9 @@ def check_env(
     Parameters
     ----------
     env_or_name : str, callable, gymnasium.Env or PlanEnv
-        The first argument of `plangym_like.make`, or an env, which is then cloned.
+        The first argument of `plangym_like.make`, or an environment, of which copies are made.
     states : int
-        How many states to restore and continue.
+        How many states to restore and continue from.
     steps : int
         How many steps to take from each state. Episodes are four times as long; if they end
         earlier, more are played. Use more steps to find rare or late faults.

@@ -73,7 +73,7 @@ def restore(context: CheckContext) -> bool:
 
 
 def past(context: CheckContext) -> bool:
-    """Restore states in a new copy, and in one whose current state is the end of an episode."""
+    """Restore and step states in a new copy, and in one that is at the end of an episode."""
     for before in (None, context.episodes[-1].last):
         env = context.fresh()
         for step in context.chosen[:2]:
@@ -90,7 +90,7 @@ def past(context: CheckContext) -> bool:
 def purity(context: CheckContext) -> bool:
     """Step the chosen states in one batch, and compare with other batches of the same rows.
 
-    The other batches have another order, a single row, or several copies of one row.
+    The other batches hold the rows in another order, a single row, or one row several times.
     """
     env = context.used()
     actions, states = context.batch()

@@ -1,4 +1,4 @@
-"""Uninterrupted episodes of random steps, to which restored episodes are compared."""
+"""Uninterrupted episodes of random steps, with which restored episodes are compared."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ class ReferenceEpisode:
 
     @property
     def states(self) -> list[Row | None]:
-        """The states before each step, and the last one."""
+        """The state before each step, and the state after the last step."""
         return [*(step.state for step in self.steps), self.last]
 
 
 def play(env: Any, seed: int | None, length: int, *, save: bool) -> ReferenceEpisode:
     """Reset with `seed`, and record up to `length` random steps.
 
-    With `save`, the state before each step is recorded too.
+    If `save` is true, the state before each step is recorded too.
     """
     space = copy.deepcopy(env.action_space)
     space.seed(seed)
@@ -111,7 +111,7 @@ def compare_continued(
 
 
 def attributes_after(env: Any, episode: ReferenceEpisode, count: int) -> dict[str, bytes]:
-    """Return the attributes of `env` after the first `count` steps of `episode`, uninterrupted."""
+    """Play the first `count` steps of `episode` in `env`, and return the attributes of `env`."""
     env.reset(seed=episode.seed, return_state=False)
     for step in episode.steps[:count]:
         outcome_of(env.step, step.action)

@@ -95,8 +95,7 @@ class FailedCheck:
         The number of the step since the restore or the reset, counting from 1; 0 for the reset
         itself; ``None`` if the difference is not in a step.
     field : str
-        The part that differs: ``reward``, ``observation[3]``, ``info['lives']``, ``next state``,
-        ...
+        What differs: ``reward``, ``observation[3]``, ``info['lives']``, ``next state``, ...
     detail : str
         The two values, and the cause if it is known.
     """
@@ -133,7 +132,7 @@ class Report:
     exactness, exactness_note : str
         ``"exact"`` or ``"approximate"``, and why.
     state_nbytes : int
-        Bytes in one row.
+        The number of bytes in one state row.
     save_us, restore_us, step_us : float
         The times to save a state, to restore one, and to step, in microseconds.
     passed : list of str
@@ -141,7 +140,7 @@ class Report:
     failed : list of FailedCheck
         The check that failed, if any; later checks are not run.
     states, steps : int
-        How many states were restored and continued, and for how many steps in total.
+        How many states were restored, and how many steps were taken from them in total.
     """
 
     name: str

@@ -47,7 +47,7 @@ def handed_out(context: CheckContext) -> bool:
 
 
 def seeds(context: CheckContext) -> bool:
-    """Step the chosen states with seeds; repeat this in another copy, in another order."""
+    """Step the chosen states with seeds; repeat this in another copy and order, and compare."""
     env, other = context.used(), context.fresh()
     actions, states = context.batch()
     numbers = np.arange(len(actions)) + context.seed
@@ -101,7 +101,7 @@ def unseeded(context: CheckContext) -> bool:
 def wrapped(context: CheckContext) -> bool:
     """Play episodes inside wrappers that draw random numbers and count steps.
 
-    The episodes begin with and without a seed. Their states are continued in another copy.
+    One episode begins with a seed, one without. Another copy continues from their states.
     """
     try:
         env, other = context.fresh(_WRAPPERS), context.fresh(_WRAPPERS)
@@ -125,7 +125,7 @@ VARIATIONS = {
 
 
 def _continue_elsewhere(env: Any, other: Any, seed: int | None, steps: int) -> None:
-    """Play an episode in `env`, and continue some of its states in `other`, from last to first."""
+    """Play an episode in `env`; continue from some of its states in `other`, the last one first."""
     episode = play(env, seed, steps, save=True)
     numbers = range(len(episode.steps))
     for number in sorted({*numbers[:: max(1, len(numbers) // 3)]}, reverse=True):
