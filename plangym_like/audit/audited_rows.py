@@ -378,7 +378,7 @@ def _taken_twice(inputs: Inputs) -> Inputs:
 
 
 def _second_step(observations: Any, rows: NDArray[np.intp]) -> Any:
-    """Return the observations of the second step from ``(N, 2, ...)``, for the rows `rows`."""
+    """Return the second step of the rows `rows` of `observations` ``(N, 2, ...)``."""
     if isinstance(observations, dict):
         return {key: _second_step(part, rows) for key, part in observations.items()}
     if isinstance(observations, tuple):

@@ -189,7 +189,7 @@ class Auditor:
         self._left = self._pause
 
     def state_difference(self, one: Row, other: Row) -> tuple[str, str] | None:
-        """Return where two state rows differ in meaning, and both values; ``None`` if they are alike."""
+        """Return where two rows differ in meaning, and both values; ``None`` if they do not."""
         if np.array_equal(one, other):
             return None
         found = self._state_difference(one[HEADER_NBYTES:], other[HEADER_NBYTES:])

@@ -40,7 +40,7 @@ def planned(actions: list[Any]) -> list[Any]:
 
 
 def uninterrupted(first: Inputs, plan: list[Any]) -> Inputs:
-    """Return the inputs of an episode with the actions `plan` from row `first`, never saved."""
+    """Return the inputs of an episode from row `first` with the actions `plan`, without saving."""
     actions = _batch(plan, plan=True)
     return replace(first, horizon=len(plan), actions=actions, last_infos=True)
 

@@ -33,9 +33,9 @@ class AsyncPlanVectorEnv(PlanVectorEnv):
     `send` gives actions to some environments, and `recv` returns the results of the first
     `batch_size` that are ready. The order of the results depends on how long steps take, but the
     episodes of each environment are the same as with `step`. All other methods first wait until
-    the steps that `send` began are done; `recv` still returns the results of these steps. `step`
-    raises an error if any result has not been received yet; `set_states` does so only for the
-    environments whose states it sets.
+    the steps that `send` began are done; `recv` still returns the results of these steps, unless
+    `reset` drops them. `step` raises an error if any result has not been received yet; `set_states`
+    does so only for the environments whose states it sets.
 
     Parameters
     ----------

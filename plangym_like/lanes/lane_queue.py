@@ -36,10 +36,10 @@ class Ready(NamedTuple):
 
 
 class LaneQueue:
-    """Steps the lanes of each process by themselves, and returns lanes as they become ready.
+    """Steps the lanes of each process separately, and returns lanes as they become ready.
 
-    Each process steps its lanes in the order in which `put` was given them. This process steps its
-    own lanes while it waits for the others. A lane can have one action at a time: `take` must
+    Each process steps its lanes in the order in which they are given to `put`. This process steps
+    its own lanes while it waits for the others. A lane can have one action at a time: `take` must
     return it before it is given to `put` again.
 
     Parameters
@@ -100,7 +100,7 @@ class LaneQueue:
         self._collect()
 
     def take(self, count: int) -> list[Ready]:
-        """Wait for the first `count` lanes that are ready; at least `count` must be pending.
+        """Wait until `count` lanes are ready, and return them; at least `count` must be pending.
 
         Raises
         ------
@@ -118,7 +118,7 @@ class LaneQueue:
         return taken
 
     def raise_first(self) -> None:
-        """Raise the first exception of an environment that has not been raised yet, if any.
+        """If environments have raised exceptions, raise the first that was not raised here before.
 
         The lanes of the call that failed are no longer pending.
         """

@@ -15,7 +15,7 @@ from plangym_like.states import Row, StateFormat
 
 
 def checked_states(states: Any, formats: Sequence[StateFormat], lanes: Sequence[int]) -> Row:
-    """Return `states` as ``(K, state_nbytes)``, or one row for all lanes ``(1, state_nbytes)``.
+    """Return `states` as rows ``(K, state_nbytes)``, or one row for all ``(1, state_nbytes)``.
 
     Parameters
     ----------
@@ -93,7 +93,7 @@ def env_of_rows(env: PlanEnv, n_workers: int) -> PlanEnv:
     ----------
     env : PlanEnv
     n_workers : int
-        The number of workers of the new environment, if `env` has none and can be made again.
+        How many workers the new environment has, if `env` has none and can be made again.
     """
     if n_workers > 1 and env.n_workers is None and env.recipe is not None:
         env_class, name, kwargs = env.recipe

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(slots=True)
 class LaneStats:
-    """Counters.
+    """Counters of processes that died or were restarted, and of the lanes affected.
 
     Attributes
     ----------

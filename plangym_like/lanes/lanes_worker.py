@@ -138,7 +138,7 @@ class LanesWorker(WorkerHandle):
         return [lane - self.start for lane in lanes if self.start <= lane < self.stop]
 
     def numbers(self, own: Sequence[int] | None) -> Sequence[int]:
-        """Return the overall numbers of the lanes `own`, which are counted within this process."""
+        """Convert lane numbers `own` within this process to overall numbers; ``None`` means all."""
         if own is None:
             return range(self.start, self.stop)
         return [self.start + lane for lane in own]

@@ -126,7 +126,7 @@ def _make_another(source: EnvSource, envs: list[Any], count: int) -> None:
 
 
 def _is_gymnasiums_own(env: Any, group: str = "") -> bool:
-    """Return whether the class of `env` is part of Gymnasium (of ``gymnasium.envs.{group}``)."""
+    """Return whether `env` is from Gymnasium; with `group`, from ``gymnasium.envs.{group}``."""
     package = f"gymnasium.envs.{group}." if group else "gymnasium."
     return type(gym_env_of(env).unwrapped).__module__.startswith(package)
 

@@ -25,10 +25,10 @@ from plangym_like.states import Row, StateFormat
 
 
 class ProcessLanes(Lanes):
-    """Lanes in several processes; this process steps the first ones, other processes the others.
+    """Lanes in several processes; this process steps the first ones, other processes the rest.
 
-    The lanes are split into parts of consecutive lanes, one for each process. Each part has its
-    fastest form. The results equal those of lanes in one process.
+    The lanes are split into parts of consecutive lanes, one for each process. Each part is
+    stepped in its fastest form. The results equal those of lanes in one process.
 
     **If an environment raises an exception**, all other parts are still stepped. In the part of the
     environment, the lanes up to it have been stepped. **After Ctrl-C**, it is unknown which lanes

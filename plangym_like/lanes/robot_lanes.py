@@ -102,7 +102,10 @@ class RobotLanes(SequentialLanes):
         return self._tried >= _TRIED
 
     def _settle(self, rows: Any, actions: Any, out: StepArrays) -> dict[str, NDArray[Any]]:
-        """Compute all results of the lanes `rows`, except `truncated`; return the info columns."""
+        """Compute all results of the lanes `rows`, except `truncated`, from the recorded data.
+
+        Return the infos as columns.
+        """
         numbers = self._record.numbers[rows]
         frames = Frames(numbers, self._places, actions[:, None])
         with np.errstate(all="ignore"):
@@ -172,7 +175,7 @@ class _Body:
         return self._settings.have_changed()
 
     def note(self, when: int) -> None:
-        """Record the simulation's data: with 0 the data before a step, with 1 those after it."""
+        """Record the simulation's data before a step (`when` is 0) or after it (`when` is 1)."""
         if self._current is not None and self._current.row is not None:
             self._current.bring_back()
         state, everything = self._views[when]

@@ -110,7 +110,7 @@ class StatefulVectorEnv(VectorEnv[Any, Any, Any]):
         seeds : int array ``(K,)``, optional
             The seeds of new random generators, which replace the ones in the states.
         ended : bool or array ``(K,) bool``
-            Whether each state is at the end of an episode: the value of `ended` when it was saved.
+            Whether each state is at the end of an episode, as `ended` was when the state was saved.
         observations : array ``(K, ...)``, or a tree of them, optional
             The observations of these states. A `reset` with a mask returns them for environments
             that it does not reset.

@@ -156,7 +156,7 @@ class PlanVectorEnv(StatefulVectorEnv):
         return self._observations(), self._infos(set(chosen.tolist()), every=False)
 
     def step(self, actions: Any) -> Step:
-        """Step every environment; reset those whose episode has ended as `autoreset_mode` says.
+        """Step every environment, and reset environments as `autoreset_mode` says.
 
         Parameters
         ----------
@@ -212,7 +212,7 @@ class PlanVectorEnv(StatefulVectorEnv):
     # The environments
 
     def call(self, name: str, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
-        """Return attribute `name` of each environment; if it is callable, call it first."""
+        """Return attribute `name` of each environment; if callable, the result of calling it."""
         self._begin()
         values = self._lanes.call(name, *args, **kwargs)
         self._refresh()

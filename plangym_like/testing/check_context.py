@@ -108,7 +108,7 @@ class CheckContext:
     def cause(self, env: Any, episode: ReferenceEpisode, number: int) -> str:
         """Return a text that names the attributes in which `env` differs from another copy.
 
-        `env` is restored before step `number` of `episode`; the other copy plays up to this step.
+        `env` is restored to step `number` of `episode`; the other copy plays up to this step.
         """
         try:
             before = self.fresh()
