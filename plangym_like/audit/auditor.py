@@ -129,7 +129,7 @@ class Auditor:
         return rows
 
     def earlier(self) -> Earlier | None:
-        """Return a row of an earlier audit, chosen at random, if there was one."""
+        """Return a randomly chosen row of an earlier audit, or ``None`` if none is kept."""
         return self._earlier[self._random.integers(len(self._earlier))] if self._earlier else None
 
     def keep(self, row: Earlier) -> None:

@@ -2,7 +2,7 @@
 
 Lanes are divided into groups; an actor is called once for all lanes of a group. Seeds belong to
 groups and lanes, never to workers. No two lanes have equal seeds. Each group has four words that
-seed the generators of its actor.
+seed the random generators of its actor.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from plangym_like.errors import InputError
 
 
 class GroupSeed(NamedTuple):
-    """The seeds of one group: four words for its generators, and one seed for each lane."""
+    """The seeds of one group: four words for its random generators, and one seed for each lane."""
 
     words: tuple[int, ...]
     lanes: tuple[int, ...]
@@ -35,7 +35,7 @@ def seed_groups(seed: int | Sequence[int] | None, num_lanes: Sequence[int]) -> l
     -------
     list of GroupSeed
         The seeds of all lanes are different, and below 2**31. The seeds of a group depend only on
-        `seed`, on the number of the group, and on the sizes of the groups before it.
+        `seed`, on the index of the group, and on the sizes of the groups before it.
 
     Raises
     ------

@@ -48,7 +48,7 @@ class CheckContext:
     chosen : list of ReferenceStep
         Some steps of these episodes, in random order.
     places : list of (ReferenceEpisode, int)
-        For each of these steps, its episode and its index there.
+        For each chosen step, its episode and its index in that episode.
     continued : int
         The number of steps that were taken from restored states.
     """
