@@ -268,8 +268,9 @@ def test_use_after_close() -> None:
 
 def test_close_closes_the_hosted_object(tmp_path: Path) -> None:
     note = tmp_path / "note"
-    with ExternalProcess(lambda: Noted(note)) as process:
-        process.wait_ready(100)
+    process = ExternalProcess(lambda: Noted(note))
+    process.wait_ready(100)
+    process.close(100)
     assert note.read_text() == "closed"
     assert process.exitcode == 0
 

@@ -222,17 +222,24 @@ def test_a_task_whose_sending_was_interrupted(
     assert worker.process.pid != pid
 
 
-@pytest.mark.parametrize("busy", [False, True])
-def test_closing(make: Callable[..., Pool], busy: bool) -> None:
+def test_closing_free_workers(make: Callable[..., Pool]) -> None:
     pool = make(3)
     wait_for(pool, lambda: all_free(pool))
-    if busy:
-        pool.workers[1].start_task(lambda hosted: hosted.sleep(600))
+    pool.close(60.0)
+    assert [worker.process.exitcode for worker in pool.workers] == [0, 0, 0]
+
+
+def test_closing_a_busy_worker(make: Callable[..., Pool]) -> None:
+    pool = make(3)
+    wait_for(pool, lambda: all_free(pool))
+    pool.workers[1].start_task(lambda hosted: hosted.sleep(600))
     begun = time.monotonic()
     pool.close(2.0)
     assert time.monotonic() - begun < 60
     exitcodes = [worker.process.exitcode for worker in pool.workers]
-    assert exitcodes == [0, -9 if busy else 0, 0]
+    assert exitcodes[1] == -9
+    # On a busy machine, free workers may also take longer than 2 seconds to end.
+    assert {exitcodes[0], exitcodes[2]} <= {0, -9}
 
 
 def test_deaths_without_progress_are_an_error_in_the_end() -> None:

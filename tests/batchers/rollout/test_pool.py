@@ -5,6 +5,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable
+from functools import partialmethod
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import pytest
 import torch
 from counting import Count, Follower
 
+from plangym_like.batchers.engine.worker_group import WorkerGroup
 from plangym_like.batchers.rollout import BaseActorModule, multi, same, single
 from plangym_like.errors import (
     ActionError,
@@ -195,7 +197,12 @@ def test_workers_start_at_the_call(tmp_path: Path) -> None:
         next(it)
 
 
-def test_environments_are_closed_if_that_is_wanted(tmp_path: Path) -> None:
+def test_environments_are_closed_if_that_is_wanted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # On a busy machine, workers may take longer than the default to end.
+    monkeypatch.setattr(WorkerGroup, "close", partialmethod(WorkerGroup.close, timeout=100))
+
     class Closing(Count):
         def close(self) -> None:
             with open(tmp_path / "closed", "a") as file:
