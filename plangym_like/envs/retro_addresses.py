@@ -21,7 +21,7 @@ _HIGH = 5
 
 
 class Addresses:
-    """Translates the pointers of one library.
+    """Translates the pointers into one library to offsets, and back.
 
     Parameters
     ----------
@@ -72,7 +72,7 @@ class Addresses:
         Raises
         ------
         ValueError
-            The bytes are not a result of `strip`.
+            `stripped` is not a result of `strip`.
         """
         if len(stripped) < _COUNT.size:
             raise ValueError("no count of addresses")

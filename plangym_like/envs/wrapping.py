@@ -33,7 +33,7 @@ def as_env(made: Any, source: Callable[..., Any]) -> gymnasium.Env[Any, Any]:
 
 
 def is_plain(env: gymnasium.Env[Any, Any]) -> bool:
-    """Return whether no wrapper around `env` changes observations, rewards or infos."""
+    """Return whether no wrapper in the chain `env` changes observations, rewards or infos."""
     return all(type(wrapper) in (*TRANSPARENT, TimeLimit) for wrapper in chain(env))
 
 

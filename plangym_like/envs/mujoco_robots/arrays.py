@@ -34,12 +34,15 @@ def put_parts(out: Array, *parts: Array) -> None:
 
 
 def rows_of(matrices: Array) -> Array:
-    """Return ``(..., m, k)`` as ``(..., m * k)``."""
+    """Reshape `matrices` from ``(..., m, k)`` to ``(..., m * k)``."""
     return matrices.reshape(*matrices.shape[:-2], -1)
 
 
 def moved(place: Array, speed: Array) -> dict[str, Array]:
-    """Return the infos of a robot with position `place` and `speed` in a plane, ``(..., 2)``."""
+    """Return the infos of a robot that is at `place` and moves at `speed` in a plane.
+
+    Both arrays are ``(..., 2)``.
+    """
     return {
         "x_position": place[..., 0],
         "y_position": place[..., 1],

@@ -36,7 +36,7 @@ class _Humanoid(Robot):
 
 
 class Humanoid(_Humanoid):
-    """Humanoid-v5. The speed of its centre of mass comes from positions one substep old."""
+    """Humanoid-v5. The speed of its centre of mass uses positions that are one substep old."""
 
     @classmethod
     def carried(cls, env: Any) -> dict[str, Array]:

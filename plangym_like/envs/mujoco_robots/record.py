@@ -31,9 +31,10 @@ class Record:
         self._views: list[Views] = []
 
     def views(self, count: int) -> list[Views]:
-        """Return views of the integration state and of all bytes, by row and time.
+        """Return pairs of views, of the integration state and of all bytes, by row and time.
 
-        Making a view takes about as long as using it, so views are kept for later calls.
+        There are at least `count` rows. Making a view takes about as long as using it, so views are
+        kept for later calls.
         """
         while len(self._views) < count:
             row = len(self._views)
