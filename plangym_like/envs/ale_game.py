@@ -91,9 +91,9 @@ class PlannableAle(AleEnv):
         return Screen(self.ale)
 
     def _draw_neutral(self) -> None:
-        """Reach a state in the middle of play that is the same in every process, and keep it.
+        """Reach a state in the middle of play that is the same in every process.
 
-        It is kept in `_timer` for the games in `TIMERS`, and in `_neutral` for all others.
+        It becomes `_neutral`; for the games in `TIMERS`, `_timer` is made from it instead.
         """
         self.ale.setInt("random_seed", 0)
         self.load_game()

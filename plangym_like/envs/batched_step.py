@@ -32,7 +32,7 @@ class ObservedStates:
         return ObservedStates(self.states[rows], self.obs[rows])
 
     def put(self, rows: NDArray[np.intp], part: ObservedStates) -> None:
-        """Replace the states of `rows` with `part`: the copy from ``take(rows)``, now stepped."""
+        """Replace the states of `rows` with `part`, their copy from `take` after it was stepped."""
         self.states[rows], self.obs[rows] = part.states, part.obs
 
 

@@ -25,7 +25,7 @@ class States(Protocol):
         ...
 
     def put(self, rows: NDArray[np.intp], part: Self) -> None:
-        """Replace the states of `rows` with `part`: the copy from ``take(rows)``, now stepped."""
+        """Replace the states of `rows` with `part`, their copy from `take` after it was stepped."""
         ...
 
 
@@ -80,7 +80,7 @@ class BlockStepper(FastForm, Generic[S]):
     def store(self, states: S, rows: Rows, block: slice) -> None:
         """Write `states` to the next states of the rows in `block`.
 
-        The rest of each row is copied unchanged.
+        Everything else in a row is copied from the state that the row started from.
         """
 
     def step(self, rows: Rows, first: int, last: int) -> None:

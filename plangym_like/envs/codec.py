@@ -48,7 +48,9 @@ class Codec(abc.ABC):
         return {}
 
     def build_state(self, payload: Row, physics: Mapping[str, Any]) -> None:
-        """Write the quantities `physics` by name into `payload`, a copy of the current payload.
+        """Write the physical quantities `physics` into `payload`, by name.
+
+        `payload` is a copy of the current state's payload.
 
         Raises
         ------

@@ -52,7 +52,7 @@ class FastForm(abc.ABC):
         return "rgb" not in rows.columns
 
     def step_one(self, row: Row, action: Any, dt: int) -> tuple[Row, Outcome] | None:
-        """Step one row without arrays; return ``None`` if it cannot. See `Simulator.step_row`."""
+        """Step one row without arrays; return ``None`` if not possible. See `Simulator.step_row`."""
         return None
 
     @abc.abstractmethod
@@ -111,7 +111,7 @@ def disagreement(
     plays_on: bool = True,
     beyond: float = 1.2,
 ) -> str:
-    """Describe the first difference between `form` and stepping `sim` row by row; "" if none.
+    """Describe the first difference between `form` and stepping `sim` row by row, or return "".
 
     NumPy and libm may treat single numbers and arrays differently on another processor or in
     another version, so each form is tested before it is used. The state of `sim` changes.

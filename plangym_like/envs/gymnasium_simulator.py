@@ -46,7 +46,7 @@ _GREY = np.array([0.299, 0.587, 0.114])
 
 
 class GymnasiumSimulator(TriedSimulator):
-    """A simulator of an environment, made from an id or by a callable, and of the user's wrappers.
+    """A simulator of an environment, made from an id or by a callable, inside the user's wrappers.
 
     Parameters
     ----------
@@ -366,7 +366,7 @@ class GymnasiumSimulator(TriedSimulator):
         return forms[kind]
 
     def observe(self, obs: Any) -> Any:
-        """Return the observation that `obs_type` chooses: `obs` itself, or an image."""
+        """Return the observation that `obs_type` asks for: `obs` itself, or an image."""
         if not self._pictures:
             return obs
         picture = self.image()

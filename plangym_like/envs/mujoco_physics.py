@@ -157,8 +157,9 @@ def lay_out(
 ) -> tuple[list[tuple[NDArray[np.uint8], slice]], int]:
     """Assign consecutive positions in a payload to `arrays`, from byte `begin` on.
 
-    Return pairs of each array, viewed as bytes, and its slice of the payload, and the byte at which
-    the next array would begin. Positions in units of 8 bytes are added to `places`, with shapes.
+    Return a list of pairs (array viewed as bytes, its slice of the payload), and the byte at which
+    one more array would begin. Each array's position, in units of 8 bytes, and its shape are added
+    to `places`.
     """
     slices, end = [], begin
     for name, array in arrays.items():
@@ -219,6 +220,9 @@ def model_digest(model: Any, without: tuple[str, ...] = ()) -> str:
 
 
 def _offset(model: Any, bit: int) -> int:
-    """Return where the part with the flag `bit` begins; parts are in the order of their flags."""
+    """Return the offset of one part of the integration state, in numbers.
+
+    `bit` is the flag of the part; the parts are in the order of their flags.
+    """
     below = INTEGRATION & (bit - 1)
     return int(mujoco.mj_stateSize(model, below)) if below else 0

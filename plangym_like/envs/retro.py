@@ -165,7 +165,7 @@ class RetroCodec(Codec):
 
 
 class RetroSimulator(GymnasiumSimulator):
-    """A simulator of one game of stable-retro. Here, a process may have many games.
+    """A simulator of one game. Unlike in stable-retro, a process may have many games.
 
     Parameters
     ----------

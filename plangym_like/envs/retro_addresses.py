@@ -21,7 +21,7 @@ _HIGH = 5
 
 
 class Addresses:
-    """Translates the pointers into one library to offsets, and back.
+    """Replaces pointers into one library with offsets, and offsets with pointers.
 
     Parameters
     ----------

@@ -29,7 +29,7 @@ class ToyTextCodec(Codec):
     Raises
     ------
     SnapshotError
-        The class of the environment is none of the four. A subclass may have more state.
+        The class of the environment is not one of the four. Subclasses may have more state.
     """
 
     def __init__(self, base: Any) -> None:
@@ -52,7 +52,7 @@ class ToyTextCodec(Codec):
         self.read(self._first)
 
     def fingerprint_fields(self) -> Mapping[str, Any]:
-        """Return the tables of the game."""
+        """Return what identifies the tables of the game."""
         return {"game": self._game.fingerprint_fields(), "generator": "behind the game"}
 
     def view(self, payloads: Row) -> dict[str, NDArray[Any]]:

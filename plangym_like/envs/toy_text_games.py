@@ -34,7 +34,7 @@ class ToyTextGame(abc.ABC):
         self.env = env
 
     def fingerprint_fields(self) -> Any:
-        """Return the tables of the game."""
+        """Return a digest of the tables of the game."""
         table = repr((self.env.P, self.env.initial_state_distrib.tolist()))
         return hashlib.blake2b(table.encode(), digest_size=16).hexdigest()
 

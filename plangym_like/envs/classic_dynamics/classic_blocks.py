@@ -21,7 +21,7 @@ _COUNT = struct.Struct("<q")
 
 
 def packing_of(dynamics: Dynamics | type[Dynamics]) -> struct.Struct:
-    """Return the `struct.Struct` of a payload's physical state, hidden attribute and flags."""
+    """Return the `struct.Struct` of the physical state, hidden attribute and flags in a payload."""
     hidden = dynamics.no_hidden.dtype
     flags = "i" if hidden.itemsize == 4 else "q"
     return struct.Struct(f"={len(dynamics.order)}d{hidden.char}{flags}")

@@ -40,7 +40,7 @@ class Columns:
         )
 
     def put(self, rows: NDArray[np.intp], part: Columns) -> None:
-        """Replace the states of `rows` with `part`: the copy from ``take(rows)``, now stepped."""
+        """Replace the states of `rows` with `part`, their copy from `take` after it was stepped."""
         self.x[:, rows] = part.x
         self.hidden[rows] = part.hidden
         if self.single is not None and part.single is not None:

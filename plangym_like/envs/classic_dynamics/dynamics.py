@@ -124,9 +124,10 @@ class Dynamics(abc.ABC):
     def advance_one(
         self, x: Sequence[float], hidden: Any, action: Any
     ) -> tuple[Sequence[float], Any, float, bool] | None:
-        """Step one state; return the next `x` and `hidden`, the reward, and whether it terminated.
+        """Step one state; return the next `x` and `hidden`, the reward and the terminated flag.
 
-        `x` is in the order of ``env.state``. Return ``None`` if the state cannot be stepped so.
+        `x` is in the order of ``env.state``. Return ``None`` if the state cannot be stepped without
+        arrays.
         """
         return None
 

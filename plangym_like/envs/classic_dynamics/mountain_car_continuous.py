@@ -38,9 +38,9 @@ class MountainCarContinuous(Dynamics):
 
     @classmethod
     def suits(cls, env: Any) -> bool:
-        """As in `Dynamics`, but also False if rounding to float32 would change a comparison.
+        """As in `Dynamics`, but with one more condition.
 
-        The comparisons are those of the bounds with the goal.
+        Every bound must compare with the goal in ``float32`` as it does in double precision.
         """
         if not super().suits(env):
             return False

@@ -41,7 +41,7 @@ def rows_of(matrices: Array) -> Array:
 def moved(place: Array, speed: Array) -> dict[str, Array]:
     """Return the infos of a robot that is at `place` and moves at `speed` in a plane.
 
-    Both arrays are ``(..., 2)``.
+    `place` and `speed` are ``(..., 2)``.
     """
     return {
         "x_position": place[..., 0],

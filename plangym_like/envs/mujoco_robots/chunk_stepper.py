@@ -1,4 +1,4 @@
-"""`ChunkStepper`: simulates rows one by one, but vectorises all computations around this."""
+"""`ChunkStepper`: simulates rows one by one, but vectorises what is computed before and after."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _KEPT_RECORDS = 2
 
 
 class ChunkStepper(FastForm):
-    """Steps blocks of a robot's rows.
+    """Steps blocks of rows of one robot.
 
     Parameters
     ----------
@@ -146,7 +146,7 @@ class ChunkStepper(FastForm):
         actions: NDArray[Any],
         ran: NDArray[np.int64],
     ) -> None:
-        """Simulate `ran` frames of each row into `record`.
+        """Simulate `ran` frames of each row, and store their data in `record`.
 
         If a row's episode ends earlier, its number in `ran` is lowered.
         """

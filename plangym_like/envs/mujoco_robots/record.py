@@ -31,7 +31,7 @@ class Record:
         self._views: list[Views] = []
 
     def views(self, count: int) -> list[Views]:
-        """Return pairs of views, of the integration state and of all bytes, by row and time.
+        """Return, by row and time, pairs of views: of the integration state, and of all bytes.
 
         There are at least `count` rows. Making a view takes about as long as using it, so views are
         kept for later calls.

@@ -82,7 +82,7 @@ class Robot(abc.ABC):
         return {}
 
     def recorded(self) -> dict[str, Array]:
-        """Return the arrays, by name, that a step reads after it simulates and that states lack."""
+        """Return the arrays that a step reads after it simulates but that states do not hold."""
         return {}
 
     def over(self) -> bool:
