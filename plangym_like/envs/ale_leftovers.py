@@ -89,7 +89,10 @@ class Leftovers:
         self._known = None
 
     def note_damage(self) -> None:
-        """Record that the program may be damaged; the next `prepare` loads the game again."""
+        """Record that the game's program may be damaged.
+
+        The next `prepare` loads the game again.
+        """
         self._damaged = True
 
     def are_as_at_the_beginning(self) -> bool:

@@ -1,4 +1,4 @@
-"""`BatchedStep`: steps blocks of rows with a user's own ``step_states``."""
+"""`BatchedStep`: steps blocks of rows with the environment's own ``step_states``."""
 
 from __future__ import annotations
 

@@ -52,7 +52,10 @@ class FastForm(abc.ABC):
         return "rgb" not in rows.columns
 
     def step_one(self, row: Row, action: Any, dt: int) -> tuple[Row, Outcome] | None:
-        """Step one row without arrays; return ``None`` if not possible. See `Simulator.step_row`."""
+        """Step one row without arrays; see `Simulator.step_row`.
+
+        Return ``None`` if this form cannot do so.
+        """
         return None
 
     @abc.abstractmethod

@@ -64,7 +64,7 @@ program_of = functools.lru_cache(maxsize=16)(Program)
 
 
 class FunctionalGym(gymnasium.Env[Any, Any]):
-    """A Gymnasium environment made of `functions`, whose state can be read and set.
+    """A Gymnasium environment, made from `functions`, with a state that can be read and set.
 
     Parameters
     ----------

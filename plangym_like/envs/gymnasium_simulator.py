@@ -1,7 +1,7 @@
 """`GymnasiumSimulator`: a Gymnasium environment and its wrappers as a `Simulator`.
 
 A family adds a `Codec` for the base of the wrapper chain, and a `FastForm` if it has one. A row
-holds the bytes of the base, its random generator, and the wrappers' memory, in this order.
+holds the state of the base, its random generator, and the wrappers' memory, in this order.
 """
 
 from __future__ import annotations
@@ -164,7 +164,7 @@ class GymnasiumSimulator(TriedSimulator):
 
     @abc.abstractmethod
     def make_codec(self) -> Codec:
-        """Return the codec of `base`, after resetting the environment (see `reset_once`)."""
+        """Reset the environment (see `reset_once`), and return the codec for `base`."""
 
     def reset_once(self) -> None:
         """Reset the new chain, to create the attributes that exist only after a reset."""
@@ -235,7 +235,7 @@ class GymnasiumSimulator(TriedSimulator):
     # Reading
 
     def read(self, payload: Row) -> int | None:
-        """Save the base environment, its generator and the wrappers to `payload`."""
+        """Save the base environment, its random generator and the wrappers to `payload`."""
         codec = self.codec
         used = codec.read(payload[: self._generator_at])
         if codec.saves_generator:
@@ -247,7 +247,7 @@ class GymnasiumSimulator(TriedSimulator):
     # Writing
 
     def write(self, payload: Row) -> None:
-        """Restore the base environment, its generator and the wrappers from `payload`."""
+        """Restore the base environment, its random generator and the wrappers from `payload`."""
         codec = self.codec
         codec.write(payload[: self._generator_at])
         if codec.saves_generator:

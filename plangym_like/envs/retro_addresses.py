@@ -1,8 +1,8 @@
 """`Addresses`: replaces the pointers in an emulator's states with offsets.
 
-Some cores save pointers into their own library (tables of their sound chips), which is loaded at a
-different address in every process. In a row, such a pointer is replaced by its offset in the
-library.
+Some emulator cores save pointers into their own library (tables of their sound chips), which is
+loaded at a different address in every process. In a row, such a pointer is replaced by its offset
+in the library.
 """
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ class PlannableRetro(stable_retro.RetroEnv):  # type: ignore[misc]
     game : str
         The name of a game in stable-retro, such as ``"Airstriker-Genesis-v0"``.
     ram : bool
-        Observe the console's memory instead of the screen.
+        Whether to observe the console's memory instead of the screen.
     kwargs
         Arguments of stable-retro: ``state``, ``scenario``, ``info``, ``use_restricted_actions``,
         ``players``, ``inttype``.

@@ -226,7 +226,10 @@ class SaveLoadSimulator(GymnasiumSimulator):
         )
 
     def make_fast_form(self, kind: str) -> FastForm | None:
-        """Return the form that calls ``step_states``, if it agrees with ``step`` for this dtype."""
+        """Return the form that calls ``step_states`` if it can be used, otherwise ``None``.
+
+        It must agree with ``step`` for actions of dtype `kind`.
+        """
         if not self._steps_states():
             return None
         try:

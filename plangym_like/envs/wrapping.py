@@ -56,7 +56,7 @@ def forget_seed(env: gymnasium.Env[Any, Any]) -> None:
 
 
 def wrap(env: gymnasium.Env[Any, Any], item: WrapperLike) -> gymnasium.Env[Any, Any]:
-    """Return `env` wrapped in `item`: a wrapper class, or a tuple of a class and arguments."""
+    """Return `env` wrapped in `item`, a wrapper class or a tuple of a class and its arguments."""
     if not isinstance(item, tuple):
         wrapped: gymnasium.Env[Any, Any] = item(env)
         return wrapped

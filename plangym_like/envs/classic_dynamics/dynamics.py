@@ -1,4 +1,4 @@
-"""`Dynamics`: the base of the vectorised steps of the five environments."""
+"""`Dynamics`: the base class for the vectorised step of a classic control environment."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ class Dynamics(abc.ABC):
 
     @staticmethod
     def unsupported_reason(env: Any, action: Any) -> str:
-        """Return why `env` itself cannot step from its current state; an empty string if it can."""
+        """Return why `env` itself cannot take `action` in its current state, or "" if it can."""
         return ""
 
     def load(self, states: Floats, x: Floats) -> None:

@@ -11,7 +11,7 @@ from plangym_like.envs.mujoco_robots.robot import Frames, Look, Robot
 
 
 class _Humanoid(Robot):
-    """The base of all humanoids, with the observation of version 5."""
+    """The base class of all humanoids, with the observation of version 5."""
 
     contact_forces = True
 

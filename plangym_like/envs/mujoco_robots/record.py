@@ -21,7 +21,7 @@ class Record:
     ----------
     bytes : array ``(capacity, frames + 1, nbytes) uint8``
     numbers : array ``(capacity, frames + 1, nbytes // 8) float64``
-        The same memory.
+        The same memory, as numbers.
     """
 
     def __init__(self, capacity: int, frames: int, state_nbytes: int, nbytes: int) -> None:
