@@ -1,1 +1,1 @@
-"""One simulator family per file; nothing is imported here."""
+"""One family of simulators per file; this file imports none of them."""

@@ -1,4 +1,4 @@
-"""ale-py's environment, changed so that everything on which later steps depend can be saved."""
+"""ale-py's environment, changed so that everything that affects later steps can be saved."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ PLACES = {"montezuma_revenge": {"room": 3, "x": 42, "y": 43}}
 
 
 class PlannableAle(AleEnv):
-    """ale-py's environment, with sticky actions implemented outside the emulator.
+    """ale-py's environment, with sticky actions implemented in Python, not in the emulator.
 
     So the previous action and the random generator can be saved.
     """
@@ -87,11 +87,14 @@ class PlannableAle(AleEnv):
 
     @cached_property
     def screen(self) -> Screen:
-        """The screen of the emulator as an image; only changed pixels are converted."""
+        """The emulator's `Screen`, which converts only changed pixels to colours."""
         return Screen(self.ale)
 
     def _draw_neutral(self) -> None:
-        """Find a state in the middle of play that is the same in every process."""
+        """Reach a state in the middle of play that is the same in every process.
+
+        It becomes `_neutral`; for the games in `TIMERS`, `_timer` is made from it instead.
+        """
         self.ale.setInt("random_seed", 0)
         self.load_game()
         self.ale.reset_game()
@@ -126,12 +129,12 @@ class PlannableAle(AleEnv):
         return result
 
     def _begin(self, seed: int) -> tuple[Any, Any]:
-        """Reset the game to its state after loading; load it again (0.1 s) only if necessary.
+        """Seed the game and reset it to its initial state; load it again (0.1 s) only if necessary.
 
         An emulator without sticky actions draws no random numbers, so the game begins in the same
         state for every seed. A plain reset does not clear the frame counters, but restoring the
         initial state does. A plain reset does not clear the tone generators either. In a few games,
-        such as Solaris and Berzerk, it also leaves memory that is visible on the screen.
+        such as Solaris and Berzerk, it also leaves behind memory that is visible on the screen.
         """
         seeds = self.seed_game(seed)
         self.ale.reset_game()
@@ -147,9 +150,9 @@ class PlannableAle(AleEnv):
         return self._get_obs(), info
 
     def settle(self) -> None:
-        """Save and restore the current state, so that steps start from a restored state.
+        """Save and restore the current state, so that the next step starts from a restored state.
 
-        The image is kept.
+        The current image is kept.
         """
         self.picture = self.ale.getScreenRGB()
         self.restore(self.clone())
@@ -161,7 +164,7 @@ class PlannableAle(AleEnv):
         return saved if self._golf is None else self._golf.written_into(saved)
 
     def restore(self, saved: bytes) -> None:
-        """Restore a serialised state exactly, whichever frames ran before.
+        """Restore the serialised state `saved` exactly, no matter which frames ran before.
 
         Raises
         ------
@@ -186,7 +189,10 @@ class PlannableAle(AleEnv):
         self.settled = True
 
     def load(self, saved: bytes) -> None:
-        """Restore a serialised state with ALE alone, which is enough for most rows."""
+        """Restore the serialised state `saved` without the preparation that `restore` adds.
+
+        Most rows do not need that preparation.
+        """
         try:
             self.ale.restoreState(ALEState(saved))
         except (SystemError, ValueError, RuntimeError) as error:
@@ -197,7 +203,10 @@ class PlannableAle(AleEnv):
             ) from error
 
     def hold(self, action: Any, dt: int) -> tuple[float, int]:
-        """Hold `action` for `dt` frameskips or until the game ends; return reward and frames."""
+        """Hold `action` for `dt` frameskips, or until the game ends.
+
+        Return the reward and the number of frames that ran.
+        """
         if self._restores_first and not self.settled:
             self.restore(self.clone())
         if self.plain_frames:
@@ -229,7 +238,11 @@ class PlannableAle(AleEnv):
         return reward, frames
 
     def _hold_plain(self, code: int, frames: int) -> tuple[float, int]:
-        """Hold action `code` for `frames` frames or until the game ends, without any correction."""
+        """Hold the action whose ALE code is `code` for `frames` frames, or until the game ends.
+
+        This is for games that need no correction. Return the reward and the number of frames that
+        ran.
+        """
         act, over = self.ale.act, self.ale.game_over
         self.settled = self.stale = False
         self.picture, self.previous = None, code

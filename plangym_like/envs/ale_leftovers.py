@@ -1,12 +1,12 @@
-"""State of an emulator that ALE 0.12.1 neither saves nor restores.
+"""Parts of an emulator's state that ALE 0.12.1 neither saves nor restores.
 
 - *An unfinished frame.* A frame ends when the game synchronises the screen or has drawn too many
   lines. If neither happens within 25,000 instructions, or if an instruction is illegal, the frame
-  stays unfinished, and ALE's next frame continues it. ALE has a flag for this, which is not part of
-  a state.
+  stays unfinished, and the next frame continues it. ALE keeps a flag for this, but does not save
+  the flag in states.
 - *Banks.* With cartridges of type E0, ALE does not select the program banks of a restored state.
   Every frame of a game ends with the same banks, but a forged row may have other banks.
-- *Damage.* A state that ALE refuses may already have overwritten the program.
+- *Damage.* A state that ALE refuses may already have overwritten the game's program.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ _TRIES = 1000
 class Leftovers:
     """Prepares one emulator so that a state can be restored exactly.
 
-    The processor's status is part of every state, and tells whether the processor stopped at the
-    end of a frame. The value of ALE's flag follows from it. To set the flag, a suitable frame is
-    run before the state is restored.
+    Every state contains the processor's status, which tells whether the processor stopped at the
+    end of a frame. From this follows the value that ALE's flag must have. To give the flag this
+    value, a suitable frame is run before the state is restored.
 
     Parameters
     ----------
     ale : ALEInterface
-        With a game loaded.
+        The emulator, with a game loaded.
     beginning : ALEState
         The state after a reset, from which frames are run.
     load : callable
@@ -71,11 +71,11 @@ class Leftovers:
         self._damaged = False
 
     def finished(self, saved: bytes) -> bool:
-        """Return whether the last frame before a serialised state was finished."""
+        """Return whether the last frame before the serialised state `saved` was finished."""
         return bool(saved[self.status] & _STOPPED)
 
     def note(self, saved: bytes) -> None:
-        """Record that the emulator has just been saved as this state."""
+        """Record that `saved` is the emulator's current state, serialised."""
         self._known = self._ale.getFrameNumber(), self.finished(saved)
         if saved[self.banks] != self.usual_banks:
             self._damaged = True
@@ -85,11 +85,14 @@ class Leftovers:
         self._known = self._ale.getFrameNumber(), finished
 
     def forget(self) -> None:
-        """Record that frames have run, so that the next call queries the emulator."""
+        """Record that frames have run, so that the next `prepare` queries the emulator."""
         self._known = None
 
     def note_damage(self) -> None:
-        """Record that the program may be damaged; the next `prepare` loads the game again."""
+        """Record that the game's program may be damaged.
+
+        The next `prepare` loads the game again.
+        """
         self._damaged = True
 
     def are_as_at_the_beginning(self) -> bool:
@@ -98,7 +101,7 @@ class Leftovers:
         return not self._damaged and self._is(self.finished(self._beginning.serialize()))
 
     def prepare(self, finished: bool) -> None:
-        """Prepare to restore a state; `finished` says whether its last frame was finished.
+        """Prepare to restore a state; `finished` says whether that state's last frame was finished.
 
         This may run frames, and so change the emulator's state.
         """

@@ -1,7 +1,7 @@
-"""Corrections for games whose saved states in ALE are incomplete (as of ale-py 0.12.1).
+"""Corrections for games whose states ALE saves incompletely (as of ale-py 0.12.1).
 
-In addition to the console's state, each game has settings in ALE that count the score and detect
-the end of the game. Some of these settings have more state than ALE saves.
+For each game, ALE has "settings": code that counts the score and detects the end of the game. Some
+of these settings have more state than ALE saves.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class GolfCounts:
         self._level = self._par = self._wrapped = self._strokes = self._before = 0
 
     def follow(self, ram: NDArray[np.uint8]) -> None:
-        """Update the counters after a frame, from the console's memory."""
+        """Update the counters from `ram`, the console's memory after a frame."""
         shown, other, level = (_decimal(ram[address]) for address in (0x07, 0x08, 0x2F))
         if level != self._level:
             self._level, self._wrapped, self._before = level, 0, self._strokes
@@ -51,17 +51,17 @@ class GolfCounts:
         return saved[:start] + self._FIELDS.pack(*counts) + saved[self._END :]
 
     def read_from(self, saved: bytes) -> None:
-        """Read the counters from a serialised state."""
+        """Read the counters from `saved`, an emulator's serialised state."""
         self._level, self._par, self._wrapped, self._strokes, self._before = (
             self._FIELDS.unpack_from(saved, len(saved) + self._END - self._FIELDS.size)
         )
 
 
 class LastTimer:
-    """The timer in the previous frame, which ALE needs to detect that the time is up.
+    """Gives ALE the timer's value in the previous frame, which tells ALE whether the time is up.
 
-    The time is up when 255 is followed by 0. States do not include the timer of the previous frame.
-    So a frame with the right timer is run before a state is restored.
+    The time is up when the timer changes from 255 to 0. States do not include the value in the
+    previous frame. So a frame that ends with the right value is run before a state is restored.
 
     Parameters
     ----------
@@ -79,7 +79,7 @@ class LastTimer:
         ale.restoreState(present)
 
     def _before_a(self, timer: int, ale: ALEInterface) -> ALEState:
-        """Return a state whose next frame ends with the given timer."""
+        """Return a state from which the next frame ends with the timer at the value `timer`."""
         while True:
             ale.setRAM(self._address, timer)
             state = ale.cloneState()
@@ -88,7 +88,10 @@ class LastTimer:
                 return state
 
     def recall(self, ale: ALEInterface) -> None:
-        """Run a frame, so that ALE takes the current timer as the timer of the previous frame."""
+        """Run a frame that makes ALE remember the timer's current value as the previous one.
+
+        The emulator's state is changed.
+        """
         late = ale.getRAM()[self._address] == 255
         ale.restoreState(self._before_late if late else self._before_early)
         ale.act(0)
@@ -99,5 +102,5 @@ TIMERS = {"hangman": 0x71, "video_cube": 0x5B}
 
 
 def _decimal(byte: int) -> int:
-    """Return the number in a byte of two binary-coded decimal digits."""
+    """Return the number that `byte` encodes as two binary-coded decimal digits."""
     return (int(byte) >> 4) * 10 + (int(byte) & 0xF)

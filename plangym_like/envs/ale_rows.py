@@ -1,7 +1,7 @@
 """Steps rows of Atari games in one loop, if the rows hold only the emulator's state.
 
-A payload begins with the length of the emulator's serialised state and the previous action; the
-state follows, then zeros.
+A payload consists of the length of the emulator's serialised state, the previous action, the
+serialised state itself, and zeros.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ COUNTS = ("lives", "episode_frame_number", "frame_number")
 
 
 class AleRows(FastForm):
-    """Steps rows of one game without wrappers.
+    """Steps rows of one game that has no wrappers.
 
     Parameters
     ----------
     base : PlannableAle
         The game; its `plain_frames` must not be 0.
     room : int
-        Bytes for the emulator's state in each row.
+        Bytes reserved for the emulator's state in each row.
     """
 
     is_vectorised = False
@@ -53,9 +53,9 @@ class AleRows(FastForm):
         raise NotVectorisableError
 
     def step(self, rows: Rows, first: int, last: int) -> None:
-        """Step rows `first` to `last`.
+        """Step the rows ``first:last``.
 
-        The emulator's methods are bound to local names first, because a step takes only 100 us.
+        The emulator's methods are looked up before the loop, because a step takes only 100 us.
         """
         start, stop, base, room = first, last, self._base, self._room
         ale, inputs, cursor, frames = base.ale, rows.inputs, rows.cursor, base.plain_frames
@@ -155,7 +155,7 @@ class AleRows(FastForm):
 
 
 def _drawer(base: PlannableAle) -> Callable[[], NDArray[np.uint8]]:
-    """Return a function that writes the observation into an array that it reuses.
+    """Return a function that returns the current observation, always in the same array.
 
     The emulator writes byte by byte, which is fast only in memory that is already in the cache.
     """
@@ -172,7 +172,7 @@ def _drawer(base: PlannableAle) -> Callable[[], NDArray[np.uint8]]:
 
 
 def outgrown(nbytes: int, reserved: int) -> StateCapacityError:
-    """Return the error for an emulator state that no longer fits its row."""
+    """Return the error for an emulator's state that has become too long for its row."""
     return StateCapacityError(
         f"the emulator's state has grown to {nbytes} bytes, but {reserved} are reserved in each "
         "row: it was longer than usual when saved, or the emulator was changed from outside"
@@ -180,7 +180,7 @@ def outgrown(nbytes: int, reserved: int) -> StateCapacityError:
 
 
 def wrong_length(nbytes: int) -> StateFormatError:
-    """Return the error for a row that gives an impossible length of the emulator's state."""
+    """Return the error for a row in which the length of the emulator's state is impossible."""
     return StateFormatError(
         "a state row is damaged, or was not made by this library: its checksum matches, but it "
         f"announces an emulator state of {nbytes} bytes"

@@ -1,8 +1,8 @@
 """The colour image of an emulator's screen: only changed pixels are converted.
 
-ALE converts all 33,600 pixels of a frame byte by byte, which takes an eighth of a transition. Most
-pixels are the same as in the previously drawn frame, even if that frame belonged to another state
-of the same game.
+ALE converts all 33,600 pixels of a frame byte by byte, which takes an eighth of the time of a
+transition. Most pixels are the same as in the previously drawn frame, even if that frame belonged
+to another state of the same game.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ class Screen:
     Parameters
     ----------
     ale : ALEInterface
-        With a game loaded.
+        The emulator, with a game loaded.
 
     Attributes
     ----------
     picture : array ``(height, width, 3) uint8``
-        The last image; only this class writes to it.
+        The image that was drawn last; only this class writes to it.
     """
 
     def __init__(self, ale: ALEInterface) -> None:
@@ -49,7 +49,7 @@ class Screen:
         self._blind = 1
 
     def draw(self) -> NDArray[np.uint8]:
-        """Update `picture` to the emulator's screen, and return it."""
+        """Update `picture` to show the emulator's screen, and return it."""
         if self._blind:
             self._blind -= 1
             self._draw_all(remember=not self._blind)
@@ -72,13 +72,16 @@ class Screen:
         return self.picture
 
     def _draw_all(self, *, remember: bool = False) -> None:
-        """Let ALE convert all pixels; with `remember`, keep the bytes for the next comparison."""
+        """Let ALE convert all pixels.
+
+        If `remember` is true, keep the screen's bytes, with which the next screen is compared.
+        """
         self._ale.getScreenRGB(self.picture)
         if remember:
             self._ale.getScreen(self._drawn)
 
     def _learn(self) -> None:
-        """Learn the colours of the bytes on the screen, and update the table of colour pairs."""
+        """Learn which colours the screen's bytes stand for; update the table of colour pairs."""
         shown, places = np.unique(self._drawn, return_index=True)
         self._palette[shown] = self.picture.reshape(-1, 3)[places]
         known = self._known = np.union1d(self._known, shown)

@@ -2,9 +2,9 @@
 
 The emulator's own sticky actions are off. Instead, a layer around the emulator repeats actions, so
 that the previous action and the random generator can be part of the state. A state row holds the
-emulator's serialised state, the previous action and, if it is used, the random generator. With
-``render_mode="rgb_array"`` it also holds the screen, because an emulator state does not determine
-the screen. In Montezuma's Revenge, infos contain the position of the player: ``info["room"]``,
+emulator's serialised state, the previous action and, if one is used, the random generator. With
+``render_mode="rgb_array"`` it also holds the screen, because the screen cannot be computed from the
+emulator's state. In Montezuma's Revenge, infos contain the player's position: ``info["room"]``,
 ``["x"]`` and ``["y"]``.
 """
 
@@ -36,7 +36,7 @@ _SLACK = 64
 
 
 class AtariCodec(Codec):
-    """Saves the emulator's state, the previous action, and the screen if it is rendered.
+    """Saves the emulator's state, the previous action and, if `pictures` is true, the screen.
 
     Parameters
     ----------
@@ -45,7 +45,7 @@ class AtariCodec(Codec):
     pictures : bool
         Whether states hold the screen.
     wrapped : bool
-        Whether there are wrappers around `base`, which may draw random numbers.
+        Whether `base` has wrappers, which may draw random numbers.
     """
 
     def __init__(
@@ -96,9 +96,9 @@ class AtariCodec(Codec):
         }
 
     def view(self, payloads: Row) -> dict[str, NDArray[Any]]:
-        """Return RAM ``(N, 128)``, lives, frame numbers and previous actions.
+        """Return RAM ``(N, 128)``, lives, frame numbers and previous actions, by name.
 
-        The player's position is included if its address is known (see `PlannableAle`).
+        The player's position is included if its address is known (see `PLACES` in `ale_game`).
         """
         base, ale = self._base, self._base.ale
         if base.picture is None and not base.stale:
@@ -142,7 +142,7 @@ class AtariCodec(Codec):
                 base.ale.getScreenRGB(picture)
 
     def write(self, payload: Row) -> None:
-        """Restore the emulator, the previous action and the screen."""
+        """Restore the emulator, the previous action and, if states hold it, the screen."""
         base = self._base
         base.restore(self._emulator(payload))
         base.previous = HEAD.unpack_from(payload.data)[1]
@@ -153,7 +153,7 @@ class AtariCodec(Codec):
             base.picture = None
 
     def _emulator(self, payload: Row) -> bytes:
-        """Return the emulator's serialised state in a payload."""
+        """Return the emulator's serialised state that `payload` holds."""
         length = HEAD.unpack_from(payload.data)[0]
         if not self._base.leftovers.shortest <= length <= self.ale_nbytes:
             raise wrong_length(length)
@@ -168,15 +168,15 @@ class AtariSimulator(GymnasiumSimulator):
     name : str
         ``ALE/<Game>-v5``, or a v0 or v4 id.
     frameskip : int or (int, int), optional
-        Emulator frames per action; for a pair, a number in this range is drawn for each action.
-        ``None`` keeps the value that the id registers (4 in v5).
+        Emulator frames per action; for a pair ``(low, high)``, a number in ``range(low, high)`` is
+        drawn for each action. ``None`` means the value registered for the id (4 in v5).
     repeat_action_probability : float
         The probability that a frame repeats the previous action. The default is 0, as is usual in
-        planning, even if the id registers another value.
+        planning, even if another value is registered for the id.
     episodic_life : bool
-        A lost life ends the episode.
+        Whether losing a life ends the episode.
     obs_type : {"rgb", "grayscale", "ram", "coords"}, optional
-        ``"coords"`` means the observation that the id registers.
+        ``"coords"`` means the observation registered for the id.
     env_kwargs
         Arguments of ale-py: ``mode``, ``difficulty``, ``full_action_space``, ``continuous``, ...
     """
@@ -227,7 +227,7 @@ class AtariSimulator(GymnasiumSimulator):
             )
 
     def make_env(self) -> gymnasium.Env[Any, Any]:
-        """Return the game, with the time limit that its id registers, if any."""
+        """Return the game, wrapped in its time limit if it has one."""
         assert isinstance(self.name, str)
         spec = gymnasium.spec(self.name)
         given = dict(self.env_kwargs)
@@ -268,7 +268,7 @@ class AtariSimulator(GymnasiumSimulator):
         return codec
 
     def make_fast_form(self, kind: str) -> FastForm | None:
-        """Return the fast form; ``None`` if the game or its options do not allow it."""
+        """Return the fast form, or ``None`` if the game or its options do not allow it."""
         return AleRows(self.base, self.codec.ale_nbytes) if self._is_plain else None
 
     def fingerprint_fields(self) -> Mapping[str, Any]:
@@ -278,7 +278,10 @@ class AtariSimulator(GymnasiumSimulator):
     # Stepping
 
     def step_row(self, row: Row, action: Any, dt: int) -> tuple[Row, Outcome] | None:
-        """Step a row; return ``None`` if the game or its options do not allow the fast form."""
+        """Step one row; return the next row and the outcome.
+
+        Return ``None`` if the game or its options do not allow the fast form.
+        """
         if not self._is_plain:
             return None
         self.codec.write(row[HEADER_NBYTES:])
@@ -288,7 +291,10 @@ class AtariSimulator(GymnasiumSimulator):
         return fresh, outcome
 
     def step(self, action: Any, dt: int) -> Outcome:
-        """Step the game for `dt` frameskips; with wrappers, call ``env.step`` up to `dt` times."""
+        """Step the game for `dt` frameskips.
+
+        If the game has wrappers, call ``env.step`` up to `dt` times.
+        """
         base = self.base
         if self.env is base:
             ale, lives = base.ale, base.lives() if base.episodic_life else 0
@@ -303,7 +309,7 @@ class AtariSimulator(GymnasiumSimulator):
         return *outcome[:5], base.frames
 
     def step_env(self, action: Any) -> EnvStep:
-        """Return the result of ``env.step``; the game itself skips frames."""
+        """Call ``env.step`` once and return its result; the game itself skips frames."""
         return self.env.step(action)
 
     # Images
@@ -311,8 +317,9 @@ class AtariSimulator(GymnasiumSimulator):
     def image(self) -> NDArray[np.uint8]:
         """Return the screen ``(210, 160, 3)``.
 
-        Without ``render_mode="rgb_array"``, states have no screen. After such a state is restored,
-        the next frame is returned: one frame is run with the no-op action, and undone.
+        Without ``render_mode="rgb_array"``, states do not include the screen. After such a state is
+        restored, the screen of the next frame is returned: one frame is run with the no-op action,
+        and then undone.
         """
         base = self.base
         if base.picture is None and base.stale:

@@ -22,14 +22,16 @@ WAYS: dict[str, tuple[str, tuple[str, ...]]] = {
 
 
 def auto_simulator(name: Any, **kwargs: Any) -> Simulator:
-    """Return the first simulator that saves `name` exactly, or else the first that can save it.
+    """Return a simulator for `name`, made with the first method that is exact.
+
+    If none is exact, the first method that works at all is used.
 
     Parameters
     ----------
     name : str or callable
         A Gymnasium id, or a callable that returns a `gymnasium.Env`.
     kwargs
-        Arguments of the simulators. An option of one method is passed only to its simulator.
+        Arguments of the simulators. An option of one method is passed only to that simulator.
 
     Raises
     ------

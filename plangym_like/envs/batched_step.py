@@ -1,4 +1,4 @@
-"""`BatchedStep`: steps blocks of rows with a user's own ``step_states``."""
+"""`BatchedStep`: steps blocks of rows with the environment's own ``step_states``."""
 
 from __future__ import annotations
 
@@ -28,24 +28,24 @@ class ObservedStates:
         return len(self.states)
 
     def take(self, rows: NDArray[np.intp]) -> ObservedStates:
-        """Return a copy of `rows`."""
+        """Return a copy of the states of `rows`."""
         return ObservedStates(self.states[rows], self.obs[rows])
 
     def put(self, rows: NDArray[np.intp], part: ObservedStates) -> None:
-        """Write back `part`, a result of ``take(rows)`` that has been stepped."""
+        """Replace the states of `rows` with `part`, their copy from `take` after it was stepped."""
         self.states[rows], self.obs[rows] = part.states, part.obs
 
 
 class BatchedStep(BlockStepper[ObservedStates]):
-    """Steps rows with ``step_states(states, actions)``.
+    """Steps blocks of rows by calling ``step_states(states, actions)``.
 
     Parameters
     ----------
     step_states : callable
-        ``(N, *shape)`` states and N actions -> next states, observations, rewards, terminateds,
-        truncateds.
+        Takes states ``(N, *shape)`` and N actions; returns the next states, observations, rewards,
+        terminateds and truncateds.
     example : array ``(*shape)``
-        A state.
+        Any state, for its shape and dtype.
     space : gymnasium.Space
         The observation space; an observation must be one array.
     frameskip : int
@@ -103,7 +103,10 @@ class BatchedStep(BlockStepper[ObservedStates]):
         fresh[:, self._place] = states.states.reshape(len(states), -1).view(np.uint8)
 
     def _fitted(self, seen: Any, count: int) -> Any:
-        """Convert the observations of `count` rows; raise `ObservationError` if they do not fit."""
+        """Return `seen`, the observations of `count` rows, with the shape and dtype of the space.
+
+        Raise `ObservationError` if they do not fit the space.
+        """
         shape, dtype = (count, *(self._space.shape or ())), self._space.dtype
         if isinstance(seen, np.ndarray) and seen.dtype == dtype and seen.shape == shape:
             return seen

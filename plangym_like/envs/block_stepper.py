@@ -1,4 +1,4 @@
-"""`BlockStepper`: steps blocks of rows as arrays, with held actions and whole rollouts."""
+"""`BlockStepper`: steps blocks of rows as arrays, and implements held actions and rollouts."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ class States(Protocol):
     def __len__(self) -> int: ...
 
     def take(self, rows: NDArray[np.intp]) -> Self:
-        """Return a copy of `rows`."""
+        """Return a copy of the states of `rows`."""
         ...
 
     def put(self, rows: NDArray[np.intp], part: Self) -> None:
-        """Write back `part`, a result of ``take(rows)`` that has been stepped."""
+        """Replace the states of `rows` with `part`, their copy from `take` after it was stepped."""
         ...
 
 
@@ -51,7 +51,8 @@ class Outcomes:
 class BlockStepper(FastForm, Generic[S]):
     """Steps blocks of rows, with their states in arrays.
 
-    A family defines how states are loaded, stepped by one frame, observed and stored.
+    A subclass for each family defines how states are loaded, stepped by one frame, observed and
+    stored.
 
     Parameters
     ----------
@@ -65,11 +66,11 @@ class BlockStepper(FastForm, Generic[S]):
 
     @abc.abstractmethod
     def load(self, rows: Rows, block: slice) -> S:
-        """Return the states of `block`, copied into arrays."""
+        """Return the states of the rows in `block`, copied into arrays."""
 
     @abc.abstractmethod
     def frame(self, states: S, actions: NDArray[Any], out: Outcomes) -> None:
-        """Step `states` in place by one frame each, and fill `out` except ``n_step``."""
+        """Step each of `states` in place by one frame; fill all of `out` except ``n_step``."""
 
     @abc.abstractmethod
     def observe(self, states: S, out: NDArray[Any]) -> None:
@@ -77,10 +78,13 @@ class BlockStepper(FastForm, Generic[S]):
 
     @abc.abstractmethod
     def store(self, states: S, rows: Rows, block: slice) -> None:
-        """Write `states` as the next states, and copy the rest of each row unchanged."""
+        """Write `states` to the next states of the rows in `block`.
+
+        Everything else in a row is copied from the state that the row started from.
+        """
 
     def step(self, rows: Rows, first: int, last: int) -> None:
-        """Step rows `first` to `last`, each from its own state."""
+        """Step the rows ``first:last``, each from its own state."""
         block = slice(first, last)
         with np.errstate(all="ignore"):
             states = self.load(rows, block)
@@ -97,7 +101,7 @@ class BlockStepper(FastForm, Generic[S]):
                 self.store(states, rows, block)
 
     def rollout(self, rows: Rows, first: int, last: int) -> None:
-        """Step rows `first` to `last` through all their T actions."""
+        """Step each of the rows ``first:last`` through all its T actions."""
         block, count = slice(first, last), last - first
         with np.errstate(all="ignore"):
             states = self.load(rows, block)
@@ -131,7 +135,7 @@ class BlockStepper(FastForm, Generic[S]):
     def _hold(
         self, states: S, actions: NDArray[Any], frames: int | NDArray[np.int64], out: Outcomes
     ) -> None:
-        """Step each row for its `frames`, or until its episode ends; fill `out`."""
+        """Step each row for its number of `frames`, or until its episode ends; fill `out`."""
         if isinstance(frames, int) and frames == 1:
             self.frame(states, actions, out)
             out.n_step.fill(1)
@@ -158,7 +162,7 @@ class _Survivors(Generic[S]):
     Attributes
     ----------
     part : States
-        The states to step: `whole` itself until rows are dropped, then a copy of the other rows.
+        The states to step: `whole` itself until rows are dropped, then a copy of the others.
     rows : slice or index array
         The rows of `whole` that `part` holds.
     """
@@ -169,7 +173,7 @@ class _Survivors(Generic[S]):
         self.rows: slice | NDArray[np.intp] = slice(None)
 
     def keep(self, mask: NDArray[np.bool_]) -> None:
-        """Continue with the rows of `part` where `mask` is true."""
+        """Drop the rows of `part` where `mask` is false."""
         if mask.all():
             return
         self.write_back()
@@ -177,19 +181,22 @@ class _Survivors(Generic[S]):
         self.part = self._whole.take(self.rows)
 
     def write_back(self) -> None:
-        """Update `whole` with the stepped rows."""
+        """Copy the stepped states from `part` back to `whole`."""
         if not isinstance(self.rows, slice):
             self._whole.put(self.rows, self.part)
 
 
 def given_states(rows: Rows, block: slice) -> Row:
-    """Return the states from which the rows of `block` start; one row if they share a state."""
+    """Return the states that the rows of `block` start from: one row if all share one state."""
     states = rows.inputs.states
     return states if len(states) == 1 else states[block]
 
 
 def put_generators(fresh: Row, begin: int, seeds: NDArray[np.uint64]) -> None:
-    """Write a generator made from the row's seed into each row of `fresh`, at byte `begin`."""
+    """Write a random generator into each row of `fresh`, beginning at byte `begin`.
+
+    Each generator is made from its row's seed in `seeds`.
+    """
     for row, seed in zip(fresh, seeds.tolist(), strict=True):
         memory = save_generator(seeded_generator(seed))
         row[begin : begin + GENERATOR_NBYTES] = np.frombuffer(memory, np.uint8)

@@ -2,12 +2,12 @@
 
 The state is the list of actions since the reset (see `plangym_like.envs.replayed`). Box2D starts
 each step from the impulses of its contacts and joints and gives no access to them, so a snapshot of
-positions and velocities cannot be exact. The replay restores wind, particles, terrain and tiles as
-well.
+positions and velocities cannot be exact. Replaying the actions restores wind, particles, terrain
+and tiles as well.
 
 In Gymnasium, rendering changes the lander's sparks and the walker's lidar ray. Here, an image does
-not depend on earlier images. It is the image that Gymnasium returns if each state of the episode is
-rendered once.
+not depend on which images were rendered before. It is the image that Gymnasium returns if each
+state of the episode is rendered once.
 """
 
 from __future__ import annotations
@@ -29,7 +29,9 @@ _AGEING = 0.15
 
 
 class Box2DSimulator(ReplayedSimulator):
-    """LunarLander, BipedalWalker or CarRacing; the arguments are `ReplayedSimulator`'s.
+    """A simulator of LunarLander, BipedalWalker or CarRacing.
+
+    The arguments are as in `ReplayedSimulator`.
 
     Raises
     ------
@@ -45,7 +47,7 @@ class Box2DSimulator(ReplayedSimulator):
     )
 
     def make_env(self) -> gymnasium.Env:
-        """Return the chain with a `CurrentEnvProxy` as its base."""
+        """Return the wrapper chain, with a `CurrentEnvProxy` in place of the base environment."""
         if self._most is None and str(self.name).startswith("CarRacing"):
             self._most = _CARS
         try:
@@ -70,7 +72,7 @@ class Box2DEnv(FamilyEnv):
 
 
 def _lander(cls: Any) -> type:
-    """Return the lander class whose sparks age with steps, not with rendering."""
+    """Return a subclass of `cls`, a lander, in which sparks age with steps, not with rendering."""
 
     class Lander(cls):  # type: ignore[misc]
         particles: list[Any]
@@ -100,7 +102,7 @@ def _lander(cls: Any) -> type:
 
 
 def _walker(cls: Any) -> type:
-    """Return the walker class whose lidar ray moves with steps, not with rendering."""
+    """Return a subclass of `cls`, a walker, in which steps, not rendering, move the lidar ray."""
 
     class Walker(cls):  # type: ignore[misc]
         steps = 0
@@ -122,7 +124,7 @@ def _walker(cls: Any) -> type:
 
 
 def _draw_the_state_alone(base: Any) -> None:
-    """Make the images of `base` depend on its state only."""
+    """Make the images of `base` depend only on its state."""
     cls = type(base)
     names = {each.__name__ for each in cls.__mro__}
     for name, make in (("LunarLander", _lander), ("BipedalWalker", _walker)):

@@ -40,7 +40,7 @@ _STEPPED_AGAIN = r".*You are calling 'step\(\)' even though"
 
 
 class ClassicControlCodec(Codec):
-    """Saves the state of one of the five environments, or of a subclass of one.
+    """Saves the state of one of the five classic control environments, or of a subclass.
 
     Raises
     ------
@@ -85,7 +85,10 @@ class ClassicControlCodec(Codec):
         }
 
     def view(self, payloads: Row) -> dict[str, NDArray[Any]]:
-        """Return ``x`` ``(N, size)``, and the hidden attribute ``(N,)``, -1 or NaN for ``None``."""
+        """Return ``x`` ``(N, size)`` and, if there is one, the hidden attribute ``(N,)``.
+
+        In the hidden attribute, -1 or NaN means ``None``.
+        """
         end = 8 * self._size
         fields: dict[str, NDArray[Any]] = {"x": payloads[:, :end].view(np.float64)}
         if self.dynamics.hidden:
@@ -94,7 +97,7 @@ class ClassicControlCodec(Codec):
         return fields
 
     def build_state(self, payload: Row, physics: Mapping[str, Any]) -> None:
-        """Write the physical state ``x`` ``(size,)`` of a running episode.
+        """Write the physical state ``x`` ``(size,)``, as in an episode that has not ended.
 
         Its numbers have the order and units of ``env.state``.
         """
@@ -152,7 +155,7 @@ class ClassicControlCodec(Codec):
 
 
 class ClassicControlSimulator(GymnasiumSimulator):
-    """One of the five environments, or a subclass of one.
+    """A simulator of one of the five classic control environments, or of a subclass.
 
     `make_state` takes the physical state ``x`` ``(size,) float64`` and, if there is a time limit,
     ``elapsed_steps``.
@@ -168,7 +171,10 @@ class ClassicControlSimulator(GymnasiumSimulator):
         return codec
 
     def make_fast_form(self, kind: str) -> FastForm | None:
-        """Return the vectorised form, if there is one and it agrees with the environment."""
+        """Return the vectorised form if there is one and it agrees with the environment.
+
+        Otherwise, return ``None``.
+        """
         limit = self.memory.time_limit
         if self.plain_infos or (self.memory.nbytes and limit is None):
             return None
@@ -187,17 +193,17 @@ class ClassicControlSimulator(GymnasiumSimulator):
         return self.codec.dynamics.signature(self.base) or (None,)
 
     def step_row(self, row: Row, action: Any, dt: int) -> tuple[Row, Outcome] | None:
-        """Step one row with the dynamics; return ``None`` if they cannot step a single row."""
+        """Step one row with the dynamics, without arrays; return ``None`` if they cannot."""
         form = self._fast_form_of(action)
         return None if form is None else form.step_one(row, action, dt)
 
     def step(self, action: Any, dt: int) -> Outcome:
-        """Step the environment itself, without a warning if the episode has ended.
+        """Step the environment itself; do not warn if the episode has already ended.
 
         Raises
         ------
         StateFormatError
-            The environment cannot compute with the numbers of the state.
+            The environment cannot compute a step from the numbers in the state.
         """
         with np.errstate(all="ignore"):
             self._check_supported(action)
@@ -208,7 +214,7 @@ class ClassicControlSimulator(GymnasiumSimulator):
                 return super().step(action, dt)
 
     def step_env(self, action: Any) -> EnvStep:
-        """Step the environment itself, without a warning if the episode has ended."""
+        """Step the environment itself; do not warn if the episode has already ended."""
         if getattr(self.base, "steps_beyond_terminated", None) == 0:
             return self.step(action, 1)[:5]
         with np.errstate(all="ignore"):
@@ -226,7 +232,10 @@ class ClassicControlSimulator(GymnasiumSimulator):
 
 
 class ClassicControlEnv(FamilyEnv):
-    """A classic control environment whose whole state can be read, set and stepped from."""
+    """A classic control environment that can be stepped from any state.
+
+    Whole states can be read and set.
+    """
 
     simulator_class = ClassicControlSimulator
 

@@ -16,8 +16,8 @@ from plangym_like.states import Row
 class Codec(abc.ABC):
     """Saves and restores the state of one environment, without its wrappers, as bytes.
 
-    In a row, the generator ``np_random`` and the wrappers' memory follow these bytes;
-    `GymnasiumSimulator` saves them.
+    In a row, the random generator ``np_random`` and the wrappers' memory follow these bytes; both
+    are saved by `GymnasiumSimulator`.
 
     Attributes
     ----------
@@ -26,11 +26,11 @@ class Codec(abc.ABC):
     saves_generator : bool
         Whether the environment's ``np_random`` is saved after these bytes.
     columns : dict of str to (shape, dtype), optional
-        The info keys of every step if infos hold no other keys; otherwise ``None``.
+        The shape and dtype of each info, if all steps have the same info keys; else ``None``.
     exactness : {"exact", "approximate"}
-        Whether continuing from these bytes is bit-identical to an uninterrupted episode.
+        Whether an episode continued from these bytes is bit-identical to an uninterrupted one.
     exactness_note : str
-        The reason.
+        Why `exactness` has its value; may be empty.
     """
 
     nbytes: int
@@ -41,14 +41,16 @@ class Codec(abc.ABC):
 
     @abc.abstractmethod
     def fingerprint_fields(self) -> Mapping[str, Any]:
-        """Return everything that affects the bytes' meaning, except id, arguments and wrappers."""
+        """Return all that determines what the bytes mean, except id, arguments and wrappers."""
 
     def view(self, payloads: Row) -> dict[str, NDArray[Any]]:
         """Return the named fields of `payloads` ``(N, nbytes or more)``, each ``(N, ...)``."""
         return {}
 
     def build_state(self, payload: Row, physics: Mapping[str, Any]) -> None:
-        """Write named physical quantities into `payload`, a copy of the current state's payload.
+        """Write the physical quantities `physics` into `payload`, by name.
+
+        `payload` is a copy of the current state's payload.
 
         Raises
         ------
@@ -59,18 +61,18 @@ class Codec(abc.ABC):
 
     @abc.abstractmethod
     def read(self, payload: Row) -> int | None:
-        """Write the current state into all of `payload` ``(nbytes,)``.
+        """Write the current state into `payload` ``(nbytes,)``, and fill all of it.
 
-        A codec whose states vary in length returns the number of bytes used; nothing follows them
-        in a row.
+        A codec whose states vary in length may fill only the beginning, and return the number of
+        bytes used; nothing follows them in a row.
         """
 
     @abc.abstractmethod
     def write(self, payload: Row) -> None:
-        """Replace the current state completely by the state in `payload` ``(nbytes,)``."""
+        """Replace the whole current state with the one in `payload` ``(nbytes,)``."""
 
     def reseed(self, seed: int) -> None:
-        """Replace every generator that is part of these bytes by one made from `seed`."""
+        """Replace every random generator that is saved in these bytes with one made from `seed`."""
 
     def renew(self) -> None:
         """Undo lasting changes made by trials; called before the first reset."""

@@ -51,7 +51,8 @@ _DRAWN = ("width", "height", "camera_id")
 class DmControlCodec(Codec):
     """Saves the physics, step count, numeric attributes and random generator of one task.
 
-    The constructor plays the beginnings of some episodes to find out which attributes they change.
+    The constructor plays the first steps of some episodes to find out which of the task's
+    attributes change.
 
     Parameters
     ----------
@@ -93,9 +94,9 @@ class DmControlCodec(Codec):
         self.columns = None if self.saves_generator else {}
 
     def _play(self, env: gymnasium.Env[Any, Any]) -> set[str]:
-        """Play some steps; return which attributes of the task they change.
+        """Play some steps; return the names of the task's attributes that change.
 
-        The names of the model's arrays that they change are recorded in `edited`.
+        The names of the model's arrays that change are stored in `edited`.
         """
         arrays = model_arrays(self.model)
         before = {name: array.copy() for name, array in arrays.items()}
@@ -117,7 +118,7 @@ class DmControlCodec(Codec):
         return changed
 
     def fingerprint_fields(self) -> Mapping[str, Any]:
-        """Return the task, model and versions, but not the options of observations and images."""
+        """Return the task, model and versions, but no options of observations or images."""
         return {
             "id": self._task_name,
             "kwargs": {k: describe(value) for k, value in sorted(self._env_kwargs.items())},
@@ -130,7 +131,10 @@ class DmControlCodec(Codec):
         }
 
     def view(self, payloads: Row) -> dict[str, NDArray[Any]]:
-        """Return ``qpos``, ``qvel``, ..., ``elapsed_steps`` and the numbers of the task by name."""
+        """Return ``qpos``, ``qvel``, ..., ``elapsed_steps`` and the task's numeric attributes.
+
+        The attributes are named ``task.<attribute>``.
+        """
         named = self.physics.view(payloads)
         rest = payloads[:, self.count_at : self.random_at]
         named["elapsed_steps"] = rest[:, :8].view(np.int64)[:, 0]
@@ -141,7 +145,7 @@ class DmControlCodec(Codec):
         return named
 
     def build_state(self, payload: Row, physics: Mapping[str, Any]) -> None:
-        """Write ``qpos``, ``qvel`` and other fields of the integration state."""
+        """Write `physics`, fields of the integration state such as ``qpos``, into `payload`."""
         self.physics.build_state(payload[: self.physics.nbytes], physics)
         mujoco.mj_step1(self.model, self._data)
 
@@ -155,7 +159,10 @@ class DmControlCodec(Codec):
         self._base.random.read(payload[self.random_at :])
 
     def write(self, payload: Row) -> None:
-        """Write the state, and compute everything that depends on positions and velocities."""
+        """Restore the state in `payload`.
+
+        Everything that depends on positions and velocities is computed again.
+        """
         self.physics.write(payload)
         mujoco.mj_step1(self.model, self._data)
         count = payload[self.count_at : self.count_at + 8].view(np.int64)[0]
@@ -175,12 +182,12 @@ class DmControlCodec(Codec):
         self._base.random.restart(seed)
 
     def renew(self) -> None:
-        """Make the next episode begin with a fresh generator."""
+        """Make the next episode begin with a fresh random generator."""
         self._base.seeded = False
 
 
 class DmControlSimulator(GymnasiumSimulator):
-    """A simulator of one task of the suite.
+    """A simulator of one task of dm_control's suite.
 
     Parameters
     ----------
@@ -204,7 +211,7 @@ class DmControlSimulator(GymnasiumSimulator):
         super().__init__(name, remove_time_limit=remove_time_limit, **kwargs)
 
     def make_env(self) -> gymnasium.Env[Any, Any]:
-        """Load the task."""
+        """Load the task, and return it as a Gymnasium environment."""
         found = parse(self.name) if isinstance(self.name, str) else None
         if found is None:
             raise InputError(f"{self.name!r} is not the name of a task, such as 'walker-walk'")
@@ -221,11 +228,14 @@ class DmControlSimulator(GymnasiumSimulator):
         )
 
     def make_codec(self) -> DmControlCodec:
-        """Return the codec of the task, after finding out what episodes change."""
+        """Return the task's codec, after playing some steps to find out what they change."""
         return DmControlCodec(self.env, self._task_name, self.env_kwargs)
 
     def make_fast_form(self, kind: str) -> FastForm | None:
-        """Return the stepper of the task's robot, if there is one and it agrees with the task."""
+        """Return the stepper for the task's robot if there is one and it agrees with the task.
+
+        Otherwise, return ``None``.
+        """
         codec = self.codec
         robot_class = _ROBOTS.get(qualified_name(type(codec.task)))
         usual = self.base.flat and self._physics_is_usual() and self.env is self.base

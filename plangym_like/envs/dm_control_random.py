@@ -44,11 +44,11 @@ class RestorableRandom:
         _REST.pack_into(memory.data, _KEY_NBYTES, *rest)
 
     def write(self, memory: NDArray[np.uint8]) -> None:
-        """Continue from the state in `memory`."""
+        """Set the generator's state to the one in `memory`."""
         self._written = memory.copy()
 
     def restart(self, seed: int) -> None:
-        """Continue from a generator seeded with `seed`, an int of any size."""
+        """Seed the generator with `seed`, an int of any size."""
         fresh: Any = np.random.MT19937(np.random.SeedSequence(int(seed))).state["state"]
         memory = np.zeros(RANDOM_NBYTES, np.uint8)
         memory[:_KEY_NBYTES] = fresh["key"].astype("<u4").view(np.uint8)

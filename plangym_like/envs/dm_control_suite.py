@@ -76,8 +76,8 @@ class SuiteEnv(gymnasium.Env[Any, Any]):
     suite_env : dm_control.rl.control.Environment
     random : RestorableRandom
     seeded : bool
-        Whether the next episode continues with the generator; otherwise it is first seeded with
-        fresh entropy.
+        Whether the next episode continues from the generator's current state. If not, the generator
+        is first seeded with fresh entropy.
     """
 
     def __init__(
@@ -127,7 +127,7 @@ class SuiteEnv(gymnasium.Env[Any, Any]):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Any, dict[str, Any]]:
-        """Start an episode, after seeding the task's generator with `seed` if given."""
+        """Seed the task's random generator with `seed`, if given, and start an episode."""
         super().reset(seed=seed)
         if seed is not None:
             self.random.seed(seed)
@@ -137,7 +137,7 @@ class SuiteEnv(gymnasium.Env[Any, Any]):
         return self._observed(self.suite_env.reset().observation), {}
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        """Step the task, even if the episode has ended (the suite itself would start another)."""
+        """Step the task, even if the episode has ended (the suite would start another episode)."""
         self.suite_env._reset_next_step = False
         found = self.suite_env.step(action)
         over = found.last()

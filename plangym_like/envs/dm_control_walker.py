@@ -1,4 +1,4 @@
-"""dm_control's walker over many rows at once: standing, walking and running.
+"""The vectorised step of dm_control's walker: standing, walking and running.
 
 The formulas come from ``dm_control/suite/walker.py`` and ``dm_control/utils/rewards.py``.
 """
@@ -17,7 +17,7 @@ _STAND_HEIGHT = 1.2
 
 
 def _advance(model: Any, data: Any, substeps: int) -> None:
-    """Finish the current substep, run the others, and begin the next, as dm_control does."""
+    """Finish the current substep, run the remaining ones and begin the next, as in dm_control."""
     mujoco.mj_step2(model, data)
     if substeps > 1:
         mujoco.mj_step(model, data, substeps - 1)

@@ -23,10 +23,10 @@ class NotVectorisableError(Exception):
 
 
 class FastForm(abc.ABC):
-    """Steps blocks of rows at once, with the results of the environment's own ``step``.
+    """Steps blocks of rows at once, with the same results as the environment's own ``step``.
 
-    Two workers may step the same rows at the same time, so a fast form never reads from the arrays
-    of results. It also writes the headers of the next states.
+    A fast form never reads from the arrays that it writes results to, because two workers may step
+    the same rows at the same time. It also writes the headers of the next states.
 
     Attributes
     ----------
@@ -40,9 +40,10 @@ class FastForm(abc.ABC):
     is_vectorised: bool = True
 
     def pays_off(self, count: int, horizon: int) -> bool:
-        """Return whether this is faster than the environment for `count` rows of `horizon` steps.
+        """Return whether this form is faster than the environment itself.
 
-        `horizon` is 0 in ``step_batch``.
+        `count` is the number of rows, and `horizon` the number of steps in each; `horizon` is 0 in
+        ``step_batch``.
         """
         return True
 
@@ -51,27 +52,36 @@ class FastForm(abc.ABC):
         return "rgb" not in rows.columns
 
     def step_one(self, row: Row, action: Any, dt: int) -> tuple[Row, Outcome] | None:
-        """Step one row without arrays, if there is a fast path; see `Simulator.step_row`."""
+        """Step one row without arrays; see `Simulator.step_row`.
+
+        Return ``None`` if this form cannot do so.
+        """
         return None
 
     @abc.abstractmethod
     def step(self, rows: Rows, first: int, last: int) -> None:
-        """Step rows `first` to `last`, each from its own state.
+        """Step the rows ``first:last``, each from its own state.
 
         Raises
         ------
         NotVectorisableError
-            A row must be stepped by the environment itself; the results of all these rows may be
-            wrong.
+            A row must be stepped by the environment itself; the results of all rows
+            ``first:last`` may be wrong.
         """
 
     @abc.abstractmethod
     def rollout(self, rows: Rows, first: int, last: int) -> None:
-        """Step rows `first` to `last` through all their T actions. The errors are as in `step`."""
+        """Step each of the rows ``first:last`` through all its T actions.
+
+        The errors are as in `step`.
+        """
 
 
 def held_frames(inputs: Inputs, block: slice, frameskip: int) -> int | NDArray[np.int64]:
-    """Return for how many frames each row of `block` holds an action."""
+    """Return for how many frames each row of `block` holds an action.
+
+    This is a single number if it is the same for all rows.
+    """
     held = inputs.dt if isinstance(inputs.dt, int) else inputs.dt[block]
     return held * frameskip
 
@@ -104,7 +114,7 @@ def disagreement(
     plays_on: bool = True,
     beyond: float = 1.2,
 ) -> str:
-    """Describe where `form` differs from stepping `sim` row by row; return "" if they agree.
+    """Describe the first difference between `form` and stepping `sim` row by row, or return "".
 
     NumPy and libm may treat single numbers and arrays differently on another processor or in
     another version, so each form is tested before it is used. The state of `sim` changes.
@@ -118,7 +128,7 @@ def disagreement(
     starts : sequence of payloads, optional
         `TRIALS` states to step from; by default, the states of one episode.
     plays_on : bool
-        Whether to continue past the end of an episode; otherwise another one begins.
+        Whether to keep stepping after an episode has ended; otherwise, a new episode begins.
     beyond : float
         As in `trial_actions`.
     """
@@ -175,7 +185,10 @@ def _first_difference(rows: Rows, outcomes: Sequence[Outcome], after: Row) -> st
 
 
 def _difference(rows: Rows, index: int, outcome: Any, after: Row) -> tuple[str, Any, Any] | None:
-    """Return the first result of row `index` that is wrong: its name, value, and right value."""
+    """Return the first wrong result of row `index`: its name, its value, and the right value.
+
+    Return ``None`` if all results are right.
+    """
     obs, reward, terminated, truncated, info, _ = outcome
     assert rows.next_states is not None
     pairs = {

@@ -1,7 +1,7 @@
 """Functional JAX environments: pgx's games by name, and your own.
 
-`plangym_like.envs.functional_gym` turns them into Gymnasium environments whose states are rows. A
-block of rows is stepped by one ``vmap``.
+`plangym_like.envs.functional_gym` turns them into Gymnasium environments whose states are plain
+bytes. A block of rows is stepped by one ``vmap``.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class FunctionalCodec(SaveLoadCodec):
         return {**super().fingerprint_fields(), "leaves": forms, "jax": jax.__version__}
 
     def view(self, payloads: Row) -> dict[str, NDArray[Any]]:
-        """Return the state's leaves by name, and ``key``."""
+        """Return the leaves of the states by name; the random key is named ``key``."""
         leaves = self._base.leaves(payloads[:, : self.nbytes])
         return dict(zip(self._base.names, leaves, strict=True))
 
@@ -53,7 +53,7 @@ class FunctionalSimulator(SaveLoadSimulator):
         ``"pgx/<game>"``, or a callable that returns an environment that
         `plangym_like.envs.functions.functions_of` accepts.
     kwargs
-        As in `GymnasiumSimulator`, or passed to the callable.
+        As in `GymnasiumSimulator`. All other arguments are passed to the callable, or to pgx.
 
     Raises
     ------
@@ -79,7 +79,7 @@ class FunctionalSimulator(SaveLoadSimulator):
 
 @functools.lru_cache(maxsize=16)
 def _game(name: str, **kwargs: Any) -> Functions:
-    """Return a game of pgx, as the same object in each call, so that it is compiled only once."""
+    """Return a game of pgx; equal calls return the same object, which is compiled only once."""
     import pgx
 
     game = name.removeprefix("pgx/")

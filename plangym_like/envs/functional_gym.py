@@ -26,10 +26,10 @@ class Program:
     Attributes
     ----------
     begin : callable
-        Seed -> ``(state, key)``, observation.
+        Takes a seed; returns ``(state, key)`` and the observation.
     step : callable
-        Leaves, each ``(BLOCK, ...)``, and actions -> leaves, observations, rewards, terminateds,
-        truncateds.
+        Takes leaves, each ``(BLOCK, ...)``, and actions; returns the next leaves, observations,
+        rewards, terminateds and truncateds.
     names : list of str
         The names of the leaves.
     forms : list of (shape, dtype)
@@ -64,7 +64,7 @@ program_of = functools.lru_cache(maxsize=16)(Program)
 
 
 class FunctionalGym(gymnasium.Env[Any, Any]):
-    """A Gymnasium environment made of `functions`, whose state can be read and set.
+    """A Gymnasium environment, made from `functions`, with a state that can be read and set.
 
     Parameters
     ----------
@@ -92,7 +92,7 @@ class FunctionalGym(gymnasium.Env[Any, Any]):
         self._row = saved
 
     def set_key(self, seed: int) -> None:
-        """Derive all later randomness from `seed`."""
+        """Replace the random key with one made from `seed`; all later randomness depends on it."""
         self._row = self._row.copy()
         key = np.asarray(jax.random.PRNGKey(seed % 2**32))
         self._row[-key.nbytes :] = key.view(np.uint8)
@@ -138,7 +138,7 @@ class FunctionalGym(gymnasium.Env[Any, Any]):
         return obs[0], float(rewards[0]), bool(terminateds[0]), bool(truncateds[0]), {}
 
     def step_states(self, states: NDArray[np.uint8], actions: Any) -> tuple[NDArray[Any], ...]:
-        """Step all of `states` ``(N, nbytes)``.
+        """Step each of `states` ``(N, nbytes)`` with its action.
 
         Return the next states, observations, rewards, terminateds and truncateds.
         """

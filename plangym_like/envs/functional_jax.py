@@ -1,9 +1,9 @@
 """Gymnasium's own environments on JAX: ``phys2d/...`` and ``tabular/...``.
 
 The state consists of the leaves of the functional environment's state, and the random key. JAX
-treats Python numbers, and results computed from them, as "weakly typed"; its own arrays are not. So
+treats Python numbers, and results computed from them, as "weakly typed", but not its own arrays. So
 each leaf is restored as the kind of number or array that it was. Gymnasium itself steps the
-environment, so seeded episodes are bit-identical.
+environment, so seeded episodes are bit-identical to Gymnasium's.
 """
 
 from __future__ import annotations
@@ -39,7 +39,10 @@ class FunctionalJaxCodec(SaveLoadCodec):
 
 
 class FunctionalJaxSimulator(SaveLoadSimulator):
-    """A simulator of one of these environments, with the arguments of `GymnasiumSimulator`."""
+    """A simulator of one of Gymnasium's environments on JAX.
+
+    The arguments are as in `GymnasiumSimulator`.
+    """
 
     family = "FJAX"
     # A second copy would be compiled a second time.
@@ -48,7 +51,7 @@ class FunctionalJaxSimulator(SaveLoadSimulator):
     base: FunctionalJaxEnv[Any]
 
     def make_env(self) -> gymnasium.Env[Any, Any]:
-        """Return the environment, with the two methods that `SaveLoadSimulator` needs."""
+        """Return the environment, with ``save_state`` and ``load_state`` added to its base."""
         try:
             env = GymnasiumSimulator.make_env(self)
         except ImportError as error:

@@ -22,10 +22,10 @@ class Functions:
     Attributes
     ----------
     begin : callable
-        Random key -> state, observation.
+        Takes a random key; returns a state and its observation.
     advance : callable
-        State, action, random key -> state, observation, reward, terminated, truncated. An ended
-        state may be advanced; this does not start a new episode.
+        Takes a state, an action and a random key; returns the next state, its observation, reward,
+        terminated and truncated. An ended state may be advanced too; this starts no new episode.
     action_space, observation_space : gymnasium.Space
         The spaces of single actions and observations.
     """
@@ -39,9 +39,9 @@ class Functions:
 def functions_of(env: Any) -> Functions:
     """Return `env` as `Functions`.
 
-    `env` may be a `Functions`, Gymnasium's `FuncEnv`, or an object like pgx's environments. Such an
-    object has ``init(key)`` and ``step(state, action, key)``, and its states have
-    ``observation``, ``rewards``, ``terminated`` and ``truncated``.
+    `env` may be a `Functions`, Gymnasium's `FuncEnv`, or an object like pgx's environments. In the
+    last case, it has ``num_actions``, ``init(key)`` and ``step(state, action, key)``, and its
+    states have ``observation``, ``rewards``, ``terminated`` and ``truncated``.
 
     Raises
     ------

@@ -1,7 +1,7 @@
 """`GymnasiumSimulator`: a Gymnasium environment and its wrappers as a `Simulator`.
 
 A family adds a `Codec` for the base of the wrapper chain, and a `FastForm` if it has one. A row
-holds the bytes of the base, its random generator, and the wrappers' memory, in this order.
+holds the state of the base, its random generator, and the wrappers' memory, in this order.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _GREY = np.array([0.299, 0.587, 0.114])
 
 
 class GymnasiumSimulator(TriedSimulator):
-    """An environment, made from an id or by a callable, with the user's wrappers around it.
+    """A simulator of an environment, made from an id or by a callable, inside the user's wrappers.
 
     Parameters
     ----------
@@ -63,12 +63,12 @@ class GymnasiumSimulator(TriedSimulator):
     wrappers : iterable
         Wrapper classes or ``(class, kwargs)`` pairs, applied in order.
     remove_time_limit : bool, optional
-        Whether to remove every `TimeLimit` inside `wrappers`. By default, the limit of a registered
-        id is removed unless ``max_episode_steps`` is given; the result of a callable is unchanged.
+        Whether to remove every `TimeLimit` before applying `wrappers`. By default, the limit of a
+        registered id is removed unless ``max_episode_steps`` is given; a callable's limit is kept.
     state_capacity : int, optional
         Bytes reserved in each row for the wrappers' memory, if it has no fixed size.
     env_kwargs
-        Passed to ``gymnasium.make``.
+        Passed to ``gymnasium.make``, or to the callable.
     """
 
     obs_types: tuple[str, ...] = ("coords", "rgb", "grayscale")
@@ -164,7 +164,7 @@ class GymnasiumSimulator(TriedSimulator):
 
     @abc.abstractmethod
     def make_codec(self) -> Codec:
-        """Return the codec of `base`, after resetting the environment (see `reset_once`)."""
+        """Reset the environment (see `reset_once`), and return the codec for `base`."""
 
     def reset_once(self) -> None:
         """Reset the new chain, to create the attributes that exist only after a reset."""
@@ -172,10 +172,10 @@ class GymnasiumSimulator(TriedSimulator):
         forget_seed(self.env)
 
     def make_fast_form(self, kind: str) -> FastForm | None:
-        """Return the fast form, if there is one and it agrees with the environment.
+        """Return the fast form if there is one and it agrees with the environment, else ``None``.
 
-        This is called when actions with the type character `kind` first occur. The simulator's
-        state is restored afterwards.
+        This is called when actions of dtype `kind`, a type character, first occur. The caller then
+        restores the simulator's state.
         """
         return None
 
@@ -184,7 +184,7 @@ class GymnasiumSimulator(TriedSimulator):
         return WrapperState(self.env, self.state_capacity)
 
     def configuration(self) -> tuple[Any, ...]:
-        """Return the settings on which fast forms depend; if one changes, new forms are made."""
+        """Return the settings on which fast forms depend; when one changes, new forms are made."""
         return ()
 
     # Layout of the state
@@ -215,7 +215,7 @@ class GymnasiumSimulator(TriedSimulator):
     def build_state(self, payload: Row, **physics: Any) -> None:
         """Write the fields `physics` into `payload`, a copy of a state's payload.
 
-        The codec defines the fields; ``elapsed_steps`` is the count of a time limit.
+        The codec defines the fields, except ``elapsed_steps``, the step count of a time limit.
 
         Raises
         ------
@@ -235,7 +235,7 @@ class GymnasiumSimulator(TriedSimulator):
     # Reading
 
     def read(self, payload: Row) -> int | None:
-        """Save the base environment, its generator and the wrappers to `payload`."""
+        """Save the base environment, its random generator and the wrappers to `payload`."""
         codec = self.codec
         used = codec.read(payload[: self._generator_at])
         if codec.saves_generator:
@@ -247,7 +247,7 @@ class GymnasiumSimulator(TriedSimulator):
     # Writing
 
     def write(self, payload: Row) -> None:
-        """Restore the base environment, its generator and the wrappers from `payload`."""
+        """Restore the base environment, its random generator and the wrappers from `payload`."""
         codec = self.codec
         codec.write(payload[: self._generator_at])
         if codec.saves_generator:
@@ -256,14 +256,14 @@ class GymnasiumSimulator(TriedSimulator):
             self.memory.write(payload[self._wrappers_at :])
 
     def reseed(self, seed: int) -> None:
-        """Replace the generators of the base, and of every wrapper that has its own."""
+        """Replace the random generators of the base, and of wrappers that have their own."""
         if self.codec.saves_generator:
             random_state.reseed(self.base, seed)
         self.codec.reseed(seed)
         self.memory.reseed(seed)
 
     def renew(self) -> None:
-        """Remove random generators, and restore the initial memory of the wrappers."""
+        """Remove all random generators, and restore the wrappers' initial memory."""
         self.codec.renew()
         forget_seed(self.env)
         if self._fresh is not None:
@@ -278,10 +278,10 @@ class GymnasiumSimulator(TriedSimulator):
     def reset(
         self, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Any, dict[str, Any]]:
-        """Reset the whole chain; without a seed, its current generator is kept.
+        """Reset the whole chain; without a seed, its current random generator is kept.
 
-        If there is no generator yet, one is made now. Gymnasium would make it at the first use,
-        possibly in a step, and then every row would get a different generator.
+        If there is none yet, one is made now. Gymnasium would make it at its first use, possibly in
+        a step, and then each row would get a different generator.
         """
         if seed is None:
             random_state.make_generator(self.env.unwrapped)
@@ -295,7 +295,7 @@ class GymnasiumSimulator(TriedSimulator):
         return self.hold(action, dt * self.frameskip)
 
     def step_env(self, action: Any) -> EnvStep:
-        """Return the result of ``env.step``, or the combined result of `frameskip` such steps."""
+        """Call ``env.step`` up to `frameskip` times, and return the combined result."""
         if self.frameskip == 1 and not self._pictures:
             return self.env.step(action)
         return super().step_env(action)
@@ -303,7 +303,7 @@ class GymnasiumSimulator(TriedSimulator):
     def hold(self, action: Any, count: int) -> Outcome:
         """Call ``env.step`` `count` times, or until the episode ends; sum the rewards.
 
-        The last part of the result is the number of calls.
+        The last element of the result is the number of calls.
         """
         total = 0.0
         for left in range(count - 1, -1, -1):
@@ -322,11 +322,11 @@ class GymnasiumSimulator(TriedSimulator):
         return form is not None and form.is_vectorised
 
     def step_rows(self, rows: Rows, start: int, stop: int) -> None:
-        """Step rows with the fast form if there is one, otherwise row by row."""
+        """Step the rows ``start:stop`` with the fast form if there is one, otherwise one by one."""
         self._step_blocks(super().step_rows, rows, start, stop)
 
     def rollout_rows(self, rows: Rows, start: int, stop: int) -> None:
-        """Step rows through all their T actions, with the fast form if there is one."""
+        """Like `step_rows`, but step each row through all its T actions."""
         self._step_blocks(super().rollout_rows, rows, start, stop)
 
     def _step_blocks(
@@ -350,7 +350,7 @@ class GymnasiumSimulator(TriedSimulator):
         return form if form is not None and form.takes(rows) else None
 
     def _fast_form_of(self, actions: Any) -> FastForm | None:
-        """Return the fast form for actions of this dtype; make and test it when first needed."""
+        """Return the fast form for the dtype of `actions`, if any; make it when first needed."""
         if self._pictures or not isinstance(actions, (np.ndarray, np.generic)):
             return None
         forms, kind = self._fast_forms, actions.dtype.char
@@ -366,7 +366,7 @@ class GymnasiumSimulator(TriedSimulator):
         return forms[kind]
 
     def observe(self, obs: Any) -> Any:
-        """Return the observation that the user chose: `obs` itself, or an image."""
+        """Return the observation that `obs_type` asks for: `obs` itself, or an image."""
         if not self._pictures:
             return obs
         picture = self.image()
@@ -382,7 +382,7 @@ class GymnasiumSimulator(TriedSimulator):
         return painting.render(self._painter, self)
 
     def copy_state(self, other: Self) -> None:
-        """Copy the state of `other`, which differs only in its render mode."""
+        """Copy the state of `other`, which differs from this simulator only in its render mode."""
         payload = np.zeros(other.payload_nbytes, np.uint8)
         other.read(payload)
         self.write(payload)

@@ -107,9 +107,10 @@ class MujocoCodec(Codec):
         return self.physics.view(payloads)
 
     def build_state(self, payload: Row, physics: Mapping[str, Any]) -> None:
-        """Write ``qpos``, ``qvel`` and other fields, and compute the arrays that depend on them.
+        """Write the fields `physics`, and the arrays that depend on them, into `payload`.
 
-        The fields are in MuJoCo's order and units, as in ``env.unwrapped.set_state``.
+        Fields such as ``qpos`` and ``qvel`` are in MuJoCo's order and units, as in
+        ``env.unwrapped.set_state``.
         """
         self.physics.build_state(payload, physics)
 
@@ -117,7 +118,7 @@ class MujocoCodec(Codec):
         self.physics.read(payload)
 
     def write(self, payload: Row) -> None:
-        """Write the physics; the next step computes everything else."""
+        """Restore the physics in `payload`; the next step computes everything else."""
         self.physics.write(payload)
 
 
@@ -158,7 +159,10 @@ class MujocoSimulator(GymnasiumSimulator):
         return MujocoCodec(self.base, pictures=self.render_mode == "rgb_array")
 
     def make_fast_form(self, kind: str) -> FastForm | None:
-        """Return the stepper of the robot, if there is one and it agrees with the environment."""
+        """Return the stepper for the robot if there is one and it agrees with the environment.
+
+        Otherwise, return ``None``.
+        """
         robot = self.codec.robot
         if self.plain_infos or robot is None:
             return None
@@ -217,10 +221,10 @@ class MujocoSimulator(GymnasiumSimulator):
 
 
 def _free_drawing_memory(context: Any, drawn: mujoco.MjrContext) -> None:
-    """Free the objects that MuJoCo has made in an OpenGL context.
+    """Free the objects that MuJoCo has made in the OpenGL context `context`.
 
-    MuJoCo's destructor runs later, and would free the objects with the same numbers in the context
-    that is then current. This context may belong to another environment.
+    MuJoCo's own destructor runs later. It would free the objects that have the same numbers in
+    whichever context is current then, which may belong to another environment.
     """
     with contextlib.suppress(Exception):  # at exit, OpenGL may be gone
         context.make_current()
@@ -228,6 +232,9 @@ def _free_drawing_memory(context: Any, drawn: mujoco.MjrContext) -> None:
 
 
 class MujocoEnv(FamilyEnv):
-    """A robot whose whole state can be read, set and stepped from; see `MujocoSimulator`."""
+    """A MuJoCo robot that can be stepped from any state; see `MujocoSimulator`.
+
+    Whole states can be read and set.
+    """
 
     simulator_class = MujocoSimulator

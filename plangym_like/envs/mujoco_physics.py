@@ -3,8 +3,8 @@
 MuJoCo starts each step from its "integration state" (time, positions, velocities, activations, the
 warm start of the solver, controls, applied forces, mocap poses). All other arrays of ``MjData`` are
 derived from it, but not always from the latest state: after ``mj_step``, bodies have the positions
-from before the last integration. So derived arrays are saved too if they are read before the next
-step computes them.
+from before the last integration. So a derived array is saved too if it is read before the next step
+computes it again.
 
 See "The State" in the chapter "Computation" of MuJoCo's documentation.
 """
@@ -66,9 +66,9 @@ class PhysicsMemory:
     carried : tuple of str
         The names of the carried arrays.
     slices : list of (array, slice)
-        The carried arrays as bytes, and the position of each.
+        Each carried array as bytes, and its position in a payload.
     places : dict of str to (slice, shape)
-        The position of each array of numbers, in units of 8 bytes, and its shape.
+        For each array of numbers, its position in a payload, in units of 8 bytes, and its shape.
     """
 
     def __init__(self, model: Any, data: Any, carried: Mapping[str, NDArray[Any]]) -> None:
@@ -96,14 +96,14 @@ class PhysicsMemory:
             payload[gap] = 0
 
     def write(self, payload: Row) -> None:
-        """Make the state in `payload` the current one; other derived arrays are not updated."""
+        """Make the state in `payload` the current one; derived arrays not in it are not updated."""
         state = np.frombuffer(payload, np.float64, self._size)
         mujoco.mj_setState(self._model, self._data, state, INTEGRATION)
         for view, place in self.slices:
             view[:] = payload[place]
 
     def view(self, payloads: Row) -> dict[str, NDArray[Any]]:
-        """Return the parts of the integration state that are not empty, each ``(N, ...)``."""
+        """Return the non-empty parts of the integration state by name, each ``(N, ...)``."""
         numbers = payloads[:, : self.state_nbytes].view(np.float64)
         found = {"time": numbers[:, 0]}
         for name in _PARTS:
@@ -113,9 +113,10 @@ class PhysicsMemory:
         return found
 
     def build_state(self, payload: Row, physics: Mapping[str, Any]) -> None:
-        """Write named parts of the integration state, and derived arrays, into `payload`.
+        """Write `physics`, parts of the integration state by name, into `payload`.
 
-        The integration state of the simulation itself does not change.
+        The derived arrays in `payload` are computed again. The integration state of the simulation
+        itself does not change.
 
         Raises
         ------
@@ -156,8 +157,9 @@ def lay_out(
 ) -> tuple[list[tuple[NDArray[np.uint8], slice]], int]:
     """Assign consecutive positions in a payload to `arrays`, from byte `begin` on.
 
-    Return a view of each array as bytes, with its slice, and the end of the last slice. Positions
-    in units of 8 bytes are added to `places`.
+    Return a list of pairs (array viewed as bytes, its slice of the payload), and the byte at which
+    one more array would begin. Each array's position, in units of 8 bytes, and its shape are added
+    to `places`.
     """
     slices, end = [], begin
     for name, array in arrays.items():
@@ -218,6 +220,9 @@ def model_digest(model: Any, without: tuple[str, ...] = ()) -> str:
 
 
 def _offset(model: Any, bit: int) -> int:
-    """Return the offset of the part `bit` in the integration state, which is in bit order."""
+    """Return the offset of one part of the integration state, in numbers.
+
+    `bit` is the flag of the part; the parts are in the order of their flags.
+    """
     below = INTEGRATION & (bit - 1)
     return int(mujoco.mj_stateSize(model, below)) if below else 0

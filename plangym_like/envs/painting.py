@@ -42,7 +42,7 @@ def make_painter(simulator: TriedSimulator) -> Any:
 
 
 def render(painter: Any, simulator: Any) -> NDArray[np.uint8]:
-    """Render the current state of `simulator`.
+    """Render the current state of `simulator` with the `painter`, and return the image.
 
     Raises
     ------

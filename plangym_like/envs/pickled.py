@@ -6,9 +6,9 @@ stepped, restored and stepped again; if the results differ, a `SnapshotError` is
 environment that holds a set is approximate, because a pickle does not keep the order of a set (see
 `plangym_like.snapshots.set_order`).
 
-A row holds a length, a tag and the pickle. Unpickling runs code, so the tag is checked first. Only
-this session and its workers have the key of the tag. Two rows of the same state may differ in a few
-bytes, because a pickle records whether two equal strings are one object.
+A row holds a length, a tag and the pickle. Unpickling runs code, so the tag, a keyed hash of the
+pickle, is checked first. Only this session and its workers have the key. Two rows of the same state
+may differ in a few bytes, because a pickle records whether two equal strings are one object.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ _SLACK = 1024
 
 
 class PickleCodec(Codec):
-    """Saves environment and wrappers as one pickle, with its length and its tag.
+    """Saves the environment and its wrappers as one pickle, with its length and its tag.
 
     The constructor takes a few steps to find out how many bytes are needed.
 
@@ -62,9 +62,9 @@ class PickleCodec(Codec):
     allow_pickle : bool
         Whether to load pickles from other sessions.
     capacity : int, optional
-        Bytes of a payload.
+        Bytes reserved for a payload; by default, at least twice what is needed at first.
     steps : int
-        The number of steps to take.
+        The maximum number of steps that the constructor takes.
     """
 
     saves_generator = False
@@ -89,7 +89,7 @@ class PickleCodec(Codec):
         self.nbytes = padded(capacity)
 
     def _longest(self, steps: int) -> int:
-        """Take a few steps, and return the length of the longest pickle."""
+        """Take up to `steps` steps, and return the length of the longest pickle."""
         env, longest = self._env, len(self.pickle.dumps())
         env.unwrapped._np_random = random_state.seeded_generator(0)
         space = copy.deepcopy(env.action_space)
@@ -116,7 +116,11 @@ class PickleCodec(Codec):
         return columns_of([dict(owner.items(self._values(row)[-1])) for row in payloads])
 
     def difference(self, one: Row, other: Row) -> tuple[str, str] | None:
-        """Return where the values of two payloads differ; equal values may have unequal pickles."""
+        """Return where two payloads first differ in their values, and the two values.
+
+        The pickles are not compared, because equal values may have unequal pickles. Return ``None``
+        if all values are equal.
+        """
         places = [owner.place for owner in self.pickle.owners]
         before, after = (dict(zip(places, self._values(row), strict=True)) for row in (one, other))
         return difference(before, after)
@@ -125,7 +129,7 @@ class PickleCodec(Codec):
         random_state.reseed(self._env.unwrapped, seed)
 
     def read(self, payload: Row) -> int:
-        """Write length, tag and pickle into `payload`; return the bytes used."""
+        """Write length, tag and pickle into `payload`; return the number of bytes used."""
         data = self.pickle.dumps()
         used = _START + len(data)
         if used > len(payload):
@@ -150,7 +154,7 @@ class PickleCodec(Codec):
         return self.pickle.decoded(self._checked(payload))
 
     def _checked(self, payload: Row) -> bytes:
-        """Return the pickle in `payload`; check its tag first, unless `allow_pickle` is set."""
+        """Return the pickle in `payload`; check its tag first, unless `allow_pickle` is true."""
         (length,) = _LENGTH.unpack(payload[: _LENGTH.size].tobytes())
         if length > len(payload) - _START:
             raise StateFormatError("the pickle in a state row is damaged: its length is wrong")
@@ -165,7 +169,7 @@ class PickleCodec(Codec):
 
 
 class PickledSimulator(GymnasiumSimulator):
-    """A pure-Python Gymnasium environment.
+    """A simulator of a Gymnasium environment that is written in pure Python.
 
     Parameters
     ----------
@@ -173,8 +177,8 @@ class PickledSimulator(GymnasiumSimulator):
         Bytes for the snapshot in each row; by default at least twice the bytes that the environment
         needed when it was made.
     allow_pickle : bool
-        Unpickle rows from outside this session. Such a row can run arbitrary code: use this only
-        for files that you trust.
+        Whether to unpickle rows from other sessions. Such a row can run arbitrary code: use this
+        only for files that you trust.
     name, simulator_kwargs
         As in `GymnasiumSimulator`.
 
@@ -204,7 +208,7 @@ class PickledSimulator(GymnasiumSimulator):
         super().__init__(name, state_capacity=state_capacity, **simulator_kwargs)
 
     def make_codec(self) -> PickleCodec:
-        """Reset the environment, after keeping a copy of its initial memory; return the codec."""
+        """Copy the environment's initial memory, reset the environment, and return the codec."""
         self._fresh = restorer(self.env, base=True)
         self.reset_once()
         codec = PickleCodec(
@@ -219,7 +223,7 @@ class PickledSimulator(GymnasiumSimulator):
         return codec
 
     def make_memory(self) -> ChainPickle:
-        """Return the codec's pickle, which includes the wrappers; they need no other bytes."""
+        """Return the codec's pickle; it includes the wrappers, which need no bytes of their own."""
         return self.codec.pickle
 
     def _try_out(self) -> None:
@@ -245,7 +249,7 @@ class PickledSimulator(GymnasiumSimulator):
             self.exactness, self.exactness_note = "approximate", pickle.unordered
 
     def state_difference(self, one: Row, other: Row) -> tuple[str, str] | None:
-        """Return where the values in two payloads differ; the pickles are not compared."""
+        """Return where two payloads differ in their values; see `PickleCodec.difference`."""
         return self.codec.difference(one, other)
 
 

@@ -1,11 +1,11 @@
-"""`AtariPreprocessing` without the screens that it never reads, and a quicker stack of frames.
+"""`AtariPreprocessing` that draws only the screens that it reads, and a faster stack of frames.
 
 In each step, Gymnasium's wrapper calls the game's ``step`` once for each frame. It ignores the
 observations, and reads the last two screens directly from the emulator. Drawing screens that are
 never read takes a quarter of the time (``benchmarks/vector.py mspacman_84``).
 
-`FrameStackObservation` stacks the frames of any space. For arrays, this takes three times as long
-as necessary.
+`FrameStackObservation` stacks the frames of any space. For arrays, its generic code takes three
+times as long as necessary.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ def is_screen_unread(env: Any) -> bool:
 def skip_unread_screens(env: Any) -> None:
     """Make `AtariPreprocessing` around ale-py's own game draw only the screens that it reads.
 
-    A `FrameStackObservation` directly around it stacks frames without generic code. The
-    results, and the state of all wrappers after each step, are the same.
+    If a `FrameStackObservation` directly around it stacks the frames, its generic code is replaced
+    too. The results, and the state of all wrappers after each step, stay the same.
 
     Parameters
     ----------
@@ -71,7 +71,10 @@ def skip_unread_screens(env: Any) -> None:
 
 
 def _find(env: Any, between: tuple[type, ...]) -> Any:
-    """Return the `AtariPreprocessing`, or ``None`` if wrappers other than `between` are inside."""
+    """Return the `AtariPreprocessing` in `env` if each wrapper inside it has a type in `between`.
+
+    Return ``None`` otherwise, or if the source code of Gymnasium or ale-py is not the known one.
+    """
     found = next((link for link in chain(env) if type(link) is AtariPreprocessing), None)
     if found is None or source_digest() not in _KNOWN:
         return None
@@ -131,7 +134,7 @@ def _step(env: Any, inner: list[Any], base: Any, action: Any) -> Any:
 
 
 def _step_stack(stack: Any, action: Any) -> Any:
-    """Step like `FrameStackObservation.step` around a replaced `AtariPreprocessing`."""
+    """Step like `FrameStackObservation.step`, but without code for spaces other than arrays."""
     frame, reward, terminated, truncated, info = stack.env.step(action)
     stack.obs_queue.append(frame)
     for place, each in enumerate(stack.obs_queue):
@@ -140,5 +143,5 @@ def _step_stack(stack: Any, action: Any) -> Any:
 
 
 def _are_checked(wrappers: list[Any]) -> bool:
-    """Return whether all `wrappers` have made their checks of the first reset and step."""
+    """Return whether all `wrappers` have already checked the first reset and the first step."""
     return all(vars(wrapper).get(name, True) for wrapper in wrappers for name in _CHECKS)

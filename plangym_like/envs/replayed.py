@@ -3,7 +3,7 @@
 The state is a log: how the episode began (seed, generator, options), and all actions since then.
 The maximum length of the log is fixed when the environment is made. The base of the chain keeps the
 log. A process keeps several copies of the environment. To restore a state, it takes the copy whose
-log is the longest prefix of the saved log, and steps it through the rest
+log is the longest prefix of the saved log, and steps this copy through the remaining actions
 (`plangym_like.snapshots.replay_cache`). So continuing a branch costs one step, not the whole log.
 In a row, the state of the wrappers follows the log as plain data.
 
@@ -60,7 +60,7 @@ class ReplayCodec(Codec):
     name : str or callable
         The id or callable that the environment was made from.
     steps, step_nbytes : int
-        The number of steps that must fit, and the bytes of each.
+        The number of steps that must fit into a row, and the bytes that each of them takes.
     episode : str, optional
         The digest of a short episode. A process with another digest cannot replay these logs.
     """
@@ -82,7 +82,7 @@ class ReplayCodec(Codec):
         self.nbytes = padded(_HEAD + _START_NBYTES + steps * step_nbytes)
 
     def fingerprint_fields(self) -> Mapping[str, Any]:
-        """Return the class, the callable, the version, and the digest of an episode."""
+        """Return the class, callable and package version, and the digest of an episode."""
         kind = type(self._proxy.unwrapped)
         version = None
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
@@ -123,7 +123,7 @@ class ReplayCodec(Codec):
         payload[end:] = 0
 
     def write(self, payload: Row) -> None:
-        """Restore a copy to the state that the log in `payload` leads to.
+        """Bring a copy of the environment to the state that the log in `payload` leads to.
 
         Raises
         ------
@@ -138,7 +138,7 @@ class ReplayCodec(Codec):
         self._proxy.reseed(seed)
 
     def renew(self) -> None:
-        """Make the next episode begin with a fresh generator."""
+        """Make the next episode begin with a fresh random generator."""
         self._proxy.clear()
         self.forget()
         self._proxy.cache.replayed = 0
@@ -149,7 +149,7 @@ class ReplayCodec(Codec):
 
 
 class ReplayedSimulator(GymnasiumSimulator):
-    """A deterministic Gymnasium environment.
+    """A simulator of a deterministic Gymnasium environment.
 
     Parameters
     ----------
@@ -200,7 +200,7 @@ class ReplayedSimulator(GymnasiumSimulator):
         super().__init__(name, **simulator_kwargs)
 
     def make_env(self) -> gymnasium.Env[Any, Any]:
-        """Return the chain with a `CurrentEnvProxy` as its base."""
+        """Return the wrapper chain, with a `CurrentEnvProxy` in place of the base environment."""
         env = super().make_env()
         base = env.unwrapped
         self._logs = ActionLogFormat(base.action_space)

@@ -5,7 +5,7 @@ Payload of a row::
     24 bytes    the length of the emulator's state, and the screen's height and width
     ...         the emulator's state, zero padded, without the parts that differ between processes
                 (see `plangym_like.envs.retro_addresses`)
-    ...         the screen, which cannot be computed from it
+    ...         the screen, which cannot be computed from the emulator's state
     40 bytes    the random generator, for wrappers that draw from it
     ...         the wrappers' memory
 
@@ -49,7 +49,7 @@ class RetroCodec(Codec):
     Parameters
     ----------
     base : PlannableRetro
-        Reset at least once.
+        The game, reset at least once.
     env_kwargs : mapping
         Arguments of stable-retro.
     frameskip : int
@@ -90,7 +90,7 @@ class RetroCodec(Codec):
             )
 
     def _file(self, name: str) -> pathlib.Path:
-        """Return the path of the file that defines the game's scenario or variables."""
+        """Return the path of the file `name`, which defines the game's scenario or variables."""
         if name.endswith(".json"):
             return pathlib.Path(name)
         inttype = self._kwargs.get("inttype", stable_retro.data.Integrations.STABLE)
@@ -165,7 +165,7 @@ class RetroCodec(Codec):
 
 
 class RetroSimulator(GymnasiumSimulator):
-    """A simulator of one game. Unlike in stable-retro, a process may have many of them.
+    """A simulator of one game. Unlike in stable-retro, a process may have many games.
 
     Parameters
     ----------

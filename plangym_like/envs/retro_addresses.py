@@ -1,8 +1,8 @@
 """`Addresses`: replaces the pointers in an emulator's states with offsets.
 
-Some cores save pointers into their own library (tables of their sound chips), which is loaded at a
-different address in every process. In a row, such a pointer is replaced by its offset in the
-library.
+Some emulator cores save pointers into their own library (tables of their sound chips), which is
+loaded at a different address in every process. In a row, such a pointer is replaced by its offset
+in the library.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _HIGH = 5
 
 
 class Addresses:
-    """Translates the pointers of one library.
+    """Replaces pointers into one library with offsets, and offsets with pointers.
 
     Parameters
     ----------
@@ -72,7 +72,7 @@ class Addresses:
         Raises
         ------
         ValueError
-            The bytes are not a result of `strip`.
+            `stripped` is not a result of `strip`.
         """
         if len(stripped) < _COUNT.size:
             raise ValueError("no count of addresses")

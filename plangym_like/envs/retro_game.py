@@ -31,7 +31,7 @@ class PlannableRetro(stable_retro.RetroEnv):  # type: ignore[misc]
     game : str
         The name of a game in stable-retro, such as ``"Airstriker-Genesis-v0"``.
     ram : bool
-        Observe the console's memory instead of the screen.
+        Whether to observe the console's memory instead of the screen.
     kwargs
         Arguments of stable-retro: ``state``, ``scenario``, ``info``, ``use_restricted_actions``,
         ``players``, ``inttype``.
@@ -82,8 +82,8 @@ class PlannableRetro(stable_retro.RetroEnv):  # type: ignore[misc]
         """Find the bytes of a state that the emulator never writes.
 
         These bytes hold old content of the process's memory. To find them, a state is read into
-        memory filled with one value, and then into memory filled with another; the bytes that
-        differ were not written.
+        memory filled with one value, and then into memory filled with another. A byte that has the
+        filling's value both times was not written.
         """
         nbytes = len(self.em.get_state())
         unwritten = np.ones(nbytes, bool)
@@ -104,7 +104,7 @@ class PlannableRetro(stable_retro.RetroEnv):  # type: ignore[misc]
     def read_emulator(self) -> NDArray[np.uint8]:
         """Return the emulator's state, as bytes that are the same in every process.
 
-        The number of bytes may vary.
+        The number of bytes may vary from state to state.
         """
         if self._asleep is not None:
             return self._asleep
@@ -144,7 +144,10 @@ class PlannableRetro(stable_retro.RetroEnv):  # type: ignore[misc]
     # Sharing the emulator
 
     def wake(self, *, restore: bool = True) -> None:
-        """Take over the emulator, if needed; with `restore`, restore this game's last state."""
+        """Take over the emulator, if this game does not have it.
+
+        If `restore` is true, the game's last state is then restored.
+        """
         if self._asleep is None:
             return
         _send_to_sleep()

@@ -133,8 +133,8 @@ class SaveLoadCodec(Codec):
 def _is_plain_array(saved: Any) -> bool:
     """Return whether `saved` is an array whose bytes are its whole content.
 
-    A masked array also has a mask; an array of objects or of variable-length strings holds
-    addresses.
+    This is false for masked arrays, which also have a mask, and for arrays of objects or of
+    variable-length strings, which hold addresses.
     """
     return type(saved) is np.ndarray and not saved.dtype.hasobject
 
@@ -146,8 +146,8 @@ class SaveLoadSimulator(GymnasiumSimulator):
     the smallest rows, and allows stepping many rows at once. ``load_state(saved)`` sets the state
     to ``saved``, and may keep this object. The optional ``step_states(states, actions)`` takes
     states ``(N, *shape)`` and N actions. It returns the same next states, observations, rewards,
-    terminateds and truncateds as ``step``, each with N rows, but no infos. It must not draw random
-    numbers.
+    terminateds and truncateds as ``step``, each with N rows, but no infos. ``step_states`` must not
+    draw random numbers.
 
     The arguments are as in `GymnasiumSimulator`; ``state_capacity`` is for states that are not
     arrays.
@@ -192,13 +192,16 @@ class SaveLoadSimulator(GymnasiumSimulator):
         return codec
 
     def _steps_states(self) -> bool:
-        """Return whether many rows can be stepped at once."""
+        """Return whether ``step_states`` can be used to step many rows at once."""
         plain = all(type(wrapper) in TRANSPARENT for wrapper in chain(self.env))
         own = callable(getattr(self.base, "step_states", None))
         return own and plain and not self._pictures
 
     def _check_step_states(self, kind: str) -> None:
-        """Raise `SnapshotError` if ``step_states`` differs from ``step``; the state is restored."""
+        """Raise `SnapshotError` if ``step_states`` gives other results than ``step``.
+
+        The simulator's state is restored afterwards.
+        """
         if self.codec.example is None or not spaces.is_leaf(self.observation_space):
             raise SnapshotError(
                 "step_states needs states that are arrays of one shape, and observations that are "
@@ -223,7 +226,10 @@ class SaveLoadSimulator(GymnasiumSimulator):
         )
 
     def make_fast_form(self, kind: str) -> FastForm | None:
-        """Return the form that calls ``step_states``, if it agrees with ``step`` for this dtype."""
+        """Return the form that calls ``step_states`` if it can be used, otherwise ``None``.
+
+        It must agree with ``step`` for actions of dtype `kind`.
+        """
         if not self._steps_states():
             return None
         try:

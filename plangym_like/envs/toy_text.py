@@ -1,9 +1,9 @@
 """Gymnasium's toy text: FrozenLake, CliffWalking, Taxi and Blackjack, in rows of about 100 bytes.
 
-The state consists of the few attributes that ``step`` changes, and the generator. The tables of a
-game (maps, probabilities, rewards) never change and are part of the rows' fingerprint. There is one
-exception: a FrozenLake map that was generated at random is stored in rows, because every process
-generates a different one.
+The state consists of the few attributes that ``step`` changes, and the random generator. The tables
+of a game (maps, probabilities, rewards) never change and are part of the rows' fingerprint. There
+is one exception: a FrozenLake map that was generated at random is stored in rows, because every
+process generates a different one.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class ToyTextCodec(Codec):
     Raises
     ------
     SnapshotError
-        The environment is not one of the four, or is a subclass, which may have more state.
+        The class of the environment is not one of the four. Subclasses may have more state.
     """
 
     def __init__(self, base: Any) -> None:
@@ -52,11 +52,11 @@ class ToyTextCodec(Codec):
         self.read(self._first)
 
     def fingerprint_fields(self) -> Mapping[str, Any]:
-        """Return the tables of the game."""
+        """Return what identifies the tables of the game."""
         return {"game": self._game.fingerprint_fields(), "generator": "behind the game"}
 
     def view(self, payloads: Row) -> dict[str, NDArray[Any]]:
-        """Return the parts of a game's state by name, each ``(N, ...)``.
+        """Return the parts of the states by name, each ``(N, ...)``.
 
         - FrozenLake and CliffWalking: ``s``, ``row``, ``column``, ``lastaction``. FrozenLake adds
           ``desc`` if the map is random.
@@ -83,7 +83,7 @@ class ToyTextCodec(Codec):
         self._game.write(self._fields(payload))
 
     def renew(self) -> None:
-        """Restore the state that `keep_first` kept, and so the map of the first episode."""
+        """Restore the state that `keep_first` kept, and with it the map of the first episode."""
         self._game.write(self._fields(self._first))
 
     def _fields(self, payload: Row) -> Any:
@@ -91,7 +91,10 @@ class ToyTextCodec(Codec):
 
 
 class ToyTextSimulator(GymnasiumSimulator):
-    """FrozenLake, CliffWalking, Taxi or Blackjack; the arguments are as in `GymnasiumSimulator`."""
+    """A simulator of FrozenLake, CliffWalking, Taxi or Blackjack.
+
+    The arguments are as in `GymnasiumSimulator`.
+    """
 
     family = "TOYT"
 

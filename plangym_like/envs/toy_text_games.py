@@ -24,7 +24,7 @@ _LAKE_ARGUMENTS = ("is_slippery", "success_rate", "reward_schedule")
 
 
 class ToyTextGame(abc.ABC):
-    """The memory layout of one of the games; ``layout`` is the dtype of a payload."""
+    """How a row stores the state of one of the games; ``layout`` is the dtype of a payload."""
 
     env_class: ClassVar[type[gymnasium.Env[Any, Any]]]
     layout: np.dtype[Any]
@@ -34,21 +34,21 @@ class ToyTextGame(abc.ABC):
         self.env = env
 
     def fingerprint_fields(self) -> Any:
-        """Return the tables of the game."""
+        """Return a digest of the tables of the game."""
         table = repr((self.env.P, self.env.initial_state_distrib.tolist()))
         return hashlib.blake2b(table.encode(), digest_size=16).hexdigest()
 
     @abc.abstractmethod
     def read(self, fields: np.void) -> None:
-        """Write the state of `env` into `fields`, except its generator."""
+        """Write the state of `env`, without its random generator, into `fields`."""
 
     @abc.abstractmethod
     def write(self, fields: np.void) -> None:
-        """Set the state of `env` to `fields`, except its generator."""
+        """Set the state of `env`, but not its random generator, to `fields`."""
 
     @abc.abstractmethod
     def named(self, fields: NDArray[Any]) -> dict[str, NDArray[Any]]:
-        """Return the parts of N states `fields` by name, each ``(N, ...)``."""
+        """Return the parts of the N states in `fields` by name, each ``(N, ...)``."""
 
     @abc.abstractmethod
     def build_state(self, fields: np.void, **physics: Any) -> None:
@@ -56,7 +56,7 @@ class ToyTextGame(abc.ABC):
 
 
 class Grid(ToyTextGame):
-    """The base of the games on a grid, with numbered places and a table of transitions."""
+    """The base class of the games on a grid, with numbered places and a table of transitions."""
 
     layout = np.dtype([("s", "<i8"), ("lastaction", "<i8")])
     columns: ClassVar = {"prob": ((), np.float64)}
@@ -122,7 +122,7 @@ class _Lake(NamedTuple):
 
 
 class FrozenLake(Grid):
-    """FrozenLake; its map is in the row if it was generated at random."""
+    """FrozenLake; a map that was generated at random is stored in the row."""
 
     env_class = FrozenLakeEnv
 
@@ -238,8 +238,8 @@ class Blackjack(ToyTextGame):
     """Blackjack. A row holds the first cards of each hand, and the sum of its other cards.
 
     There is room for `_PLAYER` cards of the player, and `_DEALER` cards of the dealer. A player
-    loses with 22 cards at the latest, and the dealer stops at 17 points. So more cards occur only
-    if a game is continued after its end. Then only their sum matters.
+    loses with 22 cards at the latest, and the dealer stops at 17 points. So a hand has more cards
+    only if a game is continued after its end. Then only the sum of these cards matters.
     """
 
     env_class = BlackjackEnv

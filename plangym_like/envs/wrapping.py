@@ -33,7 +33,7 @@ def as_env(made: Any, source: Callable[..., Any]) -> gymnasium.Env[Any, Any]:
 
 
 def is_plain(env: gymnasium.Env[Any, Any]) -> bool:
-    """Return whether no wrapper around `env` changes observations, rewards or infos."""
+    """Return whether no wrapper in the chain `env` changes observations, rewards or infos."""
     return all(type(wrapper) in (*TRANSPARENT, TimeLimit) for wrapper in chain(env))
 
 
@@ -56,7 +56,7 @@ def forget_seed(env: gymnasium.Env[Any, Any]) -> None:
 
 
 def wrap(env: gymnasium.Env[Any, Any], item: WrapperLike) -> gymnasium.Env[Any, Any]:
-    """Return `env` wrapped in `item`: a wrapper class, or a tuple of a class and arguments."""
+    """Return `env` wrapped in `item`, a wrapper class or a tuple of a class and its arguments."""
     if not isinstance(item, tuple):
         wrapped: gymnasium.Env[Any, Any] = item(env)
         return wrapped

@@ -17,7 +17,7 @@ _FAR = 1e5
 
 
 class Acrobot(Dynamics):
-    """Acrobot: one fourth-order Runge-Kutta step, after which states have double precision."""
+    """Acrobot: one fourth-order Runge-Kutta step, which leads to states in double precision."""
 
     order = (0, 1, 2, 3)
     constants = (
@@ -49,7 +49,7 @@ class Acrobot(Dynamics):
 
     @classmethod
     def suits(cls, env: Any) -> bool:
-        """As in `Dynamics`, but False if the torque has noise, which is drawn for each row."""
+        """As in `Dynamics`, but also False if the torque has noise, which is drawn for each row."""
         quiet = not env.torque_noise_max > 0
         return quiet and len(env.AVAIL_TORQUE) == cls.num_actions and super().suits(env)
 
@@ -117,7 +117,10 @@ class Acrobot(Dynamics):
 
 
 def _wrap(angles: Floats) -> None:
-    """Wrap `angles` into ``[-pi, pi]`` in place, one turn at a time, since each turn is rounded."""
+    """Wrap `angles` into ``[-pi, pi]`` in place.
+
+    As in Gymnasium, this is done one turn at a time, because each turn is rounded.
+    """
     if (np.abs(angles) > _FAR).any():
         raise NotVectorisableError
     turn = np.pi - -np.pi

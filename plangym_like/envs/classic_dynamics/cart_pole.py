@@ -18,7 +18,7 @@ _LARGEST = 1e30
 class CartPole(Dynamics):
     """CartPole. Positions come before velocities, so that each group is updated in one operation.
 
-    Expressions are split into in-place operations, because allocation would double the cost.
+    Expressions are split into in-place operations, because allocating arrays would double the cost.
     """
 
     order = (0, 2, 1, 3)

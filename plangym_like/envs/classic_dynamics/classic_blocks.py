@@ -21,14 +21,14 @@ _COUNT = struct.Struct("<q")
 
 
 def packing_of(dynamics: Dynamics | type[Dynamics]) -> struct.Struct:
-    """Return the struct of the physical state, hidden attribute and flags in a payload."""
+    """Return the `struct.Struct` of the physical state, hidden attribute and flags in a payload."""
     hidden = dynamics.no_hidden.dtype
     flags = "i" if hidden.itemsize == 4 else "q"
     return struct.Struct(f"={len(dynamics.order)}d{hidden.char}{flags}")
 
 
 class ClassicBlocks(BlockStepper[Columns]):
-    """Steps blocks of rows with the current constants of the environment.
+    """Steps blocks of rows of one environment, with its current constants.
 
     Parameters
     ----------

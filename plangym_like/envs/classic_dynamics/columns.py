@@ -1,4 +1,4 @@
-"""The states of many rows, column by column."""
+"""`Columns`: the states of many rows, with one array per variable."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Columns:
 
     ``x`` ``(size, N)`` is the physical state and ``hidden`` ``(N,)`` the hidden attribute.
     ``single`` ``(N,) bool`` marks the rows that the environment would store in ``float32``
-    (``None``: no row). ``elapsed`` ``(N,) int64`` counts the steps for a time limit.
+    (``None`` means no row). ``elapsed`` ``(N,) int64`` counts the steps for a time limit.
     """
 
     x: Floats
@@ -31,7 +31,7 @@ class Columns:
         return len(self.hidden)
 
     def take(self, rows: NDArray[np.intp]) -> Columns:
-        """Return a copy of `rows`."""
+        """Return a copy of the states of `rows`."""
         return Columns(
             self.x[:, rows],
             self.hidden[rows],
@@ -40,7 +40,7 @@ class Columns:
         )
 
     def put(self, rows: NDArray[np.intp], part: Columns) -> None:
-        """Write back `part`, a result of ``take(rows)`` that has been stepped."""
+        """Replace the states of `rows` with `part`, their copy from `take` after it was stepped."""
         self.x[:, rows] = part.x
         self.hidden[rows] = part.hidden
         if self.single is not None and part.single is not None:

@@ -1,4 +1,4 @@
-"""`Dynamics`: the base of the vectorised steps of the five environments."""
+"""`Dynamics`: the base class for the vectorised step of a classic control environment."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from plangym_like.envs.fast_form import NotVectorisableError
 
 
 class Dynamics(abc.ABC):
-    """The step of one environment, with its current constants, over N rows.
+    """The vectorised step of one environment, for N rows, with its current constants.
 
     Attributes
     ----------
@@ -30,20 +30,20 @@ class Dynamics(abc.ABC):
         The number of discrete actions; 0 if the space is a ``float32`` box of shape ``(1,)``, whose
         actions may have any dtype.
     hidden : str
-        The attribute, other than ``state``, on which later steps or images depend; "" for none.
+        The attribute, other than ``state``, that affects later steps or images; "" if none does.
     no_hidden : numpy.int32 or numpy.float64
-        The value of ``Columns.hidden`` that means ``None``, in its dtype.
+        The value in ``Columns.hidden`` that means ``None``; its dtype is that of the array.
     hidden_kinds : str
-        Type characters of all dtypes that the attribute may have; "" if there is only one.
+        Type characters of all dtypes that the hidden attribute may have; "" if there is only one.
     hidden_kind : int
-        The index in `hidden_kinds` of the attribute's dtype after `advance`.
+        The index in `hidden_kinds` of the dtype that the hidden attribute has after `advance`.
     takes_single, leaves_single : bool
-        Whether ``float32`` states can be stepped here, and whether a step leads to such states.
+        Whether `advance` can step ``float32`` states, and whether it leads to ``float32`` states.
     most_singly : int
         The number of rows up to which `advance_one` is faster than `advance`; 0 if there is only
         `advance` (measured by `benchmarks/vector.py`).
     sample_range : tuple of float
-        The largest absolute values of the state's numbers in trials.
+        For each number of the state, the largest absolute value that trials use.
     """
 
     order: ClassVar[tuple[int, ...]]
@@ -65,7 +65,7 @@ class Dynamics(abc.ABC):
 
     @classmethod
     def signature(cls, env: Any) -> tuple[Any, ...] | None:
-        """Return all constants that steps depend on; ``None`` if methods were replaced."""
+        """Return all constants that steps depend on; ``None`` if a method of `env` was replaced."""
         if not vars(env).keys().isdisjoint(("step", *cls.methods)):
             return None
         values: tuple[Any, ...] = attrgetter(*cls.constants)(env)
@@ -83,12 +83,12 @@ class Dynamics(abc.ABC):
 
     @classmethod
     def as_hidden(cls, number: Any, kind: int = 0) -> Any:
-        """Return the attribute's value (see `hidden`) for a saved number and kind."""
+        """Return the value of the attribute `hidden` that was saved as `number` and `kind`."""
         return None if number == -1 else number
 
     @classmethod
     def kind_of(cls, hidden: Any) -> int:
-        """Return the index in `hidden_kinds` of the type of `hidden`, a number or an array."""
+        """Return the index in `hidden_kinds` of the dtype of `hidden`, a number or an array."""
         if not cls.hidden_kinds or hidden is None:
             return 0
         kind = np.asarray(hidden).dtype.char
@@ -96,7 +96,7 @@ class Dynamics(abc.ABC):
 
     @staticmethod
     def unsupported_reason(env: Any, action: Any) -> str:
-        """Return why `env` itself cannot step from its current state; an empty string if it can."""
+        """Return why `env` itself cannot take `action` in its current state, or "" if it can."""
         return ""
 
     def load(self, states: Floats, x: Floats) -> None:
@@ -124,17 +124,18 @@ class Dynamics(abc.ABC):
     def advance_one(
         self, x: Sequence[float], hidden: Any, action: Any
     ) -> tuple[Sequence[float], Any, float, bool] | None:
-        """Step one state, and return the next `x` and `hidden`, the reward, and terminated.
+        """Step one state; return the next `x` and `hidden`, the reward and the terminated flag.
 
-        `x` is in the order of ``env.state``. Return ``None`` if the step needs arrays.
+        `x` is in the order of ``env.state``. Return ``None`` if the state cannot be stepped without
+        arrays.
         """
         return None
 
     def observe(self, x: Floats, states: Floats, out: NDArray[np.float32]) -> None:
-        """Fill `out` ``(N, *obs_shape)`` with the observations; by default these are the states.
+        """Fill `out` ``(N, *obs_shape)`` with the observations; by default, these are the states.
 
-        ``x`` ``(size, N)`` are the columns. ``states`` ``(N, size)`` was filled from them by
-        `store`.
+        `x` ``(size, N)`` and `states` ``(N, size)`` hold the same numbers: `store` has filled
+        `states` from `x`.
         """
         out[:] = states
 

@@ -13,7 +13,7 @@ import numpy as np
 
 @cache
 def elementary_functions_agree() -> bool:
-    """Return whether sine, cosine and square are the same for an array as for each number in it."""
+    """Return whether sine, cosine and square are the same for arrays as for single numbers."""
     numbers = np.random.Generator(np.random.PCG64(5)).normal(0, 3, 4096)
     pairs = (
         (np.cos(numbers), [math.cos(x) for x in numbers.tolist()]),

@@ -38,7 +38,10 @@ class MountainCarContinuous(Dynamics):
 
     @classmethod
     def suits(cls, env: Any) -> bool:
-        """As in `Dynamics`, but False if float32 changes how a bound compares with the goal."""
+        """As in `Dynamics`, but with one more condition.
+
+        Every bound must compare with the goal in ``float32`` as it does in double precision.
+        """
         if not super().suits(env):
             return False
         pairs = [(place, env.goal_position) for place in (env.min_position, env.max_position)]
@@ -75,7 +78,10 @@ class MountainCarContinuous(Dynamics):
         *,
         weak: bool = False,
     ) -> None:
-        """Move `x`, each row in its own precision; a `weak` push does not raise the precision."""
+        """Move `x` by `push`, each row in its own precision; fill `terminated`.
+
+        If `weak` is true, a push of higher precision does not raise the precision of a row.
+        """
         if single is None or single.all():
             self._drive(x, np.float32, push, weak, terminated)
         elif not single.any():

@@ -52,7 +52,7 @@ class Pendulum(Dynamics):
 
 
 def _squared(torque: Array) -> Array:
-    """Return the square of each number as ``**`` computes it for single numbers."""
+    """Return the square of each torque as ``**`` computes it for a single number."""
     if torque.dtype == np.float64:
         squares: Array = np.float_power(torque, 2.0)
         return squares

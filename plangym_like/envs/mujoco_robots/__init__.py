@@ -61,7 +61,7 @@ ROBOTS: dict[str, type[Robot]] = {
 
 
 def robot_for(env: Any) -> type[Robot] | None:
-    """Return the `Robot` class for `env`, or ``None`` if its class is not Gymnasium's own."""
+    """Return the `Robot` class for `env`, or ``None`` if `ROBOTS` has none for its class."""
     name = qualified_name(type(env))
     return ROBOTS.get(name.removeprefix(_OWN)) if name.startswith(_OWN) else None
 

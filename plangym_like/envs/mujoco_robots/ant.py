@@ -28,7 +28,7 @@ class Ant(Robot):
         return not low <= env.data.qpos.item(2) <= high and env._terminate_when_unhealthy
 
     def healthy(self, frames: Frames) -> Array:
-        """Return whether states are finite and heights in the healthy range, ``(...,)``."""
+        """Return whether each state is finite, with its height in the healthy range, ``(...,)``."""
         qpos, qvel = frames.after("qpos"), frames.after("qvel")
         low, high = self.env._healthy_z_range
         z = qpos[..., 2]
@@ -37,7 +37,7 @@ class Ant(Robot):
         return upright
 
     def contacts(self, forces: Array) -> Array:
-        """Return clipped contact forces, ``(..., bodies, 6)``."""
+        """Return `forces`, clipped to the range of contact forces, ``(..., bodies, 6)``."""
         low, high = self.env._contact_force_range
         clipped: Array = np.clip(forces, low, high)
         return clipped

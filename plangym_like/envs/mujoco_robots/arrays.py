@@ -17,7 +17,7 @@ def length_of(vectors: Array) -> Array:
 
 
 def total_of(values: Array, axes: int = 1) -> Array:
-    """Return the sum over the last `axes` axes, which are flattened first."""
+    """Flatten the last `axes` axes of `values`, and return the sum over them."""
     lead = values.shape[: values.ndim - axes]
     runs = values if axes == 1 else np.ascontiguousarray(values).reshape(*lead, -1)
     sums: Array = np.sum(runs, axis=-1)
@@ -25,7 +25,7 @@ def total_of(values: Array, axes: int = 1) -> Array:
 
 
 def put_parts(out: Array, *parts: Array) -> None:
-    """Write `parts` ``(..., k)`` one after the other into `out`."""
+    """Write `parts`, each ``(..., k)``, one after the other into the last axis of `out`."""
     at = 0
     for part in parts:
         size = part.shape[-1]
@@ -34,12 +34,15 @@ def put_parts(out: Array, *parts: Array) -> None:
 
 
 def rows_of(matrices: Array) -> Array:
-    """Return ``(..., m, k)`` as ``(..., m * k)``."""
+    """Reshape `matrices` from ``(..., m, k)`` to ``(..., m * k)``."""
     return matrices.reshape(*matrices.shape[:-2], -1)
 
 
 def moved(place: Array, speed: Array) -> dict[str, Array]:
-    """Return the infos of a robot with position `place` and `speed` in a plane, ``(..., 2)``."""
+    """Return the infos of a robot that is at `place` and moves at `speed` in a plane.
+
+    `place` and `speed` are ``(..., 2)``.
+    """
     return {
         "x_position": place[..., 0],
         "y_position": place[..., 1],

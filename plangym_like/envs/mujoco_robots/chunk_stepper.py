@@ -1,4 +1,4 @@
-"""`ChunkStepper`: simulates rows one by one, and vectorises the computations before and after."""
+"""`ChunkStepper`: simulates rows one by one, but vectorises what is computed before and after."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _KEPT_RECORDS = 2
 
 
 class ChunkStepper(FastForm):
-    """Steps blocks of rows.
+    """Steps blocks of rows of one robot.
 
     Parameters
     ----------
@@ -33,7 +33,7 @@ class ChunkStepper(FastForm):
     physics : PhysicsMemory
         The layout of the simulation's state in a row.
     reseed : callable
-        ``reseed(payload, seed)`` writes a generator made from `seed` into a payload.
+        ``reseed(payload, seed)`` writes a random generator made from `seed` into a payload.
     elapsed_at : int, optional
         The offset of the time limit's step count in a payload.
     limit : callable
@@ -70,7 +70,7 @@ class ChunkStepper(FastForm):
         return whole and super().takes(rows)
 
     def step(self, rows: Rows, first: int, last: int) -> None:
-        """Step rows `first` to `last`, each from its own state."""
+        """Step the rows ``first:last``, each from its own state."""
         inputs = rows.inputs
         for start, stop in self._blocks(inputs, first, last):
             block = slice(start, stop)
@@ -81,7 +81,10 @@ class ChunkStepper(FastForm):
             self._run(rows, block, actions, held, most)
 
     def rollout(self, rows: Rows, first: int, last: int) -> None:
-        """Step rows `first` to `last` through all their T actions; `dt` is the same for all."""
+        """Step each of the rows ``first:last`` through all its T actions.
+
+        ``dt`` must be the same for all rows.
+        """
         inputs = rows.inputs
         for start, stop in self._blocks(inputs, first, last):
             block = slice(start, stop)
@@ -106,7 +109,10 @@ class ChunkStepper(FastForm):
         wanted: int | NDArray[np.int64],
         held: int,
     ) -> None:
-        """Step `block` for up to `wanted` frames; `actions` has an action for each frame."""
+        """Step the rows of `block` for up to `wanted` frames each.
+
+        `actions` has one action for each frame; an action is repeated for up to `held` frames.
+        """
         source = given_states(rows, block)
         elapsed = self._elapsed(source)
         count = len(actions)
@@ -140,7 +146,10 @@ class ChunkStepper(FastForm):
         actions: NDArray[Any],
         ran: NDArray[np.int64],
     ) -> None:
-        """Fill `record` with `ran` frames of each row; lower `ran` for rows that end earlier."""
+        """Simulate `ran` frames of each row, and store their data in `record`.
+
+        If a row's episode ends earlier, its number in `ran` is lowered.
+        """
         count, length = actions.shape[:2]
         record.bytes[:count, 0, : self._physics.nbytes] = source[
             :, HEADER_NBYTES : HEADER_NBYTES + self._physics.nbytes
@@ -234,7 +243,7 @@ class ChunkStepper(FastForm):
         ran: NDArray[np.int64],
         held: int,
     ) -> None:
-        """Write the results of each row's 1 or T actions, held for up to `held` frames each."""
+        """Write the results of each row's 1 or T actions, each held for up to `held` frames."""
         count, horizon = len(ran), max(1, rows.inputs.horizon)
         paid, seen = rows.rewards[block], rows.observations
         rows.n_step[block] = ran
@@ -295,7 +304,7 @@ def _at(values: NDArray[Any], index: NDArray[np.int64]) -> NDArray[Any]:
 
 
 def _summed(rewards: NDArray[Any], going: NDArray[np.bool_]) -> NDArray[np.float64]:
-    """Return the sums of the rewards of the frames that ran, added up in the order of frames."""
+    """Return the sum of each row of `rewards` where `going` is true, added up in frame order."""
     total = np.zeros(len(rewards))
     for frame in range(rewards.shape[1]):
         total += np.where(going[:, frame], rewards[:, frame], 0.0)

@@ -11,7 +11,7 @@ from plangym_like.envs.mujoco_robots.robot import Frames, Look, Robot
 
 
 class _Humanoid(Robot):
-    """The base of all humanoids, with the observation of version 5."""
+    """The base class of all humanoids, with the observation of version 5."""
 
     contact_forces = True
 
@@ -36,7 +36,7 @@ class _Humanoid(Robot):
 
 
 class Humanoid(_Humanoid):
-    """Humanoid-v5. The speed of its centre of mass comes from positions one substep old."""
+    """Humanoid-v5. The speed of its centre of mass uses positions that are one substep old."""
 
     @classmethod
     def carried(cls, env: Any) -> dict[str, Array]:

@@ -70,7 +70,7 @@ class InvertedDoublePendulum(Robot):
         return standing
 
     def infos(self, infos: dict[str, Any]) -> dict[str, Any]:
-        """Return the `infos` that this version includes."""
+        """Return those of `infos` that this version of the environment returns."""
         return infos
 
     def observe(self, look: Look, out: Array) -> None:

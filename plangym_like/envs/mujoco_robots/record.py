@@ -21,7 +21,7 @@ class Record:
     ----------
     bytes : array ``(capacity, frames + 1, nbytes) uint8``
     numbers : array ``(capacity, frames + 1, nbytes // 8) float64``
-        The same memory.
+        The same memory, as numbers.
     """
 
     def __init__(self, capacity: int, frames: int, state_nbytes: int, nbytes: int) -> None:
@@ -31,9 +31,10 @@ class Record:
         self._views: list[Views] = []
 
     def views(self, count: int) -> list[Views]:
-        """Return views of the integration state and of all bytes, by row and time.
+        """Return, by row and time, pairs of views: of the integration state, and of all bytes.
 
-        Making a view takes about as long as using it, so views are kept for later calls.
+        There are at least `count` rows. Making a view takes about as long as using it, so views are
+        kept for later calls.
         """
         while len(self._views) < count:
             row = len(self._views)

@@ -1,4 +1,4 @@
-"""`Robot`: the computations of a robot's step in Python, before and after the simulation."""
+"""`Robot`: the vectorised form of what a robot's step computes before and after the simulation."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Frames:
     ----------
     record : array ``(N, F + 1, W) float64``
     places : mapping of str to (slice, shape)
-        The slice of each array in the last axis of `record`, and its shape.
+        For each array, its slice in the last axis of `record`, and its shape.
     actions : array ``(N, F, nu)``
         The actions, in the dtype in which they were given.
     """
@@ -62,7 +62,7 @@ class Robot(abc.ABC):
     advance : callable
         ``advance(model, data, substeps)`` simulates one frame.
     refresh : callable or None
-        ``refresh(model, data)`` computes what `advance` needs after a restore.
+        ``refresh(model, data)`` computes, after a restore, what `advance` needs.
     """
 
     contact_forces: ClassVar[bool] = False
@@ -82,7 +82,7 @@ class Robot(abc.ABC):
         return {}
 
     def recorded(self) -> dict[str, Array]:
-        """Return the arrays that a step reads after the simulation but that states do not hold."""
+        """Return the arrays that a step reads after it simulates but that states do not hold."""
         return {}
 
     def over(self) -> bool:
