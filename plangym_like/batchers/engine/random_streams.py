@@ -79,7 +79,7 @@ class RandomStreams:
                 _set_states(outside)
 
     def _take_the_place(self) -> None:
-        """Install the group's states in the global generators until another group installs its own."""
+        """Install the group's states globally until another group installs its own."""
         last = RandomStreams._in_place
         if last is self:
             return

@@ -49,9 +49,9 @@ class _SharedContent:
 class RayWorkers(Workers):
     """Workers that are Ray actors, and share no memory with the owner.
 
-    Content that the owner shares is put into Ray's object store once after each change, and every
-    worker gets it with its next job. Buffers that hosted objects publish come with the result of
-    the job. Ray must never restart an actor or repeat a call, because the state of the hosted objects
+    Content that the owner shares is put into Ray's object store once after each change. Workers
+    get it with their next jobs. Buffers that hosted objects publish come with the result of the
+    job. Ray must never restart an actor or repeat a call, because the state of the hosted objects
     would be lost or wrong.
 
     Parameters
