@@ -1,4 +1,4 @@
-"""Planners by their names on the command line, and their options."""
+"""Find planners by their names on the command line, and list their options."""
 
 from __future__ import annotations
 

@@ -305,7 +305,7 @@ class Collector:
     def _end_episodes(
         self, buffer: FragmentBuffer, t: int, ended: NDArray[np.intp], hx: Any
     ) -> Any:
-        """Begin episodes in the lanes `ended`, and return the recurrent state for step ``t + 1``."""
+        """Begin episodes in the lanes `ended`; return the recurrent state for step ``t + 1``."""
         row = buffer.rows[t]
         if len(ended):
             if self._options.keep_final:

@@ -146,7 +146,7 @@ class EnvInfos:
         self._late: dict[Path, tuple[int, ...]] = {}
 
     def complete(self, env: Any, extras: Sequence[Extra], size: tuple[int, int]) -> Any:
-        """Return the tree `env` of tensors ``(T, B, ...)`` with `extras` added; `size` is (T, B).
+        """Return the tree `env` of tensors ``(T, B, ...)`` with `extras` written into it.
 
         Raises
         ------
@@ -166,7 +166,7 @@ class EnvInfos:
         return env
 
     def _widened(self, path: Path, column: torch.Tensor, extras: Sequence[Extra]) -> torch.Tensor:
-        """Return a copy of `column` with `extras` written into it, in a dtype that can hold both."""
+        """Return a copy of `column` with `extras` written into it, in a dtype that holds both."""
         dtype = self._dtypes.get(path, column.dtype)
         for extra in extras:
             dtype = _common(dtype, torch.from_numpy(extra.value).dtype)
