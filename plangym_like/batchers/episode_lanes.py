@@ -40,8 +40,8 @@ class EpisodeLanes:
     ----------
     lanes : Lanes
     seed : sequence of int, optional
-        Used if episodes begin in given states: each lane's next reset gets a seed that is drawn
-        from this one. By default, the seeds are drawn from fresh entropy.
+        Used if episodes begin in given states: it determines the seeds of the resets that follow
+        these episodes. By default, fresh entropy is used.
 
     Attributes
     ----------
@@ -67,7 +67,7 @@ class EpisodeLanes:
         Parameters
         ----------
         seeds, options : sequence, optional
-            One item for each lane, which its reset gets.
+            One item for each lane, passed to the lane's reset.
         states : StartStates, optional
             The states that the episodes begin in, one for each lane. The next reset of each lane is
             then seeded, since lanes that begin in equal states would otherwise draw equal numbers.

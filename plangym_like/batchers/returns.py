@@ -203,7 +203,7 @@ def _operands(
     omega: torch.Tensor | None,
     limit: float | None,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Return rewards, estimates, bootstrap and weights, broadcast to fit, in one real dtype.
+    """Return rewards, estimates, bootstrap and weights, broadcast to fit, in one floating dtype.
 
     If `val` is ``None``, the rewards are returned in place of the estimates. The weights are
     ``exp(omega)``, clipped at `limit`; if `omega` is ``None``, they are 1.

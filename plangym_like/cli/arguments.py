@@ -48,7 +48,7 @@ def add_json(parser: argparse.ArgumentParser, what: str = "print one JSON object
 
 
 def setting(text: str) -> tuple[str, Any]:
-    """Return the name and value in ``NAME=VALUE``; a value that is no Python literal is a string.
+    """Return the name and value in ``NAME=VALUE``; a value that is not a literal stays a string.
 
     >>> setting("obs_type=ram"), setting("frameskip=4")
     (('obs_type', 'ram'), ('frameskip', 4))

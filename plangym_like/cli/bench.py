@@ -2,8 +2,8 @@
 
 Each figure is the median of several measurements. The columns are measured in turn, so that all see
 the same load. The line "gymnasium" is for the environment that gymnasium.make returns, stepped in a
-plain loop without saving or restoring states. The last lines divide the CPU time of one state, and
-of one row of a batch, into parts, without workers.
+plain loop without saving or restoring states. The last lines say how the CPU time for one state,
+and for one row of a batch, is spent without workers.
 """
 
 from __future__ import annotations
@@ -131,7 +131,7 @@ def _stepping(env: PlanEnv, actions: Any, rows: Row) -> Callable[[], Any]:
 
 
 def _rate(call: Callable[[], Any], seconds: float) -> float:
-    """Call `call` again and again for `seconds`; return how many times per second it ran."""
+    """Call `call` repeatedly for `seconds`; return the number of calls per second."""
     begun, done = time.perf_counter(), 0
     while True:
         call()

@@ -29,7 +29,7 @@ class Backend:
     Raises
     ------
     InputError
-        `name` is unknown, `resources` is not a dict, or processes were given an option for Ray.
+        `name` is unknown or does not take an option that was given, or `resources` is not a dict.
     MissingExtraError
         `name` is ``"ray"``, but Ray is not installed.
     """

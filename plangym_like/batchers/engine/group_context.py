@@ -16,7 +16,7 @@ Send = Callable[[str, int, Any], None]
 
 
 def control_layout(num_groups: int) -> Any:
-    """Return the layout of the control memory: a counter for each group, and a flag to stop."""
+    """Return the layout of the control memory: a heartbeat for each group, and the stop flag."""
     return {"beats": Leaf((num_groups,), torch.int64), "stop": Leaf((1,), torch.int64)}
 
 

@@ -55,8 +55,8 @@ class RandomStreams:
     def in_place(self, *, keep: bool = True) -> Iterator[None]:
         """Let the code in the ``with`` block draw from the group's random generators.
 
-        With ``keep=False``, the block does not change the group's states, so that the next block
-        draws the same numbers.
+        With ``keep=False``, the generators are reset after the block, so that the next block draws
+        the same numbers.
         """
         if self._own_process and keep and self._states is not None:
             self._take_the_place()

@@ -16,8 +16,8 @@ def copy_fitting(target: torch.Tensor, value: Any, place: str) -> None:
     Raises
     ------
     InputError
-        `value` is not a tensor, its shape differs, or the dtype of `target` cannot hold all values
-        of the dtype of `value`.
+        `value` is not a tensor, its shape differs, or its dtype has values that the dtype of
+        `target` cannot hold.
     """
     if (
         not isinstance(value, torch.Tensor)

@@ -119,7 +119,7 @@ class WorkerGroup:
         self._workers.mark_changed(name)
 
     def make_buffers(self, name: str, layout: Any, count: int, group: int | None = None) -> Buffers:
-        """Make `count` buffers that hosted objects fill; they see them as ``context.memory[name]``.
+        """Make `count` buffers for hosted objects to fill, as their ``context.memory[name]``.
 
         Parameters
         ----------

@@ -170,7 +170,7 @@ class BackgroundBatcher(Closable):
         self._new_weights = state_dict
 
     def _publish_weights(self) -> Weights:
-        """Publish the argument of `update`; no worker may be reading the shared memory."""
+        """Publish the argument of `update`; call this only while no worker reads shared memory."""
         content, self._new_weights = self._new_weights, None
         if content is None:
             return self._weights

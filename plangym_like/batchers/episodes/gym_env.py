@@ -159,10 +159,10 @@ class GymEnv(VecEnv):
 class GymInfEnv(GymEnv):
     """Gymnasium environments that are reset when their episodes end, so that all keep running.
 
-    `step` returns the results of the actions, and the observations for the next actions. They
-    differ where an episode has ended: the results hold its last observation, and the other rows
-    hold the first observation of the next episode, where ``initial_state`` is true. The resets at
-    the ends of episodes get the `env_info` of the last call of `reset`.
+    `step` returns the results of the actions, and the observations for the next actions. If an
+    environment's episode has ended, the result is the last observation of that episode, and the
+    next action is for the first observation of the next episode, whose ``initial_state`` is true.
+    Resets at the end of an episode get the `env_info` that was last passed to `reset`.
 
     Parameters
     ----------

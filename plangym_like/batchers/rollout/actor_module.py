@@ -11,7 +11,7 @@ from plangym_like.lanes.tree import tree_map
 
 
 class BaseActorModule(torch.nn.Module):
-    """An actor: implement `forward`, and also `reset` if episodes do not begin with a zero state.
+    """An actor: implement `forward`, and `reset` if episodes begin with a nonzero recurrent state.
 
     All inputs and outputs are trees of tensors ``(T, B, ...)``: time first, then the lanes. Do not
     change them in place.

@@ -200,7 +200,7 @@ def _common(one: torch.dtype, other: torch.dtype) -> torch.dtype:
 
 
 def _same_values(one: torch.Tensor, other: torch.Tensor) -> bool:
-    """Return whether `one`, whose dtype is wider, holds the same numbers as `other`."""
+    """Return whether `one`, which may have a wider dtype, holds the same numbers as `other`."""
     back = one.to(other.dtype)
     same = (back == other) | (other != other)
     if not other.dtype.is_floating_point and one.dtype.is_floating_point:

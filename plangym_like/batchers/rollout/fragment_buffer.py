@@ -1,4 +1,4 @@
-"""`FragmentBuffer`: the memory of one group's fragment; `as_fragment` joins several groups'."""
+"""`FragmentBuffer`: the memory of one group's fragment; `as_fragment` joins several buffers."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ class Agent(nn.Module):
         self.workspace: Workspace | None = None
 
     def __call__(self, workspace: Workspace, **kwargs: Any) -> None:
-        """Call ``forward`` with the keyword arguments; `get` and `set` then use `workspace`."""
+        """Call ``forward`` with `kwargs`; inside it, `get` and `set` use `workspace`."""
         if not isinstance(workspace, Workspace):
             raise InputError(f"an agent is called on a Workspace, got {type(workspace).__name__}")
         # `Module.__setattr__` takes longer than a small agent.

@@ -235,7 +235,7 @@ class ParallelGymAgent(Agent):
         return True
 
     def _blank(self, workspace: Workspace, t: int) -> Row:
-        """Return the `Row` whose arrays take the results of time `t`."""
+        """Return the `Row` into which the results of time `t` are to be written."""
         buffer = self._buffer
         if buffer is None or self._start + buffer.num_steps != t or self._whose() is not workspace:
             buffer = self._buffer = self._new_buffer(workspace, t)
@@ -285,7 +285,7 @@ class ParallelGymAgent(Agent):
         return columns
 
     def _move_reward(self, workspace: Workspace, t: int, ended: NDArray[np.bool_]) -> None:
-        """Write the reward of the step that led to `t` at time ``t - 1`` instead."""
+        """Move the reward of the step that led to `t` to the row of time ``t - 1``."""
         reward, returns = self.output + "reward", self.output + "cumulated_reward"
         earned, total = workspace.get(reward, t), workspace.get(returns, t)
         workspace.set(reward, t, torch.zeros_like(earned))

@@ -95,7 +95,7 @@ class Workspace:
                 del self.variables[name]
 
     def follow(self, buffer: TimeBuffer) -> None:
-        """Read the variables that `buffer` holds from it from now on; the buffer may still grow."""
+        """From now on, read the variables in `buffer` from the buffer, which may still grow."""
         for name in buffer.tensors:
             self.variables.setdefault(name, Variable(name)).follow(buffer)
 
@@ -225,7 +225,7 @@ class Workspace:
     def copy_time(
         self, from_time: int, to_time: int, n_steps: int, var_names: Sequence[str] | None = None
     ) -> None:
-        """Copy `n_steps` rows, beginning at `from_time`, to the times from `to_time` on."""
+        """Copy the `n_steps` rows from `from_time` on to as many times, beginning at `to_time`."""
         for name in list(self.variables) if var_names is None else var_names:
             variable = self._variable(name)
             times = range(from_time, from_time + n_steps)
