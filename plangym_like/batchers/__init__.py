@@ -2,7 +2,7 @@
 
 ``batchers.rollout``      an endless iterator of time-major fragments, for actor-critic learners
 ``batchers.episodes``     whole episodes on demand
-``batchers.workspaces``   agents that read and write one workspace of tensors
+``batchers.workspaces``   agents that read and write the tensors of one workspace
 
 They share `EpisodeLanes`, `TimeBuffer`, `StartStates`, `Closable` and `batchers.engine`, and do not
 import each other. Only this folder imports torch.

@@ -1,4 +1,4 @@
-"""`Closable`: the base class of collectors that run until they are closed."""
+"""`Closable`: the base class of batchers and rollout iterators, which are closed after use."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from plangym_like.errors import ClosedError
 
 
 class Closable(abc.ABC):
-    """A context manager. Using it after it has been closed raises `ClosedError`."""
+    """A context manager that raises `ClosedError` if it is used after it has been closed."""
 
     _end: str | None = None
 

@@ -27,21 +27,21 @@ class Outcome(NamedTuple):
 
     @property
     def arrays(self) -> StepArrays:
-        """The arrays that lanes write to."""
+        """The arrays that lanes write to, which are all except `done`."""
         return StepArrays(*self[:4])
 
 
 class EpisodeLanes:
     """Steps the lanes of a batcher, and reports which episodes ended.
 
-    `step` never restarts a lane; the batcher calls `restart` or `step_or_restart`.
+    `step` never restarts a lane; for that, the batcher calls `restart` or `step_or_restart`.
 
     Parameters
     ----------
     lanes : Lanes
     seed : sequence of int, optional
-        If episodes begin in given states, this seeds the next reset of each lane. By default, fresh
-        entropy is used.
+        Used if episodes begin in given states: it determines the seeds of the resets that follow
+        these episodes. By default, fresh entropy is used.
 
     Attributes
     ----------
@@ -67,10 +67,10 @@ class EpisodeLanes:
         Parameters
         ----------
         seeds, options : sequence, optional
-            One for each lane's reset.
+            One item for each lane, passed to the lane's reset.
         states : StartStates, optional
             The states that the episodes begin in, one for each lane. The next reset of each lane is
-            then seeded, since lanes in equal states would otherwise draw equal numbers.
+            then seeded, since lanes that begin in equal states would otherwise draw equal numbers.
         """
         self.running = None
         self.timestep.fill(0)
@@ -104,8 +104,8 @@ class EpisodeLanes:
         actions : tree of array ``(B, ...)``
         outcome : Outcome
         previous : Outcome, optional
-            The outcome to repeat for waiting lanes, with a reward of 0. Without it, their rows are
-            not written.
+            The previous step's outcome, which is repeated for waiting lanes with a reward of 0.
+            Without it, nothing is written for waiting lanes.
         """
         running = self.running
         if running is None:
@@ -124,9 +124,9 @@ class EpisodeLanes:
         return ended if running is None else np.intersect1d(ended, running, assume_unique=True)
 
     def step_or_restart(self, actions: Any, outcome: Outcome, ended: NDArray[np.intp]) -> None:
-        """Begin an episode in each of the lanes `ended`, with a reward of 0, and step the others.
+        """Begin an episode in each of the lanes `ended`, and step the others.
 
-        `outcome` must hold zeros when this is called.
+        The lanes `ended` get a reward of 0. `outcome` must hold zeros when this is called.
         """
         obs, reward, terminated, truncated, done = outcome
         if self.lanes.steps_ended:

@@ -1,6 +1,6 @@
-"""Compute returns, advantages and value targets over fragments, in torch or in NumPy.
+"""Compute returns, advantages and value targets for fragments, in torch or in NumPy.
 
-Time is the first axis of all arguments:
+The functions take these arguments; t is the time, which is the first axis:
 
 - ``rew[t]``: the reward of step t
 - ``fin[t]``: whether step t ended the episode; of any dtype, true if not 0
@@ -63,10 +63,10 @@ def pyt_returns(
     """Return the discounted return from each step on.
 
     The return is ``G[t] = rho[t] * (rew[t] + gamma * G[t + 1])``, without ``G[t + 1]`` where
-    ``fin[t]``. ``G[T]`` is `bootstrap`, and ``rho`` is ``min(exp(omega), r_bar)``, or 1 without
-    `omega`. With `omega`, this is per-decision importance sampling (Precup, Sutton and Singh 2000;
-    Sutton and Barto 2018, section 7.4): each reward is weighted by all actions up to the one that
-    earned it.
+    ``fin[t]`` is true. ``G[T]`` is `bootstrap`, and ``rho`` is ``min(exp(omega), r_bar)``, or 1
+    without `omega`. With `omega`, this is per-decision importance sampling (Precup, Sutton and
+    Singh 2000; Sutton and Barto 2018, section 7.4): each reward is weighted by all actions up to
+    the one that earned it.
 
     >>> rew, fin = torch.tensor([1.0, 1.0, 1.0]), torch.tensor([False, True, False])
     >>> pyt_returns(rew, fin, gamma=0.5, bootstrap=10.0)
@@ -90,7 +90,7 @@ def pyt_deltas(
     """Return the one-step temporal difference errors.
 
     They are ``rho[t] * (rew[t] + gamma * val[t + 1] - val[t])``, without ``val[t + 1]`` where
-    ``fin[t]``. ``rho`` is as in `pyt_returns` (Espeholt et al. 2018, below equation 1).
+    ``fin[t]`` is true. ``rho`` is as in `pyt_returns` (Espeholt et al. 2018, below equation 1).
     """
     rew, val, after, rho = _operands(rew, val, bootstrap, omega, r_bar)
     following = torch.cat((val[1:], after[None]))
@@ -110,8 +110,9 @@ def pyt_gae(
 ) -> torch.Tensor:
     """Return generalised advantage estimates (Schulman et al. 2016, eq. 16; `C` is their lambda).
 
-    ``A[t] = delta[t] + gamma * C * A[t + 1]``; the second term is 0 where ``fin[t]``. ``C=1`` gives
-    the return minus `val`, and ``C=0`` gives `pyt_deltas`.
+    ``A[t] = delta[t] + gamma * C * A[t + 1]``; the second term is 0 where ``fin[t]`` is true.
+    ``delta`` is the result of `pyt_deltas`. ``C=1`` gives the return minus `val`, and ``C=0`` gives
+    ``delta``.
     """
     deltas = pyt_deltas(rew, fin, val, gamma=gamma, bootstrap=bootstrap)
     return _accumulate(deltas, _carry(torch.full_like(deltas, gamma * C), fin), _nothing(deltas))
@@ -132,8 +133,8 @@ def pyt_vtrace(
     """Return V-trace value targets (Espeholt et al. 2018, remark 1 in section 4.1).
 
     ``v[t] = val[t] + delta[t] + gamma * c[t] * (v[t + 1] - val[t + 1])``; the last term is 0 where
-    ``fin[t]``. ``delta`` is as in `pyt_deltas` with `r_bar`; ``c`` is ``min(exp(omega), c_bar)``.
-    With ``omega=0``, the targets are the returns.
+    ``fin[t]`` is true. ``delta`` is the result of `pyt_deltas` with `r_bar`; ``c`` is
+    ``min(exp(omega), c_bar)``. With ``omega=0``, the targets are the returns.
     """
     deltas = pyt_deltas(rew, fin, val, gamma=gamma, bootstrap=bootstrap, omega=omega, r_bar=r_bar)
     rew, val, _, see = _operands(rew, val, bootstrap, omega, c_bar)
@@ -155,7 +156,7 @@ def pyt_multistep(
     """Return the discounted sum of `n_lookahead` rewards and the estimated value after them.
 
     ``G[t, n] = rho[t] * (rew[t] + gamma * G[t + 1, n - 1])`` and ``G[t, 0] = val[t]``, without
-    ``G[t + 1]`` where ``fin[t]`` (Sutton and Barto 2018, sections 7.1 and 7.4).
+    ``G[t + 1]`` where ``fin[t]`` is true (Sutton and Barto 2018, sections 7.1 and 7.4).
     ``n_lookahead=None`` looks ahead to the end of the fragment, which gives `pyt_returns`.
     """
     if n_lookahead is not None and n_lookahead < 1:
@@ -185,7 +186,7 @@ def _for_arrays(function: Callable[..., torch.Tensor]) -> Callable[..., Array]:
 
 
 def _accumulate(each: torch.Tensor, carry: torch.Tensor, last: torch.Tensor) -> torch.Tensor:
-    """Return ``x[t] = each[t] + carry[t] * x[t + 1]``, where ``x[T]`` is `last`.
+    """Return x, where ``x[t]`` is ``each[t] + carry[t] * x[t + 1]`` and ``x[T]`` is `last`.
 
     Where ``carry[t]`` is 0, ``x[t + 1]`` has no effect, even if it is not finite.
     """
@@ -202,9 +203,10 @@ def _operands(
     omega: torch.Tensor | None,
     limit: float | None,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Return rewards, estimates, bootstrap and weights in one real dtype, broadcast to fit.
+    """Return rewards, estimates, bootstrap and weights, broadcast to fit, in one floating dtype.
 
-    Without `val`, the rewards take the place of the estimates; without `omega`, weights are 1.
+    If `val` is ``None``, the rewards are returned in place of the estimates. The weights are
+    ``exp(omega)``, clipped at `limit`; if `omega` is ``None``, they are 1.
     """
     given = [rew, rew if val is None else val]
     after = bootstrap
@@ -239,7 +241,7 @@ def _carry(weights: torch.Tensor, fin: torch.Tensor) -> torch.Tensor:
 
 
 def _carried(carry: torch.Tensor, following: torch.Tensor) -> torch.Tensor:
-    """Return ``carry * following``; where `carry` is 0, infinite and NaN values give 0 too."""
+    """Return ``carry * following``, which is 0 where `carry` is 0, even for infinity and NaN."""
     return carry * following.masked_fill(carry == 0, 0.0)
 
 
@@ -248,7 +250,7 @@ def _nothing(steps: torch.Tensor) -> torch.Tensor:
 
 
 def _like(steps: torch.Tensor, other: torch.Tensor, name: str) -> torch.Tensor:
-    """Return `steps` broadcast over the additional axes of `other`.
+    """Return `steps` with axes of length 1 appended, so that it broadcasts with `other`.
 
     Raises
     ------

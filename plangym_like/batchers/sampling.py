@@ -12,7 +12,7 @@ def multinomial(
     *,
     generator: torch.Generator | None = None,
 ) -> torch.Tensor:
-    """Draw categories along the last dimension, for every index of the other dimensions.
+    """Draw from the K categories of the last dimension, for every index of the other dimensions.
 
     A single draw uses the exponential-race method and skips the checks of `torch.multinomial`,
     which take longer than the draw.
@@ -32,7 +32,7 @@ def multinomial(
     Raises
     ------
     ValueError
-        Weights are NaN, or no weight is positive (checked on the CPU only).
+        A weight is NaN, or no weight is positive (checked on the CPU only).
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""`StartStates`: state rows that episodes begin in."""
+"""`StartStates`: the states that episodes begin in, with their observations."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ class StartStates:
 
     @classmethod
     def of(cls, given: Any) -> Self | None:
-        """Return the user's ``states=(rows, obs)``, checked and copied.
+        """Check and copy the user's ``states=(rows, obs)``; ``None`` stays ``None``.
 
         Raises
         ------
         InputError
-            `given` is not a pair of state rows and observations, one observation for each row.
+            `given` is not a pair of state rows and observations, with one observation for each row.
         """
         if given is None:
             return None

@@ -44,11 +44,11 @@ class TensorFuture:
         return self._future.exception(timeout)
 
     def done(self) -> bool:
-        """Return whether the batch is over, without waiting."""
+        """Return whether the batch has finished, without waiting."""
         return self._future.done()
 
     def cancel(self) -> bool:
-        """Stop the batch; return False if it was already over."""
+        """Stop the batch; return False if it had already finished."""
         return self._future.cancel()
 
     def cancelled(self) -> bool:
@@ -57,7 +57,7 @@ class TensorFuture:
 
 
 class TensorBatcher:
-    """Wraps an environment so that batches are taken and returned as torch tensors.
+    """Wraps an environment so that it takes and returns batches as torch tensors.
 
     On the CPU, nothing is copied: tensors and arrays share memory. Results for another device are
     copied asynchronously through pinned memory; arguments on another device are copied to the CPU
@@ -79,7 +79,7 @@ class TensorBatcher:
     Parameters
     ----------
     env : PlanEnv, ParallelEnv or RayEnv
-        It can still be used without the batcher. Closing the batcher closes it.
+        It can still be used without the batcher. Closing the batcher also closes the environment.
     device : torch.device or str
         The device of the results. Arguments may be on any device.
     """
@@ -121,8 +121,8 @@ class TensorBatcher:
             ``None`` applies every action to the env's current state.
         dt, seeds : int or tensor ``(N,)``
         blocking : bool
-            ``False`` returns a `TensorFuture`. Arguments may be overwritten once this call has
-            returned.
+            ``False`` returns a `TensorFuture`. You may overwrite the arguments as soon as this call
+            has returned.
         on_error : {"raise", "mask"}
             As in `PlanEnv.step_batch`.
 
@@ -159,7 +159,7 @@ class TensorBatcher:
         blocking: bool = True,
         on_error: str = "raise",
     ) -> Any:
-        """Run T steps of N rows with actions ``(N, T, ...)``; see `PlanEnv.rollout_batch`.
+        """Step N states T times, with actions ``(N, T, ...)``; see `PlanEnv.rollout_batch`.
 
         Returns
         -------

@@ -1,4 +1,4 @@
-"""Steps as tensordicts in the layout that torchrl's losses and replay buffers take."""
+"""Convert steps to tensordicts in the layout that torchrl's losses and replay buffers take."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def as_transitions(
     batch_size: Sequence[int],
     mask: torch.Tensor | None = None,
 ) -> TensorDict:
-    """Return steps as one tensordict.
+    """Return a tensordict of steps, with the results of each step below ``"next"``.
 
     Parameters
     ----------
@@ -33,7 +33,7 @@ def as_transitions(
     after : mapping of str to tree of Tensor ``(*batch_size, ...)``
         The results of each step: the entries of ``"next"``.
     batch_size : sequence of int
-        The environments and the steps, ``[B, T]``.
+        The numbers of environments and of steps, ``[B, T]``.
     mask : Tensor bool ``(*batch_size)``, optional
         Which steps took place. It becomes the entry ``"mask"``.
     """
@@ -70,7 +70,7 @@ def merged(*parts: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def as_observation(tree: Any) -> dict[str, Any]:
-    """Return an observation as a dict; if it is not one, it is the entry ``"observation"``."""
+    """Return an observation as a dict; any other `tree` becomes ``{"observation": tree}``."""
     return dict(tree) if isinstance(tree, Mapping) else {"observation": tree}
 
 

@@ -48,7 +48,7 @@ class TimeBuffer:
     capacity : int
         The number of steps that the memory can hold, T.
     num_steps : int
-        The number of steps written so far. The user of the buffer sets it.
+        The number of steps written so far. The code that writes to the buffer sets it.
     """
 
     def __init__(self, tensors: Any) -> None:
@@ -57,7 +57,7 @@ class TimeBuffer:
 
     @classmethod
     def growing(cls, layout: Any, num_lanes: int, num_steps: int = 0) -> TimeBuffer:
-        """Return an empty buffer for about `num_steps` steps; see `make_room`.
+        """Return an empty buffer for about `num_steps` steps, which `make_room` can enlarge.
 
         Parameters
         ----------
@@ -99,7 +99,7 @@ class TimeBuffer:
         return [array[t] for array in self._arrays]
 
     def write(self, t: int, lanes: NDArray[np.integer[Any]], step: Any) -> None:
-        """Write step `t` of `lanes`.
+        """Write `step` as step `t` of `lanes`.
 
         Parameters
         ----------

@@ -21,7 +21,7 @@ class UsageError(Exception):
 
 
 def add_id(parser: argparse.ArgumentParser, **options: Any) -> None:
-    """Add the argument for one environment id, or for several."""
+    """Add the argument for an environment id, or for several ids if `options` are given."""
     parser.add_argument(
         "id" if not options else "ids",
         metavar="ID",
@@ -48,7 +48,7 @@ def add_json(parser: argparse.ArgumentParser, what: str = "print one JSON object
 
 
 def setting(text: str) -> tuple[str, Any]:
-    """Return name and value of ``NAME=VALUE``; a value that is not a literal stays a string.
+    """Return the name and value in ``NAME=VALUE``; a value that is not a literal stays a string.
 
     >>> setting("obs_type=ram"), setting("frameskip=4")
     (('obs_type', 'ram'), ('frameskip', 4))
@@ -63,7 +63,7 @@ def setting(text: str) -> tuple[str, Any]:
 
 
 def counts(text: str) -> tuple[int, ...]:
-    """Return the numbers of a list such as ``1,2,4``.
+    """Return the numbers in a comma-separated list such as ``1,2,4``.
 
     >>> counts("1,2,4"), counts("")
     ((1, 2, 4), ())
@@ -72,7 +72,7 @@ def counts(text: str) -> tuple[int, ...]:
 
 
 def find(name: str) -> Any:
-    """Import ``module:callable``; any other name is an id, and is returned unchanged.
+    """Import and return ``module:callable``; any other `name` is an id and is returned unchanged.
 
     Modules are also searched for in the current folder.
 
@@ -92,7 +92,7 @@ def find(name: str) -> Any:
 
 
 def make_env(name: str, n_workers: int | None = None, **kwargs: Any) -> PlanEnv:
-    """Make the environment and return it.
+    """Make the environment called `name`, set it up, and return it.
 
     Raises
     ------

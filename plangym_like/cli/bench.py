@@ -1,8 +1,9 @@
-"""``plangym-like bench ID``: states a second by batch size and number of workers.
+"""``plangym-like bench ID``: measure states per second by batch size and number of workers.
 
-Each figure is the median of several slices, measured in turn, so that all columns see the same
-load. "gymnasium" steps gymnasium.make's environment in a plain loop, without saving or restoring
-states. A second table divides the CPU time of one row without workers into its parts.
+Each figure is the median of several measurements. The columns are measured in turn, so that all see
+the same load. The line "gymnasium" is for the environment that gymnasium.make returns, stepped in a
+plain loop without saving or restoring states. The last lines say how the CPU time for one state,
+and for one row of a batch, is spent without workers.
 """
 
 from __future__ import annotations
@@ -64,7 +65,7 @@ def add_to(commands: Any) -> None:
 
 
 def run(chosen: argparse.Namespace) -> int:
-    """Measure the rates, and print a table."""
+    """Measure the rates, and print them as a table or as JSON."""
     if not chosen.batches or min(chosen.batches) < 1:
         raise UsageError("--batches needs numbers of at least 1")
     if not chosen.seconds > 0:
@@ -108,7 +109,7 @@ def pool_of_states(env: PlanEnv, seed: int) -> Row:
 def _rates(
     envs: dict[str, PlanEnv], states: Row, chosen: argparse.Namespace
 ) -> dict[str, dict[str, float]]:
-    """Return rows per second, by batch size and env."""
+    """Return the rows stepped per second, by batch size and then by name of the env."""
     rates: dict[str, dict[str, float]] = {}
     rng = np.random.default_rng(chosen.seed)
     for size in chosen.batches:
@@ -130,7 +131,7 @@ def _stepping(env: PlanEnv, actions: Any, rows: Row) -> Callable[[], Any]:
 
 
 def _rate(call: Callable[[], Any], seconds: float) -> float:
-    """Return how often `call` runs per second."""
+    """Call `call` repeatedly for `seconds`; return the number of calls per second."""
     begun, done = time.perf_counter(), 0
     while True:
         call()
@@ -172,7 +173,7 @@ def parts_of(env: PlanEnv, states: Row) -> dict[str, float]:
 
 
 def _gymnasium_rate(name: str, kwargs: dict[str, Any], seconds: float) -> float | None:
-    """Return the steps per second of Gymnasium alone; None if it cannot make the environment."""
+    """Return the steps per second of Gymnasium alone; ``None`` if it cannot run the environment."""
     try:
         found = find(name)
         env = found(**kwargs) if callable(found) else gymnasium.make(found, **kwargs)

@@ -22,7 +22,7 @@ def add_to(commands: Any) -> None:
 
 
 def run(chosen: argparse.Namespace) -> int:
-    """Print the facts about an environment."""
+    """Print facts about the environment."""
     with make_env(chosen.id, **dict(chosen.set)) as env:
         facts = facts_of(env, chosen.id)
     if chosen.json:
@@ -42,7 +42,7 @@ def run(chosen: argparse.Namespace) -> int:
 
 
 def facts_of(env: PlanEnv, name: str) -> dict[str, Any]:
-    """Return the facts about an environment as JSON-serialisable values."""
+    """Return facts about `env`, which is called `name`, as JSON-serialisable values."""
     return {
         "id": name,
         "family": type(env).__name__,

@@ -32,7 +32,7 @@ def add_to(commands: Any) -> None:
 
 
 def run(chosen: argparse.Namespace) -> int:
-    """Print the names."""
+    """Print the families, the ids of one family, or the planners."""
     if chosen.family == "planners":
         _print_planners(chosen.json)
         return OK
@@ -61,7 +61,7 @@ def run(chosen: argparse.Namespace) -> int:
 
 
 def family_name(family: Family) -> str:
-    """Return the name of a family, which is the name of its module.
+    """Return the name of a family: the name of its module, or ``other`` for `GENERIC`.
 
     >>> family_name(FAMILIES[3]), family_name(GENERIC)
     ('atari', 'other')

@@ -91,7 +91,7 @@ def film(path: Path, plan: Plan, name: Any, seed: int, kwargs: dict[str, Any]) -
 def _one_by_one(plan: Plan, start: Row) -> Plan:
     """Return a copy of `plan` that begins at `start` and has ``dt=1`` for every action.
 
-    Held actions are repeated; the rewards are not changed.
+    An action that is held for several steps is repeated instead; the rewards are not changed.
     """
     actions = np.repeat(plan.actions, plan.dt, axis=0)
     seeds = None

@@ -1,4 +1,4 @@
-"""Planners by their names on the command line, and their options."""
+"""Find planners by their names on the command line, and list their options."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def kebab(name: str) -> str:
 
 
 def planner_classes() -> dict[str, type[Planner]]:
-    """Return every planner that `plangym_like.planners` exports, by name."""
+    """Return every planner class in `plangym_like.planners`, by its name on the command line."""
     public = [getattr(planners, name) for name in planners.__all__]
     return {
         kebab(one.__name__): one
@@ -53,7 +53,7 @@ def _plain(name: str) -> str:
 
 
 def options_of(planner_class: type[Planner]) -> dict[str, Any]:
-    """Return a planner's options and their defaults, with ``...`` for options that have none."""
+    """Return a planner's options and their defaults; ``...`` means that there is no default."""
     parameters = list(inspect.signature(planner_class).parameters.values())[1:]
     return {
         one.name: ... if one.default is one.empty else one.default

@@ -24,14 +24,14 @@ class Backend:
     start_method : {"forkserver", "spawn", "fork"}
         How processes are started.
     address, resources, runtime_env
-        Options of actors; see `plangym_like.RayEnv`.
+        Options for the Ray cluster and its actors; see `plangym_like.RayEnv`.
 
     Raises
     ------
     InputError
-        `name` is unknown, or an option is for another backend.
+        `name` is unknown or does not take an option that was given, or `resources` is not a dict.
     MissingExtraError
-        Ray is not installed.
+        `name` is ``"ray"``, but Ray is not installed.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Buffers that hosted objects fill and their owner reads."""
+"""Buffers that hosted objects fill, and that the owner of the workers reads."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from plangym_like.lanes.tree import take
 
 
 class Buffers(Protocol):
-    """Trees of tensors that all have the same layout. Their owner reads them by index."""
+    """Buffers that all have the same layout. Each holds one tree of tensors."""
 
     def __getitem__(self, index: int) -> Any:
         """Return the tree of tensors that was last written to buffer `index`."""
@@ -20,7 +20,7 @@ class Buffers(Protocol):
 
 
 class SharedBuffers:
-    """`Buffers` in memory that the workers write to.
+    """`Buffers` in shared memory, which the workers write to.
 
     Attributes
     ----------

@@ -1,4 +1,4 @@
-"""`GroupActor`: the actor of a Ray cluster that hosts objects for `RayWorkers`."""
+"""`GroupActor`: the Ray actor that hosts objects for `RayWorkers`."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from plangym_like.states import adopt_session_key
 
 
 class Heartbeat(NamedTuple):
-    """The actor's process id, its node, and the number of steps made by its hosted objects."""
+    """The process id and node of an actor, and how many steps its objects have made so far."""
 
     pid: int
     node: str
@@ -30,7 +30,7 @@ class Heartbeat(NamedTuple):
 
 
 class SharedUpdate(NamedTuple):
-    """New content of the memory shared as `name`, or, if `is_empty`, only its layout."""
+    """New content of the memory shared as `name`; if `is_empty` is true, only its layout."""
 
     name: str
     packed: PackedTree
@@ -50,7 +50,8 @@ class JobResult:
 class GroupActor:
     """Hosts the objects of `groups`, and shares no memory with the owner.
 
-    One thread makes the objects and runs all methods except `heartbeat` and `stop`.
+    One thread makes the objects and runs all methods except `heartbeat` and `stop`, which run in a
+    second thread.
 
     Parameters
     ----------
@@ -87,7 +88,7 @@ class GroupActor:
         return JobResult(self.heartbeat(), dumps(None), self._failure)
 
     def call(self, group: int, method: str, args: bytes, *updates: SharedUpdate) -> JobResult:
-        """Apply updates to shared memory, then call a method of a group's object."""
+        """Apply `updates` to the actor's memory, then call `method` of the object of `group`."""
         hosted = self._hosted
         if hosted is None:
             return JobResult(self.heartbeat(), error=self._failure)
@@ -115,7 +116,7 @@ class GroupActor:
         self._published.append((name, index, pack(content)))
 
     def heartbeat(self) -> Heartbeat:
-        """Return the actor's process, node and progress."""
+        """Return the actor's process id, its node, and the progress of its objects."""
         return Heartbeat(os.getpid(), self._node, int(self._control["beats"].sum()))
 
     def stop(self) -> None:

@@ -1,4 +1,4 @@
-"""`GroupContext`: the link between the object of one group and the owner of its worker."""
+"""`GroupContext`: connects the object of one group to the owner of the workers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Send = Callable[[str, int, Any], None]
 
 
 def control_layout(num_groups: int) -> Any:
-    """Return the layout of the heartbeats (one per group) and of the flag that stops all work."""
+    """Return the layout of the control memory: a heartbeat for each group, and the stop flag."""
     return {"beats": Leaf((num_groups,), torch.int64), "stop": Leaf((1,), torch.int64)}
 
 
@@ -25,7 +25,7 @@ class StoppedError(Exception):
 
 
 class GroupContext:
-    """The link between the object of one group and the owner of its worker.
+    """Connects the object of one group to the owner of the workers.
 
     Attributes
     ----------
@@ -48,7 +48,7 @@ class GroupContext:
         self._stop: memoryview | None = None
 
     def beat(self) -> None:
-        """Report progress to the owner; call it at least once a step.
+        """Report progress to the owner; a hosted object calls this at least once per step.
 
         Raises
         ------
@@ -66,9 +66,9 @@ class GroupContext:
             raise StoppedError("the workers are being closed")
 
     def local_index(self, name: str, index: int) -> int:
-        """Return the row of ``memory[name]`` that holds buffer `index`.
+        """Return the index in ``memory[name]`` at which buffer `index` is stored.
 
-        Memory that is not shared with the owner may hold only some of the buffers.
+        Memory that is not shared with the owner may hold fewer buffers than the owner has.
         """
         return index % len(tree_leaves(self.memory[name])[0])
 

@@ -23,9 +23,9 @@ class HostedObjects:
     memory : dict, optional
         Memory that is shared from the beginning, by name.
     own_process : bool
-        Whether the process hosts nothing else; torch is then limited to one thread.
+        Whether the process only hosts these objects; if so, torch is limited to one thread.
     send : callable, optional
-        Sends buffers to the owner; given if the owner shares no memory with this worker.
+        Sends buffers to the owner; needed if this worker shares no memory with the owner.
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class HostedObjects:
                 raise
 
     def attach(self, name: str, layout: Any, *, fds: Sequence[int]) -> None:
-        """Map shared memory as `name`. If this fails, every later call fails too."""
+        """Map shared memory as ``memory[name]``. If this fails, every later `call` fails too."""
         (fd,) = fds
         try:
             self.memory[name] = attach_tree(fd, layout)
@@ -62,15 +62,16 @@ class HostedObjects:
             raise
 
     def call(self, group: int, method: str, *args: Any) -> Any:
-        """Call a method of the object of `group`."""
+        """Call `method` of the object of `group`, and return its result."""
         if self._failure is not None:
             raise self._failure
         return self._guarded(getattr(self._objects[group], method), *args)
 
     def _guarded(self, function: Callable[..., Any], *args: Any) -> Any:
-        """Call `function`; turn `StopIteration`, `SystemExit` and the like into `RuntimeError`.
+        """Call `function`; turn exceptions that would end a loop or process into `RuntimeError`.
 
-        In the owner's own process, `KeyboardInterrupt` and `SystemExit` are raised unchanged.
+        They are `StopIteration`, `SystemExit`, `KeyboardInterrupt` and `GeneratorExit`. In the
+        owner's process, all but `StopIteration` are raised unchanged.
         """
         try:
             return function(*args)

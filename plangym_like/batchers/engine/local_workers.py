@@ -12,9 +12,9 @@ from plangym_like.batchers.engine.workers import Call, PoolOptions, Workers
 
 
 class LocalWorkers(Workers):
-    """A single worker, which is this process; `wait` executes the calls.
+    """A single worker: the caller's own process, in which `wait` executes the calls.
 
-    All objects are made when the first one is needed.
+    All objects are made when `wait` executes the first call.
     """
 
     def __init__(self, options: PoolOptions) -> None:
@@ -38,7 +38,7 @@ class LocalWorkers(Workers):
         return future
 
     def wait(self, seconds: float, group: int | None) -> None:
-        """Execute the next call (of `group` if given)."""
+        """Execute the next call; if `group` is given, the next call of that group."""
         chosen = next((call for call in self._calls if group in (None, call[0])), None)
         if chosen is None:
             return

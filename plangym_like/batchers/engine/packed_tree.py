@@ -1,4 +1,4 @@
-"""Trees of tensors as bytes that are pickled without a copy."""
+"""Convert trees of tensors to bytes, which can be pickled without a copy, and back."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from plangym_like.lanes.tree import Leaf, tree_leaves, tree_map, tree_unflatten
 
 
 class PackedTree(NamedTuple):
-    """The `layout` of a tree, and the bytes of each of its tensors.
+    """The `layout` of a tree of tensors, and the bytes of each tensor.
 
     >>> tree = {"weight": torch.ones(2, 3, dtype=torch.bfloat16), "steps": torch.tensor(3)}
     >>> copy = unpack(pack(tree))
@@ -27,7 +27,7 @@ class PackedTree(NamedTuple):
 
 
 def pack(tree: Any) -> PackedTree:
-    """Return the bytes of a tree of CPU tensors; only non-contiguous tensors are copied."""
+    """Pack a tree of CPU tensors; only tensors that are not contiguous are copied."""
     layout = tree_map(lambda tensor: Leaf(tuple(tensor.shape), tensor.dtype), tree)
     return PackedTree(layout, [_bytes_of(tensor) for tensor in tree_leaves(tree)])
 
@@ -44,9 +44,9 @@ def _bytes_of(tensor: torch.Tensor) -> NDArray[np.uint8]:
 
 
 def _writable(content: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """Return a writable array that shares memory with `content`, because torch needs one.
+    """Return a writable array that shares memory with `content`; torch needs writable arrays.
 
-    The arrays that Ray delivers are read-only; no other object uses their memory.
+    The arrays that Ray delivers are read-only, although no other object uses their memory.
     """
     if content.flags.writeable:
         return content

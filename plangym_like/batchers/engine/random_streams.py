@@ -22,17 +22,19 @@ def without_trace() -> Iterator[None]:
 
 
 class RandomStreams:
-    """A group's own states for the global random generators of torch (CPU), NumPy and Python.
+    """One group's states for the global random generators of torch (CPU), NumPy and Python.
 
-    Results are therefore the same in every process, whatever else the process does.
+    Since a group has its own states, its results are the same in every process, whatever else the
+    process does.
 
     Parameters
     ----------
     words : sequence of int, optional
-        The ``words`` of a `GroupSeed`; ``None`` uses the process's generators as they are.
+        The ``words`` of a `GroupSeed`, which seed the states. With ``None``, the group draws from
+        the global random generators as they are.
     own_process : bool
-        Whether groups are the only users of random generators in this process. If so, no other
-        states need to be restored.
+        Whether only groups draw from the random generators of this process. If so, a group's states
+        stay installed until another group installs its own.
     """
 
     _in_place: ClassVar[RandomStreams | None] = None
@@ -51,10 +53,10 @@ class RandomStreams:
 
     @contextmanager
     def in_place(self, *, keep: bool = True) -> Iterator[None]:
-        """Let the code inside the block draw from the group's generators.
+        """Let the code in the ``with`` block draw from the group's random generators.
 
-        With ``keep=False``, the group's generators are restored after the block, so that
-        the next block draws the same numbers.
+        With ``keep=False``, the generators are reset after the block, so that the next block draws
+        the same numbers.
         """
         if self._own_process and keep and self._states is not None:
             self._take_the_place()
@@ -77,7 +79,7 @@ class RandomStreams:
                 _set_states(outside)
 
     def _take_the_place(self) -> None:
-        """Make the group's generators the global ones until another group installs its own."""
+        """Install the group's states globally until another group installs its own."""
         last = RandomStreams._in_place
         if last is self:
             return

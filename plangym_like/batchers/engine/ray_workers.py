@@ -28,7 +28,7 @@ _CONTROL_THREAD = "control"
 
 
 class _SharedContent:
-    """The content shared under one name. It is sent with a job to each worker that lacks it."""
+    """The content shared under one name. Workers that lack it get it with their next job."""
 
     def __init__(self, version: int, update: Callable[[], SharedUpdate]) -> None:
         self.version = version
@@ -40,7 +40,7 @@ class _SharedContent:
         self._ref = None
 
     def ref(self) -> Any:
-        """Return a reference to the content, which is stored only once for all workers."""
+        """Return a Ray reference to the content, which is stored only once for all workers."""
         if self._ref is None:
             self._ref = ray_session.load().put(self._update())
         return self._ref
@@ -49,8 +49,8 @@ class _SharedContent:
 class RayWorkers(Workers):
     """Workers that are Ray actors, and share no memory with the owner.
 
-    Content that the owner shares is put into Ray's object store once, and sent to each worker with
-    its first job after a change. Buffers that hosted objects publish come with the result of the
+    Content that the owner shares is put into Ray's object store once after each change. Workers
+    get it with their next jobs. Buffers that hosted objects publish come with the result of the
     job. Ray must never restart an actor or repeat a call, because the state of the hosted objects
     would be lost or wrong.
 
@@ -118,7 +118,7 @@ class RayWorkers(Workers):
 
     @property
     def pids(self) -> list[int]:
-        """The process ids of the actors, as far as they are known."""
+        """The process ids of the actors that have reported theirs so far."""
         return [heartbeat.pid for heartbeat in self._heartbeats if heartbeat is not None]
 
     def describe(self, worker: int) -> str:

@@ -45,7 +45,7 @@ class SharedActor(SharedTree):
         Raises
         ------
         RuntimeError
-            Shapes or dtypes have changed since the first call.
+            The shape or dtype of a parameter or buffer has changed.
         """
         header, shared = self.tensors["header"], self.tensors["weights"]
         weights = list(_weights(self._actor))
@@ -74,12 +74,12 @@ class SharedActor(SharedTree):
 
 
 class ActorCopy:
-    """A worker's copy of an actor; it reloads the published weights when they have changed.
+    """A worker's copy of an actor; `refresh` reloads the published weights if they have changed.
 
     Parameters
     ----------
     actor : torch.nn.Module
-        A copy on the CPU, which `refresh` writes to.
+        A copy of the actor on the CPU; `refresh` overwrites its weights.
     memory : tree of torch.Tensor
         The memory of the `SharedActor`.
 
@@ -138,7 +138,7 @@ def _weights(actor: torch.nn.Module) -> Iterator[torch.Tensor]:
 
 
 def _equal(new: torch.Tensor, old: torch.Tensor) -> bool:
-    """Return whether two tensors are equal, where a NaN equals a NaN with the same bytes."""
+    """Return whether two tensors are equal; tensors with NaN are if all their bytes are equal."""
     if new.dtype != old.dtype:
         return False
     return torch.equal(new, old) or torch.equal(

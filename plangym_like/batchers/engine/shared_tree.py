@@ -11,7 +11,7 @@ from plangym_like.lanes.tree import with_axes
 
 
 class SharedTree(SharedArrays):
-    """Tensors filled with zeros, in one block of shared memory; see `SharedArrays`.
+    """A tree of tensors in one block of shared memory, at first all zeros; see `SharedArrays`.
 
     Another process maps them with `attach_tree`.
 
@@ -19,7 +19,7 @@ class SharedTree(SharedArrays):
     ----------
     layout : tree of Leaf
     lead : sequence of int
-        Axes that are put in front of the shape of every tensor.
+        The lengths of additional axes, which come first in the shape of every tensor.
 
     Attributes
     ----------
@@ -34,5 +34,5 @@ class SharedTree(SharedArrays):
 
 
 def attach_tree(fd: int, layout: Any) -> Any:
-    """Return the tensors of the `SharedTree` with descriptor `fd`, and close `fd`."""
+    """Map the `SharedTree` with the descriptor `fd`, return its tensors, and close `fd`."""
     return attach_arrays(fd, layout, tensor_over)

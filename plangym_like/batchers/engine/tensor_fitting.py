@@ -11,13 +11,13 @@ from plangym_like.lanes.tree import tree_map
 
 
 def copy_fitting(target: torch.Tensor, value: Any, place: str) -> None:
-    """Copy `value` into `target`, which must have the same shape and a dtype that holds all values.
+    """Copy `value` into `target`, which must have the same shape and a dtype that is wide enough.
 
     Raises
     ------
     InputError
-        `value` is not a tensor, its shape differs, or the dtype of `target` cannot hold all values
-        of the dtype of `value`.
+        `value` is not a tensor, its shape differs, or its dtype has values that the dtype of
+        `target` cannot hold.
     """
     if (
         not isinstance(value, torch.Tensor)
@@ -35,9 +35,9 @@ def copy_fitting(target: torch.Tensor, value: Any, place: str) -> None:
 
 
 def as_actions(value: Any, shape: tuple[int, ...], dtype: torch.dtype, place: str) -> torch.Tensor:
-    """Return actions ``(n, ...)`` in the dtype of the action space, on the CPU, without gradients.
+    """Convert actions ``(n, ...)`` to the dtype of the action space, on the CPU, without gradients.
 
-    If `dtype` is a float, numbers are rounded to its precision. Otherwise they keep their values.
+    If `dtype` is floating-point, values are rounded to its precision. Otherwise, no value changes.
 
     Raises
     ------
@@ -66,7 +66,7 @@ def as_actions(value: Any, shape: tuple[int, ...], dtype: torch.dtype, place: st
 
 
 def copy_actions(rows: Any, value: Any) -> None:
-    """Convert an actor's actions as `as_actions` does, and copy them into a tree of tensors."""
+    """Convert an actor's actions as `as_actions` does, and copy them into the tree `rows`."""
     if type(rows) is not torch.Tensor:
         tree_map(copy_actions, rows, value)
     elif type(value) is torch.Tensor and value.dtype is rows.dtype and value.shape == rows.shape:

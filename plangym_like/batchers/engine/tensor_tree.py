@@ -1,4 +1,4 @@
-"""Make, fill, join and move trees of tensors; see `plangym_like.lanes.tree`.
+"""Make, convert, fill and move trees of tensors; see `plangym_like.lanes.tree`.
 
 >>> from plangym_like.lanes.tree import layout_of, take
 >>> layout = tensor_layout(layout_of({"image": np.zeros((2, 2), np.uint8), "speed": 0.5}))
@@ -40,7 +40,7 @@ def as_torch_dtype(dtype: np.dtype[Any]) -> torch.dtype:
     Raises
     ------
     InputError
-        Torch has no corresponding dtype, as for text, objects and long doubles.
+        Torch has no corresponding dtype; it has none for text, objects and long doubles.
     """
     try:
         return torch.from_numpy(np.empty(0, dtype)).dtype
@@ -49,7 +49,7 @@ def as_torch_dtype(dtype: np.dtype[Any]) -> torch.dtype:
 
 
 def tensor_over(content: NDArray[np.uint8], leaf: Leaf) -> torch.Tensor:
-    """Return a tensor that shares memory with the bytes in `content`."""
+    """Return a tensor, as described by `leaf`, that shares memory with the bytes in `content`."""
     if not len(content):
         return torch.empty(leaf.shape, dtype=leaf.dtype)
     return torch.from_numpy(content).view(leaf.dtype).view(leaf.shape)
@@ -81,10 +81,10 @@ def as_tensors(tree: Any) -> Any:
 
 
 def put(rows: Any, index: Any, value: Any) -> None:
-    """Write `value` to row `index` of a tree of arrays or tensors with the same structure.
+    """Write `value` to row `index` of `rows`, a tree of arrays or tensors with the same structure.
 
-    Leaves of `value` may be anything that NumPy can assign, such as lists of numbers. Keys of
-    `value` that `rows` does not have are ignored.
+    Leaves of `value` may be anything that NumPy can assign, such as lists of numbers. Keys that
+    only `value` has are ignored.
     """
     if isinstance(rows, dict):
         for key, row in rows.items():

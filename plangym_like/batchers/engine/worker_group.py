@@ -1,4 +1,4 @@
-"""`WorkerGroup`: hosts objects in workers, and runs jobs on them."""
+"""`WorkerGroup`: hosts objects in workers, and runs their methods as jobs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _CHECK_SECONDS = 0.25
 
 
 class Job:
-    """One call of a method of a hosted object; `result` is set by `WorkerGroup.wait`."""
+    """One method call on a hosted object; `WorkerGroup.wait` sets `result`."""
 
     __slots__ = ("args", "call", "group", "method", "result")
 
@@ -30,9 +30,10 @@ class Job:
 
 
 class WorkerGroup:
-    """Hosts one object for each group of lanes, and runs jobs on them.
+    """Hosts one object for each group of lanes in workers, and runs the objects' methods as jobs.
 
-    Workers start at once. A worker may have several jobs, and runs them in the order of submission.
+    The constructor starts the workers. A worker may have several jobs, and runs them in the order
+    of submission.
     If a job fails, or a worker dies or makes no progress, the next `wait` closes all workers and
     raises an exception that names the worker and the group.
 
@@ -43,9 +44,9 @@ class WorkerGroup:
         and closures are fine.
     num_groups : int
     num_workers : int, optional
-        The number of processes; worker ``g % num_workers`` hosts group g. 0 hosts all groups in
-        this process, where `wait` runs the jobs. ``None`` starts one per core, but at most one per
-        group.
+        The number of workers; worker ``g % num_workers`` hosts group g. 0 hosts all groups in this
+        process, where `wait` runs the jobs. ``None`` starts one worker per core, but at most one
+        per group.
     backend : Backend, optional
         Where workers run; by default, in processes on this machine.
     timeout : float
@@ -58,7 +59,7 @@ class WorkerGroup:
     Raises
     ------
     InputError
-        There are too few groups or workers, or `timeout` is not positive.
+        `num_groups` is less than 1, `num_workers` is negative, or `timeout` is not positive.
     """
 
     def __init__(
@@ -89,7 +90,7 @@ class WorkerGroup:
 
     @property
     def pids(self) -> list[int]:
-        """The process ids of the workers, on their machines."""
+        """The process ids of the workers, each valid on the machine where the worker runs."""
         return self._workers.pids
 
     @property
@@ -104,21 +105,21 @@ class WorkerGroup:
         ----------
         name : str
         shared : SharedTree or SharedActor
-            Anything with a ``layout``, an ``fd`` and ``tensors``. The caller closes it.
+            Or any object that has a ``layout``, an ``fd`` and ``tensors``. The caller closes it.
         """
         self._check_usable()
         self._workers.share(name, shared)
 
     def mark_changed(self, name: str) -> None:
-        """Make the current content of the memory shared as `name` available to later jobs.
+        """Let later jobs see the new content of the memory shared as `name`.
 
-        Workers that share memory with this process see every change at once.
+        Workers that share memory with this process see every change even without this call.
         """
         self._check_usable()
         self._workers.mark_changed(name)
 
     def make_buffers(self, name: str, layout: Any, count: int, group: int | None = None) -> Buffers:
-        """Make buffers for hosted objects to fill, available to them as ``context.memory[name]``.
+        """Make `count` buffers for hosted objects to fill, as their ``context.memory[name]``.
 
         Parameters
         ----------
@@ -127,7 +128,8 @@ class WorkerGroup:
             The layout of one buffer.
         count : int
         group : int, optional
-            The only group that fills the buffers. By default, all groups do, one buffer per job.
+            The only group that fills the buffers. By default, all groups do, and each job fills one
+            buffer.
 
         Returns
         -------
@@ -160,7 +162,7 @@ class WorkerGroup:
         WorkerDiedError
             A worker has died.
         WorkerTimeoutError
-            A worker with jobs has made no progress within the `timeout` of the group.
+            A worker that has jobs has made no progress for longer than the group's `timeout`.
         ClosedError
             The workers have been closed.
         """
@@ -180,7 +182,7 @@ class WorkerGroup:
             self._wait(left, job)
 
     def wait_until_done(self, job: Job | None = None) -> None:
-        """Wait until `wait` would return at once. No job is lost if this is interrupted.
+        """Wait until `wait` would return immediately. If this is interrupted, no job is lost.
 
         Raises
         ------
@@ -199,7 +201,11 @@ class WorkerGroup:
         return job.result
 
     def _next_done(self, wanted: Job | None) -> Job | None:
-        """Return a job that is done: `wanted` (any job, if ``None``), or a job that has failed."""
+        """Return `wanted` if it is done, or any finished job if `wanted` is ``None``.
+
+        A job that has failed may be returned even if it is not `wanted`. If no such job is done,
+        return ``None``.
+        """
         for job in self._jobs:
             if job.call.done():
                 if wanted is None or job is wanted or job.call.exception() is not None:
@@ -244,7 +250,7 @@ class WorkerGroup:
             self._fail(error, jobs[0])
 
     def _fail(self, error: BaseException, job: Job) -> None:
-        """Close all workers, and raise `error` with a note that says where it happened."""
+        """Close all workers, and raise `error` with a note that names its worker and groups."""
         workers, worker = self._workers, self._worker_of(job)
         groups = f"group {job.group}"
         if not workers.is_ready(worker):

@@ -38,7 +38,7 @@ class PoolOptions:
     preload: Sequence[str]
 
     def count_workers(self, num_cores: int) -> int:
-        """Return the number of workers on a machine or cluster of `num_cores` cores."""
+        """Return how many workers to start on a machine or cluster with `num_cores` cores."""
         wanted = num_cores if self.num_workers is None else self.num_workers
         return min(wanted, self.num_groups)
 
@@ -51,17 +51,17 @@ class Call(Protocol):
     """The future result of one method call."""
 
     def done(self) -> bool:
-        """Return whether the call is over, without waiting."""
+        """Return whether the call has finished, without waiting."""
 
     def result(self) -> Any:
-        """Return the result of a call that is over, or raise its exception."""
+        """Return the result of the call, which must have finished, or raise its exception."""
 
     def exception(self) -> BaseException | None:
-        """Return the exception of a call that is over, or ``None`` if it succeeded."""
+        """Return the exception of the call, which must have finished; ``None`` if it succeeded."""
 
 
 class Workers(abc.ABC):
-    """The numbered workers of a worker group; worker ``g % num_workers`` hosts group g.
+    """The workers of a worker group, numbered from 0; worker ``g % num_workers`` hosts group g.
 
     Parameters
     ----------
@@ -71,7 +71,7 @@ class Workers(abc.ABC):
     ----------
     num_workers : int
     start_seconds : float
-        A worker may take at least this long to make its objects, even if `timeout` is shorter.
+        How many seconds a worker may take to make its objects, unless `timeout` is longer.
     """
 
     num_workers = 1
@@ -98,7 +98,7 @@ class Workers(abc.ABC):
         """Make `shared` available to later jobs; see `WorkerGroup.share`."""
 
     def mark_changed(self, name: str) -> None:
-        """Make the current content of the memory shared as `name` available to later jobs."""
+        """Let later jobs see the new content of the memory shared as `name`."""
 
     def make_buffers(self, name: str, layout: Any, count: int, group: int | None) -> Buffers:
         """Make buffers that hosted objects fill; see `WorkerGroup.make_buffers`."""
@@ -108,14 +108,14 @@ class Workers(abc.ABC):
 
     @abc.abstractmethod
     def call(self, group: int, method: str, args: tuple[Any, ...]) -> Call:
-        """Call a method of a group's object, after all earlier calls of that group."""
+        """Call `method` on the object of `group`, after all earlier calls for that group."""
 
     @abc.abstractmethod
     def wait(self, seconds: float, group: int | None) -> None:
-        """Wait at most `seconds` until a call (of `group` if given) is over."""
+        """Wait at most `seconds` for a call to finish, or for a call of `group` if it is given."""
 
     def beats(self, worker: int) -> int:
-        """Return the last known number of times that the worker has reported progress."""
+        """Return how many times the worker has reported progress, as far as is known."""
         return 0
 
     @abc.abstractmethod

@@ -14,14 +14,14 @@ if TYPE_CHECKING:
 class Agent:
     """A policy: computes an action and a new state from its current state and an observation.
 
-    Between two calls, an agent keeps only its weights. Its memory of an episode is in its state,
-    which has one row for each environment. Inherit from this class, and from `torch.nn.Module` if
-    the agent has weights (list `Agent` first). Any callable with this signature and an `update`
-    method can be used as well.
+    Between two calls, the agent itself keeps only its weights. What it remembers of an episode is
+    in its state, which has one row for each environment. Inherit from this class, and from
+    `torch.nn.Module` if the agent has weights (list `Agent` first). Any other object with the same
+    `__call__` and `update` can be used as well.
     """
 
     def require_history(self) -> bool:
-        """Return whether `__call__` needs the episode so far in `history`."""
+        """Return whether `__call__` needs the steps of the episode so far, in `history`."""
         return False
 
     def __call__(
@@ -44,14 +44,14 @@ class Agent:
             The `agent_info` that was passed to `execute`, reduced to the rows of these episodes.
         history : Trajectories, optional
             The steps of these episodes so far, ``[B, t, ...]``, if `require_history` returns true.
-            In a `Batcher`, only the steps of this chunk. ``None`` before the first step.
+            A `Batcher` gives only the steps of this chunk. ``None`` before the first step.
 
         Returns
         -------
         agent_state : DictTensor
             The state that the action was chosen from: `state`, or the first state of an episode.
         action : DictTensor
-            ``"action"`` is sent to the environments. Other fields are only recorded.
+            The field ``"action"`` is sent to the environments. Other fields are only recorded.
         new_state : DictTensor
             The state for the next call. Both states are ``DictTensor({})`` for an agent without
             memory.
@@ -59,9 +59,10 @@ class Agent:
         raise NotImplementedError
 
     def update(self, state_dict: Mapping[str, Any]) -> None:
-        """Load the argument of the batcher's `update`.
+        """Load `state_dict`, which is the argument of the batcher's `update`.
 
-        By default, a torch module loads it as its weights, and other agents raise an error.
+        By default, an agent that is a torch module loads it as its weights; other agents raise an
+        error.
         """
         load = getattr(self, "load_state_dict", None)
         if load is None:

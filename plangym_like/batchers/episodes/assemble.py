@@ -16,7 +16,7 @@ from plangym_like.lanes.tree import tree_map
 
 
 class Steps(NamedTuple):
-    """Steps of some rows of the result: `tensors` ``(T, n, ...)``, from time `start` on."""
+    """Steps for n rows of the result, from time `start` on: `tensors` are ``(T, n, ...)``."""
 
     rows: torch.Tensor
     lengths: torch.Tensor
@@ -40,7 +40,7 @@ def assemble(parts: Sequence[Steps], rows: Sequence[int], args: EpisodeArgs) -> 
     ----------
     parts : sequence of Steps
     rows : sequence of int
-        In ascending order.
+        The rows to return, in ascending order.
     args : EpisodeArgs
         The arguments of the episodes, with one row for each of `rows`.
     """

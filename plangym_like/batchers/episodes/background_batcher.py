@@ -123,7 +123,10 @@ class BackgroundBatcher(Closable):
                 raise
 
     def _ask_n_envs(self) -> None:
-        """Request the number of environments, to check the seeds; `get` raises any error later."""
+        """Ask a group how many environments it has, to check the seeds.
+
+        If this fails with an error, `get` raises it later.
+        """
         job = self._workers.submit(0, "count_envs")
         try:
             is_known = self._workers.wait(_ASK_SECONDS, job) is not None
@@ -153,13 +156,13 @@ class BackgroundBatcher(Closable):
             )
 
     def update(self, state_dict: Any) -> None:
-        """Call `update` of every agent with `state_dict` before the next `execute`.
+        """Pass `state_dict` to the `update` of every agent when the next `execute` begins.
 
         Parameters
         ----------
         state_dict : mapping of str to Tensor
-            A mapping of this kind is copied. Any other object that the agent's `update` accepts is
-            allowed too.
+            Such a mapping is copied. Any other object that the agents' `update` accepts is passed
+            on as it is.
         """
         self._check_open()
         if _is_state_dict(state_dict):
@@ -167,7 +170,7 @@ class BackgroundBatcher(Closable):
         self._new_weights = state_dict
 
     def _publish_weights(self) -> Weights:
-        """Publish the argument of `update`, while no worker reads the shared memory."""
+        """Publish the argument of `update`; call this only while no worker reads shared memory."""
         content, self._new_weights = self._new_weights, None
         if content is None:
             return self._weights
@@ -187,10 +190,10 @@ class BackgroundBatcher(Closable):
         return self._weights
 
     def _begin(self, orders: Mapping[int, tuple[Any, ...]]) -> None:
-        """Tell groups what to play, and start their first quantum.
+        """Tell groups what to play, and start the first quantum of each.
 
-        Each order holds the name of a method of `EpisodeWorker` and the arguments of the call. The
-        last argument, the weights, is added here.
+        `orders` maps a group to the name of a method of `EpisodeWorker` and its arguments, without
+        the last one: the weights are added here.
         """
         self._refuse_while_executing()
         # After a Ctrl-C halfway, the next call would begin some groups a second time.
@@ -227,8 +230,8 @@ class BackgroundBatcher(Closable):
         Trajectories or None
             ``[B, T, ...]``. In an `EpisodeBatcher`, row i is episode i. In a `Batcher`, there is
             one row for each environment that was running, and T is at most `n_timesteps`. ``None``
-            if `blocking` is false and the result is not complete, or if all environments of a
-            `Batcher` have ended.
+            if `blocking` is false and the result is not complete, or if no environment of a
+            `Batcher` was running.
 
         Raises
         ------
@@ -238,7 +241,7 @@ class BackgroundBatcher(Closable):
         WorkerDiedError
             A worker has died. The batcher is closed.
         WorkerTimeoutError
-            A worker hangs; the batcher is then closed. Or `timeout` has passed; no data is lost.
+            A worker hangs, and the batcher is closed; or `timeout` has passed, and no data is lost.
         InputError
             There is no result to get, because `execute` was not called.
         """
@@ -322,7 +325,7 @@ class BackgroundBatcher(Closable):
 
 
 def checked_args(agent_info: Any, env_info: Any, states: Any) -> EpisodeArgs:
-    """Return the user's arguments, checked and copied."""
+    """Check and copy the user's arguments, and return them."""
     return EpisodeArgs(_copied(agent_info), _copied(env_info), StartStates.of(states))
 
 

@@ -1,4 +1,4 @@
-"""`Batcher`: chunks of episodes, all of equal length."""
+"""`Batcher`: plays episodes in chunks of equal length."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ class Batcher(BackgroundBatcher):
     """Steps all environments `n_timesteps` times per `execute`, in the background.
 
     See `EpisodeBatcher` for the parameters. With a `GymInfEnv`, there is always another chunk. With
-    a `GymEnv`, an environment is not stepped after the end of its episode, and its last chunk is
+    a `GymEnv`, an environment is not stepped after the end of its episode, so its last chunk may be
     shorter.
 
-    Lane i of group k is row ``k * n_envs + i`` of the infos and states and, while all environments
-    are running, of the result.
+    Row ``k * n_envs + i`` of the infos and states belongs to environment i of group k. As long as
+    all environments are running, this is also its row in the result.
 
     Examples
     --------
@@ -46,16 +46,16 @@ class Batcher(BackgroundBatcher):
 
     @property
     def n_running(self) -> int | None:
-        """The number of environments still running after the last `get`; ``None`` before that."""
+        """The number of environments still running at the last `get`; ``None`` before the first."""
         return sum(self._num_running.values()) if self._num_running else None
 
     def reset(self, agent_info: Any = None, env_info: Any = None, states: Any = None) -> None:
-        """Start an episode in each of the environments; never blocks.
+        """Start an episode in each of the environments, without blocking.
 
         Parameters
         ----------
         agent_info, env_info : DictTensor, optional
-            One row for each environment of all groups. The agent gets `agent_info` at each step;
+            One row for each environment, over all groups. The agent gets `agent_info` at each step;
             the environment's reset gets `env_info` as its ``options``.
         states : tuple, optional
             The states that the episodes begin in, as a tuple ``(rows, obs)`` of state rows, uint8
@@ -78,7 +78,7 @@ class Batcher(BackgroundBatcher):
         env_info: Any = None,
         states: Any = None,
     ) -> None:
-        """Begin to play the next chunk; never blocks.
+        """Begin to play the next chunk, without blocking.
 
         Parameters
         ----------
@@ -87,7 +87,7 @@ class Batcher(BackgroundBatcher):
         agent_info : DictTensor, optional
             Replaces the `agent_info` of `reset` from now on.
         env_info, states : optional
-            If either is given, the environments are first reset with it.
+            If either is given, the environments are first reset with these arguments.
         """
         self._check_open()
         self._refuse_while_executing()
@@ -100,7 +100,7 @@ class Batcher(BackgroundBatcher):
         self._begin(dict.fromkeys(range(len(self._seeds)), ("chunk", n_episodes, agent_info)))
 
     def reexecute(self) -> None:
-        """Begin to play the next chunk, with the same infos as before; never blocks."""
+        """Begin to play the next chunk, with the same infos as before and without blocking."""
         self.execute()
 
     def _assembled(self, steps: list[Steps]) -> Trajectories | None:

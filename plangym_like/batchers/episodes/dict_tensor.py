@@ -1,4 +1,4 @@
-"""`DictTensor`: tensors by name, one row for each environment."""
+"""`DictTensor`: named tensors with one row for each environment."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class DictTensor(TensorDict):  # type: ignore[no-untyped-call]
     source : mapping of str to tensor, array or mapping, optional
         Tensors ``[B, ...]``; a mapping becomes another `DictTensor`.
     batch_size : sequence of int, optional
-        ``[B]`` unless given.
+        The default is ``[B]``.
 
     Raises
     ------
@@ -61,7 +61,7 @@ def masked_tensor(tensor0: torch.Tensor, tensor1: torch.Tensor, mask: torch.Tens
     tensor0, tensor1 : tensor
         ``[B, ...]``, of the same shape. The result has the dtype of `tensor0`.
     mask : tensor
-        ``[B]``, bool or numbers 0 and 1.
+        ``[B]``, bool or with the values 0 and 1.
 
     Raises
     ------
@@ -104,7 +104,7 @@ def masked_dicttensor(
 
 
 def has_tensors(fields: TensorDict) -> bool:
-    """Return whether `fields` contains any tensors; tensors without rows count too."""
+    """Return whether `fields` contains any tensors; tensors with 0 rows count too."""
     return not fields.is_empty()  # type: ignore[no-untyped-call]
 
 

@@ -24,7 +24,7 @@ class EpisodeBatcher(BackgroundBatcher):
     Parameters
     ----------
     n_timesteps : int
-        Steps that a slot holds. A longer episode continues in another slot.
+        How many steps a slot holds. A longer episode continues in another slot.
     n_slots : int
         The number of slots in shared memory, which limits how many steps can be played before `get`
         reads them. Every group has at least one slot for each of its environments.
@@ -33,7 +33,7 @@ class EpisodeBatcher(BackgroundBatcher):
     seeds : sequence of int, or int, or None
         One for each group: environment i of group k is seeded with ``seeds[k] + i``. If two groups
         would share seeds, the seeds of one are changed, with a warning. A single number makes one
-        group per process; so does ``None``, with fresh entropy.
+        group per process. ``None`` does the same with fresh entropy.
     create_agent : callable
         ``create_agent(**agent_args)`` returns an `Agent`. It is called once per group, in the
         group's process. Each call draws the same random numbers, so all agents begin with equal
@@ -49,9 +49,9 @@ class EpisodeBatcher(BackgroundBatcher):
         Seconds without a step after which a worker counts as hung.
     backend : {"process", "ray"}
         Whether workers are processes on this machine or `n_threads` actors on a Ray cluster.
-        Results are the same; actors send theirs through Ray's object store.
+        Results are the same; actors send them through Ray's object store.
     address, resources, runtime_env
-        Options of actors, as in `plangym_like.RayEnv`; by default an actor claims one core.
+        Options for Ray, as in `plangym_like.RayEnv`; by default, an actor claims one core.
 
     Raises
     ------
@@ -91,7 +91,7 @@ class EpisodeBatcher(BackgroundBatcher):
         """Begin to play episodes, without blocking.
 
         Episodes are played with the weights of the last `update`. Each group plays a contiguous
-        block of rows, so the environment that plays row i depends only on `n_episodes`.
+        block of rows, so which environment plays row i depends only on `n_episodes`.
 
         Parameters
         ----------
@@ -107,7 +107,7 @@ class EpisodeBatcher(BackgroundBatcher):
         Raises
         ------
         InputError
-            The number of rows is not `n_episodes`, or the last result has not been fetched yet.
+            An argument does not have `n_episodes` rows, or the last result was not fetched yet.
         """
         self._check_open()
         n_episodes = as_count("n_episodes", n_episodes)

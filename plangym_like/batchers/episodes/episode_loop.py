@@ -20,7 +20,7 @@ from plangym_like.lanes.tree import Leaf, tree_map
 
 
 class EpisodeArgs(NamedTuple):
-    """The arguments of episodes, one row each; ``None`` for arguments that were not given.
+    """The arguments of episodes, one row per episode; ``None`` for arguments that were not given.
 
     Attributes
     ----------
@@ -34,12 +34,12 @@ class EpisodeArgs(NamedTuple):
     states: StartStates | None = None
 
     def rows(self, rows: Any) -> EpisodeArgs:
-        """Return the arguments, reduced to these rows."""
+        """Return these arguments, reduced to the given `rows`."""
         parts: list[Any] = [part if part is None else part[rows] for part in self]
         return EpisodeArgs(*parts)
 
     def check(self, num_rows: int, what: str) -> None:
-        """Raise an `InputError` if a given argument does not have `num_rows` rows."""
+        """Raise an `InputError` unless every argument that was given has `num_rows` rows."""
         for name, part in zip(self._fields, self, strict=True):
             if part is not None and len(part) != num_rows:
                 raise InputError(f"{name} has {len(part)} rows for {num_rows} {what}")
@@ -76,7 +76,7 @@ class EpisodeLoop:
         return self._running.numpy()
 
     def start(self, n: int, args: EpisodeArgs) -> None:
-        """Start an episode in each of the first `n` environments; `args` have `n` rows."""
+        """Start an episode in each of the first `n` environments; `args` has one row for each."""
         self._forget()
         # The environments after the first n get the arguments of the last one.
         everyone = args.rows(torch.arange(self.n_envs).clamp(max=n - 1))
@@ -87,7 +87,7 @@ class EpisodeLoop:
             self._keep(self._running < n)
 
     def _keep(self, rows: torch.Tensor) -> None:
-        """Drop all running environments except these rows."""
+        """Keep only the running environments that `rows` selects."""
         self._running = self._running[rows]
         self._observation = _rows(self._observation, rows)
         if self._agent_info is not None:
@@ -151,7 +151,7 @@ class EpisodeLoop:
     def _record(
         self, answer: tuple[DictTensor, DictTensor, DictTensor], outcome: DictTensor
     ) -> dict[str, Any]:
-        """Return the fields of one step; names of the action's results begin with ``_``."""
+        """Return the fields of one step; a field that results from the action begins with ``_``."""
         agent_state, action, new_state = answer
         record: dict[str, Any] = {}
         for prefix, parts in (

@@ -26,7 +26,7 @@ WEIGHTS = "weights"
 
 @dataclass(frozen=True)
 class EpisodePlan:
-    """The user's arguments. Calling the plan with a `GroupContext` makes that group's worker."""
+    """The user's arguments. Calling the plan with a group's context makes the group's worker."""
 
     create_agent: Callable[..., Any]
     agent_args: Mapping[str, Any]
@@ -37,7 +37,7 @@ class EpisodePlan:
     endless: bool
 
     def __call__(self, context: GroupContext) -> EpisodeWorker:
-        """Return the worker of the group that `context` belongs to."""
+        """Make the `EpisodeWorker` of the group that `context` belongs to."""
         return EpisodeWorker(context, self)
 
 
@@ -52,9 +52,10 @@ class Weights(NamedTuple):
 
 
 class Part(NamedTuple):
-    """A filled buffer.
+    """Describes the steps in a filled buffer; `buffer` is its index.
 
-    Lane i holds `lengths[i]` steps of row ``first_row + i``, beginning at time `start`.
+    Lane i of the buffer holds ``lengths[i]`` steps for row ``first_row + i`` of the result, from
+    time `start` on.
     """
 
     buffer: int
@@ -64,9 +65,9 @@ class Part(NamedTuple):
 
 
 class Progress(NamedTuple):
-    """The progress of a group in its quantum.
+    """What a group has done in one quantum.
 
-    If `layout` is given, the group needs buffers of this layout before it can continue.
+    If `layout` is not ``None``, the group needs buffers of this layout before it can continue.
     """
 
     parts: list[Part]
@@ -77,7 +78,7 @@ class Progress(NamedTuple):
 
 
 class EpisodeWorker:
-    """Plays one group in quanta; each quantum is one call of `collect`.
+    """Plays the episodes of one group in quanta; each quantum is one call of `collect`.
 
     A quantum ends when all steps are done, when no buffer is free, or when its time is up. The
     owner reads the filled buffers and gives them back with the next quantum.
@@ -141,7 +142,7 @@ class EpisodeWorker:
         self._work = self._play_episodes(first_row, num, args)
 
     def reset(self, args: EpisodeArgs) -> None:
-        """Start an episode in each lane; `args` has a row for each lane of all the groups."""
+        """Start an episode in each of the group's lanes; `args` has rows for all groups' lanes."""
         args.check(self._num_lanes, "environments")
         with self._streams.in_place(), torch.no_grad():
             self._loop.start(self._loop.n_envs, args.rows(self._rows))
@@ -153,7 +154,10 @@ class EpisodeWorker:
         return slice(first, first + self._loop.n_envs)
 
     def chunk(self, num_lanes: int | None, agent_info: DictTensor | None, weights: Weights) -> None:
-        """Prepare to step the running lanes until one buffer is full."""
+        """Prepare to step the running lanes until one buffer is full.
+
+        If `num_lanes` is given, it must be the number of lanes in all groups together.
+        """
         if num_lanes is not None and num_lanes != self._num_lanes:
             raise InputError(
                 f"a Batcher plays all of its {self._num_lanes} environments, not {num_lanes}; an "
@@ -256,7 +260,7 @@ class EpisodeWorker:
 
 
 def _stopped_by(error: BaseException) -> Iterator[bool]:
-    """Return an iterator that always raises, because `error` interrupted a step."""
+    """Return an iterator that always raises `ClosedError`, because `error` interrupted a step."""
     message = f"a {type(error).__name__} stopped the episodes in the middle of a step"
 
     def fail() -> bool:

@@ -28,17 +28,17 @@ _OWN_FIELDS = {*_FLAGS, "reward", "last_action"}
 class GymEnv(VecEnv):
     """Gymnasium environments, each of which runs until its episode ends.
 
-    An observation has these fields, ``[B, ...]`` each, in the environment's own dtypes:
+    An observation has these fields, each ``[B, ...]``, in the environment's dtype unless given:
 
     ==================  ===========================================================================
-    ``frame``           the environment's observation. A ``Dict`` or ``Tuple`` space instead has one
-                        field for each part, named by its key or ``"0"``, ``"1"``, ...
+    ``frame``           the environment's observation; parts of a tuple are ``"0"``, ``"1"``, ...
+                        in it. A ``Dict`` space has one field for each key instead
     ``reward``          float32, the reward of the last action
     ``done``            bool, ``terminated`` or ``truncated``
     ``terminated``      bool, the episode has reached its end
     ``truncated``       bool, the episode was cut off
-    ``initial_state``   bool, the episode begins here
-    ``last_action``     the action that led here, 0 at the beginning
+    ``initial_state``   bool, this is the first observation of an episode
+    ``last_action``     the action that led to this observation, 0 for the first
     ==================  ===========================================================================
 
     Environments with a vectorised form are stepped together.
@@ -46,8 +46,8 @@ class GymEnv(VecEnv):
     Parameters
     ----------
     envs : sequence of gymnasium.Env or PlanEnv, or callable, or str
-        Environments with equal spaces. With `num_envs`: a callable that returns a new environment,
-        or an id for ``plangym_like.make(id, remove_time_limit=False)``.
+        Environments with equal spaces. If `num_envs` is given: a callable that returns a new
+        environment, or an id for ``plangym_like.make(id, remove_time_limit=False)``.
     num_envs : int, optional
         How many environments to make from a callable or an id.
     seed : int
@@ -56,7 +56,7 @@ class GymEnv(VecEnv):
     Raises
     ------
     InputError
-        No environments are given, `seed` is invalid, or tensors cannot hold values of the spaces.
+        No environments are given, `seed` is invalid, or no tensor can hold a space's values.
 
     Examples
     --------
@@ -159,9 +159,10 @@ class GymEnv(VecEnv):
 class GymInfEnv(GymEnv):
     """Gymnasium environments that are reset when their episodes end, so that all keep running.
 
-    `step` returns two observations. If an episode has ended, the first of them is that episode's
-    last observation. The second is the first observation of the next episode, with
-    ``initial_state`` set. Each reset of an environment gets the same `env_info`.
+    `step` returns the results of the actions, and the observations for the next actions. If an
+    environment's episode has ended, the result is the last observation of that episode, and the
+    next action is for the first observation of the next episode, whose ``initial_state`` is true.
+    Resets at the end of an episode get the `env_info` that was last passed to `reset`.
 
     Parameters
     ----------

@@ -16,10 +16,10 @@ def replay_agent(
 ) -> TensorDict:
     """Call `agent` on the recorded steps again, with gradients, and return its outputs.
 
-    The steps are replayed in order, and each call gets the state that the previous one returned.
+    The steps are replayed in order, and each call gets the state that the previous call returned.
 
     The outputs equal the recorded ones, except for random draws of the agent. After the end of a
-    trajectory the agent gets zeros; `Trajectories.mask` tells which outputs are valid.
+    trajectory the agent gets zeros; `Trajectories.mask` says which outputs are valid.
 
     Parameters
     ----------
@@ -27,7 +27,7 @@ def replay_agent(
         See `Agent`; it must not require a history.
     trajectories : Trajectories
     state : DictTensor, optional
-        ``[B, ...]``, the agent's state before the first step; ``None`` at the beginning of
+        ``[B, ...]``, the agent's state before the first step; ``None`` if this step begins the
         episodes. For a later chunk, take the recorded state, for example
         ``DictTensor({"memory": chunk["memory"][:, 0]})``.
 

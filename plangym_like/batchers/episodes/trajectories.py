@@ -76,7 +76,7 @@ class Trajectories:
 
     @property
     def n_timesteps(self) -> int:
-        """Return ``T``, the length of the longest trajectory."""
+        """Return ``T``, the number of steps in each row, including padding."""
         return int(self.steps.batch_size[1])
 
     def mask(self) -> torch.Tensor:
@@ -137,7 +137,7 @@ class Trajectories:
     def temporal_slice(self, start: int, stop: int) -> Self:
         """Return the steps ``start:stop`` of every trajectory.
 
-        A trajectory that ends before `stop` is shorter. If it ends before `start`, it is empty.
+        A trajectory that ends before `stop` has fewer steps; one that ends before `start`, none.
 
         Raises
         ------
@@ -152,7 +152,7 @@ class Trajectories:
 
     @classmethod
     def cat(cls, parts: Sequence[Self]) -> Self:
-        """Return the trajectories of all `parts`, padded to the length of the longest.
+        """Join the trajectories of all `parts`, padded to the length of the longest.
 
         Raises
         ------

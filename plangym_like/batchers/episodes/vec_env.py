@@ -60,8 +60,8 @@ class VecEnv:
             ``[B]``.
         (observation, still_running)
             The observations for the next actions, ``[B', ...]``, and the environments that are
-            still running, ``[B']``. Each row is a row of the first `observation`, or the first
-            observation of a new episode.
+            still running, ``[B']``. An environment's row is the same as in the results or, if it
+            was reset, the first observation of its new episode.
         """
         raise NotImplementedError
 

@@ -11,7 +11,7 @@ from plangym_like.lanes.tree import tree_map
 
 
 class BaseActorModule(torch.nn.Module):
-    """An actor: implement `forward`, and `reset` if the first recurrent state is not zero.
+    """An actor: implement `forward`, and `reset` if episodes begin with a nonzero recurrent state.
 
     All inputs and outputs are trees of tensors ``(T, B, ...)``: time first, then the lanes. Do not
     change them in place.
@@ -31,9 +31,9 @@ class BaseActorModule(torch.nn.Module):
         rew : Tensor float32 ``(T, B)``
             The rewards of these actions.
         fin : Tensor bool ``(T, B)``
-            Whether these actions ended an episode: `obs` is then the first observation of a new
-            episode, and `act` and `rew` belong to the old one. With T > 1, a recurrent actor must
-            reset its state where `fin` is true.
+            Whether these actions ended an episode. If so, `obs` is the first observation of the
+            next episode, while `act` and `rew` belong to the one that ended. With T > 1, a
+            recurrent actor must reset its state where `fin` is true.
         hx : tree of Tensor, or None
             The recurrent state before ``obs[0]``, with the lanes along the second dimension, as in
             torch's recurrent layers; ``None`` at the beginning.
@@ -42,9 +42,9 @@ class BaseActorModule(torch.nn.Module):
         -------
         actions : tree of Tensor ``(T, B, ...)``
         hx : tree of Tensor
-            The recurrent state after ``obs[-1]``; ``()`` for none.
+            The recurrent state after ``obs[-1]``; ``()`` if there is none.
         info : dict of str to Tensor ``(T, B, ...)``
-            Values to record; ``"value"`` ``(T, B)`` if there is a critic.
+            Values to record, including ``"value"`` ``(T, B)`` if there is a critic.
         """
         raise NotImplementedError(f"{type(self).__name__} has to implement forward")
 

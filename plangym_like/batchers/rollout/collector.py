@@ -56,7 +56,7 @@ class Collector:
     beat : callable
         Called at every step.
     own_process : bool
-        Whether only the collector uses the actor. The actor then runs in torch's inference mode,
+        Whether only the collector uses the actor. If so, the actor runs in torch's inference mode,
         which is a little faster.
     """
 
@@ -90,8 +90,9 @@ class Collector:
     def describe(self) -> Any:
         """Begin the first episodes, and return the layout of a buffer.
 
-        The actor is called once. If infos are recorded, the first environment takes one step and is
-        reset. Neither changes the fragments that are collected later.
+        The actor is called to find out what it returns. If infos are recorded, the first
+        environment takes one step and is reset. Neither changes the fragments that are collected
+        later.
 
         Raises
         ------
@@ -135,7 +136,7 @@ class Collector:
         self._fin = torch.ones(1, count, dtype=torch.bool)
 
     def _probe_actor(self, inputs: Any) -> Any:
-        """Initialise the recurrent state; return the layout of the actor's info for one lane."""
+        """Call the actor to get its first recurrent state; return the layout of one lane's info."""
         answer = self._actor.step(*inputs, hx=None)
         if not (isinstance(answer, tuple) and len(answer) == 3 and isinstance(answer[2], dict)):
             raise InputError(
@@ -183,7 +184,7 @@ class Collector:
         """Raise an error unless the lanes are the second dimension of the recurrent state.
 
         If the first dimension has the same length as the second, the actor is called again with
-        one lane fewer.
+        one lane fewer, to tell them apart.
         """
         count, states = self.lanes.num_lanes, tree_leaves(self._hx)
         if count > 1 and any(state.shape[:2] == (count, count) for state in states):
@@ -202,7 +203,7 @@ class Collector:
             )
 
     def _probe_infos(self, obs: Any) -> dict[str, Any]:
-        """Reset and step once, and return the layout of the infos that are numbers."""
+        """Step and reset the first lane, and return the layout of its infos that are numbers."""
         lanes = self.lanes
         found = dict(lanes.infos[0])
         if type(lanes).step_infos:
@@ -239,8 +240,8 @@ class Collector:
         Raises
         ------
         InputError
-            The form of the actor's output has changed since its first output, or the environments
-            have been reset elsewhere.
+            The actor's output does not have the form of its first output, or the environments have
+            been reset elsewhere.
         """
         self.describe()
         if not self._is_halfway:
@@ -304,7 +305,7 @@ class Collector:
     def _end_episodes(
         self, buffer: FragmentBuffer, t: int, ended: NDArray[np.intp], hx: Any
     ) -> Any:
-        """Begin episodes in the lanes `ended`, and return the recurrent state for step `t` + 1."""
+        """Begin episodes in the lanes `ended`; return the recurrent state for step ``t + 1``."""
         row = buffer.rows[t]
         if len(ended):
             if self._options.keep_final:
@@ -322,7 +323,7 @@ class Collector:
     ) -> torch.Tensor | None:
         """Return the critic's estimates ``(B, ...)`` for the episodes that step `t` truncated.
 
-        They are 0 in all other lanes; ``None`` means that all are 0.
+        The estimates are 0 in all other lanes; ``None`` means that all are 0.
         """
         row = buffer.rows[t]
         outcome = row.outcome
@@ -351,7 +352,7 @@ class Collector:
 
 
 def _copy(rows: Any, value: Any, name: str) -> None:
-    """Copy an output of the actor, which must have the form of its first output."""
+    """Copy an output of the actor into `rows`; it must have the form of the first output."""
     if type(rows) is torch.Tensor:
         if type(value) is torch.Tensor and value.dtype is rows.dtype and value.shape == rows.shape:
             rows.copy_(value)

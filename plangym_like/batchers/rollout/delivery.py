@@ -17,7 +17,7 @@ class Delivery:
     """Joins buffers and copies them to a device.
 
     For a GPU, buffers are joined in page-locked memory and copied from there asynchronously. Torch
-    reuses that memory when the copy is complete.
+    reuses that memory only when the copy is complete.
 
     Parameters
     ----------

@@ -99,7 +99,7 @@ def _note(column: Any, value: Any, t: int, lane: int, extras: list[Extra], path:
 
 
 def _put_number(column: NDArray[Any], t: int, lane: int, value: Any) -> bool:
-    """Write a number, and return whether the column can hold it exactly."""
+    """Write a number if the column can hold it exactly, and return whether it can."""
     if isinstance(value, np.generic):
         value = value.item()
     try:
@@ -138,7 +138,7 @@ def _named(path: Path) -> str:
 class EnvInfos:
     """Writes extras into the columns of fragments, in the owner's process.
 
-    Columns that were widened or added are kept in all later fragments.
+    All later fragments keep the columns that were widened or added.
     """
 
     def __init__(self) -> None:
@@ -166,7 +166,7 @@ class EnvInfos:
         return env
 
     def _widened(self, path: Path, column: torch.Tensor, extras: Sequence[Extra]) -> torch.Tensor:
-        """Return a copy of `column` with `extras`, in a dtype that can hold both."""
+        """Return a copy of `column` with `extras` written into it, in a dtype that holds both."""
         dtype = self._dtypes.get(path, column.dtype)
         for extra in extras:
             dtype = _common(dtype, torch.from_numpy(extra.value).dtype)
@@ -200,7 +200,7 @@ def _common(one: torch.dtype, other: torch.dtype) -> torch.dtype:
 
 
 def _same_values(one: torch.Tensor, other: torch.Tensor) -> bool:
-    """Return whether `one`, in a wider dtype, holds the same numbers as `other`."""
+    """Return whether `one`, which may have a wider dtype, holds the same numbers as `other`."""
     back = one.to(other.dtype)
     same = (back == other) | (other != other)
     if not other.dtype.is_floating_point and one.dtype.is_floating_point:

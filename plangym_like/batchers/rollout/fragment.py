@@ -21,14 +21,14 @@ class State(NamedTuple):
     Attributes
     ----------
     obs : tree of Tensor ``(T + 1, B, ...)``
-        If ``fin[t]``, then ``obs[t + 1]`` is the first observation of the next episode.
+        Where ``fin[t]`` is true, ``obs[t + 1]`` is the first observation of the next episode.
     act : tree of Tensor ``(T, B, ...)``
     rew : Tensor float32 ``(T, B)``
     fin : Tensor bool ``(T, B)``
         Whether the step ended the episode: ``terminated | truncated``.
     terminated, truncated : Tensor bool ``(T, B)``
     stepno : Tensor int64 ``(T, B)``
-        The number of earlier steps of the episode.
+        How many steps of the episode came before this one.
     """
 
     obs: Any
@@ -82,11 +82,11 @@ class Fragment(NamedTuple):
     ----------
     state : State
     actor : dict of str to tree of Tensor ``(T, B, ...)``
-        The actor's infos: ``actor[key][t]`` came with ``state.act[t]``.
+        The actor's infos: it returned ``actor[key][t]`` together with ``state.act[t]``.
     env : dict of str to tree of Tensor ``(T, B, ...)``
-        The numbers in the environments' infos; 0 if a step's info lacks the key. If a number does
-        not fit the dtype of earlier ones, the dtype is wider from that fragment on. A new key is
-        present from the first fragment in which it occurs.
+        The numbers in the environments' infos; 0 where a step's info lacks the key. If a number
+        does not fit the dtype of earlier ones, the dtype is wider from that fragment on. A new key
+        is present from the first fragment in which it occurs.
     bootstrap : Tensor ``(1, B)``
         The critic's estimate at ``state.obs[T]``; float32 0 without a critic.
     hx : tree of Tensor
@@ -97,7 +97,7 @@ class Fragment(NamedTuple):
         ``act``, ``rew`` and ``fin`` ``(1, B, ...)`` of the step before the fragment; its ``obs`` is
         ``None``. In the first fragment, ``fin`` is true and the others are 0.
     final : Final or None
-        ``None`` without ``keep_final``.
+        ``None`` if ``keep_final`` was false.
     sticky : bool
         Whether a lane whose episode ended stayed frozen for the rest of the fragment.
     """
@@ -190,9 +190,9 @@ class Fragment(NamedTuple):
 
     @property
     def frozen(self) -> torch.Tensor:
-        """Tensor bool ``(T, B)``: steps in which an environment was frozen after its episode.
+        """Tensor bool ``(T, B)``: true where a lane was frozen because its episode had ended.
 
-        There are none unless the fragment is `sticky`.
+        It is false everywhere unless the fragment is `sticky`.
         """
         frozen = torch.zeros_like(self.state.fin)
         if self.sticky:

@@ -1,4 +1,4 @@
-"""`FragmentBuffer`: the memory of one group's fragment; `as_fragment` joins several of them."""
+"""`FragmentBuffer`: the memory of one group's fragment; `as_fragment` joins several buffers."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ def fragment_layout(
 ) -> Any:
     """Return the layout of one buffer, a tree of `Leaf`.
 
-    `observation`, `action`, `actor` and `env` are the layouts of one step of one lane. `hx` is
-    given with its full shapes, with the lanes along the second dimension.
+    `observation`, `action`, `actor` and `env` are the layouts of one step of one lane. `hx` is the
+    layout of the recurrent state of all lanes, which are along the second dimension.
     """
 
     def rows(steps: int, layout: Any) -> Any:
@@ -97,7 +97,7 @@ class Row(NamedTuple):
     obs, act, rew, fin, actor : tree of Tensor ``(1, B, ...)``
         In the form that the actor takes and returns.
     actions : tree of array ``(B, ...)``
-        The same memory as `act`, in the form that lanes take.
+        Arrays that share memory with `act`, in the form that lanes take.
     outcome : Outcome
         The arrays that lanes write the results of the step to.
     stepno : array int64 ``(B,)``
@@ -114,7 +114,7 @@ class Row(NamedTuple):
 
 
 class FragmentBuffer:
-    """The memory of one fragment, with views for every step that are made only once.
+    """The memory of one fragment, and views of its steps, which are made only once.
 
     Parameters
     ----------
@@ -167,7 +167,7 @@ class FragmentBuffer:
         Parameters
         ----------
         value : Tensor ``(B, ...)``, optional
-            The values of all lanes; ``None`` stands for zeros.
+            The critic's estimates for all lanes; ``None`` stands for zeros.
         hx : tree of Tensor
             The recurrent state of all lanes.
         """

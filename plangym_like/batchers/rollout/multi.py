@@ -52,8 +52,8 @@ def rollout(
 
     There are `n_actors` copies of the actor, each with `n_per_actor` lanes; `n_workers` processes
     host them. The copies fill `n_buffers` buffers in shared memory. Each fragment consists of the
-    `n_per_batch` buffers that were ready first, with their lanes side by side. Before each
-    fragment, the copies load the actor's current weights.
+    `n_per_batch` buffers that were ready first, with their lanes side by side. Before a copy fills
+    a buffer, it loads the actor's current weights.
 
     Parameters
     ----------
@@ -90,7 +90,7 @@ def rollout(
         this process, inside ``next``.
     seed : int or sequence of int, optional
         Seeds the environments and the actors. Equal seeds give equal fragments for any `n_workers`
-        if `ordered` is true, and if the weights do not change or `max_lag` is 0.
+        if `ordered` is true and either the weights do not change or `max_lag` is 0.
     states : tuple, optional
         The states that the first episodes begin in, as a tuple ``(rows, obs)`` of state rows, uint8
         ``(n_actors * n_per_actor, state_nbytes)``, and their observations. Later episodes begin
@@ -112,9 +112,9 @@ def rollout(
     backend : {"process", "ray"}
         Whether workers are processes on this machine or actors on a Ray cluster. Equal seeds give
         equal fragments with both. On a cluster, fragments and weights travel through Ray's object
-        store; with ``copy=False``, a fragment stays there while it is held.
+        store; with ``copy=False``, a fragment stays there as long as the caller holds it.
     address, resources, runtime_env
-        Options of actors, as in `plangym_like.RayEnv`; by default an actor claims one core.
+        Options for Ray, as in `plangym_like.RayEnv`; by default, an actor claims one core.
 
     Returns
     -------

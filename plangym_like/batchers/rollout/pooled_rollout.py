@@ -1,4 +1,4 @@
-"""`PooledRollout`: the iterator of `single.rollout` and `multi.rollout`, with a pool of buffers."""
+"""`PooledRollout`: the iterator that `single.rollout` and `multi.rollout` return."""
 
 from __future__ import annotations
 
@@ -113,7 +113,10 @@ class PooledRollout(RolloutIterator):
         return self._buffers[buffer]
 
     def _dispatch(self, wanted: int) -> None:
-        """Let actors fill the free buffers, as far ahead as `max_lag` allows."""
+        """Let actors fill the free buffers, as far ahead as `max_lag` allows.
+
+        `wanted` is the number of buffers that the next fragment still needs.
+        """
         most = self._n_buffers
         if self._max_lag is not None:
             most = min(most, wanted + self._max_lag * self._n_per_batch)
@@ -130,7 +133,7 @@ class PooledRollout(RolloutIterator):
             self._num_busy[group] += 1
 
     def _gather(self) -> None:
-        """Wait for one more fragment."""
+        """Wait until a job is done; if it has filled a buffer, note that the buffer is ready."""
         self._workers.wait_until_done()
         with interrupts_deferred():
             job = self._workers.wait(0.0)
@@ -141,7 +144,10 @@ class PooledRollout(RolloutIterator):
             self._ready[done, job.group] = job
 
     def _take_ready(self) -> bool:
-        """Take the next fragment if it is ready, and return whether it was."""
+        """Take the next filled buffer if one is ready, and return whether one was.
+
+        A buffer whose weights are too old is discarded instead.
+        """
         if not self._ready:
             return False
         turn = next(iter(self._ready))
@@ -179,7 +185,7 @@ def check_numbers(
     n_per_batch: int,
     max_lag: int | None,
 ) -> None:
-    """Raise an `InputError` if a rollout of these sizes is impossible."""
+    """Raise an `InputError` if a rollout with these numbers is impossible."""
     numbers = {
         "n_steps": n_steps,
         "n_actors": n_actors,

@@ -12,7 +12,7 @@ from plangym_like.batchers.rollout.fragment import Fragment
 
 @dataclass
 class RolloutStats:
-    """Counters of an iterator's work so far.
+    """Counts what a rollout iterator has done so far.
 
     Attributes
     ----------
@@ -38,7 +38,8 @@ class RolloutStats:
 class RolloutIterator(Closable):
     """Yields fragments without end.
 
-    An error closes the iterator. Later calls raise `ClosedError`; they never end a loop silently.
+    An error closes the iterator. Later calls of ``next`` raise `ClosedError`; they never end the
+    caller's loop silently.
 
     Attributes
     ----------

@@ -29,7 +29,7 @@ ACTOR, BUFFERS = "actor", "buffers"
 
 @dataclass(frozen=True)
 class RolloutPlan:
-    """The options that all groups of a rollout share, and the seeds of each group."""
+    """The options that all groups of a rollout share, and the seeds for each group."""
 
     factory: EnvSource
     actor: BaseActorModule
@@ -41,7 +41,7 @@ class RolloutPlan:
     close: bool
 
     def __call__(self, context: GroupContext) -> RolloutWorker:
-        """Return the worker of the group that `context` belongs to."""
+        """Make the `RolloutWorker` of the group that `context` belongs to."""
         return RolloutWorker(self, context)
 
 

@@ -53,7 +53,7 @@ def rollout(
         The device of the actor, and of the fragments.
     seed : int or sequence of int, optional
         An int seeds the environments and the actor. A sequence holds one seed for each environment.
-        ``None`` leaves all generators as they are.
+        ``None`` leaves all random generators as they are.
     states : tuple, optional
         The states that the first episodes begin in, as a tuple ``(rows, obs)`` of state rows, uint8
         ``(B, state_nbytes)``, and their observations.
@@ -120,7 +120,7 @@ class SameRollout(RolloutIterator):
 
 
 def _group_seed(seed: int | Sequence[int] | None, num_lanes: int) -> GroupSeed | None:
-    """Return the seeds of the environments and of the actor."""
+    """Return the seeds for the environments and the actor; ``None`` if `seed` is ``None``."""
     if seed is None:
         return None
     (group,) = seed_groups(seed, [num_lanes])

@@ -1,4 +1,4 @@
-"""Workspaces: agents that read and write one set of time-by-batch tensors.
+"""Workspaces: agents that read and write one set of tensors ``[T, B, ...]``.
 
 >>> from plangym_like.batchers.workspaces import Agents, TemporalAgent, Workspace
 """

@@ -12,9 +12,9 @@ from plangym_like.errors import InputError
 
 
 class Agent(nn.Module):
-    """Acts on a workspace: define ``forward(self, t, **kwargs)``, and use `get` and `set` in it.
+    """Acts on a workspace: define ``forward(self, t, **kwargs)``, and call `get` and `set` there.
 
-    Every agent receives all keyword arguments of the call, and ``forward`` names the ones it uses.
+    ``forward`` receives all keyword arguments of the call, and names the ones that it uses.
 
     >>> import torch
     >>> class Double(Agent):
@@ -34,7 +34,7 @@ class Agent(nn.Module):
         self.workspace: Workspace | None = None
 
     def __call__(self, workspace: Workspace, **kwargs: Any) -> None:
-        """Act on `workspace` once."""
+        """Call ``forward`` with `kwargs`; inside it, `get` and `set` use `workspace`."""
         if not isinstance(workspace, Workspace):
             raise InputError(f"an agent is called on a Workspace, got {type(workspace).__name__}")
         # `Module.__setattr__` takes longer than a small agent.
@@ -62,11 +62,11 @@ class Agent(nn.Module):
         return self._board().get_time_truncated(var_name, from_time, to_time)
 
     def seed(self, seed: int) -> Self:
-        """Seed the agent's random numbers; the default does nothing."""
+        """Seed the agent's random generators; by default, this does nothing."""
         return self
 
     def clone(self) -> Self:
-        """Return a copy, with copies of the parameters and without gradients."""
+        """Return a copy of the agent, including its parameters but not their gradients."""
         twin = copy.deepcopy(self)
         twin.zero_grad()
         return twin

@@ -34,7 +34,7 @@ class Agents(Agent):
         return len(self.agents)
 
     def seed(self, seed: int) -> Self:
-        """Seed every agent."""
+        """Seed every agent with the same `seed`."""
         for agent in self.agents:
             assert isinstance(agent, Agent)
             agent.seed(seed)

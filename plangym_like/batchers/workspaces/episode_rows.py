@@ -44,23 +44,23 @@ class EpisodeRows:
     ----------
     lanes : Lanes
     autoreset : bool
-        Whether a lane whose episode has ended begins another one in the next row. Otherwise, it
-        waits.
+        Whether a lane whose episode has ended begins another episode in the next row. Otherwise,
+        it waits.
     include_last_state : bool
-        If ``False``, a lane whose episode has ended begins another one in the same row. The row
-        then holds the first observation of the new episode.
+        If ``False``, and `autoreset` is true, a lane whose episode ends begins the next episode in
+        the same row. The row then holds the first observation of the next episode.
 
     Attributes
     ----------
     last : Row or None
         The last row that was written; ``None`` if a step or reset was not finished.
     last_number : int
-        The number that the user of this object gave to `last`; 0 if none. It is kept here because
-        setting attributes of torch modules is slow.
+        The number that the user of this object gave to `last`; 0 if it has none. It is kept here
+        because setting attributes of torch modules is slow.
     keeps_last : bool
         Whether rows hold the last observations of episodes.
     done : array bool ``(B,)``
-        Whether each lane's episode had ended in the last row.
+        Which lanes' episodes had ended in the last row.
     """
 
     def __init__(self, lanes: Lanes, *, autoreset: bool, include_last_state: bool) -> None:
@@ -89,7 +89,7 @@ class EpisodeRows:
         Parameters
         ----------
         blank : callable
-            Returns the row to write. It is called once the layout of observations is known.
+            Returns the row to write. It is called when the layout of observations is known.
         """
         self.last = None
         first = self._episodes.begin(seeds, states=states)
@@ -100,7 +100,7 @@ class EpisodeRows:
         self.last = row
 
     def step(self, actions: Any, row: Row) -> None:
-        """Step the lanes that are in an episode; the others begin one, or wait."""
+        """Step the lanes whose episodes have not ended; the others begin an episode or wait."""
         # If a lane raises, some of the others have been stepped already.
         last, self.last = self.last, None
         assert last is not None

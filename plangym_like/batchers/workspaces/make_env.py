@@ -20,7 +20,7 @@ def make_env(
     Parameters
     ----------
     autoreset : bool
-        Whether an environment is reset when its episode ends; otherwise it waits for the others.
+        Whether the environment is reset when its episode ends. If not, it waits for the others.
     """
     env = gymnasium.make(env_name, **kwargs)
     for wrapper in wrappers:

@@ -39,7 +39,7 @@ class ParallelGymAgent(Agent):
 
     - ``env_obs``, in the environment's dtype (``env_obs/key`` for every part of a tree);
     - ``terminated``, ``truncated`` and ``done`` (either of them), bool;
-    - ``reward``, float32: the reward of the step that led to this row, or 0 without such a step;
+    - ``reward``, float32: the reward of the step that led to this row, or 0 if no step did;
     - ``cumulated_reward``, float32, and ``timestep``, int64: totals for the episode so far.
 
     When an episode has ended, its last observation is written like any other. If environments are
@@ -62,8 +62,9 @@ class ParallelGymAgent(Agent):
     reward_at_t : bool
         Write the reward of the step from t to t + 1 at t, rather than at t + 1.
     include_last_state : bool
-        If ``False``, with autoreset, the row that ends an episode holds the first observation of
-        the next episode. The row after it is the first step of that next episode.
+        If ``False``, and if environments are reset automatically, the row that ends an episode
+        holds the first observation of the next episode, and the row after it holds the results of
+        that episode's first step.
     seed : int, optional
         See `seed`.
 
@@ -143,9 +144,9 @@ class ParallelGymAgent(Agent):
         self.seed(seed)
 
     def seed(self, seed: int | None) -> Self:
-        """Seed the environments when time 0 is run next; ``None`` means fresh entropy.
+        """Set the seed for the next call with ``t=0``; ``None`` means fresh entropy.
 
-        Every environment gets a different seed. Later resets draw from the environments' own
+        Every environment gets a different seed. Later resets draw from the environments' own random
         generators, so a run depends on its seed alone, and no episode is repeated.
         """
         (group,) = seed_groups(seed, [self.num_envs])
@@ -155,7 +156,7 @@ class ParallelGymAgent(Agent):
         return self
 
     def forward(self, t: int, states: Any = None, **kwargs: Any) -> None:
-        """Write the row of time `t`.
+        """Reset the environments (at time 0) or step them, and write the row of time `t`.
 
         Parameters
         ----------
@@ -224,7 +225,7 @@ class ParallelGymAgent(Agent):
         )
 
     def _equals(self, last: Row, workspace: Workspace, t: int) -> bool:
-        """Return whether the row of time `t` equals `last`; only used if it has no number."""
+        """Return whether the row of time `t` equals `last`; used only if the row has no number."""
         for path, array in _named("", {"env_obs": last.obs, "timestep": last.timestep}):
             name = self.output + path
             if not workspace.has(name, t):
@@ -234,7 +235,7 @@ class ParallelGymAgent(Agent):
         return True
 
     def _blank(self, workspace: Workspace, t: int) -> Row:
-        """Return the row to write for time `t`."""
+        """Return the `Row` into which the results of time `t` are to be written."""
         buffer = self._buffer
         if buffer is None or self._start + buffer.num_steps != t or self._whose() is not workspace:
             buffer = self._buffer = self._new_buffer(workspace, t)
@@ -271,7 +272,7 @@ class ParallelGymAgent(Agent):
         return buffer
 
     def _columns(self, workspace: Workspace, t: int) -> dict[str, Tensor] | None:
-        """Return the rows before `t` of all variables, if their shapes and dtypes fit."""
+        """Return the rows before `t` of all variables, or ``None`` if they do not fit a buffer."""
         columns = {}
         for name, leaf in self._layout.items():
             if not workspace.has(name, t - 1):
@@ -284,7 +285,7 @@ class ParallelGymAgent(Agent):
         return columns
 
     def _move_reward(self, workspace: Workspace, t: int, ended: NDArray[np.bool_]) -> None:
-        """Write the reward of the step from t - 1 to `t` at t - 1."""
+        """Move the reward of the step that led to `t` to the row of time ``t - 1``."""
         reward, returns = self.output + "reward", self.output + "cumulated_reward"
         earned, total = workspace.get(reward, t), workspace.get(returns, t)
         workspace.set(reward, t, torch.zeros_like(earned))

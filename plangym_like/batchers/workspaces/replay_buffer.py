@@ -14,8 +14,9 @@ from plangym_like.errors import InputError
 class ReplayBuffer:
     """Keeps the last `max_size` columns of the workspaces that were added with `put`.
 
-    An entry is one column of a workspace, with a tensor ``[T, ...]`` for every variable. Columns of
-    `Workspace.get_transitions` are transitions. Memory is allocated once, at the first `put`.
+    An entry is one column of a workspace, with a tensor ``[T, ...]`` for every variable. Columns
+    that come from `Workspace.get_transitions` are transitions. Memory is allocated once, at the
+    first `put`.
 
     >>> buffer = ReplayBuffer(max_size=3)
     >>> workspace = Workspace()
@@ -27,7 +28,7 @@ class ReplayBuffer:
     Parameters
     ----------
     max_size : int
-        The number of entries; when it is reached, the oldest are replaced.
+        The largest number of entries; when it is reached, new entries replace the oldest.
     device : torch.device or str
         The device of entries and samples.
     """
@@ -72,7 +73,7 @@ class ReplayBuffer:
         self._write()
 
     def _write(self) -> None:
-        """Write the new entries, or those that remain from an interrupted `put`."""
+        """Write the new entries, or the entries that remain from an interrupted `put`."""
         if self._unwritten is None:
             return
         places, new = self._unwritten

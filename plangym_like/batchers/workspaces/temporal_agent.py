@@ -32,15 +32,17 @@ class TemporalAgent(Agent):
         n_steps : int, optional
             The maximum number of calls.
         stop_variable : str, optional
-            Stop after the first step at which this variable is true for the whole batch. If an
-            agent writes it one step ahead, a step without a row counts as false.
+            Stop after the first step at which this variable is true for the whole batch. A step
+            without a row counts as false if there is a later row, since an agent may write one
+            step ahead.
         kwargs
             Other arguments, which every agent gets.
 
         Raises
         ------
         InputError
-            Neither `n_steps` nor `stop_variable` is given, or `n_steps` is less than 1.
+            Neither `n_steps` nor `stop_variable` is given, `n_steps` is less than 1, or `t` is less
+            than 0.
         """
         if n_steps is None and stop_variable is None:
             raise InputError("a TemporalAgent needs n_steps, a stop_variable, or both")
@@ -57,7 +59,7 @@ class TemporalAgent(Agent):
             workspace.end_step()
 
     def seed(self, seed: int) -> Self:
-        """Seed the agent."""
+        """Seed `agent`."""
         self.agent.seed(seed)
         return self
 

@@ -13,9 +13,9 @@ class Variable:
     """The rows ``[B, ...]`` of times 0, 1, 2, ..., kept as they were given.
 
     Rows written one by one become one ``[T, B, ...]`` tensor when the whole variable is first read,
-    and are views of it from then on. So reading costs one copy, and gradients flow through both
-    forms. A variable may also follow a `TimeBuffer`: it then reads the buffer's tensor of the same
-    name, until something else is written to the variable.
+    and are views of it from then on. So reading copies the rows only once, and gradients flow
+    through both forms. A variable may also follow a `TimeBuffer`: it then reads the buffer's tensor
+    of the same name, until something else is written to the variable.
 
     Attributes
     ----------
@@ -141,7 +141,7 @@ class Variable:
         return kept
 
     def truncate(self, time_size: int) -> None:
-        """Drop the rows from `time_size` on."""
+        """Drop the rows from time `time_size` on."""
         self.origins = {t: origin for t, origin in self.origins.items() if t < time_size}
         rows = self._stop_following()
         if self._full is not None:
@@ -150,7 +150,7 @@ class Variable:
             del rows[time_size:]
 
     def detach(self) -> None:
-        """Detach the rows from the graph that computed them."""
+        """Detach the rows from the autograd graph."""
         if self._full is not None:
             self._full = self._full.detach()
         self._rows = [row if row is None else row.detach() for row in self._rows]

@@ -32,7 +32,7 @@ class Workspace:
     Parameters
     ----------
     workspace : Workspace, optional
-        The new workspace begins as a copy of this one.
+        The workspace to copy; by default, the new workspace is empty.
     """
 
     # Workspaces are used in one process.
@@ -95,7 +95,7 @@ class Workspace:
                 del self.variables[name]
 
     def follow(self, buffer: TimeBuffer) -> None:
-        """From now on, read the variables named in `buffer` from it; the buffer may still grow."""
+        """From now on, read the variables in `buffer` from the buffer, which may still grow."""
         for name in buffer.tensors:
             self.variables.setdefault(name, Variable(name)).follow(buffer)
 
@@ -165,7 +165,7 @@ class Workspace:
         return self.variables.keys()
 
     def time_size(self) -> int:
-        """Return T, which must be the same for all variables; 0 for an empty workspace.
+        """Return the number of steps, T, which all variables must share; 0 for an empty workspace.
 
         Raises
         ------
@@ -175,7 +175,7 @@ class Workspace:
         return self._shared("steps", {name: v.time_size() for name, v in self.variables.items()})
 
     def batch_size(self) -> int:
-        """Return B, which must be the same for all variables; 0 for an empty workspace.
+        """Return the batch size, B, which all variables must share; 0 for an empty workspace.
 
         Raises
         ------
@@ -185,19 +185,19 @@ class Workspace:
         return self._shared("columns", {name: v.batch_size() for name, v in self.variables.items()})
 
     def clear(self, name: str | None = None) -> None:
-        """Remove one variable, or all variables."""
+        """Remove the variable `name`; by default, remove all variables."""
         if name is None:
             self.variables.clear()
         else:
             self.remove_variable(name)
 
     def remove_variable(self, var_name: str) -> None:
-        """Remove one variable."""
+        """Remove the variable `var_name`."""
         self._variable(var_name)
         del self.variables[var_name]
 
     def zero_grad(self) -> None:
-        """Detach every row from the graph that computed it."""
+        """Detach every row from the autograd graph."""
         for variable in self.variables.values():
             variable.detach()
 
@@ -207,7 +207,7 @@ class Workspace:
         """Keep only the last `n` steps, as the first steps of the next epoch.
 
         Continue with ``agent(workspace, t=n, n_steps=...)``. No transition is lost or added between
-        two epochs. Variables that are not in `var_names` begin empty.
+        two epochs. Variables that are not in `var_names` are removed.
 
         Raises
         ------
@@ -225,7 +225,7 @@ class Workspace:
     def copy_time(
         self, from_time: int, to_time: int, n_steps: int, var_names: Sequence[str] | None = None
     ) -> None:
-        """Copy `n_steps` rows, beginning at `from_time`, to the times from `to_time` on."""
+        """Copy the `n_steps` rows from `from_time` on to as many times, beginning at `to_time`."""
         for name in list(self.variables) if var_names is None else var_names:
             variable = self._variable(name)
             times = range(from_time, from_time + n_steps)
@@ -247,14 +247,14 @@ class Workspace:
         return self._variable(var_name).part(from_time, to_time)
 
     def get_time_truncated_workspace(self, from_time: int, to_time: int) -> Workspace:
-        """Return the steps ``from_time:to_time``; variables may differ in length."""
+        """Return a workspace of the steps ``from_time:to_time``; variables may differ in length."""
         workspace = Workspace()
         for name in self.variables:
             workspace.set_full(name, self.get_time_truncated(name, from_time, to_time))
         return workspace
 
     def select_subtime(self, t: Tensor, window_size: int) -> Workspace:
-        """Return `window_size` steps of each column b, from time ``t[b]`` on."""
+        """Return a workspace with `window_size` steps of each column b, from time ``t[b]`` on."""
         time_size, columns = self.time_size(), torch.arange(self.batch_size())
         if len(t) != len(columns) or bool(((t < 0) | (t + window_size > time_size)).any()):
             raise InputError(
@@ -267,12 +267,12 @@ class Workspace:
     # Along the batch
 
     def select_batch(self, batch_indexes: Tensor) -> Workspace:
-        """Return these columns as a new workspace."""
+        """Return the columns `batch_indexes` as a new workspace."""
         self.batch_size()
         return self._map(lambda full: full[:, batch_indexes.to(full.device)])
 
     def select_batch_n(self, n: int) -> Workspace:
-        """Return `n` columns, drawn with replacement."""
+        """Return a new workspace of `n` columns, drawn with replacement."""
         return self.select_batch(torch.randint(self.batch_size(), (n,)))
 
     @staticmethod
@@ -290,7 +290,7 @@ class Workspace:
     def sample_subworkspace(
         self, n_times: int, n_batch_elements: int, n_timesteps: int
     ) -> Workspace:
-        """Return `n_times` random samples side by side.
+        """Return a workspace of `n_times` random samples, joined along the batch dimension.
 
         Each sample begins at a random time, and holds `n_timesteps` consecutive steps of
         `n_batch_elements` columns, which are drawn without replacement.
@@ -322,7 +322,7 @@ class Workspace:
         Parameters
         ----------
         no_final_state : bool
-            Keep every pair, for a workspace without final observations.
+            Keep every pair; meant for workspaces without the final observations of episodes.
         filter_key : str
             The bool variable that is true where an episode ended.
 
