@@ -19,7 +19,7 @@ class BatchMemory:
     arrays : dict of str to ``(nbytes,) uint8``
         The bytes of each region.
     private : set of str
-        Regions whose blocks are not lent to the caller, so that their content must be copied.
+        Regions whose blocks are not lent to the caller; their results must be copied for it.
 
     Raises
     ------
