@@ -118,7 +118,7 @@ class PlanEnv(StatefulEnv):
             The row is malformed or belongs to another environment; the current state does not
             change.
         PoisonInputError, StepTimeoutError
-            Batches are isolated, and the row killed or hung the workers that tried it.
+            Batches are isolated, and the workers that tried the row died or hung.
         """
         self._set(state, given=True)
 

@@ -88,10 +88,7 @@ class Dispatcher:
 
     @property
     def failure(self) -> Exception | None:
-        """The error of the lowest row that failed, or ``None``.
-
-        Rows with a higher index may not have been stepped.
-        """
+        """The error of the lowest row that failed; rows above it may not have been stepped."""
         return self._faults.failure
 
     @property

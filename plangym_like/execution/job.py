@@ -39,7 +39,7 @@ class HostedEnv(Protocol):
 
     @property
     def row_stepper(self) -> RowStepper:
-        """The stepper of rows in the worker."""
+        """The object that steps rows in the worker."""
 
     def setup(self) -> None:
         """Make the environment, unless that has been done already."""

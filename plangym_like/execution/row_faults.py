@@ -59,10 +59,7 @@ class RowFaults:
 
     @property
     def failure(self) -> Exception | None:
-        """The error of the lowest row that failed, or ``None``.
-
-        Rows with a higher index may not have been stepped.
-        """
+        """The error of the lowest row that failed; rows above it may not have been stepped."""
         if self._failure is None:
             return None
         if self._failure[0] in self._hung:
