@@ -22,9 +22,9 @@ class Inputs:
     ``actions`` is ``(N, ...)``, or ``(N, T, ...)`` in rollouts. Actions of a `Box` keep the dtype
     in which they were given; actions that are not arrays are a list of objects. ``states`` is
     ``(N, state_nbytes)``, or one state for all rows. ``dt`` is one int for all rows, or
-    ``(N,) int64``. ``seeds`` is ``None`` or ``(N,) uint64``. ``verified`` says whether the checksums of states were
-    verified. ``last_infos`` says whether rollouts on this machine return the info of each row's
-    last step, which audits compare.
+    ``(N,) int64``. ``seeds`` is ``None`` or ``(N,) uint64``. ``verified`` says whether the
+    checksums of the states have been verified. ``last_infos`` says whether rollouts on this machine
+    return the info of each row's last step, which audits compare.
     """
 
     count: int
@@ -90,8 +90,8 @@ def check_dt(dt: Any) -> int | NDArray[np.int64]:
     Raises
     ------
     StepCountError
-        `dt` is neither one number nor a sequence of numbers, or one of them is not a whole number
-        of at least 1.
+        `dt` is neither one number nor a sequence of numbers, or a number is not whole or is less
+        than 1.
     """
     if type(dt) is int:
         if 1 <= dt < 2**63:
@@ -122,7 +122,7 @@ def check_one_dt(dt: Any) -> int:
 
 
 def split(count: int, parts: int) -> Iterator[tuple[int, int]]:
-    """Split ``range(count)`` into `parts` ranges of nearly equal length; yield their ends.
+    """Split ``range(count)`` into `parts` nearly equal ranges, and yield each as a pair.
 
     >>> list(split(7, 3))
     [(0, 3), (3, 5), (5, 7)]

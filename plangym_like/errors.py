@@ -99,8 +99,8 @@ class ObservationError(PlangymError, ValueError):
     Attributes
     ----------
     path : tuple
-        The keys and indices that lead to the part that does not fit; empty if none of its parts
-        fits, but the observation as a whole does not.
+        The keys and indices that lead to the part that does not fit; empty if it is the whole
+        observation.
     """
 
     def __init__(self, message: str, path: tuple[object, ...] = ()) -> None:

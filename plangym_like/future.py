@@ -27,7 +27,7 @@ class Pending(Protocol):
         """Return the result, and the error or ``None``; the operation must be over."""
 
     def cancel(self, error: BaseException) -> bool:
-        """Stop the operation, which then ends with `error`; return False if it cannot stop."""
+        """Stop the operation, so that it ends with `error`; return False if that is impossible."""
 
 
 class Future(Generic[_Result]):

@@ -388,7 +388,7 @@ class StatefulEnv:
                 stepper.current.set(row, given=False)
 
     def sync_states(self, state: Row | None = None, blocking: bool = True) -> None:
-        """Make `state` the current state, as `set_state` does; workers hold no state of their own."""
+        """Make `state` the current state, as `set_state` does; workers do not hold states."""
         del blocking
         if state is not None:
             self._set(state, given=True)
