@@ -159,8 +159,8 @@ class ClosedError(PlangymError, RuntimeError):
 class RowExitError(PlangymError, RuntimeError):
     """A row of a batch raised ``SystemExit``, ``KeyboardInterrupt`` or a similar exception.
 
-    The original exception would end the program if it were raised unchanged. It is the
-    ``__cause__`` of this error, unless a worker raised it; then the cause is its traceback.
+    If such an exception were raised unchanged, it would end the program. The ``__cause__`` is the
+    original exception, or its traceback if a worker raised it.
     """
 
 
@@ -227,7 +227,7 @@ class RemoteError(WorkerError):
 
 
 class RemoteTraceback(PlangymError):
-    """The text of a traceback in a child process: the ``__cause__`` of its exception."""
+    """The text of a child process's traceback; the ``__cause__`` of the child's exception."""
 
     def __str__(self) -> str:
         return "\n" + "".join(str(argument) for argument in self.args)

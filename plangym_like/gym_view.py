@@ -81,7 +81,7 @@ class GymView(gymnasium.Env[Any, Any]):
         gymnasium.error.ResetNeeded
             There is no current state yet: neither `reset` nor `set_state` has been called.
         ActionError
-            The action is not in the action space; nothing has happened.
+            The action is not in the action space; the environment has not been stepped.
         StateLostError
             A call that should have replaced the current state raised an error.
         ClosedError

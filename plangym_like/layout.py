@@ -83,7 +83,7 @@ class Layout:
         horizon: bool = False,
         sums: bool = True,
     ) -> Inputs:
-        """Return the checked inputs of a batch; if an error is raised, nothing has happened.
+        """Check the arguments of a batch before it is stepped, and return its inputs.
 
         With ``sums=False``, checksums may be left to `verify`; ``verified`` of the result is then
         false.
@@ -191,7 +191,7 @@ class Layout:
     def result(
         self, rows: Rows, errors: Mapping[int, Exception] | None = None
     ) -> BatchTransition | BatchStep | Rollout:
-        """Return the result of the finished `rows`; `errors` are those of rows that failed."""
+        """Return the result of the finished `rows`; `errors` holds the errors of failed rows."""
         if errors:
             _blank(rows, list(errors))
         infos = self._infos(rows, errors)

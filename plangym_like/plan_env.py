@@ -172,7 +172,7 @@ class PlanEnv(StatefulEnv):
         Raises
         ------
         InputError, StateError
-            An argument is invalid; nothing has happened.
+            An argument is invalid; the environment has not been stepped.
         Exception
             Any error of the environment. If `state` was not given, the environment is in the state
             in which its own ``step`` left it. If `state` was given and the episode began with

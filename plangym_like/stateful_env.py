@@ -289,7 +289,7 @@ class StatefulEnv:
         Parameters
         ----------
         state : row, optional
-            The state to copy and change; by default the current one. All else in it is kept.
+            The state to copy and change; by default the current one. Its other parts are kept.
         physics
             The quantities that the family supports, such as ``x=`` in classic control.
         """

@@ -223,7 +223,7 @@ class StateFormat:
     def verify(self, rows: Row, first: int = 0) -> None:
         """Raise `StateFormatError` if a checksum is wrong; its message names the row.
 
-        `first` is the number by which the message calls the first of `rows`.
+        In the message, the first of `rows` has the number `first`.
         """
         wrong = rows[:, 24:HEADER_NBYTES].view(np.uint64)[:, 0] != _checksums(rows)
         if wrong.any():

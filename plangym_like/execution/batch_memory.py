@@ -19,7 +19,7 @@ class BatchMemory:
     arrays : dict of str to ``(nbytes,) uint8``
         The bytes of each region.
     private : set of str
-        Regions whose blocks are not lent to the caller; their results must be copied for it.
+        Regions whose blocks are not lent to the caller, so that results in them must be copied.
 
     Raises
     ------

@@ -199,7 +199,7 @@ class Dispatcher:
         return self._steal(least)
 
     def _steal(self, least: int) -> tuple[int, int] | None:
-        """Take rows from the slowest process, so that both processes finish at the same time.
+        """Take rows from the slowest process for an idle one; both then finish at the same time.
 
         Return their range, or ``None`` if there would be fewer than `least` of them. None of these
         rows has been begun.
