@@ -355,7 +355,7 @@ class StatefulEnv:
             stepper.close()
 
     def clone(self, **changed: Any) -> Self:
-        """Return another env made with the same arguments, except `changed`.
+        """Return another env made with the same arguments, except for those in `changed`.
 
         It is in the same state as this env, unless `changed` changes the meaning of states.
         """

@@ -81,7 +81,7 @@ class ProcessOptions:
         """Return the start method of worker `index`.
 
         Isolated workers step all rows and audit each other's rows. To find results that depend on
-        the hashes of strings, half of these workers have another hash seed.
+        the hashes of strings, half of these workers use a different hash seed.
         """
         if self.isolated and self._start_method == "forkserver" and 2 * index >= self.n_workers > 1:
             return "forkserver-2"

@@ -25,7 +25,7 @@ _MOST = 8  # the largest multiple of `walkers` after going back
 
 
 class FractalMonteCarlo(Planner):
-    """Let a swarm of walkers play, and copy walkers with high scores in rarely visited places.
+    """Let a swarm of walkers play, and copy walkers that have high scores and are far from others.
 
     S. Hernandez Cerezo and G. Duran-Ballester, "Fractal AI: a fragile theory of intelligence",
     2018, arXiv:1803.05049. All walkers start from one state. Then, until the budget is spent:

@@ -29,7 +29,7 @@ class GoExplore(Planner):
     Phase 1 of A. Ecoffet, J. Huizinga, J. Lehman, K. O. Stanley and J. Clune, "First return, then
     explore", Nature 590, 2021 (arXiv:2004.12919), which returns to a cell by restoring its state:
 
-    1. Draw cells with probabilities in proportion to ``1 / sqrt(seen + 1)`` (Methods).
+    1. Draw cells with probabilities proportional to ``1 / sqrt(seen + 1)`` (Methods).
     2. From each cell, take `steps` random actions. Each action repeats the previous one with
        probability `repeat`.
     3. Put each state into the archive if its cell is new, if its score is higher than at the best

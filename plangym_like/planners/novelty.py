@@ -28,7 +28,7 @@ class Novelty:
         self._num_columns = 0
 
     def atoms(self, features: Any, count: int) -> NDArray[np.int32]:
-        """Return the numbers of each row's atoms ``(count, K)``, filled up with -1.
+        """Return the numbers of each row's atoms ``(count, K)``; shorter rows are filled with -1.
 
         Raises
         ------

@@ -26,7 +26,7 @@ def as_vectors(obs: Any) -> NDArray[np.float64]:
 
 
 def check_vectors(space: spaces.Space[Any], planner: str) -> None:
-    """Raise InputError unless observations consist of numbers, always equally many.
+    """Raise InputError unless every observation consists of the same number of numbers.
 
     The message names `planner`.
 

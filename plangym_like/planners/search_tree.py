@@ -22,7 +22,7 @@ FIRST = 1e18
 
 
 class Level(NamedTuple):
-    """One step of n descents, as arrays ``(n,)``; `kids` are given as in `Descents.last`."""
+    """One step of n descents, as arrays ``(n,)``; `kids` holds nodes or leaves, as `last` does."""
 
     ids: Ints
     nodes: Ints
