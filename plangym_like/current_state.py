@@ -239,7 +239,7 @@ class CurrentState:
 
         The random generator and the wrappers continue from the current state. If there is no
         current state, they start as in a new simulator. If the current state cannot be restored, a
-        new generator is used. If the reset raises, the current state is unchanged.
+        new random generator is used. If the reset raises, the current state is unchanged.
         """
         self._prepare_reset()
         simulator = self._simulator
@@ -271,7 +271,7 @@ class CurrentState:
         return result
 
     def fail(self) -> None:
-        """Record that a call raised and left the simulator in an unknown state."""
+        """Mark the current state as lost, unless it is set aside; called after an error."""
         self.lost = self.started and self.row is None
 
     def _begin(self, *, given: bool) -> None:

@@ -69,7 +69,7 @@ class BatchRun:
         return self._dispatcher
 
     def future(self, owner: Any = None) -> Future[Any]:
-        """Make the future of this batch, once only; it keeps `owner` alive as long as needed."""
+        """Make the future of this batch, which keeps `owner` alive as long as needed; call once."""
         future: Future[Any] = Future(self, owner)
         self._future = weakref.ref(future)
         return future
@@ -117,7 +117,7 @@ class BatchRun:
         return self._executor.drive(self, until)
 
     def cancel(self, error: BaseException) -> bool:
-        """Stop the batch, so that its future raises `error`; return False if it was over."""
+        """Stop the batch; its future then raises `error`. Return False if it was already over."""
         with self._executor.lock:
             if self.done:
                 return False

@@ -164,14 +164,14 @@ class CostModel:
         self._rows: dict[int, _Rows] = {}
 
     def seconds_per_row(self, steps: int) -> float:
-        """Return the shortest time in seconds for a row with `steps` steps; 0 if not known."""
+        """Return the shortest time (s) of a row of `steps` steps in this process; 0 if not known."""
         rows = self._rows.get(steps.bit_length())
         return 0.0 if rows is None else rows.shared
 
     def worth_sending(self, count: int, steps: int, *, workers: int) -> bool:
         """Return whether to send `count` rows of `steps` steps each to `workers` workers.
 
-        True if nothing is known yet, since sending a few rows is enough to find out.
+        The result is true if nothing is known yet, since sending a few rows is enough to find out.
         """
         rows = self._rows.get(steps.bit_length())
         return rows is None or rows.choose(count, workers)

@@ -22,7 +22,7 @@ FIRST = 1e18
 
 
 class Level(NamedTuple):
-    """One step of n descents, as arrays ``(n,)``; `kids` holds nodes or leaves, as `last` does."""
+    """One step of n descents, in arrays ``(n,)``; `kids` has the form of `Descents.last`."""
 
     ids: Ints
     nodes: Ints
