@@ -125,7 +125,7 @@ class Layout:
         return Inputs(count, length, batch, rows, steps, numbers, verified)
 
     def check_action(self, action: Any) -> Any:
-        """Return a copy of one action, checked.
+        """Check one action, and return a copy of it.
 
         Raises
         ------
