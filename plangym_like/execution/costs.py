@@ -164,7 +164,7 @@ class CostModel:
         self._rows: dict[int, _Rows] = {}
 
     def seconds_per_row(self, steps: int) -> float:
-        """Return the shortest time (s) of a row of `steps` steps in this process; 0 if not known."""
+        """Return the shortest time in seconds, in this process, of a row with `steps` steps, or 0."""
         rows = self._rows.get(steps.bit_length())
         return 0.0 if rows is None else rows.shared
 
