@@ -164,7 +164,10 @@ class CostModel:
         self._rows: dict[int, _Rows] = {}
 
     def seconds_per_row(self, steps: int) -> float:
-        """Return the shortest time in seconds, in this process, of a row with `steps` steps, or 0."""
+        """Return the shortest time of a row with `steps` steps in this process, in seconds.
+
+        0 means that it is not known.
+        """
         rows = self._rows.get(steps.bit_length())
         return 0.0 if rows is None else rows.shared
 
