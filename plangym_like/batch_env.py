@@ -21,7 +21,7 @@ from plangym_like.stats import Stats
 
 
 class BatchEnv(PlanEnv):
-    """A `PlanEnv` whose batches are stepped by equal environments in worker processes.
+    """A `PlanEnv` whose batches are stepped by worker processes with equal environments.
 
     ``len(env)`` is the number of these processes, and ``env[i]`` is one of them. This process steps
     rows of batches only if `caller` is given. Methods that need a simulator in this process, such
@@ -99,7 +99,7 @@ class BatchEnv(PlanEnv):
         }
 
     def _audit_of(self, worker: ExternalProcess, layout: Layout) -> Auditor:
-        """Return the auditor of batches that are not stepped here; `worker` compares states."""
+        """Return the auditor for batches that only workers step; `worker` compares states."""
 
         def state_difference(one: Row, other: Row) -> Any:
             return worker.apply(_state_difference, one, other)()
@@ -124,7 +124,7 @@ class BatchEnv(PlanEnv):
 
     @property
     def row_stepper(self) -> RowStepper:
-        """The stepper of rows in this process; made when it is first needed."""
+        """The object that steps rows in this process; made when it is first needed."""
         self.setup()
         if self._stepper is None:
             self._stepper = self._make_here().row_stepper
@@ -179,7 +179,7 @@ class BatchEnv(PlanEnv):
     def reset(  # type: ignore[override]
         self, indices: Sequence[int] | None = None, return_states: bool = True
     ) -> Any:
-        """Reset hosted environments; return ``(states, obs, infos)``, or ``(obs, infos)``.
+        """Reset the workers' environments; return ``(states, obs, infos)``, or ``(obs, infos)``.
 
         `indices` selects the K processes whose environments are reset; by default, all of them.
         ``states`` is ``(K, state_nbytes)``, ``obs`` a batch of K observations, and ``infos`` a
@@ -203,5 +203,5 @@ class BatchEnv(PlanEnv):
 
 
 def _state_difference(env: PlanEnv, one: Row, other: Row) -> tuple[str, str] | None:
-    """Return where two payloads differ in meaning; runs in a worker."""
+    """Return where two payloads differ in meaning, and both values; runs in a worker."""
     return env.simulator.state_difference(one, other)

@@ -1,4 +1,4 @@
-"""One batch: its checked inputs, and the arrays that its steps fill."""
+"""One batch: its checked inputs, and the arrays for its results."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ class Inputs:
 
     ``actions`` is ``(N, ...)``, or ``(N, T, ...)`` in rollouts. Actions of a `Box` keep the dtype
     in which they were given; actions that are not arrays are a list of objects. ``states`` is
-    ``(N, state_nbytes)``, or one row for all. ``dt`` is an int for all, or ``(N,) int64``.
-    ``seeds`` is ``None`` or ``(N,) uint64``. ``verified`` says whether the checksums of states were
-    verified. ``last_infos`` says whether rollouts on this machine return the info of each row's
-    last step, which audits compare.
+    ``(N, state_nbytes)``, or one state for all rows. ``dt`` is one int for all rows, or
+    ``(N,) int64``. ``seeds`` is ``None`` or ``(N,) uint64``. ``verified`` says whether the
+    checksums of the states have been verified. ``last_infos`` says whether rollouts on this machine
+    return the info of each row's last step, which audits compare.
     """
 
     count: int
@@ -39,12 +39,12 @@ class Inputs:
 
 @dataclass(slots=True)
 class Rows:
-    """A batch in memory: inputs, and the arrays that its steps fill.
+    """A batch in memory: its inputs, and the arrays for its results.
 
     ``horizon`` is 0 in ``step_batch``. In rollouts it is T, and rewards, flags and observations
     have a second axis of length T. ``next_states`` and ``observations`` are ``None`` if they
-    were not requested. ``columns`` holds the info keys that every row has, and ``infos`` the rest
-    of each row's info. ``cursor[0]`` is the row being stepped.
+    were not requested. ``columns`` holds the values of the info keys that every row has, and
+    ``infos`` holds each row's other infos. ``cursor[0]`` is the index of the row being stepped.
     """
 
     inputs: Inputs
@@ -65,7 +65,7 @@ class Rows:
 
 
 def check_on_error(on_error: Any) -> bool:
-    """Return whether `on_error` masks failed rows; raise `InputError` if it is unknown."""
+    """Return whether `on_error` masks failed rows; raise `InputError` if it is invalid."""
     if on_error not in ("raise", "mask"):
         raise InputError(f"on_error must be 'raise' or 'mask', got {on_error!r}")
     return bool(on_error == "mask")
@@ -90,8 +90,8 @@ def check_dt(dt: Any) -> int | NDArray[np.int64]:
     Raises
     ------
     StepCountError
-        `dt` is not one number or one for each row, or holds something other than whole numbers
-        of at least 1.
+        `dt` is neither one number nor a sequence of numbers, or a number is not whole or is less
+        than 1.
     """
     if type(dt) is int:
         if 1 <= dt < 2**63:
@@ -122,7 +122,7 @@ def check_one_dt(dt: Any) -> int:
 
 
 def split(count: int, parts: int) -> Iterator[tuple[int, int]]:
-    """Yield `parts` ranges of nearly equal length that cover ``range(count)``.
+    """Split ``range(count)`` into `parts` nearly equal ranges, and yield each as a pair.
 
     >>> list(split(7, 3))
     [(0, 3), (3, 5), (5, 7)]

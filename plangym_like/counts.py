@@ -15,7 +15,7 @@ def as_count(name: str, number: Any, least: int = 1) -> int:
     Raises
     ------
     InputError
-        It is not a whole number, or is less than `least`; the message calls it `name`.
+        `number` is not a whole number, or is less than `least`; the message calls it `name`.
 
     Examples
     --------
@@ -38,7 +38,7 @@ def as_number(name: str, number: Any, least: float = -math.inf, most: float = ma
     Raises
     ------
     InputError
-        It is not a finite number, or out of range; the message calls it `name`.
+        `number` is not a finite number, or is out of range; the message calls it `name`.
 
     Examples
     --------

@@ -15,13 +15,13 @@ from plangym_like.transitions import Step, Transition
 
 
 class CurrentState:
-    """The current state of an environment, in its simulator or set aside as a row.
+    """The current state of an environment, kept in its simulator or set aside as a row.
 
     Parameters
     ----------
     simulator : Simulator
     state_format : StateFormat
-        The format of its rows.
+        The format of the environment's state rows.
 
     Attributes
     ----------
@@ -81,7 +81,7 @@ class CurrentState:
             self.row = row
 
     def bring_back(self) -> None:
-        """Put the simulator into the current state."""
+        """Make sure that the simulator is in the current state."""
         self._restore()
         self.row = self.picture = None
 
@@ -208,7 +208,7 @@ class CurrentState:
     def _step_quickly(
         self, row: Row, action: Any, dt: int, *, autoreset: bool
     ) -> Transition | None:
-        """Step from `row` by the simulator's fast path; return ``None`` if there is none."""
+        """Step from `row` with the simulator's fast path; return ``None`` if there is none."""
         moves = self._simulator.step_row_moves
         if moves:
             self.keep_episode()
@@ -235,11 +235,11 @@ class CurrentState:
     def reset(
         self, seed: int | None, options: dict[str, Any] | None, *, read: bool, image: bool
     ) -> tuple[Row | None, Any, dict[str, Any]]:
-        """Start an episode; return its first state (if `read`), observation and info.
+        """Start an episode; return its first state (``None`` unless `read`), observation and info.
 
         The random generator and the wrappers continue from the current state. If there is no
         current state, they start as in a new simulator. If the current state cannot be restored, a
-        new generator is used. If the reset raises, the current state is unchanged.
+        new random generator is used. If the reset raises, the current state is unchanged.
         """
         self._prepare_reset()
         simulator = self._simulator
@@ -258,7 +258,7 @@ class CurrentState:
     def restart(
         self, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Any, dict[str, Any]]:
-        """Start an episode from the current state, which must be in the simulator.
+        """Start the next episode; the current state must be in the simulator.
 
         If the reset raises, the current state is lost. Observation and info are not copied.
         """
@@ -271,7 +271,7 @@ class CurrentState:
         return result
 
     def fail(self) -> None:
-        """Record that a call raised and left the simulator in an unknown state."""
+        """Mark the current state as lost, unless it is set aside; called after an error."""
         self.lost = self.started and self.row is None
 
     def _begin(self, *, given: bool) -> None:

@@ -7,7 +7,7 @@
     |   +-- ActionError                    an action outside the action space, or NaN
     |   +-- BatchLengthError               actions, states, dt and seeds with different lengths
     |   +-- StepCountError                 a dt that is not a whole number of at least 1
-    +-- StateError (ValueError)            a state row or a file of them
+    +-- StateError (ValueError)            a state row or state file that cannot be used
     |   +-- StateFormatError               malformed: wrong size, damaged, truncated
     |   +-- StateMismatchError             well formed, but of another environment or version
     |   +-- StateCapacityError             a payload that is larger than the row
@@ -99,7 +99,8 @@ class ObservationError(PlangymError, ValueError):
     Attributes
     ----------
     path : tuple
-        The keys and indices that lead to the part in question; empty for the whole observation.
+        The keys and indices that lead to the part that does not fit; empty if it is the whole
+        observation.
     """
 
     def __init__(self, message: str, path: tuple[object, ...] = ()) -> None:
@@ -133,11 +134,11 @@ class ImpureEnvironmentError(PlangymError, RuntimeError):
     Attributes
     ----------
     index : int
-        The row in its batch; 0 for a single step.
+        The index of the row in its batch; 0 for a single step.
     field : str
         The part that differs, such as ``"rewards"`` or ``"info['lives']"``.
     values : str
-        Both values.
+        The two values of that part.
     """
 
     def __init__(self, message: str, index: int = -1, field: str = "", values: str = "") -> None:
@@ -158,8 +159,8 @@ class ClosedError(PlangymError, RuntimeError):
 class RowExitError(PlangymError, RuntimeError):
     """A row of a batch raised ``SystemExit``, ``KeyboardInterrupt`` or a similar exception.
 
-    Raised unchanged, such an exception would end the program. The ``__cause__`` is the original
-    exception, or its traceback if a worker raised it.
+    If such an exception were raised unchanged, it would end the program. The ``__cause__`` is the
+    original exception, or its traceback if a worker raised it.
     """
 
 
@@ -192,7 +193,7 @@ class PoisonInputError(WorkerError):
     Attributes
     ----------
     index : int
-        The row.
+        The index of the row.
     exitcode : int or None
         The exit status of the last worker (negative: the signal that ended it).
     """
@@ -204,12 +205,12 @@ class PoisonInputError(WorkerError):
 
 
 class StepTimeoutError(WorkerError, TimeoutError):
-    """Rows exceeded ``step_timeout`` in two tries.
+    """Rows exceeded ``step_timeout``, and did so again when they were tried a second time.
 
     Attributes
     ----------
     indices : tuple of int
-        The rows.
+        The indices of the rows.
     """
 
     def __init__(self, message: str, indices: Sequence[int] = ()) -> None:
@@ -226,7 +227,7 @@ class RemoteError(WorkerError):
 
 
 class RemoteTraceback(PlangymError):
-    """The text of a child process's traceback; the ``__cause__`` of an exception raised there."""
+    """The text of a child process's traceback; the ``__cause__`` of the child's exception."""
 
     def __str__(self) -> str:
         return "\n" + "".join(str(argument) for argument in self.args)

@@ -20,7 +20,7 @@ class Forgetful(Protocol):
     """An object with descriptors or locks that a forked copy of its process must drop."""
 
     def forget(self) -> None:
-        """Drop descriptors and locks; runs in the forked copy, where locks may stay locked."""
+        """Drop file descriptors and locks; called after a fork, in the child process."""
 
 
 class ReentrantLock(Protocol):
@@ -37,7 +37,7 @@ class Careful(Protocol):
     """An object that must react when its process has forked."""
 
     def take_care(self) -> None:
-        """React to the fork; runs in the process that has forked."""
+        """React to a fork; called after it, in the parent process."""
 
 
 _Thing = TypeVar("_Thing")
@@ -73,16 +73,16 @@ _armed = False
 
 
 def forget_after_fork(thing: Forgetful) -> None:
-    """Register ``thing.forget()`` to be called in every process that this one forks.
+    """Register ``thing.forget()`` to be called in every child process that this process forks.
 
-    It is called again if the forked copy forks.
+    If the child process forks, ``thing.forget()`` is called again in the new child process.
     """
     _arm()
     _known.add(thing)
 
 
 def take_care_after_fork(thing: Careful) -> None:
-    """Register ``thing.take_care()`` to be called in this process whenever it has forked."""
+    """Register ``thing.take_care()`` to be called in this process after every fork."""
     _arm()
     _careful.add(thing)
 

@@ -27,7 +27,7 @@ class Pending(Protocol):
         """Return the result, and the error or ``None``; the operation must be over."""
 
     def cancel(self, error: BaseException) -> bool:
-        """Stop the operation with the error `error`; return False if it cannot be stopped."""
+        """Stop the operation, so that it ends with `error`; return False if that is impossible."""
 
 
 class Future(Generic[_Result]):
@@ -56,7 +56,7 @@ class Future(Generic[_Result]):
 
     @classmethod
     def of(cls, run: Callable[[], _Result]) -> Self:
-        """Return a finished future with the result or the exception of ``run()``.
+        """Call `run`, and return a finished future with its result or its exception.
 
         >>> future = Future.of(lambda: 1 / 0)
         >>> future.done(), future.exception()
@@ -136,9 +136,9 @@ class Future(Generic[_Result]):
         return self._pending is None or self._pending.settled
 
     def cancel(self) -> bool:
-        """Stop a batch; return False if it was already over.
+        """Cancel a batch; return False if it was already over.
 
-        A request to a process cannot be stopped; for a request, this returns False.
+        A request to a process cannot be cancelled, so for a request, this returns False.
         """
         pending = self._pending
         if pending is not None and not self.done():

@@ -81,7 +81,7 @@ class GymView(gymnasium.Env[Any, Any]):
         gymnasium.error.ResetNeeded
             There is no current state yet: neither `reset` nor `set_state` has been called.
         ActionError
-            The action is not in the action space; nothing has happened.
+            The action is not in the action space; the environment has not been stepped.
         StateLostError
             A call that should have replaced the current state raised an error.
         ClosedError
@@ -157,7 +157,7 @@ class GymView(gymnasium.Env[Any, Any]):
 
     @property
     def np_random(self) -> np.random.Generator:
-        """The generator of the Gymnasium environment inside; it can be set."""
+        """The random generator of the Gymnasium environment inside; it can be set."""
         return self.plan_env.gym_env.np_random
 
     @np_random.setter
@@ -172,7 +172,7 @@ class GymView(gymnasium.Env[Any, Any]):
 
     @property
     def _np_random(self) -> np.random.Generator | None:  # type: ignore[override]
-        """The generator, or ``None`` before there is one; Gymnasium's `check_env` reads it."""
+        """The random generator, or ``None`` if not made yet; Gymnasium's `check_env` reads it."""
         return self.plan_env.gym_env.unwrapped._np_random
 
     def set_wrapper_attr(self, name: str, value: Any, *, force: bool = True) -> bool:

@@ -83,9 +83,10 @@ class Layout:
         horizon: bool = False,
         sums: bool = True,
     ) -> Inputs:
-        """Return the checked inputs of a batch; if an error is raised, nothing has happened.
+        """Check the arguments of a batch before it is stepped, and return its inputs.
 
-        With ``sums=False``, checksums may be left to `verify`; ``verified`` is then false.
+        With ``sums=False``, checksums may be left to `verify`; ``verified`` of the result is then
+        false.
 
         Raises
         ------
@@ -124,7 +125,7 @@ class Layout:
         return Inputs(count, length, batch, rows, steps, numbers, verified)
 
     def check_action(self, action: Any) -> Any:
-        """Return a copy of one action, checked.
+        """Check one action, and return a copy of it.
 
         Raises
         ------
@@ -190,7 +191,7 @@ class Layout:
     def result(
         self, rows: Rows, errors: Mapping[int, Exception] | None = None
     ) -> BatchTransition | BatchStep | Rollout:
-        """Return the result of finished `rows`; the rows in `errors` have failed."""
+        """Return the result of the finished `rows`; `errors` holds the errors of failed rows."""
         if errors:
             _blank(rows, list(errors))
         infos = self._infos(rows, errors)
@@ -230,7 +231,7 @@ class Layout:
         return BatchInfo(count, columns, plain, errors)
 
     def _check_states(self, states: Any, sums: bool) -> tuple[Row, bool]:
-        """Return rows of states, and whether their checksums were verified."""
+        """Check `states`; return them as rows, and whether their checksums were verified."""
         if isinstance(states, (list, tuple)):
             if not states:
                 return np.empty((0, self.format.state_nbytes), np.uint8), True

@@ -18,7 +18,7 @@ def lazy_names(
     package : str
         The full name of the package.
     places : mapping of str to str
-        For each name, the module of the package that defines it.
+        For each name, the module within the package that defines the name.
     """
 
     def get(name: str) -> Any:

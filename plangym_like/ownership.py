@@ -63,7 +63,7 @@ def owned_info(info: Mapping[str, Any], without: Container[str] = ()) -> dict[st
 
 
 def _copied(value: Any, memo: dict[int, Any]) -> Any:
-    """Copy `value`; shared objects are copied once, with `memo` as in `copy.deepcopy`."""
+    """Copy `value`; an object that occurs twice is copied once (see `copy.deepcopy`'s `memo`)."""
     kind = type(value)
     if kind in _CONSTANT:
         return value

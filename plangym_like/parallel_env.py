@@ -13,8 +13,9 @@ from plangym_like.plan_env import PlanEnv
 class ParallelEnv(PlanEnv):
     """A `PlanEnv` whose batches are stepped by several workers.
 
-    Single steps, resets and states use an environment in this process. This process also steps a
-    share of every batch, so `n_workers` counts this process and ``n_workers - 1`` child processes.
+    Single steps, resets, and calls that read or set the state use an environment in this process.
+    This process also steps a share of every batch, so `n_workers` counts this process and
+    ``n_workers - 1`` child processes.
     A batch that is too small or too cheap to be worth sending is stepped in this process.
 
     Parameters

@@ -88,7 +88,7 @@ class PlanEnv(StatefulEnv):
         """Start an episode.
 
         Without a seed, the current state's random generator continues, as in Gymnasium; the first
-        reset makes a new one. Batches between resets have no effect on this. If the reset raises,
+        reset makes a new generator. Batches between resets do not affect it. If the reset raises,
         the current state does not change.
 
         Returns
@@ -118,7 +118,7 @@ class PlanEnv(StatefulEnv):
             The row is malformed or belongs to another environment; the current state does not
             change.
         PoisonInputError, StepTimeoutError
-            Batches are isolated, and the row killed or hung the workers that tried it.
+            Batches are isolated, and the workers that tried the row died or hung.
         """
         self._set(state, given=True)
 
@@ -172,7 +172,7 @@ class PlanEnv(StatefulEnv):
         Raises
         ------
         InputError, StateError
-            An argument is invalid; nothing has happened.
+            An argument is invalid; the environment has not been stepped.
         Exception
             Any error of the environment. If `state` was not given, the environment is in the state
             in which its own ``step`` left it. If `state` was given and the episode began with
@@ -229,7 +229,7 @@ class PlanEnv(StatefulEnv):
     def as_gym(self) -> GymView:
         """Return this env as a `gymnasium.Env`, for Gymnasium's wrappers and other libraries.
 
-        The current state is shared: a step of either changes it for both.
+        The two share the current state: a step of either one changes it for both.
         """
         return GymView(self)
 
@@ -302,7 +302,7 @@ class PlanEnv(StatefulEnv):
         return_state : bool, optional
             Whether to return the next states; by default only if `states` are given.
         seeds : int array ``(N,)``, optional
-            Seeds of the rows' random generators; they are reseeded before the step.
+            Seeds for the rows' random generators, which are reseeded before the step.
         blocking : bool
             ``False`` returns a `Future`, whose ``result()`` returns the result or raises the error
             of the batch. Without workers, the rows are stepped before this call returns.

@@ -26,7 +26,7 @@ _EMPTY = bytes(GENERATOR_NBYTES)
 
 
 def save_generator(generator: np.random.Generator | None) -> bytes:
-    """Return the 40 bytes from which :func:`load_generator` continues; zeros for ``None``.
+    """Return the state of `generator` as 40 bytes for :func:`load_generator`; zeros for ``None``.
 
     Raises
     ------
@@ -64,7 +64,7 @@ def save_generator(generator: np.random.Generator | None) -> bytes:
 def load_generator(
     memory: bytes | NDArray[np.uint8], generator: np.random.Generator | None
 ) -> np.random.Generator | None:
-    """Return a generator that continues from `memory`, reusing `generator` if it is given."""
+    """Return a random generator that continues from `memory`; reuse `generator` if possible."""
     memory = bytes(memory)
     if memory == _EMPTY:
         return None
@@ -106,7 +106,7 @@ class GeneratorMemory:
             memory[begin:end] = save_generator(generator)
 
     def load(self, payload: NDArray[np.uint8], begin: int) -> None:
-        """Set the generator to the state in `payload`, 40 bytes from byte `begin` on."""
+        """Set the random generator to the state in the 40 bytes of `payload` from `begin` on."""
         env, memory, end = self._env, payload.data, begin + GENERATOR_NBYTES
         generator, saved = env._np_random, memory[begin:end]
         if saved == _EMPTY:
@@ -131,7 +131,7 @@ class GeneratorMemory:
 
 
 def _memory_of(bits: Any) -> tuple[memoryview, memoryview]:
-    """Return the memory of a PCG64: position and increment, and the left-over half draw."""
+    """Return the memory of a PCG64 in two parts: position and increment; left-over half draw."""
     address = int(bits.ctypes.state_address)
     numbers = (ctypes.c_char * 32).from_address(ctypes.c_uint64.from_address(address).value)
     rest = (ctypes.c_char * 8).from_address(address + 8)
@@ -154,7 +154,7 @@ def _layout_is_known() -> bool:
 
 
 def seeded_generator(seed: int) -> np.random.Generator:
-    """Return the generator that Gymnasium makes from `seed` (``gymnasium.utils.seeding``)."""
+    """Return the random generator that Gymnasium makes from `seed` (`gymnasium.utils.seeding`)."""
     return np.random.Generator(np.random.PCG64(np.random.SeedSequence(int(seed))))
 
 

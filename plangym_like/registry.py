@@ -32,9 +32,9 @@ class Family:
     Attributes
     ----------
     place : str
-        ``"module:class"`` in ``plangym_like.envs``; imported when one of its ids is made.
+        ``"module:class"`` in ``plangym_like.envs``; imported when an id of the family is made.
     entry_point : str or tuple of str
-        The prefixes of the entry points of its registered ids.
+        The prefix, or prefixes, with which the entry points of its registered ids begin.
     package : str
         The package that registers the ids when it is imported, unless Gymnasium imports it itself.
     names : str

@@ -57,8 +57,8 @@ class RowStepper:
     ) -> dict[int, Exception] | None:
         """Step rows `start` to `stop` of a checked batch, and write their results into `rows`.
 
-        With `masked`, all rows are stepped, and the exceptions of failed rows are returned by row
-        index. Otherwise the first exception is raised.
+        If `masked` is true, all rows are stepped, and the exceptions of failed rows are returned
+        by row index. Otherwise the first exception is raised.
         """
         if masked:
             return self._run_rows_apart(rows, start, stop)
@@ -86,7 +86,7 @@ class RowStepper:
             state_format.seal(fresh)
 
     def _step_row(self, rows: Rows, index: int) -> bool:
-        """Step one row by the simulator's fast path; return False if there is none."""
+        """Step one row with the simulator's fast path; return False if there is none."""
         inputs, sim = rows.inputs, self.simulator
         if rows.next_states is None or inputs.seeds is not None or "rgb" in rows.columns:
             return False
@@ -117,7 +117,7 @@ class RowStepper:
     def view(self, rows: Row, *, single: bool) -> dict[str, NDArray[Any]]:
         """Return the named fields of checked rows ``(N, state_nbytes)``, read-only.
 
-        With `single`, return the fields of the first row, without the leading axis.
+        If `single` is true, return the fields of the first row, without the leading axis.
         """
         with self.lock:
             fields = self.simulator.view(rows[:, HEADER_NBYTES:])
@@ -130,7 +130,7 @@ class RowStepper:
         return named
 
     def declare_approximate(self, note: str) -> None:
-        """Declare the environment approximate after an audit has found a difference, and warn."""
+        """Mark the environment as approximate, and warn, because an audit found a difference."""
         self.simulator.exactness, self.simulator.exactness_note = "approximate", note
         warnings.warn(note, RuntimeWarning, stacklevel=4)
 
@@ -146,7 +146,7 @@ class RowStepper:
             self.simulator.close()
 
     def forget(self) -> None:
-        """In a forked copy of the process, refuse further use if another thread was stepping."""
+        """In a forked child process, refuse further use if another thread was stepping rows."""
         if held_by_lost_thread(self.lock):
             # Closing the simulator could block: the other thread was in the middle of a step.
             self.lock = threading.RLock()
@@ -168,7 +168,7 @@ def raise_in_row(error: BaseException, rows: Rows) -> NoReturn:
 
 
 def layout_of(sim: Simulator, *, images: bool, out_of_bounds: str) -> Layout:
-    """Return the layout of a simulator's batches; with `images`, infos hold images.
+    """Return the layout of a simulator's batches; if `images` is true, infos hold images.
 
     Raises
     ------
@@ -199,5 +199,5 @@ def layout_of(sim: Simulator, *, images: bool, out_of_bounds: str) -> Layout:
 
 
 def closed(name: str) -> ClosedError:
-    """Return the error for the use of the environment `name` after it was closed."""
+    """Return the error to raise if the environment `name` is used after it was closed."""
     return ClosedError(f"the environment {name} has been closed: make another one")

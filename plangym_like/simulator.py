@@ -88,12 +88,12 @@ def _shown(result: Any) -> str:
 
 
 def name_of(name: Any) -> str:
-    """Return an id, or the name of a callable."""
+    """Return `name` if it is an id, or the name of the callable."""
     return name if isinstance(name, str) else getattr(name, "__name__", "?")
 
 
 def no_simulator(made: Any) -> InputError:
-    """Return the error for `made`, which a user's function returned instead of a `PlanEnv`."""
+    """Return the error for a user's function that returned `made` instead of a `PlanEnv`."""
     return InputError(
         f"a family, or a factory of simulators, returned {_shown(made)}, not a PlanEnv or a "
         "Simulator: return plangym_like.AnyEnv(..., **kwargs), or another environment class of "
@@ -132,8 +132,8 @@ class Simulator(abc.ABC):
         The smallest number of rows for which stepping all rows at once is faster than using one
         environment per row; used only if `steps_batches` is true.
     step_row_moves : bool
-        Whether `step_row` leaves the simulator in the next state; otherwise it does not use the
-        simulator.
+        Whether `step_row` leaves the simulator in the next state. If not, `step_row` does not use
+        the simulator.
     """
 
     family: ClassVar[str]
@@ -162,7 +162,7 @@ class Simulator(abc.ABC):
         """Return everything that determines a payload's meaning, as JSON-serialisable values."""
 
     def view(self, payloads: Row) -> dict[str, NDArray[Any]]:
-        """Return the named parts of `payloads` ``(N, payload_nbytes)``, each ``(N, ...)``."""
+        """Return the named fields of `payloads` ``(N, payload_nbytes)``, each ``(N, ...)``."""
         raise SnapshotError(f"the states of {type(self).__name__} have no named fields")
 
     def build_state(self, payload: Row, **physics: Any) -> None:
@@ -170,7 +170,7 @@ class Simulator(abc.ABC):
         raise SnapshotError(f"{type(self).__name__} cannot build a state from physical quantities")
 
     def state_difference(self, one: Row, other: Row) -> tuple[str, str] | None:
-        """Return where two payloads differ in meaning, and the two values.
+        """Return where two payloads differ in meaning, and both values; ``None`` if they do not.
 
         Families in which different bytes may mean the same state override this.
         """
@@ -271,7 +271,7 @@ class Simulator(abc.ABC):
             self.reseed(int(inputs.seeds[index]))
 
     def put_outcome(self, rows: Rows, index: int, outcome: Outcome) -> None:
-        """Write the result of `step` as row `index` of a batch."""
+        """Write `outcome`, a result of `step`, to row `index` of a batch."""
         obs, reward, terminated, truncated, info, n_step = outcome
         rows.rewards[index] = reward
         rows.terminateds[index] = terminated
@@ -322,7 +322,7 @@ class Simulator(abc.ABC):
                 self.save(rows.next_states[index])
 
     def save(self, row: Row) -> None:
-        """Read the current state into `row` ``(state_nbytes,)``, which already has a header."""
+        """Write the current state into `row` ``(state_nbytes,)``, which already has a header."""
         used = self.read(row[HEADER_NBYTES:])
         if used is not None:
             row[16:24].view(np.uint64)[0] = used
@@ -335,7 +335,7 @@ class Simulator(abc.ABC):
         """Return an image of the current state, ``(height, width, 3) uint8``."""
 
     def keep_picture(self) -> Any:
-        """Return the image, for `give_picture` to restore it after other states were written.
+        """Return the current image, so that `give_picture` can restore it later.
 
         Return ``None`` if the image depends on the state alone.
         """

@@ -31,7 +31,7 @@ def is_leaf(space: spaces.Space[Any]) -> bool:
 
 
 def leaves(space: spaces.Space[Any]) -> list[tuple[tuple[int, ...], np.dtype[Any]]] | None:
-    """Return shape and dtype of every leaf in order, or ``None`` if a part is not an array.
+    """Return the shape and dtype of each leaf, in order, or ``None`` if a part is not an array.
 
     >>> leaves(spaces.Dict(a=spaces.Discrete(3), b=spaces.Box(0, 1, (2,))))
     [((), dtype('int64')), ((2,), dtype('float32'))]
@@ -58,7 +58,7 @@ def build(space: spaces.Space[Any], arrays: Iterator[Any]) -> Any:
 
 
 def flatten(space: spaces.Space[Any], nest: Any) -> list[Any]:
-    """Return the leaves of `nest`; the inverse of :func:`build`."""
+    """Return the leaves of `nest`, a tree of `space`; the inverse of :func:`build`."""
     if isinstance(space, spaces.Dict):
         return [x for key, part in space.spaces.items() for x in flatten(part, nest[key])]
     if isinstance(space, spaces.Tuple):
@@ -82,7 +82,7 @@ def put(space: spaces.Space[Any], batch: Any, index: int | tuple[int, ...], valu
     Raises
     ------
     ObservationError
-        Its keys, shape or dtype do not match the space; bounds are not checked.
+        The keys, shape or dtype of `value` do not match the space; bounds are not checked.
     """
     if isinstance(batch, np.ndarray):
         lead = 1 if isinstance(index, int) else len(index)
@@ -169,10 +169,10 @@ def fitted(
 
 
 def as_dtype(numbers: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any] | None:
-    """Return `numbers` in `dtype`, or ``None`` if it cannot hold them.
+    """Return `numbers` converted to `dtype`, or ``None`` if `dtype` cannot hold them.
 
-    Whole numbers and flags must keep their values. Real numbers are rounded to the precision of a
-    real `dtype`, but finite ones must stay finite.
+    Whole numbers and flags must keep their values. Real numbers may be rounded to the precision of
+    a real `dtype`, but finite numbers must stay finite.
 
     >>> as_dtype(np.array([1, 300]), np.dtype(np.uint8)) is None
     True
@@ -363,7 +363,7 @@ def _is_one_action(space: spaces.Space[Any], action: Any, out_of_bounds: str) ->
 
 
 def _one_action(space: spaces.Space[Any], action: Any, out_of_bounds: str, place: str) -> Any:
-    """Return one action of a space whose actions are not arrays, after checking its parts."""
+    """Check all parts of one action of a space whose actions are not arrays, and return it."""
     if _parts(space) is None:
         if not space.contains(action):
             raise ActionError(f"action {action!r}{place} is not in the action space {space}")

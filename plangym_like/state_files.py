@@ -162,7 +162,7 @@ def check_header(path: str | os.PathLike[str], text: bytes, state_format: StateF
 
 
 def _read(file: BinaryIO, nbytes: int, *, known: bool) -> Row:
-    """Read at most `nbytes`; allocate memory as data arrives unless the size is `known`."""
+    """Read at most `nbytes`; unless `known` is true, allocate memory as data arrives."""
     if known:
         content = np.empty(nbytes, np.uint8)
         return content[: file.readinto(content.data)]  # type: ignore[attr-defined]

@@ -122,7 +122,7 @@ class StatefulEnv:
 
     @property
     def row_stepper(self) -> RowStepper:
-        """The stepper of rows in this process."""
+        """The object that steps rows in this process."""
         self.setup()
         assert self._stepper is not None
         return self._stepper
@@ -254,7 +254,7 @@ class StatefulEnv:
 
     @property
     def exactness_note(self) -> str:
-        """The reason for `exactness`."""
+        """Why `exactness` has its value."""
         return self.row_stepper.simulator.exactness_note
 
     @property
@@ -264,7 +264,7 @@ class StatefulEnv:
 
     @property
     def snapshot_note(self) -> str:
-        """The reason for `snapshot`."""
+        """Why states are saved in this way; see `snapshot`."""
         return self.row_stepper.simulator.snapshot_note
 
     # States
@@ -289,7 +289,7 @@ class StatefulEnv:
         Parameters
         ----------
         state : row, optional
-            The state to change; by default the current one. Its other parts are kept.
+            The state to copy and change; by default the current one. Its other parts are kept.
         physics
             The quantities that the family supports, such as ``x=`` in classic control.
         """
@@ -355,7 +355,7 @@ class StatefulEnv:
             stepper.close()
 
     def clone(self, **changed: Any) -> Self:
-        """Return another env made with the same arguments, except `changed`.
+        """Return another env made with the same arguments, except for those in `changed`.
 
         It is in the same state as this env, unless `changed` changes the meaning of states.
         """
@@ -376,7 +376,7 @@ class StatefulEnv:
         return other
 
     def _set(self, state: Row, *, given: bool) -> None:
-        """Make `state` the current state; `given` says that it comes from a caller."""
+        """Make `state` the current state; `given` says whether it comes from a caller."""
         stepper = self.row_stepper
         if given:
             self._given.attempt(state)
@@ -388,7 +388,7 @@ class StatefulEnv:
                 stepper.current.set(row, given=False)
 
     def sync_states(self, state: Row | None = None, blocking: bool = True) -> None:
-        """Make `state` the current state, as `set_state` does, since workers hold no state."""
+        """Make `state` the current state, as `set_state` does; workers do not hold states."""
         del blocking
         if state is not None:
             self._set(state, given=True)

@@ -76,7 +76,7 @@ def fingerprint_of(family: str, state_nbytes: int, fields: str) -> int:
 
 
 class StateFormat:
-    """The format of the rows of one environment; makes and checks rows.
+    """The format of one environment's state rows, with methods to make and check rows.
 
     Parameters
     ----------
@@ -221,13 +221,16 @@ class StateFormat:
         return bool(words.flags.aligned and words[:4].tobytes() == self._head)
 
     def verify(self, rows: Row, first: int = 0) -> None:
-        """Raise `StateFormatError` if a checksum is wrong; its message counts rows from `first`."""
+        """Raise `StateFormatError` if a checksum is wrong; its message names the row.
+
+        In the message, the first of `rows` has the number `first`.
+        """
         wrong = rows[:, 24:HEADER_NBYTES].view(np.uint64)[:, 0] != _checksums(rows)
         if wrong.any():
             raise self._damaged(first + int(np.argmax(wrong)), "its checksum")
 
     def _headers(self, count: int) -> bytes:
-        """Return the headers of `count` rows of full length without checksums."""
+        """Return `count` headers without checksums, for payloads of full length."""
         tiled = self._tiled
         if tiled[0] != count:
             tiled = self._tiled = (count, self.header.tobytes() * count)
@@ -293,17 +296,18 @@ class StateFormat:
 
 @lru_cache(maxsize=32)
 def _weights(count: int) -> tuple[int, NDArray[np.uint64]]:
-    """Return the weight of the length, and the weights of `count` words of payload."""
+    """Return the weights of a checksum: for the payload's length, and for each of `count` words."""
     drawn = np.random.Generator(np.random.PCG64(20)).integers(0, 2**63, count + 1, dtype=np.uint64)
     weights = drawn * np.uint64(2) + np.uint64(1)
     return int(weights[0]), weights[1:]
 
 
 def _checksums(rows: Row) -> NDArray[np.uint64]:
-    """Return the multilinear hash of length and payload modulo 2**64, ``(N,)``.
+    """Return the checksum of each row ``(N,)``: a multilinear hash of its length and payload.
 
-    Words have 32 bits and weights are odd 64-bit numbers. So a change within one word always
-    changes the sum. Any other change goes unnoticed in about one of 2**32 cases.
+    The hash is computed modulo 2**64. Words have 32 bits and weights are odd 64-bit numbers, so a
+    change within one word always changes the checksum. Any other change goes unnoticed in about
+    one of 2**32 cases.
     """
     head = rows[:, 16:24].view(np.uint64)[:, 0]
     words = rows[:, HEADER_NBYTES:].view(np.uint32)

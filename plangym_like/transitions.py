@@ -96,9 +96,10 @@ class Rollout(NamedTuple):
 class BatchInfo(Sequence[dict[str, Any]]):
     """The infos of a batch, by row or by key; they are built when they are read.
 
-    ``infos[3]`` is the dict of row 3. ``infos["lives"]`` is a column. It is an array of numbers if
-    every row has the key, with the same dtype and shape. Otherwise it is an object array, with
-    ``None`` for rows without the key. ``infos.mask("lives")`` marks the rows that have the key.
+    ``infos[3]`` is the dict of row 3. ``infos["lives"]`` is a column: an array of numbers if every
+    row has the key and all its values have the same dtype and shape. Otherwise it is an object
+    array, with ``None`` for rows without the key. ``infos.mask("lives")`` marks the rows that have
+    the key.
 
     With ``on_error="mask"``, `failed` marks the rows that failed, and `errors` holds their
     exceptions.
@@ -194,7 +195,7 @@ class BatchInfo(Sequence[dict[str, Any]]):
         Raises
         ------
         KeyError
-            No row has it.
+            No row has `key`.
         """
         if key in self._columns:
             column = self._columns[key]

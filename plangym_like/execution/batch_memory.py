@@ -19,7 +19,7 @@ class BatchMemory:
     arrays : dict of str to ``(nbytes,) uint8``
         The bytes of each region.
     private : set of str
-        Regions whose blocks are not lent to the caller, so that their content must be copied.
+        Regions whose blocks are not lent to the caller, so that results in them must be copied.
 
     Raises
     ------
@@ -65,10 +65,10 @@ class BatchMemory:
         }
 
     def release(self) -> None:
-        """Return the blocks to their pools; lent blocks return when the caller drops them.
+        """Return the blocks to their pools; lent blocks return when the caller drops the arrays.
 
-        Call this only when no worker writes to them any more. It may be called again, even after a
-        Ctrl-C. No block is returned twice, since two batches would then share it.
+        Call this only when no worker writes to the blocks any more. It may be called again, even
+        after a Ctrl-C. No block is returned twice, since two batches would then share it.
         """
         while self.private:
             region = self.private.pop()

@@ -16,7 +16,7 @@ from plangym_like.row_errors import raised_by_signal_handler
 
 
 class Runner(Protocol):
-    """The part of an executor's interface that a batch uses."""
+    """The part of an executor's interface that `BatchRun` uses."""
 
     @property
     def lock(self) -> Any:
@@ -32,23 +32,23 @@ class Runner(Protocol):
         """
 
     def note_done(self, run: Any) -> None:
-        """Record that the batch is over."""
+        """Record that `run` is over."""
 
 
 class BatchRun:
-    """A batch that is being executed; can wait for its result, or cancel it.
+    """A batch that is being executed, with methods to wait for its result or cancel it.
 
     Parameters
     ----------
     executor : Runner
         Advances the batch; referenced weakly, since the executor refers to its batches.
     dispatcher : Dispatcher
-        Steps its rows.
+        Steps the rows of the batch.
 
     Attributes
     ----------
     result, error
-        The result of the batch, or the error that stepping its rows raised.
+        The result of the batch, or the error that ended it.
     done : bool
         Whether the batch is over.
     """
@@ -69,7 +69,7 @@ class BatchRun:
         return self._dispatcher
 
     def future(self, owner: Any = None) -> Future[Any]:
-        """Make the only future of this batch; it keeps `owner` alive as long as needed."""
+        """Make the future of this batch, which keeps `owner` alive as long as needed; call once."""
         future: Future[Any] = Future(self, owner)
         self._future = weakref.ref(future)
         return future
@@ -117,7 +117,7 @@ class BatchRun:
         return self._executor.drive(self, until)
 
     def cancel(self, error: BaseException) -> bool:
-        """Stop the batch with the error `error`; return False if it was already over."""
+        """Stop the batch; its future then raises `error`. Return False if it was already over."""
         with self._executor.lock:
             if self.done:
                 return False
@@ -125,11 +125,11 @@ class BatchRun:
             return True
 
     def attempt(self, advance: Callable[[], bool], *, for_another: bool = False) -> bool:
-        """Call `advance`, and return whether the batch is over; an error in `advance` ends it.
+        """Call `advance`, and return whether the batch is over; an error ends the batch.
 
-        The error is stored for the batch's `Future`, but interrupts are also raised at once. With
-        `for_another`, the caller is waiting for a different batch, so exceptions that signal
-        handlers raise are raised at once too.
+        The error is stored for the batch's `Future`. An interrupt is also raised at once. If
+        `for_another` is true, the caller is waiting for a different batch, so any exception that a
+        signal handler raised is raised at once too.
         """
         over = True
         try:
@@ -167,5 +167,5 @@ class BatchRun:
         return True
 
     def _release(self) -> None:
-        """Drop everything except the result, so that only the caller keeps its memory in use."""
+        """Drop the dispatcher, so that only the caller keeps the memory of the result in use."""
         self._dispatcher = None

@@ -37,7 +37,10 @@ def portion(remaining: int, seconds_per_row: float) -> int:
 
 
 def faded_minimum(best: float, seconds: float, rows: int) -> float:
-    """Return the shortest time per row; older measurements count less. 0 means not known.
+    """Return the shortest time per row, after `rows` rows have taken `seconds`.
+
+    `best` is the shortest time so far, or 0 if it is not known. It fades: it is first increased a
+    little, so that older measurements count less.
 
     >>> faded_minimum(0.0, 0.5, 4), round(faded_minimum(0.001, 0.012, 10), 5)
     (0.125, 0.00105)
@@ -93,15 +96,15 @@ class _Rows:
         self._try_here, self._try_sending = _Trials(), _Trials()
 
     def here(self, count: int) -> float:
-        """Return the time in seconds that `count` rows take here."""
+        """Return the time in seconds that `count` rows take in this process."""
         return count * self.shared * self.quiet
 
     def sent(self, count: int, workers: int) -> float:
-        """Return the shortest time in seconds that `count` rows take if they are sent."""
+        """Return the shortest time in seconds for `count` rows shared with `workers` workers."""
         return self._message + count * self.shared / (workers + 1)
 
     def choose(self, count: int, workers: int) -> bool:
-        """Return whether to send `count` rows."""
+        """Return whether to send a batch of `count` rows, rather than step it here."""
         here, sent = self.here(count), self.sent(count, workers)
         if sent >= here:
             return False
@@ -135,9 +138,9 @@ class _Rows:
 class CostModel:
     """Decides whether to send a batch to workers, from the time that its rows take here.
 
-    In this process, a batch of n rows takes n times as long as one row. If it is sent, the time of
-    its rows is divided by the number of processes, and the cost of messages is added. Measurements
-    of batches correct both calculations.
+    The model is: in this process, a batch of n rows takes n times as long as one row. If the batch
+    is sent, that time is divided by the number of processes, and the time for messages is added.
+    Measurements of batches correct both calculations.
 
     Parameters
     ----------
@@ -161,20 +164,23 @@ class CostModel:
         self._rows: dict[int, _Rows] = {}
 
     def seconds_per_row(self, steps: int) -> float:
-        """Return the shortest time here, in seconds, for a row of `steps` steps; 0 if not known."""
+        """Return the shortest time of a row with `steps` steps in this process, in seconds.
+
+        0 means that it is not known.
+        """
         rows = self._rows.get(steps.bit_length())
         return 0.0 if rows is None else rows.shared
 
     def worth_sending(self, count: int, steps: int, *, workers: int) -> bool:
-        """Return whether to send a batch of `count` rows of `steps` steps each to `workers`.
+        """Return whether to send `count` rows of `steps` steps each to `workers` workers.
 
-        True if nothing is known yet, since sending a few rows is enough to find out.
+        The result is true if nothing is known yet, since sending a few rows is enough to find out.
         """
         rows = self._rows.get(steps.bit_length())
         return rows is None or rows.choose(count, workers)
 
     def cheap(self, count: int, steps: int) -> bool:
-        """Return whether `count` rows are known to take less time here than one message."""
+        """Return whether `count` rows are known to take less time here than a message takes."""
         return 0.0 < count * self.seconds_per_row(steps) < self._message
 
     def least(self, steps: int) -> int:
@@ -191,7 +197,7 @@ class CostModel:
         self._kind(steps).note_here(seconds, count)
 
     def note_sent(self, count: int, steps: int, *, seconds: float, workers: int) -> None:
-        """Record the time of a batch that was sent to `workers`, all of which were ready."""
+        """Record the time of a batch that was sent to `workers` workers, all of them ready."""
         rows = self._kind(steps)
         if rows.shared:
             rows.note_sent(seconds, count, workers)

@@ -1,10 +1,11 @@
 """`Dispatcher`: distributes the rows of one batch to workers and to this process.
 
-Every process starts with a share of the rows. When it is done, it gets half of the rows that the
-slowest process still has, and the limit of that process is lowered. No lock is needed, so a killed
-worker cannot hold one. If two processes step the same row, they write the same bytes, because rows
-are pure. This process steps its rows in descending order. So the worker with the rows below can get
-more rows before it finishes: raising its limit is cheaper than a message.
+Every process starts with a share of the rows. A process that has finished its share takes half of
+the rows that the slowest process still has, and the slowest process's limit is lowered. No lock is
+needed, so a killed worker cannot hold one. If two processes step the same row, they write the same
+bytes, because rows are pure. This process steps its rows in descending order, so that the worker
+whose range ends where they begin can get some of them before it finishes: raising a worker's limit
+is cheaper than sending it a message.
 """
 
 from __future__ import annotations
@@ -52,14 +53,14 @@ class Dispatcher:
     pool : RowPool
         The workers.
     costs : CostModel
-        The cost of rows.
+        The times per row measured so far.
     batch : SharedBatch
-        The rows.
+        The batch whose rows are stepped.
     steps : int
-        How many single steps a row takes.
+        How many single steps a row takes on average.
     step_here : callable or None
-        ``step_here(start, stop)`` steps rows in this process and, if rows are masked, returns the
-        exceptions of failed rows. ``None``: only workers step rows.
+        ``step_here(start, stop)`` steps rows in this process. With ``on_error="mask"``, it returns
+        the exceptions of rows that failed, instead of raising. ``None``: only workers step rows.
     """
 
     def __init__(
@@ -96,20 +97,20 @@ class Dispatcher:
         return self._own[0] < self._own[1]
 
     def _held(self) -> list[RowWorker]:
-        """Return the workers that step rows of this batch."""
+        """Return the workers that are stepping rows of this batch."""
         return [worker for worker in self._pool.workers if worker.owner is self.owner]
 
     # Distributing rows
 
     def launch(self, *, here: bool) -> None:
-        """Give every ready worker its first share; with `here`, this process gets one too.
+        """Give every ready worker its share of the rows; if `here` is true, this process too.
 
-        If the cost of rows is not known, this process steps one row before it sends any.
+        If `here` is true but the time per row is not known yet, this process steps one row first.
 
         Raises
         ------
         StateFormatError
-            A checksum does not match.
+            The checksum of a state is wrong.
         """
         here = here and self._step_here is not None
         count = self._probe() if here else self.count
@@ -128,7 +129,7 @@ class Dispatcher:
         self._batch.supply_rest()
 
     def _probe(self) -> int:
-        """Step the last row if the cost of rows is not known; return the number of other rows."""
+        """Step the last row if the time per row is not known; return how many rows are left."""
         if self._costs.seconds_per_row(self._steps):
             return self.count
         first = self.count - 1
@@ -148,7 +149,7 @@ class Dispatcher:
     def advance(self, *, here: bool) -> bool:
         """Read reports and distribute more rows, without waiting; return whether the batch is over.
 
-        With `here`, this process may get rows too.
+        If `here` is true, this process may get rows too.
         """
         for worker in self._held():
             if worker.task is not None and worker.task.done():
@@ -166,7 +167,7 @@ class Dispatcher:
         return not (self._pending or self._faults.suspects) and self._all_done()
 
     def _feed(self, *, here: bool) -> None:
-        """Give rows to every worker that has none, and with `here` to this process too."""
+        """Give rows to every worker that has none; if `here` is true, to this process too."""
         suspects = self._faults.suspects
         for worker in self._pool.workers:
             if not worker.free:
@@ -198,7 +199,11 @@ class Dispatcher:
         return self._steal(least)
 
     def _steal(self, least: int) -> tuple[int, int] | None:
-        """Take unbegun rows from the slowest process, so that both finish at the same time."""
+        """Take rows from the slowest process for an idle one; both then finish at the same time.
+
+        Return their range, or ``None`` if there would be fewer than `least` of them. None of these
+        rows has been begun.
+        """
         # Two processes may then step the same row, which is correct only in an exact environment.
         workers = self._held() if self._batch.layout.exact else ()
         victim = max(workers, key=lambda worker: worker.unbegun, default=None)
@@ -215,7 +220,7 @@ class Dispatcher:
         return victim.stop, victim.stop + theirs
 
     def _all_done(self) -> bool:
-        """Return whether all rows are done, without waiting for unneeded reports."""
+        """Return whether all rows are done; do not wait for reports that are not needed."""
         busy = self._held()
         done = all(worker.finished and not worker.owes_report for worker in busy)
         if self._needs_reports or not done:
@@ -229,18 +234,18 @@ class Dispatcher:
         return self._reported or self._careful or self._faults.lowest is not None
 
     def watched(self) -> Sequence[RowWorker]:
-        """Return the workers that need no report: shared memory shows when their rows are done."""
+        """Return the workers whose reports are not needed: shared memory shows if they are done."""
         return [] if self._needs_reports else self._held()
 
     def max_sleep(self) -> float:
-        """Return the longest time between two checks of the workers."""
+        """Return the longest time, in seconds, between two checks of the workers."""
         limit = self._pool.step_timeout
         return _SLEEP_SECONDS if limit is None else min(_SLEEP_SECONDS, limit / _LOOKS_PER_TIMEOUT)
 
     # Stepping here
 
     def step_own(self) -> None:
-        """Step rows here, from the last one down, until it is time to check the workers."""
+        """Step this process's rows, from the last one down, until the workers must be checked."""
         until = time.perf_counter() + _LOOK_SECONDS
         while self.has_own_rows:
             start, stop = self._own
@@ -263,7 +268,7 @@ class Dispatcher:
                 return
 
     def _pass_on(self) -> None:
-        """Give some rows to the worker with the rows below, if it will finish earlier."""
+        """Give rows of this process to the worker with the range below, if that one has fewer."""
         start, stop = self._own
         for worker in self._held():
             more = min((stop - start - worker.ahead) // 2, worker.most - start)
@@ -309,7 +314,7 @@ class Dispatcher:
             self._faults.note_survived(worker.start)
 
     def _find_unreadable(self, worker: RowWorker, stop: int, error: Exception) -> None:
-        """Step each of the worker's rows alone, to find the one that cannot be unpickled."""
+        """Queue the worker's rows to be stepped alone, to find the one that cannot be unpickled."""
         rows = [row for row in range(worker.start, stop) if row not in self._faults.errors]
         if len(rows) == 1:
             error.add_note(f"(in row {rows[0]} of a batch of {self.count})")
@@ -318,7 +323,10 @@ class Dispatcher:
             self._faults.suspects.extend(rows)
 
     def _replace_dead(self, worker: RowWorker, error: WorkerDiedError) -> None:
-        """Requeue a dead worker's unfinished rows; the row that was running is stepped alone."""
+        """Replace a dead worker and requeue its unfinished rows.
+
+        The row that it died in is tried again alone, unless that row is to blame.
+        """
         start, row, stop = self._unfinished(worker)
         in_row = start <= row < stop
         alone, progress = worker.alone, worker.done > worker.start
@@ -333,7 +341,7 @@ class Dispatcher:
         self._retry(start, row if in_row else stop, stop)
 
     def _check_progress(self, worker: RowWorker, limit: float) -> None:
-        """Replace a worker that hangs; its row is tried again with a short time limit."""
+        """Replace `worker` if it hangs; its row is tried once more, with a short time limit."""
         start, row, stop = self._unfinished(worker)
         begun, again = start <= row < stop, self._faults.is_slow(row)
         patience = limit
@@ -351,7 +359,7 @@ class Dispatcher:
         self._retry(start, row if begun else stop, stop)
 
     def _unfinished(self, worker: RowWorker) -> tuple[int, int, int]:
-        """Return a lost worker's first unfinished row, its running row, and the end of its rows."""
+        """Return ``(start, row, stop)``: the worker's unfinished rows, and its current row."""
         # The worker's report is lost, even for rows whose results are in shared memory.
         return worker.start if self._reported else worker.done, worker.cursor, worker.reach
 
@@ -369,7 +377,7 @@ class Dispatcher:
         self._pool.tally.rows_retried += max(0, stop - start)
 
     def _stop_above_failure(self) -> None:
-        """Stop stepping rows above the lowest row that failed the batch."""
+        """Stop stepping rows above the lowest row whose error ends the batch."""
         lowest = self._faults.lowest
         if lowest is None:
             return
@@ -386,7 +394,7 @@ class Dispatcher:
         return self._batch.result(self._faults.errors)
 
     def abandon(self) -> None:
-        """Tell every worker to stop; the memory is kept until all have stopped."""
+        """Tell the batch's workers to stop, and keep its memory until all of them have stopped."""
         for worker in self._held():
             worker.abandon()
         self._pool.keep_until_unused(self._batch.memory, self.owner)

@@ -21,8 +21,8 @@ class SubmitOptions(NamedTuple):
     masked : bool
         Report failed rows in the result, instead of raising their exceptions.
     audit : bool
-        These rows have been stepped before: use other workers than the first time if possible,
-        and do not count the rows in `stats`.
+        Whether this is an audit, which steps rows a second time: other workers than the first time
+        are used if possible, and the rows are not counted in `stats`.
     """
 
     states: bool = True
@@ -50,8 +50,8 @@ class Executor(Protocol):
     def submit(self, inputs: Inputs, options: SubmitOptions) -> Any:
         """Step a batch; return its result, or a `Future` of it.
 
-        `inputs` is the result of `Layout.check`. Checksums that it did not verify are verified
-        here.
+        `inputs` is the result of `Layout.check`. Checksums that `Layout.check` did not verify are
+        verified here.
         """
 
     def close(self) -> None:
@@ -73,4 +73,4 @@ class ExecutorOptions(Protocol):
         """Start processes early, while the simulator of this process is being made."""
 
     def make(self, stepper: RowStepper) -> Executor:
-        """Return the executor of the environment that `stepper` steps in this process."""
+        """Make the executor for the environment that `stepper` steps in this process."""

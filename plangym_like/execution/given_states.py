@@ -20,22 +20,22 @@ from plangym_like.states import Row
 class GivenStates:
     """Uses the states that callers give: in workers if necessary, otherwise in this process.
 
-    With isolated workers, a forged state cannot crash this process. Its simulator never loads a
-    state that a caller gave, or a state that follows from one. This process only holds the row, and
-    workers execute the calls. This applies to families whose rows have a checksum, since only their
-    simulators could crash. It does not apply to a Ray cluster without workers on this machine, or
-    to `StatefulEnv.simulator`, which is the simulator itself.
+    With isolated workers, a forged state cannot crash this process: the simulator here never loads
+    a state that a caller gave, or a state that follows from one. This process only holds the row,
+    and workers execute the calls. This protection exists for families whose rows have a checksum,
+    since only their simulators could crash. It does not exist on a Ray cluster without workers on
+    this machine, or for `StatefulEnv.simulator`, which is the simulator itself.
 
     Parameters
     ----------
     executor : Executor
     layout : Layout
-        The layout of its batches.
+        The layout of the executor's batches.
 
     Attributes
     ----------
     tries : bool
-        Whether the executor steps given states before they are used.
+        Whether the executor first steps given states as a trial (see `try_elsewhere`).
     elsewhere : bool
         Whether given states are used only in workers.
     """
@@ -49,12 +49,16 @@ class GivenStates:
         self._held: Row | None = None
 
     def attempt(self, states: Any, actions: Any = None, dt: Any = 1, *, many: bool = False) -> None:
-        """If `tries`, step `states` with the executor before they are used; see `try_elsewhere`."""
+        """If `tries` is true, step `states` with the executor as a trial; see `try_elsewhere`."""
         if self.tries:
             try_elsewhere(self._executor, self._layout, states, actions, dt, many=many)
 
     def attempt_step(self, current: CurrentState, action: Any, state: Any, dt: int = 1) -> None:
-        """Call `attempt` for `state`, or for the current state if it follows from a given one."""
+        """Call `attempt` for `state`.
+
+        If `state` is ``None``, call it for the current state, but only if the current state follows
+        from a state that a caller gave.
+        """
         if state is None and self.includes(current):
             state = current.get()
         if state is not None:
@@ -82,18 +86,18 @@ class GivenStates:
             current.set(row)
 
     def step(self, current: CurrentState, action: Any, dt: int, row: Row | None, **how: Any) -> Any:
-        """Return ``current.step(action, dt, row, **how)``, from a worker if necessary."""
+        """Return ``current.step(action, dt, row, **how)``, called in a worker if necessary."""
         if row is not None and self.elsewhere:
             return self._replace(current, row, "step", (action, dt), how)
         return self.use(current, "step", action, dt, row, **how)
 
     def use(self, current: CurrentState, method: str, *args: Any, **how: Any) -> Any:
-        """Return ``current.method(*args, **how)``, from a worker if necessary.
+        """Return ``current.method(*args, **how)``, called in a worker if necessary.
 
         Raises
         ------
         PoisonInputError, StepTimeoutError
-            Workers died or hung.
+            Workers died or hung in the call.
         Exception
             The exception that the method raised. If a worker called the method, the current state
             does not change.
@@ -104,7 +108,7 @@ class GivenStates:
         return self._call(current, current.row, current.picture, current.given, method, args, how)
 
     def _replace(self, current: CurrentState, row: Row, method: str, args: Any, how: Any) -> Any:
-        """In a worker, call a method with `row` as the current state.
+        """In a worker, call `method` with `row` as the current state; hold the resulting state.
 
         If the call raises, the current state is kept or lost as in `CurrentState.set`.
         """
@@ -116,14 +120,14 @@ class GivenStates:
             raise
 
     def _call(self, current: CurrentState, *state_and_use: Any) -> Any:
-        """Call a method of a current state in a worker, and hold the resulting state."""
+        """Call `_use` in a worker, hold the resulting state, and return the method's result."""
         assert self._workers is not None
         result, row, picture, given = self._workers.call(_use, *state_and_use)
         self.hold(current, row, picture, given=given)
         return result
 
     def view(self, stepper: RowStepper, rows: Row, *, single: bool) -> dict[str, NDArray[Any]]:
-        """Return the named fields of rows, as `RowStepper.view` does."""
+        """Return the named fields of rows like `RowStepper.view`, from a worker if necessary."""
         if not self.elsewhere:
             return stepper.view(rows, single=single)
         assert self._workers is not None
@@ -137,7 +141,10 @@ class GivenStates:
 def _use(
     env: HostedEnv, row: Row, picture: Any, given: bool, method: str, args: Any, kwargs: Any
 ) -> tuple[Any, Row, Any, bool]:
-    """Call a method with `row` as the current state; the worker's own state does not change."""
+    """Call `method` with `row` as the current state; runs in a worker, whose own state is kept.
+
+    Return the result, and the row, picture and ``given`` of the resulting state.
+    """
     stepper: RowStepper = env.row_stepper
     with stepper.lock:
         stepper.current.set_aside()

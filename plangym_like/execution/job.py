@@ -39,14 +39,14 @@ class HostedEnv(Protocol):
 
     @property
     def row_stepper(self) -> RowStepper:
-        """The stepper of rows in the worker."""
+        """The object that steps rows in the worker."""
 
     def setup(self) -> None:
         """Make the environment, unless that has been done already."""
 
 
 class Job(NamedTuple):
-    """Rows of a batch for one worker: from `start` to its limit, which is never above `stop`.
+    """Rows of a batch for one worker: from `start` to the limit in the worker's progress slot.
 
     Attributes
     ----------
@@ -59,13 +59,13 @@ class Job(NamedTuple):
     shape : Shape
         The shape of the batch.
     start, stop : int
-        The rows.
+        The first row, and the highest value that the limit can have.
     blocks : mapping of str to int
         The number of each region's block.
     attached : sequence of int
-        The numbers of blocks whose descriptors are sent with the job.
+        The numbers of blocks whose file descriptors are sent with the job.
     dropped : sequence of int
-        The numbers of blocks to forget.
+        The numbers of blocks that the worker no longer needs.
     careful : bool
         Whether to step one row at a time.
     masked : bool
@@ -95,13 +95,13 @@ class Report:
     Attributes
     ----------
     stop : int
-        The end of the rows that are done.
+        The index after the last row that is done.
     seconds : float
-        The time taken.
+        The time that the rows took.
     objects : bytes
-        Infos and observations by index, pickled, if there are any.
+        The pickled infos and observations that are Python objects, by index; empty if none are.
     errors : dict of int to bytes
-        The exceptions of masked rows, packed.
+        If rows are masked, the packed exceptions of failed rows, by row index.
     """
 
     stop: int
@@ -113,10 +113,10 @@ class Report:
 def run_job(env: HostedEnv, job: Job, fds: Sequence[int] = ()) -> Report:
     """Step rows from ``job.start`` to the worker's limit, which the parent may change.
 
-    The progress slot holds the row being stepped, the end of the finished rows, and the end of the
-    rows that may have been written to. If the worker dies, they tell the parent which rows are left
-    and which one was running. At the end, a flag in the slot says that all rows are done and that
-    the limit will not be read again.
+    The progress slot holds the row being stepped, the index after the last finished row, and the
+    index after the last row that may have been written to. If the worker dies, these numbers tell
+    the parent which rows are left and which row was being stepped. At the end, a flag in the slot
+    says that all rows are done and that the limit will not be read again.
     """
     global _seconds_per_row
     _attach(job.attached, fds)
@@ -163,7 +163,7 @@ def run_job(env: HostedEnv, job: Job, fds: Sequence[int] = ()) -> Report:
 
 
 def _pack(rows: Rows, job: Job, stop: int) -> tuple[bytes, dict[int, Exception]]:
-    """Pickle infos and observations; return the bytes, and errors of rows where that failed."""
+    """Pickle infos and observations; return the bytes, and the errors of unpicklable rows."""
     infos: dict[int, Any] = dict(rows.infos or {})
     observations: dict[int, Any] = {}
     span = max(1, job.shape.horizon)
@@ -191,7 +191,7 @@ def _pack(rows: Rows, job: Job, stop: int) -> tuple[bytes, dict[int, Exception]]
 
 
 def _refusal(value: Any) -> Exception | None:
-    """Return why `value` cannot be pickled, or ``None`` if it can."""
+    """Return the exception raised by pickling `value`, or ``None`` if it can be pickled."""
     try:
         dumps(value)
     except BaseException as error:
@@ -200,7 +200,7 @@ def _refusal(value: Any) -> Exception | None:
 
 
 def _rows_of(layout: Layout, job: Job) -> Rows:
-    """Return the batch, which is cached by its shape and blocks.
+    """Return the batch of `job`; batches are cached by their shape and blocks.
 
     Without the cache, finding the arrays in their blocks would take most of the time before the
     first row.
@@ -222,7 +222,7 @@ def _rows_of(layout: Layout, job: Job) -> Rows:
 
 
 def _attach(numbers: Sequence[int], fds: Sequence[int]) -> None:
-    """Map the blocks `numbers`; if one cannot be mapped, none is."""
+    """Map the blocks `numbers` from the descriptors `fds`; if one cannot be mapped, keep none."""
     left = list(fds)
     try:
         for number in numbers:

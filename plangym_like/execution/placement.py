@@ -74,7 +74,7 @@ class Shape(NamedTuple):
 
 
 def common_layout(layouts: Sequence[Layout]) -> Layout:
-    """Return the common layout of all `layouts`; raise `ValueError` if they differ."""
+    """Return the layout that all `layouts` share; raise `ValueError` if they differ."""
     first = layouts[0]
     for index, layout in enumerate(layouts[1:], 1):
         for name, what in _SHARED.items():

@@ -42,7 +42,7 @@ _CALLS, _CALL_LOOK_SECONDS = 3, 0.5
 
 
 class ProcessExecutor:
-    """Steps batches on workers that each host the same environment, and in this process.
+    """Steps batches in this process and on workers that each host the same environment.
 
     Parameters
     ----------
@@ -93,7 +93,7 @@ class ProcessExecutor:
 
     @property
     def n_workers(self) -> int:
-        """The number of processes that step rows, including this one."""
+        """The number of processes that step rows, including this one if it does."""
         return len(self._processes) + (self._stepper is not None)
 
     @property
@@ -102,7 +102,7 @@ class ProcessExecutor:
         return self._stepper is None
 
     def submit(self, inputs: Inputs, options: SubmitOptions) -> Any:
-        """Step checked inputs; return their result, or its future.
+        """Step a batch of checked inputs; return its result, or a `Future` of it.
 
         Checksums are verified before rows are sent or stepped. If rows take long, each worker gets
         its first rows while other rows are still being verified.
@@ -172,7 +172,7 @@ class ProcessExecutor:
         return count < 2 or not self._costs.worth_sending(count, steps, workers=self._num_helpers)
 
     def _launch(self, run: BatchRun, here: bool) -> bool:
-        """Send `run` to the workers that are free."""
+        """Send rows of `run` to free workers; if `here` is true, this process gets rows too."""
         self.pool.abandon_all_but([each.dispatcher.owner for each in self._runs if not each.done])
         self.pool.prepare()
         run.dispatcher.launch(here=here)
@@ -209,7 +209,7 @@ class ProcessExecutor:
                 self._wait(run.dispatcher, left)
 
     def _tend(self) -> None:
-        """Replace workers that have no rows and have died or hang."""
+        """Replace dead or hung workers that are not stepping rows of a running batch."""
         self.pool.tend()
 
     def _wait(self, dispatcher: Dispatcher, seconds: float) -> None:
@@ -249,7 +249,10 @@ class ProcessExecutor:
             pool.forget(lambda number: any(number in worker.known for worker in self.workers))
 
     def answer(self, index: int, future: Future[Any]) -> Any:
-        """Return the result of a call to environment `index`; its worker may still be starting."""
+        """Return the result of `future`, a call to environment `index`.
+
+        The worker of that environment may still be starting.
+        """
         try:
             return portable_result(future, self.pool.start_timeout)
         except TimeoutError as error:
@@ -263,7 +266,7 @@ class ProcessExecutor:
             ) from error
 
     def call(self, function: Callable[..., Any], *args: Any) -> Any:
-        """Return ``function(env, *args)`` from a worker, after all pending batches.
+        """Call ``function(env, *args)`` in a worker after all pending batches; return its result.
 
         A worker that dies or hangs is replaced, and the call is tried again.
 
@@ -272,7 +275,7 @@ class ProcessExecutor:
         PoisonInputError
             Workers repeatedly died in the call.
         StepTimeoutError
-            With a `step_timeout`: the call repeatedly took longer than `start_timeout`.
+            `step_timeout` is given, and the call repeatedly took longer than `start_timeout`.
         """
         with self.lock:
             for run in tuple(self._runs):
@@ -338,7 +341,7 @@ class ProcessExecutor:
             raise ClosedError(self._closed_because)
 
     def forget(self) -> None:
-        """Close the executor in a forked process, since it shares memory with the original."""
+        """In a forked child process, close the executor, which shares its parent's memory."""
         self.lock = threading.RLock()
         self._closed = True
         self._closed_because = (

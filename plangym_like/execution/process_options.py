@@ -33,15 +33,15 @@ class ProcessOptions:
     env_class, name, env_kwargs
         The environment.
     n_workers : int
-        Processes that step rows: this one and ``n_workers - 1`` workers, or with `isolate`,
-        `n_workers` workers.
+        The number of processes that step rows: this one and ``n_workers - 1`` workers, or if
+        batches are isolated, `n_workers` workers.
     isolate, step_timeout, start_timeout, start_method
         See `ParallelEnv`.
 
     Raises
     ------
     InputError
-        A number is out of range.
+        `n_workers` or a timeout is invalid.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class ProcessOptions:
         self._begun = 0.0
 
     def prepare(self) -> None:
-        """Start the fork server, which imports modules while the simulator here is being made."""
+        """Start the fork server, which imports modules while this process makes its simulator."""
         for method in {self._method(index) for index in range(self.n_workers)}:
             if method in FORK_SERVERS:
                 fork_server.warm_up(self._preload, FORK_SERVERS[method])
@@ -81,7 +81,7 @@ class ProcessOptions:
         """Return the start method of worker `index`.
 
         Isolated workers step all rows and audit each other's rows. To find results that depend on
-        the hashes of strings, half of these workers have another hash seed.
+        the hashes of strings, half of these workers use a different hash seed.
         """
         if self.isolated and self._start_method == "forkserver" and 2 * index >= self.n_workers > 1:
             return "forkserver-2"
@@ -94,9 +94,9 @@ class ProcessOptions:
     def make_as(
         self, make_executor: Callable[..., Executor], stepper: RowStepper, n_workers: int
     ) -> Executor:
-        """Return ``make_executor(workers, **options)``, with workers and options as set here.
+        """Make workers, and return ``make_executor(workers, layout, stepper, **timeouts)``.
 
-        `n_workers` processes step rows on this machine; 0 starts none.
+        `n_workers` is the number of processes that step rows on this machine; 0 makes no workers.
         """
         start_timeout = self._start_timeout
         if start_timeout is None and self._step_timeout is not None:
@@ -129,14 +129,14 @@ class ProcessOptions:
 
 
 def headless(env_kwargs: dict[str, Any]) -> dict[str, Any]:
-    """Return `env_kwargs` for workers, which must not open windows."""
+    """Return `env_kwargs` for workers: without ``render_mode="human"``, which opens a window."""
     if env_kwargs.get("render_mode") != "human":
         return env_kwargs
     return {**env_kwargs, "render_mode": None}
 
 
 def check_timeouts(step_timeout: float | None, start_timeout: float | None) -> None:
-    """Raise `InputError` unless the timeouts are numbers greater than 0 or ``None``."""
+    """Raise `InputError` unless each timeout is ``None`` or a number greater than 0."""
     for option, seconds in (("step_timeout", step_timeout), ("start_timeout", start_timeout)):
         if seconds is not None:
             check_seconds(option, seconds)

@@ -24,7 +24,7 @@ class RowFaults:
     Parameters
     ----------
     policy : RetryPolicy
-        The failures in the pool so far.
+        The record of failures in the pool so far.
     step_timeout : float or None
         Seconds that a row may take.
     masked : bool
@@ -33,9 +33,9 @@ class RowFaults:
     Attributes
     ----------
     errors : dict of int to Exception
-        If `masked`: the exceptions of rows that failed, by row.
+        If `masked` is true, the exceptions of rows that failed, by row index.
     suspects : deque of int
-        Rows to be stepped alone.
+        Rows to be tried again, each in a worker that steps no other row.
     """
 
     def __init__(self, policy: RetryPolicy, step_timeout: float | None, *, masked: bool) -> None:
@@ -67,14 +67,14 @@ class RowFaults:
         return self._failure[1]
 
     def lose(self, row: int, error: Exception) -> None:
-        """Mark `row` as failed: record its error if rows are masked, otherwise fail the batch."""
+        """Mark `row` as failed: if rows are masked, record its error; otherwise fail the batch."""
         if self._masked:
             self.errors[row] = error
         else:
             self.fail(row, error)
 
     def fail(self, row: int, error: Exception) -> None:
-        """Fail the batch at `row`."""
+        """End the batch with `error`, unless a row with a lower index has ended it already."""
         if self._failure is None or row < self._failure[0]:
             self._failure, self._failed_at = (row, error), time.monotonic()
         last = self._failure[0]
@@ -83,9 +83,10 @@ class RowFaults:
     def note_death(
         self, row: int, error: WorkerDiedError, *, alone: bool, tried: Collection[int]
     ) -> None:
-        """Record that a worker died in `row`; with `alone`, it stepped no other row.
+        """Record that a worker died in `row`; try the row again alone, unless it is to blame.
 
-        `tried` are rows that are being stepped alone.
+        `alone` says that this worker stepped no other row. `tried` holds the rows that other
+        workers are stepping alone at the moment.
         """
         self._deaths[row] += 1
         self._deaths_alone[row] += alone
@@ -100,7 +101,10 @@ class RowFaults:
         return row in self._slow
 
     def note_timeout(self, row: int, *, tried: Collection[int]) -> None:
-        """Record that `row` exceeded the step timeout; it is tried again (see `note_death`)."""
+        """Record that `row` exceeded the step timeout: try it again alone, or mark it as failed.
+
+        It is tried again only once. `tried` is as in `note_death`.
+        """
         if row not in self._slow:
             self._slow.add(row)
             self._suspect(row, tried)
@@ -121,18 +125,18 @@ class RowFaults:
             self.suspects.append(row)
 
     def waits_for(self, stepped: Collection[int], pending: Collection[int]) -> bool:
-        """Return whether rows below the lowest failed row may still fail.
+        """Return whether to wait because rows below the lowest failed row may still fail.
 
-        If the failure is a timeout, this also waits for rows that hung once, because the error
-        names all rows that hung. Otherwise, it waits a moment for workers that step rows above the
-        failure.
+        If that row failed with a timeout, the result is also true while other rows that hung once
+        are still to be tried again, because the error names all rows that hung. Otherwise, it is
+        also true for a moment, until workers have stopped stepping rows above the failed row.
 
         Parameters
         ----------
         stepped : collection of int
-            For each worker, the end of its finished rows.
+            For each worker, the index after the last row that it has finished.
         pending : collection of int
-            The first rows of ranges that have not been sent to a worker yet.
+            The first row of each range that has not been sent to a worker yet.
         """
         assert self._failure is not None
         lowest = self._failure[0]
@@ -149,7 +153,7 @@ class RowFaults:
 def _row_is_to_blame(
     policy: RetryPolicy, deaths: int, deaths_alone: int, exitcode: int | None
 ) -> bool:
-    """Return whether a row is to blame, after `deaths` workers have died in it.
+    """Return whether a row in which `deaths` workers have died is to blame for their deaths.
 
     In `deaths_alone` of these deaths, the worker stepped no other row. The last worker ended with
     `exitcode`.

@@ -54,13 +54,13 @@ class RowPool(WorkerPool[RowWorker]):
         self._leftover: list[tuple[BatchMemory, object]] = []
 
     def wait_for_rows(self, seconds: float, finished: Sequence[RowWorker]) -> None:
-        """Wait as `WorkerPool.wait` does; also return when a worker in `finished` has finished."""
+        """Wait as `WorkerPool.wait` does, or until a worker in `finished` has done its rows."""
         self.tally.seconds_waiting += self.wait(
             seconds, lambda: any(worker.finished for worker in finished)
         )
 
     def hear_late(self, *, patient: bool = False) -> None:
-        """Read late reports that batches did not wait for; with `patient`, wait for them."""
+        """Read the reports that batches did not wait for; if `patient` is true, wait for them."""
         for worker in self.workers:
             if (late := worker.late_report(patient=patient)) is not None:
                 self.note_rows_done(*late)
@@ -74,9 +74,9 @@ class RowPool(WorkerPool[RowWorker]):
         self.slowest_row = max(self.slowest_row * 0.9, report.seconds / count)
 
     def abandon_all_but(self, owners: Collection[object]) -> None:
-        """Abandon the rows of batches that are not among `owners`.
+        """Tell workers to stop if they step rows of a batch that is not among `owners`.
 
-        There are such rows only if a second Ctrl-C interrupted the cancellation of a batch.
+        There are such workers only if a second Ctrl-C interrupted the cancellation of a batch.
         """
         for worker in self.workers:
             if worker.owner is not None and worker.owner not in owners:
@@ -84,7 +84,7 @@ class RowPool(WorkerPool[RowWorker]):
                     worker.abandon()
 
     def tend(self) -> None:
-        """Replace workers that died without rows or that do not stop stepping abandoned rows."""
+        """Replace workers that died while they had no rows, or that go on with abandoned rows."""
         self.hear_late()
         super().tend()
 

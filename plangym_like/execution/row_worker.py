@@ -47,12 +47,12 @@ class RowWorker(WorkerHandle):
     Attributes
     ----------
     start, stop, most : int
-        Its range of rows. `stop` is lowered when rows are taken from it, and may be raised to
-        `most`.
+        Its rows are `start` to `stop`. `stop` is lowered when rows are taken from the worker, and
+        may be raised to `most`.
     alone : bool
-        Whether it has a single row, to find out if that row kills workers.
+        Whether it has only one row, which is tried alone because it may be at fault.
     known : set of int
-        The numbers of the blocks of shared memory that the process has.
+        The numbers of the shared memory blocks that the process has received.
     """
 
     def __init__(self, process: ExternalProcess, index: int, slots: SharedBlock) -> None:
@@ -76,7 +76,7 @@ class RowWorker(WorkerHandle):
 
     @property
     def done(self) -> int:
-        """The end of the rows that it has finished."""
+        """The index after the last row that it has finished."""
         return int(self.slot[DONE])
 
     @property
@@ -86,7 +86,7 @@ class RowWorker(WorkerHandle):
 
     @property
     def reach(self) -> int:
-        """The end of the rows that it may have written to, even if it has lost some since."""
+        """The index after the last row that it may have written to, or that it still has."""
         return max(self.stop, int(self.slot[REACH]))
 
     @property
@@ -123,7 +123,10 @@ class RowWorker(WorkerHandle):
         stop: int,
         most: int,
     ) -> None:
-        """Send the worker rows `start` to `stop` of `owner`; `make_job` completes the job."""
+        """Send the worker rows `start` to `stop` of the batch `owner`.
+
+        `make_job` is called with the fields of `Job` that depend on the worker, and returns a job.
+        """
         if self.process.pid != self._pid:  # other code has restarted it
             self._pid = self.process.pid
             self.known.clear()
@@ -147,28 +150,28 @@ class RowWorker(WorkerHandle):
         self._attached = job.attached
 
     def end_at(self, stop: int) -> None:
-        """Set the end of its range to `stop`, which takes rows away or adds some."""
+        """Set the end of the worker's range to `stop`; this takes rows away or adds rows."""
         if stop < self.stop:
             self.most = stop
         self.stop = stop
         self.slot[LIMIT] = stop
 
     def leave(self) -> None:
-        """Release the worker, which has finished its rows; its report may be read later."""
+        """Free the worker, which has finished its rows, without waiting for its report."""
         assert self.task is not None
         self._late = self.task, self.start
         self.take_task()
 
     @property
     def owes_report(self) -> bool:
-        """Whether `late_report` still has to return its last report."""
+        """Whether the report that `leave` did not wait for has not been read yet."""
         return self._late is not None
 
     def late_report(self, *, patient: bool) -> tuple[Report, int] | None:
         """Return the report that `leave` did not wait for, and the number of its rows.
 
-        Return ``None`` if the report has not arrived. With `patient`, wait for it. If the worker
-        has died since, no report arrives, but the rows are done.
+        If the report has not arrived, return ``None``, or wait for it if `patient` is true. If the
+        worker has died since, no report arrives, but its rows are done.
         """
         if self._late is not None and (patient or self._late[0].done()):
             (task, start), self._late = self._late, None
@@ -178,7 +181,7 @@ class RowWorker(WorkerHandle):
         return None
 
     def report(self) -> Report:
-        """Return the worker's report on its rows, or raise the error of a row."""
+        """Return the worker's report on its rows, or raise the error of a row that failed."""
         task = self.take_task()
         try:
             report: Report = portable_result(task)
@@ -200,7 +203,7 @@ class RowWorker(WorkerHandle):
         self.end_at(0)
 
     def idle_seconds(self) -> float:
-        """Return the seconds since the worker last began a row, or was sent its rows."""
+        """Return how many seconds ago the worker last began a row or was sent rows."""
         now = time.monotonic()
         progress = (self.cursor, self.done)
         if progress != self._progress:
@@ -208,7 +211,7 @@ class RowWorker(WorkerHandle):
         return now - self.progress_at
 
     def restart(self) -> None:
-        """Replace a dead or hung process by a new one, without its rows."""
+        """Replace a dead or hung process with a new one, which has no rows."""
         self._late = None
         self.known.clear()
         super().restart()

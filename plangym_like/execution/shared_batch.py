@@ -24,18 +24,18 @@ _SUPPLY_SECONDS, _SUPPLIED_PER_SECOND = 1e-3, 1e9
 
 
 class SharedBatch:
-    """Inputs and results of a batch, in memory that workers share.
+    """The inputs and results of a batch, in memory that is shared with workers.
 
     Parameters
     ----------
     layout : Layout
     pools : dict of str to BlockPool
-        The pools that its memory is taken from.
+        The pool of memory blocks for each region.
     inputs : Inputs
         The checked inputs.
     options : SubmitOptions
-        If the caller does not wait for the batch, all inputs are copied now, because the caller
-        may change its arrays.
+        If `blocking` is false, all inputs are copied now, because the caller may change its
+        arrays.
 
     Attributes
     ----------
@@ -68,12 +68,12 @@ class SharedBatch:
         self._supplied = self._first = 0
 
     def begin(self, workers: int, seconds_per_row: float) -> None:
-        """Copy the data that every worker reads. After this, call `send`, then `supply_rest`.
+        """Copy the inputs that every worker reads. After this, call `send`, then `supply_rest`.
 
         Raises
         ------
         StateFormatError
-            A checksum does not match.
+            The checksum of a state is wrong.
         """
         sent, given = self._sent, self._inputs
         self._first = self._first_rows(workers, seconds_per_row)
@@ -91,9 +91,9 @@ class SharedBatch:
             sent.states[:] = given.states
 
     def _first_rows(self, workers: int, seconds_per_row: float) -> int:
-        """Return how many rows to send to each worker first; 0 sends all of its rows at once.
+        """Return how many rows each worker gets first; 0 means all of its rows at once.
 
-        If rows take long enough, the first ones keep a worker busy while the states of all other
+        If rows take long enough, these first rows keep a worker busy while the states of all other
         rows are verified and copied.
         """
         inputs = self._inputs
@@ -136,7 +136,7 @@ class SharedBatch:
             self._supplied = max(self._supplied, stop)
 
     def supply_rest(self) -> None:
-        """Send workers the rest of their rows, and verify the rows of this process."""
+        """Let workers step the rest of their rows, and verify the states of all other rows."""
         for worker, start, stop in self._owed:
             self._supply(start, worker.most)
             worker.end_at(stop)
@@ -144,12 +144,15 @@ class SharedBatch:
         self._first = 0
 
     def verify_from(self, start: int) -> None:
-        """Verify the states of rows from `start` on; if any is damaged, report the lowest one.
+        """Verify the states of rows from `start` on.
+
+        If one of them is damaged, the states of all rows are verified, so that the error names the
+        first damaged row of the batch.
 
         Raises
         ------
         StateFormatError
-            A checksum does not match.
+            The checksum of a state is wrong.
         """
         try:
             self.layout.verify(self._inputs, start if len(self._inputs.states) > 1 else 0)
@@ -158,19 +161,19 @@ class SharedBatch:
             raise
 
     def _verify_all(self, start: int = 0) -> None:
-        """Verify the states of all rows from `start` on; earlier ones have been verified."""
+        """Verify the states of all rows from `start` on; earlier rows were verified before."""
         self.layout.verify(self._inputs, start)
         self._inputs.verified = True
 
     def result(self, errors: dict[int, Exception]) -> Any:
-        """Return the result, once all rows are done; the caller then owns its memory."""
+        """Return the result, whose memory then belongs to the caller; all rows must be done."""
         self.rows.inputs = self._inputs
         result = self.layout.result(self._own_rows(), errors)
         self.memory.release()
         return result
 
     def _own_rows(self) -> Rows:
-        """Return the rows; arrays that cannot be lent are copied to ordinary memory."""
+        """Return the rows; arrays whose memory cannot be lent to the caller are copied."""
         if not self.memory.private - {"inputs"}:
             return self.rows
         rows = place(self.layout, self._shape, self.memory.results())

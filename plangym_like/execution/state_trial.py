@@ -29,18 +29,18 @@ def try_elsewhere(
     executor : Executor
         An executor that is isolated.
     layout : Layout
-        The layout of its batches.
+        The layout of the executor's batches.
     states : row or rows
     actions, dt
-        The actions and their durations; one random action if left out.
+        The actions, and how long each is held; without `actions`, one random action.
     many : bool
-        Whether to step `states` even if there are several.
+        Whether to step `states` even if there are several; otherwise only a single one is stepped.
 
     Raises
     ------
     WorkerError
-        A row killed or hung its workers. Other errors are ignored here, because the caller's next
-        operation raises them too.
+        A row killed its workers or hung in them. Other errors are ignored here, because the
+        caller's next operation raises them too.
     """
     if actions is None:
         actions = [copy.deepcopy(layout.action_space).sample()]

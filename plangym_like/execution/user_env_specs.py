@@ -1,4 +1,4 @@
-"""Register ids from a user's own imports in worker processes."""
+"""In worker processes, register the environment ids that a user's own imports have registered."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from plangym_like.processes.messages import dumps_by_value
 def specs_for(name: Any) -> list[EnvSpec]:
     """Return the registered specs that another process needs in order to make `name`.
 
-    A callable, or a family of the user's own, may make any id, so it needs all of `user_specs`.
+    If `name` is a callable, or an id of a user's own family, it may make an environment of any id,
+    so the result is `user_specs()`.
     """
     if isinstance(name, str) and name in gymnasium.registry:
         return [gymnasium.registry[name]]

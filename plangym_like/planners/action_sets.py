@@ -1,4 +1,4 @@
-"""Functions of action spaces for planners: all actions, bounds, random actions."""
+"""Helpers of planners for action spaces: all actions, bounds, random actions."""
 
 from __future__ import annotations
 
@@ -22,8 +22,7 @@ def all_actions(env: PlanEnv, planner: str) -> NDArray[Any]:
     Raises
     ------
     InputError
-        The space is not finite, or has more than 4,096 actions. `planner` is the name in the
-        message.
+        The space is not finite, or has more than 4,096 actions; the message names `planner`.
 
     Examples
     --------
@@ -57,12 +56,12 @@ def all_actions(env: PlanEnv, planner: str) -> NDArray[Any]:
 
 
 def bounds(env: PlanEnv, planner: str) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return the lowest and the highest action ``(*action_shape)`` of a bounded box.
+    """Return the lowest and the highest action of a bounded box, each ``(*action_shape)``.
 
     Raises
     ------
     InputError
-        The space is not a `Box` of floats, or not bounded; `planner` is the name in the message.
+        The space is not a `Box` of floats, or is not bounded; the message names `planner`.
     """
     space = env.action_space
     if not isinstance(space, Box) or not np.issubdtype(space.dtype, np.floating):
@@ -82,7 +81,7 @@ class ActionSampler:
     ----------
     env : PlanEnv
     planner : str
-        The name in error messages.
+        The name of the planner, for error messages.
 
     Raises
     ------

@@ -24,7 +24,7 @@ from plangym_like.transitions import BatchTransition
 
 
 class _Beam(NamedTuple):
-    """The states of one depth: state rows, scores and nodes of the lineage."""
+    """The states that are kept at one depth: their rows, scores and nodes in the lineage."""
 
     states: NDArray[np.uint8]
     scores: NDArray[np.float64]
@@ -42,8 +42,8 @@ class BeamSearch(Planner):
     width, as in W. Zhang, "Complete anytime beam search", AAAI 1998. It ends when the budget is
     spent, or when every state was within the width and has therefore been expanded.
 
-    An episode counts as found when it has ended or reached `depth`; an unfinished episode counts if
-    its score is greater than 0.
+    An episode counts as a plan once it has ended or reached `depth`, and before that if its score
+    is greater than 0.
 
     Parameters
     ----------
@@ -141,7 +141,7 @@ class BeamSearch(Planner):
     def _ranking(
         self, step: BatchTransition, scores: NDArray[np.float64], rng: np.random.Generator
     ) -> NDArray[np.int64]:
-        """Return the rows ``(N,)`` from the best to the worst."""
+        """Return the indices ``(N,)`` of the rows of `step`, from the best row to the worst."""
         keys = [rng.random(len(scores)), -scores]
         if self.heuristic is not None:
             values = np.asarray(self.heuristic(step.obs, step.infos, step.states), np.float64)
@@ -162,7 +162,8 @@ def _first_visits(
 ) -> tuple[NDArray[np.int64], bool]:
     """Return the first `width` rows of `order` that have a new highest score for their key.
 
-    `known` records these scores. The second result is false if there were more such rows.
+    Their scores are recorded in `known`. The second result says whether these rows are all that
+    have a new highest score.
     """
     found: list[int] = []
     are_all = True

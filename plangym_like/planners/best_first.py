@@ -25,9 +25,9 @@ class BestFirst(Planner):
     """Greedy best-first search for a plan of least cost, with recognition of repeated states.
 
     J. Pearl, "Heuristics: intelligent search strategies for computer problem solving", 1984,
-    chapter 2: of all states that are not expanded yet, expand the one that looks best. Here, it is
-    the state with the lowest heuristic value. If several states have this value, it is the one
-    found first. Without a heuristic, this is breadth-first search.
+    chapter 2: of all states that are not expanded yet, expand the one that looks best. Here, that
+    is the state with the lowest heuristic value. If several states have this value, the one found
+    first is expanded. Without a heuristic, this is breadth-first search.
 
     The search continues after the first plan. States with
     ``cost so far + heuristic >= cost of the best plan`` are dropped, because they lead to no

@@ -50,7 +50,7 @@ class Walks(NamedTuple):
     cells: NDArray[np.object_]
 
     def take(self, rows: NDArray[np.int64]) -> Walks:
-        """Return some of the explorations."""
+        """Return the explorations `rows`."""
         columns: Any = (column[rows] for column in self)
         return Walks(*columns)
 
@@ -87,7 +87,10 @@ class CellArchive:
         return len(self._cells) - 1
 
     def choose(self, count: int, actions: NDArray[Any], rng: np.random.Generator) -> Walks:
-        """Draw `count` cells, with probabilities in proportion to ``1 / sqrt(seen + 1)``."""
+        """Draw `count` cells, and return explorations that start from their states.
+
+        The probability of a cell is proportional to ``1 / sqrt(seen + 1)``.
+        """
         cells, keys = list(self._cells.values()), list(self._cells)
         seen = np.fromiter((cell.entered for cell in cells), np.float64, len(cells))
         weights = 1 / np.sqrt(seen + 1)
@@ -111,8 +114,9 @@ class CellArchive:
         spent: Spent,
         screens: NDArray[np.uint8] | None = None,
     ) -> None:
-        """Count the cells that the given rows have reached, and keep better visits.
+        """Keep visits that are new or better, and count how often other cells were entered.
 
+        `before` and `after` are the explorations before and after a step; only `rows` are used.
         `screens` are the observations; they are needed if cells may later be computed again.
         """
         visits = zip(
@@ -143,7 +147,7 @@ class CellArchive:
         space: Space[Any],
         rng: np.random.Generator,
     ) -> None:
-        """Choose a new representation for recent screens, and assign all visits to its cells."""
+        """Fit `cells` to recent screens, and assign all visits to the new cells."""
         cells.fit(unpacked(recent, space), rng)
         new: dict[Hashable, _Cell] = {START: self._cells.pop(START)}
         old = list(self._cells.values())

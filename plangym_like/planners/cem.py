@@ -83,9 +83,9 @@ class CEM(GaussianPlanner):
 
 
 def fitted(best: Floats, mean: Floats, std: Floats, alpha: float) -> tuple[Floats, Floats]:
-    """Return the mean and the standard deviation of the best plans ``(K, T, ...)``.
+    """Return a new mean and standard deviation, fitted to the best plans ``(K, T, ...)``.
 
-    They are averaged with the old mean and standard deviation, which have the weight `alpha`.
+    Each is averaged with the old value, which has the weight `alpha`.
     """
     return (
         alpha * mean + (1 - alpha) * best.mean(axis=0),

@@ -48,7 +48,7 @@ def evaluated(
 
 
 def rows_of(observations: Any, rows: NDArray[np.intp]) -> Any:
-    """Return rows of a batch of observations: an array, a list, or a tree of these.
+    """Return `rows` of a batch of observations (an array, a list, or a tree of arrays and lists).
 
     >>> rows_of({"at": np.array([3, 4, 5]), "told": ["a", "b", "c"]}, np.array([0, 2]))
     {'at': array([3, 5]), 'told': ['a', 'c']}

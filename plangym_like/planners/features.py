@@ -34,7 +34,7 @@ def default_features(env: PlanEnv, planner: str) -> Features:
     Raises
     ------
     InputError
-        Other observations have no default; `planner` is the name in the message.
+        Other observations have no default features; the message names `planner`.
     """
     space = env.observation_space
     if isinstance(space, Discrete | MultiDiscrete):

@@ -25,7 +25,7 @@ _MOST = 8  # the largest multiple of `walkers` after going back
 
 
 class FractalMonteCarlo(Planner):
-    """Let a swarm of walkers play, and copy walkers with high scores in rarely visited places.
+    """Let a swarm of walkers play, and copy walkers that have high scores and are far from others.
 
     S. Hernandez Cerezo and G. Duran-Ballester, "Fractal AI: a fragile theory of intelligence",
     2018, arXiv:1803.05049. All walkers start from one state. Then, until the budget is spent:
@@ -49,15 +49,15 @@ class FractalMonteCarlo(Planner):
       goes back further, and then adds walkers, until the score is higher than ever before. If the
       walkers still die, they continue with one life less, until all their episodes have ended.
 
-    An episode counts as found when it has ended; an unfinished episode counts if its score is
-    greater than 0. So if rewards are negative, there is no score before an episode has ended.
+    An episode counts as a plan once it has ended, and before that if its score is greater than 0.
+    So if rewards are negative, there is no score before an episode has ended.
 
     Parameters
     ----------
     env : PlanEnv
         Its action space is finite or a bounded box; its observations are numbers.
     walkers : int
-        The number of walkers; it is larger in places where all walkers died.
+        The number of walkers; more are used in places where all walkers have died.
     hold : int
         The longest time that an action is held, in steps of the environment.
     alpha, beta : float

@@ -29,9 +29,9 @@ class GoExplore(Planner):
     Phase 1 of A. Ecoffet, J. Huizinga, J. Lehman, K. O. Stanley and J. Clune, "First return, then
     explore", Nature 590, 2021 (arXiv:2004.12919), which returns to a cell by restoring its state:
 
-    1. Draw cells with probabilities in proportion to ``1 / sqrt(seen + 1)`` (Methods).
-    2. From each, take `steps` random actions. Each repeats the previous one with probability
-       `repeat`.
+    1. Draw cells with probabilities proportional to ``1 / sqrt(seen + 1)`` (Methods).
+    2. From each cell, take `steps` random actions. Each action repeats the previous one with
+       probability `repeat`.
     3. Put each state into the archive if its cell is new, if its score is higher than at the best
        earlier visit, or if it has the same score after fewer frames. The cell then counts as not
        seen.
@@ -41,8 +41,8 @@ class GoExplore(Planner):
     better. The paper's additional weights for Montezuma's Revenge, by neighbours, keys and levels,
     are left out.
 
-    An episode counts as found when it has ended; an unfinished episode counts if its score is
-    greater than 0. If no episode counts, the plan leads to the cell that was found last.
+    An episode counts as a plan once it has ended, and before that if its score is greater than 0.
+    If no episode counts, the plan leads to the cell that was found last.
 
     Parameters
     ----------
@@ -157,7 +157,7 @@ class GoExplore(Planner):
 
 
 def _cells(step: BatchTransition, cell_of: CellOf) -> NDArray[np.object_]:
-    """Return the cells ``(N,)`` of the rows of a batch."""
+    """Return the cell of each row of a batch, ``(N,)``."""
     found = cell_of(step.obs, step.infos)
     try:
         for cell in found:

@@ -94,7 +94,7 @@ class BestNode:
     ) -> int | None:
         """If the best of N nodes ``(N,)`` beats all earlier ones, keep it and return its row.
 
-        `over` marks episodes that have ended; with `complete`, all episodes count."""
+        `over` marks episodes that have ended; if `complete` is true, all episodes count."""
         counts = np.where(over | (scores > 0) | complete, scores, -np.inf)
         row = int(np.argmax(counts))
         if not counts[row] > self.score:

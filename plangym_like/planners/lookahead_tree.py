@@ -73,7 +73,7 @@ class LookaheadTree:
         atoms: NDArray[np.int32],
         **new: Any,
     ) -> NDArray[np.int32]:
-        """Append children, and return their numbers; `new` holds the other columns."""
+        """Append children of `parents`, and return their numbers; `new` fills other arrays."""
         self._blocks.append(np.array(states))
         self._starts.append(self.size)
         first, self.size = self.size, self.size + len(parents)

@@ -28,7 +28,7 @@ class Novelty:
         self._num_columns = 0
 
     def atoms(self, features: Any, count: int) -> NDArray[np.int32]:
-        """Return the numbers of each row's atoms ``(count, K)``; -1 fills rows with fewer than K.
+        """Return the numbers of each row's atoms ``(count, K)``; shorter rows are filled with -1.
 
         Raises
         ------
@@ -72,7 +72,9 @@ class Novelty:
     def test(
         self, atoms: NDArray[np.int32], depths: NDArray[np.int32]
     ) -> tuple[NDArray[np.bool_], NDArray[np.int32]]:
-        """Return which states are novel, with a novel atom for each; add all states to the table.
+        """Return which states are novel, and one novel atom of each; add all states to the table.
+
+        A state that is not novel has the atom -1 in the result.
 
         The result is the same as if states were tested one by one, in ascending order of depth.
         States of the same depth are tested in the order of rows.

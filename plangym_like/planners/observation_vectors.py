@@ -26,9 +26,9 @@ def as_vectors(obs: Any) -> NDArray[np.float64]:
 
 
 def check_vectors(space: spaces.Space[Any], planner: str) -> None:
-    """Raise InputError unless observations consist of a fixed count of numbers.
+    """Raise InputError unless every observation consists of the same number of numbers.
 
-    `planner` is the name in the message.
+    The message names `planner`.
 
     >>> check_vectors(spaces.Text(5), "FractalMonteCarlo")
     Traceback (most recent call last):

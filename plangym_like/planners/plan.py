@@ -72,7 +72,7 @@ class Plan:
         Whether the last action ends the episode.
     seeds : array ``(T,) int64``, optional
         The seeds of the actions, for plans through an environment with random steps; see
-        `PlanEnv.step_batch`. An action with a seed of -1 is stepped without one.
+        `PlanEnv.step_batch`. An action whose seed is -1 is stepped without a seed.
     spent : Spent
     curve : structured array
         The best score so far, with the fields ``transitions``, ``frames``, ``seconds`` and

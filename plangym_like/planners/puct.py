@@ -54,8 +54,9 @@ class PUCT(TreePlanner):
         are not tried. It is not called for states where the episode has ended. Without it, priors
         are uniform.
     observe : callable, optional
-        ``observe(state) -> observations (1, *obs_shape)`` of a root, because a state holds no
-        observation. Without `observe`, priors are uniform in a root that `advance` did not reach.
+        ``observe(state)`` returns the observation of a root, ``(1, *obs_shape)``, because a state
+        holds no observation. Without `observe`, the priors of a root are uniform, unless `advance`
+        has kept that root from the last search.
     batch, discount, virtual_loss, dt
         See `TreePlanner`.
     rollout : int

@@ -30,9 +30,9 @@ class RolloutIW(WidthPlanner):
     The plan is the path with the highest discounted return; ties are broken at random.
     `advance` keeps the subtree of the action that was taken, as in `IW`.
 
-    Differences from the paper: `batch` rollouts run at the same time, and each has a different
-    transition in a batch. So a rollout chooses its action before the atoms of the batch's other
-    transitions are known. The new states of a batch are tested in ascending order of
+    Differences from the paper: `batch` rollouts run at the same time, and each of them steps
+    a different transition of a batch. So a rollout chooses its action before the atoms of the
+    batch's other transitions are known. The new states of a batch are tested in ascending order of
     depth. The atoms of the first root are not known; see `IW`. The features of screens are the
     basic ones of B-PROST (`tile_colors`), without the features of pairs of tiles.
 
@@ -103,8 +103,9 @@ class _Rollouts:
     def choose(
         self, rng: np.random.Generator, most: int
     ) -> tuple[NDArray[np.int64], NDArray[np.int32], NDArray[np.int64]]:
-        """Move rollouts down to untried actions; return rollouts, nodes and actions.
+        """Move rollouts down the tree to untried actions.
 
+        Return the rollouts, the nodes that they have reached, and an untried action of each node.
         Rollouts that find no untried action are left out of this batch, and start again.
         """
         size, num_actions = self.tree.size, self.tree.children.shape[1]
@@ -142,7 +143,10 @@ class _Rollouts:
         return np.concatenate(chosen), (order // num_actions).astype(np.int32), order % num_actions
 
     def _solve_old(self) -> None:
-        """Solve nodes if all their atoms were later seen at a smaller depth; skip the root."""
+        """Mark nodes as solved if all their atoms were later seen at a smaller depth.
+
+        The root is skipped.
+        """
         tree, depth_of, size = self.tree, self._novelty.depth_of, self.tree.size
         lost = depth_of(tree.witness[:size]) != tree.depth[:size]
         lost &= ~self.solved[:size]

@@ -71,11 +71,11 @@ class DynamicScreenCells(ScreenCells):
     share : float
         The intended number of cells, as a fraction of the number of screens.
     every : int
-        The number of transitions from one choice to the next.
+        After how many transitions a size is chosen again.
     trials : int
         The number of sizes that are compared.
     sample : int
-        The number of recent screens that are compared.
+        The number of recent screens to which a size is fitted.
     """
 
     def __init__(
@@ -135,7 +135,7 @@ def _areas(old: int, new: int) -> NDArray[np.float32]:
 
 
 def packed(screen: NDArray[Any]) -> bytes:
-    """Return a compressed screen; see `unpacked`."""
+    """Return a screen in compressed form; `unpacked` restores it."""
     return zlib.compress(screen.tobytes(), 1)
 
 

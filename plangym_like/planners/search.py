@@ -257,9 +257,9 @@ def make_rng(seed: Any) -> np.random.Generator:
 
 
 def lengths(rollout: Rollout) -> NDArray[np.int64]:
-    """Return the number of actions ``(N,)`` of each row until its episode ended.
+    """Return how many actions of each row were stepped, ``(N,)``.
 
-    The action that ends an episode counts; later ones do not, because they are not stepped.
+    These include the action that ended the episode; later actions are not stepped.
     """
     over = rollout.terminateds | rollout.truncateds
     ends: NDArray[np.int64] = np.where(over.any(axis=1), over.argmax(axis=1) + 1, over.shape[1])

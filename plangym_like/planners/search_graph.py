@@ -53,7 +53,7 @@ class SearchGraph:
     def add(
         self, parents: list[int], keys: list[Any], states: Row, *columns: NDArray[Any]
     ) -> Iterator[tuple[int, float]]:
-        """Add transitions in order; yield the ones that may lead to a cheaper goal.
+        """Add transitions in order; yield the nodes of those that may lead to a cheaper goal.
 
         Parameters
         ----------
@@ -120,7 +120,7 @@ class SearchGraph:
         return node in self._rows and self.costs[node] + heuristic < self.best_cost
 
     def take(self, node: int) -> Row:
-        """Return the state of a node that is being expanded, and drop it."""
+        """Remove the state of a node, which is about to be expanded, and return this state."""
         return self._rows.pop(node)
 
     @property

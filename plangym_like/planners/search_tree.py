@@ -22,7 +22,7 @@ FIRST = 1e18
 
 
 class Level(NamedTuple):
-    """One step of n descents, as arrays ``(n,)``; `kids` is as in `Descents.last`."""
+    """One step of n descents, in arrays ``(n,)``; `kids` has the form of `Descents.last`."""
 
     ids: Ints
     nodes: Ints
@@ -39,7 +39,7 @@ class Descents(NamedTuple):
     last : array ``(B,)``
         Where each descent ends: a node, or ``-1 - i`` for leaf i.
     parents, actions : array ``(L,)``
-        The transitions to the leaves, which have to be stepped.
+        The transitions that lead to the leaves, and have to be stepped.
     """
 
     levels: list[Level]
@@ -56,7 +56,7 @@ class Descents(NamedTuple):
         return self._replace(levels=levels)
 
     def ends(self, new: Ints) -> Ints:
-        """Return the nodes ``(B,)`` where descents end; `new` ``(L,)`` are the leaves' nodes."""
+        """Return the nodes ``(B,)`` where descents end; leaf i has become node ``new[i]``."""
         return _resolved(self.last, new)
 
 
@@ -114,7 +114,7 @@ class SearchTree:
         return self.nodes[field][: self.size]
 
     def add(self, parents: Ints, actions: Ints, **fields: Any) -> Ints:
-        """Append the children of `parents`, and return their numbers ``(n,)``."""
+        """Append children of `parents`, and return their numbers ``(n,)``."""
         first, self.size = self.size, self.size + len(parents)
         if self.size > len(self.nodes):
             nodes = np.zeros(2 * self.size, self.nodes.dtype)
@@ -141,8 +141,8 @@ class SearchTree:
         """Append samples of outcomes, and return their nodes ``(n,)``.
 
         A sample with the key of a known outcome of the same action is counted as that outcome.
-        Other samples become new outcomes. If the action already has the largest number of outcomes,
-        they are counted as known outcomes instead.
+        Other samples become new outcomes, unless the action already has the largest number of
+        outcomes; then they are counted as known outcomes.
         """
         found = np.full(len(parents), -1)
         for row, (parent, action) in enumerate(zip(parents, actions, strict=True)):
@@ -163,9 +163,11 @@ class SearchTree:
     ) -> Descents:
         """Walk down from the root `count` times, always to an action with the highest score.
 
-        All descents take a step together. When k descents reach a node, its actions are scored for
-        0 to k - 1 descents under way, and the descents take the k best of all these scores. If an
-        action's score falls with each descent, k descents one by one would make the same choices.
+        All descents take a step together. When k descents reach a node together, each of its
+        actions gets k scores: one as if no descent had already taken it, one as if one had, and so
+        on up to k - 1. The k highest of all these scores decide which actions the descents take. If
+        an action's score falls with each descent that takes it, k descents one after the other
+        would make the same choices.
 
         A descent ends at a node that no descent has reached before, or where the episode has ended.
 
@@ -274,7 +276,7 @@ class SearchTree:
             self.nodes["total"][nodes, actions] = self["visits"][nodes, actions] * exact
 
     def record(self, level: Level, new: Ints, returns: Floats) -> None:
-        """Add the returns ``(n,)`` of the actions of a level."""
+        """Add the returns ``(n,)`` to the statistics of a level's actions."""
         edges = level.nodes, level.actions
         np.add.at(self.nodes["passes"], _resolved(level.kids, new), 1)
         np.add.at(self.nodes["visits"], edges, 1)
@@ -283,7 +285,7 @@ class SearchTree:
         self.low, self.high = min(self.low, means.min()), max(self.high, means.max())
 
     def scaled(self, nodes: Ints) -> tuple[Floats, Floats]:
-        """Return total and visits ``(n, A)`` of nodes, with mean returns scaled to [0, 1]."""
+        """Return the totals and visits ``(n, A)`` of nodes; mean returns are scaled to [0, 1]."""
         visits, totals = self["visits"][nodes], self["total"][nodes]
         if self.high > self.low:
             return (totals - self.low * visits) / (self.high - self.low), visits
@@ -330,7 +332,7 @@ def _resolved(kids: Ints, new: Ints) -> Ints:
 
 
 def _groups(keys: Ints) -> tuple[Ints, Ints, Ints]:
-    """Return the start and the size of the group of each sorted key, and its rank in the group."""
+    """For each sorted key, return the start and size of its group of equal keys, and its rank."""
     rows = np.arange(len(keys))
     if len(keys) == 1:
         return rows, rows + 1, rows

@@ -24,7 +24,7 @@ SEEDS = 2**31
 
 @dataclass(frozen=True)
 class Trajectory:
-    """Indices of actions, rewards and seeds, all ``(T,)``, and whether the episode ended."""
+    """Action indices, rewards and seeds, each ``(T,)``, and whether the episode has ended."""
 
     actions: Ints
     rewards: Floats

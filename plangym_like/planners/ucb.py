@@ -37,7 +37,7 @@ def ucb1(
     pending : array ``(n, 1)`` or ``(n, A)``
         Descents under way, which count as visits.
     virtual_loss : float
-        From 0 to 1. In the mean return, each of these descents counts as this many returns of 0.
+        From 0 to 1. In the mean return, each descent under way counts as this many returns of 0.
 
     Returns
     -------
@@ -63,7 +63,7 @@ def tree_bounds(
     ranks: Ints,
     counts: Ints,
 ) -> Floats:
-    """Return the scores for descents. With its first four arguments bound, this is a `ScoreFn`.
+    """Return the scores of actions. With its first four arguments bound, this is a `ScoreFn`.
 
     Untried actions come first, in random order; closed actions come last.
     """

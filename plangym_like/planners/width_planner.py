@@ -81,7 +81,7 @@ class WidthPlanner(Planner):
 
     @staticmethod
     def _test_again(tree: LookaheadTree, novelty: Novelty) -> NDArray[np.bool_]:
-        """Return which nodes of a kept tree are novel if only its own nodes count.
+        """Return which nodes of a kept tree are novel if only the nodes of that tree count.
 
         At the same depth, nodes with children are tested first, because they are not pruned.
         """

@@ -197,7 +197,7 @@ class PlanEnv:
     def get_step_tuple(
         self, obs: Any, reward: Any, terminal: Any, truncated: Any, info: Any
     ) -> tuple[Any, ...]:
-        """Apply the ``process_...`` methods to a result, and return the tuple for `step`."""
+        """Apply the ``process_...`` methods to a result; return the tuple that `step` returns."""
         obs = self.process_obs(obs=obs, reward=reward, terminal=terminal, info=info)
         reward = self.process_reward(obs=obs, reward=reward, terminal=terminal, info=info)
         terminal = self.process_terminal(obs=obs, reward=reward, terminal=terminal, info=info)
@@ -243,7 +243,7 @@ class PlanEnv:
         return obs
 
     def process_reward(self, reward: Any, **kwargs: Any) -> Any:
-        """Return the reward of a step."""
+        """Convert the environment's own reward to the reward that `step` returns."""
         return reward
 
     def process_terminal(self, terminal: Any, **kwargs: Any) -> Any:
@@ -251,7 +251,7 @@ class PlanEnv:
         return terminal
 
     def process_info(self, info: Any, **kwargs: Any) -> Any:
-        """Return the info of a step."""
+        """Convert the environment's own info to the info that `step` returns."""
         return info
 
     def close(self) -> None:

@@ -154,7 +154,7 @@ class PlangymEnv(PlanEnv):
         }
 
     def init_gym_env(self) -> gymnasium.Env[Any, Any]:
-        """Return the Gymnasium environment; a subclass may return another one."""
+        """Make and return the Gymnasium environment; a subclass may return another one."""
         return gymnasium.make(self.name, **self._gym_env_kwargs)
 
     def init_spaces(self) -> None:
@@ -180,7 +180,7 @@ class PlangymEnv(PlanEnv):
 
     @_gym_env.setter
     def _gym_env(self, env: gymnasium.Env[Any, Any]) -> None:
-        """Remove the wrappers around `env`; if `env` is not inside, it replaces the environment."""
+        """Remove all wrappers around `env`; an `env` from elsewhere replaces the environment."""
         depth = next((i for i, link in enumerate(links(self.gym_env)) if link is env), None)
         if depth is None:
             kwargs = {**self._core_kwargs(), "frameskip": 1, "autoreset": False}
@@ -190,12 +190,12 @@ class PlangymEnv(PlanEnv):
             self.setup()
 
     def apply_wrappers(self, wrappers: Iterable[WrapperLike]) -> None:
-        """Put wrappers around the environment; it begins a new episode."""
+        """Put wrappers around the environment, and begin a new episode."""
         self._wrappers += tuple(wrappers)
         self.setup()
 
     def wrap(self, wrapper: Callable[..., Any], *args: Any, **kwargs: Any) -> None:
-        """Put one wrapper around the environment; it begins a new episode."""
+        """Put one wrapper around the environment, and begin a new episode."""
         self.apply_wrappers([lambda env: wrapper(env, *args, **kwargs)])
 
     def clone(self, **kwargs: Any) -> Self:
@@ -314,20 +314,20 @@ class PlangymEnv(PlanEnv):
         return self._live.sample_action()
 
     def process_obs(self, obs: Any, **kwargs: Any) -> Any:
-        """Return the observation for `obs_type`, from ``get_{obs_type}_obs`` if there is one."""
+        """Return the result of ``get_{obs_type}_obs`` if there is such a method, else `obs`."""
         name = f"get_{self.obs_type}_obs"
         return getattr(self, name)(obs, **kwargs) if name in HOOKS else obs
 
     def get_coords_obs(self, obs: Any, **kwargs: Any) -> Any:
-        """Return the observation if ``obs_type="coords"``."""
+        """Return the observation that `step` returns with ``obs_type="coords"``."""
         return obs
 
     def get_rgb_obs(self, obs: Any, **kwargs: Any) -> Any:
-        """Return the observation if ``obs_type="rgb"``."""
+        """Return the observation that `step` returns with ``obs_type="rgb"``."""
         return obs
 
     def get_grayscale_obs(self, obs: Any, **kwargs: Any) -> Any:
-        """Return the observation if ``obs_type="grayscale"``."""
+        """Return the observation that `step` returns with ``obs_type="grayscale"``."""
         return obs
 
     # Images
@@ -363,8 +363,8 @@ class PlangymEnv(PlanEnv):
     ) -> tuple[list[Any], ...]:
         """Step N times; return a list of N values for each value that `step` returns.
 
-        Steps from given states run as one batch of `plangym_like` and do not change the current
-        state. Without `states`, each step continues from the one before.
+        If `states` are given, `plangym_like` steps them as one batch, and the current state does
+        not change. Without `states`, each step continues from the one before.
         """
         if without_states(states) or not self._steps_batches():
             return super().step_batch(actions, states, dt, return_state)
@@ -392,7 +392,7 @@ class PlangymEnv(PlanEnv):
         return (*map(list, found), *(list(column) for column in zip(*rows, strict=True)))
 
     def _complete_infos(self, infos: list[dict[str, Any]], states: Any) -> None:
-        """Add this class's own values to the infos of steps from `states`."""
+        """Add values that this class defines to `infos`, the infos of steps from `states`."""
 
     def _steps_batches(self) -> bool:
         """Return whether `plangym_like` can step a batch with the same results as `step`."""

@@ -61,7 +61,7 @@ def process_frame_opencv(
 def process_frame(
     frame: NDArray[np.uint8], width: int | None = None, height: int | None = None, mode: str = "RGB"
 ) -> NDArray[np.uint8]:
-    """Convert an image to another size and mode with Pillow or, if it is missing, OpenCV."""
+    """Convert an image to another size and mode with Pillow, or OpenCV if Pillow is missing."""
     try:
         return process_frame_pil(frame, width, height, mode)
     except ImportError:

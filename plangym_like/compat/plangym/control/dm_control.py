@@ -18,7 +18,7 @@ class DMControlEnv(PlangymEnv):
     Parameters
     ----------
     name : str, optional
-        ``"domain-task"``, or the domain.
+        ``"domain-task"``, or only the domain.
     frameskip, episodic_life, autoreset, wrappers, delay_setup, obs_type, return_image
         As in `PlangymEnv`.
     visualize_reward : bool

@@ -16,7 +16,7 @@ from plangym_like.envs.wrapping import WrapperLike
 
 
 class _Midpoints:
-    """A substitute for a random generator that returns the middle of every interval."""
+    """A substitute for a random generator; it always returns the middle of the interval."""
 
     def uniform(self, low: float, high: float, size: Any = None) -> Any:
         middle = (low + high) / 2
@@ -37,7 +37,7 @@ class FastGymLunarLander(lunar_lander.LunarLander):
         If true, nothing is random: the ground is flat, the lander gets no push at the beginning,
         and the engines do not scatter.
     continuous : bool
-        Whether actions are the power of the two engines.
+        Whether actions are continuous, and set the power of the two engines.
     render_mode : str, optional
     """
 
@@ -114,7 +114,7 @@ class LunarLander(PlangymEnv):
 
     @property
     def continuous(self) -> bool:
-        """Whether actions are the power of the engines."""
+        """Whether actions are continuous, and set the power of the engines."""
         return self._continuous
 
     def init_gym_env(self) -> gymnasium.Env[Any, Any]:

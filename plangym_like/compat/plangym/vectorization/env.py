@@ -154,7 +154,7 @@ class VectorizedEnv(PlangymEnv):
         """Close all existing workers."""
 
     def apply_wrappers(self, wrappers: Iterable[WrapperLike]) -> None:
-        """Put wrappers around the environment, in workers too; it begins a new episode."""
+        """Put wrappers around the environment, in workers too, and begin a new episode."""
         self.close()
         self._plan_env.apply_wrappers(wrappers)
         self._env_kwargs["wrappers"] = self._plan_env._wrappers
@@ -196,7 +196,7 @@ class VectorizedEnv(PlangymEnv):
 
     @staticmethod
     def split_similar_chunks(vector: Any, n_chunks: int) -> Iterator[Any]:
-        """Yield at most `n_chunks` parts of `vector`, equally long except for the last."""
+        """Yield at most `n_chunks` parts of `vector`, all equally long except the last part."""
         length = max(1, -(-len(vector) // n_chunks))
         for start in range(0, len(vector), length):
             yield vector[start : start + length]
@@ -214,7 +214,7 @@ class VectorizedEnv(PlangymEnv):
 
     @staticmethod
     def unpack_transitions(results: Sequence[Any], return_states: bool) -> tuple[list[Any], ...]:
-        """Join the results of the parts of a batch."""
+        """Join `results`, one for each part of a batch, into the result of the whole batch."""
         width = 6 if return_states else 5
         return tuple([row for part in results for row in part[index]] for index in range(width))
 

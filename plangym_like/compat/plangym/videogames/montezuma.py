@@ -70,14 +70,15 @@ class CustomMontezuma(gymnasium.Wrapper[Any, Any, Any, Any]):
     ----------
     env : gymnasium.Env, optional
         The game, with the screen as its observation and one frame per step. By default, the wrapper
-        makes it.
+        makes the game.
     check_death : bool
         Whether a death ends the episode. Otherwise, reaching room 8 ends it, unless
         ``death_room_8=False``.
     obs_type : {"rgb", "grayscale", "ram", "coords"}
         ``"coords"`` are x, y, the room, and the byte that encodes the objects, ``(4,) float32``.
     score_objects : bool
-        Whether ``pos.score`` holds the objects that the player carries, as bits, and not the score.
+        Whether ``pos.score`` holds the objects that the player carries, as bits, instead of the
+        score.
     objects_from_pixels : bool
         Whether the objects are found on the screen instead of in memory.
     objects_remember_rooms : bool
@@ -90,7 +91,7 @@ class CustomMontezuma(gymnasium.Wrapper[Any, Any, Any, Any]):
     render_mode : str, optional
         The render mode of the game, if the wrapper makes it.
     x_repeat : int
-        The scale of x.
+        The factor by which x is multiplied.
     """
 
     # What a state holds of this wrapper
@@ -210,8 +211,8 @@ class CustomMontezuma(gymnasium.Wrapper[Any, Any, Any, Any]):
     def get_objects_from_pixels(self, obs: NDArray[np.uint8], room: int, old_objects: Any) -> Any:
         """Return the objects that the screen shows, as one bit for each of `OBJECT_PIXELS`.
 
-        With `objects_remember_rooms`, return a tuple of pairs ``(pixels, room)`` instead. Objects
-        that are in `old_objects` keep their room.
+        If `objects_remember_rooms` is true, return a tuple of pairs ``(pixels, room)`` instead.
+        Objects that are in `old_objects` keep their room.
         """
         import cv2
 
