@@ -46,14 +46,19 @@ class SaveLoadCodec(Codec):
     capacity : int, optional
         Bytes for states that are not arrays.
 
+    initial : bytes, optional
+        The state before the first reset, as `plain_data` encodes it.
+
     Attributes
     ----------
     example : array, optional
         A state, if states are arrays of one shape; rows then hold only the array.
     """
 
-    def __init__(self, base: Any, name: Any, capacity: int | None) -> None:
-        self._base, self._name = base, name
+    def __init__(
+        self, base: Any, name: Any, capacity: int | None, initial: bytes | None = None
+    ) -> None:
+        self._base, self._name, self._initial = base, name, initial
         saved = base.save_state()
         self.example: NDArray[Any] | None = None
         if _is_plain_array(saved):
@@ -128,6 +133,12 @@ class SaveLoadCodec(Codec):
             saved = self._arrays(payload[None])[0].copy()
         self._base.load_state(saved)
 
+    def renew(self) -> None:
+        """Load the state before the first reset, if there is one and it can be loaded."""
+        if self._initial is not None:
+            with contextlib.suppress(Exception):
+                self._base.load_state(plain_data.decode(self._initial))
+
 
 def _is_plain_array(saved: Any) -> bool:
     """Return whether the bytes of `saved` are an array's whole content.
@@ -183,10 +194,14 @@ class SaveLoadSimulator(GymnasiumSimulator):
 
     def make_codec(self) -> SaveLoadCodec:
         """Return the codec, which depends on the result of ``save_state``."""
+        initial = None
+        # Before their first reset, some environments have no state that could be saved.
+        with contextlib.suppress(Exception):
+            initial = plain_data.encode(self.base.save_state())
         # Seeded, because the saved form of a fresh generator has a different length in each
         # process.
         self.env.reset(seed=0)
-        codec = self.codec_class(self.base, self.name, self.state_capacity)
+        codec = self.codec_class(self.base, self.name, self.state_capacity, initial)
         forget_seed(self.env)
         return codec
 
