@@ -154,7 +154,8 @@ class SaveLoadSimulator(GymnasiumSimulator):
 
     ``save_state()`` returns the state as plain data. An array that always has the same shape makes
     the smallest rows, and allows stepping many rows at once. ``load_state(saved)`` sets the state
-    to ``saved``, and may keep this object. The optional ``step_states(states, actions)`` takes
+    to ``saved``, and may keep this object. If ``save_state`` works before the first
+    reset, `renew` loads the state of that time. The optional ``step_states(states, actions)`` takes
     states ``(N, *shape)`` and N actions. It returns the same next states, observations, rewards,
     terminateds and truncateds as ``step``, each with N rows, but no infos. It must not draw random
     numbers.

@@ -44,6 +44,8 @@ class RowLanes(Lanes):
     def _initial_state(self) -> Row | None:
         """Return the state before the first reset, or ``None`` if it cannot be saved."""
         stepper = self._env.row_stepper
+        if stepper.current.started:
+            return None
         with contextlib.suppress(Exception):
             stepper.simulator.renew()
             row: Row = stepper.current.read()
