@@ -214,6 +214,32 @@ def test_wrappers_see_their_first_episode_first(new_env: Any, snapshot: str, bat
         assert (content(obs), info) == (content(expected), told)
 
 
+class Levels(Drifter):
+    """Begins each episode one place further than the one before."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.level = 0
+
+    def reset(self, *, seed: Any = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        self.level += 1
+        self.place = np.full(1, float(self.level))
+        return self.place.copy(), {}
+
+    def save_state(self) -> Any:
+        return [self.place.copy(), self.level]
+
+    def load_state(self, saved: Any) -> None:
+        self.place, self.level = saved
+
+
+@pytest.mark.parametrize("snapshot", ["native", "pickle"])
+def test_environments_that_count_episodes_begin_with_the_first(new_env: Any, snapshot: str) -> None:
+    env = new_env(Levels, snapshot=snapshot)
+    assert [float(env.reset(seed=seed).obs[0]) for seed in (0, None, 1)] == [1.0, 2.0, 3.0]
+
+
 def test_a_lake_that_was_drawn_at_random_stays_the_environments(new_env: Any) -> None:
     kwargs = {"desc": None, "map_name": None, "is_slippery": False}
     first, env = new_env("FrozenLake-v1", **kwargs), new_env("FrozenLake-v1", **kwargs)

@@ -45,6 +45,8 @@ class SaveLoadCodec(Codec):
         The id or callable that the environment was made from.
     capacity : int, optional
         Bytes for states that are not arrays.
+    initial : bytes, optional
+        The state before the first reset, as `plain_data` encodes it.
 
     Attributes
     ----------
@@ -53,8 +55,10 @@ class SaveLoadCodec(Codec):
         state's array.
     """
 
-    def __init__(self, base: Any, name: Any, capacity: int | None) -> None:
-        self._base, self._name = base, name
+    def __init__(
+        self, base: Any, name: Any, capacity: int | None, initial: bytes | None = None
+    ) -> None:
+        self._base, self._name, self._initial = base, name, initial
         saved = base.save_state()
         self.example: NDArray[Any] | None = None
         if _is_plain_array(saved):
@@ -129,6 +133,12 @@ class SaveLoadCodec(Codec):
             saved = self._arrays(payload[None])[0].copy()
         self._base.load_state(saved)
 
+    def renew(self) -> None:
+        """Load the state before the first reset, if there is one and it can be loaded."""
+        if self._initial is not None:
+            with contextlib.suppress(Exception):
+                self._base.load_state(plain_data.decode(self._initial))
+
 
 def _is_plain_array(saved: Any) -> bool:
     """Return whether `saved` is an array whose bytes are its whole content.
@@ -144,10 +154,12 @@ class SaveLoadSimulator(GymnasiumSimulator):
 
     ``save_state()`` returns the state as plain data. An array that always has the same shape makes
     the smallest rows, and allows stepping many rows at once. ``load_state(saved)`` sets the state
-    to ``saved``, and may keep this object. The optional ``step_states(states, actions)`` takes
-    states ``(N, *shape)`` and N actions. It returns the same next states, observations, rewards,
-    terminateds and truncateds as ``step``, each with N rows, but no infos. ``step_states`` must not
-    draw random numbers.
+    to ``saved``, and may keep this object. If ``save_state`` works before the first reset, the
+    first episode begins in the state of that time.
+
+    The optional ``step_states(states, actions)`` takes states ``(N, *shape)`` and N actions. It
+    returns the same next states, observations, rewards, terminateds and truncateds as ``step``,
+    each with N rows, but no infos. It must not draw random numbers.
 
     The arguments are as in `GymnasiumSimulator`; ``state_capacity`` is for states that are not
     arrays.
@@ -184,10 +196,14 @@ class SaveLoadSimulator(GymnasiumSimulator):
 
     def make_codec(self) -> SaveLoadCodec:
         """Reset the environment once, and return its codec."""
+        initial = None
+        # Before their first reset, some environments have no state that could be saved.
+        with contextlib.suppress(Exception):
+            initial = plain_data.encode(self.base.save_state())
         # Seeded, because the saved form of a fresh generator has a different length in each
         # process.
         self.env.reset(seed=0)
-        codec = self.codec_class(self.base, self.name, self.state_capacity)
+        codec = self.codec_class(self.base, self.name, self.state_capacity, initial)
         forget_seed(self.env)
         return codec
 

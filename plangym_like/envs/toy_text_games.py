@@ -95,14 +95,20 @@ class Grid(ToyTextGame):
         }
 
     def build_state(self, fields: np.void, **physics: Any) -> None:
-        row, column = divmod(int(fields["s"]), self.shape()[1])
         _only(physics, "s", "row", "column", "lastaction")
+        number = _choice(physics, "s", int(fields["s"]), len(self.env.P))
+        row, column = divmod(number, self.shape()[1])
         row, column = _whole(physics, "row", row), _whole(physics, "column", column)
         if not (0 <= row < self.shape()[0] and 0 <= column < self.shape()[1]):
             raise InputError(f"there is no place ({row}, {column}) on a board of {self.shape()}")
-        fields["s"] = _choice(physics, "s", row * self.shape()[1] + column, len(self.env.P))
-        action = physics.get("lastaction", fields["lastaction"])
-        fields["lastaction"] = _NOTHING if action is None else action
+        fields["s"] = row * self.shape()[1] + column
+        if physics.get("lastaction", _NOTHING) is None:
+            fields["lastaction"] = _NOTHING
+        else:
+            action = _whole(physics, "lastaction", int(fields["lastaction"]))
+            if not _NOTHING <= action < self.env.action_space.n:
+                raise InputError(f"lastaction must be an action, -1 or None, got {action}")
+            fields["lastaction"] = action
 
 
 class CliffWalking(Grid):
@@ -231,7 +237,10 @@ class Taxi(ToyTextGame):
             for name, place, count in zip(parts, places, (5, 5, 5, 4), strict=True)
         ]
         fields["s"] = self.env.encode(*values)
-        fields["fickle_step"] = bool(physics.get("fickle_step", fields["fickle_step"]))
+        fickle = physics.get("fickle_step", fields["fickle_step"])
+        if np.ndim(fickle) or fickle not in (0, 1):
+            raise InputError(f"fickle_step must be true or false, got {fickle!r}")
+        fields["fickle_step"] = bool(fickle)
 
 
 class Blackjack(ToyTextGame):
@@ -328,6 +337,8 @@ def _only(physics: Mapping[str, Any], *names: str) -> None:
 
 def _whole(physics: Mapping[str, Any], name: str, default: int) -> int:
     value = physics.get(name, default)
+    if isinstance(value, np.ndarray) and value.ndim == 0:  # as `view` returns it
+        value = value[()]
     if isinstance(value, bool) or not isinstance(value, (int, np.integer)):
         raise InputError(f"{name} must be a whole number, got {value!r}")
     return int(value)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from typing import Any
 
@@ -38,6 +39,18 @@ class RowLanes(Lanes):
         self._stepped: Sequence[int] = ()
         # The last seed of each lane; the environment holds only the seed of its last reset.
         self._seeds: list[int | None] = [None] * num_lanes
+        self._initial = self._initial_state()
+
+    def _initial_state(self) -> Row | None:
+        """Return the state before the first reset, or ``None`` if it cannot be saved."""
+        stepper = self._env.row_stepper
+        if stepper.current.started:
+            return None
+        with contextlib.suppress(Exception):
+            stepper.simulator.renew()
+            row: Row = stepper.current.read()
+            return row
+        return None
 
     @property
     def infos(self) -> list[dict[str, Any]]:
@@ -58,9 +71,12 @@ class RowLanes(Lanes):
         if self._states is not None and self._states[lane].any():
             # The reset continues with the lane's own generator.
             env.set_state(self._states[lane])
-        elif seed is None:
-            # A new generator, since the environment's belongs to another lane.
-            seed = int(np.random.SeedSequence().generate_state(1)[0])
+        else:
+            # The environment is in the state of another lane, and has its generator.
+            if self._initial is not None:
+                env.set_state(self._initial)
+            if seed is None:
+                seed = int(np.random.SeedSequence().generate_state(1)[0])
         state, obs, info = env.reset(seed=seed, options=options)
         self._seeds[lane] = self._seeds[lane] if seed is None else seed
         self._set_state(lane, state)

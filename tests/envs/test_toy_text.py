@@ -261,6 +261,17 @@ def test_a_state_can_be_made_of_its_parts() -> None:
     assert cliff.step(1, cliff.make_state(s=0)).obs == 1
 
 
+@pytest.mark.parametrize("name", ["FrozenLake-v1", "CliffWalking-v1"])
+def test_a_state_can_be_made_of_what_is_seen_of_another(name: str) -> None:
+    env = ToyTextEnv(name)
+    root = env.reset(seed=0).state
+    other = env.step(1, root).state
+    made = env.make_state(root, **env.view_state(other))
+    assert env.view_state(made) == env.view_state(other)
+    # A part takes precedence over the number of the place.
+    assert env.view_state(env.make_state(root, s=5, row=2))["row"] == 2
+
+
 @pytest.mark.parametrize(
     ("name", "physics", "reason"),
     [
@@ -269,6 +280,10 @@ def test_a_state_can_be_made_of_its_parts() -> None:
         ("Taxi-v4", {"taxi_row": 1.5}, "whole number"),
         ("FrozenLake-v1", {"row": 4}, r"no place \(4, 0\)"),
         ("FrozenLake-v1", {"s": 16}, "0 to 15"),
+        ("FrozenLake-v1", {"lastaction": 2.5}, "whole number"),
+        ("FrozenLake-v1", {"lastaction": 4}, "lastaction must be"),
+        ("CliffWalking-v1", {"lastaction": 2**70}, "lastaction must be"),
+        ("Taxi-v4", {"fickle_step": 2.7}, "true or false"),
         ("CliffWalking-v1", {"player": [1, 2]}, "has no field"),
         ("Blackjack-v1", {"player": [1]}, "2 to 32 cards"),
         ("Blackjack-v1", {"dealer": [0, 5]}, "from 1"),

@@ -206,6 +206,34 @@ def test_an_environment_of_the_users_is_stepped_by_its_step_states() -> None:
             assert (theirs[0].tobytes(), theirs[1]) == (obs[lane].tobytes(), rewards[lane])
 
 
+class Levels(Sleds):
+    """Begins each episode faster than the one before."""
+
+    def __init__(self) -> None:
+        self.x = np.zeros(2)
+
+    def reset(self, *, seed: Any = None, options: Any = None) -> Any:
+        speed = self.x[1].round() + 1.0
+        super().reset(seed=seed)
+        self.x[1] = speed
+        return self.x.astype(np.float32), {}
+
+
+@pytest.mark.parametrize(
+    "options", [{"snapshot": "native"}, {"snapshot": "pickle", "n_workers": 2}]
+)
+def test_episodes_of_lanes_do_not_follow_those_of_other_lanes(options: dict[str, Any]) -> None:
+    lanes = lanes_from(lambda: plangym_like.make(Levels, **options), 3)
+    assert isinstance(lanes, RowLanes)
+    twins = [Levels() for _ in SEEDS]
+    obs = lanes.start(SEEDS)
+    for _ in range(2):
+        expected = [twin.reset(seed=seed)[0] for twin, seed in zip(twins, SEEDS, strict=True)]
+        assert obs.tobytes() == np.stack(expected).tobytes()
+        lanes.reset(obs, seeds=SEEDS)
+    lanes.close()
+
+
 def test_lanes_of_an_environment_with_workers_are_stepped_by_them() -> None:
     def play(**options: Any) -> list[Any]:
         lanes = lanes_from(lambda: plangym_like.make("FrozenLake-v1", **options), 3)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -16,13 +15,12 @@ from plangym_like.batchers.engine.tensor_tree import (
     as_tensors,
     copy_to,
     empty,
-    put,
     tensor_layout,
     to_device,
 )
 from plangym_like.batchers.episode_lanes import EpisodeLanes
 from plangym_like.batchers.rollout.actor_module import BaseActorModule
-from plangym_like.batchers.rollout.env_infos import Extra, layout_of_infos, note_infos
+from plangym_like.batchers.rollout.env_infos import Extra, Unplaced, layout_of_infos, note_infos
 from plangym_like.batchers.rollout.fragment_buffer import (
     FragmentBuffer,
     FragmentOptions,
@@ -32,8 +30,7 @@ from plangym_like.batchers.start_states import StartStates
 from plangym_like.errors import InputError
 from plangym_like.lanes.lanes import Lanes
 from plangym_like.lanes.seeding import GroupSeed
-from plangym_like.lanes.step_arrays import StepArrays
-from plangym_like.lanes.tree import Leaf, take, tree_leaves, tree_map, zeros
+from plangym_like.lanes.tree import Leaf, take, tree_leaves, tree_map
 
 
 class Collector:
@@ -85,14 +82,13 @@ class Collector:
         self._without_gradients: Any = torch.inference_mode if own_process else torch.no_grad
         self._layout: Any = None
         self._is_halfway = False
-        self._extras: list[Extra] = []
+        self._unplaced = Unplaced((options.n_steps, lanes.num_lanes))
 
     def describe(self) -> Any:
         """Begin the first episodes, and return the layout of a buffer.
 
-        The actor is called to find out what it returns. If infos are recorded, the first
-        environment takes one step and is reset. Neither changes the fragments that are collected
-        later.
+        The actor is called once to find out what it returns. This does not change the fragments
+        that are collected later.
 
         Raises
         ------
@@ -103,8 +99,7 @@ class Collector:
             return self._layout
         with self._streams.in_place():
             obs = self._episodes.begin(self._lane_seeds, states=self._states)
-        with self._streams.in_place(keep=False):
-            env = self._probe_infos(obs) if self._options.infos else {}
+        env = layout_of_infos(self.lanes.infos[0]) if self._options.infos else {}
         self._place_at_beginnings(obs)
         with self._streams.in_place(keep=False):
             inputs = self._there((self._obs, self._act, self._rew, self._fin))
@@ -202,25 +197,6 @@ class Collector:
                 f"batch_first; got the shape {tuple(wrong[0])}"
             )
 
-    def _probe_infos(self, obs: Any) -> dict[str, Any]:
-        """Step and reset the first lane, and return the layout of its infos that are numbers."""
-        lanes = self.lanes
-        found = dict(lanes.infos[0])
-        if type(lanes).step_infos:
-            space = copy.deepcopy(lanes.action_space)
-            space.seed(0)
-            count = lanes.num_lanes
-            actions = zeros(lanes.action_layout, (count,))
-            put(actions, 0, space.sample())
-            flags = np.zeros(count, bool), np.zeros(count, bool)
-            lanes.step(actions, StepArrays(obs, np.zeros(count), *flags), [0])
-            found |= lanes.infos[0]
-            seeds = None if self._lane_seeds is None else [self._lane_seeds[0]]
-            lanes.reset(obs, [0], seeds=seeds)
-            if self._states is not None:
-                self._states[:1].place(lanes, obs, [0])
-        return layout_of_infos(found)
-
     def _there(self, tree: Any) -> Any:
         return tree if self._device is None else to_device(tree, self._device)
 
@@ -252,10 +228,10 @@ class Collector:
                 if self._recurrent:
                     self._hx = self._reset_hx(slice(None), self._hx)
             self._is_halfway = True
-            self._extras = []
+            self._unplaced = Unplaced((self._options.n_steps, self.lanes.num_lanes))
             self._collect(buffer, version)
             self._is_halfway = False
-        return self._extras
+        return self._unplaced.extras()
 
     def _collect(self, buffer: FragmentBuffer, version: int) -> None:
         actor, episodes, memory = self._actor, self._episodes, buffer.memory
@@ -344,7 +320,7 @@ class Collector:
         for lane in range(self.lanes.num_lanes) if running is None else running:
             info = infos[lane]
             if info:
-                note_infos(env, info, t, int(lane), self._extras)
+                note_infos(env, info, t, int(lane), self._unplaced)
 
     def _reset_hx(self, lanes: Any, hx: Any) -> Any:
         fresh = self._actor.reset(lanes, hx)

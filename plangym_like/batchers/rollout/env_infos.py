@@ -1,8 +1,9 @@
 """The numbers in environments' infos: columns, and extras for values that fit no column.
 
-The columns are determined by a reset and a step at the beginning of a rollout. A later value that
-fits no column (0.3 in a column of integers, or a new key) is sent as an `Extra`. When the fragment
-is assembled, `EnvInfos` widens the column or adds one. No value is ever rounded.
+The infos of the first reset determine the columns of a buffer. A key that only steps have gets a
+column outside the buffer, which is sent as an `Extra`. A value that does not fit its column, such
+as 0.3 in a column of integers, is also sent as an `Extra`. When the fragment is assembled,
+`EnvInfos` widens columns or adds them. No value is ever rounded.
 """
 
 from __future__ import annotations
@@ -24,12 +25,58 @@ _SCALARS = frozenset((int, float, bool, np.float64, np.float32, np.int64, np.int
 
 
 class Extra(NamedTuple):
-    """A value in the info of lane `lane` at step `t` that fits no column; `path` holds its keys."""
+    """A value in the info of lane `lane` at step `t`, or a column of values; `path` holds its keys.
+
+    For a column ``(T, B, ...)``, `t` and `lane` are slices.
+    """
 
     path: Path
-    t: int
-    lane: int
+    t: int | slice
+    lane: int | slice
     value: NDArray[Any]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of one value."""
+        return self.value.shape[2 if isinstance(self.t, slice) else 0 :]
+
+    def moved(self, lanes: int) -> Extra:
+        """Return this extra with `lanes` added to the numbers of its lanes."""
+        lane = self.lane
+        if isinstance(lane, slice):
+            return self._replace(lane=slice(lane.start + lanes, lane.stop + lanes))
+        return self._replace(lane=lane + lanes)
+
+
+class Unplaced:
+    """The infos of one fragment that the columns of its buffer cannot hold.
+
+    Parameters
+    ----------
+    size : (int, int)
+        The steps T and the lanes B of the fragment.
+
+    Attributes
+    ----------
+    columns : dict of Path to array ``(T, B, ...)``
+    values : list of Extra
+    """
+
+    def __init__(self, size: tuple[int, int]) -> None:
+        self._size = size
+        self.columns: dict[Path, NDArray[Any]] = {}
+        self.values: list[Extra] = []
+
+    def put(self, path: Path, t: int, lane: int, array: NDArray[Any]) -> None:
+        """Write `array` into a new column."""
+        column = self.columns[path] = np.zeros((*self._size, *array.shape), array.dtype)
+        column[t, lane] = array
+
+    def extras(self) -> list[Extra]:
+        """Return the columns, and then the values that are written over them."""
+        lanes = slice(0, self._size[1])
+        columns = [Extra(path, slice(None), lanes, held) for path, held in self.columns.items()]
+        return columns + self.values
 
 
 def layout_of_infos(infos: Mapping[Any, Any]) -> dict[Any, Any]:
@@ -44,11 +91,11 @@ def layout_of_infos(infos: Mapping[Any, Any]) -> dict[Any, Any]:
 
 
 def note_infos(
-    columns: Any, infos: Any, t: int, lane: int, extras: list[Extra], path: Path = ()
+    columns: Any, infos: Any, t: int, lane: int, unplaced: Unplaced, path: Path = ()
 ) -> None:
-    """Write the info of one lane at step `t` into `columns`.
+    """Write the info of one lane at step `t` into `columns`, and other values into `unplaced`.
 
-    Values that fit no column are added to `extras`. Values that are not numbers are left out.
+    Values that are not numbers are left out.
 
     Parameters
     ----------
@@ -62,22 +109,24 @@ def note_infos(
     """
     for key, value in infos.items():
         column = columns.get(key)
+        if column is None:
+            column = unplaced.columns.get((*path, key))
         if type(column) is np.ndarray and type(value) in _SCALARS and column.ndim == 2:
             if _put_number(column, t, lane, value):
                 continue
         if value is not None:
-            _note(column, value, t, lane, extras, (*path, key))
+            _note(column, value, t, lane, unplaced, (*path, key))
 
 
-def _note(column: Any, value: Any, t: int, lane: int, extras: list[Extra], path: Path) -> None:
+def _note(column: Any, value: Any, t: int, lane: int, unplaced: Unplaced, path: Path) -> None:
     if isinstance(value, Mapping) and (column is None or isinstance(column, dict)):
-        note_infos(column or {}, value, t, lane, extras, path)
+        note_infos(column or {}, value, t, lane, unplaced, path)
         return
     if isinstance(column, (tuple, list)):
         if not isinstance(value, (tuple, list, np.ndarray)) or len(value) != len(column):
             raise _other_shape(path, lane, f"{len(column)} parts", repr(value))
         parts = dict(enumerate(value))
-        note_infos(dict(enumerate(column)), parts, t, lane, extras, path)
+        note_infos(dict(enumerate(column)), parts, t, lane, unplaced, path)
         return
     array = as_numbers(value)
     if array is None:
@@ -94,8 +143,11 @@ def _note(column: Any, value: Any, t: int, lane: int, extras: list[Extra], path:
         as_torch_dtype(array.dtype)
     except InputError:
         return
-    # A copy, since the environment may change the array.
-    extras.append(Extra(path, t, lane, array.copy()))
+    if column is None:
+        unplaced.put(path, t, lane, array)
+    else:
+        # A copy, since the environment may change the array.
+        unplaced.values.append(Extra(path, t, lane, array.copy()))
 
 
 def _put_number(column: NDArray[Any], t: int, lane: int, value: Any) -> bool:
@@ -124,9 +176,10 @@ def _put_array(column: NDArray[Any], t: int, lane: int, array: NDArray[Any]) -> 
     return True
 
 
-def _other_shape(path: Path, lane: int, first: str, now: str) -> InputError:
+def _other_shape(path: Path, lane: int | slice, first: str, now: str) -> InputError:
+    owner = "the" if isinstance(lane, slice) else f"lane {lane}'s"
     return InputError(
-        f"lane {lane}'s info {_named(path)} had {first} at the beginning, and {now} now. A "
+        f"{owner} info {_named(path)} had {first} at the beginning, and {now} now. A "
         "fragment holds arrays of one shape: keep the shape, or give infos=False"
     )
 
@@ -159,7 +212,7 @@ class EnvInfos:
         for path, found in values.items():
             column = _get(env, path)
             if column is None:
-                shape = self._late.setdefault(path, found[0].value.shape if found else ())
+                shape = self._late.setdefault(path, found[0].shape if found else ())
                 dtype = self._dtypes.get(path) or torch.from_numpy(found[0].value).dtype
                 column = torch.zeros((*size, *shape), dtype=dtype)
             env = _with(env, path, self._widened(path, column, found))
@@ -175,9 +228,9 @@ class EnvInfos:
         fits = _same_values(wide, column)
         for extra in extras:
             value = torch.from_numpy(extra.value)
-            if value.shape != wide.shape[2:]:
+            if extra.shape != wide.shape[2:]:
                 told = f"the shape {tuple(wide.shape[2:])}"
-                raise _other_shape(path, extra.lane, told, f"the shape {tuple(value.shape)}")
+                raise _other_shape(path, extra.lane, told, f"the shape {extra.shape}")
             wide[extra.t, extra.lane] = value
             fits = fits and _same_values(wide[extra.t, extra.lane], value)
         if not fits:

@@ -62,8 +62,7 @@ def rollout(
     keep_final : bool
         Keep the final observations of episodes.
     infos : bool
-        Keep the numbers in the environments' infos. To find their keys, the first environment is
-        reset and stepped once at the start.
+        Keep the numbers in the environments' infos.
     vectorise : bool
         Step environments with their vectorised form, if they have one.
 

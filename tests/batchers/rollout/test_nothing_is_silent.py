@@ -304,6 +304,31 @@ def test_infos_are_those_of_the_moment() -> None:
     assert (found.diff() == 0.5).all()
 
 
+class Counting(gymnasium.Wrapper):
+    """Counts all episodes and all steps."""
+
+    def __init__(self, env: gymnasium.Env) -> None:
+        super().__init__(env)
+        self.episodes = self.steps = 0
+
+    def reset(self, **kwargs: Any) -> Any:
+        self.episodes += 1
+        return self.env.reset(**kwargs)
+
+    def step(self, action: Any) -> Any:
+        self.steps += 1
+        *result, _ = self.env.step(action)
+        return *result, {"counts": np.array([self.episodes, self.steps])}
+
+
+@EVERYWHERE
+def test_infos_are_found_without_additional_steps(make: Make) -> None:
+    with make(lambda: Counting(Count(end=100)), Follower(), seed=0) as it:
+        counts = next(it).env["counts"]
+    for lane in range(counts.shape[1]):
+        assert counts[:, lane].tolist() == [[1, step] for step in range(1, T + 1)]
+
+
 # What actors answer
 
 
