@@ -103,7 +103,7 @@ class StateOwner:
         yield from state.items() if self.names is None else zip(self.names, state, strict=True)
 
     def exclude(self, name: str, value: Any, *, fixed: bool = False) -> None:
-        """Exclude attribute `name` from the state; if `fixed` is true, its value must stay."""
+        """Exclude attribute `name` from the state; if `fixed` is true, it must keep `value`."""
         self.constant |= {name}
         if fixed:
             self.fixed[name] = value

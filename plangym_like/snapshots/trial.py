@@ -36,7 +36,7 @@ from plangym_like.snapshots.outcomes import Outcome, compare_outcomes, ends, out
 from plangym_like.states import Row
 
 _UNSEEDED_STEPS = 4
-# The most seeds whose resets are compared between copies, and the seconds after which no more are.
+# Resets with at most this many seeds are compared between copies, for at most this many seconds.
 _RESETS, _RESET_SECONDS = 12, 0.5
 _NAMED = 4
 REMEDY = (
