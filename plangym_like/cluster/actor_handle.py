@@ -15,7 +15,7 @@ from plangym_like.execution.costs import faded_minimum
 
 
 class ActorHandle:
-    """A `NodeActor` in the cluster, and the chunks that it has.
+    """A `NodeActor` in the cluster, and the chunks that were sent to it.
 
     Parameters
     ----------
@@ -29,11 +29,11 @@ class ActorHandle:
     Attributes
     ----------
     tasks : dict of ObjectRef to Chunk
-        The chunks that were sent to it and have not come back, in order.
+        The chunks that were sent to it and have no result yet, in the order of sending.
     pid : int
         The id of its process on its machine; 0 until it is ready.
     making : ObjectRef or None
-        A reference to its environment, while that is being made.
+        The reference to wait for until its environment has been made; ``None`` after that.
     """
 
     def __init__(self, placement: Placement, recipe: bytes, options: dict[str, Any]) -> None:
@@ -57,7 +57,7 @@ class ActorHandle:
 
     @property
     def has_suspect(self) -> bool:
-        """Whether it has a chunk in which an actor has died before."""
+        """Whether one of its chunks is suspect: an actor has died while stepping those rows."""
         return any(chunk.suspect for chunk in self.tasks.values())
 
     def send(self, chunk: Chunk, request: ChunkRequest, states: Any) -> None:
@@ -66,11 +66,11 @@ class ActorHandle:
         self.tasks[self._actor.run.remote(request, states)] = chunk
 
     def seconds_per_row(self, steps: int) -> float:
-        """Return the shortest time per row of `steps` steps with all workers; 0 if unknown."""
+        """Return its shortest seconds per row of `steps` steps, all workers busy; 0 if unknown."""
         return self._seconds_per_step * steps
 
     def note(self, steps: int, seconds: float) -> None:
-        """Record that `steps` steps took `seconds`."""
+        """Record that the actor took `seconds` for `steps` steps."""
         self._seconds_per_step = faded_minimum(self._seconds_per_step, seconds, max(1, steps))
 
     def ask_to_close(self) -> Any:
