@@ -33,7 +33,7 @@ class ActorHandle:
     pid : int
         The id of its process on its machine; 0 until it is ready.
     making : ObjectRef or None
-        The reference to wait for until its environment has been made; ``None`` after that.
+        The reference to wait for while its environment is being made; ``None`` afterwards.
     """
 
     def __init__(self, placement: Placement, recipe: bytes, options: dict[str, Any]) -> None:
@@ -66,7 +66,7 @@ class ActorHandle:
         self.tasks[self._actor.run.remote(request, states)] = chunk
 
     def seconds_per_row(self, steps: int) -> float:
-        """Return its shortest seconds per row of `steps` steps, all workers busy; 0 if unknown."""
+        """Return the shortest time per row of `steps` steps, using all workers; 0 if unknown."""
         return self._seconds_per_step * steps
 
     def note(self, steps: int, seconds: float) -> None:

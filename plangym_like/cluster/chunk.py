@@ -49,7 +49,7 @@ class ChunkRequest:
     """The request to step a chunk; the states are sent as a separate argument.
 
     ``inputs`` has no states. Row i starts from the sent state ``which[i]``. If ``which`` is
-    ``None``, row i starts from the sent state i, or from the only one. If ``masked`` is true, all
+    ``None``, row i starts from the sent state i, or from the only state. If ``masked`` is true, all
     rows are stepped even if some fail.
     """
 
@@ -78,9 +78,9 @@ class ChunkResult:
     Stepping the rows took ``steps`` single steps in total, and ``seconds`` seconds.
     ``observations`` holds the leaves of the tree, or a list of objects. ``infos`` holds the plain
     infos by row, and ``failed`` the exceptions of masked rows. ``counts`` holds the increase of
-    each counter of the actor's workers.
-    ``pool_errors`` holds the rows whose errors come from the actor's worker pool (-1 means
-    ``error``); only the messages of these errors contain row numbers, counted within the chunk.
+    each counter of the actor's workers. ``pool_errors`` holds the rows whose errors come from the
+    actor's worker pool (-1 means ``error``); only the messages of these errors contain row numbers,
+    which are counted within the chunk.
     """
 
     seconds: float = 0.0
@@ -96,7 +96,7 @@ class ChunkResult:
     pool_errors: set[int] = field(default_factory=set)
 
     def take(self, layout: Layout, request: ChunkRequest, result: Any) -> None:
-        """Copy the arrays and errors from `result`, the environment's result for `request`."""
+        """Take the arrays and errors from `result`, the result of the batch in `request`."""
         infos, horizon = result.infos, request.inputs.horizon
         self.outcomes = result.rewards, result.terminateds, result.truncateds, infos["n_step"]
         self.states = result.states if request.wants_states else None
@@ -119,7 +119,7 @@ class ChunkResult:
                         self.infos[index] = plain
 
     def put(self, layout: Layout, rows: Rows, start: int) -> int:
-        """Write everything into `rows`, beginning at row `start`; return the number of bytes."""
+        """Write everything into `rows` from row `start` on; return how many bytes were written."""
         whole = [rows.rewards, rows.terminateds, rows.truncateds, rows.n_step]
         pairs = list(zip(whole, self.outcomes, strict=True))
         pairs += [(rows.columns[name], column) for name, column in self.columns.items()]

@@ -2,8 +2,8 @@
 
 An actor is sent *chunks*: ranges of rows that no process has begun. Chunks become smaller
 toward the end of the batch, and faster actors get larger ones, so all machines are done at about
-the same time. Stepping a row again gives the same result, so the chunks of
-a lost actor are requeued.
+the same time. Stepping a row again gives the same result, so the chunks of a lost actor are
+requeued.
 """
 
 from __future__ import annotations
@@ -186,7 +186,7 @@ class RayDispatcher(Dispatcher):
         return rows + sum(worker.unbegun for worker in held if not worker.alone)
 
     def _take(self, most: int) -> tuple[int, int] | None:
-        """Take up to `most` consecutive rows that no process has begun; return start and stop."""
+        """Take up to `most` consecutive rows that no process has begun; return their range."""
         lowest = self.count if self._faults.lowest is None else self._faults.lowest
         while self._pending:
             start, stop = self._pending.popleft()

@@ -91,7 +91,7 @@ class RaySession:
 
 
 def join(address: str | None, object_store_memory: int | None = None) -> RaySession:
-    """Return this process's session with Ray, made if needed; each user must call `leave` once.
+    """Return the session with Ray; make it if needed. Each user must call `leave` once.
 
     Parameters
     ----------

@@ -82,14 +82,14 @@ def flush_outputs() -> None:
 
 
 class ChildProcess:
-    """A process that the current process owns, whether or not it is its parent.
+    """A process that the current process owns; it need not be a child of the current process.
 
     Parameters
     ----------
     pid : int
         The process id.
     pidfd : int or None
-        Its process descriptor, which this object owns.
+        A descriptor of the process (see `open_pidfd`), which this object owns.
     status_fn, collect_fn : callable
         ``status_fn(pid)`` returns the exit status or a `Fate` without blocking.
         ``collect_fn(pid)`` collects the process. The defaults are for children of the

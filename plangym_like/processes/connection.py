@@ -80,7 +80,7 @@ class Connection:
 
     @property
     def unsent(self) -> bool:
-        """Whether some request has not been sent completely yet."""
+        """Whether a request, or part of one, is still waiting to be sent."""
         return self._end is None and self._channel.unsent
 
     def has_ended(self) -> bool:
@@ -142,7 +142,7 @@ class Connection:
     # Waiting
 
     def wait(self, request: Request, timeout: float | None) -> None:
-        """Wait at most `timeout` seconds until `request` has been answered."""
+        """Wait until `request` has been answered, for at most `timeout` seconds."""
         deadline = math.inf if timeout is None else time.monotonic() + timeout
         while not (request.settled or self.has_ended()):
             left = deadline - time.monotonic()
@@ -160,7 +160,7 @@ class Connection:
         self._listen(0.0)
 
     def _listen(self, timeout: float, request: Request | None = None) -> None:
-        """Read for all threads, or wait while another one reads; at most `timeout` seconds."""
+        """For at most `timeout` seconds, read for all threads, or wait while another one reads."""
         timeout = min(timeout, _LOOK_AGAIN_SECONDS)
         leads: list[bool] = []
         try:
@@ -214,9 +214,9 @@ class Connection:
             self._note_end()
 
     def _poll(self, mask: int, timeout: float) -> dict[int, int]:
-        """Wait until the socket has an event in `mask`, the process ends, or `timeout` is over.
+        """Wait at most `timeout` seconds; return the events by descriptor.
 
-        Return the events by descriptor.
+        This waits for events in `mask` on the socket, or for the end of the process.
         """
         poller = select.poll()
         poller.register(self._descriptor, mask)
@@ -345,7 +345,7 @@ class Connection:
 
 
 def _release(channel: Channel, launched: Launched, pending: dict[int, Any], owner_pid: int) -> None:
-    """End a worker whose connection was dropped: ask it to exit, or kill it if it owes replies.
+    """End the worker of a dropped connection: ask it to exit, or kill it if replies are pending.
 
     Do nothing in a process that was forked from the owner.
     """

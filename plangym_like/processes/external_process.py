@@ -237,14 +237,14 @@ class ExternalProcess:
 
     @property
     def unsent(self) -> bool:
-        """Whether some request has not been sent completely yet."""
+        """Whether a request, or part of one, is still waiting to be sent."""
         return self._connection.unsent
 
     def drain(self) -> None:
         """Process all replies that have arrived, and the process's end if it has ended.
 
-        The futures of these replies are done afterwards. This never blocks, and raises no error of
-        theirs.
+        The futures of these replies are done afterwards. This never blocks, and does not raise
+        their errors.
         """
         self._connection.drain()
 

@@ -18,8 +18,8 @@ def hold(results: list[Any], function: Callable[..., Any], *arguments: Any) -> N
     """Append ``function(*arguments)`` to `results`, in one operation that signals cannot interrupt.
 
     Python runs signal handlers between bytecodes. So ``data = sock.recv(n)`` can lose the received
-    data to a ``KeyboardInterrupt`` before the name is bound. If
-    `function` is written in C, no bytecode runs between its return and the storing of its result.
+    data to a ``KeyboardInterrupt`` before the name is bound. Here, if `function` is written in C,
+    no bytecode runs between its return and the storing of its result.
 
     Examples
     --------
@@ -36,8 +36,8 @@ def interrupts_deferred(*, by_finalizer: bool = False) -> Iterator[None]:
     """Let Ctrl-C take effect only after the block, which should take milliseconds.
 
     Only the main thread is interrupted, so this does nothing in other threads. An exception in a
-    finalizer is printed and lost. So if `by_finalizer` is true, Ctrl-C takes effect only just after
-    the calling finalizer has ended.
+    finalizer is printed and lost. So if `by_finalizer` is true, Ctrl-C takes effect just after the
+    finalizer has ended.
 
     Examples
     --------

@@ -36,7 +36,7 @@ class Launched(NamedTuple):
     process: ChildProcess
 
     def close(self) -> None:
-        """Close all descriptors. This may be called again, also after an interrupted call."""
+        """Close all descriptors; may be called repeatedly, even after an interrupted call."""
         self.connection.close()
         self.alive_write.close()
         self.process.close()

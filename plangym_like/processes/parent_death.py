@@ -52,7 +52,7 @@ def kill_at_end_of(alive_fd: int, pid: int) -> None:
 
 
 def open_again(pipe_fd: int) -> int:
-    """Open the read end of the pipe `pipe_fd` as another file; return its descriptor."""
+    """Open the read end of the pipe `pipe_fd` again, as a new open file; return its descriptor."""
     return os.open(f"/proc/self/fd/{pipe_fd}", os.O_RDONLY)
 
 

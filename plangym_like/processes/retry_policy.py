@@ -70,7 +70,7 @@ class RetryPolicy:
             ) from error
 
     def note_idle_death(self) -> None:
-        """Record that a worker died, but not because of a task; other programs may kill workers."""
+        """Record a worker's death that no task caused; something outside may be killing workers."""
         self._idle_death_at = time.monotonic()
 
     def suspects_killing(self, exitcode: int | None) -> bool:

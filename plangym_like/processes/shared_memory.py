@@ -97,7 +97,8 @@ class _Loan:
 class BlockPool:
     """Lends blocks as arrays, and reuses a block when its array is dropped.
 
-    Ctrl-C may interrupt any method. Even then, no block has two users, but the pool may lose one.
+    Ctrl-C may interrupt any method. Even then, no block has two users, but the pool may lose a
+    block.
 
     Parameters
     ----------

@@ -57,7 +57,7 @@ class WorkerPool(Generic[Handle]):
         Seconds that a process may take to become ready before it is replaced; by default no limit.
     spin_seconds : float
         How long `wait` polls before it sleeps. Waking up takes as long as a short task, so this
-        should cover the time between one worker's end of its last task and the next worker's.
+        should cover the time between one worker finishing its last task and the next one doing so.
     counts : PoolCounts, optional
         Where deaths and restarts are counted.
 

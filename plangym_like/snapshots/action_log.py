@@ -5,8 +5,8 @@ A log is a sequence of entries. Each is a tag byte and the fields of that tag, l
 ======  ====================================================================================
 tag     what follows
 ======  ====================================================================================
-``S``   uint32 length, then plain data: seed, random generator and options of the reset, or ``None``
-``A``   an action with the space's shape and dtype: its packed bytes, always equally many
+``S``   uint32 length, then plain data: seed, random generator and options (each or ``None``)
+``A``   an action with the space's shape and dtype: its packed bytes, a fixed number
 ``D``   an action with the space's shape but another dtype: its type character, then its bytes
 ``P``   uint32 length, then plain data: any other action
 ``R``   uint64: the seed with which the environment's random generator was replaced
@@ -122,7 +122,7 @@ class ActionLogFormat:
         return _SEED.pack(RESEED, seed)
 
     def generator(self, memory: bytes) -> bytes:
-        """Return the entry for a random generator that a wrapper drew from, in state `memory`."""
+        """Return the entry for a generator that a wrapper drew from; `memory` is its state."""
         return GENERATOR + memory
 
     def entries(self, log: bytes, start: int = 0) -> Iterator[tuple[bytes, Any, int]]:

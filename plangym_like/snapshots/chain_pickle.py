@@ -297,7 +297,7 @@ class _Pickler(pickle.Pickler):
 
 
 class _SetWatcher(_Pickler):
-    """Also collects the sets whose order a pickle does not keep."""
+    """A pickler that collects the sets whose order a pickle does not keep."""
 
     def persistent_id(self, thing: Any) -> None:
         if is_set(thing) and not order_is_kept(thing):

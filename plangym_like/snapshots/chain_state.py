@@ -26,7 +26,7 @@ class ChainState(abc.ABC):
     Parameters
     ----------
     env : gymnasium.Env
-        The chain, already reset once, so that wrappers have the attributes that `reset` adds.
+        The chain, which has been reset, so that wrappers have the attributes that `reset` adds.
     base : bool
         Whether the attributes of the environment inside the wrappers are walked too.
 
@@ -68,7 +68,7 @@ class ChainState(abc.ABC):
         return self._fingerprint_fields
 
     def reseed(self, seed: int) -> None:
-        """Restart the random generators of the owners, except the base's own, from `seed`."""
+        """Restart the owners' random generators, except the base's own, from `seed`."""
         if not self.owners:
             return
         # Of several copies of the environment, the current one.

@@ -1,9 +1,8 @@
 """Name classes in a way that is valid in every process, and find classes by name.
 
 Classes defined in ``__main__`` or in a function are sent to workers by cloudpickle, which keeps
-module and ``__name__`` but not ``__qualname__``. Workers cannot import
-them, so they look for them among the environment's other classes, and among everything that the
-code of those classes can refer to.
+module and ``__name__`` but not ``__qualname__``. A worker cannot import such a class, so it looks
+for the class among the environment's other classes and everything that their code can refer to.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Compare two results bit by bit: find where they differ, and which attributes cause it."""
+"""Compare two results bit by bit: find where they differ, and which attributes cause this."""
 
 from __future__ import annotations
 

@@ -127,7 +127,7 @@ def state_names(wrapper: Any) -> tuple[str, ...] | None:
 
 
 def is_known(wrapper: Any) -> bool:
-    """Return whether `wrapper` is one of Gymnasium's own wrappers, and its state is known."""
+    """Return whether `wrapper` is one of Gymnasium's own wrappers whose state is known."""
     kind = type(wrapper)
     name = qualified_name(kind)
     own = name.removeprefix(_OWN)
@@ -164,7 +164,7 @@ def impossible(wrapper: Any) -> str | None:
 
 
 def _arguments(wrapper: Any) -> Any:
-    """Return the arguments that a wrapper was made with, as recorded or as in its attributes."""
+    """Return a wrapper's constructor arguments, from Gymnasium's record or from its attributes."""
     recorded = getattr(wrapper, "_saved_kwargs", None)
     if recorded is not None:
         return describe(recorded)

@@ -28,7 +28,7 @@ from plangym_like.snapshots.state_owner import CONSTANT, StateOwner, always
 
 
 def restorer(env: gymnasium.Env[Any, Any], *, base: bool = False) -> Callable[[], None]:
-    """Return a function that gives the wrappers of `env` their present attributes again.
+    """Save the attributes of the wrappers of `env`; return a function that restores them.
 
     It may be called several times. It also restores the environment inside the wrappers: all of its
     attributes if `base` is true, otherwise only those that are random generators. Arrays that share

@@ -34,7 +34,7 @@ def is_set(value: Any) -> bool:
 def order_is_kept(value: Any) -> bool:
     """Return whether a pickle keeps the iteration order of the set `value`.
 
-    Items that are added later must have the same order too.
+    Items that are added later must come in the same order too.
 
     >>> order_is_kept(frozenset([3, 1])), order_is_kept({3, 1}), order_is_kept(frozenset("ab"))
     (True, False, False)

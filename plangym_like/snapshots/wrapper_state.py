@@ -53,7 +53,7 @@ class WrapperState(ChainState):
     Parameters
     ----------
     env : gymnasium.Env
-        The chain, already reset once, so that wrappers have the attributes that `reset` adds.
+        The chain, which has been reset, so that wrappers have the attributes that `reset` adds.
     capacity : int, optional
         Bytes reserved for the state. The default is the current size, with queues counted as full.
         If a wrapper is not Gymnasium's, the default is at least twice that size.
