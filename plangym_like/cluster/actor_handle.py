@@ -20,7 +20,7 @@ class ActorHandle:
     Parameters
     ----------
     placement : Placement
-        Where it runs.
+        Where the actor runs.
     recipe : bytes
         The result of `write_recipe`: what the actor hosts.
     options : dict
@@ -47,17 +47,17 @@ class ActorHandle:
 
     @property
     def ready(self) -> bool:
-        """Whether its environment is known to be ready."""
+        """Whether the actor's environment is known to be ready."""
         return self.making is None
 
     @property
     def refs(self) -> list[Any]:
-        """References to its pending answers."""
+        """Ray references to the actor's pending answers."""
         return [*self.tasks] if self.making is None else [self.making]
 
     @property
     def has_suspect(self) -> bool:
-        """Whether one of its chunks is suspect: an actor has died while stepping those rows."""
+        """Whether the actor has a suspect chunk; see `Chunk`."""
         return any(chunk.suspect for chunk in self.tasks.values())
 
     def send(self, chunk: Chunk, request: ChunkRequest, states: Any) -> None:

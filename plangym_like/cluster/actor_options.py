@@ -1,4 +1,4 @@
-"""Options with which actors are created: their resources and their environment."""
+"""Options with which actors are created: their resources and their runtime environment."""
 
 from __future__ import annotations
 

@@ -27,10 +27,10 @@ _NOTE = re.compile(r"\(in row (\d+) of a batch of \d+\)")
 class Chunk:
     """Rows `start` to `stop` of one batch, as the driver sees them.
 
-    ``suspect`` is true if an actor died while it was stepping them; they are then sent to an actor
-    that has no other rows. For a single row, ``deaths`` counts the actors that died while they had
-    no other row. ``owner`` is the dispatcher that waits for an answer, or ``None``. ``sent_at`` is
-    when the chunk was sent.
+    ``suspect`` is true if an actor died while it was stepping these rows; they are then sent to an
+    actor that has no other rows. For a single row, ``deaths`` counts the actors that died while
+    they had no other row. ``owner`` is the dispatcher that waits for an answer, or ``None``.
+    ``sent_at`` is when the chunk was sent.
     """
 
     start: int

@@ -43,7 +43,7 @@ class NodeEnv:
         self._reported: dict[str, float] = {}
 
     def make(self, recipe: bytes) -> Readiness:
-        """Make the environment from `recipe`, a result of `write_recipe`, and its processes."""
+        """Make the environment and its processes from `recipe`, a result of `write_recipe`."""
         try:
             key, packed = loads(recipe)
             adopt_session_key(key)

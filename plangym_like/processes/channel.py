@@ -37,10 +37,10 @@ def outgoing(
 class Channel:
     """Sends and receives messages over a non-blocking stream socket.
 
-    A signal handler that raises may interrupt any method between two bytecodes, and the method can
-    then be repeated. This is safe because bytes move from the kernel into `_chunks`, and from
-    `_outbox` to the kernel, in single operations that cannot be interrupted. Everything else is
-    derived from these two attributes.
+    A signal handler that raises an exception may interrupt any method between two bytecodes, and
+    the method can then be repeated. This is safe because bytes move from the kernel into `_chunks`,
+    and from `_outbox` to the kernel, in single operations that cannot be interrupted. Everything
+    else is derived from these two attributes.
 
     A channel is not thread-safe: hold one lock around `post`, `flush` and `retract`, and another
     one around `receive` and `pass_on`. A signal handler may call `receive` and `pass_on` even if it
@@ -82,7 +82,7 @@ class Channel:
         return True
 
     def retract(self, parts: list[Outgoing]) -> bool:
-        """Remove a message from the queue unless part of it was sent; return True if removed."""
+        """Remove a message from the queue and return True, unless part of it has been sent."""
         if parts[0].sent:
             return False
         self._outbox = deque([part for part in self._outbox if part not in parts])

@@ -214,9 +214,10 @@ class Connection:
             self._note_end()
 
     def _poll(self, mask: int, timeout: float) -> dict[int, int]:
-        """Wait at most `timeout` seconds; return the events by descriptor.
+        """Wait for the socket or the process; return the events by descriptor.
 
-        This waits for events in `mask` on the socket, or for the end of the process.
+        This waits at most `timeout` seconds for an event in `mask` on the socket, or for the
+        process to end.
         """
         poller = select.poll()
         poller.register(self._descriptor, mask)

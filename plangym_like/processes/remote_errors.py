@@ -3,9 +3,10 @@
 The worker tries these forms in order, and packs an exception in the first form that works. The
 owner rebuilds it, with the remote traceback as its ``__cause__``:
 
+``group``    an exception group: its type, message and picklable attributes, and each member packed
+             on its own
 ``whole``    the exception itself, if it can be pickled and unpickled as its own type
 ``parts``    its type, arguments and picklable attributes; ``__init__`` is not called
-``group``    an exception group: its parts, with each member packed on its own
 ``name``     text only: a `RemoteError` that names the type
 """
 

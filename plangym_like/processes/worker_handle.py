@@ -14,7 +14,7 @@ from plangym_like.processes.remote_errors import is_remote, portable_result
 class WorkerHandle:
     """A worker process, the state of its hosted object, and its current task.
 
-    A worker has one task at a time. Its owner starts the task, and takes the result from `task`
+    A worker has one task at a time. The pool's owner starts it, and takes the result from `task`
     when it is done. If the owner abandons the task, the pool frees or replaces the worker.
 
     Parameters
@@ -74,7 +74,7 @@ class WorkerHandle:
 
     @property
     def died_starting(self) -> bool:
-        """Whether the process ended before it was ready, without an exception."""
+        """Whether the process ended before it was ready, without reporting an exception."""
         return self._greeting is not None and _ended(self._greeting)
 
     def become_ready(self) -> bool:

@@ -5,8 +5,8 @@ A log is a sequence of entries. Each is a tag byte and the fields of that tag, l
 ======  ====================================================================================
 tag     what follows
 ======  ====================================================================================
-``S``   uint32 length, then plain data: seed, random generator and options (each or ``None``)
-``A``   an action with the space's shape and dtype: its packed bytes, a fixed number
+``S``   uint32 length, then plain data: seed, random generator, options; each may be ``None``
+``A``   an action with the space's shape and dtype: its packed bytes, whose number is fixed
 ``D``   an action with the space's shape but another dtype: its type character, then its bytes
 ``P``   uint32 length, then plain data: any other action
 ``R``   uint64: the seed with which the environment's random generator was replaced

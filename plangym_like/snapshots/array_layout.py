@@ -1,8 +1,7 @@
 """`ArrayLayout`: preserves the shared memory and the axis order of the arrays in one snapshot.
 
-NumPy itself pickles a view as a separate array in C or Fortran order. Once they are
-restored, writing to the view no longer changes the other array, and sums are computed in another
-order.
+NumPy itself pickles a view as a separate array in C or Fortran order. After that, writing to the
+restored view no longer changes the other array, and sums are computed in another order.
 """
 
 from __future__ import annotations

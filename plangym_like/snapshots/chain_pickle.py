@@ -57,7 +57,7 @@ class ChainPickle(ChainState):
     Parameters
     ----------
     env : gymnasium.Env
-        The environment in its wrappers, reset at least once.
+        The environment with its wrappers, which has been reset at least once.
 
     Attributes
     ----------

@@ -28,7 +28,7 @@ class ChainState(abc.ABC):
     env : gymnasium.Env
         The chain, which has been reset, so that wrappers have the attributes that `reset` adds.
     base : bool
-        Whether the attributes of the environment inside the wrappers are walked too.
+        Whether to walk through the attributes of the environment inside the wrappers, too.
 
     Attributes
     ----------

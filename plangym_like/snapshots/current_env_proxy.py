@@ -15,7 +15,7 @@ from plangym_like.snapshots.replay_cache import CachedCopy, ReplayCache
 
 
 class CurrentEnvProxy(gymnasium.Wrapper[Any, Any, Any, Any]):
-    """Forwards to the one copy of the base environment that is in the current state.
+    """Forwards calls to the copy of the base environment that is in the current state.
 
     Parameters
     ----------
@@ -112,7 +112,7 @@ class CurrentEnvProxy(gymnasium.Wrapper[Any, Any, Any, Any]):
         self._current = CachedCopy(self.env, alive=False)
 
     def forget(self) -> None:
-        """Close all copies, so that the next restore replays its log from the reset."""
+        """Close all copies, so that the next restore replays its whole log."""
         if self.cache.single:
             return
         log, trace_digest, env = self.log, self.trace_digest, self.env

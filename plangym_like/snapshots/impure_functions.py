@@ -152,7 +152,7 @@ def _parts(function: types.FunctionType) -> Iterator[tuple[str, Any]]:
 
 
 def _globals(function: Any) -> Iterator[tuple[str, Any]]:
-    """Yield the places and values of the global variables that the code of `function` names."""
+    """Yield the places and values of the global variables that the code of `function` uses."""
     while not isinstance(function, types.FunctionType):
         inner = getattr(function, "__func__", None) or getattr(function, "func", None)
         function = inner or getattr(function, "__wrapped__", None)

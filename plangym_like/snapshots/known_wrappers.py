@@ -158,7 +158,7 @@ def _is_trusted(value: Any) -> bool:
 
 
 def impossible(wrapper: Any) -> str | None:
-    """Return why a wrapper of this class cannot be saved, or ``None`` if it can."""
+    """Return why wrappers of the same class as `wrapper` cannot be saved; ``None`` if they can."""
     kinds = (qualified_name(kind) for kind in type(wrapper).__mro__)
     return next((_IMPOSSIBLE[kind] for kind in kinds if kind in _IMPOSSIBLE), None)
 

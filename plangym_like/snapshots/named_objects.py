@@ -1,4 +1,4 @@
-"""`named_objects`: objects that an environment's code names, and may compare by identity.
+"""`named_objects`: objects that code refers to by name, and may compare by identity.
 
 Code may ask ``tile is WALL``, where ``WALL`` is a global variable, a class attribute, a default
 argument or a variable in a closure. A copy of ``WALL`` would be another object, so a saved state

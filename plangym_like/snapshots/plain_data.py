@@ -95,5 +95,5 @@ def decode(data: bytes, known: Sequence[Any] = ()) -> Any:
 
 
 def is_plain_kind(value: Any) -> bool:
-    """Return whether `value` has a type of plain data; its content is not checked."""
+    """Return whether `value` is of a plain-data type; its content is not checked."""
     return type(value) in WRITERS or isinstance(value, np.generic)
