@@ -15,12 +15,12 @@ from plangym_like.execution.costs import faded_minimum
 
 
 class ActorHandle:
-    """A `NodeActor` in the cluster, and the chunks that it has.
+    """A `NodeActor` in the cluster, and the chunks that were sent to it.
 
     Parameters
     ----------
     placement : Placement
-        Where it runs.
+        Where the actor runs.
     recipe : bytes
         The result of `write_recipe`: what the actor hosts.
     options : dict
@@ -29,11 +29,11 @@ class ActorHandle:
     Attributes
     ----------
     tasks : dict of ObjectRef to Chunk
-        The chunks that were sent to it and have not come back, in order.
+        The chunks that were sent to it and have no result yet, in the order of sending.
     pid : int
         The id of its process on its machine; 0 until it is ready.
     making : ObjectRef or None
-        A reference to its environment, while that is being made.
+        The reference to wait for while its environment is being made; ``None`` afterwards.
     """
 
     def __init__(self, placement: Placement, recipe: bytes, options: dict[str, Any]) -> None:
@@ -47,17 +47,17 @@ class ActorHandle:
 
     @property
     def ready(self) -> bool:
-        """Whether its environment is known to be ready."""
+        """Whether the actor's environment is known to be ready."""
         return self.making is None
 
     @property
     def refs(self) -> list[Any]:
-        """References to its pending answers."""
+        """Ray references to the actor's pending answers."""
         return [*self.tasks] if self.making is None else [self.making]
 
     @property
     def has_suspect(self) -> bool:
-        """Whether it has a chunk in which an actor has died before."""
+        """Whether the actor has a suspect chunk; see `Chunk`."""
         return any(chunk.suspect for chunk in self.tasks.values())
 
     def send(self, chunk: Chunk, request: ChunkRequest, states: Any) -> None:
@@ -66,11 +66,11 @@ class ActorHandle:
         self.tasks[self._actor.run.remote(request, states)] = chunk
 
     def seconds_per_row(self, steps: int) -> float:
-        """Return the shortest time per row of `steps` steps with all workers; 0 if unknown."""
+        """Return the shortest time per row of `steps` steps, using all workers; 0 if unknown."""
         return self._seconds_per_step * steps
 
     def note(self, steps: int, seconds: float) -> None:
-        """Record that `steps` steps took `seconds`."""
+        """Record that the actor took `seconds` for `steps` steps."""
         self._seconds_per_step = faded_minimum(self._seconds_per_step, seconds, max(1, steps))
 
     def ask_to_close(self) -> Any:

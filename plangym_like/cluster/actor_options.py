@@ -1,4 +1,4 @@
-"""Options with which actors are created: their resources and their environment."""
+"""Options with which actors are created: their resources and their runtime environment."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ _NAMED_OPTIONS = ("num_cpus", "num_gpus", "memory")
 def actor_options(
     cores: int, resources: dict[str, Any] | None, runtime_env: dict[str, Any] | None
 ) -> dict[str, Any]:
-    """Return the ``.options`` of an actor that claims `cores` cores and `resources`.
+    """Return the arguments of ``.options`` for an actor that claims `cores` cores and `resources`.
 
-    ``resources["num_cpus"]`` replaces `cores`. Ray must never restart the actor or repeat a call,
-    since the environment's state would be lost unnoticed.
+    ``resources["num_cpus"]`` replaces `cores`. The options forbid Ray to restart the actor or to
+    repeat a call, since the environment's state would be lost unnoticed.
 
     >>> actor_options(2, {"num_gpus": 1, "simulator": 1}, None)["resources"]
     {'simulator': 1}
@@ -32,7 +32,7 @@ def actor_options(
 
 
 def check_resources(resources: Any) -> None:
-    """Raise `InputError` unless `resources` can be claimed."""
+    """Raise `InputError` unless `resources` is a dict or ``None``."""
     if resources is not None and not isinstance(resources, dict):
         raise InputError(f"resources must be a dict such as {{'num_gpus': 1}}, got {resources!r}")
 

@@ -39,7 +39,7 @@ _NODE_ID_LABEL = "ray.io/node-id"
 
 
 class ActorPool:
-    """Keeps as many actors as other nodes have room for, and replaces lost ones.
+    """Keeps as many actors as there is room for on other nodes, and replaces lost actors.
 
     The driver's own node has no actor. Its `local_workers` workers are started by the driver's
     executor; their cores are claimed from Ray like those of actors.
@@ -54,7 +54,8 @@ class ActorPool:
         Whether the cluster was started for this program. If so, no cores are claimed, and a node
         may get all `n_workers`, however many cores it has.
     n_workers : int or None
-        Processes that step rows, on all nodes together; ``None`` uses every core of the cluster.
+        How many processes step rows, on all nodes together; ``None`` uses every core of the
+        cluster.
     cores_per_actor, resources, placement, runtime_env
         As in `RayEnv`.
 
@@ -109,7 +110,10 @@ class ActorPool:
     # The cluster
 
     def survey(self, *, now: bool = False) -> None:
-        """Query the nodes of the cluster, at most once a second, and start actors on new ones."""
+        """Query the cluster's nodes, and start actors on new nodes.
+
+        Unless `now` is true, do nothing if the last query was less than a second ago.
+        """
         moment = time.monotonic()
         if self._closed or (not now and moment - self._surveyed_at < _SURVEY_SECONDS):
             return
@@ -141,7 +145,7 @@ class ActorPool:
         return int(resources.get("CPU", 0.0))
 
     def _free_placements(self) -> list[Placement]:
-        """Return the placements that are free for more workers."""
+        """Return placements for the workers that can be added."""
         now = time.monotonic()
         self._shunned = {key: until for key, until in self._shunned.items() if until > now}
         taken = [*self._local, *(handle.placement for handle in self.handles)]
@@ -161,7 +165,7 @@ class ActorPool:
         )
 
     def _bundle_placements(self) -> list[Placement]:
-        """Return a placement for each bundle of the placement group, even if it has no node yet."""
+        """Return a placement for each bundle of the group, even if a bundle has no node yet."""
         table = load().util.placement_group_table(self._group)
         nodes = table.get("bundles_to_node_id", {})
         return [
@@ -185,7 +189,7 @@ class ActorPool:
 
     @property
     def any_ready(self) -> bool:
-        """Whether an actor is ready."""
+        """Whether at least one actor is ready."""
         return any(handle.ready for handle in self.handles)
 
     @property

@@ -1,4 +1,4 @@
-"""A range of a batch that is stepped on another machine: its request and its result."""
+"""`Chunk`: a range of a batch that is stepped on another machine, with its request and result."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ _NOTE = re.compile(r"\(in row (\d+) of a batch of \d+\)")
 class Chunk:
     """Rows `start` to `stop` of one batch, as the driver sees them.
 
-    ``suspect`` is true if an actor died while it was stepping them; they are then sent to an actor
-    that has no other rows. For a single row, ``deaths`` counts the actors that died while they had
-    no other row. ``owner`` is the dispatcher that waits for an answer, or ``None``. ``sent_at`` is
-    when the chunk was sent.
+    ``suspect`` is true if an actor died while it was stepping these rows; they are then sent to an
+    actor that has no other rows. For a single row, ``deaths`` counts the actors that died while
+    they had no other row. ``owner`` is the dispatcher that waits for an answer, or ``None``.
+    ``sent_at`` is when the chunk was sent.
     """
 
     start: int
@@ -49,8 +49,8 @@ class ChunkRequest:
     """The request to step a chunk; the states are sent as a separate argument.
 
     ``inputs`` has no states. Row i starts from the sent state ``which[i]``. If ``which`` is
-    ``None``, it starts from state i, or from the only state. With ``masked``, all rows are stepped
-    even if some fail.
+    ``None``, row i starts from the sent state i, or from the only state. If ``masked`` is true, all
+    rows are stepped even if some fail.
     """
 
     inputs: Inputs
@@ -65,7 +65,7 @@ class ChunkRequest:
 
     @property
     def nbytes(self) -> int:
-        """The size of its arrays in bytes."""
+        """The total size of its arrays in bytes."""
         inputs = self.inputs
         parts = (inputs.actions, inputs.dt, inputs.seeds, self.which)
         return sum(part.nbytes for part in parts if isinstance(part, np.ndarray))
@@ -75,11 +75,12 @@ class ChunkRequest:
 class ChunkResult:
     """The result of stepping a chunk: the arrays of its `Rows`, or the error that it ended with.
 
-    Its rows took ``steps`` single steps in total, in ``seconds``. ``observations`` holds the leaves
-    of the tree, or a list of objects. ``infos`` holds the plain infos by row, and ``failed`` the
-    exceptions of masked rows. ``counts`` holds the increase of each counter of the actor's workers.
-    ``pool_errors`` are the rows whose errors come from the actor's worker pool (-1 stands for
-    ``error``); only these errors name rows of the chunk.
+    Stepping the rows took ``steps`` single steps in total, and ``seconds`` seconds.
+    ``observations`` holds the leaves of the tree, or a list of objects. ``infos`` holds the plain
+    infos by row, and ``failed`` the exceptions of masked rows. ``counts`` holds the increase of
+    each counter of the actor's workers. ``pool_errors`` holds the rows whose errors come from the
+    actor's worker pool (-1 means ``error``); only the messages of these errors contain row numbers,
+    which are counted within the chunk.
     """
 
     seconds: float = 0.0
@@ -95,7 +96,7 @@ class ChunkResult:
     pool_errors: set[int] = field(default_factory=set)
 
     def take(self, layout: Layout, request: ChunkRequest, result: Any) -> None:
-        """Take the arrays and errors of `result`, the result of a batch."""
+        """Take the arrays and errors from `result`, the result of the batch in `request`."""
         infos, horizon = result.infos, request.inputs.horizon
         self.outcomes = result.rewards, result.terminateds, result.truncateds, infos["n_step"]
         self.states = result.states if request.wants_states else None
@@ -118,7 +119,7 @@ class ChunkResult:
                         self.infos[index] = plain
 
     def put(self, layout: Layout, rows: Rows, start: int) -> int:
-        """Write everything into `rows` from row `start`, and return the number of bytes written."""
+        """Write everything into `rows` from row `start` on; return how many bytes were written."""
         whole = [rows.rewards, rows.terminateds, rows.truncateds, rows.n_step]
         pairs = list(zip(whole, self.outcomes, strict=True))
         pairs += [(rows.columns[name], column) for name, column in self.columns.items()]
@@ -141,10 +142,11 @@ class ChunkResult:
 def distinct_states(
     state_format: StateFormat, states: Row
 ) -> tuple[NDArray[Any], NDArray[np.int32]] | None:
-    """Return the indices of distinct `states`, and the position of each state among them.
+    """Return the indices of the distinct states, and for each state its position among them.
 
-    ``None`` if sending only distinct states would save less than a quarter. States are grouped by a
-    64-bit sum and then compared byte by byte, so different states are never treated as equal.
+    Return ``None`` if the states are small, or if less than a quarter of them are duplicates.
+    States are grouped by a 64-bit sum and then compared byte by byte, so different states are never
+    treated as equal.
     """
     if len(states) < 2 or states.shape[1] < _SHARED_NBYTES:
         return None
@@ -164,7 +166,7 @@ def counted_from_batch(
 ) -> BaseException:
     """Return `error` with row numbers counted from the start of the batch, not of the chunk.
 
-    With `of_row`, the row itself raised the error; its message then names no rows of the chunk.
+    If `of_row` is true, the row itself raised the error, so its message is left as it is.
     """
     cause, notes = error.__cause__, getattr(error, "__notes__", ())
     if not of_row:

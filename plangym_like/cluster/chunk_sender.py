@@ -24,7 +24,7 @@ _ROWS_PER_STATE = 4
 class ChunkSender:
     """Makes the requests for chunks of `rows`, and updates `stats` with what is sent.
 
-    With `masked`, actors step all rows even if some fail.
+    If `masked` is true, actors step all rows even if some fail.
     """
 
     def __init__(self, layout: Layout, rows: Rows, stats: RayStats, *, masked: bool) -> None:
@@ -61,7 +61,7 @@ class ChunkSender:
         return request, states
 
     def _look_for_shared_states(self) -> None:
-        """Find the states that many chunks of the batch start from, to send them once.
+        """Find the states from which many chunks of the batch start, so as to send them only once.
 
         States that only neighbouring rows share are sent once with their chunk instead.
         """

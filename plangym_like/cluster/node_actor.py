@@ -50,7 +50,7 @@ class NodeActor:
         return self._thread.submit(self._hosted.run, request, states).result()
 
     def close(self) -> None:
-        """Close the environment, after the chunk that is being stepped."""
+        """Close the environment, once the chunk that is being stepped is done."""
         if self._hosted is not None:
             self._thread.submit(self._hosted.close).result()
 

@@ -43,7 +43,7 @@ class NodeEnv:
         self._reported: dict[str, float] = {}
 
     def make(self, recipe: bytes) -> Readiness:
-        """Make the environment that `write_recipe` described, and its processes."""
+        """Make the environment and its processes from `recipe`, a result of `write_recipe`."""
         try:
             key, packed = loads(recipe)
             adopt_session_key(key)
@@ -80,9 +80,9 @@ class NodeEnv:
         return chunk
 
     def _news(self) -> dict[str, float]:
-        """Return the increase of each counter since the last call.
+        """Return by how much each counter has increased since the last call.
 
-        Late reports of workers are counted with the next chunk.
+        What workers report late is counted with the next chunk.
         """
         tally, reported = self._env.executor.tally, self._reported
         names = {item.name for item in fields(tally)} - _COUNTED_BY_DRIVER

@@ -31,9 +31,9 @@ class Placement(NamedTuple):
         placement_group: Any,
         runtime_env: dict[str, Any] | None,
     ) -> dict[str, Any]:
-        """Return the ``.options`` of an actor that runs here.
+        """Return the arguments of ``.options`` for an actor that runs here.
 
-        With `reserve`, it claims a core for each of its workers.
+        If `reserve` is true, the actor claims a core for each of its workers.
         """
         from ray.util import scheduling_strategies  # type: ignore[import-not-found,unused-ignore]
 
@@ -65,10 +65,10 @@ def place_workers(
     wanted : int or None
         The maximum number of workers; fewer are placed if there are not enough cores.
     cores_per_actor : int, optional
-        Workers of one actor. By default, each node gets the fewest actors with at most 16 workers
-        each.
+        How many workers one actor has. By default, each node gets the fewest actors with at most 16
+        workers each.
     spread : bool
-        Use all nodes evenly; otherwise fill one node after another, the largest first.
+        Whether to use all nodes evenly; otherwise, nodes are filled one by one, the largest first.
 
     Examples
     --------
@@ -90,7 +90,7 @@ def place_workers(
 
 
 def _spread(free: Mapping[str, int], wanted: int) -> dict[str, int]:
-    """Assign the workers one by one to the node with the most free cores left."""
+    """Assign each worker to the node with the most free cores left; return their number by node."""
     counts: dict[str, int] = {}
     heap = [(-count, index, node) for index, (node, count) in enumerate(free.items())]
     heapq.heapify(heap)

@@ -2,7 +2,8 @@
 
 An actor is sent *chunks*: ranges of rows that no process has begun. Chunks become smaller
 toward the end of the batch, and faster actors get larger ones, so all machines are done at about
-the same time. Rows are pure, so the chunks of a lost actor are requeued.
+the same time. Stepping a row again gives the same result, so the chunks of a lost actor are
+requeued.
 """
 
 from __future__ import annotations
@@ -86,7 +87,7 @@ class RayDispatcher(Dispatcher):
         self._deal(_DEPTH if here else _DEPTH_UNATTENDED)
 
     def advance(self, *, here: bool) -> bool:
-        """Send more rows, without waiting; return whether the batch is over."""
+        """Send more rows, without waiting; return whether the batch is done."""
         self._deal(_DEPTH)
         over = super().advance(here=here and self._steps_here)
         if not (self._pool.workers or self._step_here):
@@ -97,8 +98,8 @@ class RayDispatcher(Dispatcher):
     def _steps_here(self) -> bool:
         """Whether this process steps rows.
 
-        If this machine has no workers, it does so only while no actor is ready, or if the rows that
-        are left are too cheap to send.
+        If this machine has no workers, this process steps rows only while no actor is ready, or if
+        the remaining rows are too cheap to send.
         """
         if self._actors.local_workers or not self._actors.any_ready:
             return True
@@ -112,7 +113,7 @@ class RayDispatcher(Dispatcher):
         return self._rows_not_begun() * self._seconds_per_row / workers
 
     def _deal(self, depth: int) -> None:
-        """Send chunks to the actors that have fewer than `depth` of them."""
+        """Send chunks to the ready actors that have fewer than `depth` chunks."""
         if not (self._actors.handles or self._suspects):
             return
         if (failed := self._faults.lowest) is not None:
@@ -164,7 +165,7 @@ class RayDispatcher(Dispatcher):
         handle.send(chunk, *self._sender.request(chunk))
 
     def _size(self, handle: ActorHandle, share: float, rest: int) -> int:
-        """Return how many of the `rest` rows the actor's next chunk should hold."""
+        """Return how many of the `rest` remaining rows the actor's next chunk should hold."""
         # A single actor gets its rows in pieces, so that it sends first results while it steps
         # others.
         least = self.count * share / (_DEPTH if share == 1.0 else _PIECES)
@@ -178,14 +179,14 @@ class RayDispatcher(Dispatcher):
         return max(1, int(min(size, most)))
 
     def _rows_not_begun(self) -> int:
-        """Return how many rows are available to actors."""
+        """Return how many rows no process has begun, so that actors can take them."""
         rows = sum(stop - start for start, stop in self._pending) + self._own[1] - self._own[0]
         # A worker may be about to begin a row that is taken from it: see `Dispatcher`.
         held = self._held() if self._batch.layout.exact else ()
         return rows + sum(worker.unbegun for worker in held if not worker.alone)
 
     def _take(self, most: int) -> tuple[int, int] | None:
-        """Return up to `most` consecutive rows that no process has begun, if there are any."""
+        """Take up to `most` consecutive rows that no process has begun; return their range."""
         lowest = self.count if self._faults.lowest is None else self._faults.lowest
         while self._pending:
             start, stop = self._pending.popleft()
@@ -208,8 +209,8 @@ class RayDispatcher(Dispatcher):
     def _deal_late_again(self, ready: list[ActorHandle]) -> None:
         """Requeue the rows of a late chunk if a process is idle.
 
-        Ray may not have noticed yet that the chunk's node is lost. If the result still arrives,
-        it is ignored.
+        The chunk's node may be lost, even if Ray has not noticed it yet. If the result arrives
+        after all, it is ignored.
         """
         if self._rows_not_begun() or self._suspects:
             return
@@ -230,7 +231,7 @@ class RayDispatcher(Dispatcher):
     # Answers of actors
 
     def store(self, chunk: Chunk, result: ChunkResult) -> None:
-        """Write the result of an actor into the batch."""
+        """Write the result that an actor returned for `chunk` into the batch."""
         start = chunk.start
         if result.error is not None:
             error = unpack_exception(result.error)
@@ -246,14 +247,15 @@ class RayDispatcher(Dispatcher):
         self._forget(chunk)
 
     def fail(self, chunk: Chunk, error: BaseException) -> None:
-        """Fail the batch at the first row of a chunk."""
+        """Let the batch fail with `error` at the first row of `chunk`."""
         self._forget(chunk)
         self._faults.fail(chunk.start, cast(Exception, error))
 
     def requeue(self, chunk: Chunk, *, suspect: bool = False) -> None:
-        """Requeue a chunk; `suspect` says that an actor died while it was stepping it.
+        """Requeue a chunk; `suspect` means that an actor died while it was stepping the chunk.
 
-        It is not known which row killed the actor, so such a chunk is halved until it has one row.
+        It is not known which row killed the actor, so a suspect chunk is halved each time, until it
+        has only one row.
         """
         self._forget(chunk)
         self._actors.stats.rows_retried += len(chunk)

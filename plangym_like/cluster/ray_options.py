@@ -16,7 +16,7 @@ from plangym_like.row_stepper import RowStepper
 
 
 class RayOptions:
-    """Makes a `RayExecutor`; its actors host ``node_env(n_workers=...)``.
+    """Makes a `RayExecutor` whose actors host ``node_env(n_workers=...)``.
 
     Parameters
     ----------

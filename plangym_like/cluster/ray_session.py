@@ -53,14 +53,13 @@ def load() -> Any:
 class RaySession:
     """A connection to Ray, made by `join`.
 
-    When its last user leaves, a connection that was made here is closed, and a local Ray that was
-    started here is stopped. Clusters, and connections that the program made itself, stay as they
-    are.
+    When its last user leaves, a connection that this session made is closed, and a local Ray that
+    it started is stopped. Clusters, and connections that the program made itself, stay as they are.
 
     Attributes
     ----------
     started : bool
-        Whether a local Ray was started here.
+        Whether this session started a local Ray.
     """
 
     def __init__(self, address: str | None, object_store_memory: int | None) -> None:
@@ -79,7 +78,7 @@ class RaySession:
         ray.init(log_to_driver=False, logging_level=logging.ERROR, **options)
 
     def leave(self) -> None:
-        """Remove one user; after the last one, close what was opened here."""
+        """Remove one user; when none is left, close what this session opened."""
         global _current
         with _lock:
             self.users -= 1
@@ -100,7 +99,7 @@ def join(address: str | None, object_store_memory: int | None = None) -> RaySess
         The cluster to join. By default the one in ``RAY_ADDRESS``; if that is not set, a local Ray
         is started. A program that is already connected keeps its connection.
     object_store_memory : int, optional
-        Size in bytes of the object store of a Ray that is started here.
+        Size in bytes of the object store, if a local Ray is started.
 
     Raises
     ------

@@ -11,10 +11,12 @@ import cloudpickle  # type: ignore[import-untyped]
 class ByValuePickler(cloudpickle.Pickler):  # type: ignore[misc]
     """Pickles classes of ``__main__`` and local classes, including slots and cached members.
 
-    It works around three limits of cloudpickle 3.1. cloudpickle replaces a class with ``__slots__``
-    by one without, and objects of the new class cannot be restored by the original class. Before
-    Python 3.12, it rejects ``functools.cached_property``. It looks up functions with an
-    ``lru_cache`` in modules that another process does not have.
+    This works around three limits of cloudpickle 3.1:
+
+    - It replaces a class with ``__slots__`` by a class without, and the original class cannot
+      restore objects of the new one.
+    - Before Python 3.12, it rejects ``functools.cached_property``.
+    - It looks up functions with an ``lru_cache`` in modules that another process does not have.
     """
 
     def reducer_override(self, thing: Any) -> Any:

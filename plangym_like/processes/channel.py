@@ -16,7 +16,7 @@ Deliver = Callable[[int, int, memoryview], None]
 
 
 class Outgoing:
-    """One buffer to send, and the number of bytes that each send has taken from it."""
+    """One buffer to send; `sent` lists how many of its bytes each call of ``send`` has sent."""
 
     __slots__ = ("data", "descriptors", "sent")
 
@@ -35,16 +35,16 @@ def outgoing(
 
 
 class Channel:
-    """Frames messages over a non-blocking stream socket.
+    """Sends and receives messages over a non-blocking stream socket.
 
-    A signal handler that raises may interrupt any method between two bytecodes, and the method can
-    then be repeated. This is safe because bytes move from the kernel into `_chunks`, and from
-    `_outbox` to the kernel, in single operations that cannot be interrupted. Everything else is
-    derived from these two attributes.
+    A signal handler that raises an exception may interrupt any method between two bytecodes, and
+    the method can then be repeated. This is safe because bytes move from the kernel into `_chunks`,
+    and from `_outbox` to the kernel, in single operations that cannot be interrupted. Everything
+    else is derived from these two attributes.
 
-    It is not thread safe: hold one lock around `post`, `flush` and `retract`, and another one
-    around `receive` and `pass_on`. A signal handler may call the latter two even if it has
-    interrupted them.
+    A channel is not thread-safe: hold one lock around `post`, `flush` and `retract`, and another
+    one around `receive` and `pass_on`. A signal handler may call `receive` and `pass_on` even if it
+    has interrupted one of them.
     """
 
     def __init__(self, connection: socket.socket) -> None:
@@ -82,7 +82,7 @@ class Channel:
         return True
 
     def retract(self, parts: list[Outgoing]) -> bool:
-        """Remove a message from the queue; return whether that was possible (no byte was sent)."""
+        """Remove a message from the queue and return True, unless part of it has been sent."""
         if parts[0].sent:
             return False
         self._outbox = deque([part for part in self._outbox if part not in parts])
@@ -94,10 +94,10 @@ class Channel:
         Parameters
         ----------
         deliver : callable
-            Called with kind, request id and payload. It may be called twice for a message if a
-            signal handler interrupts this method.
+            Called with the kind, request id and payload of each message. It may be called twice for
+            a message if a signal handler interrupts this method.
         everything : bool
-            Continue until it is certain, not only likely, that the kernel has no more data.
+            Whether to read until it is certain, not only likely, that the kernel has no more data.
         """
         while True:
             wanted = _CHUNK_NBYTES if len(self._chunks) < 2 else _LARGE_CHUNK_NBYTES

@@ -17,7 +17,7 @@ from plangym_like.fork_safety import forget_after_fork
 
 
 class Fate(Enum):
-    """The state of a process that is still running, or whose exit status is unknown."""
+    """Why there is no exit status: the process is still running, or the status is unknown."""
 
     RUNNING = "running"
     UNKNOWN = "unknown"
@@ -27,7 +27,7 @@ Status = int | Fate
 
 
 def child_status(pid: int) -> Status:
-    """Return the exit status of a child of this process, without collecting the child."""
+    """Return the exit status of a child process, or a `Fate`, without collecting the child."""
     try:
         if not hasattr(os, "waitid"):  # without it, the process must be collected at once
             found, status = os.waitpid(pid, os.WNOHANG)
@@ -67,7 +67,7 @@ def oom_kills() -> int | None:
 def fill_standard_descriptors() -> None:
     """Open the null device for each standard descriptor (0, 1, 2) that is closed.
 
-    Otherwise the next socket would get that number, and printed text would be written to it.
+    Otherwise the next socket would get its number, and printed text would go to that socket.
     """
     while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
         os.set_inheritable(descriptor, True)
@@ -75,24 +75,25 @@ def fill_standard_descriptors() -> None:
 
 
 def flush_outputs() -> None:
-    """Flush the standard outputs, so that a forked copy does not print their contents again."""
+    """Flush the standard outputs, so that a forked process does not print the same text again."""
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(AttributeError, OSError, ValueError):
             stream.flush()
 
 
 class ChildProcess:
-    """A process that this process owns, whether or not it is a child of this process.
+    """A process that the current process owns; it need not be a child of the current process.
 
     Parameters
     ----------
     pid : int
         The process id.
     pidfd : int or None
-        Its descriptor, owned by this object.
+        A descriptor of the process (see `open_pidfd`), which this object owns.
     status_fn, collect_fn : callable
         ``status_fn(pid)`` returns the exit status or a `Fate` without blocking.
-        ``collect_fn(pid)`` collects the process. The defaults are for a child of this process.
+        ``collect_fn(pid)`` collects the process. The defaults are for children of the
+        current process.
     """
 
     def __init__(
@@ -153,12 +154,12 @@ class ChildProcess:
                 os.kill(self.pid, signal.SIGKILL)
 
     def end(self, timeout: float = 5.0) -> bool:
-        """Kill and collect the process; return whether it has ended."""
+        """Kill the process, wait at most `timeout` seconds, and return whether it has ended."""
         self.kill()
         return self.wait(timeout)
 
     def forget(self) -> None:
-        """Forget the process in a forked copy of the owner."""
+        """Treat the process as ended; called after `os.fork`, in the child process."""
         self._lock = threading.RLock()
         self.ended = True
 
@@ -169,7 +170,7 @@ class ChildProcess:
             os.close(pidfd)
 
     def describe_end(self) -> str:
-        """Return a phrase that says how the process ended, and the usual cause."""
+        """Return a phrase that says how the process ended, and what usually causes this."""
         code = self.exitcode
         if code is None:
             return "how it ended is not known, because something else collected its exit status"

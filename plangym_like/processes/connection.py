@@ -33,16 +33,17 @@ _LOOK_AGAIN_SECONDS = 0.05
 
 
 class Connection:
-    """Sends requests, and completes them when replies arrive or the worker ends.
+    """Sends requests to a worker, and completes them when replies arrive or the worker ends.
 
-    Request 0 constructs the hosted object; if it fails, the worker ends.
+    Request 0 constructs the hosted object; if this fails, the worker ends.
 
-    Requests refer to their connection, which refers to them weakly. So the worker ends when the
-    last references to the connection and to its waiting requests are dropped.
+    Requests refer to their connection, which has only weak references to them. So the worker ends
+    when the last references to the connection and to its waiting requests are dropped.
 
     Any thread may send and wait. One thread at a time reads for all waiting threads; the others
-    sleep until it stops. A signal handler that raises may interrupt any method. A handler may use
-    the connection that it has interrupted, except in the middle of sending.
+    sleep until it stops reading. A signal handler that raises an exception may interrupt any
+    method. A handler may use the connection that it has interrupted, except in the middle of
+    sending.
 
     Parameters
     ----------
@@ -79,7 +80,7 @@ class Connection:
 
     @property
     def unsent(self) -> bool:
-        """Whether part of a request has not been sent yet."""
+        """Whether a request, or part of one, is still waiting to be sent."""
         return self._end is None and self._channel.unsent
 
     def has_ended(self) -> bool:
@@ -87,7 +88,7 @@ class Connection:
         return self._end is not None
 
     def fileno(self) -> int:
-        """Return the data socket's descriptor, or -1 when the connection has ended."""
+        """Return the data socket's descriptor, or -1 if the connection has ended."""
         return -1 if self._end is not None else self._descriptor
 
     # Sending
@@ -97,9 +98,9 @@ class Connection:
     ) -> Future[Any]:
         """Send a request and return the future of its reply.
 
-        If the worker has ended, the future raises the error, not this call. With `patient`, this
-        sends only what the kernel accepts at once. The rest is sent with the next request, or when
-        a thread waits for a reply.
+        If the worker has ended, the future raises the error; this call does not. If `patient` is
+        true, this sends only what the kernel accepts at once. The rest is sent with the next
+        request, or when a thread waits for a reply.
         """
         request = Request(next(self._numbers), self._worker, self.wait)
         with self._sending:
@@ -141,7 +142,7 @@ class Connection:
     # Waiting
 
     def wait(self, request: Request, timeout: float | None) -> None:
-        """Return when `request` has been answered, or after `timeout` seconds."""
+        """Wait until `request` has been answered, for at most `timeout` seconds."""
         deadline = math.inf if timeout is None else time.monotonic() + timeout
         while not (request.settled or self.has_ended()):
             left = deadline - time.monotonic()
@@ -152,11 +153,14 @@ class Connection:
             request.answer(self._end)
 
     def drain(self) -> None:
-        """Process all available replies, and the worker's end if it has ended, without blocking."""
+        """Process all replies that have arrived, and the worker's end if it has ended.
+
+        This never blocks.
+        """
         self._listen(0.0)
 
     def _listen(self, timeout: float, request: Request | None = None) -> None:
-        """Read for all threads, or wait at most `timeout` seconds for the thread that reads."""
+        """For at most `timeout` seconds, read for all threads, or wait while another one reads."""
         timeout = min(timeout, _LOOK_AGAIN_SECONDS)
         leads: list[bool] = []
         try:
@@ -186,7 +190,10 @@ class Connection:
                 self._followers.pop().release()
 
     def _take_in(self, timeout: float) -> None:
-        """Wait for replies or the worker's end, and process them; `_reading` must be held."""
+        """Wait until replies arrive or the worker ends, and process what happened.
+
+        The caller must hold the lock `_reading`.
+        """
         if self._channel.pass_on(self._deliver):  # messages that were received before an interrupt
             return
         mask = select.POLLIN | select.POLLOUT if self._channel.unsent else select.POLLIN
@@ -207,7 +214,11 @@ class Connection:
             self._note_end()
 
     def _poll(self, mask: int, timeout: float) -> dict[int, int]:
-        """Wait up to `timeout` seconds for `mask` events on the socket, or the process's end."""
+        """Wait for the socket or the process; return the events by descriptor.
+
+        This waits at most `timeout` seconds for an event in `mask` on the socket, or for the
+        process to end.
+        """
         poller = select.poll()
         poller.register(self._descriptor, mask)
         if self.process.pidfd is not None:
@@ -215,10 +226,10 @@ class Connection:
         return dict(poller.poll(math.ceil(max(timeout, 0.0) * 1000)))
 
     def _send_aside(self, parts: list[Outgoing], timeout: float) -> bool:
-        """Send the queue and then `parts`; return False if the lock for sending is held.
+        """Send the queue and then `parts`; return False if the lock for sending is not free.
 
-        If another thread holds the lock, this first waits up to `timeout` seconds. The code that a
-        signal handler has interrupted may hold it too.
+        If another thread holds the lock, wait for it up to `timeout` seconds. If a signal handler
+        calls this, the code that it has interrupted may hold the lock; then return at once.
         """
         sending: list[bool] = []
         try:
@@ -246,7 +257,7 @@ class Connection:
     def _note_end(self) -> None:
         """Complete all requests after the connection or the process has ended.
 
-        `_reading` must be held.
+        The caller must hold the lock `_reading`.
         """
         failed_start = self._failed_start
         by_itself = self.process.wait(0.5)
@@ -290,22 +301,22 @@ class Connection:
         self._finalizer.detach()
 
     def kill(self, reason: MakeError | None = None) -> None:
-        """Send SIGKILL; once the process has ended, requests fail with the error ``reason()``."""
+        """Send SIGKILL; once the worker has ended, requests fail with the error ``reason()``."""
         if self._end is None:
             self._killed = True
             self._parting = reason or self._parting
             self.process.kill()
 
     def ask_to_close(self) -> bool:
-        """Send CLOSE unless the lock for sending is held; return whether it was sent."""
+        """Send the message CLOSE if the lock for sending is free; return whether it was sent."""
         request = outgoing(CLOSE, next(self._numbers), b"")
         return self._end is None and self._send_aside(request, 0.1)
 
     def close(self, timeout: float, reason: MakeError) -> None:
         """Ask the worker to exit, and kill it if it is still running after `timeout` seconds.
 
-        Requests without a reply by then fail with the error ``reason()``. With a `timeout` of 0, or
-        if a signal handler raises meanwhile, the worker is killed at once.
+        Requests that have no reply by then fail with the error ``reason()``. If `timeout` is 0, or
+        if a signal handler raises an exception meanwhile, the worker is killed at once.
         """
         if self._end is not None:
             self._close_descriptors()
@@ -323,7 +334,7 @@ class Connection:
                 self._finish(reason)
 
     def forget(self) -> None:
-        """Drop the descriptors in a forked copy of the owner, where the connection is unusable."""
+        """Make the connection unusable; called after `os.fork`, in the child process."""
         self._make_locks()
         if self._end is not None:
             return
@@ -335,9 +346,9 @@ class Connection:
 
 
 def _release(channel: Channel, launched: Launched, pending: dict[int, Any], owner_pid: int) -> None:
-    """End a worker that has no references: ask it to exit, or kill it if replies are pending.
+    """End the worker of a dropped connection: ask it to exit, or kill it if replies are pending.
 
-    Does nothing in a forked copy of the owner.
+    Do nothing in a process that was forked from the owner.
     """
     if os.getpid() != owner_pid:
         return

@@ -45,7 +45,8 @@ class ExternalProcess:
         The name of the worker in errors and logs.
     linger : float
         Seconds for which the worker polls for the next request before it sleeps. The kernel tends
-        to wake a sleeping process on the caller's core, where one of the two has to wait.
+        to wake a sleeping process on the caller's core, where one of the two processes has to
+        wait.
 
     Examples
     --------
@@ -108,9 +109,9 @@ class ExternalProcess:
         Raises
         ------
         TimeoutError
-            It takes longer than `timeout` seconds.
+            This took longer than `timeout` seconds.
         BaseException
-            Any exception of the constructor.
+            Any exception that the constructor raised.
         """
         self._usable()
         self._ready.result(timeout)
@@ -120,7 +121,7 @@ class ExternalProcess:
         return _construct(self._constructor)
 
     def make_another(self) -> ExternalProcess:
-        """Return a new process with the same constructor."""
+        """Return a new `ExternalProcess` with the same constructor."""
         return ExternalProcess(
             partial(_construct, self._constructor),
             start_method=self._start_method,
@@ -142,10 +143,10 @@ class ExternalProcess:
     ) -> Future[Any]:
         """Call ``fn(object, *args)`` in the process, and return the future of its result.
 
-        With `fds`, copies of these open file descriptors are sent along. The call is then
-        ``fn(object, *args, fds=[...])``, and `fn` owns the copies. With `patient`, this never waits
-        for a process that does not read. The rest of the request is sent by `drain`, or while
-        waiting for a result.
+        If `fds` is given, copies of these open file descriptors are sent along. The call is then
+        ``fn(object, *args, fds=[...])``, and `fn` owns the copies. If `patient` is true, this never
+        waits for a process that does not read. The rest of the request is sent by `drain`, or while
+        a thread waits for a result.
         """
         return self._usable().request(CALL, dumps((fn, args, {})), fds, patient=patient)
 
@@ -200,11 +201,11 @@ class ExternalProcess:
         return _result(future, blocking)
 
     def reset(self, blocking: bool = True, return_states: bool = False) -> Any:
-        """Reset the hosted environment, and return its result."""
+        """Reset the hosted environment; with ``blocking=False``, return a future of the result."""
         return _result(self.call("reset", return_state=return_states), blocking)
 
     def set_state(self, state: Any, blocking: bool = True) -> Any:
-        """Set the state of the hosted environment."""
+        """Set the state of the hosted environment; with ``blocking=False``, return a future."""
         return _result(self.call("set_state", state), blocking)
 
     @property
@@ -231,18 +232,19 @@ class ExternalProcess:
         return not self._connection.has_ended() and not self._connection.process.poll()
 
     def fileno(self) -> int:
-        """Return the data socket's descriptor, or -1 when the connection has ended."""
+        """Return the data socket's descriptor, or -1 if the connection has ended."""
         return self._connection.fileno()
 
     @property
     def unsent(self) -> bool:
-        """Whether part of a request has not been sent yet."""
+        """Whether a request, or part of one, is still waiting to be sent."""
         return self._connection.unsent
 
     def drain(self) -> None:
-        """Process all available replies, and the process's end if it has ended, without blocking.
+        """Process all replies that have arrived, and the process's end if it has ended.
 
-        The futures of these replies are then done; nothing is raised here.
+        The futures of these replies are done afterwards. This never blocks, and does not raise
+        their errors.
         """
         self._connection.drain()
 
@@ -251,9 +253,9 @@ class ExternalProcess:
         self._connection.kill()
 
     def restart(self) -> None:
-        """Replace the process, dead or alive, with a new one from the same constructor.
+        """Replace the process, dead or alive, with a new one that has the same constructor.
 
-        Pending futures fail with `WorkerDiedError`. The object is made again in the background.
+        Pending futures fail with `WorkerDiedError`. The new object is made in the background.
         """
         with self._restarting:
             old = self._usable()
@@ -270,21 +272,22 @@ class ExternalProcess:
                 old.close(0.0, replaced)
 
     def begin_close(self) -> None:
-        """Ask the process to exit after its last reply; `close` then waits for it."""
+        """Ask the process to exit after its last reply; call `close` to wait for it."""
         self._connection.ask_to_close()
 
     def close(self, timeout: float = 3.0) -> None:
         """Ask the process to exit, and kill it if it is still running after `timeout` seconds.
 
-        If the hosted object has a ``close`` method, it is called. Futures that are still pending
-        afterwards fail with `ClosedError`. Calling `close` again does nothing.
+        The process calls the hosted object's ``close`` method, if there is one, before it exits.
+        Futures that are still pending afterwards fail with `ClosedError`. Calling `close` again
+        does nothing.
         """
         self._closed = True
         message = f"worker {self._name!r} has been closed; make another one"
         self._connection.close(timeout, lambda: ClosedError(message))
 
     def forget(self) -> None:
-        """Replace the lock in a forked copy of the owner; the connection drops its descriptors."""
+        """Replace the lock; called after `os.fork`, in the child process."""
         self._restarting = threading.RLock()
 
     def _usable(self) -> Connection:

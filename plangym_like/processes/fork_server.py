@@ -4,8 +4,9 @@ A worker that is forked from it starts within milliseconds, and inherits no thre
 state of the user's process. A fork server is started when it is first needed. It runs
 `fork_server_main`.
 
-All workers of a fork server begin with a copy of its memory, so they have the same hashes of
-strings and orders of sets. If these must differ, some workers are forked from a second fork server.
+All workers of a fork server begin with a copy of its memory, so strings have the same hashes, and
+sets the same order, in all of them. Workers that must differ in this are forked from a second fork
+server.
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ class StartsThreadsError(Exception):
 
 
 class ForkServer:
-    """The owner's end of a fork server.
+    """Starts a fork server, and sends requests to it.
 
     Each request is sent with its own socket for the answer. So the answer to an interrupted request
     cannot be mistaken for the answer to a later one.
@@ -81,18 +82,18 @@ class ForkServer:
         self._send("preload", tuple(modules)).close()
 
     def get_ready(self, modules: Sequence[str]) -> None:
-        """Wait until all `modules` that can be imported are imported."""
+        """Wait until the fork server has imported all `modules` that can be imported."""
         if self._loaded is None or not self._loaded.issuperset(modules):
             self._ask("preload", tuple(modules))
             self._loaded = (self._loaded or frozenset()).union(modules)
 
     def fork(self, descriptors: Sequence[int]) -> ChildProcess:
-        """Fork a worker with a data socket, an alive pipe, and optionally two outputs."""
+        """Fork a worker; `descriptors` are its data socket, alive pipe and, optionally, outputs."""
         pid, (pidfd,) = self._ask("fork", None, descriptors)
         return ChildProcess(pid, pidfd, self.status, lambda pid: None)
 
     def status(self, pid: int) -> Status:
-        """Return the exit status of a worker, which the fork server has collected."""
+        """Return the exit status of worker `pid`, or a `Fate`, as the fork server reports it."""
         try:
             status: Status = self._ask("status", pid)[0]
         except (ForkServerGoneError, OSError):
@@ -104,7 +105,7 @@ class ForkServer:
         self._finalizer()
 
     def forget(self) -> None:
-        """Drop the descriptors in a forked copy of the owner."""
+        """Close the descriptors; called after `os.fork`, in the child process."""
         if self._finalizer.detach():
             self._launched.close()
 
@@ -145,7 +146,7 @@ class ForkServer:
 
 
 def warm_up(preload: Sequence[str] = (), number: int = 1) -> None:
-    """Start fork server `number`, or let it import more modules, without waiting."""
+    """Make fork server `number` import `preload`, without waiting; start it if necessary."""
     if fork_server_supported():
         with contextlib.suppress(ForkServerGoneError):
             _fork_server(number).preload([name for name in preload if name not in _unfit])
@@ -239,7 +240,7 @@ def _replace(number: int, fork_server: ForkServer) -> None:
 
 
 class _FreshStart:
-    """Resets this module in forked copies of the process."""
+    """Resets this module after `os.fork`, in the child process."""
 
     def forget(self) -> None:
         global _current, _lock

@@ -18,8 +18,8 @@ def hold(results: list[Any], function: Callable[..., Any], *arguments: Any) -> N
     """Append ``function(*arguments)`` to `results`, in one operation that signals cannot interrupt.
 
     Python runs signal handlers between bytecodes. So ``data = sock.recv(n)`` can lose the received
-    data to a ``KeyboardInterrupt`` before the name is bound. Here, the result of a function written
-    in C is stored without running a bytecode in between.
+    data to a ``KeyboardInterrupt`` before the name is bound. Here, if `function` is written in C,
+    no bytecode runs between its return and the storing of its result.
 
     Examples
     --------
@@ -35,8 +35,8 @@ def hold(results: list[Any], function: Callable[..., Any], *arguments: Any) -> N
 def interrupts_deferred(*, by_finalizer: bool = False) -> Iterator[None]:
     """Let Ctrl-C take effect only after the block, which should take milliseconds.
 
-    Only the main thread is interrupted, so this does nothing in other threads. Exceptions in a
-    finalizer are printed and lost. So with `by_finalizer`, Ctrl-C takes effect just after the
+    Only the main thread is interrupted, so this does nothing in other threads. An exception in a
+    finalizer is printed and lost. So if `by_finalizer` is true, Ctrl-C takes effect just after the
     finalizer has ended.
 
     Examples
@@ -74,7 +74,7 @@ def interrupts_deferred(*, by_finalizer: bool = False) -> Iterator[None]:
 
 
 def _interrupt_soon(thread: int, restored: threading.Event) -> None:
-    """Interrupt the thread once its handler is `restored` and its finalizer has ended."""
+    """Interrupt `thread` after the signal handler is `restored` and the finalizer has ended."""
     restored.wait(1.0)
     time.sleep(_SOON_SECONDS)
     # Not `_thread.interrupt_main`, which would not end a `time.sleep`.

@@ -36,7 +36,7 @@ class Launched(NamedTuple):
     process: ChildProcess
 
     def close(self) -> None:
-        """Close all descriptors; may be called again, even after an interrupt."""
+        """Close all descriptors; may be called repeatedly, even after an interrupted call."""
         self.connection.close()
         self.alive_write.close()
         self.process.close()
@@ -68,11 +68,11 @@ def start_python(
     *,
     dies_with_parent: bool = False,
 ) -> ChildProcess:
-    """Start another interpreter that calls a function with `descriptors`.
+    """Start another Python interpreter, which calls ``module.function(*descriptors)``.
 
     It has the interpreter flags and the import path of this process, but does not import the user's
-    script. Its standard input is empty, and it shares the outputs of this process. With
-    `dies_with_parent`, the kernel kills it when the calling thread ends.
+    script. Its standard input is empty, and it shares the outputs of this process. If
+    `dies_with_parent` is true, the kernel kills it when the calling thread ends.
     """
     if not sys.executable:
         raise WorkerStartError(
@@ -100,7 +100,7 @@ def start_python(
 
 @contextlib.contextmanager
 def _interrupts_blocked() -> Iterator[None]:
-    """Block SIGINT; a new process inherits the block and keeps it until it ignores SIGINT."""
+    """Block SIGINT here and in new processes, which unblock it once they ignore it."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield

@@ -120,12 +120,12 @@ def descriptors_in(ancillary: Sequence[tuple[int, int, bytes]]) -> list[int]:
 
 
 def receive_with_descriptors(connection: socket.socket, nbytes: int, results: list[Any]) -> None:
-    """Append ``(data, ancillary, flags, address)`` of one receive to `results` (see `hold`)."""
+    """Receive once; append ``(data, ancillary, flags, address)`` to `results` (see `hold`)."""
     hold(results, connection.recvmsg, nbytes, _ANCILLARY_NBYTES, _RECEIVE_FLAGS)
 
 
 class BlockingReader:
-    """The worker's end of the data socket; reads messages one by one, and blocks."""
+    """The worker's end of the data socket; reads messages one by one, and waits for them."""
 
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection

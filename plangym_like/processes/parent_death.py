@@ -52,15 +52,15 @@ def kill_at_end_of(alive_fd: int, pid: int) -> None:
 
 
 def open_again(pipe_fd: int) -> int:
-    """Return a descriptor of a new open file on the read end of the pipe behind `pipe_fd`."""
+    """Open the read end of the pipe `pipe_fd` again, as a new open file; return its descriptor."""
     return os.open(f"/proc/self/fd/{pipe_fd}", os.O_RDONLY)
 
 
 def in_lasting_thread() -> bool:
     """Return whether this thread lives as long as the process, so that `die_with_parent` works.
 
-    That function ends a child as soon as the thread that started the child ends. The main thread
-    ends with the process.
+    `die_with_parent` ends a child process as soon as the thread that started it ends. Only the main
+    thread is certain to live as long as the process.
     """
     return sys.platform == "linux" and threading.get_native_id() == os.getpid()
 

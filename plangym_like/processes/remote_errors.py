@@ -3,9 +3,10 @@
 The worker tries these forms in order, and packs an exception in the first form that works. The
 owner rebuilds it, with the remote traceback as its ``__cause__``:
 
+``group``    an exception group: its type, message and picklable attributes, and each member packed
+             on its own
 ``whole``    the exception itself, if it can be pickled and unpickled as its own type
 ``parts``    its type, arguments and picklable attributes; ``__init__`` is not called
-``group``    an exception group: its parts, with each member packed on its own
 ``name``     text only: a `RemoteError` that names the type
 """
 
@@ -30,7 +31,7 @@ def pack_exception(error: BaseException, *, skip_frames: int = 0) -> bytes:
     error : BaseException
         The exception; its traceback, causes and notes are packed too.
     skip_frames : int
-        Outermost frames to leave out of the traceback's text.
+        How many of the outermost frames to leave out of the traceback's text.
     """
     text, summary = _traceback_text(error, skip_frames), _summary(error)
     for form in (_as_group, _as_whole, _as_parts):
@@ -45,7 +46,7 @@ def pack_exception(error: BaseException, *, skip_frames: int = 0) -> bytes:
 
 
 def unpack_exception(payload: bytes | memoryview) -> BaseException:
-    """Return the exception that was packed, with a `RemoteTraceback` as its ``__cause__``.
+    """Return the exception packed in `payload`, with a `RemoteTraceback` as its ``__cause__``.
 
     Examples
     --------
@@ -78,9 +79,10 @@ def is_remote(error: BaseException) -> bool:
 
 
 def portable_result(future: Future[Any], timeout: float | None = None) -> Any:
-    """Return the result of `future`; raise a `RemoteError` instead of errors that end programs.
+    """Return the result of `future`; never raise a remote exception that would end this program.
 
-    Those are ``SystemExit``, ``KeyboardInterrupt`` and similar exceptions of another process.
+    A ``SystemExit``, ``KeyboardInterrupt`` or similar exception of another process is raised as a
+    `RemoteError` instead.
     """
     error = future.exception(timeout)
     if error is None or isinstance(error, Exception) or not is_remote(error):

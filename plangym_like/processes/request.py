@@ -60,7 +60,7 @@ class Request:
         return self._reply is not None
 
     def outcome(self) -> tuple[Any, BaseException | None]:
-        """Return the value, and the error or ``None``; each call makes a new error object."""
+        """Return ``(value, None)`` or ``(None, error)``; each call makes a new error object."""
         reply = self._reply
         assert reply is not None
         if not isinstance(reply, tuple):

@@ -19,7 +19,7 @@ _SENT = {-number for number in (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, s
 
 
 class RetryPolicy:
-    """Counts failures of the workers of one pool, and raises an error when there are too many."""
+    """Counts the failures of one pool's workers, and raises an error if there are too many."""
 
     def __init__(self) -> None:
         self._failed_starts = self._deaths_without_progress = 0
@@ -70,13 +70,13 @@ class RetryPolicy:
             ) from error
 
     def note_idle_death(self) -> None:
-        """Record a death that no task caused: something outside may be killing workers."""
+        """Record a worker's death that no task caused; something outside may be killing workers."""
         self._idle_death_at = time.monotonic()
 
     def suspects_killing(self, exitcode: int | None) -> bool:
         """Return whether a worker that ended with `exitcode` may have been killed from outside.
 
-        True only if an idle worker died less than a minute ago.
+        This is suspected only if an idle worker died less than a minute ago.
         """
         recent = time.monotonic() - self._idle_death_at < _SUSPICION_SECONDS
         return recent and may_be_sent(exitcode)

@@ -59,7 +59,7 @@ class SharedBlock:
             raise MemoryError(f"no {self.nbytes} bytes of shared memory: {error}") from error
 
     def array(self) -> NDArray[np.uint8]:
-        """Return a new array over all bytes; any view of the array keeps it alive."""
+        """Return a new array over all bytes; the array lives as long as any view of it."""
         return np.frombuffer(self.memory, np.uint8)
 
     def close(self) -> None:
@@ -95,9 +95,10 @@ class _Loan:
 
 
 class BlockPool:
-    """Blocks that are lent as arrays, and reused when the arrays are dropped.
+    """Lends blocks as arrays, and reuses a block when its array is dropped.
 
-    Ctrl-C may interrupt any method. No block is then used twice, but one may be lost to the pool.
+    Ctrl-C may interrupt any method. Even then, no block has two users, but the pool may lose a
+    block.
 
     Parameters
     ----------
@@ -154,15 +155,15 @@ class BlockPool:
             self._drop(self._idle.pop())
 
     def forget(self, known: Callable[[int], bool]) -> None:
-        """Forget the numbers of dropped blocks for which ``known(number)`` is false.
+        """Remove the numbers from `dropped` for which ``known(number)`` is false.
 
-        ``known`` tells whether a worker still has the block.
+        ``known`` tells whether a worker still has the block with that number.
         """
         if self.dropped:
             self.dropped = [number for number in self.dropped if known(number)]
 
     def take_care(self) -> None:
-        """Never reuse the blocks that are lent now: a forked copy of this process may use them."""
+        """Never reuse the blocks that are lent now: a process forked from this one may use them."""
         for loan in list(self._lent.values()):
             loan.copied = True
 
@@ -193,7 +194,7 @@ class BlockPool:
 def _memory_file(block: SharedBlock) -> tuple[int, weakref.finalize[..., SharedBlock]]:
     """Return a new memory file, and the finalizer that closes it when `block` is dropped.
 
-    A Ctrl-C in between leaves no descriptor open.
+    If Ctrl-C interrupts this, no descriptor stays open.
     """
     fds: list[int] = []
     finalizers: list[weakref.finalize[..., SharedBlock]] = []

@@ -1,4 +1,4 @@
-"""The methods of starting workers.
+"""The ways in which worker processes can be started.
 
 ``"forkserver"``
     Forked from the fork server: fast, and safe.
@@ -9,7 +9,7 @@
 ``"fork"``
     Forked from the user's own process. It has everything in that process's memory, but locks held
     by other threads are never released, and simulators, GPU contexts and BLAS threads may hang or
-    crash. Use it only if none of this applies.
+    crash. Use it only if the process has none of these.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _fork_server_works: bool | None = None
 
 
 def get_ready(start_method: str, preload: Sequence[str] = ()) -> None:
-    """Do the slow part of `launch`, which can be interrupted.
+    """Do the slow part of `launch` in advance; this part may be interrupted.
 
     Raises
     ------
@@ -66,7 +66,7 @@ def get_ready(start_method: str, preload: Sequence[str] = ()) -> None:
 
 
 def launch(start_method: str, preload: Sequence[str] = ()) -> Launched:
-    """Start a worker; it waits for its first request on the data socket.
+    """Start a worker, which waits for its first request on the data socket.
 
     Raises
     ------

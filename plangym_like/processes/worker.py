@@ -78,8 +78,8 @@ def _leave_to_parent(connection: socket.socket, alive_fd: int) -> None:
 class Worker:
     """Reads requests, executes them, and replies.
 
-    Request 0 constructs the hosted object. If that fails, the error is the only reply and the
-    worker ends.
+    Request 0 constructs the hosted object. If that fails, the worker replies with the error and
+    ends.
     """
 
     def __init__(self, connection: socket.socket) -> None:
@@ -90,7 +90,7 @@ class Worker:
         self._reserve = mmap.mmap(-1, _RESERVE_NBYTES)
 
     def serve(self) -> int:
-        """Answer until CLOSE or the end of the connection, and return the exit status."""
+        """Answer requests until CLOSE or the end of the connection; return the exit status."""
         first = self._reader.read()
         if first is None or first.kind == CLOSE:
             return 0

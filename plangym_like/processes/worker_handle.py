@@ -14,7 +14,7 @@ from plangym_like.processes.remote_errors import is_remote, portable_result
 class WorkerHandle:
     """A worker process, the state of its hosted object, and its current task.
 
-    A worker has one task at a time. Its owner starts the task, and takes the result from `task`
+    A worker has one task at a time. The pool's owner starts it, and takes the result from `task`
     when it is done. If the owner abandons the task, the pool frees or replaces the worker.
 
     Parameters
@@ -32,7 +32,7 @@ class WorkerHandle:
     abandoned_at : float or None
         When the task was abandoned, if it was.
     send_interrupted : bool
-        Whether sending a task was interrupted, so that the worker's task is not known.
+        Whether sending a task was interrupted; then it is not known whether the worker has it.
     started_at : float
         When the process was started.
     """
@@ -69,12 +69,12 @@ class WorkerHandle:
 
     @property
     def died(self) -> bool:
-        """Whether the process ended before it had replied to its task."""
+        """Whether the process ended before it replied to its task."""
         return self.task is not None and _ended(self.task)
 
     @property
     def died_starting(self) -> bool:
-        """Whether the process ended before it was ready, without an exception."""
+        """Whether the process ended before it was ready, without reporting an exception."""
         return self._greeting is not None and _ended(self._greeting)
 
     def become_ready(self) -> bool:
@@ -83,7 +83,8 @@ class WorkerHandle:
         Raises
         ------
         Exception
-            The error of the object's constructor, or the error for the end of the process.
+            Any error that the constructor or `prepare` raised, or the error for a process that has
+            ended.
         """
         if self._greeting is None or not self._greeting.done():
             return False
@@ -94,7 +95,7 @@ class WorkerHandle:
     def start_task(self, fn: Callable[..., Any], *args: Any, fds: Sequence[int] = ()) -> None:
         """Call ``fn(hosted, *args)`` in the process; see `ExternalProcess.apply`.
 
-        If this is interrupted, the pool replaces the worker, since the task may be half sent.
+        If this call is interrupted, the pool replaces the worker, since the task may be half sent.
         """
         try:
             self.task = self.process.apply(fn, *args, fds=fds, patient=True)
@@ -103,7 +104,7 @@ class WorkerHandle:
             raise
 
     def take_task(self) -> Future[Any]:
-        """Return the future of the task, which may still be pending; the worker is then free."""
+        """Return the future of the task, which may still be pending, and free the worker."""
         task = self.task
         assert task is not None
         self.task = self.abandoned_at = None
@@ -126,6 +127,6 @@ def _do_nothing(hosted: Any) -> None:
 
 
 def _ended(future: Future[Any]) -> bool:
-    """Return whether the process ended, or was closed, before it replied."""
+    """Return whether `future` failed because the process ended or was closed."""
     error = future.exception() if future.done() else None
     return error is not None and not is_remote(error)

@@ -57,7 +57,7 @@ class WorkerPool(Generic[Handle]):
         Seconds that a process may take to become ready before it is replaced; by default no limit.
     spin_seconds : float
         How long `wait` polls before it sleeps. Waking up takes as long as a short task, so this
-        should cover the time between the ends of successive workers' last tasks.
+        should cover the time between one worker finishing its last task and the next one doing so.
     counts : PoolCounts, optional
         Where deaths and restarts are counted.
 
@@ -125,7 +125,7 @@ class WorkerPool(Generic[Handle]):
             self._counts.restarts += 1
 
     def replace_dead(self, worker: Handle, *, idle: bool) -> None:
-        """Replace the process of a worker that died; with `idle`, no task caused its death."""
+        """Replace the process of a worker that died; `idle` means that no task caused its death."""
         if self._counts is not None:
             self._counts.deaths += 1
         if idle:
@@ -135,7 +135,7 @@ class WorkerPool(Generic[Handle]):
     def prepare(self) -> None:
         """Replace workers that died since the last task, and then call `tend`.
 
-        If a constructor has raised, workers that are not ready are restarted.
+        If a constructor has raised an error, replace the workers that are not ready, too.
         """
         start_over, self._start_over = self._start_over, False
         for worker in self.workers:
@@ -146,7 +146,9 @@ class WorkerPool(Generic[Handle]):
         self.tend()
 
     def tend(self) -> None:
-        """Replace, if needed, workers with no task or with an abandoned task; never waits.
+        """Check the workers with no task or an abandoned task, and replace them if needed.
+
+        This never waits.
 
         Raises
         ------

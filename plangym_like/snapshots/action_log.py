@@ -5,16 +5,16 @@ A log is a sequence of entries. Each is a tag byte and the fields of that tag, l
 ======  ====================================================================================
 tag     what follows
 ======  ====================================================================================
-``S``   uint32 length, then plain data: seed, generator or ``None``, options of the reset
-``A``   an action of the space's shape and dtype: its packed bytes, always of one length
-``D``   an action of the space's shape in another dtype: its type character, then its bytes
+``S``   uint32 length, then plain data: seed, random generator, options; each may be ``None``
+``A``   an action with the space's shape and dtype: its packed bytes, whose number is fixed
+``D``   an action with the space's shape but another dtype: its type character, then its bytes
 ``P``   uint32 length, then plain data: any other action
-``R``   uint64: the seed with which the environment's generator was replaced
-``G``   40 bytes: the environment's generator, after a wrapper drew from it
+``R``   uint64: the seed with which the environment's random generator was replaced
+``G``   40 bytes: the environment's random generator, after a wrapper drew from it
 ======  ====================================================================================
 
-``S`` is the first entry and occurs only there. No entry's bytes are a prefix of another entry's. So
-one log continues another if and only if its bytes begin with all bytes of the other.
+Every log begins with its only ``S`` entry. No entry's bytes are a prefix of another entry's. So one
+log continues another if and only if its bytes begin with all bytes of the other.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _SEED = struct.Struct("<cQ")
 
 
 class Start(NamedTuple):
-    """How an episode began: with a seed, or with the generator saved before an unseeded reset."""
+    """How an episode began: with a seed, or with the random generator saved before the reset."""
 
     seed: int | None
     generator: bytes | None
@@ -53,12 +53,12 @@ class ActionLogFormat:
     Parameters
     ----------
     action_space : gymnasium.Space
-        The space of most actions; actions outside it are written too.
+        The space that most actions belong to; actions outside it can be written too.
 
     Attributes
     ----------
     action_nbytes : int
-        Bytes of one action (for a `Box`, in double precision); 0 if their length varies.
+        Bytes of one action's entry (for a `Box`, in double precision); 0 if the number varies.
 
     Examples
     --------
@@ -118,7 +118,7 @@ class ActionLogFormat:
         return _LENGTH.pack(PLAIN, len(data)) + data
 
     def reseed(self, seed: int) -> bytes:
-        """Return the entry for replacing the generator with one made from `seed`."""
+        """Return the entry for replacing the random generator with one made from `seed`."""
         return _SEED.pack(RESEED, seed)
 
     def generator(self, memory: bytes) -> bytes:
@@ -126,7 +126,9 @@ class ActionLogFormat:
         return GENERATOR + memory
 
     def entries(self, log: bytes, start: int = 0) -> Iterator[tuple[bytes, Any, int]]:
-        """Yield tag, value and end of each entry from byte `start` on; values are new objects.
+        """Yield ``(tag, value, end)`` for each entry from byte `start` on.
+
+        Each value is a new object; `end` is the index after the entry's last byte.
 
         Raises
         ------
@@ -174,7 +176,7 @@ class ActionLogFormat:
 
 
 def _narrowest(space: gymnasium.Space[Any], dtype: np.dtype[Any]) -> np.dtype[Any]:
-    """Return the smallest unsigned dtype for elements of `space`, or `dtype` if there is none."""
+    """Return the smallest unsigned dtype for elements of `space`, or `dtype` if none fits."""
     if isinstance(space, gymnasium.spaces.Discrete):
         first, last = int(space.start), int(space.start + space.n) - 1
     elif isinstance(space, gymnasium.spaces.MultiDiscrete) and space.nvec.size:

@@ -1,7 +1,7 @@
 """`ArrayLayout`: preserves the shared memory and the axis order of the arrays in one snapshot.
 
-NumPy itself pickles a view as a separate array, in C or Fortran order. In the restored arrays,
-writing to one no longer changes the other, and sums are computed in another order.
+NumPy itself pickles a view as a separate array in C or Fortran order. After that, writing to the
+restored view no longer changes the other array, and sums are computed in another order.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class OverlapError(Exception):
 
 
 class ArrayLayout:
-    """The arrays that were written into one snapshot so far, and the memory that they share.
+    """Records the arrays written into one snapshot so far, and the memory that they share.
 
     Parameters
     ----------
@@ -40,13 +40,15 @@ class ArrayLayout:
         self._made: list[NDArray[Any]] = []
 
     def reduce(self, array: NDArray[Any]) -> Reduced | None:
-        """Return `array` as a view of another array, or ``None`` if its elements must be written.
+        """Return ``(function, arguments)`` that make `array` as a view of another array.
+
+        Return ``None`` if the elements of `array` must be written.
 
         Raises
         ------
         OverlapError
-            It overlaps another array whose elements were written. Start the snapshot again, after
-            adding the id in the error to `whole`.
+            `array` overlaps another array whose elements were written. Add the id in the error to
+            `whole`, and start the snapshot again.
         SnapshotError
             The shared memory has gaps, so it cannot be written.
         """
@@ -86,10 +88,10 @@ class ArrayLayout:
 
 
 def copies(arrays: list[NDArray[Any]]) -> dict[int, Any]:
-    """Return a dict from the `id` of each array to a copy of it.
+    """Return a dict that maps the `id` of each array to a copy of the array.
 
     Copies share memory where the originals do. The result can be used as the memo of
-    `copy.deepcopy`. It is empty if the arrays share memory in a way that copies cannot keep.
+    `copy.deepcopy`. It is empty if copies cannot share memory in the same way.
     """
     whole: set[int] = set()
     while True:
@@ -108,13 +110,13 @@ def view_of(
     strides: tuple[int, ...],
     offset: int,
 ) -> NDArray[Any]:
-    """Return an array in the memory of the contiguous array `owner`."""
+    """Return an array that shares the memory of the contiguous array `owner`."""
     flat = (owner if owner.flags.c_contiguous else owner.T).reshape(-1).view(np.uint8)
     return np.ndarray(shape, dtype, flat, offset, strides)
 
 
 def _within(array: NDArray[Any], owner: NDArray[Any], root: int) -> Reduced | None:
-    """Return `array` as a view of `owner`, or ``None`` if they share no memory."""
+    """Return how to make `array` as a view of `owner`, or ``None`` if they share no memory."""
     start, stop = byte_bounds(array)
     low, high = byte_bounds(owner)
     if stop <= low or high <= start:

@@ -1,10 +1,10 @@
 """`ChainPickle`: saves an environment and its wrappers as one pickle, without windows or locks.
 
 The attributes of the base and of each wrapper are in one pickle, so that shared objects stay
-shared. Spaces, specs, functions and modules are references: the pickle names the place where they
-were found when the environment was made, and another process uses its own object at that place.
-Windows and locks are left out. Classes of ``__main__`` are found through the environment's own
-classes, since a worker process has another ``__main__``.
+shared. Spaces, specs, functions and modules are pickled as references: the pickle names the place
+where they were found when the environment was made, and another process uses its own object at that
+place. Classes of ``__main__`` are looked up among the classes of the environment itself, since a
+worker process has another ``__main__``.
 """
 
 from __future__ import annotations
@@ -52,12 +52,12 @@ _WAY_OUT = (
 
 
 class ChainPickle(ChainState):
-    """The state of a chain of environments as a pickle.
+    """Saves the state of an environment and its wrappers as a pickle.
 
     Parameters
     ----------
     env : gymnasium.Env
-        The chain, reset at least once.
+        The environment with its wrappers, which has been reset at least once.
 
     Attributes
     ----------
@@ -66,9 +66,9 @@ class ChainPickle(ChainState):
     unordered : str
         A message about a set whose order a pickle does not keep; empty if none was found.
     strict : bool
-        Whether such a set is an error from now on.
+        Whether pickling such a set raises an error from now on.
     met_set : bool
-        Whether an instance of a subclass of set was pickled.
+        Whether an instance of a subclass of `set` has been pickled.
 
     Raises
     ------
@@ -113,7 +113,10 @@ class ChainPickle(ChainState):
         return data
 
     def place_of(self, thing: Any, *, constants: bool = True) -> str | None:
-        """Return the place of `thing` if it is written as a reference."""
+        """Return the place of `thing` if it is pickled as a reference, or ``None`` if it is not.
+
+        With ``constants=False``, objects that `named_objects` finds are not pickled as references.
+        """
         place = self._ids.get(id(thing))
         if place is None or place not in self._constants:
             return place
@@ -139,17 +142,17 @@ class ChainPickle(ChainState):
         return place
 
     def _content(self, thing: Any) -> bytes:
-        """Return a digest of `thing`, pickled with constants in place of references to them."""
+        """Return a digest of `thing`, pickled with constants by value instead of by reference."""
         return hashlib.blake2b(self._pickled(thing, constants=False)[0]).digest()
 
     def has_class(self, kind: type) -> bool:
-        """Return whether `kind` was found in the environment when it was made."""
+        """Return whether `kind` is one of the classes that were found in the environment."""
         return self._classes.get(name_of(kind)) is kind
 
     def class_named(self, module: str, name: str) -> type:
         """Return the class ``module.name``.
 
-        It is looked up among the environment's classes and the classes that they use.
+        It is looked up among the environment's classes and all classes that their code refers to.
 
         Raises
         ------
@@ -180,7 +183,7 @@ class ChainPickle(ChainState):
                 self._walk_value(place, value)
 
     def _walk_value(self, root: str, value: Any) -> None:
-        """Find the configuration in `value`, and the classes of its objects."""
+        """Record the configuration in `value`, and the classes of the objects in it."""
         for place, thing in reachable(value, root, self._seen):
             if isinstance(thing, enum.Enum | type):
                 kind = thing if isinstance(thing, type) else type(thing)
@@ -215,7 +218,10 @@ class ChainPickle(ChainState):
     def _pickled(
         self, value: Any, *, watch_sets: bool = False, constants: bool = True
     ) -> tuple[bytes, list[Any]]:
-        """Return a pickle of `value` and, with `watch_sets`, the sets in it whose order is lost."""
+        """Return a pickle of `value`, and the sets in `value` whose order it does not keep.
+
+        Such sets are only looked for if `watch_sets` is true.
+        """
         whole: set[int] = set()
         while True:
             stream = io.BytesIO()
@@ -291,7 +297,7 @@ class _Pickler(pickle.Pickler):
 
 
 class _SetWatcher(_Pickler):
-    """Collects the sets whose order a pickle does not keep."""
+    """A pickler that collects the sets whose order a pickle does not keep."""
 
     def persistent_id(self, thing: Any) -> None:
         if is_set(thing) and not order_is_kept(thing):

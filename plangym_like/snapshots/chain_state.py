@@ -26,9 +26,9 @@ class ChainState(abc.ABC):
     Parameters
     ----------
     env : gymnasium.Env
-        The chain, reset at least once, so that its wrappers have the attributes of an episode.
+        The chain, which has been reset, so that wrappers have the attributes that `reset` adds.
     base : bool
-        Whether the attributes of the environment inside the wrappers are walked too.
+        Whether to walk through the attributes of the environment inside the wrappers, too.
 
     Attributes
     ----------
@@ -64,11 +64,11 @@ class ChainState(abc.ABC):
             self._walk_link(owner, link)
 
     def fingerprint_fields(self) -> list[Any]:
-        """Return classes and arguments of the wrappers, outermost first, as JSON data."""
+        """Return the classes and arguments of the wrappers, outermost first, as JSON data."""
         return self._fingerprint_fields
 
     def reseed(self, seed: int) -> None:
-        """Restart every random generator in an owner's attributes from `seed`."""
+        """Restart the owners' random generators, except the base's own, from `seed`."""
         if not self.owners:
             return
         # Of several copies of the environment, the current one.
@@ -90,7 +90,7 @@ class ChainState(abc.ABC):
             raise self._refused(values, error) from error
 
     def decoded(self, data: bytes) -> list[Any]:
-        """Return the values of all owners from `data`, a result of `encoded`.
+        """Decode the values of all owners from `data`, which `encoded` returned.
 
         Raises
         ------
@@ -107,13 +107,13 @@ class ChainState(abc.ABC):
         return values
 
     def restore(self, values: list[Any]) -> None:
-        """Set the state of the owners to `values`, a result of `decoded`."""
+        """Set the state of the owners to `values`, which `decoded` returned."""
         for owner, value in zip(self.owners, values, strict=True):
             owner.write(value)
 
     @abc.abstractmethod
     def _walk_link(self, owner: StateOwner, link: Any) -> None:
-        """Walk the attributes of `link`; `owner` reads and writes its state."""
+        """Walk through the attributes of `link`, whose state `owner` reads and writes."""
 
     @abc.abstractmethod
     def _encode(self, values: list[Any]) -> bytes:
@@ -121,11 +121,11 @@ class ChainState(abc.ABC):
 
     @abc.abstractmethod
     def _decode(self, data: bytes) -> Any:
-        """Return the values in `data`."""
+        """Return the values that `data` encodes."""
 
     @abc.abstractmethod
     def _unsaveable(self, place: str, value: Any, reason: Exception) -> SnapshotError:
-        """Return the error for an attribute that cannot be saved."""
+        """Return the error for the attribute `place`, whose `value` cannot be saved."""
 
     def _refer(self, place: str, value: Any) -> str:
         """Encode `value` as a reference from now on; return the place that the reference names."""
@@ -146,7 +146,10 @@ class ChainState(abc.ABC):
 
 
 def columns_of(rows: list[dict[str, Any]]) -> dict[str, NDArray[Any]]:
-    """Stack the values that are numbers or arrays with the same shape and dtype in all `rows`."""
+    """Stack the values of all `rows` by key.
+
+    Keys whose values are not numbers or arrays of one shape and dtype are left out.
+    """
     found: dict[str, NDArray[Any]] = {}
     for name, value in rows[0].items() if rows else ():
         if isinstance(value, bool | int | float | np.generic | np.ndarray):

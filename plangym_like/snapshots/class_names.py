@@ -1,8 +1,8 @@
-"""Class names that are valid in every process, and classes that cannot be imported.
+"""Name classes in a way that is valid in every process, and find classes by name.
 
 Classes defined in ``__main__`` or in a function are sent to workers by cloudpickle, which keeps
-module and ``__name__`` but not ``__qualname__``. Such a class is found through the classes that use
-it.
+module and ``__name__`` but not ``__qualname__``. A worker cannot import such a class, so it looks
+for the class among the environment's other classes and everything that their code can refer to.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ def name_of(kind: type) -> tuple[str, str]:
 
 
 def can_be_imported(kind: type) -> bool:
-    """Return whether a process that can import the module of `kind` finds `kind` in it."""
+    """Return whether a process that can import the module of `kind` can also import `kind`."""
     found: Any = None if kind.__module__ == "__main__" else sys.modules.get(kind.__module__)
     for name in kind.__qualname__.split("."):
         found = getattr(found, name, None)
@@ -28,7 +28,7 @@ def can_be_imported(kind: type) -> bool:
 
 
 def classes_named(module: str, name: str, roots: Iterable[type]) -> list[type]:
-    """Return the classes with that name among `roots` and the classes that they use."""
+    """Return the classes ``module.name`` among `roots` and all classes that they refer to."""
     seen: dict[int, Any] = {}
     pending: list[tuple[Any, type | None]] = [(kind, None) for kind in roots]
     while pending:
@@ -44,7 +44,10 @@ def classes_named(module: str, name: str, roots: Iterable[type]) -> list[type]:
 
 
 def _used_by(thing: type | types.FunctionType) -> Iterator[type | types.FunctionType]:
-    """Yield the classes and functions that a class holds, or that a function may use."""
+    """Yield the classes and functions that `thing` can refer to.
+
+    These are attributes of a class, or global and closure variables of a function.
+    """
     values: list[Any] = []
     if isinstance(thing, type):
         values += vars(thing).values()

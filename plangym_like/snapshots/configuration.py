@@ -1,7 +1,7 @@
 """Decide which attributes of an environment are configuration, and describe them.
 
-Functions, classes, modules, spaces, loggers, windows and similar objects do not change when a state
-is restored.
+Functions, classes, modules, spaces, loggers and similar objects are configuration: they do not
+change when a state is restored. Neither do handles, such as windows and locks.
 """
 
 from __future__ import annotations
@@ -66,7 +66,8 @@ class _Ordinary:
 def is_handle(value: Any) -> bool:
     """Return whether `value` is a window, image, clock or lock, or a container of only these.
 
-    Such values only display or guard the state, and are neither saved nor changed.
+    Such values only display or guard the state. They are not saved, and restoring a state does
+    not change them.
     """
     kind = type(value)
     if kind in (list, tuple):
@@ -82,7 +83,7 @@ def is_handle(value: Any) -> bool:
 
 
 def is_configuration(value: Any) -> bool:
-    """Return whether `value` is of a type whose objects never change in a step."""
+    """Return whether `value` has a type whose instances no step ever changes."""
     return isinstance(value, (*_FIXED, *FUNCTIONS, enum.Enum))
 
 
@@ -107,9 +108,10 @@ def own_pickling(kind: type) -> str | None:
 
 
 def qualified_name(thing: Any) -> str:
-    """Return module and name of a class or function, which are the same in every process.
+    """Return the module and name of a class or function, joined by a dot.
 
-    ``__qualname__`` may differ: cloudpickle changes it for classes of ``__main__``.
+    They are the same in every process. ``__qualname__`` is not used, because cloudpickle changes it
+    for classes of ``__main__``.
 
     >>> qualified_name(dict)
     'builtins.dict'
@@ -118,13 +120,15 @@ def qualified_name(thing: Any) -> str:
 
 
 def name_of_key(key: Any, at: int) -> str:
-    """Return a name, without a memory address, for the dict key or set item at position `at`."""
+    """Return a name for the dict key or set item at position `at`, without a memory address."""
     name = repr(key)
     return f"{qualified_name(type(key))} {at}" if " at 0x" in name else name
 
 
 def describe(value: Any) -> Any:
-    """Return `value` as JSON-serialisable data without addresses, the same in every process.
+    """Return `value` as JSON-serialisable data that is the same in every process.
+
+    It contains no memory addresses.
 
     >>> describe({"skip": 4, "kind": int})
     {'skip': 4, 'kind': 'builtins.int'}

@@ -1,4 +1,4 @@
-"""`CurrentEnvProxy`: the base of a wrapper chain; it forwards to one of several environments."""
+"""`CurrentEnvProxy`: the base of a chain of wrappers; it forwards to one of several copies."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from plangym_like.snapshots.replay_cache import CachedCopy, ReplayCache
 
 
 class CurrentEnvProxy(gymnasium.Wrapper[Any, Any, Any, Any]):
-    """Forwards to the copy of the base that is in the current state.
+    """Forwards calls to the copy of the base environment that is in the current state.
 
     Parameters
     ----------
     env : gymnasium.Env
-        A copy that was never reset.
+        A copy of the base environment that was never reset.
 
     Attributes
     ----------
     cache : ReplayCache
         The cache of all copies.
     seeds_only : bool
-        Whether an episode can be repeated only from a seed, because the environment has generators
-        other than ``np_random``; an unseeded reset then draws a seed.
+        Whether an episode can be repeated only from a seed, because the environment has random
+        generators other than ``np_random``; an unseeded reset then draws a seed.
     """
 
     def __init__(self, env: gymnasium.Env[Any, Any]) -> None:
@@ -73,7 +73,7 @@ class CurrentEnvProxy(gymnasium.Wrapper[Any, Any, Any, Any]):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Any, dict[str, Any]]:
-        """Begin an episode; without a seed, continue with the last episode's generator."""
+        """Begin an episode; without a seed, keep the random generator of the last episode."""
         self.cache.log_draws(self._current)
         generator = None
         if seed is None:
@@ -98,21 +98,21 @@ class CurrentEnvProxy(gymnasium.Wrapper[Any, Any, Any, Any]):
         return owned(obs), reward, terminated, truncated, owned_info(info)
 
     def reseed(self, seed: int) -> None:
-        """Replace the generator of the current copy by one made from `seed`."""
+        """Replace the random generator of the current copy with one made from `seed`."""
         self.cache.log_draws(self._current)
         self.cache.reseed(self._current, seed)
 
     def release_copy(self) -> None:
-        """Keep the current state only as a log, because the generator of its copy was removed."""
+        """Keep the current state only as a log: the random generator of its copy was removed."""
         self.cache.release(self._current)
 
     def clear(self) -> None:
-        """Drop the current state; the next reset makes a new generator."""
+        """Drop the current state; the next reset makes a new random generator."""
         self.cache.release(self._current)
         self._current = CachedCopy(self.env, alive=False)
 
     def forget(self) -> None:
-        """Close all copies, so that the next restore replays its log from the reset."""
+        """Close all copies, so that the next restore replays its whole log."""
         if self.cache.single:
             return
         log, trace_digest, env = self.log, self.trace_digest, self.env
@@ -125,7 +125,7 @@ class CurrentEnvProxy(gymnasium.Wrapper[Any, Any, Any, Any]):
         self.cache.close()
 
     def _ensure_copy(self) -> None:
-        """Restore a copy to the current state, unless a copy is already in it."""
+        """Restore a copy to the current state, unless a copy is already in that state."""
         if not self._current.alive and self._current.log:
             self._show(self.cache.restore(self._current.log, self._current.trace_digest))
 

@@ -1,4 +1,4 @@
-"""Compare two results bit by bit: find where they differ, and which attributes are the cause."""
+"""Compare two results bit by bit: find where they differ, and which attributes cause this."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ _IDLE = CONSTANT | {"_np_random_seed"}
 def difference(
     one: Any, other: Any, place: str = "", seen: dict[tuple[int, int], Any] | None = None
 ) -> tuple[str, str] | None:
-    """Return the place of the first difference between two values, and both values there.
+    """Return where two values first differ and what they hold there, or ``None`` if equal.
 
-    Everything that they contain is compared. Types, dtypes and bits must be equal: 1 and 1.0
-    differ, as do 0.0 and -0.0; a NaN equals itself. Whether equal parts are one object or two makes
-    no difference here, although it does in a pickle.
+    Everything that the values contain is compared. Types, dtypes and bits must be equal: 1 and 1.0
+    differ, as do 0.0 and -0.0; a NaN equals itself. Object identity is ignored: equal parts may be
+    one object or two, although their pickles would differ.
 
     >>> difference({"reward": 1.0}, {"reward": 2.0})
     ("['reward']", '1.0 and 2.0')
@@ -75,8 +75,9 @@ def difference(
 def without_clock(info: Mapping[str, Any]) -> dict[str, Any]:
     """Return `info` without the elapsed time that one of Gymnasium's wrappers adds to it.
 
-    `gymnasium.wrappers.RecordEpisodeStatistics` puts a dict of return, length and elapsed seconds
-    under the key ``"episode"``, or a key of your choice: ``{"r": ..., "l": ..., "t": ...}``.
+    `gymnasium.wrappers.RecordEpisodeStatistics` puts a dict of return, length and elapsed seconds,
+    ``{"r": ..., "l": ..., "t": ...}``, under the key ``"episode"`` or another key that the user
+    chose.
     """
     if not isinstance(info, Mapping):
         raise EnvApiError(f"the info must be a dict, got {type(info).__name__}")
@@ -88,7 +89,7 @@ def without_clock(info: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def attributes(env: gymnasium.Env[Any, Any]) -> dict[str, bytes]:
-    """Return the encoded bytes of a chain's plain-data attributes, by name.
+    """Return the attributes of a chain that are plain data, encoded as bytes, by name.
 
     Keys are ``Class.attribute``, or ``Class.attribute.attribute`` inside objects.
     """
@@ -148,7 +149,7 @@ def _parts_of(thing: Any) -> dict[str, Any] | None:
 
 
 def _value_of(thing: Any) -> dict[str, Any]:
-    """Return the content, except attributes, of an object whose class is written in C."""
+    """Return the content of an object whose class is written in C, except its attributes."""
     for kind in _NUMBERS:
         if isinstance(thing, kind):
             return {"": kind(thing)}

@@ -1,4 +1,4 @@
-"""Random generators outside state rows: the global generators, and the generators of spaces."""
+"""Random generators outside state rows: the global ones, and those of spaces."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ _NESTED = ("spaces", "feature_space", "node_space", "edge_space")
 
 @contextlib.contextmanager
 def watched_generators() -> Iterator[Callable[[], str]]:
-    """Watch the global generators, and restore them at the end.
+    """Watch the global random generators during the block, and restore them at its end.
 
-    Yield a function; it returns a sentence that names the generators drawn from so far.
+    Yield a function that returns a sentence: it names the generators that were used so far.
     """
     before = global_generators()
     saved = random.getstate(), np.random.get_state(legacy=False)
@@ -34,7 +34,7 @@ def watched_generators() -> Iterator[Callable[[], str]]:
 
 
 def global_generators() -> dict[str, Any]:
-    """Return the states of the global generators, by name; they can be compared by ``==``."""
+    """Return the states of the global random generators by name; ``==`` can compare them."""
     numpys: Any = np.random.get_state(legacy=False)
     inner = [v.tobytes() if isinstance(v, np.ndarray) else v for v in numpys["state"].values()]
     return {
@@ -44,24 +44,27 @@ def global_generators() -> dict[str, Any]:
 
 
 def moved_generators(before: dict[str, Any]) -> list[str]:
-    """Return the names of the global generators whose state differs from `before`."""
+    """Return the names of the global random generators whose states differ from `before`."""
     return [name for name, state in global_generators().items() if state != before[name]]
 
 
 def draws_note(names: Iterable[str]) -> str:
-    """Return a sentence that names the global generators drawn from; empty if there are none."""
+    """Return a sentence saying that the global random generators `names` were used.
+
+    It is empty if there are no names.
+    """
     drawn = " and of ".join(names)
     return f"It draws from the global generator of {drawn}. " if drawn else ""
 
 
 def stir_global_generators() -> None:
-    """Draw from the global generators, so that later draws differ from earlier ones."""
+    """Draw from the global random generators, so that later draws differ from earlier ones."""
     random.random()
     np.random.random_sample()
 
 
 def own_generators(env: gymnasium.Env[Any, Any]) -> dict[str, bytes]:
-    """Return the states of the environment's own generator and of the generators of spaces."""
+    """Return the states of the environment's ``np_random`` and its spaces' generators, by name."""
     found: dict[str, bytes] = {}
     *wrappers, base = links(env)
     for link in (*wrappers, base):

@@ -30,7 +30,7 @@ _DEEPEST = 4
 
 
 def held_objects(function: Any) -> list[Any]:
-    """Return the objects in the closure, the defaults or the arguments of `function`.
+    """Return the objects in the closure, the defaults or the bound arguments of `function`.
 
     Only objects that may have state are returned, such as the object of a bound method. Numbers,
     containers and configuration are left out. Functions that `function` holds are searched too.
@@ -49,8 +49,8 @@ def held_objects(function: Any) -> list[Any]:
 def values_outside(env: gymnasium.Env[Any, Any]) -> dict[str, Any]:
     """Return copies of the values that a chain keeps outside its attributes, by place.
 
-    The search covers classes of wrappers from outside Gymnasium, and functions that are attributes
-    of a wrapper or of the environment.
+    The search covers the classes of wrappers that are not Gymnasium's own, and all functions that
+    are attributes of a wrapper or of the environment.
     """
     found: dict[str, Any] = {}
     seen: set[int] = set()
@@ -69,9 +69,10 @@ def values_outside(env: gymnasium.Env[Any, Any]) -> dict[str, Any]:
 
 
 def changed_places(before: dict[str, Any], after: dict[str, Any]) -> list[str]:
-    """Return the places whose values have changed, except containers that have only grown.
+    """Return the places whose values have changed.
 
-    Such containers may be caches or logs, which do not affect results.
+    Containers that have only grown do not count: they may be caches or logs, which do not affect
+    results.
     """
     return [
         place
@@ -81,7 +82,7 @@ def changed_places(before: dict[str, Any], after: dict[str, Any]) -> list[str]:
 
 
 def named_values(thing: Any) -> Iterator[tuple[str, Any]]:
-    """Yield place and value of everything that a class or function refers to by name."""
+    """Yield the place and value of everything that a class or function refers to by name."""
     if isinstance(thing, type):
         yield from ((f"the attribute {name}", value) for name, value in vars(thing).items())
     else:
@@ -114,7 +115,7 @@ def _look_into_function(
 
 
 def _held(function: Any, seen: set[int], depth: int) -> Iterator[tuple[str, Any]]:
-    """Yield the values that `function` holds; functions among them are searched too."""
+    """Yield the places and values of objects that `function` holds, also through functions."""
     if id(function) in seen or depth > _DEEPEST:
         return
     seen.add(id(function))
@@ -151,7 +152,7 @@ def _parts(function: types.FunctionType) -> Iterator[tuple[str, Any]]:
 
 
 def _globals(function: Any) -> Iterator[tuple[str, Any]]:
-    """Yield the global variables that appear in the code of `function`."""
+    """Yield the places and values of the global variables that the code of `function` uses."""
     while not isinstance(function, types.FunctionType):
         inner = getattr(function, "__func__", None) or getattr(function, "func", None)
         function = inner or getattr(function, "__wrapped__", None)
@@ -175,7 +176,7 @@ def _codes(code: types.CodeType) -> Iterator[types.CodeType]:
 
 
 def _note(place: str, value: Any, found: dict[str, Any], *, objects: bool = True) -> None:
-    """Put a copy of `value` into `found` if it is data."""
+    """Store a copy of `value` in `found`, under the key `place`, if it is data."""
     if isinstance(value, np.random.Generator):
         found[place] = pickle.dumps(value.bit_generator.state)
     elif isinstance(value, _GENERATORS):

@@ -84,12 +84,12 @@ def chain(env: gymnasium.Env[Any, Any]) -> Iterator[gymnasium.Wrapper[Any, Any, 
 
 
 def links(env: gymnasium.Env[Any, Any]) -> list[Any]:
-    """Return the wrappers around `env`, outermost first, and the environment inside them."""
+    """Return the wrappers around `env`, outermost first, and then the environment inside."""
     return [*chain(env), env.unwrapped]
 
 
 def describe_wrappers(env: gymnasium.Env[Any, Any]) -> list[Any]:
-    """Return classes and arguments of the wrappers around `env`, outermost first.
+    """Return the classes and arguments of the wrappers around `env`, outermost first.
 
     Wrappers that only check how an environment is called are left out.
     """
@@ -101,9 +101,9 @@ def describe_wrappers(env: gymnasium.Env[Any, Any]) -> list[Any]:
 
 
 def state_names(wrapper: Any) -> tuple[str, ...] | None:
-    """Return which attributes of `wrapper` are its state, or ``None`` if that is not known.
+    """Return the names of the attributes that are the state of `wrapper`; ``None`` if unknown.
 
-    A wrapper's own class may name them: ``state_attributes = ("name", ...)``.
+    The class of a wrapper may declare them: ``state_attributes = ("name", ...)``.
     """
     declared = getattr(type(wrapper), "state_attributes", None)
     if declared is not None:
@@ -127,7 +127,7 @@ def state_names(wrapper: Any) -> tuple[str, ...] | None:
 
 
 def is_known(wrapper: Any) -> bool:
-    """Return whether `wrapper` is one of Gymnasium's own, whose state is known."""
+    """Return whether `wrapper` is one of Gymnasium's own wrappers whose state is known."""
     kind = type(wrapper)
     name = qualified_name(kind)
     own = name.removeprefix(_OWN)
@@ -158,13 +158,13 @@ def _is_trusted(value: Any) -> bool:
 
 
 def impossible(wrapper: Any) -> str | None:
-    """Return why a wrapper of this class cannot be saved, or ``None`` if it can."""
+    """Return why wrappers of the same class as `wrapper` cannot be saved; ``None`` if they can."""
     kinds = (qualified_name(kind) for kind in type(wrapper).__mro__)
     return next((_IMPOSSIBLE[kind] for kind in kinds if kind in _IMPOSSIBLE), None)
 
 
 def _arguments(wrapper: Any) -> Any:
-    """Return a wrapper's arguments, from Gymnasium's record or from its attributes."""
+    """Return a wrapper's constructor arguments, from Gymnasium's record or from its attributes."""
     recorded = getattr(wrapper, "_saved_kwargs", None)
     if recorded is not None:
         return describe(recorded)

@@ -1,4 +1,4 @@
-"""The outcomes of steps, and their comparison."""
+"""Record the outcomes of steps, and compare them."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ Outcome = tuple[Any, ...]
 
 
 def outcome_of(step: Callable[[Any], Any], action: Any, *, error_text: bool = True) -> Outcome:
-    """Call ``step(action)``; return copies of observation, reward, flags and info.
+    """Call ``step(action)``; return copies of the observation, reward, flags and info.
 
-    If the step raises, the outcome is a tuple of one string, since environments may reject actions
-    that are illegal in the current state. ``error_text=False`` leaves out the message of the
-    exception, which may contain a process id or a time.
+    If the step raises an exception, the outcome is a tuple of one string that describes it, since
+    environments may reject actions that are illegal in the current state. ``error_text=False``
+    leaves out the message of the exception, which may contain a process id or a time.
 
     Raises
     ------
@@ -43,12 +43,12 @@ def outcome_of(step: Callable[[Any], Any], action: Any, *, error_text: bool = Tr
 
 
 def ends(outcome: Outcome) -> bool:
-    """Return whether the episode ended, or the step raised."""
+    """Return whether the step ended the episode or raised an exception."""
     return len(outcome) == 1 or bool(outcome[2] or outcome[3])
 
 
 def compare_outcomes(one: Outcome, other: Outcome) -> tuple[str, str] | None:
-    """Return which field of two outcomes differs, and both values."""
+    """Return where two outcomes first differ and what they hold there; ``None`` if equal."""
     if len(one) == 1 or len(other) == 1:
         before, after = (each[0] if len(each) == 1 else "nothing" for each in (one, other))
         return difference(before, after, "error")

@@ -13,7 +13,7 @@ tag                 what follows
 ``i f c``           an int64; a float64; two float64
 ``I s b B u U``     a length, then a big int, str, bytes, bytearray, numpy str, numpy bytes
 ``y``               dtype, then the bytes of a numpy scalar
-``a``               dtype, axes in the order of memory, shape, then the elements
+``a``               dtype, order of the axes in memory, shape, then the elements
 ``v``               dtype, number of an earlier array, axes, byte offset, shape, strides
 ``V``               an array, then the ``v`` of a view of it
 ``t l S Z``         a length, then the items (of sets: in the order of their bytes)
@@ -48,8 +48,8 @@ def encode(value: Any, known: Sequence[Any] = ()) -> bytes:
     value
         Plain data.
     known : sequence
-        Objects that are written as references; `decode` needs the corresponding objects in this
-        order.
+        Objects that are written as references; `decode` needs the corresponding objects in the
+        same order.
 
     Raises
     ------
@@ -95,5 +95,5 @@ def decode(data: bytes, known: Sequence[Any] = ()) -> Any:
 
 
 def is_plain_kind(value: Any) -> bool:
-    """Return whether the type of `value` is plain; its content is not checked."""
+    """Return whether `value` is of a plain-data type; its content is not checked."""
     return type(value) in WRITERS or isinstance(value, np.generic)

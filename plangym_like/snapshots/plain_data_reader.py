@@ -29,7 +29,7 @@ _DTYPE = re.compile(rb"[<>|][biufcSUmM][0-9]{1,9}(\[[0-9]{0,9}[a-zA-Z]{1,7}\])?"
 
 
 class PlainDataReader:
-    """Reads values from `data`; references in it may stand for the objects in `known`."""
+    """Reads values from `data`, which may contain references to the objects in `known`."""
 
     def __init__(self, data: bytes, known: Sequence[Any]) -> None:
         self.data = data
@@ -64,7 +64,7 @@ class PlainDataReader:
         return value
 
     def count(self) -> int:
-        """Read a length; raise an error if fewer bytes remain, since an item has at least one."""
+        """Return the next length; raise `StateFormatError` if it exceeds the remaining bytes."""
         count: int = self.unpack(_COUNT)
         if count > len(self.data) - self.place:
             self.damaged("it ends too early")

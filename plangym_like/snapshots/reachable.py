@@ -40,7 +40,7 @@ def reachable(
     seen : set of int, optional
         Ids of objects to leave out; the ids of yielded objects are added.
     into_objects : bool
-        Whether to follow attributes too, or containers only.
+        Whether to search attributes too, or only containers.
     """
     todo = [(place, root)]
     seen = set() if seen is None else seen
@@ -56,7 +56,7 @@ def reachable(
 
 
 def _parts(place: str, thing: Any, into_objects: bool) -> Iterator[tuple[str, Any]]:
-    """Yield the places and values of the direct parts of `thing`."""
+    """Yield the place and the value of everything directly inside `thing`."""
     if isinstance(thing, dict):
         for at, (key, item) in enumerate(thing.items()):
             if not _is_atom(key):

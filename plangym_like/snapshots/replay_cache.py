@@ -1,9 +1,9 @@
 """`ReplayCache`: keeps copies of an environment in the states that action logs led to.
 
 A state that is saved as an action log is restored by stepping through the log again. A search
-returns to recent states, so copies are kept after they were stepped. A restore takes the copy whose
-log is the longest prefix of the required log, and steps it through the rest. So continuing a branch
-costs one step.
+returns to recent states, so copies that have been stepped are kept. A restore takes the copy whose
+log is the longest prefix of the required log, and steps it through the rest of that log. So
+continuing a branch costs one step.
 """
 
 from __future__ import annotations
@@ -35,9 +35,10 @@ _Env = gymnasium.Env[Any, Any]
 class CachedCopy:
     """A copy of the environment and the action log that led to its current state.
 
-    ``trace_digest`` is a digest of all observations, rewards and flags along the way; two replays
-    of a log have equal digests if all of these were equal. ``generator`` is the environment's
-    generator after the last entry; it is kept only if wrappers may draw from it.
+    ``trace_digest`` is a digest of all observations, rewards and flags on the way to that state; if
+    two replays of a log give equal ones, their digests are equal. ``generator`` is the
+    environment's random generator after the last entry; it is kept only if wrappers may draw from
+    it.
     """
 
     env: _Env
@@ -49,7 +50,7 @@ class CachedCopy:
 
 
 class ReplayCache:
-    """The copies of one environment in this process.
+    """Keeps the copies of one environment in this process.
 
     Parameters
     ----------
@@ -59,13 +60,13 @@ class ReplayCache:
         The format of the action logs.
     capacity : int
         The maximum number of copies that are open at once.
-    first : gymnasium.Env, optional
-        An existing copy.
+    first : gymnasium.Env
+        An existing copy, which is used first.
 
     Attributes
     ----------
     single : bool
-        Whether a process can hold only one copy, which is then reset instead of being made again.
+        Whether a process can hold only one copy; that copy is reset, and no new one is made.
     wrappers_draw : bool
         Whether wrappers may draw from the copies' generators (``StickyAction`` does).
     replayed : int
@@ -86,10 +87,10 @@ class ReplayCache:
         self.replayed = 0
 
     def begin(self, start: Start) -> tuple[CachedCopy, Any, dict[str, Any]]:
-        """Begin an episode in a copy that was never reset; return copy, observation and info.
+        """Begin an episode in a copy that was never reset; return the copy, observation and info.
 
-        A new copy ensures that leftovers of one episode cannot affect the next. If only one copy
-        can exist, it is reset instead.
+        In a new copy, nothing that an earlier episode left behind can affect this one. If only one
+        copy can exist, that copy is reset instead.
         """
         self._restores += 1
         cached = CachedCopy(self._new_env(), last_used=self._restores)
@@ -148,7 +149,7 @@ class ReplayCache:
         return best
 
     def step(self, cached: CachedCopy, action: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
-        """Step `cached`; if that raises, discard it, since its state may be half changed."""
+        """Step `cached`; if the step raises, discard the copy, which may be half changed."""
         entry = self._logs.action(action)
         try:
             # The environment may keep the action, which the caller may change later.
@@ -162,13 +163,13 @@ class ReplayCache:
         return result
 
     def reseed(self, cached: CachedCopy, seed: int) -> None:
-        """Replace the generator of `cached` in place with one made from `seed`."""
+        """Restart the random generator of `cached`, in place, from `seed`."""
         random_state.reseed(cached.env, seed)
         cached.log += self._logs.reseed(seed)
         self._save_generator(cached)
 
     def log_draws(self, cached: CachedCopy) -> None:
-        """Log the generator of `cached` if a wrapper drew from it since the last entry."""
+        """Log the random generator of `cached` if a wrapper drew from it since the last entry."""
         if self.wrappers_draw and cached.alive:
             before = cached.generator
             self._save_generator(cached)
@@ -202,7 +203,7 @@ class ReplayCache:
         return len(self._copies)
 
     def _replay(self, cached: CachedCopy, log: bytes) -> None:
-        """Step `cached` through the part of `log` that follows its own log."""
+        """Step `cached` through the entries of `log` that follow those of its own log."""
         base: Any = cached.env
         trace_digest = cached.trace_digest
         try:
@@ -235,11 +236,12 @@ class ReplayCache:
         return self._make() if first is None else first
 
     def _evicted(self) -> CachedCopy:
-        """Return the copy to discard for a new one.
+        """Return the copy to discard, to make room for a new one.
 
-        If more branches than there are copies are continued in turn, the least recently used copy
-        is always the next one needed, and evicting it would cause a miss every time. So the most
-        recently used copy is evicted, unless another one has not been used for a long time.
+        Suppose that there are more branches than copies, and branches are continued in turn. Then
+        the least recently used copy is always needed next, and evicting it would cause a miss every
+        time. So the most recently used copy is evicted, unless the least recently used one has not
+        been used for a long time.
         """
         oldest = min(self._copies, key=lambda cached: cached.last_used)
         if self._restores - oldest.last_used > _UNUSED_RESTORES * self._capacity:

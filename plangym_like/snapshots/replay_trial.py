@@ -1,4 +1,4 @@
-"""Find out whether an episode can be repeated from the environment's generator."""
+"""Find out whether an episode can be repeated from the environment's random generator."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ _Env = gymnasium.Env[Any, Any]
 def needs_seeds(make: Callable[[], _Env] | None, first: _Env) -> bool:
     """Return whether an episode can be repeated only from a seed.
 
-    This is the case if the environment has generators other than ``np_random``. To find out, the
-    same episode is played from the same generator in two copies that `make` returns, or twice in
-    `first` if `make` is ``None``.
+    This is the case if the environment has random generators other than ``np_random``. To find out,
+    the same actions are played twice from the same ``np_random``: in two copies that `make`
+    returns, or both times in `first` if `make` is ``None``.
     """
     space = copy.deepcopy(first.action_space)
     space.seed(0)

@@ -1,8 +1,8 @@
 """After the trial, restore the state that a wrapper chain had before its first reset.
 
 Making a simulator resets the environment, and the trial steps it. This changes wrappers that keep
-data across episodes (running statistics, counters), and advances generators. So they are restored
-before the user's first episode.
+data across episodes (running statistics, counters), and advances random generators. So wrappers and
+generators are restored before the user's first episode.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from plangym_like.snapshots.state_owner import CONSTANT, StateOwner, always
 
 
 def restorer(env: gymnasium.Env[Any, Any], *, base: bool = False) -> Callable[[], None]:
-    """Return a function that restores the attributes that the wrappers of `env` have now.
+    """Save the attributes of the wrappers of `env`; return a function that restores them.
 
-    It may be called several times. It also restores the environment inside the wrappers: all
-    attributes with `base`, and otherwise only attributes that are generators. Arrays that share
+    It may be called several times. It also restores the environment inside the wrappers: all of its
+    attributes if `base` is true, otherwise only those that are random generators. Arrays that share
     memory still share it afterwards. Attributes that cannot be copied are not restored.
     """
     *wrappers, inner = links(env)
@@ -71,7 +71,7 @@ def restorer(env: gymnasium.Env[Any, Any], *, base: bool = False) -> Callable[[]
 
 
 def _held(wrappers: list[Any]) -> list[Any]:
-    """Return the ordinary objects held by functions that are attributes of `wrappers`."""
+    """Return the ordinary objects that are held by functions in attributes of `wrappers`."""
     return [
         held
         for wrapper in wrappers
@@ -83,7 +83,7 @@ def _held(wrappers: list[Any]) -> list[Any]:
 
 
 def _arrays(states: Iterable[dict[str, Any]]) -> list[NDArray[Any]]:
-    """Return the arrays in the attributes of some objects."""
+    """Return all arrays in `states`, which are dicts of attributes."""
     return [
         value
         for state in states
@@ -94,9 +94,9 @@ def _arrays(states: Iterable[dict[str, Any]]) -> list[NDArray[Any]]:
 
 
 def _generators(base: Any) -> list[tuple[str, Any, Callable[[Any], None], Any]]:
-    """Return name, object, setter and state of each generator in an attribute of `base`.
+    """Return each random generator among the attributes of `base`: name, object, setter, state.
 
-    The generators are restored in place, because other objects may hold them too.
+    Generators are restored in place, because other objects may hold them too.
     """
     found: list[tuple[str, Any, Callable[[Any], None], Any]] = []
     for name, value in vars(base).items():

@@ -1,9 +1,10 @@
-"""Find out whether a pickle keeps the order of iteration of a set.
+"""Find out whether a pickle keeps the iteration order of a set.
 
 A set is iterated in the order of its hash table. This order depends on the hashes of its items, on
 the size of the table, and on all items that were ever added and removed. A pickle contains none of
-this. Objects without a ``__hash__`` hash by their address, so a set of them is iterated in another
-order in every copy of an environment. Strings hash differently in every process.
+this. Objects whose class defines no ``__hash__`` are hashed by their address, so a set of them is
+iterated in another order in every copy of an environment. Strings have other hashes in every
+process.
 """
 
 from __future__ import annotations
@@ -31,7 +32,9 @@ def is_set(value: Any) -> bool:
 
 
 def order_is_kept(value: Any) -> bool:
-    """Return whether a pickle keeps the order of iteration of the set `value`, now and later.
+    """Return whether a pickle keeps the iteration order of the set `value`.
+
+    Items that are added later must come in the same order too.
 
     >>> order_is_kept(frozenset([3, 1])), order_is_kept({3, 1}), order_is_kept(frozenset("ab"))
     (True, False, False)
@@ -44,10 +47,10 @@ def order_is_kept(value: Any) -> bool:
 
 
 def set_of_addresses(root: Any, name: str) -> str | None:
-    """Return the place in `root` of a set of two or more objects that hash by their address.
+    """Return the place in `root` of a set with an item that is hashed by its address.
 
-    Objects that all copies of an environment share (classes, functions, members of an enumeration)
-    do not count.
+    Sets of a single item do not count, nor do items that all copies of an environment share
+    (classes, functions, members of an enumeration). Return ``None`` if there is no such set.
     """
     for place, thing in reachable(root, name):
         if isinstance(thing, _SETS):

@@ -32,14 +32,14 @@ class StateOwner:
     kind : type
         The class of the object.
     locate : callable
-        Returns the object, since a wrapper may replace it in ``reset``.
+        Returns the object as it is now; a wrapper may replace it in ``reset``.
     names : tuple of str or None
         The attributes that are its state (a dotted name is an attribute of an attribute). ``None``
         means all attributes except windows and the names in `constant`.
     constant : set of str
         Attributes that are not state of this object.
     fixed : dict
-        The names in `constant` that are configuration, and their values, which must not change.
+        The values of attributes in `constant` that are configuration; they must not change.
     """
 
     place: str
@@ -99,11 +99,11 @@ class StateOwner:
         )
 
     def items(self, state: Any) -> Iterator[tuple[str, Any]]:
-        """Yield the names and values of `state`."""
+        """Yield the name and value of each attribute in `state`."""
         yield from state.items() if self.names is None else zip(self.names, state, strict=True)
 
     def exclude(self, name: str, value: Any, *, fixed: bool = False) -> None:
-        """Exclude the attribute `name` from the state; if `fixed`, its value must not change."""
+        """Exclude attribute `name` from the state; if `fixed` is true, it must keep `value`."""
         self.constant |= {name}
         if fixed:
             self.fixed[name] = value
@@ -125,7 +125,7 @@ class StateOwner:
 
 
 def restart_generators(owners: list[StateOwner], own: Any, seed: int) -> None:
-    """Restart all generators in attributes of `owners` from `seed`, except the generator `own`."""
+    """Restart the random generators in the attributes of `owners`, except `own`, from `seed`."""
     number = 0
     for owner in owners:
         for _, value in owner.items(owner.read()):
@@ -142,5 +142,5 @@ def always(value: Any) -> Callable[[], Any]:
 
 
 def kind_of(value: Any) -> str:
-    """Return a description of `value` for error messages."""
+    """Return a phrase that names the class of `value`, for error messages."""
     return f"an object of class {qualified_name(type(value))}"

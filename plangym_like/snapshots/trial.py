@@ -36,7 +36,7 @@ from plangym_like.snapshots.outcomes import Outcome, compare_outcomes, ends, out
 from plangym_like.states import Row
 
 _UNSEEDED_STEPS = 4
-# The most seeds whose resets are compared between copies, and the seconds after which no more are.
+# Resets with at most this many seeds are compared between copies, for at most this many seconds.
 _RESETS, _RESET_SECONDS = 12, 0.5
 _NAMED = 4
 REMEDY = (
@@ -57,7 +57,7 @@ class _Episode:
     draws: set[tuple[int, str]] = field(default_factory=set)
 
     def record(self) -> None:
-        """Save the current state, and the states of the generators."""
+        """Append the current state to `rows`, and the generators' states to `generators`."""
         payload: Row = np.zeros(self.simulator.payload_nbytes, np.uint8)
         self.simulator.read(payload)
         self.rows.append(payload)
@@ -66,18 +66,18 @@ class _Episode:
 
 @dataclass(frozen=True, kw_only=True)
 class TrialRule:
-    """The trial that a family requires when an environment is made.
+    """The trial that environments of one family undergo when they are made.
 
     Attributes
     ----------
     always : bool
         Whether every environment is tested, or only those with wrappers from outside Gymnasium.
     copies : bool
-        Whether a second copy is made and compared.
+        Whether a second copy is made and compared with the first.
     steps : int
         The number of steps to take.
     seeds_matter : bool
-        Whether it is an error if a seeded reset differs between copies.
+        Whether it is an error if an episode with the same seed differs between two copies.
     remedy : str
         The advice to the user at the end of error messages.
     """
@@ -97,8 +97,8 @@ class Trial:
     simulator : Simulator
         A new simulator of a Gymnasium environment. The trial changes its state.
     make_copy : callable
-        Returns a second simulator made with the same arguments, or ``None`` if there can be only
-        one.
+        Returns a second simulator that was made with the same arguments, or ``None`` if there can
+        be only one.
     rule : TrialRule
     """
 
@@ -117,9 +117,9 @@ class Trial:
         self._drawn: dict[str, None] = {}
 
     def run(self) -> str:
-        """Return a description of inexact results, or an empty string.
+        """Run the trial; return a description of inexact results, or an empty string if none.
 
-        This draws from the global generators.
+        This draws from the global random generators.
 
         Raises
         ------
@@ -156,7 +156,10 @@ class Trial:
         return first
 
     def _compare_with_copy(self, other: Simulator, first: _Episode) -> None:
-        """Play the same seeded episode in a second copy, stepping the first copy in between."""
+        """Repeat the seeded episode `first` in a second copy, and compare the outcomes.
+
+        The first copy is stepped in between.
+        """
         second = self._begin(other, 0)
         self._steps(second, self._actions, stepped_between=self._sim)
         pairs = enumerate(zip(first.outcomes, second.outcomes, strict=False))
@@ -165,7 +168,7 @@ class Trial:
         self._compare_resets(other, len(second.outcomes) - 1)
 
     def _compare_resets(self, other: Simulator, steps: int) -> None:
-        """Compare more resets, since infos drawn from a few values may be equal by chance.
+        """Compare more resets, since infos with few possible values may be equal by chance.
 
         First, the second copy takes `steps` other steps, as the first copy has done already.
         At the end, both copies are in the middle of an episode again.
@@ -181,7 +184,7 @@ class Trial:
         self._take_other_steps(other, steps)
 
     def _differ(self, step: int, one: Outcome, other: Outcome) -> bool:
-        """Return whether the outcomes of a step differ between the copies; if so, note where."""
+        """Return whether the outcomes of `step` differ between the copies; if so, note where."""
         found = compare_outcomes(one, other)
         if found is None:
             return False
@@ -195,7 +198,7 @@ class Trial:
         return True
 
     def _compare_restored(self, first: _Episode) -> None:
-        """Continue the first episode in both copies, from its middle and from its start."""
+        """Repeat the first episode from its middle and start, in both copies, and compare."""
         middle = (len(first.rows) - 1) // 2
         self._continue(first, self._sim, middle, self._copy)
         self._continue(first, self._copy or self._sim, 0, self._sim if self._copy else None)
@@ -218,7 +221,7 @@ class Trial:
             raise self._refusal_of_draw(f"the global generator of {name}", step)
 
     def _check_generators(self, first: _Episode, start: int) -> None:
-        """Check that all generators that steps draw from have been restored."""
+        """Check that every random generator used by a step has been restored."""
         now = own_generators(self._sim.env)
         recorded, last = first.generators[start], first.generators[-1]
         for name, state in recorded.items():
@@ -243,7 +246,7 @@ class Trial:
         return episode
 
     def _reset(self, simulator: Simulator, seed: int | None) -> Outcome:
-        """Return the outcome of a reset."""
+        """Reset `simulator`, and return the outcome."""
         before = global_generators()
         obs, info = simulator.reset(seed)
         self._drawn.update(dict.fromkeys(moved_generators(before)))
@@ -279,7 +282,7 @@ class Trial:
             next(others)
 
     def _other_steps(self, simulator: Simulator) -> Iterator[None]:
-        """Step `simulator` with other actions, one at a time, until its episode ends."""
+        """Step `simulator` with other actions until its episode ends, one step per ``next``."""
         for action in self._others:
             outcome = None
             with errors_suppressed():
@@ -293,7 +296,7 @@ class Trial:
     # Comparing
 
     def _compare(self, first: _Episode, again: _Episode, start: int) -> None:
-        """Compare `again`, which begins at step `start`, with `first`."""
+        """Compare `first` with the episode `again`, which begins at step `start` of `first`."""
         pairs = zip(first.outcomes[start + 1 :], again.outcomes[1:], strict=False)
         for step, (before, after) in enumerate(pairs, start + 1):
             found = compare_outcomes(before, after)
@@ -339,7 +342,7 @@ class Trial:
         return f"{name} in {', '.join(own)}" if own else name
 
     def _cause(self, row: Row | None, start: int) -> str:
-        """Return which attributes differ between a restored copy and one stepped to its state."""
+        """Return a sentence that names the attributes that were not restored, or ``""``."""
         if row is None or self._copy is None:
             return ""
         try:

@@ -11,8 +11,8 @@ changes only its own statistics; with ``update_running_mean`` false the statisti
 `RecordEpisodeStatistics` is saved without its clock. So ``info["episode"]["t"]`` and ``time_queue``
 depend on the process, and differ from run to run.
 
-Data that a wrapper keeps in its class, its module or a C library is not found. An array that a
-wrapper shares with the environment is not found either; such a wrapper must keep a copy.
+Data that a wrapper keeps in its class, its module or a C library is not part of the state. Nor is
+an array that a wrapper shares with the environment; such a wrapper must keep a copy.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class WrapperState(ChainState):
     Parameters
     ----------
     env : gymnasium.Env
-        The chain, reset at least once, so that its wrappers have the attributes of an episode.
+        The chain, which has been reset, so that wrappers have the attributes that `reset` adds.
     capacity : int, optional
         Bytes reserved for the state. The default is the current size, with queues counted as full.
         If a wrapper is not Gymnasium's, the default is at least twice that size.
@@ -86,7 +86,7 @@ class WrapperState(ChainState):
                 raise self._too_small(used)
 
     def read(self, payload: Row) -> None:
-        """Write the state into `payload`, ``(nbytes,)`` or longer.
+        """Write the state into `payload`, whose shape is ``(nbytes,)`` or longer.
 
         Raises
         ------
@@ -112,7 +112,7 @@ class WrapperState(ChainState):
     def write(self, payload: Row) -> None:
         """Set the wrappers to the state in `payload`; they share no memory with it.
 
-        Write the state of the base first: a wrapper may draw from the base's generator.
+        Restore the base first: a wrapper may draw from the base's random generator.
 
         Raises
         ------
@@ -128,9 +128,9 @@ class WrapperState(ChainState):
         self.restore(self._payload(payload))
 
     def view(self, payloads: Row) -> dict[str, NDArray[Any]]:
-        """Return the parts of `payloads` ``(N, nbytes)`` that are numbers, each ``(N, ...)``.
+        """Return the numbers in `payloads` ``(N, nbytes)`` by name, as arrays ``(N, ...)``.
 
-        ``elapsed_steps`` is the outermost `TimeLimit`'s counter; any other part is called
+        ``elapsed_steps`` is the counter of the outermost `TimeLimit`; any other name is
         ``Wrapper.attribute``.
         """
         if self.time_limit is not None:
@@ -150,7 +150,7 @@ class WrapperState(ChainState):
                     self._walk_object(f"{owner.place}.{name}", value, locate)
 
     def _walk_attributes(self, owner: StateOwner, thing: Any) -> None:
-        """Walk the attributes of `thing`; configuration is not part of its state."""
+        """Walk through the attributes of `thing`, and exclude configuration from the state."""
         self._seen.add(id(thing))
         if not is_ordinary(owner.kind) or own_pickling(owner.kind):
             raise self._unsaveable(owner.place, thing)
@@ -166,7 +166,7 @@ class WrapperState(ChainState):
             self._walk_object(place, value, _attribute(owner.locate, name))
 
     def _walk_object(self, place: str, value: Any, locate: Callable[[], Any]) -> None:
-        """Check that `value` is configuration, or make it an owner if it is an ordinary object."""
+        """Add `value` to the owners if it is an ordinary object; else it must be configuration."""
         if id(value) in self._links:
             return
         if isinstance(value, gymnasium.Env):
@@ -182,7 +182,7 @@ class WrapperState(ChainState):
             self._walk_attributes(owner, value)
 
     def _walk_containers(self, place: str, value: Any) -> None:
-        """Encode the configuration inside plain containers as references."""
+        """From now on, encode the configuration inside the container `value` as references."""
         for inner, thing in reachable(value, place, self._seen, into_objects=False):
             if isinstance(thing, enum.Enum):
                 for member in type(thing):
@@ -219,7 +219,7 @@ class WrapperState(ChainState):
         )
 
     def _payload(self, payload: Row) -> list[Any]:
-        """Return the values of all owners in `payload`."""
+        """Decode the values of all owners from `payload`."""
         used = int(payload[:8].view(_NUMBER)[0])
         if not 0 <= used <= self.nbytes - _NUMBER.itemsize:
             raise StateFormatError(
@@ -274,7 +274,7 @@ class WrapperState(ChainState):
 
 
 def _nbytes_of_one(wrapper: Any) -> int:
-    """Return the size in bytes of an observation or action, which may replace a ``None`` later."""
+    """Return how many bytes an observation or action takes; it may replace a ``None`` later."""
     lengths = [0]
     for name in ("observation_space", "action_space"):
         space = getattr(wrapper, name, None)
