@@ -44,11 +44,11 @@ class TensorFuture:
         return self._future.exception(timeout)
 
     def done(self) -> bool:
-        """Return whether the batch has finished, without waiting."""
+        """Return whether the batch is over, without waiting."""
         return self._future.done()
 
     def cancel(self) -> bool:
-        """Stop the batch; return False if it had already finished."""
+        """Cancel the batch; return False if it was already over."""
         return self._future.cancel()
 
     def cancelled(self) -> bool:
@@ -57,7 +57,7 @@ class TensorFuture:
 
 
 class TensorBatcher:
-    """Wraps an environment so that it takes and returns batches as torch tensors.
+    """Wraps an environment, to take and return batches as torch tensors.
 
     On the CPU, nothing is copied: tensors and arrays share memory. Results for another device are
     copied asynchronously through pinned memory; arguments on another device are copied to the CPU

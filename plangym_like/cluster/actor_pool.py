@@ -110,7 +110,7 @@ class ActorPool:
     # The cluster
 
     def survey(self, *, now: bool = False) -> None:
-        """Query the cluster's nodes, and start actors on new nodes.
+        """Query the cluster's nodes, and start actors where there is room.
 
         Unless `now` is true, do nothing if the last query was less than a second ago.
         """
@@ -165,7 +165,7 @@ class ActorPool:
         )
 
     def _bundle_placements(self) -> list[Placement]:
-        """Return a placement for each bundle of the group, even if a bundle has no node yet."""
+        """Return a placement for each bundle of the placement group, even without a node yet."""
         table = load().util.placement_group_table(self._group)
         nodes = table.get("bundles_to_node_id", {})
         return [

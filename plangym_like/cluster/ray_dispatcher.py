@@ -87,7 +87,7 @@ class RayDispatcher(Dispatcher):
         self._deal(_DEPTH if here else _DEPTH_UNATTENDED)
 
     def advance(self, *, here: bool) -> bool:
-        """Send more rows, without waiting; return whether the batch is done."""
+        """Send more rows, without waiting; return whether the batch is over."""
         self._deal(_DEPTH)
         over = super().advance(here=here and self._steps_here)
         if not (self._pool.workers or self._step_here):
@@ -186,7 +186,7 @@ class RayDispatcher(Dispatcher):
         return rows + sum(worker.unbegun for worker in held if not worker.alone)
 
     def _take(self, most: int) -> tuple[int, int] | None:
-        """Take up to `most` consecutive rows that no process has begun; return their range."""
+        """Take a range of at most `most` rows that no process has begun; return it, or ``None``."""
         lowest = self.count if self._faults.lowest is None else self._faults.lowest
         while self._pending:
             start, stop = self._pending.popleft()

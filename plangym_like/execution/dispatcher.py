@@ -201,8 +201,8 @@ class Dispatcher:
     def _steal(self, least: int) -> tuple[int, int] | None:
         """Take rows from the slowest process for an idle one; both then finish at the same time.
 
-        Return their range, or ``None`` if there would be fewer than `least` of them. None of these
-        rows has been begun.
+        No process has begun these rows. Return their range, or ``None`` if there would be fewer
+        than `least` of them.
         """
         # Two processes may then step the same row, which is correct only in an exact environment.
         workers = self._held() if self._batch.layout.exact else ()

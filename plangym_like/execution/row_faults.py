@@ -74,7 +74,7 @@ class RowFaults:
             self.fail(row, error)
 
     def fail(self, row: int, error: Exception) -> None:
-        """End the batch with `error`, unless a row with a lower index has ended it already."""
+        """Fail the batch with `error`, unless a row with a lower index has failed it already."""
         if self._failure is None or row < self._failure[0]:
             self._failure, self._failed_at = (row, error), time.monotonic()
         last = self._failure[0]

@@ -19,7 +19,7 @@ _RAM = 128
 
 
 def position_cells(obs: Any, infos: BatchInfo) -> list[Hashable]:
-    """Return each row's cell in Montezuma's Revenge: where the player is, ``(room, x, y, items)``.
+    """Return each row's cell in Montezuma's Revenge: the player's ``(room, x, y, items)``.
 
     The grid is 8 by 16 pixels of the console, as in the paper ("First return, then explore",
     Methods; its pixels are twice as wide). `items` are the objects that the player carries if

@@ -332,7 +332,7 @@ def _resolved(kids: Ints, new: Ints) -> Ints:
 
 
 def _groups(keys: Ints) -> tuple[Ints, Ints, Ints]:
-    """For each sorted key, return the start and size of its group of equal keys, and its rank."""
+    """For each sorted key, return the start and size of its group of equals, and its rank there."""
     rows = np.arange(len(keys))
     if len(keys) == 1:
         return rows, rows + 1, rows

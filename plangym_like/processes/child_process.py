@@ -154,7 +154,7 @@ class ChildProcess:
                 os.kill(self.pid, signal.SIGKILL)
 
     def end(self, timeout: float = 5.0) -> bool:
-        """Kill the process, wait at most `timeout` seconds, and return whether it has ended."""
+        """Kill and collect the process; return whether it has ended within `timeout` seconds."""
         self.kill()
         return self.wait(timeout)
 

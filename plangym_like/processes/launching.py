@@ -100,7 +100,7 @@ def start_python(
 
 @contextlib.contextmanager
 def _interrupts_blocked() -> Iterator[None]:
-    """Block SIGINT here and in new processes, which unblock it once they ignore it."""
+    """Block SIGINT; new processes inherit this, and unblock SIGINT once they ignore it."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield

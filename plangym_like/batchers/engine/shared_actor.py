@@ -138,7 +138,7 @@ def _weights(actor: torch.nn.Module) -> Iterator[torch.Tensor]:
 
 
 def _equal(new: torch.Tensor, old: torch.Tensor) -> bool:
-    """Return whether two tensors are equal; tensors with NaN are if all their bytes are equal."""
+    """Return whether two tensors are equal; if they hold NaN, whether their bytes are equal."""
     if new.dtype != old.dtype:
         return False
     return torch.equal(new, old) or torch.equal(

@@ -162,7 +162,7 @@ class WorkerGroup:
         WorkerDiedError
             A worker has died.
         WorkerTimeoutError
-            A worker that has jobs has made no progress for longer than the group's `timeout`.
+            A worker that has jobs has made no progress for longer than the constructor's `timeout`.
         ClosedError
             The workers have been closed.
         """

@@ -28,11 +28,11 @@ _OWN_FIELDS = {*_FLAGS, "reward", "last_action"}
 class GymEnv(VecEnv):
     """Gymnasium environments, each of which runs until its episode ends.
 
-    An observation has these fields, each ``[B, ...]``, in the environment's dtype unless given:
+    An observation has these fields, ``[B, ...]``, in the environment's dtype unless one is named:
 
     ==================  ===========================================================================
-    ``frame``           the environment's observation; parts of a tuple are ``"0"``, ``"1"``, ...
-                        in it. A ``Dict`` space has one field for each key instead
+    ``frame``           the environment's observation; if it is a tuple, its parts are named
+                        ``"0"``, ``"1"``, ... A ``Dict`` space has one field for each key instead
     ``reward``          float32, the reward of the last action
     ``done``            bool, ``terminated`` or ``truncated``
     ``terminated``      bool, the episode has reached its end

@@ -87,8 +87,8 @@ class Collector:
     def describe(self) -> Any:
         """Begin the first episodes, and return the layout of a buffer.
 
-        The actor is called once to find out what it returns. This does not change the fragments
-        that are collected later.
+        The actor is called to find out what it returns. This does not change the fragments that
+        are collected later.
 
         Raises
         ------
@@ -211,7 +211,7 @@ class Collector:
         Returns
         -------
         sequence of Extra
-            Values in the environments' infos that fit no column.
+            What the columns of `buffer` cannot hold of the environments' infos.
 
         Raises
         ------

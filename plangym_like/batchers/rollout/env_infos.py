@@ -54,12 +54,14 @@ class Unplaced:
     Parameters
     ----------
     size : (int, int)
-        The steps T and the lanes B of the fragment.
+        The numbers of steps T and of lanes B in the fragment.
 
     Attributes
     ----------
     columns : dict of Path to array ``(T, B, ...)``
+        New columns, for keys that the buffer lacks.
     values : list of Extra
+        Values that do not fit their column.
     """
 
     def __init__(self, size: tuple[int, int]) -> None:
@@ -68,12 +70,12 @@ class Unplaced:
         self.values: list[Extra] = []
 
     def put(self, path: Path, t: int, lane: int, array: NDArray[Any]) -> None:
-        """Write `array` into a new column."""
+        """Make a column for `path`, and write `array` into it."""
         column = self.columns[path] = np.zeros((*self._size, *array.shape), array.dtype)
         column[t, lane] = array
 
     def extras(self) -> list[Extra]:
-        """Return the columns, and then the values that are written over them."""
+        """Return the new columns, and then the values, which must be written after them."""
         lanes = slice(0, self._size[1])
         columns = [Extra(path, slice(None), lanes, held) for path, held in self.columns.items()]
         return columns + self.values
@@ -93,7 +95,7 @@ def layout_of_infos(infos: Mapping[Any, Any]) -> dict[Any, Any]:
 def note_infos(
     columns: Any, infos: Any, t: int, lane: int, unplaced: Unplaced, path: Path = ()
 ) -> None:
-    """Write the info of one lane at step `t` into `columns`, and other values into `unplaced`.
+    """Write the info of one lane at step `t` into `columns`, or into `unplaced` if it does not fit.
 
     Values that are not numbers are left out.
 
