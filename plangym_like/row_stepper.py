@@ -55,7 +55,7 @@ class RowStepper:
     def run_rows(
         self, rows: Rows, start: int, stop: int, *, masked: bool = False
     ) -> dict[int, Exception] | None:
-        """Step rows `start` to `stop` of a checked batch, and write their results into `rows`.
+        """Step the rows ``start:stop`` of a checked batch, and write their results into `rows`.
 
         If `masked` is true, all rows are stepped, and the exceptions of failed rows are returned
         by row index. Otherwise the first exception is raised.

@@ -246,7 +246,7 @@ class Simulator(abc.ABC):
         return None
 
     def step_rows(self, rows: Rows, start: int, stop: int) -> None:
-        """Step rows `start` to `stop` of a batch, each from its own state.
+        """Step the rows ``start:stop`` of a batch, each from its own state.
 
         Families that can step many rows at once override this. Their method also copies the header
         of each row's state to its next state.
@@ -289,7 +289,7 @@ class Simulator(abc.ABC):
                 rows.infos[index] = rest
 
     def rollout_rows(self, rows: Rows, start: int, stop: int) -> None:
-        """Step rows `start` to `stop` through all their T actions."""
+        """Step each of the rows ``start:stop`` through all its T actions."""
         inputs = rows.inputs
         for index in range(start, stop):
             self._load(rows, index)

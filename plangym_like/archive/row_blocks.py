@@ -35,8 +35,7 @@ class RowBlocks:
 
     Almost all bytes of an emulator's state never change. So a block holds the exclusive or (XOR) of
     each row and the very first row. Bytes in which no row of the block differs from the very first
-    row are left out.
-    The block is then compressed, and can be read without other blocks.
+    row are left out. The block is then compressed, and can be read without other blocks.
 
     ::
 

@@ -66,7 +66,7 @@ class RowIndex:
         return self._table.nbytes
 
     def find(self, hashes: NDArray[np.uint64], wanted: NDArray[np.uint64]) -> NDArray[np.int64]:
-        """Return the first node ``(M,)`` with each hash in `wanted` ``(M,)``, -1 if there is none.
+        """For each hash in `wanted` ``(M,)``, return the first node with that hash ``(M,)``, or -1.
 
         Parameters
         ----------

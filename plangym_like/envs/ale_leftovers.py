@@ -30,7 +30,7 @@ class Leftovers:
     """Prepares one emulator so that a state can be restored exactly.
 
     Every state contains the processor's status, which tells whether the processor stopped at the
-    end of a frame. From this follows the value that ALE's flag must have. To give the flag this
+    end of a frame. This determines the value that ALE's flag must have. To give the flag this
     value, a suitable frame is run before the state is restored.
 
     Parameters

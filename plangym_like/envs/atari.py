@@ -121,7 +121,7 @@ class AtariCodec(Codec):
         return named
 
     def read(self, payload: Row) -> None:
-        """Write the emulator's state, the previous action and the screen into `payload`.
+        """Write the emulator's state, the previous action and, if states hold it, the screen.
 
         Saving the emulator's state takes nearly all of the time.
         """

@@ -78,9 +78,9 @@ class BlockStepper(FastForm, Generic[S]):
 
     @abc.abstractmethod
     def store(self, states: S, rows: Rows, block: slice) -> None:
-        """Write `states` to the next states of the rows in `block`.
+        """Write `states` into the next states of the rows in `block`.
 
-        Everything else in a row is copied from the state that the row started from.
+        Everything else in a next state is copied from the state that the row started from.
         """
 
     def step(self, rows: Rows, first: int, last: int) -> None:

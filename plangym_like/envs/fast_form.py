@@ -80,7 +80,7 @@ class FastForm(abc.ABC):
 def held_frames(inputs: Inputs, block: slice, frameskip: int) -> int | NDArray[np.int64]:
     """Return for how many frames each row of `block` holds an action.
 
-    This is a single number if it is the same for all rows.
+    If ``dt`` is one int for all rows, the result is one int too.
     """
     held = inputs.dt if isinstance(inputs.dt, int) else inputs.dt[block]
     return held * frameskip

@@ -41,7 +41,7 @@ def functions_of(env: Any) -> Functions:
 
     `env` may be a `Functions`, Gymnasium's `FuncEnv`, or an object like pgx's environments. In the
     last case, it has ``num_actions``, ``init(key)`` and ``step(state, action, key)``, and its
-    states have ``observation``, ``rewards``, ``terminated`` and ``truncated``.
+    states have ``current_player``, ``observation``, ``rewards``, ``terminated`` and ``truncated``.
 
     Raises
     ------

@@ -220,7 +220,7 @@ def model_digest(model: Any, without: tuple[str, ...] = ()) -> str:
 
 
 def _offset(model: Any, bit: int) -> int:
-    """Return the offset of one part of the integration state, in numbers.
+    """Return the offset of one part of the integration state, in units of 8 bytes.
 
     `bit` is the flag of the part; the parts are in the order of their flags.
     """

@@ -46,7 +46,7 @@ class SaveLoadCodec(Codec):
     capacity : int, optional
         Bytes for states that are not arrays.
     initial : bytes, optional
-        The state before the first reset, as `plain_data` encodes it.
+        The state that was saved before the first reset, as `plain_data` encodes it.
 
     Attributes
     ----------
@@ -134,7 +134,7 @@ class SaveLoadCodec(Codec):
         self._base.load_state(saved)
 
     def renew(self) -> None:
-        """Load the state before the first reset, if there is one and it can be loaded."""
+        """Load the state saved before the first reset, if there is one and it can be loaded."""
         if self._initial is not None:
             with contextlib.suppress(Exception):
                 self._base.load_state(plain_data.decode(self._initial))
@@ -155,7 +155,8 @@ class SaveLoadSimulator(GymnasiumSimulator):
     ``save_state()`` returns the state as plain data. An array that always has the same shape makes
     the smallest rows, and allows stepping many rows at once. ``load_state(saved)`` sets the state
     to ``saved``, and may keep this object. If ``save_state`` works before the first reset, the
-    first episode begins in the state of that time.
+    state from that time is loaded again before the user's first reset. So the resets and steps that
+    are taken when the environment is made leave no trace, such as a higher count of episodes.
 
     The optional ``step_states(states, actions)`` takes states ``(N, *shape)`` and N actions. It
     returns the same next states, observations, rewards, terminateds and truncateds as ``step``,

@@ -71,7 +71,16 @@ class ToyTextCodec(Codec):
         return self._game.named(fields[:, 0])
 
     def build_state(self, payload: Row, physics: Mapping[str, Any]) -> None:
-        """Write ``s`` or its parts (see `view`); in Blackjack, write ``player`` and ``dealer``."""
+        """Write the fields `physics` into `payload`; see `view` for their meaning.
+
+        - FrozenLake and CliffWalking: ``s``, ``row``, ``column``, ``lastaction`` (-1 or ``None``
+          for none).
+        - Taxi: ``s``, ``taxi_row``, ``taxi_column``, ``passenger``, ``destination``,
+          ``fickle_step``.
+        - Blackjack: ``player``, ``dealer``.
+
+        If ``s`` and parts of it, such as ``row``, are both given, the parts take precedence.
+        """
         self._game.build_state(self._fields(payload), **physics)
 
     def read(self, payload: Row) -> None:

@@ -67,7 +67,7 @@ class HostedLanes:
     sources : str, callable or sequence of them
         The ids or factories for the environments of these lanes.
     start, stop : int
-        The process hosts lanes `start` to ``stop - 1``.
+        The process hosts the lanes ``start:stop``.
     vectorise : bool
         See `lanes_from`.
     specs : sequence of EnvSpec
@@ -229,7 +229,7 @@ class HostedLanes:
     def call(
         self, slot: int, publish: bool, name: str, args: Any, kwargs: Any, lanes: Which
     ) -> list[Any]:
-        """Return attribute `name` of each lane's environment, or the result of calling it."""
+        """Return attribute `name` of each environment of `lanes`, or the result of calling it."""
         values = self.lanes.call(name, *args, lanes=lanes, **kwargs)
         self._refresh()
         return values
@@ -321,7 +321,7 @@ def formats_of(lanes: Lanes) -> list[StateFormat]:
 
 
 def make_part(sources: Sources, start: int, stop: int, *, vectorise: bool = True) -> Lanes:
-    """Make lanes `start` to ``stop - 1`` from `sources`, the result of `sources_of_part`."""
+    """Make the lanes ``start:stop`` from `sources`, the result of `sources_of_part`."""
     lanes: Lanes
     if isinstance(sources, str) or callable(sources):
         lanes = lanes_from(sources, stop - start, vectorise=vectorise)
@@ -333,7 +333,7 @@ def make_part(sources: Sources, start: int, stop: int, *, vectorise: bool = True
 
 
 def sources_of_part(sources: Sources, start: int, stop: int) -> Sources:
-    """Return the ids or factories for lanes `start` to ``stop - 1``."""
+    """Return the ids or factories for the lanes ``start:stop``."""
     if isinstance(sources, str) or callable(sources):
         return sources
     return list(sources[start:stop])

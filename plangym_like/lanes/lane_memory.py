@@ -40,7 +40,7 @@ class LaneArrays(NamedTuple):
     saved: Any
 
     def part(self, start: int, stop: int) -> LaneArrays:
-        """Return the rows of lanes `start` to ``stop - 1``."""
+        """Return the rows of the lanes ``start:stop``."""
         rows: LaneArrays = take(self, slice(start, stop))
         return rows
 
@@ -87,7 +87,7 @@ class LaneForm(NamedTuple):
         return with_lanes
 
     def attach(self, fd: int, start: int, stop: int) -> LaneArrays:
-        """Return rows `start` to ``stop - 1`` of the memory with descriptor `fd`; close `fd`."""
+        """Return the rows ``start:stop`` of the memory with descriptor `fd`; close `fd`."""
         part = attach_arrays(fd, self.layout()).part(start, stop)
         return self.completed(part, stop - start)
 

@@ -99,9 +99,9 @@ class LaneParts:
         forget_after_fork(self)
 
     def forget(self) -> None:
-        """Called after `os.fork`, in the child process: make all later calls raise an error.
+        """In a forked child, make all later calls raise an error.
 
-        They would write to the memory that the lanes share with the parent process.
+        These calls would write to the memory that the lanes share with the parent process.
         """
         self._is_copy = True
 
@@ -243,7 +243,7 @@ def check_replacing(timeout: Any, checkpoint_every: Any) -> None:
 
 
 def places_of(chosen: Sequence[int], start: int, stop: int) -> list[int]:
-    """Return the positions in `chosen` that hold lanes from `start` to ``stop - 1``."""
+    """Return the positions in `chosen` that hold one of the lanes ``start:stop``."""
     return [place for place, lane in enumerate(chosen) if start <= lane < stop]
 
 

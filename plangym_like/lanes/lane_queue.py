@@ -27,7 +27,8 @@ class Ready(NamedTuple):
     info : dict
         Empty if the lane has no new info.
     final : (observation, info) or None
-        The last observation and info of the episode, if it has ended and the lane has been reset.
+        The last observation and info of an episode that this step ended, if the step also reset the
+        lane.
     """
 
     lane: int

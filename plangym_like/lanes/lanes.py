@@ -227,7 +227,7 @@ class Lanes(abc.ABC):
     # The environments
 
     def call(self, name: str, *args: Any, lanes: Which = None, **kwargs: Any) -> list[Any]:
-        """Return attribute `name` of each lane's environment, or the result of calling it.
+        """Return attribute `name` of each environment of `lanes`, or the result of calling it.
 
         It is called if it is callable. `gymnasium.Env.get_wrapper_attr` looks it up, in the
         outermost wrapper first. Call `refreshed` afterwards.

@@ -107,7 +107,7 @@ class LanesPool(WorkerPool[LanesWorker]):
             self.tend()
 
     def share(self, memory: LaneMemory) -> None:
-        """Attach all processes, whose lanes must have started, to `memory`; save a checkpoint."""
+        """Attach the processes, whose lanes have started, to `memory`; save states if wanted."""
         self.settle()
         self._running = True
         for worker in self.workers:

@@ -84,7 +84,7 @@ class Loss(NamedTuple):
 
 
 class LanesWorker(WorkerHandle):
-    """A process that hosts the lanes `start` to ``stop - 1``.
+    """A process that hosts the lanes ``start:stop``.
 
     Attributes
     ----------

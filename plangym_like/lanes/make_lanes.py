@@ -136,7 +136,7 @@ def _steps_rows_best(env: Any, num_lanes: int) -> bool:
 
     This is true if the family steps many rows at once, or if the environment has workers. Classic
     control is excluded because it has a faster form. Most wrappers are excluded because, at the
-    first reset of a lane, they would be in the state of another lane.
+    first reset of a lane, they may be in the state of another lane (see `RowLanes`).
     """
     if not is_plan_env(env) or not is_leaf(env.observation_space):
         return False

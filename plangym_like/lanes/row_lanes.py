@@ -42,7 +42,10 @@ class RowLanes(Lanes):
         self._initial = self._initial_state()
 
     def _initial_state(self) -> Row | None:
-        """Return the state before the first reset, or ``None`` if it cannot be saved."""
+        """Return the environment's state before its first reset.
+
+        Return ``None`` if it has already been reset, or if this state cannot be saved.
+        """
         stepper = self._env.row_stepper
         if stepper.current.started:
             return None
@@ -72,7 +75,7 @@ class RowLanes(Lanes):
             # The reset continues with the lane's own generator.
             env.set_state(self._states[lane])
         else:
-            # The environment is in the state of another lane, and has its generator.
+            # The environment may be in the state of another lane, with the generator of that lane.
             if self._initial is not None:
                 env.set_state(self._initial)
             if seed is None:

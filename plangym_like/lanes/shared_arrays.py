@@ -28,8 +28,8 @@ def array_over(content: NDArray[np.uint8], leaf: Leaf) -> NDArray[Any]:
 class SharedArrays:
     """Arrays filled with zeros, in one block of shared memory without a name.
 
-    Another process attaches to them with `attach_arrays`, the layout and a copied descriptor.
-    The memory is freed when no process uses it any more.
+    Another process attaches to them by calling `attach_arrays` with a copy of the descriptor and
+    the layout. The memory is freed when no process uses it any more.
 
     Parameters
     ----------

@@ -82,7 +82,10 @@ class StepCall(NamedTuple):
         return finals, stepped if lanes.step_infos else self.reset_lanes(rows, finals)
 
     def reset_lanes(self, rows: slice, finals: Iterable[int]) -> Sequence[int]:
-        """Return which lanes in `rows` were reset; `finals` are the lanes whose episodes ended."""
+        """Return which of the lanes in `rows` were reset, counted from the first lane in `rows`.
+
+        `finals` are the lanes whose episodes ended, counted in the same way.
+        """
         if self.ended is not None:
             reset: list[int] = np.flatnonzero(self.ended[rows]).tolist()
             return reset

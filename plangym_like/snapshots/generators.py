@@ -21,7 +21,7 @@ _NESTED = ("spaces", "feature_space", "node_space", "edge_space")
 def watched_generators() -> Iterator[Callable[[], str]]:
     """Watch the global random generators during the block, and restore them at its end.
 
-    Yield a function that returns a sentence: it names the generators that were used so far.
+    Yield a function that returns a sentence about the generators that were used so far.
     """
     before = global_generators()
     saved = random.getstate(), np.random.get_state(legacy=False)

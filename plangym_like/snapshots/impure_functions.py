@@ -115,7 +115,7 @@ def _look_into_function(
 
 
 def _held(function: Any, seen: set[int], depth: int) -> Iterator[tuple[str, Any]]:
-    """Yield the places and values of objects that `function` holds, also through functions."""
+    """Yield the place and value of each object that `function` or a function in it holds."""
     if id(function) in seen or depth > _DEEPEST:
         return
     seen.add(id(function))

@@ -11,8 +11,9 @@ changes only its own statistics; with ``update_running_mean`` false the statisti
 `RecordEpisodeStatistics` is saved without its clock. So ``info["episode"]["t"]`` and ``time_queue``
 depend on the process, and differ from run to run.
 
-Data that a wrapper keeps in its class, its module or a C library is not part of the state. Nor is
-an array that a wrapper shares with the environment; such a wrapper must keep a copy.
+Data that a wrapper keeps in its class, its module or a C library is not part of the state. If a
+wrapper and the environment share an array, the wrapper has a separate array after a restore; such a
+wrapper must keep a copy.
 """
 
 from __future__ import annotations
@@ -86,7 +87,7 @@ class WrapperState(ChainState):
                 raise self._too_small(used)
 
     def read(self, payload: Row) -> None:
-        """Write the state into `payload`, whose shape is ``(nbytes,)`` or longer.
+        """Write the state into the first `nbytes` bytes of `payload`.
 
         Raises
         ------

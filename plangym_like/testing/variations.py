@@ -91,7 +91,7 @@ def dt(context: CheckContext) -> bool:
 
 
 def unseeded(context: CheckContext) -> bool:
-    """Play episodes that begin without a seed, and continue their states in other copies."""
+    """Play episodes that begin without a seed; continue from their states in another copy."""
     new, other = context.fresh(), context.used()
     for env in (new, new, other):
         _continue_elsewhere(env, other if env is new else new, None, context.steps)

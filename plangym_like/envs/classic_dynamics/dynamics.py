@@ -83,7 +83,7 @@ class Dynamics(abc.ABC):
 
     @classmethod
     def as_hidden(cls, number: Any, kind: int = 0) -> Any:
-        """Return the value of the attribute `hidden` that was saved as `number` and `kind`."""
+        """Return the value of the hidden attribute that was saved as `number` and `kind`."""
         return None if number == -1 else number
 
     @classmethod
