@@ -114,8 +114,8 @@ def test_isolated_rows_are_audited_where_strings_have_other_hashes(rows: int | N
             else:
                 for first in range(0, 69, rows):
                     env.step_batch(actions[first : first + rows], states[first : first + rows])
-    # A single step is compared with a batch of one row, which the same worker may have stepped.
-    assert told.value.field in (("rewards",) if rows else ("reward", "rewards"))
+    # Which comparison differs first depends on which workers happen to step the rows.
+    assert told.value.field.startswith("reward")
 
 
 def test_two_threads_step_and_audit_one_environment(backend: str) -> None:
