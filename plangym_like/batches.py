@@ -90,8 +90,8 @@ def check_dt(dt: Any) -> int | NDArray[np.int64]:
     Raises
     ------
     StepCountError
-        `dt` is neither one number nor a sequence of numbers, or a number is not whole or is less
-        than 1.
+        `dt` is neither a number nor a flat sequence of numbers, or one of its values is not a whole
+        number of at least 1.
     """
     if type(dt) is int:
         if 1 <= dt < 2**63:

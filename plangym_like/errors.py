@@ -205,7 +205,7 @@ class PoisonInputError(WorkerError):
 
 
 class StepTimeoutError(WorkerError, TimeoutError):
-    """Rows exceeded ``step_timeout``, and did so again when they were tried a second time.
+    """Rows exceeded ``step_timeout``, and were too slow again when they were retried.
 
     Attributes
     ----------
@@ -223,7 +223,7 @@ class WorkerTimeoutError(WorkerError, TimeoutError):
 
 
 class RemoteError(WorkerError):
-    """Stands in for an exception of a child process whose own type cannot be sent."""
+    """Replaces an exception of a child process if the type of that exception cannot be sent."""
 
 
 class RemoteTraceback(PlangymError):

@@ -2,7 +2,7 @@
 
 The forked copy must not send messages on its parent's connections to workers. It must not keep the
 write ends of the workers' alive pipes open either: the workers would then outlive their owner. So
-the copy drops the connections and pipes at once.
+the copy drops the connections and pipes immediately.
 
 Only the thread that forks exists in the copy. A lock that another thread held stays locked in the
 copy, and the data that it guards may be half changed. So locks are replaced in the copy, and
@@ -27,7 +27,7 @@ class ReentrantLock(Protocol):
     """The type of the locks that `threading.RLock` returns."""
 
     def acquire(self, blocking: bool = True) -> bool:
-        """Acquire the lock; with ``blocking=False``, return at once whether it was acquired."""
+        """Acquire the lock; return False only if ``blocking=False`` and another thread has it."""
 
     def release(self) -> None:
         """Release the lock."""

@@ -83,7 +83,7 @@ class Future(Generic[_Result]):
         self._check = check
 
     def result(self, timeout: float | None = None) -> _Result:
-        """Wait for the result and return it; may be called again.
+        """Wait for the result and return it; can be called more than once.
 
         Raises
         ------

@@ -136,7 +136,7 @@ class GymView(gymnasium.Env[Any, Any]):
         raise ResetNeeded("there is no current state yet: call reset or set_state first")
 
     def close(self) -> None:
-        """Close the `PlanEnv`; may be called again."""
+        """Close the `PlanEnv`; safe to call more than once."""
         self.plan_env.close()
 
     @cached_property

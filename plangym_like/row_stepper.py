@@ -140,7 +140,7 @@ class RowStepper:
             raise ClosedError(str(self.refusal))
 
     def close(self) -> None:
-        """Close the simulator; may be called again."""
+        """Close the simulator; safe to call more than once."""
         if self.refusal is None:
             self.refusal = closed(self.name)
             self.simulator.close()

@@ -353,5 +353,5 @@ class Simulator(abc.ABC):
         return names
 
     def close(self) -> None:
-        """Release the simulator's resources; may be called again."""
+        """Release the simulator's resources; safe to call more than once."""
         self.env.close()

@@ -114,7 +114,7 @@ def _insert(table: Nodes, hashes: NDArray[np.uint64], nodes: Nodes) -> int:
         there = table[slots]
         free = there < 0
         table[slots[free]] = nodes[free]
-        # Of several nodes with one slot, the last one has it.
+        # If several nodes have the same slot, the last of them is in it now.
         there = table[slots]
         done = there == nodes
         inserted += int(done.sum())

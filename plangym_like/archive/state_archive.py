@@ -269,7 +269,7 @@ class StateArchive:
         return rows[0] if indices.ndim == 0 else rows
 
     def find(self, states: States) -> NDArray[np.int64]:
-        """For each row, return the first node that holds it ``(N,)``, or -1 if there is none.
+        """For each row, return the first node that holds it, or -1 if none does; shape ``(N,)``.
 
         Rows are looked up by a hash of 64 bits, and then compared. If two different rows have the
         same hash, the later one is not found; in an archive of ten million different rows, the

@@ -108,7 +108,7 @@ class Auditor:
         # The duration of the cheapest audit so far, by whether it followed rows.
         self._seconds = {False: np.inf, True: np.inf}
         self._spent = 0.0
-        # Rows until the next audit: counted from now, and from the end of the last one.
+        # Rows until the next audit: counted from now, and from the end of the last audit.
         self._left = self._pause = 0.0 if layout.exact and mode != "off" else np.inf
         self._audits = 0
         self._earlier: list[Earlier] = []

@@ -203,7 +203,10 @@ def _operands(
     omega: torch.Tensor | None,
     limit: float | None,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Return rewards, estimates, bootstrap and weights, broadcast to fit, in one floating dtype.
+    """Return rewards, estimates, bootstrap and weights in one floating-point dtype.
+
+    All are broadcast to the shape of the steps, ``(T, B, ...)``, except the bootstrap, which is
+    broadcast to the shape of one step.
 
     If `val` is ``None``, the rewards are returned in place of the estimates. The weights are
     ``exp(omega)``, clipped at `limit`; if `omega` is ``None``, they are 1.
@@ -241,7 +244,7 @@ def _carry(weights: torch.Tensor, fin: torch.Tensor) -> torch.Tensor:
 
 
 def _carried(carry: torch.Tensor, following: torch.Tensor) -> torch.Tensor:
-    """Return ``carry * following``, which is 0 where `carry` is 0, even for infinity and NaN."""
+    """Return ``carry * following``; 0 where `carry` is 0, even if `following` is not finite."""
     return carry * following.masked_fill(carry == 0, 0.0)
 
 

@@ -53,7 +53,7 @@ def _plain(name: str) -> str:
 
 
 def options_of(planner_class: type[Planner]) -> dict[str, Any]:
-    """Return a planner's options and their defaults; ``...`` means that there is no default."""
+    """Return a planner's options with their defaults; ``...`` for an option without a default."""
     parameters = list(inspect.signature(planner_class).parameters.values())[1:]
     return {
         one.name: ... if one.default is one.empty else one.default

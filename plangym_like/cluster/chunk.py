@@ -25,7 +25,7 @@ _NOTE = re.compile(r"\(in row (\d+) of a batch of \d+\)")
 
 @dataclass(eq=False, slots=True)
 class Chunk:
-    """Rows `start` to `stop` of one batch, as the driver sees them.
+    """The rows ``start:stop`` of one batch, as the driver sees them.
 
     ``suspect`` is true if an actor died while it was stepping these rows; they are then sent to an
     actor that has no other rows. For a single row, ``deaths`` counts the actors that died while
@@ -142,11 +142,11 @@ class ChunkResult:
 def distinct_states(
     state_format: StateFormat, states: Row
 ) -> tuple[NDArray[Any], NDArray[np.int32]] | None:
-    """Return the indices of the distinct states, and for each state its position among them.
+    """Return the indices of the distinct states, and which of these each state equals.
 
-    Return ``None`` if the states are small, or if less than a quarter of them are duplicates.
-    States are grouped by a 64-bit sum and then compared byte by byte, so different states are never
-    treated as equal.
+    These are the index and the inverse of `numpy.unique`. Return ``None`` if the states are small,
+    or if less than a quarter of them are duplicates. States are grouped by a 64-bit sum and then
+    compared byte by byte, so different states are never treated as equal.
     """
     if len(states) < 2 or states.shape[1] < _SHARED_NBYTES:
         return None
@@ -166,7 +166,7 @@ def counted_from_batch(
 ) -> BaseException:
     """Return `error` with row numbers counted from the start of the batch, not of the chunk.
 
-    If `of_row` is true, the row itself raised the error, so its message is left as it is.
+    If `of_row` is true, the row itself raised the error, so its message is left unchanged.
     """
     cause, notes = error.__cause__, getattr(error, "__notes__", ())
     if not of_row:

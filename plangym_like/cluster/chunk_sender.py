@@ -82,7 +82,7 @@ class ChunkSender:
 
 
 def _without_states(inputs: Inputs, start: int, stop: int) -> Inputs:
-    """Return the inputs of rows `start` to `stop`, without states."""
+    """Return the inputs of the rows ``start:stop``, without states."""
     return replace(
         inputs,
         count=stop - start,

@@ -31,7 +31,7 @@ class Placement(NamedTuple):
         placement_group: Any,
         runtime_env: dict[str, Any] | None,
     ) -> dict[str, Any]:
-        """Return the arguments of ``.options`` for an actor that runs here.
+        """Return the arguments of ``.options`` for an actor with this placement.
 
         If `reserve` is true, the actor claims a core for each of its workers.
         """

@@ -134,7 +134,7 @@ class RayDispatcher(Dispatcher):
     def _shares(self) -> dict[ActorHandle, float]:
         """Return the fraction of the remaining rows that each ready actor should step.
 
-        A worker that has not been measured yet is assumed to be as fast as the others.
+        Until an actor has been measured, its workers are assumed to be as fast as other workers.
         """
         ready = [handle for handle in self._actors.handles if handle.ready]
         each = [handle.seconds_per_row(self._steps) * handle.placement.workers for handle in ready]
@@ -151,7 +151,7 @@ class RayDispatcher(Dispatcher):
             chunk = self._suspects.popleft()
         else:
             rest = self._rows_not_begun()
-            # An actor that still has rows leaves the last ones to idle processes.
+            # An actor that still has rows leaves the last rows to idle processes.
             if rest * share < 1.0 and (handle.tasks or not rest):
                 return
             if self._seconds_here() < LEAST_SECONDS:

@@ -67,7 +67,7 @@ class RayExecutor(ProcessExecutor):
         TimeoutError
             They were not ready after `timeout` seconds.
         WorkerStartError
-            This machine has no workers, and no actor could be placed within minutes.
+            This machine has no workers, and no actor could be started within two minutes.
         """
         until = math.inf if timeout is None else time.monotonic() + timeout
         with self.lock:

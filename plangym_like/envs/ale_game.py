@@ -164,7 +164,7 @@ class PlannableAle(AleEnv):
         return saved if self._golf is None else self._golf.written_into(saved)
 
     def restore(self, saved: bytes) -> None:
-        """Restore the serialised state `saved` exactly, no matter which frames ran before.
+        """Restore the serialised state `saved` exactly, whichever frames ran before.
 
         Raises
         ------

@@ -31,7 +31,8 @@ def auto_simulator(name: Any, **kwargs: Any) -> Simulator:
     name : str or callable
         A Gymnasium id, or a callable that returns a `gymnasium.Env`.
     kwargs
-        Arguments of the simulators. An option of one method is passed only to that simulator.
+        Arguments of the simulators. An option that belongs to one method is passed only to the
+        simulator of that method.
 
     Raises
     ------
@@ -75,7 +76,9 @@ def _make(way: str, name: Any, kwargs: dict[str, Any]) -> Simulator:
 
 
 class AnyEnv(FamilyEnv):
-    """Plan over any Gymnasium environment, saved by the first method that is exact.
+    """A `PlanEnv` for any Gymnasium environment.
+
+    States are saved by the first method that is found to be exact; see `auto_simulator`.
 
     >>> from gymnasium.envs.classic_control import PendulumEnv
     >>> env = AnyEnv(PendulumEnv)

@@ -57,7 +57,7 @@ class DmControlCodec(Codec):
     Parameters
     ----------
     env : gymnasium.Env
-        The whole chain.
+        The environment with all of its wrappers.
     task_name : str
     env_kwargs : mapping
     """

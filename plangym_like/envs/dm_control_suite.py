@@ -36,7 +36,7 @@ def parse(name: str) -> tuple[str, str, bool] | None:
 
 
 def all_ids() -> list[str]:
-    """Return the ids of all tasks, first as in plangym, then as in shimmy.
+    """Return the ids of all tasks: first all as plangym writes them, then all as shimmy does.
 
     Raises `ImportError` if dm_control is not installed.
     """

@@ -278,10 +278,10 @@ class GymnasiumSimulator(TriedSimulator):
     def reset(
         self, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Any, dict[str, Any]]:
-        """Reset the whole chain; without a seed, its current random generator is kept.
+        """Reset the environment and its wrappers; without a seed, keep the random generator.
 
-        If there is none yet, one is made now. Gymnasium would make it at its first use, possibly in
-        a step, and then each row would get a different generator.
+        If there is no generator yet, one is made now. Gymnasium would make it when it is first
+        used, possibly in a step, and then each row would get a different generator.
         """
         if seed is None:
             random_state.make_generator(self.env.unwrapped)
@@ -388,7 +388,7 @@ class GymnasiumSimulator(TriedSimulator):
         self.write(payload)
 
     def close(self) -> None:
-        """Release the simulator's resources; may be called again."""
+        """Release the simulator's resources; safe to call more than once."""
         if self._painter is not None:
             self._painter.close()
         super().close()

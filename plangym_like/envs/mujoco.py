@@ -3,8 +3,9 @@
 Payload of a row::
 
     ...         MuJoCo's integration state, float64
-    ...         the arrays that the robot's step reads before the simulation (Ant's torso position,
-                ...) and, with ``render_mode="rgb_array"``, the data that images are rendered from
+    ...         the arrays that the robot's ``step`` reads before it simulates (Ant's torso
+                position, ...) and, with ``render_mode="rgb_array"``, the data that images are
+                rendered from
     40 bytes    the random generator
     ...         the wrappers' memory
 
@@ -45,7 +46,7 @@ logger = logging.getLogger("plangym_like")
 
 
 class MujocoCodec(Codec):
-    """Saves the physics of a robot, and the values that its step reads before the simulation.
+    """Saves the physics of a robot, and the arrays that its ``step`` reads before it simulates.
 
     Parameters
     ----------
@@ -214,7 +215,7 @@ class MujocoSimulator(GymnasiumSimulator):
         return [viewer for viewer in found if isinstance(viewer, OffScreenViewer)]
 
     def close(self) -> None:
-        """Release the simulator's resources; may be called again."""
+        """Release the simulator's resources; safe to call more than once."""
         for free in self._frees or ():
             free()
         super().close()

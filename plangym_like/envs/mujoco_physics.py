@@ -86,7 +86,7 @@ class PhysicsMemory:
         self._gaps = [slice(end, padded(end)) for end in ends if end % 8]
 
     def read(self, payload: Row) -> None:
-        """Write the state into `payload`, ``(nbytes,)`` or longer."""
+        """Copy the simulation's state into `payload`, ``(nbytes,)`` or longer."""
         state = np.frombuffer(payload, np.float64, self._size)
         mujoco.mj_getState(self._model, self._data, state, INTEGRATION)
         for view, place in self.slices:

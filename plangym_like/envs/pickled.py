@@ -58,7 +58,7 @@ class PickleCodec(Codec):
     Parameters
     ----------
     env : gymnasium.Env
-        The whole chain, reset at least once.
+        The environment with all of its wrappers, reset at least once.
     allow_pickle : bool
         Whether to load pickles from other sessions.
     capacity : int, optional
@@ -223,11 +223,11 @@ class PickledSimulator(GymnasiumSimulator):
         return codec
 
     def make_memory(self) -> ChainPickle:
-        """Return the codec's pickle; it includes the wrappers, which need no bytes of their own."""
+        """Return the codec's pickle; it includes the wrappers, which need no further bytes."""
         return self.codec.pickle
 
     def _try_out(self) -> None:
-        """Run the trial; an environment that holds a set is approximate, whatever the result."""
+        """Run the trial; an environment that holds a set is approximate even if it passes."""
         pickle = self.codec.pickle
         try:
             super()._try_out()

@@ -39,7 +39,7 @@ def is_screen_unread(env: Any) -> bool:
     Parameters
     ----------
     env : gymnasium.Env
-        The whole chain.
+        The environment with all of its wrappers.
     """
     return _find(env, between=(TimeLimit, OrderEnforcing)) is not None
 
@@ -47,14 +47,14 @@ def is_screen_unread(env: Any) -> bool:
 def skip_unread_screens(env: Any) -> None:
     """Make `AtariPreprocessing` around ale-py's own game draw only the screens that it reads.
 
-    If a `FrameStackObservation` directly around it stacks the frames, its generic code is replaced
-    too. The results, and the state of all wrappers after each step, stay the same.
+    If a `FrameStackObservation` directly around it stacks the frames, the ``step`` of that wrapper
+    is replaced too. The results, and the state of all wrappers after each step, stay the same.
 
     Parameters
     ----------
     env : gymnasium.Env
-        The whole chain. Nothing changes if there is no such wrapper, or if another wrapper between
-        it and the game may read the screens.
+        The environment with all of its wrappers. Nothing changes if none of them is an
+        `AtariPreprocessing`, or if a wrapper between it and the game may read the screens.
     """
     found = _find(env, between=(OrderEnforcing, PassiveEnvChecker))
     if found is None:

@@ -67,8 +67,8 @@ class BatchMemory:
     def release(self) -> None:
         """Return the blocks to their pools; lent blocks return when the caller drops the arrays.
 
-        Call this only when no worker writes to the blocks any more. It may be called again, even
-        after a Ctrl-C. No block is returned twice, since two batches would then share it.
+        Call this only when no worker writes to the blocks any more. A second call is safe, even if
+        Ctrl-C interrupted the first: no block is returned twice, so no two batches share a block.
         """
         while self.private:
             region = self.private.pop()

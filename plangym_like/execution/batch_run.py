@@ -102,7 +102,7 @@ class BatchRun:
             until = -math.inf
         held: list[bool] = []
         try:
-            # Another thread may hold the lock for longer than that.
+            # Another thread may hold the lock for longer than `timeout`.
             patience = -1.0 if timeout is None else max(timeout, 0.0)
             hold(held, self._executor.lock.acquire, True, patience)
             if held[0] and not self.done:
@@ -127,9 +127,10 @@ class BatchRun:
     def attempt(self, advance: Callable[[], bool], *, for_another: bool = False) -> bool:
         """Call `advance`, and return whether the batch is over; an error ends the batch.
 
-        The error is stored for the batch's `Future`. An interrupt is also raised at once. If
-        `for_another` is true, the caller is waiting for a different batch, so any exception that a
-        signal handler raised is raised at once too.
+        An `Exception` is stored for the batch's `Future`. It is also raised here if it comes from a
+        signal handler and `for_another` is true: the caller is then waiting for a different batch.
+        Any other error, such as `KeyboardInterrupt`, is raised here, and the batch's `Future` then
+        raises `ClosedError`.
         """
         over = True
         try:

@@ -245,7 +245,7 @@ class Dispatcher:
     # Stepping here
 
     def step_own(self) -> None:
-        """Step this process's rows, from the last one down, until the workers must be checked."""
+        """Step this process's rows, from the last row down, until the workers must be checked."""
         until = time.perf_counter() + _LOOK_SECONDS
         while self.has_own_rows:
             start, stop = self._own
@@ -268,7 +268,7 @@ class Dispatcher:
                 return
 
     def _pass_on(self) -> None:
-        """Give rows of this process to the worker with the range below, if that one has fewer."""
+        """Give rows to the worker whose range ends where this process's begins, if it has fewer."""
         start, stop = self._own
         for worker in self._held():
             more = min((stop - start - worker.ahead) // 2, worker.most - start)
@@ -367,7 +367,7 @@ class Dispatcher:
         return [worker.start for worker in self._held() if worker.alone]
 
     def _retry(self, start: int, row: int, stop: int) -> None:
-        """Requeue rows `start` to `stop`, except `row` and rows that have failed."""
+        """Requeue the rows ``start:stop``, except `row` and rows that have failed."""
         first = start
         left_out = {row, *self._faults.errors} & set(range(start, stop))
         for last in (*sorted(left_out), stop):

@@ -59,7 +59,7 @@ class Executor(Protocol):
 
 
 class ExecutorOptions(Protocol):
-    """The options of an executor; they can be pickled. `make` makes the executor."""
+    """The picklable options of an executor; call `make` to create the executor."""
 
     @property
     def n_workers(self) -> int | None:

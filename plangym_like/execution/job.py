@@ -46,7 +46,7 @@ class HostedEnv(Protocol):
 
 
 class Job(NamedTuple):
-    """Rows of a batch for one worker: from `start` to the limit in the worker's progress slot.
+    """Rows of a batch for one worker: ``start:limit``; the worker's progress slot holds the limit.
 
     Attributes
     ----------
@@ -59,7 +59,8 @@ class Job(NamedTuple):
     shape : Shape
         The shape of the batch.
     start, stop : int
-        The first row, and the highest value that the limit can have.
+        The worker steps at most the rows ``start:stop``; the limit in its progress slot may be
+        lower than `stop`.
     blocks : mapping of str to int
         The number of each region's block.
     attached : sequence of int
@@ -222,7 +223,7 @@ def _rows_of(layout: Layout, job: Job) -> Rows:
 
 
 def _attach(numbers: Sequence[int], fds: Sequence[int]) -> None:
-    """Map the blocks `numbers` from the descriptors `fds`; if one cannot be mapped, keep none."""
+    """Map the blocks `numbers` from the descriptors `fds`; keep none if one mapping fails."""
     left = list(fds)
     try:
         for number in numbers:

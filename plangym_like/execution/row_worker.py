@@ -47,8 +47,8 @@ class RowWorker(WorkerHandle):
     Attributes
     ----------
     start, stop, most : int
-        Its rows are `start` to `stop`. `stop` is lowered when rows are taken from the worker, and
-        may be raised to `most`.
+        Its rows are ``start:stop``. `stop` is lowered when rows are taken from the worker, and may
+        be raised to `most`.
     alone : bool
         Whether it has only one row, which is tried alone because it may be at fault.
     known : set of int
@@ -81,7 +81,7 @@ class RowWorker(WorkerHandle):
 
     @property
     def cursor(self) -> int:
-        """The row that it is stepping, or was stepping when it died; -1 before the first."""
+        """The row that the worker steps, or was stepping when it died; -1 before the first row."""
         return int(self.slot[CURSOR])
 
     @property
@@ -123,7 +123,7 @@ class RowWorker(WorkerHandle):
         stop: int,
         most: int,
     ) -> None:
-        """Send the worker rows `start` to `stop` of the batch `owner`.
+        """Send the worker the rows ``start:stop`` of the batch `owner`.
 
         `make_job` is called with the fields of `Job` that depend on the worker, and returns a job.
         """

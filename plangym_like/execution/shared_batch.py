@@ -106,7 +106,7 @@ class SharedBatch:
     def send(
         self, worker: RowWorker, owner: object, start: int, stop: int, most: int, *, careful: bool
     ) -> None:
-        """Send rows `start` to `stop` to a worker; its limit may later be raised to `most`."""
+        """Send a worker the rows ``start:stop``; its limit may later be raised to `most`."""
         given = self._inputs
         now = stop
         if self._first and start + self._first < stop:
@@ -129,7 +129,7 @@ class SharedBatch:
         worker.send(owner, make_job, list(blocks.values()), start, now, most)
 
     def _supply(self, start: int, stop: int) -> None:
-        """Verify the states of rows, and copy them into shared memory."""
+        """Verify the states of the rows ``start:stop``, and copy them into shared memory."""
         if self._copies_late:
             self.layout.verify(self._inputs, start, stop)
             self._sent.states[start:stop] = self._inputs.states[start:stop]

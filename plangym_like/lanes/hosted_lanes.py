@@ -1,4 +1,4 @@
-"""`HostedLanes`: the lanes of a `ProcessLanes` that one of the other processes hosts."""
+"""`HostedLanes`: the lanes of a `ProcessLanes` that are hosted by another process."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class StepReply(NamedTuple):
 
 
 class HostedLanes:
-    """The lanes that one process hosts; they write their results to the memory of all lanes.
+    """The lanes hosted by one process. They write results to the memory of all lanes.
 
     Parameters
     ----------

@@ -198,7 +198,7 @@ class LaneParts:
         return replies
 
     def close(self) -> None:
-        """End the processes, and close the environments; may be called again."""
+        """End the processes, and close the environments; safe to call more than once."""
         if self._closed:
             return
         self._closed = True

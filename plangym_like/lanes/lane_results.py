@@ -99,7 +99,7 @@ class LaneResults:
         self.lost.forget(lanes)
 
     def without_state(self, lanes: Sequence[int]) -> list[int]:
-        """Return those of `lanes` whose state was lost with their process."""
+        """Return the lanes in `lanes` whose states were lost with their process."""
         return [lane for lane in lanes if lane in self.lost or lane in self._gone]
 
     def note_loss(self, worker: LanesWorker, repeated: Sequence[int] = ()) -> None:
@@ -186,7 +186,7 @@ class LaneResults:
         arrays : LaneArrays
             The arrays of all lanes.
         finals : dict
-            Final observations and infos by lane; those of the worker's lanes are added.
+            Final observations and infos by lane; this method adds those of the worker's lanes.
         in_place : bool
             Whether the worker has already written observations to the caller's rows.
         step_infos : bool

@@ -299,7 +299,7 @@ class Lanes(abc.ABC):
     def set_states(self, states: Row, lanes: Which = None, seeds: Any = None) -> None:
         """Set the states of `lanes` to the rows `states`, one for each or one for all.
 
-        No observations are returned; keep those that you received with the states. If `seeds` are
+        No observations are returned; keep the ones received with the states. If `seeds` are
         given, one for each of `lanes`, each lane gets a new random generator.
 
         Raises

@@ -22,7 +22,7 @@ from plangym_like.processes.worker_pool import WorkerPool
 logger = logging.getLogger("plangym_like")
 
 # How long to poll for replies before sleeping, because all parts take about equally long. If
-# polling is in vain, because too few cores are free or steps differ, the next waits sleep at once.
+# polling is in vain, because too few cores are free or steps differ, the next waits do not poll.
 # With three times as many busy processes as cores, this cuts steps of CartPole to a third of the
 # time.
 _SPIN_SECONDS, _WAITS_WITHOUT_SPIN = 3e-4, 16

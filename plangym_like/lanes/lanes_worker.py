@@ -52,7 +52,7 @@ class Job(NamedTuple):
 
     @property
     def repeats(self) -> bool:
-        """Whether the job is repeated if the lanes had to begin new episodes."""
+        """Whether to repeat the job even if the lanes had to begin new episodes."""
         return self.method in _REPEAT
 
     @property
@@ -132,7 +132,7 @@ class LanesWorker(WorkerHandle):
         return self.stop - self.start
 
     def own(self, lanes: Sequence[int] | None) -> list[int] | None:
-        """Return those of `lanes` that this process hosts, counted from 0; ``None`` means all."""
+        """Return which of `lanes` this process hosts, counted from 0; ``None`` means all."""
         if lanes is None:
             return None
         return [lane - self.start for lane in lanes if self.start <= lane < self.stop]

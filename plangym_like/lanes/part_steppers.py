@@ -52,7 +52,7 @@ class PartStepper(abc.ABC):
 
     @abc.abstractmethod
     def is_over(self) -> bool:
-        """Return whether `end` would return at once."""
+        """Return whether `end` would return without waiting."""
 
     def end(self) -> PartOutcome:
         """Wait until the call is done, and write its results into its arrays.
@@ -72,7 +72,9 @@ class PartStepper(abc.ABC):
 
 
 class LocalStepper(PartStepper):
-    """Steps the lanes of this process, which are the first ones; `end` does the work.
+    """Steps the lanes in this process, which have the lowest numbers.
+
+    They are stepped in `end`, not in `begin`.
 
     Parameters
     ----------

@@ -27,12 +27,13 @@ from plangym_like.states import Row, StateFormat
 class ProcessLanes(Lanes):
     """Lanes in several processes; this process steps the first ones, other processes the rest.
 
-    The lanes are split into parts of consecutive lanes, one for each process. Each part is
-    stepped in its fastest form. The results equal those of lanes in one process.
+    The lanes are split into parts of consecutive lanes, one for each process. Each part uses the
+    fastest form of lanes that is available for it (see `lanes_from`). The results equal those of
+    lanes in one process.
 
-    **If an environment raises an exception**, all other parts are still stepped. In the part of the
-    environment, the lanes up to it have been stepped. **After Ctrl-C**, it is unknown which lanes
-    have been stepped: reset them, or set their states.
+    **If an environment raises an exception**, all other parts are still stepped. In the part that
+    contains the environment, lanes before it may have been stepped; lanes after it have not.
+    **After Ctrl-C**, it is unknown which lanes have been stepped: reset them, or set their states.
 
     **If a process dies** or does not reply in time, it is replaced, and a warning is logged. The
     episodes of its lanes end with a step that returns the last observation again, a reward of 0,

@@ -86,7 +86,7 @@ class Sb3VecEnv(VecEnv):
         return tree_map(np.copy, self._obs), self._rewards.copy(), terminated | truncated, infos
 
     def close(self) -> None:
-        """Close the environments; may be called again."""
+        """Close the environments; safe to call more than once."""
         if not self._closed:
             self._closed = True
             self._lanes.close()

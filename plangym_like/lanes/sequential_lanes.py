@@ -174,7 +174,7 @@ def _as_flag(value: Any, place: str) -> bool:
 
 
 def _own_action(actions: Any, lane: int) -> Any:
-    """Return a copy of the action of `lane`; the environment may keep the copy."""
+    """Return a copy of the action of `lane`, so that the environment may keep it."""
     if isinstance(actions, np.ndarray):
         return owned(actions[lane])
     return tree_map(owned, take(actions, lane))

@@ -26,9 +26,9 @@ def array_over(content: NDArray[np.uint8], leaf: Leaf) -> NDArray[Any]:
 
 
 class SharedArrays:
-    """Arrays filled with zeros, in one block of shared memory without a name.
+    """Zero-filled arrays in one block of anonymous shared memory.
 
-    Another process attaches to them by calling `attach_arrays` with a copy of the descriptor and
+    To attach to them, another process calls `attach_arrays` with a copy of the descriptor, and with
     the layout. The memory is freed when no process uses it any more.
 
     Parameters

@@ -162,7 +162,7 @@ class TorchrlEnv(EnvBase):  # type: ignore[misc]
         return self._lanes.get_states(checked_indices(indices, self._lanes.num_lanes))
 
     def close(self, *, raise_if_closed: bool = True) -> None:
-        """Close the environments; may be called again."""
+        """Close the environments; safe to call more than once."""
         if not self.is_closed:
             self.is_closed = True
             self._lanes.close()

@@ -15,9 +15,9 @@ class AStar(BestFirst):
     again. The heuristic must not exceed the true cost, but need not be consistent.
 
     Difference from the paper: the best `batch` states are expanded at once. The search ends when no
-    other state has a lower sum than the cost of the best goal. (The paper's search ends when a goal
-    is chosen for expansion, which is the same condition.) The last batches may expand up to
-    ``batch - 1`` states that the paper's algorithm would not expand.
+    state that is left to expand has a lower sum than the cost of the best goal found so far. (The
+    paper's search ends when a goal is chosen for expansion, which is the same condition.) The last
+    batches may expand up to ``batch - 1`` states that the paper's algorithm would not expand.
 
     See `BestFirst` for the parameters, including `key`.
 

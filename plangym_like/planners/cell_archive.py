@@ -171,7 +171,7 @@ class CellArchive:
 
 
 def as_column(keys: list[Hashable]) -> NDArray[np.object_]:
-    """Return an array ``(N,)`` of objects, which may be tuples."""
+    """Return `keys` as an array ``(N,)`` of objects, even if they are tuples."""
     column = np.empty(len(keys), object)
     for row, key in enumerate(keys):
         column[row] = key

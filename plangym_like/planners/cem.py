@@ -12,7 +12,7 @@ from plangym_like.planners.plan import Plan
 from plangym_like.planners.search import Search
 from plangym_like.states import Row
 
-# The search ends when no standard deviation is larger than this part of the first one.
+# The search ends when no standard deviation exceeds this fraction of its initial value.
 CONVERGED = 1e-3
 
 
@@ -29,7 +29,7 @@ class CEM(GaussianPlanner):
     normal distribution). The mean is rolled out at the end, and the best of all plans is returned
     (Chua et al. play the mean). After `advance`, the mean ends with its last action repeated
     instead of a 0. The search ends before its budget is spent if all standard deviations have
-    fallen to a thousandth of the first ones.
+    fallen to a thousandth of their initial values.
 
     Parameters
     ----------

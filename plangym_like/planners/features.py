@@ -1,4 +1,4 @@
-"""`default_features`: the features of width-based planners, by kind of observation."""
+"""`default_features`: features for width-based planners, chosen by the kind of observation."""
 
 from __future__ import annotations
 

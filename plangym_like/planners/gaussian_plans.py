@@ -67,7 +67,7 @@ class GaussianPlanner(Planner):
         self._next: Floats | None = None
 
     def advance(self) -> None:
-        """Begin the next search with the mean of the last one, shifted by one action."""
+        """Begin the next search with the mean of the last search, shifted by one action."""
         if self._found is not None:
             self._next, self._found = shifted(self._found[None])[0], None
 
@@ -174,7 +174,7 @@ def filtered(plans: Floats, gains: Floats) -> Floats:
 
 
 def shifted(plans: Floats) -> Floats:
-    """Return plans ``(N, T, ...)`` without their first action, and with the last one twice.
+    """Return plans ``(N, T, ...)`` without their first action, and with their last action twice.
 
     Examples
     --------

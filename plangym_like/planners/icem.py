@@ -31,7 +31,7 @@ class ICEM(GaussianPlanner):
     Differences from the paper: elites that are kept within a search are not rolled out again,
     because that would give the same returns. The mean is rolled out after the last iteration
     instead of in it. The search ends before its budget is spent if all standard deviations have
-    fallen to a thousandth of the first ones.
+    fallen to a thousandth of their initial values.
 
     Parameters
     ----------
@@ -82,7 +82,7 @@ class ICEM(GaussianPlanner):
         self._next_elites: Floats | None = None
 
     def advance(self) -> None:
-        """Begin the next search with the mean and the kept elites of the last one, shifted."""
+        """Begin the next search with the mean and kept elites of the last search, shifted."""
         super().advance()
         if self._elites is not None:
             self._next_elites, self._elites = shifted(self._elites), None

@@ -20,7 +20,7 @@ class OpenLoopMCTS(TreePlanner):
     """Monte Carlo tree search over action sequences.
 
     D. Perez Liebana et al., "Open loop search for general video game playing", GECCO 2015: a node
-    stands for a sequence of actions, which may lead to different states. Every descent steps its
+    represents a sequence of actions, which may lead to different states. Every descent steps its
     actions again from the root, and then random actions up to `horizon`.
 
     This has advantages: memory does not grow with the size of states, a round is one

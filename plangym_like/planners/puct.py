@@ -29,10 +29,10 @@ class PUCT(TreePlanner):
     + base) / base) + explore``; step it once, evaluate the new state, and add the value to all
     actions on the way. The deviations:
 
-    - There is one player, and rewards count: the return of an action is its reward plus the
-      discounted return after it. Mean returns are scaled to [0, 1] by their range so far, and are
-      0 where there was no visit, as in J. Schrittwieser et al., "Mastering Atari, Go, chess and
-      shogi by planning with a learned model", 2020, equation 5.
+    - There is only one player, and rewards on the way count: the return of an action is its reward
+      plus the discounted return after it. Mean returns are scaled to [0, 1] by their range so far,
+      and are 0 where there was no visit, as in J. Schrittwieser et al., "Mastering Atari, Go, chess
+      and shogi by planning with a learned model", 2020, equation 5.
     - A round has up to `batch` descents, which the virtual loss keeps apart. It calls `step_batch`
       once and `evaluate` once. If several descents find the same leaf, only one counts.
     - With `rollout`, the value of a new state is the mean of the value from `evaluate` and the
@@ -40,7 +40,7 @@ class PUCT(TreePlanner):
       networks and tree search", 2016). Without `evaluate`, it is this return alone.
 
     The plan is the path in the tree with the best score; if several have it, the first one found.
-    The action for closed loop, `Plan.next_action`, is the most visited one. ``info["visits"]`` are
+    `Plan.next_action`, for closed-loop control, is the most visited action. ``info["visits"]`` are
     targets for a policy network, and ``info["value"]`` is the mean return of the root.
 
     Parameters

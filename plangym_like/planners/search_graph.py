@@ -53,7 +53,7 @@ class SearchGraph:
     def add(
         self, parents: list[int], keys: list[Any], states: Row, *columns: NDArray[Any]
     ) -> Iterator[tuple[int, float]]:
-        """Add transitions in order; yield the nodes of those that may lead to a cheaper goal.
+        """Add transitions in order; yield the node of each that may lead to a cheaper goal.
 
         Parameters
         ----------

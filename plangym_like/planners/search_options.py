@@ -55,12 +55,12 @@ def make_cost(cost: Any) -> Callable[[BatchTransition], NDArray[np.float64]]:
 
 
 def make_goal(goal: Any) -> Callable[[BatchTransition], NDArray[np.bool_]]:
-    """Return a function for the option ``goal=``, which is a function or None.
+    """Return the option ``goal=`` as a function; ``None`` means terminal steps with reward above 0.
 
     Raises
     ------
     InputError
-        `goal` is neither.
+        `goal` is neither a function nor ``None``.
     """
     if goal is None:
         return lambda step: step.terminateds & (step.rewards > 0)
@@ -77,12 +77,12 @@ def make_goal(goal: Any) -> Callable[[BatchTransition], NDArray[np.bool_]]:
 
 
 def make_heuristic(heuristic: Any) -> Callable[..., NDArray[np.float64]]:
-    """Return a function for the option ``heuristic=``, which is a function or None.
+    """Return the option ``heuristic=`` as a function; ``None`` means a heuristic of 0.
 
     Raises
     ------
     InputError
-        `heuristic` is neither.
+        `heuristic` is neither a function nor ``None``.
     """
     if heuristic is None:
         return lambda obs, infos, states: np.zeros(len(states))

@@ -163,18 +163,18 @@ class SearchTree:
     ) -> Descents:
         """Walk down from the root `count` times, always to an action with the highest score.
 
-        All descents take a step together. When k descents reach a node together, each of its
-        actions gets k scores: one as if no descent had already taken it, one as if one had, and so
-        on up to k - 1. The k highest of all these scores decide which actions the descents take. If
-        an action's score falls with each descent that takes it, k descents one after the other
-        would make the same choices.
+        All descents take a step together. When k descents reach a node together, each action of the
+        node is scored k times: as if 0, 1, ..., k - 1 of these descents had already taken that
+        action. The k highest of all these scores decide which actions the descents take. If an
+        action's score falls each time the action is taken, k descents one after the other would
+        make the same choices.
 
         A descent ends at a node that no descent has reached before, or where the episode has ended.
 
         Parameters
         ----------
         count : int
-            B.
+            The number of descents, B.
         score, draw : callable
             `draw` is needed if there are chance nodes. If it returns None, the descents end.
         depth : int
@@ -332,7 +332,10 @@ def _resolved(kids: Ints, new: Ints) -> Ints:
 
 
 def _groups(keys: Ints) -> tuple[Ints, Ints, Ints]:
-    """For each sorted key, return the start and size of its group of equals, and its rank there."""
+    """For each of the sorted keys, return the start and size of its group, and its place in it.
+
+    A group consists of equal keys.
+    """
     rows = np.arange(len(keys))
     if len(keys) == 1:
         return rows, rows + 1, rows

@@ -53,7 +53,7 @@ class TreePlanner(Planner):
     Attributes
     ----------
     actions : array ``(A, *action_shape)``
-        All actions, in the order of the arrays ``(A,)`` in `Plan.info`.
+        All actions, in the order used by the arrays of shape ``(A,)`` in `Plan.info`.
     """
 
     def __init__(

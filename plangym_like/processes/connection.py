@@ -99,8 +99,8 @@ class Connection:
         """Send a request and return the future of its reply.
 
         If the worker has ended, the future raises the error; this call does not. If `patient` is
-        true, this sends only what the kernel accepts at once. The rest is sent with the next
-        request, or when a thread waits for a reply.
+        true, this sends only what the kernel accepts without blocking. The rest is sent with the
+        next request, or when a thread waits for a reply.
         """
         request = Request(next(self._numbers), self._worker, self.wait)
         with self._sending:
@@ -229,7 +229,7 @@ class Connection:
         """Send the queue and then `parts`; return False if the lock for sending is not free.
 
         If another thread holds the lock, wait for it up to `timeout` seconds. If a signal handler
-        calls this, the code that it has interrupted may hold the lock; then return at once.
+        calls this, the code that it has interrupted may hold the lock; then do not wait.
         """
         sending: list[bool] = []
         try:
@@ -316,7 +316,7 @@ class Connection:
         """Ask the worker to exit, and kill it if it is still running after `timeout` seconds.
 
         Requests that have no reply by then fail with the error ``reason()``. If `timeout` is 0, or
-        if a signal handler raises an exception meanwhile, the worker is killed at once.
+        if a signal handler raises an exception meanwhile, the worker is killed immediately.
         """
         if self._end is not None:
             self._close_descriptors()

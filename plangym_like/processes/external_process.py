@@ -25,10 +25,10 @@ _serial_numbers = count()
 class ExternalProcess:
     """Hosts, in a child process, the object that `constructor` returns.
 
-    The process starts at once and makes the object in the background. The first use waits for it,
-    and raises any error of the constructor. All attributes and methods of the object are available
-    here, except names with a leading underscore. Exceptions of the object are raised with their own
-    type and a `RemoteTraceback` as their cause, and the process continues.
+    The process starts immediately and makes the object in the background. The first use waits for
+    the object, and raises any error of its constructor. All attributes and methods of the object
+    are available here, except names with a leading underscore. Exceptions of the object are raised
+    with their own type and a `RemoteTraceback` as their cause, and the process continues.
 
     The process ends when `close` is called, when the last references to this object and its futures
     are dropped, or when its owner ends, even if the owner is killed.
@@ -253,7 +253,7 @@ class ExternalProcess:
         self._connection.kill()
 
     def restart(self) -> None:
-        """Replace the process, dead or alive, with a new one that has the same constructor.
+        """Kill the process if it is still running, and start a new one with the same constructor.
 
         Pending futures fail with `WorkerDiedError`. The new object is made in the background.
         """

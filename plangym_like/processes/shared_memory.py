@@ -103,7 +103,7 @@ class BlockPool:
     Parameters
     ----------
     most_lent : int
-        How many blocks may be lent at once; descriptors are scarce.
+        How many blocks may be lent at the same time; descriptors are scarce.
     most_idle : int
         How many unused blocks are kept.
     """

@@ -115,7 +115,7 @@ class WorkerHandle:
         self.abandoned_at = time.monotonic()
 
     def restart(self) -> None:
-        """Replace the process, dead or alive, with a new one without a task."""
+        """Kill the process if it is still running, and start a new one, which has no task."""
         self.process.restart()
         self._greet()
         self.task = self.abandoned_at = None

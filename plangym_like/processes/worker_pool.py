@@ -119,7 +119,7 @@ class WorkerPool(Generic[Handle]):
             self._watched = watched
 
     def replace(self, worker: Handle) -> None:
-        """Replace the worker's process, dead or alive, with one without a task."""
+        """Kill the worker's process if it still runs, and start a new one, which has no task."""
         worker.restart()
         if self._counts is not None:
             self._counts.restarts += 1

@@ -40,7 +40,7 @@ _SEED = struct.Struct("<cQ")
 
 
 class Start(NamedTuple):
-    """How an episode began: with a seed, or with the random generator saved before the reset."""
+    """How an episode began: from a seed, or from the random generator's state before the reset."""
 
     seed: int | None
     generator: bytes | None

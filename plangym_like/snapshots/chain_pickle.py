@@ -62,7 +62,7 @@ class ChainPickle(ChainState):
     Attributes
     ----------
     nbytes : int
-        Always 0: base and wrappers are in one pickle, so the wrappers need no bytes of their own.
+        Always 0: base and wrappers are in one pickle, so the wrappers need no further bytes.
     unordered : str
         A message about a set whose order a pickle does not keep; empty if none was found.
     strict : bool

@@ -26,7 +26,8 @@ class ChainState(abc.ABC):
     Parameters
     ----------
     env : gymnasium.Env
-        The chain, which has been reset, so that wrappers have the attributes that `reset` adds.
+        The environment with all of its wrappers. It must have been reset, so that wrappers have the
+        attributes that ``reset`` adds.
     base : bool
         Whether to walk through the attributes of the environment inside the wrappers, too.
 

@@ -73,7 +73,7 @@ def difference(
 
 
 def without_clock(info: Mapping[str, Any]) -> dict[str, Any]:
-    """Return `info` without the elapsed time that one of Gymnasium's wrappers adds to it.
+    """Return `info` without the elapsed time that a wrapper of Gymnasium adds to it.
 
     `gymnasium.wrappers.RecordEpisodeStatistics` puts a dict of return, length and elapsed seconds,
     ``{"r": ..., "l": ..., "t": ...}``, under the key ``"episode"`` or another key that the user

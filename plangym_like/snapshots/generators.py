@@ -51,7 +51,7 @@ def moved_generators(before: dict[str, Any]) -> list[str]:
 def draws_note(names: Iterable[str]) -> str:
     """Return a sentence saying that the global random generators `names` were used.
 
-    It is empty if there are no names.
+    Without names, the sentence is empty.
     """
     drawn = " and of ".join(names)
     return f"It draws from the global generator of {drawn}. " if drawn else ""

@@ -203,7 +203,7 @@ class ReplayCache:
         return len(self._copies)
 
     def _replay(self, cached: CachedCopy, log: bytes) -> None:
-        """Step `cached` through the entries of `log` that follow those of its own log."""
+        """Step `cached` through the entries of `log` that its own log does not have yet."""
         base: Any = cached.env
         trace_digest = cached.trace_digest
         try:

@@ -31,8 +31,8 @@ def restorer(env: gymnasium.Env[Any, Any], *, base: bool = False) -> Callable[[]
     """Save the attributes of the wrappers of `env`; return a function that restores them.
 
     It may be called several times. It also restores the environment inside the wrappers: all of its
-    attributes if `base` is true, otherwise only those that are random generators. Arrays that share
-    memory still share it afterwards. Attributes that cannot be copied are not restored.
+    attributes if `base` is true, otherwise only its random generators. Arrays that share memory
+    still share it afterwards. Attributes that cannot be copied are not restored.
     """
     *wrappers, inner = links(env)
     generators = [] if base else _generators(inner)

@@ -32,7 +32,7 @@ class StateOwner:
     kind : type
         The class of the object.
     locate : callable
-        Returns the object as it is now; a wrapper may replace it in ``reset``.
+        Returns the current object; a wrapper may replace it in ``reset``.
     names : tuple of str or None
         The attributes that are its state (a dotted name is an attribute of an attribute). ``None``
         means all attributes except windows and the names in `constant`.

@@ -1,9 +1,9 @@
 """`Trial`: tests whether a newly made environment can repeat its own results.
 
-It takes a few steps, and repeats them from restored states: in another order, after other steps, in
-a second copy of the environment, after seeded and unseeded resets. It also checks random generators
-that are not part of state rows, and data that code keeps outside the environment. A few steps
-cannot show everything, so rows in use are audited too (`plangym_like.audit`).
+It takes a few steps, and repeats them from restored states: in another order, after different
+steps, in a second copy of the environment, after seeded and unseeded resets. It also checks random
+generators that are not part of state rows, and data that code keeps outside the environment. A few
+steps cannot show everything, so rows in use are audited too (`plangym_like.audit`).
 """
 
 from __future__ import annotations
@@ -170,8 +170,9 @@ class Trial:
     def _compare_resets(self, other: Simulator, steps: int) -> None:
         """Compare more resets, since infos with few possible values may be equal by chance.
 
-        First, the second copy takes `steps` other steps, as the first copy has done already.
-        At the end, both copies are in the middle of an episode again.
+        The first copy has already taken `steps` steps with the actions in `_others`. The second
+        copy now does the same, so that both have played before they are reset. After the last
+        reset, both take these steps again.
         """
         self._take_other_steps(other, steps)
         begun = time.perf_counter()
@@ -198,7 +199,7 @@ class Trial:
         return True
 
     def _compare_restored(self, first: _Episode) -> None:
-        """Repeat the first episode from its middle and start, in both copies, and compare."""
+        """Repeat `first` from its middle, and in each copy from its start; compare the outcomes."""
         middle = (len(first.rows) - 1) // 2
         self._continue(first, self._sim, middle, self._copy)
         self._continue(first, self._copy or self._sim, 0, self._sim if self._copy else None)
@@ -282,7 +283,7 @@ class Trial:
             next(others)
 
     def _other_steps(self, simulator: Simulator) -> Iterator[None]:
-        """Step `simulator` with other actions until its episode ends, one step per ``next``."""
+        """At each ``next``, step `simulator` with an action of `_others` until its episode ends."""
         for action in self._others:
             outcome = None
             with errors_suppressed():

@@ -54,7 +54,8 @@ class WrapperState(ChainState):
     Parameters
     ----------
     env : gymnasium.Env
-        The chain, which has been reset, so that wrappers have the attributes that `reset` adds.
+        The environment with all of its wrappers. It must have been reset, so that wrappers have the
+        attributes that ``reset`` adds.
     capacity : int, optional
         Bytes reserved for the state. The default is the current size, with queues counted as full.
         If a wrapper is not Gymnasium's, the default is at least twice that size.
@@ -64,8 +65,8 @@ class WrapperState(ChainState):
     nbytes : int
         Bytes that the state takes; 0 if no wrapper has state.
     time_limit : gymnasium.wrappers.TimeLimit or None
-        The wrapper whose step counter is the whole state, if there is no other state. The state is
-        then one little-endian int64, -1 for ``None``.
+        The time limit, if no other wrapper has state. The state is then its step counter, a
+        little-endian int64; -1 for ``None``.
 
     Raises
     ------

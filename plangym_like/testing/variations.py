@@ -125,7 +125,7 @@ VARIATIONS = {
 
 
 def _continue_elsewhere(env: Any, other: Any, seed: int | None, steps: int) -> None:
-    """Play an episode in `env`; continue from some of its states in `other`, the last one first."""
+    """Play an episode in `env`; continue from some of its states in `other`, the last first."""
     episode = play(env, seed, steps, save=True)
     numbers = range(len(episode.steps))
     for number in sorted({*numbers[:: max(1, len(numbers) // 3)]}, reverse=True):

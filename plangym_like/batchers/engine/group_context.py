@@ -34,7 +34,7 @@ class GroupContext:
     memory : dict of str to tree of torch.Tensor
         The memory that `WorkerGroup.share` and `make_buffers` have shared so far, by name.
     own_process : bool
-        Whether the worker has a process of its own. If not, it runs in the owner's process.
+        Whether the worker has a separate process. If not, it runs in the owner's process.
     """
 
     def __init__(

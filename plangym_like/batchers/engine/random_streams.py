@@ -24,8 +24,8 @@ def without_trace() -> Iterator[None]:
 class RandomStreams:
     """One group's states for the global random generators of torch (CPU), NumPy and Python.
 
-    Since a group has its own states, its results are the same in every process, whatever else the
-    process does.
+    Since a group has its own states, its results are the same in every process, even if other code
+    in that process draws random numbers.
 
     Parameters
     ----------

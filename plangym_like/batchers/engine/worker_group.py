@@ -52,7 +52,7 @@ class WorkerGroup:
     timeout : float
         Seconds without progress (see `GroupContext.beat`) after which a worker counts as hung.
     name : str
-        The name of workers in error messages, followed by the number of the worker.
+        What to call workers in error messages; the number of the worker is appended.
     preload : sequence of str
         Modules that all workers need.
 
@@ -152,7 +152,7 @@ class WorkerGroup:
     def wait(self, timeout: float | None = None, job: Job | None = None) -> Job | None:
         """Wait for `job` (by default, any job) and return it, or ``None`` after `timeout` seconds.
 
-        If there are no jobs, return ``None`` at once.
+        Without jobs, return ``None`` immediately.
 
         Raises
         ------

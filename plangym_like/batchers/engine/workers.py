@@ -25,7 +25,7 @@ class PoolOptions:
     timeout : float
         Seconds without progress after which a worker counts as hung.
     name : str
-        The name of workers in error messages, followed by the number of the worker.
+        What to call workers in error messages; the number of the worker is appended.
     preload : sequence of str
         Modules that all workers need.
     """
@@ -61,7 +61,9 @@ class Call(Protocol):
 
 
 class Workers(abc.ABC):
-    """The workers of a worker group, numbered from 0; worker ``g % num_workers`` hosts group g.
+    """The workers of a `WorkerGroup`, numbered from 0.
+
+    Worker ``g % num_workers`` hosts the object of group g.
 
     Parameters
     ----------

@@ -162,7 +162,7 @@ class BackgroundBatcher(Closable):
         ----------
         state_dict : mapping of str to Tensor
             Such a mapping is copied. Any other object that the agents' `update` accepts is passed
-            on as it is.
+            on unchanged.
         """
         self._check_open()
         if _is_state_dict(state_dict):
@@ -192,8 +192,8 @@ class BackgroundBatcher(Closable):
     def _begin(self, orders: Mapping[int, tuple[Any, ...]]) -> None:
         """Tell groups what to play, and start the first quantum of each.
 
-        `orders` maps a group to the name of a method of `EpisodeWorker` and its arguments, without
-        the last one: the weights are added here.
+        `orders` maps each group to a tuple: the name of a method of `EpisodeWorker`, and then the
+        arguments of that method, except the weights. The weights are appended here.
         """
         self._refuse_while_executing()
         # After a Ctrl-C halfway, the next call would begin some groups a second time.

@@ -78,7 +78,7 @@ class EpisodeLoop:
     def start(self, n: int, args: EpisodeArgs) -> None:
         """Start an episode in each of the first `n` environments; `args` has one row for each."""
         self._forget()
-        # The environments after the first n get the arguments of the last one.
+        # The environments after the first n get the arguments of environment n - 1.
         everyone = args.rows(torch.arange(self.n_envs).clamp(max=n - 1))
         states = {} if everyone.states is None else {"states": everyone.states}
         self._observation, self._running = self.env.reset(everyone.env_info, **states)

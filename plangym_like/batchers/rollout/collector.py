@@ -42,8 +42,8 @@ class Collector:
     actor : BaseActorModule
     options : FragmentOptions
     seed : GroupSeed, optional
-        Its ``lanes`` seed the first reset of each environment. If episodes begin in given states,
-        its ``words`` seed the resets after them.
+        ``seed.lanes`` holds one seed per environment, for its first reset. If episodes begin in
+        given states, the resets after these episodes are seeded from ``seed.words``.
     streams : RandomStreams
         The random generators of the actor and the environments.
     states : StartStates, optional

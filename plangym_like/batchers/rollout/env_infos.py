@@ -193,7 +193,7 @@ def _named(path: Path) -> str:
 class EnvInfos:
     """Writes extras into the columns of fragments, in the owner's process.
 
-    All later fragments keep the columns that were widened or added.
+    Columns that were widened or added stay so in all later fragments.
     """
 
     def __init__(self) -> None:

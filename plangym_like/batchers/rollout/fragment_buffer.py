@@ -167,7 +167,7 @@ class FragmentBuffer:
         Parameters
         ----------
         value : Tensor ``(B, ...)``, optional
-            The critic's estimates for all lanes; ``None`` stands for zeros.
+            The critic's estimates for all lanes; ``None`` means zeros.
         hx : tree of Tensor
             The recurrent state of all lanes.
         """

@@ -34,7 +34,7 @@ def rollout(
     infos: bool = True,
     vectorise: bool = True,
 ) -> PooledRollout:
-    """Collect the next fragment in a worker process while the caller learns from the last one.
+    """Collect the next fragment in a worker process while the caller learns from the previous one.
 
     There are two buffers: the worker fills one while the caller reads the other. There is one actor
     with `n_envs` lanes; ``n_workers=0`` collects in this process. See

@@ -75,7 +75,7 @@ class EpisodeRows:
         self._returns = np.zeros(lanes.num_lanes)
 
     def seed(self, seed: Sequence[int]) -> None:
-        """Set the seed for the resets that follow episodes which began in given states."""
+        """Seed the resets that come after episodes begun in given states; see `EpisodeLanes`."""
         self._episodes = EpisodeLanes(self.lanes, seed)
 
     def begin(

@@ -62,9 +62,9 @@ class ParallelGymAgent(Agent):
     reward_at_t : bool
         Write the reward of the step from t to t + 1 at t, rather than at t + 1.
     include_last_state : bool
-        If ``False``, and if environments are reset automatically, the row that ends an episode
-        holds the first observation of the next episode, and the row after it holds the results of
-        that episode's first step.
+        If ``False``, and if environments are reset automatically, the last observation of an
+        episode is left out: the row in which the episode ends holds the first observation of the
+        next episode, and the following row holds the results of the new episode's first step.
     seed : int, optional
         See `seed`.
 
@@ -355,7 +355,7 @@ def _has_autoreset(env: Any) -> bool:
 
 
 def _named(name: str, tree: Any) -> Iterator[tuple[str, Any]]:
-    """Yield the leaves of a tree in order, each with its path below `name`."""
+    """Yield the leaves of a tree in order, each with its path, such as ``name/key``."""
     for path, leaf in named_leaves(tree, (name,) if name else ()):
         yield "/".join(path), leaf
 

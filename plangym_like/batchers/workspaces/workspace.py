@@ -317,7 +317,7 @@ class Workspace:
 
         ``[0]`` is the start of a transition and ``[1]`` its end. Transitions are sorted by time,
         then by column. Pairs whose first step ended an episode are left out, because the next step
-        belongs to another episode or repeats the last one.
+        belongs to another episode or repeats the final step.
 
         Parameters
         ----------

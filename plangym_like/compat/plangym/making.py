@@ -1,4 +1,4 @@
-"""Make the `plangym_like.PlanEnv` behind a plangym class, and decide whether it steps batches."""
+"""Make the `plangym_like.PlanEnv` that a plangym class steps; find methods that users override."""
 
 from __future__ import annotations
 

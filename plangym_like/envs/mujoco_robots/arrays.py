@@ -1,4 +1,8 @@
-"""Operations on arrays whose last axes belong to one frame."""
+"""Operations on the data of many simulated frames.
+
+The last axes of an array hold the data of one frame. The axes before them, written ``...``, are
+rows and frames; operations keep these axes.
+"""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ class InvertedPendulum(Robot):
         return self.rewards(ended)[0], ended, self.rewards(ended)[1]
 
     def rewards(self, ended: Array) -> tuple[Array, dict[str, Any]]:
-        """Return the rewards and infos, each ``(...,)``."""
+        """Return the rewards and the infos, in arrays of the shape of `ended`."""
         upright = (~ended).astype(np.int64)
         return upright, {"reward_survive": upright}
 
@@ -70,7 +70,7 @@ class InvertedDoublePendulum(Robot):
         return standing
 
     def infos(self, infos: dict[str, Any]) -> dict[str, Any]:
-        """Return those of `infos` that this version of the environment returns."""
+        """Return the entries of `infos` that this version of the environment has."""
         return infos
 
     def observe(self, look: Look, out: Array) -> None:

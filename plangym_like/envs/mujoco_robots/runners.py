@@ -81,7 +81,7 @@ class Walker2d(Robot):
     def infos(
         self, qpos: Array, speed: Array, forward: Array, cost: Array, alive: Array
     ) -> dict[str, Any]:
-        """Return the infos, each ``(...,)``."""
+        """Return the infos; all arrays have the shape ``(...,)``."""
         return {
             "x_position": qpos[..., 0],
             "z_distance_from_origin": qpos[..., 1] - self.env.init_qpos[1],
@@ -112,7 +112,7 @@ class Walker2dV4(Walker2d):
 
 
 class Hopper(Walker2d):
-    """Hopper-v5, where every part of the state must stay in a range, not only height and angle."""
+    """Hopper-v5: the whole state except the x position must stay in range, unlike in Walker2d."""
 
     def healthy(self, qpos: Array, qvel: Array) -> Array:
         low, high = self.env._healthy_state_range
@@ -138,7 +138,7 @@ class Swimmer(Robot):
         return forward - cost, False, self.infos(place, speed, forward, cost)
 
     def infos(self, place: Array, speed: Array, forward: Array, cost: Array) -> dict[str, Any]:
-        """Return the infos, each ``(...,)``."""
+        """Return the infos; all arrays have the shape ``(...,)``."""
         return {
             **moved(place, speed),
             "reward_forward": forward,

@@ -13,7 +13,9 @@ from plangym_like.compat.plangym.plangym_env import PlangymEnv
 
 
 class DMControlEnv(PlangymEnv):
-    """A task of the suite, observed as one vector; its time limit ends episodes.
+    """A task of the DeepMind Control Suite; by default, its observation is one flat vector.
+
+    Reaching the task's time limit counts as a normal end of the episode.
 
     Parameters
     ----------

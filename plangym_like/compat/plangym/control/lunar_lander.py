@@ -109,7 +109,7 @@ class LunarLander(PlangymEnv):
 
     @property
     def deterministic(self) -> bool:
-        """Whether nothing is random."""
+        """Whether the environment has no randomness."""
         return self._deterministic
 
     @property
