@@ -8,6 +8,7 @@ import pytest
 
 pytest.importorskip("jax", reason="jax is not installed: pip install 'plangym_like[jax]'")
 pytest.importorskip("flax", reason="Gymnasium's environments on JAX need flax")
+pytest.importorskip("array_api_compat", reason="JaxToNumpy needs array-api-compat")
 
 import jax
 from comparing import assert_same
