@@ -142,11 +142,12 @@ class ChunkResult:
 def distinct_states(
     state_format: StateFormat, states: Row
 ) -> tuple[NDArray[Any], NDArray[np.int32]] | None:
-    """Return the indices of the distinct states, and which of these each state equals.
+    """Find the distinct states; return the index and the inverse of `numpy.unique`.
 
-    These are the index and the inverse of `numpy.unique`. Return ``None`` if the states are small,
-    or if less than a quarter of them are duplicates. States are grouped by a 64-bit sum and then
-    compared byte by byte, so different states are never treated as equal.
+    The first array holds the index of each distinct state, and the second array says for every
+    state which distinct state it equals. Return ``None`` if the states are small, or if less than a
+    quarter of them are duplicates. States are grouped by a 64-bit checksum and then compared byte
+    by byte, so different states are never treated as equal.
     """
     if len(states) < 2 or states.shape[1] < _SHARED_NBYTES:
         return None

@@ -39,9 +39,10 @@ class ProcessLanes(Lanes):
     episodes of its lanes end with a step that returns the last observation again, a reward of 0,
     ``truncated``, and the info ``{"worker_died": True}``. The lanes begin new episodes when they
     are reset. A new environment is seeded by `plangym_like.lanes.seeding.seed_after_loss`, from the
-    last seed that its lane was given. With `checkpoint_every`, lanes with state rows instead
-    continue where they were; only the warning shows that a process died. Calls that cannot be
-    repeated, such as `call`, raise `WorkerDiedError` if lanes cannot be restored.
+    last seed that its lane was given. If `checkpoint_every` is given, lanes that have state rows do
+    not end their episodes but continue where they were; only the warning shows that a process died.
+    Calls that cannot be repeated, such as `call`, raise `WorkerDiedError` if lanes cannot be
+    restored.
 
     In a new process, attributes that were set by `set_attr` are set again. Changes that `call` made
     outside an environment's state are lost.

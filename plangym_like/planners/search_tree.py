@@ -332,9 +332,9 @@ def _resolved(kids: Ints, new: Ints) -> Ints:
 
 
 def _groups(keys: Ints) -> tuple[Ints, Ints, Ints]:
-    """For each of the sorted keys, return the start and size of its group, and its place in it.
+    """Group equal keys, which are sorted.
 
-    A group consists of equal keys.
+    For each key, return the start and the size of its group, and the key's place in the group.
     """
     rows = np.arange(len(keys))
     if len(keys) == 1:

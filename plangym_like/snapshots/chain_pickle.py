@@ -183,7 +183,7 @@ class ChainPickle(ChainState):
                 self._walk_value(place, value)
 
     def _walk_value(self, root: str, value: Any) -> None:
-        """Record the configuration in `value`, and the classes of the objects in it."""
+        """Record the configuration that `value` contains, and the classes of its objects."""
         for place, thing in reachable(value, root, self._seen):
             if isinstance(thing, enum.Enum | type):
                 kind = thing if isinstance(thing, type) else type(thing)

@@ -111,9 +111,10 @@ class WorkerGroup:
         self._workers.share(name, shared)
 
     def mark_changed(self, name: str) -> None:
-        """Let later jobs see the new content of the memory shared as `name`.
+        """Let later jobs see the new content of the published memory `name`.
 
-        Workers that share memory with this process see every change even without this call.
+        This call is needed for workers that hold a copy. Workers that share memory with this
+        process see every change even without it.
         """
         self._check_usable()
         self._workers.mark_changed(name)
@@ -201,10 +202,10 @@ class WorkerGroup:
         return job.result
 
     def _next_done(self, wanted: Job | None) -> Job | None:
-        """Return `wanted` if it is done, or any finished job if `wanted` is ``None``.
+        """Return `wanted` if it is done, or any job that is done if `wanted` is ``None``.
 
-        A job that has failed may be returned even if it is not `wanted`. If no such job is done,
-        return ``None``.
+        Return ``None`` if no such job is done yet. A job that has failed may be returned even if it
+        is not `wanted`.
         """
         for job in self._jobs:
             if job.call.done():

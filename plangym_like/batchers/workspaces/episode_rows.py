@@ -75,7 +75,10 @@ class EpisodeRows:
         self._returns = np.zeros(lanes.num_lanes)
 
     def seed(self, seed: Sequence[int]) -> None:
-        """Seed the resets that come after episodes begun in given states; see `EpisodeLanes`."""
+        """Set the seed of later resets, for episodes that begin in given states.
+
+        See `EpisodeLanes`.
+        """
         self._episodes = EpisodeLanes(self.lanes, seed)
 
     def begin(

@@ -146,9 +146,9 @@ class ChunkStepper(FastForm):
         actions: NDArray[Any],
         ran: NDArray[np.int64],
     ) -> None:
-        """Simulate `ran` frames of each row, and store their data in `record`.
+        """Simulate each row for its number of frames in `ran`, and store the data in `record`.
 
-        If a row's episode ends earlier, its number in `ran` is lowered.
+        If a row's episode ends earlier, its number in `ran` is reduced to the frames simulated.
         """
         count, length = actions.shape[:2]
         record.bytes[:count, 0, : self._physics.nbytes] = source[

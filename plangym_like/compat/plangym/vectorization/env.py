@@ -85,7 +85,7 @@ class VectorizedEnv(PlangymEnv):
 
     @property
     def _steps_here(self) -> bool:
-        """Whether `plangym_like` steps this environment's batches from given states."""
+        """Whether `plangym_like` steps batches; a user's own step methods are called row by row."""
         kind: Any = type(self._plan_env)
         return issubclass(kind, PlangymEnv) and not writes_hooks(kind)
 
