@@ -140,7 +140,7 @@ class AuditedRows:
             inputs, rows = copy_rows(self._inputs, part), self._rows[part]
             second = again.later(inputs)
             twice = again.later(_taken_twice(inputs)) if continues and not first else None
-            alone = []
+            alone: list[Earlier] = []
             if not first:
                 # Workers step the rows above while this process steps these.
                 self._compare_earlier(again)
@@ -189,28 +189,26 @@ class AuditedRows:
             if found := self._first_difference(earlier.result, second, np.zeros(1, np.intp)):
                 self._auditor.report(found._replace(row=earlier.row), _LATER, "")
 
-    def _step_alone(
-        self, again: Again, order: NDArray[np.intp], begun: float
-    ) -> list[tuple[int, Inputs, Any]]:
-        """Step some rows again, each as a separate batch; return their places, inputs and results.
+    def _step_alone(self, again: Again, order: NDArray[np.intp], begun: float) -> list[Earlier]:
+        """Step some rows again, each as a separate batch; return their inputs and results.
 
         A single row is stepped by the environment's own ``step``, not by code for many rows.
         """
-        found = []
+        alone = []
         for place in order[:: -(-len(order) // _MOST_ALONE)]:
             inputs = copy_rows(self._inputs, np.array([place], np.intp))
-            found.append((int(place), inputs, again.here(inputs)))
+            alone.append(Earlier(int(self._rows[place]), inputs, again.here(inputs)))
             if self._auditor.is_out_of_time(time.perf_counter() - begun):
                 break
-        return found
+        return alone
 
-    def _compare_alone(self, result: Any, alone: list[tuple[int, Inputs, Any]]) -> None:
+    def _compare_alone(self, result: Any, alone: list[Earlier]) -> None:
         """Compare the results of `_step_alone`; keep the first for later audits."""
-        for number, (place, inputs, second) in enumerate(alone):
-            if found := self._first_difference(result, second, self._rows[[place]]):
+        for number, each in enumerate(alone):
+            if found := self._first_difference(result, each.result, np.array([each.row])):
                 self._auditor.report(found, _ALONE, _BATCHED)
-            if not (number or second.infos.errors):
-                self._auditor.keep(Earlier(int(self._rows[place]), inputs, second))
+            if not (number or each.result.infos.errors):
+                self._auditor.keep(each)
 
     def _follow(self, again: Again, places: NDArray[np.intp]) -> None:
         """Take many steps from some rows, with and without saving at each step, and compare."""

@@ -25,27 +25,15 @@ _SCALARS = frozenset((int, float, bool, np.float64, np.float32, np.int64, np.int
 
 
 class Extra(NamedTuple):
-    """A value in the info of lane `lane` at step `t`, or a column of values; `path` holds its keys.
+    """Values of one key in the infos of consecutive steps and lanes, from step `t` and lane `lane`.
 
-    For a column ``(T, B, ...)``, `t` and `lane` are slices.
+    `path` holds the keys that lead to the values, which have the shape ``(steps, lanes, ...)``.
     """
 
     path: Path
-    t: int | slice
-    lane: int | slice
-    value: NDArray[Any]
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """The shape of one value."""
-        return self.value.shape[2 if isinstance(self.t, slice) else 0 :]
-
-    def moved(self, lanes: int) -> Extra:
-        """Return this extra with `lanes` added to the numbers of its lanes."""
-        lane = self.lane
-        if isinstance(lane, slice):
-            return self._replace(lane=slice(lane.start + lanes, lane.stop + lanes))
-        return self._replace(lane=lane + lanes)
+    t: int
+    lane: int
+    values: NDArray[Any]
 
 
 class Unplaced:
@@ -76,9 +64,7 @@ class Unplaced:
 
     def extras(self) -> list[Extra]:
         """Return the new columns, and then the values, which must be written after them."""
-        lanes = slice(0, self._size[1])
-        columns = [Extra(path, slice(None), lanes, held) for path, held in self.columns.items()]
-        return columns + self.values
+        return [Extra(path, 0, 0, held) for path, held in self.columns.items()] + self.values
 
 
 def layout_of_infos(infos: Mapping[Any, Any]) -> dict[Any, Any]:
@@ -149,7 +135,7 @@ def _note(column: Any, value: Any, t: int, lane: int, unplaced: Unplaced, path: 
         unplaced.put(path, t, lane, array)
     else:
         # A copy, since the environment may change the array.
-        unplaced.values.append(Extra(path, t, lane, array.copy()))
+        unplaced.values.append(Extra(path, t, lane, array[None, None].copy()))
 
 
 def _put_number(column: NDArray[Any], t: int, lane: int, value: Any) -> bool:
@@ -178,8 +164,8 @@ def _put_array(column: NDArray[Any], t: int, lane: int, array: NDArray[Any]) -> 
     return True
 
 
-def _other_shape(path: Path, lane: int | slice, first: str, now: str) -> InputError:
-    owner = "the" if isinstance(lane, slice) else f"lane {lane}'s"
+def _other_shape(path: Path, lane: int | None, first: str, now: str) -> InputError:
+    owner = "the" if lane is None else f"lane {lane}'s"
     return InputError(
         f"{owner} info {_named(path)} had {first} at the beginning, and {now} now. A "
         "fragment holds arrays of one shape: keep the shape, or give infos=False"
@@ -214,8 +200,8 @@ class EnvInfos:
         for path, found in values.items():
             column = _get(env, path)
             if column is None:
-                shape = self._late.setdefault(path, found[0].shape if found else ())
-                dtype = self._dtypes.get(path) or torch.from_numpy(found[0].value).dtype
+                shape = self._late.setdefault(path, found[0].values.shape[2:] if found else ())
+                dtype = self._dtypes.get(path) or torch.from_numpy(found[0].values).dtype
                 column = torch.zeros((*size, *shape), dtype=dtype)
             env = _with(env, path, self._widened(path, column, found))
         return env
@@ -224,17 +210,20 @@ class EnvInfos:
         """Return a copy of `column` with `extras` written into it, in a dtype that holds both."""
         dtype = self._dtypes.get(path, column.dtype)
         for extra in extras:
-            dtype = _common(dtype, torch.from_numpy(extra.value).dtype)
+            dtype = _common(dtype, torch.from_numpy(extra.values).dtype)
         self._dtypes[path] = dtype
         wide = column.to(dtype, copy=True)
         fits = _same_values(wide, column)
         for extra in extras:
-            value = torch.from_numpy(extra.value)
-            if extra.shape != wide.shape[2:]:
+            values = torch.from_numpy(extra.values)
+            steps, lanes, *shape = values.shape
+            if tuple(shape) != wide.shape[2:]:
                 told = f"the shape {tuple(wide.shape[2:])}"
-                raise _other_shape(path, extra.lane, told, f"the shape {extra.shape}")
-            wide[extra.t, extra.lane] = value
-            fits = fits and _same_values(wide[extra.t, extra.lane], value)
+                one = extra.lane if steps == lanes == 1 else None
+                raise _other_shape(path, one, told, f"the shape {tuple(shape)}")
+            place = wide[extra.t : extra.t + steps, extra.lane : extra.lane + lanes]
+            place[...] = values
+            fits = fits and _same_values(place, values)
         if not fits:
             raise InputError(
                 f"no dtype holds all values of {_named(path)} in the environments' infos "

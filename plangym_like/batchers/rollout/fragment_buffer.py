@@ -215,7 +215,7 @@ def as_fragment(
     whole = tree_map(lambda *parts: join(parts), *({**each, "final": None} for each in memories))
     first, moved = 0, []
     for memory, found in zip(memories, extras, strict=True):
-        moved += [extra.moved(first) for extra in found]
+        moved += [extra._replace(lane=extra.lane + first) for extra in found]
         first += memory["version"].shape[1]
     steps = whole["steps"]
     return Fragment(
