@@ -79,7 +79,7 @@ class GymView(gymnasium.Env[Any, Any]):
         Raises
         ------
         gymnasium.error.ResetNeeded
-            There is no current state yet: neither `reset` nor `set_state` has been called.
+            Neither `reset` nor `set_state` has been called yet.
         ActionError
             The action is not in the action space; the environment has not been stepped.
         StateLostError

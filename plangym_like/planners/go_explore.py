@@ -65,7 +65,7 @@ class GoExplore(Planner):
     Raises
     ------
     InputError
-        There are no default cells for such observations.
+        Such observations have no default cells.
 
     Notes
     -----

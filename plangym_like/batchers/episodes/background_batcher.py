@@ -243,7 +243,7 @@ class BackgroundBatcher(Closable):
         WorkerTimeoutError
             A worker hangs, and the batcher is closed; or `timeout` has passed, and no data is lost.
         InputError
-            There is no result to get, because `execute` was not called.
+            `execute` was not called, so no result is pending.
         """
         if not self._is_executing:
             self._raise_failure()

@@ -49,7 +49,7 @@ class DictTensor(TensorDict):  # type: ignore[no-untyped-call]
         super().__init__(fields, batch_size=batch_size, **options)
 
     def n_elems(self) -> int:
-        """Return the number of rows; 0 if there are no tensors."""
+        """Return the number of rows, or 0 without tensors."""
         return int(self.batch_size[0]) if self.batch_size else 0
 
 
