@@ -47,8 +47,8 @@ def position_cells(obs: Any, infos: BatchInfo) -> list[Hashable]:
 class ObservationCells:
     """Divides the range of each number of an observation into bins.
 
-    Numbers without bounds are mapped to -1 to 1 by ``x / (1 + |x|)``. Each value of a discrete
-    space is a separate bin.
+    Numbers without bounds, or with a range of more than 2**63, are mapped to -1 to 1 by
+    ``x / (1 + |x|)``. Each value of a discrete space is a separate bin.
 
     Parameters
     ----------
@@ -77,9 +77,11 @@ class ObservationCells:
         """Return the cells of N observations."""
         rows = np.asarray(obs).reshape(len(obs), -1)
         if self._box is not None:
-            low, high = self._box.low.ravel(), self._box.high.ravel()
+            low = self._box.low.ravel().astype(np.float64)
+            high = self._box.high.ravel().astype(np.float64)
             x = rows.astype(np.float64)
-            bounded = np.isfinite(low) & np.isfinite(high)
+            with np.errstate(over="ignore"):
+                bounded = high - low <= 2.0**63
             low, high = np.where(bounded, low, -1.0), np.where(bounded, high, 1.0)
             x = np.where(bounded, x, x / (1 + np.abs(x)))
             width = np.maximum((high - low) / self._bins, np.finfo(float).tiny)

@@ -237,9 +237,12 @@ def test_a_search_changes_its_representation_and_keeps_the_best_visits() -> None
         assert plans[0].replay(env) == plans[0].score
 
 
-def test_observations_are_divided_into_bins() -> None:
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("largest", ["infinity", "finite"])
+def test_observations_are_divided_into_bins(dtype: Any, largest: str) -> None:
     no_infos = BatchInfo(2, {})
-    box = gymnasium.spaces.Box(np.array([0.0, -np.inf]), np.array([1.0, np.inf]), dtype=np.float64)
+    end = np.inf if largest == "infinity" else np.finfo(dtype).max
+    box = gymnasium.spaces.Box(np.array([0, -end], dtype), np.array([1, end], dtype), dtype=dtype)
     cells = ObservationCells(box, bins=4)
     assert cells(np.array([[0.3, 0.0], [1.0, -1e9]]), no_infos) == [(1, 2), (3, 0)]
     discrete = ObservationCells(gymnasium.spaces.Discrete(9))
