@@ -136,8 +136,11 @@ def is_known(wrapper: Any) -> bool:
 
 
 def has_foreign_code(env: gymnasium.Env[Any, Any]) -> bool:
-    """Return whether the wrappers around `env` run code from outside Gymnasium and NumPy."""
-    return any(
+    """Return whether `env` or a wrapper around it runs code from outside this package.
+
+    The code of Gymnasium and NumPy does not count.
+    """
+    return _package_of(type(env.unwrapped)) not in ("gymnasium", _package_of(links)) or any(
         not is_known(wrapper)
         or (
             type(wrapper) not in TRANSPARENT
@@ -152,9 +155,12 @@ def has_foreign_code(env: gymnasium.Env[Any, Any]) -> bool:
 
 
 def _is_trusted(value: Any) -> bool:
-    kind = type(value)
-    package = str(getattr(value, "__module__", None) or kind.__module__).partition(".")[0]
-    return package in ("gymnasium", "numpy") or isinstance(value, type)
+    return isinstance(value, type) or _package_of(value) in ("gymnasium", "numpy")
+
+
+def _package_of(thing: Any) -> str:
+    """Return the package of a function, a class, or the class of another object."""
+    return str(getattr(thing, "__module__", None) or type(thing).__module__).partition(".")[0]
 
 
 def impossible(wrapper: Any) -> str | None:
