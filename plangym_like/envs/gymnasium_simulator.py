@@ -285,7 +285,7 @@ class GymnasiumSimulator(TriedSimulator):
         """
         if seed is None:
             random_state.make_generator(self.env.unwrapped)
-        obs, info = as_reset(self.env.reset(seed=seed, options=options))
+        obs, info = as_reset(self._reset_env(seed, options))
         self._fresh = None
         return self.observe(obs), info
 

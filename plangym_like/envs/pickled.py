@@ -89,7 +89,10 @@ class PickleCodec(Codec):
         self.nbytes = padded(capacity)
 
     def _longest(self, steps: int) -> int:
-        """Take up to `steps` steps, and return the length of the longest pickle."""
+        """Take up to `steps` steps, and return the length of the longest pickle.
+
+        Raise `SnapshotError` if objects then share memory that their pickles would not share.
+        """
         env, longest = self._env, len(self.pickle.dumps())
         env.unwrapped._np_random = random_state.seeded_generator(0)
         space = copy.deepcopy(env.action_space)
@@ -101,6 +104,7 @@ class PickleCodec(Codec):
                 longest = max(longest, len(self.pickle.dumps()))
                 if terminated or truncated:
                     break
+        self.pickle.check_memory()
         return longest
 
     def fingerprint_fields(self) -> Mapping[str, Any]:

@@ -21,7 +21,7 @@ from plangym_like.envs.codec import Codec
 from plangym_like.envs.fast_form import FastForm, disagreement
 from plangym_like.envs.gymnasium_simulator import GymnasiumSimulator
 from plangym_like.envs.wrapping import forget_seed
-from plangym_like.errors import SnapshotError, StateCapacityError, StateFormatError
+from plangym_like.errors import PlangymError, SnapshotError, StateCapacityError, StateFormatError
 from plangym_like.family_env import FamilyEnv
 from plangym_like.snapshots import plain_data
 from plangym_like.snapshots.configuration import describe, qualified_name
@@ -59,7 +59,10 @@ class SaveLoadCodec(Codec):
         self, base: Any, name: Any, capacity: int | None, initial: bytes | None = None
     ) -> None:
         self._base, self._name, self._initial = base, name, initial
-        saved = base.save_state()
+        try:
+            saved = base.save_state()
+        except Exception as error:
+            raise _refusal(base, "save_state", error) from error
         self.example: NDArray[Any] | None = None
         if _is_plain_array(saved):
             self.example = np.empty_like(saved)
@@ -208,6 +211,18 @@ class SaveLoadSimulator(GymnasiumSimulator):
         forget_seed(self.env)
         return codec
 
+    def _try_out(self) -> None:
+        """Check that ``load_state`` takes what ``save_state`` returned, and run the trial."""
+        payload = np.zeros(self.payload_nbytes, np.uint8)
+        self.read(payload)
+        try:
+            self.codec.write(payload[: self.codec.nbytes])
+        except PlangymError:
+            raise
+        except Exception as error:
+            raise _refusal(self.base, "load_state", error) from error
+        super()._try_out()
+
     def _steps_states(self) -> bool:
         """Return whether ``step_states`` can be used to step many rows at once."""
         plain = all(type(wrapper) in TRANSPARENT for wrapper in chain(self.env))
@@ -254,6 +269,13 @@ class SaveLoadSimulator(GymnasiumSimulator):
         except SnapshotError:
             return None
         return self._batched_step()
+
+
+def _refusal(base: Any, method: str, error: Exception) -> SnapshotError:
+    return SnapshotError(
+        f"{type(base).__name__}.{method} raised {type(error).__name__}: {error}; save_state() must "
+        "return the state, and load_state(state) must restore it"
+    )
 
 
 class OwnEnv(FamilyEnv):

@@ -8,9 +8,11 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
+from plangym_like.envs.codec import Codec
 from plangym_like.envs.wrapping import forget_seed
 from plangym_like.errors import SnapshotError
 from plangym_like.simulator import Simulator
+from plangym_like.snapshots.configuration import qualified_name
 from plangym_like.snapshots.known_wrappers import has_foreign_code
 from plangym_like.snapshots.trial import Trial, TrialRule
 from plangym_like.states import Row
@@ -23,6 +25,7 @@ class TriedSimulator(Simulator):
     """
 
     trial: ClassVar[TrialRule] = TrialRule()
+    codec: Codec
     _arguments: tuple[tuple[Any, ...], dict[str, Any]]
     _is_copy: bool = False
     _wrappers: tuple[Any, ...] = ()
@@ -77,6 +80,29 @@ class TriedSimulator(Simulator):
             return None
         other._fresh = None
         return other
+
+    def _reset_env(self, seed: int | None, options: dict[str, Any] | None) -> Any:
+        """Reset the environment and its wrappers.
+
+        Raises
+        ------
+        SnapshotError
+            The options change a part of the environment that is the same in all state rows.
+        """
+        if options is None or self.exactness != "exact":
+            return self.env.reset(seed=seed, options=options)
+        before = dict(self.codec.fingerprint_fields())
+        result = self.env.reset(seed=seed, options=options)
+        after = self.codec.fingerprint_fields()
+        changed = [name for name in before if after[name] != before[name]]
+        if changed:
+            raise SnapshotError(
+                f"reset(options={options!r}) changed the {' and the '.join(changed)} of "
+                f"{qualified_name(type(self.env.unwrapped))}, which no state row holds; make a new "
+                "environment for each such change, or, if it is written in Python, make it with "
+                "snapshot='pickle'"
+            )
+        return result
 
     def make_again(self, *args: Any, **changed: Any) -> Self:
         """Make a similar simulator with other arguments, and without a trial.

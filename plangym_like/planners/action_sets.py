@@ -34,7 +34,7 @@ def all_actions(env: PlanEnv, planner: str) -> NDArray[Any]:
     if isinstance(space, Discrete):
         sizes, starts = np.array([space.n]), np.array([space.start])
     elif isinstance(space, MultiDiscrete):
-        sizes, starts = space.nvec.ravel(), space.start.ravel()
+        sizes, starts = space.nvec.ravel().astype(int), space.start.ravel().astype(int)
     elif isinstance(space, MultiBinary):
         count = int(np.prod(space.shape))
         sizes, starts = np.full(count, 2), np.zeros(count, int)
@@ -100,7 +100,8 @@ class ActionSampler:
         elif isinstance(space, Discrete):
             self._low, self._high = np.array(space.start), np.array(space.start + space.n)
         elif isinstance(space, MultiDiscrete):
-            self._low, self._high = space.start, space.start + space.nvec
+            self._low = space.start.astype(int)  # sums may be too large for the dtype of the space
+            self._high = self._low + space.nvec
         elif isinstance(space, MultiBinary):
             self._low, self._high = np.zeros(self._shape, int), np.full(self._shape, 2)
         else:

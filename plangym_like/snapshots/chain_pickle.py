@@ -9,6 +9,7 @@ worker process has another ``__main__``.
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import enum
 import hashlib
@@ -16,6 +17,7 @@ import io
 import pickle
 import threading
 import types
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -40,11 +42,19 @@ from plangym_like.snapshots.impure_functions import held_objects
 from plangym_like.snapshots.known_wrappers import links
 from plangym_like.snapshots.named_objects import named_objects
 from plangym_like.snapshots.reachable import reachable
+from plangym_like.snapshots.separated_memory import SeparatedMemory
 from plangym_like.snapshots.set_order import is_set, order_is_kept, order_note
 from plangym_like.snapshots.state_owner import StateOwner, kind_of
 
 # Bytes in every pickle that holds a set or a frozenset; other data may contain them by chance.
 _MARKS_OF_SETS = (pickle.EMPTY_SET + pickle.MEMOIZE, pickle.FROZENSET + pickle.MEMOIZE)
+# A pickle of one of these holds a copy of the items that are left.
+_COPYING_ITERATORS = tuple(
+    type(turn(items))
+    for table in ({}, collections.OrderedDict())  # type: ignore[var-annotated]
+    for items in (table, table.keys(), table.values(), table.items())
+    for turn in (iter, reversed)
+)
 _WAY_OUT = (
     "write a Simulator for the environment (plangym_like.Simulator), or name the attributes that "
     "are its state in its class: state_attributes = ('name', ...)"
@@ -111,6 +121,21 @@ class ChainPickle(ChainState):
         if not self.unordered and (self.met_set or any(mark in data for mark in _MARKS_OF_SETS)):
             self._look_for_sets()
         return data
+
+    def check_memory(self) -> None:
+        """Raise `SnapshotError` if two objects share memory that their pickles would not share."""
+        values = [owner.read() for owner in self.owners]
+        try:
+            *_, watcher = self._pickled(values, watch=True)
+        except Exception as error:
+            raise self._refused(values, error) from error
+        found = watcher.memory.pair()
+        if found is not None:
+            one, other = map(kind_of, found)
+            raise SnapshotError(
+                f"{one} and {other} share memory, which they would not after they were restored "
+                "from a pickle; keep one of them"
+            )
 
     def place_of(self, thing: Any, *, constants: bool = True) -> str | None:
         """Return the place of `thing` if it is pickled as a reference, or ``None`` if it is not.
@@ -216,30 +241,27 @@ class ChainPickle(ChainState):
             raise StateFormatError(f"the pickle in a state row is damaged: {error}") from error
 
     def _pickled(
-        self, value: Any, *, watch_sets: bool = False, constants: bool = True
-    ) -> tuple[bytes, list[Any]]:
-        """Return a pickle of `value`, and the sets in `value` whose order it does not keep.
-
-        Such sets are only looked for if `watch_sets` is true.
-        """
+        self, value: Any, *, watch: bool = False, constants: bool = True
+    ) -> tuple[bytes, Any]:
+        """Return a pickle of `value`, and the pickler: a `_Watcher` if `watch` is true."""
         whole: set[int] = set()
         while True:
             stream = io.BytesIO()
-            kind = _SetWatcher if watch_sets else _Pickler
+            kind = _Watcher if watch else _Pickler
             pickler = kind(stream, self, whole, constants=constants)
             try:
                 pickler.dump(value)
             except OverlapError as overlap:
                 whole.add(overlap.args[0])
             else:
-                return stream.getvalue(), pickler.unordered_sets
+                return stream.getvalue(), pickler
 
     def _look_for_sets(self) -> None:
         for owner in self.owners:
             for name, value in owner.items(owner.read()):
-                _, lost = self._pickled(value, watch_sets=True)
-                if lost:
-                    found = order_note(f"{owner.place}.{name}", lost[0])
+                *_, watcher = self._pickled(value, watch=True)
+                if watcher.unordered_sets:
+                    found = order_note(f"{owner.place}.{name}", watcher.unordered_sets[0])
                     if self.strict:
                         raise SnapshotError(
                             f"{found}. It held none when the environment was made; make it with "
@@ -259,7 +281,6 @@ class _Pickler(pickle.Pickler):
         super().__init__(stream, protocol=5)
         self._owner, self._constants = owner, constants
         self._arrays = ArrayLayout(whole)
-        self.unordered_sets: list[Any] = []
 
     def reducer_override(self, thing: Any) -> Any:
         place = self._owner.place_of(thing, constants=self._constants)
@@ -282,6 +303,12 @@ class _Pickler(pickle.Pickler):
             raise TypeError(f"{kind_of(thing)} is an EzPickle and would come back as it was made")
         if isinstance(thing, threading.Thread):
             raise TypeError("the work of a thread is not part of a state")
+        if type(thing) in weakref.ProxyTypes:
+            raise TypeError("a weak proxy would come back as a copy of its object")
+        if isinstance(thing, _COPYING_ITERATORS):
+            raise TypeError("an iterator over a dict would no longer belong to this dict")
+        if isinstance(thing, np.ndarray) and _has_lost_attributes(thing):
+            raise TypeError(f"the attributes of {kind_of(thing)} would be lost")
         if releases(thing):
             raise TypeError(
                 f"{kind_of(thing)} has a __del__, so it owns something that a pickle does not "
@@ -296,10 +323,16 @@ class _Pickler(pickle.Pickler):
         return NotImplemented
 
 
-class _SetWatcher(_Pickler):
-    """A pickler that collects the sets whose order a pickle does not keep."""
+class _Watcher(_Pickler):
+    """A pickler that collects sets whose order a pickle does not keep, and objects with memory."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.unordered_sets: list[Any] = []
+        self.memory = SeparatedMemory()
 
     def persistent_id(self, thing: Any) -> None:
+        self.memory.add(thing)
         if is_set(thing) and not order_is_kept(thing):
             self.unordered_sets.append(thing)
 
@@ -334,6 +367,11 @@ def _class_named(module: str, name: str) -> Any:
 
 def _nothing() -> None:
     return None
+
+
+def _has_lost_attributes(array: np.ndarray[Any, Any]) -> bool:
+    """Return whether `array` has attributes that NumPy's way of pickling arrays leaves out."""
+    return type(array).__reduce__ is np.ndarray.__reduce__ and bool(vars(array))
 
 
 def _check_class(base: Any) -> None:

@@ -16,7 +16,13 @@ from numpy.typing import NDArray
 
 from plangym_like.errors import SnapshotError, StateFormatError
 from plangym_like.snapshots.configuration import qualified_name
-from plangym_like.snapshots.known_wrappers import describe_wrappers, impossible, links, state_names
+from plangym_like.snapshots.known_wrappers import (
+    describe_wrappers,
+    impossible,
+    is_known,
+    links,
+    state_names,
+)
 from plangym_like.snapshots.state_owner import CONSTANT, StateOwner, always, restart_generators
 
 
@@ -51,6 +57,7 @@ class ChainState(abc.ABC):
         # Objects that are encoded as references, by the place where they were found.
         self._references: dict[str, Any] = {}
         self._seen: set[int] = set()
+        foreign = False
         for link in chain if base else chain[:-1]:
             reason = impossible(link)
             if reason is not None:
@@ -58,7 +65,8 @@ class ChainState(abc.ABC):
                 raise SnapshotError(f"wrapper {name} cannot be saved: {reason}")
             # An environment may keep the game itself in an attribute called env.
             constant = CONSTANT - {"env"} if link is chain[-1] else CONSTANT
-            name, names = type(link).__name__, state_names(link)
+            name, names = type(link).__name__, state_names(link, within_others=foreign)
+            foreign = foreign or not is_known(link)
             owner = StateOwner(name, type(link), always(link), names, constant=constant)
             if names != ():
                 self.owners.append(owner)

@@ -49,6 +49,7 @@ _CHANGING: dict[str, tuple[str, ...]] = {
         *("return_rms.mean", "return_rms.var", "return_rms.count"),
     ),
 }
+_CLOCKS = ("episode_start_time",)
 _UNCHANGING: tuple[str, ...] = ("transform_action.", "transform_observation.", "transform_reward.")
 _UNCHANGING += ("jax_to_numpy.",)
 _FOREIGN = (
@@ -100,10 +101,12 @@ def describe_wrappers(env: gymnasium.Env[Any, Any]) -> list[Any]:
     ]
 
 
-def state_names(wrapper: Any) -> tuple[str, ...] | None:
+def state_names(wrapper: Any, *, within_others: bool = False) -> tuple[str, ...] | None:
     """Return the names of the attributes that are the state of `wrapper`; ``None`` if unknown.
 
-    The class of a wrapper may declare them: ``state_attributes = ("name", ...)``.
+    The class of a wrapper may declare them: ``state_attributes = ("name", ...)``. A wrapper from
+    outside Gymnasium may change the settings of those that it wraps, such as the length of a time
+    limit. With ``within_others=True``, all settings that are numbers are therefore state as well.
     """
     declared = getattr(type(wrapper), "state_attributes", None)
     if declared is not None:
@@ -114,15 +117,19 @@ def state_names(wrapper: Any) -> tuple[str, ...] | None:
     own = name.removeprefix(_OWN)
     if own == name:
         return None
-    if own.startswith(_UNCHANGING):
-        return ()
-    names = _CHANGING.get(own)
+    names = () if own.startswith(_UNCHANGING) else _CHANGING.get(own)
     if names:
         try:
             attrgetter(*names)(wrapper)
         except AttributeError:
             # Another version of Gymnasium: every attribute may change.
             return None
+    if names is not None and within_others:
+        names += tuple(
+            name
+            for name, value in vars(wrapper).items()
+            if type(value) in (bool, int, float) and name not in (*names, *CONSTANT, *_CLOCKS)
+        )
     return names
 
 
@@ -136,8 +143,11 @@ def is_known(wrapper: Any) -> bool:
 
 
 def has_foreign_code(env: gymnasium.Env[Any, Any]) -> bool:
-    """Return whether the wrappers around `env` run code from outside Gymnasium and NumPy."""
-    return any(
+    """Return whether `env` or a wrapper around it runs code from outside this package.
+
+    The code of Gymnasium and NumPy does not count.
+    """
+    return _package_of(type(env.unwrapped)) not in ("gymnasium", _package_of(links)) or any(
         not is_known(wrapper)
         or (
             type(wrapper) not in TRANSPARENT
@@ -152,9 +162,12 @@ def has_foreign_code(env: gymnasium.Env[Any, Any]) -> bool:
 
 
 def _is_trusted(value: Any) -> bool:
-    kind = type(value)
-    package = str(getattr(value, "__module__", None) or kind.__module__).partition(".")[0]
-    return package in ("gymnasium", "numpy") or isinstance(value, type)
+    return isinstance(value, type) or _package_of(value) in ("gymnasium", "numpy")
+
+
+def _package_of(thing: Any) -> str:
+    """Return the package of a function, a class, or the class of another object."""
+    return str(getattr(thing, "__module__", None) or type(thing).__module__).partition(".")[0]
 
 
 def impossible(wrapper: Any) -> str | None:

@@ -71,7 +71,8 @@ class TrialRule:
     Attributes
     ----------
     always : bool
-        Whether every environment is tested, or only those with wrappers from outside Gymnasium.
+        Whether every environment is tested, or only those whose class or wrappers come from outside
+        Gymnasium and this package.
     copies : bool
         Whether a second copy is made and compared with the first.
     steps : int

@@ -44,6 +44,7 @@ from plangym_like.snapshots.state_owner import CONSTANT, StateOwner, always, kin
 from plangym_like.states import Row, padded
 
 _NUMBER = np.dtype("<i8")
+_ONLY_TIME_LIMIT = TimeLimit, ("_elapsed_steps",)
 _NO_STEPS = -1
 _SLACK = 256  # bytes reserved for an attribute without a value yet
 
@@ -78,7 +79,7 @@ class WrapperState(ChainState):
         super().__init__(env, base=False)
         self.time_limit: Any = None
         self.nbytes: int = 0
-        if len(self.owners) == 1 and self.owners[0].kind is TimeLimit:
+        if [(owner.kind, owner.names) for owner in self.owners] == [_ONLY_TIME_LIMIT]:
             self.time_limit = self.owners[0].locate()
             self.nbytes = _NUMBER.itemsize
         elif self.owners:

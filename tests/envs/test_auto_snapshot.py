@@ -1,5 +1,6 @@
 """How states are saved: as a trial shows, or as the caller chooses."""
 
+import re
 import sys
 from typing import Any
 
@@ -166,3 +167,40 @@ def test_wrappers_may_be_an_iterator(name: Any, n_workers: int | None) -> None:
     for each in (env, other):
         assert each.simulator.wrapper_names()[0] == "ClipReward"
         each.close()
+
+
+class SavesToFile(Dungeon):
+    """Has methods of the same names for something else."""
+
+    def save_state(self, path: str) -> None: ...
+
+    def load_state(self, path: str) -> None: ...
+
+
+class SavesInside(Dungeon):
+    def save_state(self) -> None: ...
+
+    def load_state(self) -> None: ...
+
+
+class SavesLater(Dungeon):
+    def save_state(self) -> Any:
+        raise NotImplementedError
+
+    def load_state(self, state: Any) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("kind", "reason"),
+    [
+        (SavesToFile, "SavesToFile.save_state raised TypeError: .* must return the state"),
+        (SavesInside, "SavesInside.load_state raised TypeError: .* must restore it"),
+        (SavesLater, "SavesLater.save_state raised NotImplementedError"),
+    ],
+)
+def test_methods_that_do_not_save_and_load_are_passed_over(kind: Any, reason: str) -> None:
+    with plangym_like.make(kind) as env:
+        assert (env.snapshot, env.exactness) == ("pickle", "exact")
+        assert re.search(reason, env.snapshot_note)
+    with pytest.raises(SnapshotError, match=reason):
+        plangym_like.make(kind, snapshot="native")

@@ -304,6 +304,21 @@ class Slippery(CartPoleEnv):
         return super().step(action)
 
 
+class Loaded(CartPoleEnv):
+    """Draws the mass of its pole anew in each episode."""
+
+    def reset(self, **kwargs: Any) -> Any:
+        result = super().reset(**kwargs)
+        self.masspole = float(self.np_random.uniform(0.05, 0.5))
+        self.polemass_length = self.masspole * self.length
+        return result
+
+
+def test_a_subclass_with_a_constant_that_changes_is_refused() -> None:
+    with pytest.raises(SnapshotError, match=r"Not restored: Loaded\.masspole"):
+        ClassicControlEnv(Loaded)
+
+
 def test_subclasses_step_themselves_and_say_what_they_lack() -> None:
     slippery = make(Slippery)
     assert slippery.exactness == "exact" and falls_back(slippery)

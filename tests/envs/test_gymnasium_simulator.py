@@ -12,7 +12,7 @@ from gymnasium import spaces
 from gymnasium.wrappers import PassiveEnvChecker, TimeLimit
 
 import plangym_like
-from plangym_like.errors import InputError, ObservationError, RewardError
+from plangym_like.errors import InputError, ObservationError, RewardError, SnapshotError
 
 # Arguments of gymnasium.make
 
@@ -283,3 +283,28 @@ def test_step_states_gives_rewards_of_another_shape() -> None:
             state = env.reset(seed=0).state
             with pytest.raises(RewardError, match="for 5 rows"):
                 env.step_batch([0] * 5, state)
+
+
+# Options of reset
+
+
+class Configured(gymnasium.Wrapper):
+    """Sets an attribute of the environment that an option of reset names."""
+
+    def reset(self, *, seed: Any = None, options: Any = None) -> Any:
+        for name, value in (options or {}).items():
+            setattr(self.unwrapped, name, value)
+        return self.env.reset(seed=seed)
+
+
+@pytest.mark.parametrize("backend", ["serial", "isolated"])
+def test_options_that_change_what_rows_do_not_hold(backend: str) -> None:
+    with make_on(backend, "CartPole-v1", wrappers=[Configured]) as env:
+        env.reset(seed=0, options={"gravity": 9.8})  # its usual value
+        with pytest.raises(SnapshotError, match="changed the constants of"):
+            env.reset(seed=0, options={"gravity": 20.0})
+    with make_on(backend, "CartPole-v1", wrappers=[Configured], snapshot="pickle") as env:
+        roots = [env.reset(seed=0, options={"gravity": each}).state for each in (9.8, 20.0)]
+        light, heavy = env.rollout_batch(np.ones((2, 5), int), np.stack(roots)).states
+        assert env.view_state(light)["gravity"] == 9.8
+        assert env.view_state(light)["state"][3] != env.view_state(heavy)["state"][3]

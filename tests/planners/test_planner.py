@@ -289,6 +289,7 @@ def test_play_tells_the_planner_what_was_played(cartpole: Any) -> None:
         (gymnasium.spaces.Discrete(3, start=-1), 3),
         (gymnasium.spaces.MultiDiscrete([2, 3], start=[1, 0]), 6),
         (gymnasium.spaces.MultiDiscrete([[2, 3], [1, 2]]), 12),
+        (gymnasium.spaces.MultiDiscrete([6], start=[250], dtype=np.uint8), 6),
         (gymnasium.spaces.MultiBinary(4), 16),
     ],
 )

@@ -1,0 +1,76 @@
+"""`SeparatedMemory`: finds memory that two objects share, but that their pickles would not share.
+
+`ArrayLayout` keeps the memory that plain arrays share. Every other object with memory, such as a
+bytearray, a masked array or a tensor, comes back from a pickle with memory of its own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import pickle
+from typing import Any
+
+import numpy as np
+from numpy.lib.array_utils import byte_bounds
+from numpy.typing import NDArray
+
+_UNCHANGING = (type(None), bool, int, float, complex, str, bytes, np.generic, pickle.PickleBuffer)
+
+
+class SeparatedMemory:
+    """Collects the objects of one pickle, and compares where their memory lies."""
+
+    def __init__(self) -> None:
+        # They are kept alive, so that no two objects have the same address.
+        self._things: dict[int, Any] = {}
+
+    def add(self, thing: Any) -> None:
+        """Add an object of the pickle."""
+        if not isinstance(thing, _UNCHANGING):
+            self._things[id(thing)] = thing
+
+    def pair(self) -> tuple[Any, Any] | None:
+        """Return two objects that would no longer share memory, or ``None`` if there are none."""
+        spans = []
+        for thing in self._things.values():
+            array = _memory(thing)
+            if array is None or not array.size:
+                continue
+            root = _root(array)
+            owner: Any = root.base
+            if isinstance(owner, memoryview):
+                owner = owner.obj
+            if isinstance(owner, bytes):
+                continue
+            if isinstance(root, np.memmap):
+                return thing, root
+            if owner is not thing and id(owner) in self._things:
+                return thing, owner
+            plain = type(thing) is type(root) is np.ndarray and not array.dtype.hasobject
+            spans.append((*byte_bounds(array), id(root if plain else thing), thing))
+        spans.sort(key=lambda span: span[:3])
+        end, group, last = 0, 0, None
+        for low, high, own, thing in spans:
+            if low < end and own != group:
+                return last, thing
+            if high > end:
+                end, group, last = high, own, thing
+        return None
+
+
+def _memory(thing: Any) -> NDArray[Any] | None:
+    """Return the memory of `thing` as an array, or ``None`` if it has none."""
+    if isinstance(thing, np.ndarray):
+        return thing
+    with contextlib.suppress(Exception):
+        if hasattr(thing, "detach") and hasattr(thing, "__array__"):  # a torch tensor
+            return np.asarray(thing.detach().numpy())
+        return np.frombuffer(memoryview(thing).cast("B"), np.uint8)
+    return None
+
+
+def _root(array: NDArray[Any]) -> NDArray[Any]:
+    """Return the array that `array` is a view of, or `array` itself."""
+    while isinstance(array.base, np.ndarray):
+        array = array.base
+    return array

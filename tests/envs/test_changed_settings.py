@@ -1,0 +1,68 @@
+"""Wrappers that change the settings of Gymnasium's wrappers inside them."""
+
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium import wrappers
+
+import plangym_like
+
+
+class RandomLimit(gymnasium.Wrapper):
+    """Draws the length of each episode."""
+
+    def __init__(self, env: Any) -> None:
+        super().__init__(wrappers.TimeLimit(env, 20))
+
+    def reset(self, **kwargs: Any) -> Any:
+        result = self.env.reset(**kwargs)
+        self.env._max_episode_steps = int(self.np_random.integers(3, 25))
+        return result
+
+
+class GrowingLimit(gymnasium.Wrapper):
+    """Some actions make the episode longer."""
+
+    def __init__(self, env: Any) -> None:
+        super().__init__(wrappers.TimeLimit(env, 8))
+
+    def step(self, action: Any) -> Any:
+        result = self.env.step(action)
+        self.env._max_episode_steps += int(action[0] > 0)
+        return result
+
+
+class FadingSum(gymnasium.Wrapper):
+    """Changes the discount of a normaliser."""
+
+    def __init__(self, env: Any) -> None:
+        super().__init__(wrappers.NormalizeReward(env))
+
+    def reset(self, **kwargs: Any) -> Any:
+        self.env.gamma = 0.99
+        return self.env.reset(**kwargs)
+
+    def step(self, action: Any) -> Any:
+        result = self.env.step(action)
+        self.env.gamma *= 0.9
+        return result
+
+
+@pytest.mark.parametrize("snapshot", ["auto", "pickle", "replay"])
+@pytest.mark.parametrize("kind", [RandomLimit, GrowingLimit, FadingSum])
+def test_changed_settings_are_part_of_the_state(kind: Any, snapshot: str) -> None:
+    with plangym_like.make("Pendulum-v1", wrappers=[kind], snapshot=snapshot) as env:
+        assert env.exactness == "exact"
+        state = env.reset(seed=1).state
+        env.reset(seed=6)  # an episode with other settings, in the same environment
+        raw = kind(gymnasium.make("Pendulum-v1").env)
+        raw.reset(seed=1)
+        for step in range(30):
+            action = np.array([np.sin(step)], np.float32)
+            _, reward, terminated, truncated, _ = raw.step(action)
+            state, _, *told, _ = env.step(action, state)
+            assert told == [reward, terminated, truncated]
+            if truncated:
+                break

@@ -1,0 +1,167 @@
+"""Objects that share memory: a pickle would separate them, even if no step of a trial shows it."""
+
+import array
+import collections
+import ctypes
+import re
+import tempfile
+import weakref
+from typing import Any
+
+import numpy as np
+import pytest
+from hostile_envs import LATE, Walk
+
+import plangym_like
+from plangym_like.envs.pickled import PickledSimulator
+from plangym_like.errors import SnapshotError
+
+SHARING = "share memory"
+
+
+class Late(Walk):
+    """Adds what `kept` says to the reward, but only after any trial."""
+
+    begins = LATE
+    kept: Any
+    seen: Any
+
+    def extra(self, action: int) -> float:
+        self.kept[1] += action
+        return float(self.seen[1])
+
+
+class Bytes(Late):
+    def begin(self) -> None:
+        self.seen = bytearray(16)
+        self.kept = np.frombuffer(self.seen, np.uint8)
+
+
+class Array(Late):
+    def begin(self) -> None:
+        self.seen = array.array("d", [0, 0])
+        self.kept = np.frombuffer(self.seen)
+
+
+class TwoViews(Late):
+    def begin(self) -> None:
+        memory = bytearray(16)
+        self.seen, self.kept = np.frombuffer(memory), np.frombuffer(memory)
+
+
+class CArray(Late):
+    def begin(self) -> None:
+        self.seen = (ctypes.c_double * 2)()
+        self.kept = np.ctypeslib.as_array(self.seen)
+
+
+class Records(Late):
+    def begin(self) -> None:
+        table = np.zeros(3, [("a", "f8"), ("b", "i4")])
+        self.seen, self.kept = table["a"], table.view(np.recarray).a
+        self.table = table.view(np.recarray)
+
+
+class Masked(Late):
+    def begin(self) -> None:
+        self.kept = np.zeros(4)
+        self.seen = np.ma.masked_array(self.kept, [0, 0, 0, 1], copy=False)
+
+
+class Objects(Late):
+    def begin(self) -> None:
+        self.kept = np.zeros(3, object)
+        self.seen = self.kept[:2]
+
+
+class File(Late):
+    def __init__(self) -> None:
+        super().__init__()
+        with tempfile.NamedTemporaryFile() as file:
+            memory = np.memmap(file.name, np.float64, "w+", shape=(3,))
+        self.kept = self.seen = np.asarray(memory)
+
+    def begin(self) -> None:
+        self.kept[:] = 0
+
+
+class Named(np.ndarray):
+    total = 0
+
+
+class Attributes(Late):
+    def begin(self) -> None:
+        self.kept = np.zeros(2).view(Named)
+        self.kept.total = 0
+
+    def extra(self, action: int) -> float:
+        self.kept.total += action
+        return float(self.kept.total)
+
+
+class WeakProxy(Late):
+    def begin(self) -> None:
+        self.seen = collections.UserList([0, 0])
+        self.kept = weakref.proxy(self.seen)
+
+
+class DictIterator(Late):
+    def begin(self) -> None:
+        self.table = dict.fromkeys(range(100), 0)
+        self.items = iter(self.table.values())
+
+    def extra(self, action: int) -> float:
+        for key in self.table:
+            self.table[key] += action
+        return float(next(self.items))
+
+
+REFUSED = {
+    Bytes: SHARING,
+    Array: SHARING,
+    TwoViews: SHARING,
+    CArray: SHARING,
+    Records: SHARING,
+    Masked: SHARING,
+    Objects: SHARING,
+    File: "class numpy.memmap share memory",
+    Attributes: "the attributes of an object of class .*Named would be lost",
+    WeakProxy: "a weak proxy would come back as a copy",
+    DictIterator: "an iterator over a dict would no longer belong",
+}
+
+
+@pytest.mark.parametrize("kind", REFUSED, ids=lambda kind: kind.__name__)
+def test_what_a_pickle_would_separate_is_replayed(kind: type[Late]) -> None:
+    with pytest.raises(SnapshotError, match=REFUSED[kind]):
+        PickledSimulator(kind)
+    with plangym_like.make(kind) as env:
+        assert (env.snapshot, env.exactness) == ("replay", "exact")
+        assert re.search(REFUSED[kind], env.snapshot_note)
+        raw = kind()
+        raw.reset(seed=0)
+        state = env.reset(seed=0).state
+        for step in range(LATE + 5):
+            state, _, reward, *_ = env.step(step % 3, state)
+            assert reward == raw.step(step % 3)[1]
+
+
+class Apart(Walk):
+    """Nothing in it shares memory with anything that is not a plain array."""
+
+    def begin(self) -> None:
+        self.plain = np.zeros(4)
+        self.views = [self.plain[1:], self.plain[::2], self.plain.reshape(2, 2).T]
+        self.fixed = [np.frombuffer(b"12345678", np.uint8), np.frombuffer(b"12345678", np.uint8)]
+        self.own = [np.frombuffer(bytearray(8)), np.ma.masked_array([1, 2], [0, 1])]
+        self.bytes = bytearray(8)
+        self.memory = array.array("d", [0, 0])
+
+    def extra(self, action: int) -> float:
+        self.views[0][action] += 1
+        return float(self.views[1].sum() + self.own[1].sum())
+
+
+def test_memory_of_its_own_is_pickled() -> None:
+    with plangym_like.make(Apart) as env:
+        assert (env.snapshot, env.exactness) == ("pickle", "exact")
