@@ -3,15 +3,35 @@
 from __future__ import annotations
 
 import contextlib
-from typing import Any
+import functools
+import threading
+from collections.abc import Callable
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import numpy as np
 
 from plangym_like.errors import StateLostError
+from plangym_like.nested_use import not_in_use
 from plangym_like.ownership import owned, owned_info
 from plangym_like.simulator import EnvStep, Simulator
 from plangym_like.states import HEADER_NBYTES, Row, StateFormat
 from plangym_like.transitions import Step, Transition
+
+_Options = ParamSpec("_Options")
+_Result = TypeVar("_Result")
+
+
+def _alone(
+    use: Callable[Concatenate[CurrentState, _Options], _Result],
+) -> Callable[Concatenate[CurrentState, _Options], _Result]:
+    """Let the method `use` raise if it is called in the middle of another use of the simulator."""
+
+    @functools.wraps(use)
+    def use_alone(self: CurrentState, /, *args: _Options.args, **how: _Options.kwargs) -> _Result:
+        with self.alone():
+            return use(self, *args, **how)
+
+    return use_alone
 
 
 class CurrentState:
@@ -38,11 +58,22 @@ class CurrentState:
         Whether the episode began with a state given by a caller, rather than with a reset.
     """
 
-    __slots__ = ("_format", "_quick", "_simulator", "given", "lost", "picture", "row", "started")
+    __slots__ = (
+        "_format",
+        "_in_use",
+        "_quick",
+        "_simulator",
+        "given",
+        "lost",
+        "picture",
+        "row",
+        "started",
+    )
 
     def __init__(self, simulator: Simulator, state_format: StateFormat) -> None:
         self._simulator = simulator
         self._format = state_format
+        self._in_use = threading.Lock()
         self.row: Row | None = None
         self.started = False
         self.lost = False
@@ -58,6 +89,10 @@ class CurrentState:
                 "it raised; reset the environment or set a state"
             )
 
+    def alone(self) -> threading.Lock:
+        """Return the lock to hold while the simulator is used; see `not_in_use`."""
+        return not_in_use(self._in_use)
+
     # Reading and setting aside
 
     def read(self) -> Row:
@@ -71,7 +106,10 @@ class CurrentState:
 
     def get(self) -> Row:
         """Return the current state as a new row."""
-        return self.read() if self.row is None else self.row.copy()
+        if self.row is not None:
+            return self.row.copy()
+        with self.alone():
+            return self.read()
 
     def set_aside(self) -> None:
         """Keep the current state as a row, so that the simulator can be used for other states."""
@@ -82,13 +120,19 @@ class CurrentState:
 
     def bring_back(self) -> None:
         """Make sure that the simulator is in the current state."""
-        self._restore()
-        self.row = self.picture = None
+        if self.row is not None:
+            with self.alone():
+                self._bring_back()
 
+    @_alone
     def image(self) -> Any:
         """Return a copy of the current state's image."""
-        self.bring_back()
+        self._bring_back()
         return owned(self._simulator.image())
+
+    def _bring_back(self) -> None:
+        self._restore()
+        self.row = self.picture = None
 
     def _restore(self) -> None:
         """Write the current state to the simulator; keep `row` in case a later call raises."""
@@ -118,6 +162,7 @@ class CurrentState:
             self.row = self.picture = None
         self.fail()
 
+    @_alone
     def set(self, row: Row, *, given: bool = True) -> None:
         """Make `row` the current state.
 
@@ -133,6 +178,7 @@ class CurrentState:
             raise
         self._begin(given=given)
 
+    @_alone
     def step_env(self, action: Any) -> EnvStep:
         """Step from the current state as ``env.step`` does; the next state becomes current.
 
@@ -147,6 +193,7 @@ class CurrentState:
         self.row = self.picture = None
         return owned(obs), reward, terminated, truncated, owned_info(info)
 
+    @_alone
     def step(
         self,
         action: Any,
@@ -228,10 +275,11 @@ class CurrentState:
         if not moves:
             self.row = fresh.copy()
         if autoreset and (terminated or truncated):
-            self.bring_back()
+            self._bring_back()
             self.restart()
         return Transition(fresh, obs, reward, terminated, truncated, info)
 
+    @_alone
     def reset(
         self, seed: int | None, options: dict[str, Any] | None, *, read: bool, image: bool
     ) -> tuple[Row | None, Any, dict[str, Any]]:

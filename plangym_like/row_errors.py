@@ -13,6 +13,7 @@ from typing import Any
 from plangym_like.errors import RowExitError
 
 _RAISE = dis.opmap["RAISE_VARARGS"]
+_SIGNALS = tuple(signal.valid_signals())
 
 
 def row_exit(error: BaseException) -> RowExitError:
@@ -29,22 +30,28 @@ def row_exit(error: BaseException) -> RowExitError:
 def not_exiting(error: BaseException) -> Exception:
     """Return `error`, or a `RowExitError` if `error` would end the program.
 
-    An error that would end the program is raised again if it comes from a signal handler.
+    If `error` or one of its causes comes from a signal handler, that error is raised again.
     """
-    if isinstance(error, Exception):
-        return error
-    if raised_by_signal_handler(error):
-        raise error
-    return row_exit(error)
+    if (interruption := interruption_in(error)) is not None:
+        raise interruption
+    return error if isinstance(error, Exception) else row_exit(error)
 
 
 @contextlib.contextmanager
-def errors_suppressed() -> Iterator[None]:
-    """Suppress every error that an environment raises, but not those of signal handlers."""
+def errors_suppressed(*kinds: type[BaseException]) -> Iterator[None]:
+    """Suppress errors of these kinds, or all, but not those that signal handlers raise."""
+    suppressed = kinds or (BaseException,)
     try:
         yield
-    except BaseException as error:
+    except suppressed as error:
         not_exiting(error)
+
+
+def interruption_in(error: BaseException | None) -> BaseException | None:
+    """Return the first of `error` and its causes that a signal handler raised, or ``None``."""
+    while error is not None and not raised_by_signal_handler(error):
+        error = error.__cause__
+    return error
 
 
 def raised_by_signal_handler(error: BaseException) -> bool:
@@ -54,7 +61,7 @@ def raised_by_signal_handler(error: BaseException) -> bool:
     """
     if threading.current_thread() is not threading.main_thread():
         return False
-    handlers = [found for number in signal.valid_signals() if callable(found := _handler(number))]
+    handlers = [found for number in _SIGNALS if callable(found := _handler(number))]
     codes = {_code(handler) for handler in handlers if handler is not signal.default_int_handler}
     trace = list(_entries(error.__traceback__))
     if any(entry.tb_frame.f_code in codes for entry in trace):

@@ -15,7 +15,7 @@ from plangym_like.errors import ClosedError
 from plangym_like.fork_safety import forget_after_fork, held_by_lost_thread
 from plangym_like.layout import Layout
 from plangym_like.ownership import owned
-from plangym_like.row_errors import raised_by_signal_handler, row_exit
+from plangym_like.row_errors import interruption_in, not_exiting, row_exit
 from plangym_like.simulator import Simulator, no_simulator
 from plangym_like.states import HEADER_NBYTES, Row, StateFormat
 
@@ -64,9 +64,10 @@ class RowStepper:
             return self._run_rows_apart(rows, start, stop)
         with self.lock:
             self.ensure_usable()
-            self.current.set_aside()
-            if start < stop:
-                self._run_range(rows, start, stop)
+            with self.current.alone():
+                self.current.set_aside()
+                if start < stop:
+                    self._run_range(rows, start, stop)
         return None
 
     def _run_range(self, rows: Rows, start: int, stop: int) -> None:
@@ -104,7 +105,7 @@ class RowStepper:
         try:
             self.run_rows(rows, start, stop)
         except Exception as error:
-            failure = error
+            failure = not_exiting(error)
         if failure is None:
             return {}
         if stop - start == 1:
@@ -159,11 +160,11 @@ class RowStepper:
 
 def raise_in_row(error: BaseException, rows: Rows) -> NoReturn:
     """Raise the error of a row, with a note that names the row."""
-    own = isinstance(error, Exception) or raised_by_signal_handler(error)
-    raised = error if own else row_exit(error)
+    own = interruption_in(error) or (error if isinstance(error, Exception) else None)
+    raised = row_exit(error) if own is None else own
     raised.add_note(f"(in row {int(rows.cursor[0])} of a batch of {rows.inputs.count})")
-    if own:
-        raise error
+    if own is not None:
+        raise own
     raise raised from error
 
 

@@ -27,6 +27,7 @@ BASE = {
     "counts",
     "fork_safety",
     "memory_limits",
+    "nested_use",
     "row_errors",
     "future",
     "transitions",

@@ -473,6 +473,15 @@ def test_a_result_that_is_here_outlives_the_environment(isolate: bool) -> None:
     assert (future.result().states == expected.states).all()
 
 
+def test_every_row_of_a_large_batch_is_audited_on_request() -> None:
+    with plangym_like.make("CartPole-v1", audit_every=1) as env:
+        state = env.reset(seed=0).state
+        for count in (300, 1000, 1, 65):
+            before = env.stats.rows_audited
+            env.step_batch(np.zeros(count, np.int64), state)
+            assert env.stats.rows_audited == before + count
+
+
 def test_audits_do_not_take_the_memory_of_batches() -> None:
     """Memory is kept for a few sizes, and to reserve 25 MB anew takes 10 ms."""
     actions = np.zeros(300, np.int64)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import time
 from collections.abc import Callable
@@ -24,6 +23,7 @@ from plangym_like.audit.continuation import (
 from plangym_like.batches import Inputs
 from plangym_like.errors import ClosedError, WorkerError
 from plangym_like.future import Future
+from plangym_like.row_errors import errors_suppressed
 from plangym_like.snapshots.differences import difference, without_clock
 from plangym_like.snapshots.generators import watched_generators
 from plangym_like.transitions import BatchTransition, Rollout, Transition
@@ -116,7 +116,7 @@ class AuditedRows:
         done = [place for place, row in enumerate(self._rows) if row not in result.infos.errors]
         order = np.array(done[::-1], np.intp)
         compared = 0
-        with contextlib.suppress(*_HINDRANCES):
+        with errors_suppressed(*_HINDRANCES):
             compared = self._compare_parts(result, again, order, begun)
         taken = time.perf_counter() - begun
         each = (begun - self._begun if seconds is None else seconds) / self._count
@@ -157,9 +157,10 @@ class AuditedRows:
 
     def compare_step(self, result: Transition, again: Again, seconds: float) -> None:
         """Compare a single step with a batch of the same row; then audit the batch by `compare`."""
-        try:
+        batch = None
+        with errors_suppressed(*_HINDRANCES):
             batch = again.here(self._inputs)
-        except _HINDRANCES:
+        if batch is None:
             return
         if not batch.infos.errors and (found := self._step_difference(result, batch)):
             self._auditor.report(Difference(0, *found), _AGAIN, "")
@@ -235,7 +236,7 @@ class AuditedRows:
         """Compare the results of `rows` with `second`, the results of stepping them again."""
         if found := self._first_difference(result, second, rows):
             cause = ""
-            with watched_generators() as drawn_from, contextlib.suppress(Exception):
+            with watched_generators() as drawn_from, errors_suppressed(Exception):
                 again.here(inputs)
                 cause = drawn_from().strip()
             self._auditor.report(found, _AGAIN, cause)

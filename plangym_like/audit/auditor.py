@@ -32,7 +32,7 @@ _SHARE, _EARLY_SHARE = 0.002, 0.1
 # Seconds of audits that are not counted toward this limit. A single audit that takes longer is cut
 # short.
 FREE_SECONDS = 0.5
-# The most rows of one audit.
+# The most rows of one audit, unless every row is audited.
 _MOST = 64
 # The number of audited rows to keep. Each audit steps one of them again.
 _KEPT = 8
@@ -122,6 +122,8 @@ class Auditor:
 
     def choose(self, count: int) -> NDArray[np.intp]:
         """Randomly choose which of `count` rows to audit; return their sorted indices."""
+        if self._every == 1:
+            return np.arange(count)
         wanted = max(self._first, int(min(_MOST, -self._left // self._gap + 1)))
         rows = np.arange(count)
         if wanted < count:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import threading
 import time
 import weakref
 from collections.abc import Callable
@@ -21,6 +22,9 @@ class Runner(Protocol):
     @property
     def lock(self) -> Any:
         """A re-entrant lock, held by the thread that advances batches."""
+
+    def alone(self) -> threading.Lock:
+        """Return the lock to hold while batches are advanced; see `not_in_use`."""
 
     def ensure_open(self) -> None:
         """Raise `ClosedError` if the executor has been closed."""
@@ -106,7 +110,8 @@ class BatchRun:
             patience = -1.0 if timeout is None else max(timeout, 0.0)
             hold(held, self._executor.lock.acquire, True, patience)
             if held[0] and not self.done:
-                self.attempt(lambda: self._drive(until))
+                with self._executor.alone():
+                    self.attempt(lambda: self._drive(until))
         finally:
             if held and held[0]:
                 self._executor.lock.release()
@@ -121,8 +126,13 @@ class BatchRun:
         with self._executor.lock:
             if self.done:
                 return False
-            self.attempt(lambda: self._fail(error))
+            with self._executor.alone():
+                self.drop(error)
             return True
+
+    def drop(self, error: BaseException) -> None:
+        """Do what `cancel` does, for the executor, which is in use by the caller already."""
+        self.attempt(lambda: self._fail(error))
 
     def attempt(self, advance: Callable[[], bool], *, for_another: bool = False) -> bool:
         """Call `advance`, and return whether the batch is over; an error ends the batch.

@@ -168,21 +168,21 @@ class Dispatcher:
 
     def _feed(self, *, here: bool) -> None:
         """Give rows to every worker that has none; if `here` is true, to this process too."""
-        suspects = self._faults.suspects
+        suspects, shared = self._faults.suspects, here and self._step_here is not None
+        # A message to a worker is not worth its cost for a few rows that this process can step.
+        least = self._costs.least(self._steps) if shared else 1
         for worker in self._pool.workers:
             if not worker.free:
                 continue
             if suspects:
                 row = suspects.popleft()
                 self._send(worker, row, row + 1, alone=True)
-            elif (found := self._next_range(here=False)) is not None:
+            elif (found := self._next_range(least)) is not None:
                 self._send(worker, *found)
-        if here and self._step_here is not None and not self.has_own_rows:
-            self._own = self._next_range(here=True) or self._own
+        if shared and not self.has_own_rows:
+            self._own = self._next_range(1) or self._own
 
-    def _next_range(self, *, here: bool) -> tuple[int, int] | None:
-        # A message to a worker is not worth its cost for a few rows that this process can step.
-        least = 1 if here or self._step_here is None else self._costs.least(self._steps)
+    def _next_range(self, least: int) -> tuple[int, int] | None:
         lowest = self._faults.lowest
         for _ in range(len(self._pending)):
             start, stop = self._pending.popleft()

@@ -29,6 +29,7 @@ from plangym_like.execution.shared_batch import SharedBatch
 from plangym_like.fork_safety import forget_after_fork
 from plangym_like.future import Future
 from plangym_like.layout import Layout
+from plangym_like.nested_use import not_in_use
 from plangym_like.processes.external_process import ExternalProcess
 from plangym_like.processes.remote_errors import is_remote, portable_result
 from plangym_like.processes.shared_memory import BlockPool
@@ -79,7 +80,7 @@ class ProcessExecutor:
         self._pools = {region: BlockPool() for region in REGIONS}
         # Audits are small: in the batches' own pools, their blocks would displace larger ones.
         self._audit_pools = {region: BlockPool() for region in REGIONS}
-        self.lock = threading.RLock()
+        self.lock, self._in_use = threading.RLock(), threading.Lock()
         self._runs: list[BatchRun] = []
         self._closed = False
         self._closed_because = "this environment has been closed: make another one"
@@ -122,15 +123,18 @@ class ProcessExecutor:
                     self.tally.begin(inputs.count)
                 run_here = partial(self._run_here, inputs, steps, options)
                 return run_here() if blocking else Future.of(run_here)
-            self._drop_unwanted()
-            begun, alone = time.perf_counter(), not self._runs
-            pools = self._audit_pools if options.audit else self._pools
-            batch = SharedBatch(self.layout, pools, inputs, options)
-            run = BatchRun(self, self._dispatcher(batch, steps))
-            # From here on, the batch is cancelled if its future is dropped, also by an interrupt.
-            future = run.future(self)
-            self._runs.append(run)
-            run.attempt(partial(self._launch, run, blocking))
+            begun = time.perf_counter()
+            with self.alone():
+                self._drop_unwanted()
+                alone = not self._runs
+                pools = self._audit_pools if options.audit else self._pools
+                batch = SharedBatch(self.layout, pools, inputs, options)
+                run = BatchRun(self, self._dispatcher(batch, steps))
+                # From here on, the batch is cancelled if its future is dropped, also by an
+                # interrupt.
+                future = run.future(self)
+                self._runs.append(run)
+                run.attempt(partial(self._launch, run, blocking))
             if not run.done and not options.audit:
                 self.tally.begin(inputs.count)
             complete = alone and all(worker.ready for worker in self.workers)
@@ -147,6 +151,10 @@ class ProcessExecutor:
                 workers = self._num_helpers
                 self._costs.note_sent(inputs.count, steps, seconds=seconds, workers=workers)
             return result
+
+    def alone(self) -> threading.Lock:
+        """Return the lock to hold while batches are advanced; see `not_in_use`."""
+        return not_in_use(self._in_use)
 
     def _dispatcher(self, batch: SharedBatch, steps: int) -> Dispatcher:
         self.tally.bytes_shared += batch.nbytes
@@ -182,7 +190,7 @@ class ProcessExecutor:
         """Cancel batches whose futures have been dropped."""
         for run in tuple(self._runs):
             if run.dropped:
-                run.cancel(CancelledError("the future of this batch was dropped"))
+                run.drop(CancelledError("the future of this batch was dropped"))
         self.pool.release_unused()
 
     def drive(self, run: BatchRun, until: float = math.inf) -> bool:
@@ -281,9 +289,10 @@ class ProcessExecutor:
             for run in tuple(self._runs):
                 run.settle(None)
             for _ in range(_CALLS - 1):
-                with contextlib.suppress(PoisonInputError, StepTimeoutError):
+                with contextlib.suppress(PoisonInputError, StepTimeoutError), self.alone():
                     return self._call_once(function, args)
-            return self._call_once(function, args)
+            with self.alone():
+                return self._call_once(function, args)
 
     def _call_once(self, function: Callable[..., Any], args: Any) -> Any:
         self.pool.prepare()
@@ -342,7 +351,7 @@ class ProcessExecutor:
 
     def forget(self) -> None:
         """In a forked child process, close the executor, which shares its parent's memory."""
-        self.lock = threading.RLock()
+        self.lock, self._in_use = threading.RLock(), threading.Lock()
         self._closed = True
         self._closed_because = (
             "this environment belongs to the process that this one was forked from; make or clone "

@@ -185,8 +185,8 @@ class RowWorker(WorkerHandle):
         task = self.take_task()
         try:
             report: Report = portable_result(task)
-        except (MemoryError, OSError):
-            # It may have been unable to map the blocks that were sent along; they are sent again.
+        except Exception:
+            # It may not have got, or not mapped, the blocks sent along; they are sent again.
             self.known.difference_update(self._attached)
             raise
         return report

@@ -137,6 +137,24 @@ def test_a_later_batch_does_not_wait_for_a_row_of_an_earlier_one(
         assert_same(first.result(60), serial.step_batch(ACTIONS, state))
 
 
+def test_a_small_batch_that_is_only_asked_whether_it_is_done(serial: CounterEnv) -> None:
+    """Its rows are not worth a message each, but this process does not step them either."""
+    state = serial.get_state()
+    with ParallelEnv(CounterEnv, "toy", n_workers=3, audit="off") as env:
+        for _ in range(20):  # so that the time per row is known
+            env.step_batch(ACTIONS, state)
+        least = max(2, env.executor._costs.least(1))
+        for part in (1.2, 1.5, 1.8, 2.5):
+            actions = np.arange(int(least * part))
+            first = env.step_batch(np.zeros(4000, int), state, blocking=False)
+            second = env.step_batch(actions, state, blocking=False)
+            until = time.monotonic() + 20
+            while not (first.done() and second.done()):
+                assert time.monotonic() < until
+                time.sleep(1e-3)
+            assert_same(second.result(), serial.step_batch(actions, state))
+
+
 def test_deaths_among_pending_batches(serial: CounterEnv, meeting: Meeting, tmp_path: Path) -> None:
     (once := tmp_path / "once").mkdir()
     trap = Trap(lambda action: os.kill(os.getpid(), 9), [17, 18], once)

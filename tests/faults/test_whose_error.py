@@ -252,6 +252,8 @@ except {error} as error:
         ("signal.SIGINT", "pass", False, "KeyboardInterrupt"),
         ("signal.SIGINT", "raise KeyboardInterrupt", True, "KeyboardInterrupt"),
         ("signal.SIGUSR1", "raise GeneratorExit", True, "GeneratorExit"),
+        ("signal.SIGALRM", "raise TimeoutError", True, "TimeoutError"),
+        ("signal.SIGALRM", "raise LookupError", True, "LookupError"),
     ],
 )
 def test_what_a_signal_handler_raises_in_a_row_is_no_rows(
@@ -262,7 +264,41 @@ def test_what_a_signal_handler_raises_in_a_row_is_no_rows(
     assert (result.stdout, result.stderr) == ("came through\n", "")
 
 
-# Infos and observations that cannot travel
+IN_AN_AUDIT = """
+import os, signal
+import numpy as np
+from playground import CounterEnv
+
+def handle(number, frame):
+    raise TimeoutError("late")
+
+signal.signal(signal.SIGALRM, handle)
+steps = []
+
+def trap(action):
+    steps.append(action)
+    if len(steps) == {number}:
+        os.kill(os.getpid(), signal.SIGALRM)
+        for _ in range(1000000):
+            pass
+
+env = CounterEnv("toy", trap=trap)
+state = env.reset(seed=1).state
+steps.clear()
+try:
+    env.step_batch(np.arange(10), state)
+except TimeoutError as error:
+    print(error)
+"""
+
+
+@pytest.mark.parametrize("number", [5, 15, 45])
+def test_what_a_signal_handler_raises_in_an_audit_is_raised(number: int) -> None:
+    result = run_script(IN_AN_AUDIT.format(number=number))
+    assert (result.stdout, result.stderr) == ("late\n", "")
+
+
+# Infos, observations and actions that cannot travel
 
 
 class OddSimulator(CounterSimulator):
@@ -379,3 +415,55 @@ class Crooked(FamilyEnv):
     """Plans over a `CrookedSimulator`."""
 
     simulator_class = CrookedSimulator
+
+
+class Riddle:
+    """An action that cannot be unpickled in another process if it is `hard`."""
+
+    def __init__(self, hard: bool, owner: int) -> None:
+        self.hard, self.owner = hard, owner
+
+    def __reduce__(self) -> Any:
+        return _read_riddle, (self.hard, self.owner)
+
+
+def _read_riddle(hard: bool, owner: int) -> Riddle:
+    if hard and os.getpid() != owner:
+        raise LookupError("this cannot be read here")
+    return Riddle(hard, owner)
+
+
+class Riddles(gymnasium.Space[Any]):
+    """The space of riddles."""
+
+    def contains(self, x: Any) -> bool:
+        return isinstance(x, Riddle)
+
+    def sample(self, mask: Any = None, probability: Any = None) -> Any:
+        return Riddle(False, os.getpid())
+
+
+class Quiz(gymnasium.Env[Any, Any]):
+    """Counts the riddles that it is asked."""
+
+    def __init__(self) -> None:
+        self.action_space, self.observation_space = Riddles(), spaces.Discrete(100)
+        self.count = 0
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        self.count = 0
+        return 0, {}
+
+    def step(self, action: Any) -> Any:
+        self.count += 1
+        return self.count, 1.0, False, False, {}
+
+
+def test_actions_that_cannot_be_read_do_not_spoil_later_batches() -> None:
+    hard, easy = ([Riddle(kind, os.getpid()) for _ in range(4)] for kind in (True, False))
+    with plangym_like.make(Quiz, n_workers=1, isolate=True, audit="off") as env:
+        state = env.reset(seed=0).state
+        with pytest.raises(LookupError, match="cannot be read"):
+            env.step_batch(hard, state)
+        assert env.step_batch(easy, state).obs.tolist() == [1] * 4
