@@ -50,7 +50,23 @@ class RowStepper:
         self.current = CurrentState(simulator, layout.format)
         self.lock = threading.RLock()
         self.refusal: ClosedError | None = None
+        self._audit_copy: RowStepper | None = None
+        self._has_tried_to_copy = False
         forget_after_fork(self)
+
+    def for_audits(self) -> RowStepper:
+        """Return a stepper with a copy of the environment, or this one if it has no copy.
+
+        What a restore leaves unchanged in this environment is different in the copy.
+        """
+        with self.lock:
+            self.ensure_usable()
+            if not self._has_tried_to_copy:
+                self._has_tried_to_copy = True
+                copy = self.simulator.copy_for_audits()
+                if copy is not None:
+                    self._audit_copy = RowStepper(copy, self.layout, self.name)
+            return self._audit_copy or self
 
     def run_rows(
         self, rows: Rows, start: int, stop: int, *, masked: bool = False
@@ -144,6 +160,8 @@ class RowStepper:
         """Close the simulator; safe to call more than once."""
         if self.refusal is None:
             self.refusal = closed(self.name)
+            if self._audit_copy is not None:
+                self._audit_copy.close()
             self.simulator.close()
 
     def forget(self) -> None:

@@ -352,6 +352,10 @@ class Simulator(abc.ABC):
             env = env.env
         return names
 
+    def copy_for_audits(self) -> Simulator | None:
+        """Return a copy in which audits step rows, or ``None`` if they use this simulator."""
+        return None
+
     def close(self) -> None:
         """Release the simulator's resources; safe to call more than once."""
         self.env.close()

@@ -104,6 +104,19 @@ class TriedSimulator(Simulator):
             )
         return result
 
+    def copy_for_audits(self) -> Simulator | None:
+        """Return a second copy if wrappers may change attributes of the base that no row holds.
+
+        A family with a trial for every environment saves all attributes of the base, or replays it.
+        """
+        if self._is_copy or self.trial.always or not has_foreign_code(self.env):
+            return None
+        copy = self._second_copy()
+        if copy is not None and copy.payload_nbytes != self.payload_nbytes:
+            copy.close()
+            return None
+        return copy
+
     def make_again(self, *args: Any, **changed: Any) -> Self:
         """Make a similar simulator with other arguments, and without a trial.
 

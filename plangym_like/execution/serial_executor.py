@@ -38,7 +38,8 @@ class SerialExecutor:
         return run() if options.blocking else Future.of(run)
 
     def _run(self, inputs: Inputs, options: SubmitOptions) -> Any:
-        stepper, layout, count = self._stepper, self._stepper.layout, inputs.count
+        stepper = self._stepper.for_audits() if options.audit else self._stepper
+        layout, count = stepper.layout, inputs.count
         begun = time.perf_counter()
         rows = layout.allocate(inputs, states=options.states, observations=options.observations)
         errors = stepper.run_rows(rows, 0, count, masked=options.masked)
