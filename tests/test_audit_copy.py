@@ -1,7 +1,8 @@
-"""Audits step rows in a copy of an environment whose wrappers may change its attributes."""
+"""Audits step rows in a copy of an environment that may have state outside its rows."""
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import gymnasium
@@ -26,6 +27,37 @@ class HeavierLater(gymnasium.Wrapper):
         if self.time == 30:
             self.unwrapped.g = 13.0
         return self.env.step(action)
+
+
+class Remembering(gymnasium.Env[Any, Any]):
+    """Rewards the action that was first taken at the same time of any episode."""
+
+    action_space = gymnasium.spaces.Discrete(3)
+    observation_space = gymnasium.spaces.Discrete(1_000)
+
+    @functools.lru_cache(None)  # noqa: B019
+    def at(self, time: int) -> float:
+        return self.seen
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        self.time, self.seen = 0, 0.0
+        return 0, {}
+
+    def step(self, action: int) -> Any:
+        self.time += 1
+        self.seen = float(action)
+        return self.time, self.at(self.time), False, False, {}
+
+
+def test_a_cache_of_the_class_is_noticed_in_one_process() -> None:
+    with plangym_like.make(Remembering, snapshot="pickle") as env:
+        env.reset(seed=0)
+        for _ in range(20):  # `make` takes fewer steps
+            env.step(0)
+        state = env.get_state()
+        with pytest.raises(ImpureEnvironmentError, match="rewards? differed"):
+            env.step_batch([0, 1, 2], state)
 
 
 def test_an_attribute_that_a_wrapper_changes_late_is_noticed_in_one_process() -> None:

@@ -105,11 +105,11 @@ class TriedSimulator(Simulator):
         return result
 
     def copy_for_audits(self) -> Simulator | None:
-        """Return a second copy if wrappers may change attributes of the base that no row holds.
+        """Return a second copy if the environment or its wrappers may have state outside its rows.
 
-        A family with a trial for every environment saves all attributes of the base, or replays it.
+        A replayed environment has none.
         """
-        if self._is_copy or self.trial.always or not has_foreign_code(self.env):
+        if self._is_copy or self.snapshot == "replay" or not has_foreign_code(self.env):
             return None
         copy = self._second_copy()
         if copy is not None and copy.payload_nbytes != self.payload_nbytes:

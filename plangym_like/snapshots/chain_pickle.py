@@ -38,7 +38,7 @@ from plangym_like.snapshots.configuration import (
     own_pickling,
     qualified_name,
 )
-from plangym_like.snapshots.impure_functions import held_objects
+from plangym_like.snapshots.impure_functions import held_objects, refuse_method_of_data
 from plangym_like.snapshots.known_wrappers import links
 from plangym_like.snapshots.named_objects import named_objects
 from plangym_like.snapshots.reachable import reachable
@@ -220,6 +220,7 @@ class ChainPickle(ChainState):
                 self._classes.setdefault(name_of(type(thing)), type(thing))
 
     def _check_function(self, place: str, value: Any) -> None:
+        refuse_method_of_data(place, value)
         held = [thing for thing in held_objects(value) if id(thing) not in self._links]
         if held:
             raise SnapshotError(

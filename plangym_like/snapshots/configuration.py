@@ -6,6 +6,7 @@ change when a state is restored. Neither do handles, such as windows and locks.
 
 from __future__ import annotations
 
+import ctypes
 import enum
 import functools
 import hashlib
@@ -74,8 +75,9 @@ def is_handle(value: Any) -> bool:
         return bool(value) and is_handle(value[0]) and all(map(is_handle, value))
     if kind is dict:
         return bool(value) and all(map(is_handle, value.values()))
-    # SWIG creates classes without a module.
-    if getattr(kind, "__module__", "builtins") == "builtins":
+    # SWIG creates classes without a module. The module of a ctypes array is the one in which an
+    # array of this kind was first needed.
+    if getattr(kind, "__module__", "builtins") == "builtins" or issubclass(kind, ctypes.Array):
         return False
     return kind in LOCKS or any(
         getattr(link, "__module__", "").partition(".")[0] in _RENDERERS for link in kind.__mro__

@@ -18,10 +18,13 @@ from typing import Any
 import gymnasium
 import numpy as np
 
+from plangym_like.errors import SnapshotError
 from plangym_like.snapshots.configuration import FUNCTIONS, is_configuration, is_ordinary
 from plangym_like.snapshots.known_wrappers import TRANSPARENT, is_known, links
+from plangym_like.snapshots.state_owner import kind_of
 
 _GENERATORS = (np.random.Generator, np.random.RandomState, random.Random)
+_GLOBAL: tuple[Any, Any] = (random.random.__self__, np.random.random.__self__)  # type: ignore[attr-defined]
 _NUMBERS = (type(None), bool, int, float, complex, str, bytes, np.generic)
 _CONTAINERS = (list, dict, set, bytearray, deque, np.ndarray)
 # Larger values are not copied.
@@ -44,6 +47,22 @@ def held_objects(function: Any) -> list[Any]:
         if not (plain or isinstance(value, types.GeneratorType) or is_configuration(value)):
             found.append(value)
     return found
+
+
+def refuse_method_of_data(place: str, value: Any) -> None:
+    """Raise `SnapshotError` if `value` is a method of a container or of a random generator.
+
+    The global generators of `random` and `numpy.random` are allowed.
+    """
+    if isinstance(value, types.BuiltinMethodType | types.MethodWrapperType | types.MethodType):
+        thing = value.__self__
+        if thing is not _GLOBAL[0] and thing is not _GLOBAL[1]:
+            if isinstance(thing, (*_CONTAINERS, *_GENERATORS)):
+                raise SnapshotError(
+                    f"{place} cannot be saved: it is a method of {kind_of(thing)}, and would not "
+                    "belong to the copy of it that a restored state holds; look it up each time "
+                    "it is called"
+                )
 
 
 def values_outside(env: gymnasium.Env[Any, Any]) -> dict[str, Any]:

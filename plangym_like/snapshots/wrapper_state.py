@@ -38,7 +38,7 @@ from plangym_like.snapshots.configuration import (
     is_ordinary,
     own_pickling,
 )
-from plangym_like.snapshots.impure_functions import held_objects
+from plangym_like.snapshots.impure_functions import held_objects, refuse_method_of_data
 from plangym_like.snapshots.reachable import reachable
 from plangym_like.snapshots.state_owner import CONSTANT, StateOwner, always, kind_of
 from plangym_like.states import Row, padded
@@ -177,6 +177,7 @@ class WrapperState(ChainState):
                 f"{place} cannot be saved: it is another environment, outside the chain of "
                 "wrappers, whose state would be missing from the row; use one environment"
             )
+        refuse_method_of_data(place, value)
         for held in held_objects(value):
             self._walk_object(f"{place} -> {type(held).__name__}", held, always(held))
         if not is_configuration(value) and id(value) not in self._seen:

@@ -204,3 +204,37 @@ def test_methods_that_do_not_save_and_load_are_passed_over(kind: Any, reason: st
         assert re.search(reason, env.snapshot_note)
     with pytest.raises(SnapshotError, match=reason):
         plangym_like.make(kind, snapshot="native")
+
+
+class Diary(Dungeon):
+    """Writes down its actions from step 20 on, by a method that it looked up in the beginning."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lines: list[int] = []
+        self.write = self.lines.append
+
+    def reset(self, **kwargs: Any) -> Any:
+        self.lines.clear()
+        self.time = 0
+        return super().reset(**kwargs)
+
+    def step(self, action: Any) -> Any:
+        obs, reward, *rest = super().step(action)
+        self.time += 1
+        if self.time > 20:
+            self.write(int(action))
+        return obs, reward + len(self.lines), *rest
+
+
+def test_an_environment_with_a_method_of_its_own_list_is_replayed() -> None:
+    raw = Diary()
+    raw.reset(seed=0)
+    with plangym_like.make(Diary) as env:
+        assert (env.snapshot, env.exactness) == ("replay", "exact")
+        assert "Diary.write cannot be saved: it is a method of" in env.snapshot_note
+        state = env.reset(seed=0).state
+        for time in range(30):
+            expected = raw.step(time % 3)
+            state, _, reward, *_ = env.step(time % 3, state)
+            assert reward == expected[1]

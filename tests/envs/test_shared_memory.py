@@ -15,6 +15,7 @@ from hostile_envs import LATE, Walk
 import plangym_like
 from plangym_like.envs.pickled import PickledSimulator
 from plangym_like.errors import SnapshotError
+from plangym_like.snapshots.configuration import is_handle
 
 SHARING = "share memory"
 
@@ -165,3 +166,12 @@ class Apart(Walk):
 def test_memory_of_its_own_is_pickled() -> None:
     with plangym_like.make(Apart) as env:
         assert (env.snapshot, env.exactness) == ("pickle", "exact")
+
+
+def test_an_array_of_ctypes_is_no_window() -> None:
+    """The class of an array belongs to the module that needed it first, here to OpenGL."""
+    names = {"__name__": "OpenGL.arrays", "ctypes": ctypes}
+    exec("kind = ctypes.c_double * 123", names)
+    kind = ctypes.c_double * 123
+    assert kind is names["kind"] and kind.__module__ == "OpenGL.arrays"
+    assert not is_handle(kind())

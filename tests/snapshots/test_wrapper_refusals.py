@@ -3,6 +3,7 @@
 import functools
 import io
 import itertools
+import math
 import random
 import threading
 import time
@@ -239,6 +240,8 @@ UNSAVEABLE = {
     "env": (lambda env: Holding(env, gym.make("CartPole-v1")), r"thing.*another environment"),
     "objects": (lambda env: Holding(env, np.array([object()])), r"thing.*dtype object"),
     "nested": (lambda env: Holding(env, {"a": [Tracker()]}), r"thing\['a'\].*Tracker"),
+    "method": (lambda env: Holding(env, [1].append), r"Holding\.thing.*a method of .*list"),
+    "draw": (lambda env: Holding(env, np.random.default_rng(0).random), "thing.*a method of"),
     "slots": (Slotted, "Slotted cannot be saved"),
     "video": (Video, "Video cannot be saved: it writes files"),
     "window": (Window, "Window cannot be saved: it owns a window"),
@@ -256,6 +259,13 @@ def test_what_cannot_be_saved_is_refused_by_name(kind: str) -> None:
     with pytest.raises(SnapshotError, match=reason):
         WrapperState(env)
     inner.close()
+
+
+@pytest.mark.parametrize("method", [random.random, np.random.random, math.sin])
+def test_methods_of_modules_and_global_generators_are_no_state(method: Any) -> None:
+    env = Holding(gym.make("CartPole-v1", max_episode_steps=-1), method)
+    env.reset()
+    assert "thing" not in WrapperState(env).owners[0].read()
 
 
 def test_an_attribute_that_becomes_unsaveable_is_named_when_it_does() -> None:
